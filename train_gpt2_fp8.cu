@@ -578,6 +578,7 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 
 void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows) {
     Model *v = m->vision;
+    if (!v) return;
     const Tensor bytes = arena_tensor(&v->arena, PIXELS, VALUE, 0),
                  features = arena_tensor(&v->arena, FEATURE_ROWS, VALUE, 0);
     const int64_t tokens = (int64_t)m->B * m->T;
@@ -703,15 +704,26 @@ static bool allocate(Model *m, Error *err) {
     return ok;
 }
 
-// Sets the tensors of the vision tower that depend only on the model: which rows the projector reads, and the value of
-// each pixel byte.
+void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]) {
+    const Tensor table = arena_tensor(&m->vision->arena, PIXEL_VALUES, VALUE, 0);
+    real values[3 * 256];
+    // rounded to FP32 after each step, as transformers does
+    for (int i = 0; i < 3 * 256; i++) {
+        const float scaled = (float)((double)(i % 256) * (1.0 / 255.0));
+        const float centered = scaled - mean[i / 256];
+        values[i] = (real)(centered / deviation[i / 256]);
+    }
+    m->ops->upload(&m->exec, table.data, values, sizeof values);
+}
+
+// Sets the tensors of the vision tower that depend only on the model: which rows the projector reads.
 static void vision_tables_set(Model *v) {
     const VisionShape *shape = &v->config->shape.vision;
     const Tensor select = arena_tensor(&v->arena, SELECT, VALUE, 0),
                  back = arena_tensor(&v->arena, SELECT_BACK, VALUE, 0);
     const int images = v->config->micro_batch, tokens = vision_tokens(shape), rows = (int)select.rows / images;
     int32_t *from = (int32_t *)xmalloc((size_t)select.rows * sizeof *from);
-    int32_t *to = (int32_t *)xmalloc((size_t)back.rows * sizeof *to);
+    int32_t *to = (int32_t *)xmalloc((size_t)(images * tokens) * sizeof *to);
     for (int i = 0; i < images; i++) {
         int32_t *f = from + (int64_t)i * rows, *t = to + (int64_t)i * tokens;
         vision_select(shape, f, t);
@@ -719,7 +731,7 @@ static void vision_tables_set(Model *v) {
         for (int j = 0; j < tokens; j++) t[j] += t[j] < 0 ? 0 : i * rows;
     }
     v->ops->upload(&v->exec, select.data, from, (size_t)select.rows * sizeof *from);
-    v->ops->upload(&v->exec, back.data, to, (size_t)back.rows * sizeof *to);
+    if (back.data) v->ops->upload(&v->exec, back.data, to, (size_t)back.rows * sizeof *to); // only if it trains
     free(to);
     free(from);
 }
@@ -740,7 +752,11 @@ static void vision_create(Model *m) {
     v->parameter_count = arena_parameters(&v->arena, v->parameters, NULL, NULL);
     shards_open(&v->shards, &v->arena, &v->exec, m->comm);
     shards_join(&m->shards, &v->shards);
+    m->arena.vision = &v->arena;
     vision_tables_set(v);
+    float mean[3], deviation[3];
+    vision_pixel_defaults(config->shape.vision.kind, mean, deviation);
+    vision_pixels_set(m, mean, deviation);
 }
 
 static void vision_destroy(Model *m) {

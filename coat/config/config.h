@@ -72,6 +72,9 @@ typedef struct {
     ProjectorKind projector;
     int features;    // width of the projector's output: channels of the language model
     int image_token; // id of the token at whose places the projector's rows stand
+    // mean and standard deviation of the pixel values of each color; deviation 0: not known before data is opened
+    float mean[3], deviation[3];
+    bool pooling_head; // true: files have SigLIP's pooling head, which is not computed
 } VisionShape;
 
 // Parts of a vision-language model, as bits of Config.freeze.

@@ -8,11 +8,40 @@ static const struct {
     const char *name;
     VisionShape shape;
 } towers[] = {
-    {"clip-l14-336", {VISION_CLIP, 336, 14, 1024, 4096, 16, 23, 24, ACT_GELU_QUICK, 1e-5f, true, PROJECTOR_MLP, 0, 0}},
+    {"clip-l14-336",
+     {.kind = VISION_CLIP,
+      .image_size = 336,
+      .patch_size = 14,
+      .channels = 1024,
+      .ffn = 4096,
+      .heads = 16,
+      .layers = 23,
+      .file_layers = 24,
+      .activation = ACT_GELU_QUICK,
+      .norm_eps = 1e-5f,
+      .drops_class_row = true}},
     {"siglip-b16-224",
-     {VISION_SIGLIP, 224, 16, 768, 3072, 12, 11, 12, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0}},
+     {.kind = VISION_SIGLIP,
+      .image_size = 224,
+      .patch_size = 16,
+      .channels = 768,
+      .ffn = 3072,
+      .heads = 12,
+      .layers = 11,
+      .file_layers = 12,
+      .activation = ACT_GELU_TANH,
+      .norm_eps = 1e-6f}},
     {"siglip-so400m-384",
-     {VISION_SIGLIP, 384, 14, 1152, 4304, 16, 26, 27, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0}},
+     {.kind = VISION_SIGLIP,
+      .image_size = 384,
+      .patch_size = 14,
+      .channels = 1152,
+      .ffn = 4304,
+      .heads = 16,
+      .layers = 26,
+      .file_layers = 27,
+      .activation = ACT_GELU_TANH,
+      .norm_eps = 1e-6f}},
 };
 
 // Returns the depth N of a name such as siglip:dN; 0 if the name does not begin with `prefix` or N is out of range.
@@ -85,8 +114,11 @@ bool vision_freeze(Config *c, Error *err) {
         c->freeze |= 1 << part;
         p += length + (p[length] == ',');
     }
-    if (!c->freeze && c->lr_vision == 0 && c->lr_projector == 0) return true;
-    const char *flag = c->freeze ? "freeze" : c->lr_vision > 0 ? "lr-vision" : "lr-projector";
+    if (!c->freeze && c->lr_vision == 0 && c->lr_projector == 0 && !c->images_per_sequence) return true;
+    const char *flag = c->freeze             ? "freeze"
+                       : c->lr_vision > 0    ? "lr-vision"
+                       : c->lr_projector > 0 ? "lr-projector"
+                                             : "images-per-sequence";
     if (c->shape.vision.kind == VISION_NONE)
         return error_set(err, EXIT_USER,
                          "--%s: the model has no vision tower; remove --%s, or use --vision or a "
@@ -114,10 +146,24 @@ void vision_select(const VisionShape *v, int32_t *select, int32_t *back) {
         }
 }
 
+void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]) {
+    static const float clip_mean[] = {0.48145466f, 0.4578275f, 0.40821073f};
+    static const float clip_deviation[] = {0.26862954f, 0.26130258f, 0.27577711f};
+    for (int i = 0; i < 3; i++) {
+        mean[i] = kind == VISION_CLIP ? clip_mean[i] : 0.5f;
+        deviation[i] = kind == VISION_CLIP ? clip_deviation[i] : 0.5f;
+    }
+}
+
 int vision_images(const Config *config) {
     const int most = (config->seq_len + 1) / vision_rows(&config->shape.vision);
     const int given = config->images_per_sequence;
     return config->micro_batch * (given && given < most ? given : most > 0 ? most : 1);
+}
+
+int64_t vision_pixel_bytes(const Config *config) {
+    const int64_t side = config->shape.vision.image_size;
+    return vision_images(config) * 3 * side * side;
 }
 
 static void tower_shape(ModelShape *s, const ModelShape *model) {

@@ -159,6 +159,8 @@ static const Flag table[] = {
     {GROUP_BATCH, "documents", FLAG_CHOICE, AT(documents), TRAINING | EVALUATED | UNLESS_DEFAULT, DOCUMENTS_NAMES, 0, 0, NULL,
      "attention between documents of a sequence; joined: allowed; apart: masked, and positions restart with each "
      "document"},
+    {GROUP_BATCH, "images-per-sequence", FLAG_INT, AT(images_per_sequence), TRAINING | UNLESS_DEFAULT, "N", 0, MAX_POSITIONS, NULL,
+     "largest number of images in a sequence, which bounds memory; 0: as many as fit", .matters = has_vision},
     {GROUP_BATCH, "batch-tokens", FLAG_INT64, AT(batch_tokens), TRAINING, "TOKENS", 0, BIG, "one micro-batch per GPU",
      "number of tokens per optimizer step over all GPUs; 512k is 524288; 0: one micro-batch per GPU"},
     {GROUP_BATCH, "logits-chunk", FLAG_INT, AT(logits_chunk), (TRAINING & ~RESTARTED) | UNLESS_DEFAULT, "TOKENS", 0, 1 << 30, "automatic",

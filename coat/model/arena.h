@@ -6,8 +6,9 @@
 
 C_LINKAGE_BEGIN
 
-typedef struct {
+typedef struct Arena {
     const Config *config;
+    struct Arena *vision; // arena of the model's vision tower and projector; NULL: the model has none
     int rank, ranks;
     int zero;        // ZeRO stage that is used
     int bf16_blocks; // number of blocks with BF16 forward matmuls

@@ -85,7 +85,12 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 //   pixels (images, 3 * side * side): planar bytes
 //   image_rows (B * T): for each token the row of the projector's output that replaces its embedding; -1: none. Image i
 //   has rows i * vision_rows() and following. NULL: no token has one, and `images` is 0
+// Does nothing without a vision tower.
 void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows);
+
+// Sets the values that pixel bytes have in the vision tower: ((byte / 255) - mean) / deviation, for each color.
+// model_create() sets those of vision_pixel_defaults().
+void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]);
 
 // Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens and the projector's output.
 void model_forward(Model *m, KvCache cache);

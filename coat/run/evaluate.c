@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/signals.h"
+#include "config/vision.h"
 #include "sampler.h"
 
 bool stop_at_once(const Model *m) {
@@ -13,8 +14,10 @@ bool stop_at_once(const Model *m) {
 bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Error *err) {
     const Config *c = m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
-    int32_t *inputs = (int32_t *)xcalloc(3 * tokens, sizeof(int32_t)), *targets = inputs + tokens;
+    int32_t *inputs = (int32_t *)xcalloc(4 * tokens, sizeof(int32_t)), *targets = inputs + tokens;
     int32_t *positions = c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL;
+    int32_t *image_rows = inputs + 3 * tokens;
+    uint8_t *pixels = m->vision ? (uint8_t *)xmalloc((size_t)vision_pixel_bytes(c)) : NULL;
     bool ok = true;
     int64_t counted = 0; // number of unmasked targets
     StepState before = m->host;
@@ -22,12 +25,16 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     m->host.loss_scale = 1.0f;
     state_upload(m);
     for (int first = 0; first < batches && (ok || m->exec.ranks > 1) && !stop_at_once(m); first += m->exec.ranks) {
-        int i = first + m->exec.rank, mine = i < batches ? i : batches - 1;
-        ok = ok && data_batch_at(loader, (int64_t)mine * c->micro_batch, inputs, targets, positions, err);
+        int i = first + m->exec.rank, mine = i < batches ? i : batches - 1, images = 0;
+        const int64_t sequence = (int64_t)mine * c->micro_batch;
+        ok = ok && data_batch_at(loader, sequence, inputs, targets, positions, err);
+        if (pixels) ok = ok && data_images_at(loader, sequence, image_rows, pixels, &images, err);
         if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
         if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // all targets are -1, which means masked
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets, positions);
+        images_upload(m, images, pixels, images ? image_rows : NULL);
         counted += data_unmasked_targets(targets, (int64_t)tokens);
+        vision_forward(m);
         model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
     }
@@ -37,6 +44,7 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     *loss = m->host.loss_sum / (double)counted;
     m->host = before;
     state_upload(m);
+    free(pixels);
     free(inputs);
     return ok;
 }
@@ -51,6 +59,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set) {
     for (int n = 0; (row = hellaswag_pass(set, n, B, m->exec.rank, m->exec.ranks)) >= 0 && !stop_at_once(m); n++) {
         hellaswag_batch(set, row, B, T, inputs, targets);
         batch_upload(m, B, T, inputs, targets, NULL);
+        images_upload(m, 0, NULL, NULL);
         model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
         m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
@@ -81,6 +90,7 @@ static void sample_pass(Model *m, const int32_t *ids, int length, int cached_tok
     int32_t *tokens = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *tokens);
     memcpy(tokens, ids + cached_tokens, (size_t)(left < T ? left : T) * sizeof *ids);
     batch_upload(m, B, T, tokens, NULL, NULL);
+    images_upload(m, 0, NULL, NULL);
     model_forward(m, cache);
     free(tokens);
 }

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/signals.h"
+#include "config/vision.h"
 #include "evaluate.h"
 #include "io/json.h"
 #include "log/step_line.h"
@@ -20,13 +21,22 @@ static bool due(int64_t step, int64_t every) {
 // Arrays of one micro-batch of the next step, which run->next contains.
 typedef struct {
     int32_t *inputs, *targets, *positions; // positions is NULL without document masking
+    int32_t *image_rows;                   // NULL if the model reads text only
+    int *images;                           // number of images
+    uint8_t *pixels;
 } MicroBatch;
 
 static MicroBatch micro_batch(const Run *run, int64_t i) {
     const Config *c = run->config;
     const int64_t tokens = config_micro_tokens(c);
     int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
-    return (MicroBatch){inputs, inputs + tokens, c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL};
+    const bool images = run->next_pixels != NULL;
+    return (MicroBatch){inputs,
+                        inputs + tokens,
+                        c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL,
+                        images ? inputs + 3 * tokens : NULL,
+                        run->next_images + i,
+                        images ? run->next_pixels + i * vision_pixel_bytes(c) : NULL};
 }
 
 // Reads micro-batch i of the step that follows after `sequences` sequences. The data is read before that step, because
@@ -35,8 +45,9 @@ static void read_ahead(Run *run, int64_t sequences, int64_t i) {
     const Config *c = run->config;
     const int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
     const MicroBatch b = micro_batch(run, i);
-    if (run->pending_error.code == EXIT_DONE)
-        data_batch_at(run->train, first, b.inputs, b.targets, b.positions, &run->pending_error);
+    Error *err = &run->pending_error;
+    if (err->code == EXIT_DONE && data_batch_at(run->train, first, b.inputs, b.targets, b.positions, err) && b.pixels)
+        data_images_at(run->train, first, b.image_rows, b.pixels, b.images, err);
 }
 
 // Returns the number of unmasked targets in the next step, over all processes. The number is above 0, because every
@@ -71,6 +82,7 @@ static void train_step(Run *run) {
         if (stop_at_once(m)) return;
         const MicroBatch b = micro_batch(run, i);
         batch_upload(m, c->micro_batch, c->seq_len, b.inputs, b.targets, b.positions);
+        images_upload(m, *b.images, b.pixels, b.image_rows);
         micro_step(m, i > 0, i + 1 == accumulation);
         if (run->done.step + 1 < run->steps) read_ahead(run, sequences, i); // reads data while the device computes
     }
@@ -371,6 +383,8 @@ bool run_train(Run *run, Error *err) {
         ok = run_missed_evaluations(run, due(begun, c->val_every), due(begun, hellaswag_every(c)), err);
     int64_t accumulation = config_accumulation(c, m->exec.ranks);
     run->next = (int32_t *)xmalloc((size_t)(BATCH_PLANES * accumulation * config_micro_tokens(c)) * sizeof(int32_t));
+    run->next_images = (int *)xcalloc((size_t)accumulation, sizeof *run->next_images);
+    if (m->vision) run->next_pixels = (uint8_t *)xmalloc((size_t)(accumulation * vision_pixel_bytes(c)));
     for (int64_t i = 0; ok && i < accumulation; i++) read_ahead(run, run->done.sequences, i);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
@@ -388,6 +402,8 @@ bool run_train(Run *run, Error *err) {
         run->longest_ms = fmax(run->longest_ms, now_ms() - begin);
     }
     free(run->next);
+    free(run->next_images);
+    free(run->next_pixels);
     if (!ok) {
         rescue(run, begun, err);
         return false;

@@ -14,7 +14,9 @@
 C_LINKAGE_BEGIN
 
 #define MAX_PROMPT_TOKENS 4096
-#define BATCH_PLANES 3 // number of arrays per micro-batch: inputs, targets and, with document masking, positions
+// number of arrays per micro-batch: inputs, targets, positions (with document masking), rows of images (if the model
+// reads images)
+#define BATCH_PLANES 4
 
 typedef struct {
     Config *config; // complete and constant after the inputs are open
@@ -36,6 +38,8 @@ typedef struct {
     RankErrors errors;    // ends all processes together after an error
     bool save_asked;      // true: a signal to any process has requested a checkpoint
     int32_t *next;        // micro-batches of the next step: (accumulation, BATCH_PLANES, B * T)
+    int *next_images;     // number of images of each micro-batch of the next step
+    uint8_t *next_pixels; // their pixels: (accumulation, vision_images(), 3 * side * side); NULL without images
     Error pending_error;  // error that prevents the next step, for example unreadable data; EXIT_DONE: none
     bool any_rank_failed; // true: at least one rank has a pending_error
 } Run;

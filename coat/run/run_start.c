@@ -283,6 +283,8 @@ static bool open_run(Run *run, Error *err) {
     if (!all_ranks_ok(&run->errors, expect_checkpoint(run, config, err), err)) return false;
     if (!all_ranks_ok(&run->errors, open_tokenizer(run, config, err), err)) return false;
     if (!all_ranks_ok(&run->errors, open_data(run, config, err), err) || !same_files(run, err)) return false;
+    const VisionShape *vision = &config->shape.vision;
+    if (m->vision && vision->deviation[0] > 0) vision_pixels_set(m, vision->mean, vision->deviation);
     if (!all_ranks_ok(&run->errors, choose_prompt_format(run, err), err)) return false;
     if (!all_ranks_ok(&run->errors, divide_documents(run, err), err) || !same_documents(run, err)) return false;
     run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // equal on all ranks

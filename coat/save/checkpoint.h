@@ -7,6 +7,8 @@
 //   matmul_table.txt       GPU only: the matmul algorithms that were chosen (matmul_algos.h)
 //   manifest.json          sizes and hashes of all other files; written last (manifest.h)
 //   tokenizer.json, ...    the tokenizer's files (tokenizer_files.h)
+// A vision-language model also has preprocessor_config.json and processor_config.json (hf.h). Its model.safetensors
+// includes the vision tower and the projector, and the tower's tensors that are not computed (hf_carried_parts()).
 // The files contain no time, path or host name, so equal runs write equal bytes. Every file is flushed to the disk, and
 // the folder gets its final name only when it is complete.
 #pragma once

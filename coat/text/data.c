@@ -93,9 +93,9 @@ static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error
     for (int i = set->first_file; i < end; i++) {
         TokenFile *file = &loader->files[i];
         int fd = token_file_descriptor(loader, i, err);
-        if (fd < 0 || !token_file_check(file, fd, loader->vocab, hash, err)) return false;
+        if (fd < 0 || !token_file_check(file, fd, loader->vocab, &loader->vision, hash, err)) return false;
         file->first_sequence = loader->sequences;
-        if (!token_file_divide(file, loader->T, loader->examples, err)) return false;
+        if (!token_file_divide(file, loader->T, loader->examples, loader->max_images, err)) return false;
         loader->sequences += file->sequences;
         loader->counted += file->counted;
         loader->masked |= file->mask != NULL;
@@ -236,11 +236,12 @@ bool data_check(DataLoader *loader, int batches, Error *err) {
 
 DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
                       Error *err) {
-    return data_open_sets(patterns, NULL, EXAMPLES_SPLIT, B, T, rank, ranks, seed, shuffle, vocab, err);
+    return data_open_sets(patterns, NULL, EXAMPLES_SPLIT, B, T, rank, ranks, seed, shuffle, vocab, NULL, err);
 }
 
 static DataLoader *open_loader(const char *patterns, const double *weights, ExamplesKind examples, int B, int T,
-                               int rank, int ranks, uint64_t seed, bool shuffle, bool fills, int vocab, Error *err) {
+                               int rank, int ranks, uint64_t seed, bool shuffle, bool fills, int vocab,
+                               const DataImages *images, Error *err) {
     if (B < 1 || T < 1 || T > INT32_MAX / 8 || ranks < 1 || rank < 0 || rank >= ranks || vocab < 1) {
         error_set(err, EXIT_USER, "token reader: micro-batch %d, sequence length %d, rank %d of %d, vocabulary %d", B,
                   T, rank, ranks, vocab);
@@ -257,6 +258,7 @@ static DataLoader *open_loader(const char *patterns, const double *weights, Exam
     loader->shuffle = shuffle;
     loader->fills = fills;
     loader->vocab = vocab;
+    if (images) loader->vision = images->vision, loader->max_images = images->per_sequence;
     loader->buffer = xmalloc(((size_t)T + 1) * 4);
     if (find_sets(loader, patterns, weights, err) && check_sets(loader, err) && check_beginnings(loader, err)) {
         verifier_begin(&loader->verifier, loader->files, loader->count, rank, ranks);
@@ -267,12 +269,13 @@ static DataLoader *open_loader(const char *patterns, const double *weights, Exam
 }
 
 DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
-                           int ranks, uint64_t seed, bool shuffle, int vocab, Error *err) {
-    return open_loader(patterns, weights, examples, B, T, rank, ranks, seed, shuffle, false, vocab, err);
+                           int ranks, uint64_t seed, bool shuffle, int vocab, const DataImages *images, Error *err) {
+    return open_loader(patterns, weights, examples, B, T, rank, ranks, seed, shuffle, false, vocab, images, err);
 }
 
-DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab, Error *err) {
-    return open_loader(patterns, NULL, examples, B, T, 0, 1, 0, false, true, vocab, err);
+DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab,
+                                 const DataImages *images, Error *err) {
+    return open_loader(patterns, NULL, examples, B, T, 0, 1, 0, false, true, vocab, images, err);
 }
 
 void data_close(DataLoader *loader) {
@@ -350,6 +353,31 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
             return false;
     }
     return true;
+}
+
+bool data_images_at(DataLoader *loader, int64_t first, int32_t *image_rows, uint8_t *pixels, int *count, Error *err) {
+    const int T = loader->T;
+    const size_t bytes = (size_t)loader->B * (size_t)T * sizeof *image_rows;
+    *count = 0;
+    memset(image_rows, 0xff, bytes); // sets all rows to -1
+    int64_t row = first + (int64_t)loader->rank * loader->B;
+    for (int b = 0; b < loader->B; b++, row++) {
+        if (loader->fills && row >= loader->sequences) break;
+        const int64_t sequence = sequence_at(loader, row);
+        const TokenFile *file = &loader->files[file_of_sequence(loader, sequence)];
+        if (token_file_read_images(file, sequence - file->first_sequence, T, image_rows + (int64_t)b * T, pixels, count,
+                                   err))
+            continue;
+        *count = 0;
+        memset(image_rows, 0xff, bytes);
+        return false;
+    }
+    return true;
+}
+
+const float *data_pixel_values(const DataLoader *loader, const float **deviation) {
+    *deviation = loader->vision.deviation;
+    return loader->vision.mean;
 }
 
 int data_batches(const DataLoader *loader, int max) {

@@ -24,19 +24,28 @@ typedef struct DataLoader DataLoader;
 DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
                       Error *err);
 
+// The images that a vision-language model reads.
+typedef struct {
+    VisionShape vision;
+    int per_sequence; // largest number of images in a sequence
+} DataImages;
+
 // Opens several sets of files. The other parameters and errors are those of data_open().
 //   patterns   one paragraph per set; an empty line ends a paragraph
 //   weights    the run draws sequences from the sets in this ratio (mixture.h); each set has its own order and epochs.
 //              NULL: all files are one set. A set without a sequence is an error.
 //   examples   for files that record where examples begin. EXAMPLES_SPLIT: ignored, sequences are cut from the stream.
 //              Else a sequence is as many complete examples of a file as fit (packing.h), padded with tokens 0 without
-//              targets.
+//              targets. Files with images cannot be split.
+//   images     images that the model reads, which those of the files must match. NULL or VISION_NONE: the model reads
+//              text only, and a file with images is an error.
 DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
-                           int ranks, uint64_t seed, bool shuffle, int vocab, Error *err);
+                           int ranks, uint64_t seed, bool shuffle, int vocab, const DataImages *images, Error *err);
 
 // Opens validation data, without shuffling, as one process would read it; processes divide its micro-batches. The last
 // micro-batch is padded with sequences of tokens 0 without targets, so that every sequence is evaluated for every B.
-DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab, Error *err);
+DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab,
+                                 const DataImages *images, Error *err);
 void data_close(DataLoader *loader);
 
 // Chooses the token ids that mark document boundaries in files that do not record them. A document starts at every BOS
@@ -72,6 +81,17 @@ int data_batches(const DataLoader *loader, int max);
 // False with err (EXIT_DATA) if a file cannot be read or has a token outside the vocabulary.
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
                    Error *err);
+
+// Reads the images of the micro-batch that data_batch_at() reads for the same `first`, which has succeeded.
+//   image_rows   (B, T): row i * vision_rows() + k for the k-th placeholder of image i of the micro-batch; else -1
+//   pixels       (images, 3 * side * side): bytes of the images in the order of their places; room for B * per_sequence
+//   count        set to the number of images
+// False with err (EXIT_DATA) if a file cannot be read or has changed. `count` is then 0, and image_rows is all -1.
+bool data_images_at(DataLoader *loader, int64_t first, int32_t *image_rows, uint8_t *pixels, int *count, Error *err);
+
+// Returns the mean of the pixel values of each channel of the files' images, and sets *deviation to the standard
+// deviations. The deviations are 0 if neither DataImages nor a file has any.
+const float *data_pixel_values(const DataLoader *loader, const float **deviation);
 
 // Reads micro-batch n >= 0 of the run: data_batch_at() with first = n * ranks * B, without positions.
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);
@@ -114,6 +134,7 @@ DataSet data_set(DataLoader *loader, int set, int64_t position);
 // Describes the data in text[size], such as "2 shards, 1,234,567 tokens, uint16". Returns text.
 //   several sets       "3 sets of 5 : 3 : 2, " is added at the start
 //   files with masks   the fraction of unmasked tokens, such as ", 37.5 % in the loss", is added at the end
+//   files with images  the number of stored images, such as ", 600 images", is added at the end
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
 // true if this description, which a checkpoint recorded, is of files with masks
 bool data_describes_mask(const char *text);
@@ -127,7 +148,8 @@ typedef struct {
 } DataExamples;
 DataExamples data_examples(const DataLoader *loader);
 
-// Returns a hash of the files' headers, sizes, first and last tokens, in order, and of the sets' files and weights.
+// Returns a hash of the files' headers, sizes, first and last tokens, in order, of the headers of their images, and of
+// the sets' files and weights.
 // File names are not hashed. Checkpoints record the hash, so that resuming with other data is detected.
 uint64_t data_fingerprint(const DataLoader *loader);
 

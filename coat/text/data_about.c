@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "data_loader.h"
+#include "images.h"
 #include "io/files.h"
 
 // True if a file has enough tokens to decide whether they are bytes. Fewer suffice in a file with examples, because
@@ -153,7 +154,7 @@ DataExamples data_examples(const DataLoader *loader) {
         all.cut += file->cut;
         all.left_out += file->examples - kept;
         for (int32_t k = 0; k < kept; k++) {
-            const int64_t length = file->starts[packing->members[k] + 1] - (int64_t)file->starts[packing->members[k]];
+            const int64_t length = token_file_kept(file, packing->members[k], loader->T);
             places += length < loader->T ? length : loader->T;
         }
     }
@@ -181,11 +182,15 @@ const char *data_describe(const DataLoader *loader, char *text, size_t size) {
     if (loader->masked)
         snprintf(share, sizeof share, ", %.3g %% " IN_THE_LOSS,
                  100.0 * (double)loader->counted / (double)loader->tokens);
-    snprintf(text + used, size - (size_t)used, "%d shard%s, %s token%s, %s%s", loader->count, plural(loader->count),
+    char pictures[48] = "";
+    int64_t images = 0;
+    for (int i = 0; i < loader->count; i++) images += loader->files[i].images ? loader->files[i].images->count : 0;
+    if (images > 0) snprintf(pictures, sizeof pictures, ", %" PRId64 " image%s", images, plural(images));
+    snprintf(text + used, size - (size_t)used, "%d shard%s, %s token%s, %s%s%s", loader->count, plural(loader->count),
              tokens, plural(loader->tokens),
              wide == 0               ? "uint16"
              : wide == loader->count ? "uint32"
                                      : "uint16 and uint32",
-             share);
+             share, pictures);
     return text;
 }

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "images.h"
 #include "io/files.h"
 
 #define EDGE_BYTES 4096 // number of bytes at each end of a file that are hashed into the fingerprint
@@ -68,9 +69,12 @@ static bool check_bare(TokenFile *file, const void *head, size_t have, int vocab
     return true;
 }
 
-static bool check_masked(TokenFile *file, int fd, const int32_t *header, int vocab, Error *err) {
+// Reads a file with a loss mask and, if its version says so, opens its images.
+static bool check_masked(TokenFile *file, int fd, const int32_t *header, int vocab, VisionShape *vision,
+                         XXH64_state_t *hash, Error *err) {
     MaskedFile masked;
-    if (!masked_read(file->path, fd, file->bytes, header, vocab, &masked, err)) return false;
+    if (header[1] == DATA_VERSION_IMAGES && !(file->images = images_open(file->path, vision, hash, err))) return false;
+    if (!masked_read(file->path, fd, file->bytes, header, vocab, file->images, &masked, err)) return false;
     file->header_bytes = DATA_HEADER_BYTES;
     file->token_bytes = masked.token_bytes;
     file->tokens = masked.tokens;
@@ -82,8 +86,9 @@ static bool check_masked(TokenFile *file, int fd, const int32_t *header, int voc
     return true;
 }
 
-// Checks the header of a token file in llm.c's format, and the entire file if it has a loss mask.
-static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t have, int vocab, Error *err) {
+// Checks the header of a file in llm.c's format; checks all of a file with a loss mask.
+static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t have, int vocab, VisionShape *vision,
+                         XXH64_state_t *hash, Error *err) {
     const char *path = file->path;
     const bool wide = header[0] == DATA_MAGIC_U32;
     char kind[160];
@@ -94,7 +99,7 @@ static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t 
     if (have < DATA_HEADER_BYTES)
         return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " byte%s, less than its header of %d", path,
                          file->bytes, plural(file->bytes), DATA_HEADER_BYTES);
-    if (header[0] == DATA_MAGIC_MASKED) return check_masked(file, fd, header, vocab, err);
+    if (header[0] == DATA_MAGIC_MASKED) return check_masked(file, fd, header, vocab, vision, hash, err);
     const int version = wide ? DATA_VERSION_U32 : DATA_VERSION_U16;
     if (header[1] != version)
         return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
@@ -143,15 +148,20 @@ int token_file_open(const TokenFile *file, Error *err) {
     return -1;
 }
 
-bool token_file_check(TokenFile *file, int fd, int vocab, XXH64_state_t *hash, Error *err) {
-    const char *path = file->path;
+bool token_file_stat(TokenFile *file, int fd, Error *err) {
     struct stat info;
-    if (fstat(fd, &info) != 0) return error_set(err, EXIT_DATA, "%s: %s", path, strerror(errno));
+    if (fstat(fd, &info) != 0) return error_set(err, EXIT_DATA, "%s: %s", file->path, strerror(errno));
     file->bytes = (int64_t)info.st_size;
     file->device = info.st_dev;
     file->inode = info.st_ino;
     file->changed = info.st_mtim;
     file->checked = true;
+    return true;
+}
+
+bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, XXH64_state_t *hash, Error *err) {
+    const char *path = file->path;
+    if (!token_file_stat(file, fd, err)) return false;
     if (file->bytes == 0) return error_set(err, EXIT_DATA, "%s is empty; make it again with %s", path, prepare_name());
 
     int32_t header[DATA_HEADER_BYTES / 4];
@@ -160,7 +170,8 @@ bool token_file_check(TokenFile *file, int fd, int vocab, XXH64_state_t *hash, E
     if (!file_read_at(fd, path, 0, header, have, err)) return false;
     const bool named = header[0] == DATA_MAGIC_U16 || header[0] == DATA_MAGIC_U32 || header[0] == DATA_MAGIC_MASKED;
     const bool bare = text_ends_with(path, ".npy") && !named;
-    if (!(bare ? check_bare(file, header, have, vocab, err) : check_header(file, fd, header, have, vocab, err)))
+    if (!(bare ? check_bare(file, header, have, vocab, err)
+               : check_header(file, fd, header, have, vocab, vision, hash, err)))
         return false;
     if (!file->mask) file->counted = file->tokens;
 
@@ -189,9 +200,50 @@ static void choose_sequences(TokenFile *file, int T) {
         if (has_target(file->mask, s * T + 1, (s + 1) * T + 1)) file->chosen[file->sequences++] = (int32_t)s;
 }
 
-bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, Error *err) {
+int64_t token_file_kept(const TokenFile *file, int64_t example, int T) {
+    const int64_t begin = file->starts[example], count = file->starts[example + 1] - begin;
+    if (count <= T) return count;
+    const ImageFile *images = file->images;
+    const int64_t k = images ? images_before(images, begin + T) : 0; // number of images up to the last input
+    const int64_t last = k > 0 ? (int64_t)images->starts[k - 1] : -1;
+    return last >= begin && last + images->rows > begin + T ? last - begin : T + 1;
+}
+
+// Returns the number of images in the first `kept` tokens of an example.
+static int64_t count_images(const TokenFile *file, int64_t example, int64_t kept) {
+    const int64_t begin = file->starts[example];
+    return file->images ? images_before(file->images, begin + kept) - images_before(file->images, begin) : 0;
+}
+
+// Packs examples into sequences with at most `most` images each. lengths: the tokens of each example; 0: it is dropped.
+// False with err if an example has more images.
+static bool pack(TokenFile *file, int T, int32_t *lengths, int64_t most, Error *err) {
+    const int64_t room = file->images ? (T + most - 1) / most : 0; // tokens reserved per image if `most` is a limit
+    const bool limited = file->images && (most + 1) * file->images->rows <= T;
+    int64_t largest = 0, found = 0; // the example with the most images, and their number
+    for (int64_t i = 0; limited && i < file->examples; i++) {
+        const int64_t images = lengths[i] > 0 ? count_images(file, i, token_file_kept(file, i, T)) : 0;
+        if (images > found) largest = i, found = images;
+        const int64_t reserved = images * room < T ? images * room : T;
+        if (lengths[i] < reserved) lengths[i] = (int32_t)reserved;
+    }
+    if (found > most)
+        return error_set(err, EXIT_DATA,
+                         "--images-per-sequence %" PRId64 ": %s: example %" PRId64 " of %" PRId64 " has %" PRId64
+                         " images; use --images-per-sequence %" PRId64,
+                         most, file->path, largest + 1, file->examples, found, found);
+    file->packing = pack_examples(lengths, file->examples, T);
+    file->sequences = file->packing.rows;
+    return true;
+}
+
+bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Error *err) {
     file->sequences = (file->tokens - 1) / T;
     if (!file->mask) return true;
+    if (kind == EXAMPLES_SPLIT && file->images)
+        return error_set(err, EXIT_DATA,
+                         "--examples split: %s has images, which the end of a sequence could cut; use --examples cut",
+                         file->path);
     if (kind == EXAMPLES_SPLIT) {
         choose_sequences(file, T);
         return true;
@@ -201,9 +253,10 @@ bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, Error *err) {
     for (int64_t i = 0; i < file->examples; i++) {
         const int64_t begin = file->starts[i], count = file->starts[i + 1] - begin;
         if (count > file->starts[longest + 1] - file->starts[longest]) longest = i;
-        file->cut += count > T + 1;
-        const bool trains = has_target(file->mask, begin + 1, begin + (count < T + 1 ? count : T + 1));
-        lengths[i] = !trains ? 0 : count < T ? (int32_t)count : T;
+        const int64_t kept = token_file_kept(file, i, T);
+        file->cut += kept < count;
+        const bool trains = has_target(file->mask, begin + 1, begin + kept);
+        lengths[i] = !trains ? 0 : kept < T ? (int32_t)kept : T;
     }
     const int64_t most = file->longest = file->starts[longest + 1] - file->starts[longest];
     if (file->cut > 0 && kind == EXAMPLES_WHOLE) {
@@ -211,12 +264,11 @@ bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, Error *err) {
         return error_set(err, EXIT_DATA,
                          "--examples whole: %s: example %" PRId64 " of %" PRId64 " has %" PRId64 " tokens, and %" PRId64
                          " are longer than a sequence; use --seq-len %" PRId64 ", or --examples cut",
-                         file->path, longest + 1, file->examples, most, file->cut, most - 1);
+                         file->path, longest + 1, file->examples, most, file->cut, file->images ? most : most - 1);
     }
-    file->packing = pack_examples(lengths, file->examples, T);
-    file->sequences = file->packing.rows;
+    const bool packed = pack(file, T, lengths, images, err);
     free(lengths);
-    return true;
+    return packed;
 }
 
 // Reads `count` tokens, starting with token `first`: the first `length` as inputs, and for each the next token as its
@@ -270,8 +322,8 @@ bool token_file_read(const TokenFile *file, int fd, int64_t sequence, int T, int
     }
     int64_t place = 0;
     for (int32_t i = packing->first[sequence]; i < packing->first[sequence + 1]; i++) {
-        const int64_t begin = file->starts[packing->members[i]], end = file->starts[packing->members[i] + 1];
-        const int64_t count = end - begin < T + 1 ? end - begin : T + 1, length = count < T ? count : T;
+        const int64_t begin = file->starts[packing->members[i]];
+        const int64_t count = token_file_kept(file, packing->members[i], T), length = count < T ? count : T;
         if (!read_tokens(file, fd, begin, count, length, vocab, buffer, inputs + place, targets + place, err))
             return false;
         for (int64_t t = 0; positions && t < length; t++) positions[place + t] = (int32_t)t;
@@ -281,6 +333,19 @@ bool token_file_read(const TokenFile *file, int fd, int64_t sequence, int T, int
         inputs[place] = 0;
         targets[place] = -1;
         if (positions) positions[place] = 0; // position 0, so that each padding token attends only to itself
+    }
+    return true;
+}
+
+bool token_file_read_images(const TokenFile *file, int64_t sequence, int T, int32_t *image_rows, uint8_t *pixels,
+                            int *count, Error *err) {
+    const Packing *packing = &file->packing;
+    if (!file->images) return true;
+    for (int32_t i = packing->first[sequence]; i < packing->first[sequence + 1]; i++) {
+        const int64_t begin = file->starts[packing->members[i]], kept = token_file_kept(file, packing->members[i], T);
+        const int64_t length = kept < T ? kept : T;
+        if (!images_read(file->images, begin, begin + length, image_rows, pixels, count, err)) return false;
+        image_rows += length;
     }
     return true;
 }
@@ -351,6 +416,7 @@ void token_files_free(TokenFile *files, int count) {
         free(files[i].chosen);
         free(files[i].starts);
         packing_free(&files[i].packing);
+        images_close(files[i].images);
     }
     free(files);
 }

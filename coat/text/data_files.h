@@ -18,6 +18,8 @@
 #define DATA_VERSION_U32 7
 #define DATA_CHECKSUM 1 // value of header[9] that shows that header[8] is the CRC-32 of the tokens (data_verify.h)
 
+typedef struct ImageFile ImageFile;
+
 typedef struct {
     char *path;
     int64_t bytes;    // size of the file
@@ -43,6 +45,7 @@ typedef struct {
     bool has_crc;            // true: the header has a checksum
     uint32_t crc;
     PromptFormat prompt_format; // prompt format of the examples; NONE: not recorded
+    ImageFile *images;          // images that the examples show (images.h); NULL: none
 } TokenFile;
 
 // Appends the files that match patterns to *files, which is reallocated: each path once, in byte order of the names.
@@ -54,15 +57,25 @@ bool token_files_find(const char *patterns, size_t length, TokenFile **files, in
 // (EXIT_DATA).
 int token_file_open(const TokenFile *file, Error *err);
 
+// Records size, identity and modification time of an open file for token_file_open(). False with err (EXIT_DATA).
+bool token_file_stat(TokenFile *file, int fd, Error *err);
+
 // Checks the header of an open file against its size, fills `file` except for its path and sequences, and adds size,
-// first and last bytes to the hash. False with err (EXIT_DATA).
-bool token_file_check(TokenFile *file, int fd, int vocab, XXH64_state_t *hash, Error *err);
+// first and last bytes and the header of its images to the hash. vision: images that the model reads (images_open()).
+// False with err (EXIT_DATA).
+bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, XXH64_state_t *hash, Error *err);
 
 // Divides the file into sequences of T tokens and the target of the last one: from the stream of its tokens or, if the
 // file has examples and kind is not EXAMPLES_SPLIT, from as many complete examples as fit. Sequences and examples
 // without an unmasked target are dropped, because an update on them alone would divide by 0. False with err (EXIT_DATA)
 // if kind is EXAMPLES_WHOLE and an example has more than T + 1 tokens.
-bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, Error *err);
+// images: largest number of images in a sequence. False, too, if an example has more, or if a file with images is to be
+// divided with EXAMPLES_SPLIT.
+bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Error *err);
+
+// Returns the number of tokens of an example that a sequence contains, at most T inputs and the target of the last one.
+// An example whose end does not fit is cut, before an image of which a part would be cut off.
+int64_t token_file_kept(const TokenFile *file, int64_t example, int T);
 
 // Reads a sequence. False with err (EXIT_DATA), also if a token is outside the vocabulary.
 //   inputs      T tokens; 0 after the last packed example
@@ -71,5 +84,9 @@ bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, Error *err);
 //   buffer      room for T + 1 tokens of 4 bytes
 bool token_file_read(const TokenFile *file, int fd, int64_t sequence, int T, int vocab, void *buffer, int32_t *inputs,
                      int32_t *targets, int32_t *positions, Error *err);
+
+// Adds the images of a sequence to a micro-batch, as images_read() does. image_rows: (T), already filled with -1.
+bool token_file_read_images(const TokenFile *file, int64_t sequence, int T, int32_t *image_rows, uint8_t *pixels,
+                            int *count, Error *err);
 
 void token_files_free(TokenFile *files, int count);

@@ -29,7 +29,9 @@ struct DataLoader {
     int B, T, rank, ranks, vocab;
     uint64_t seed, fingerprint;
     bool shuffle;
-    SpecialIds ids;                     // token ids that mark document boundaries in files that do not record them
+    VisionShape vision; // images that the model reads; its mean and deviation are those of the files if known
+    int max_images;     // largest number of images in a sequence
+    SpecialIds ids;     // token ids that mark document boundaries in files that do not record them
     int64_t tokens, sequences, counted; // totals over all files; counted: number of unmasked tokens
     bool masked;                        // true: a file has a loss mask
     bool fills;                         // true for validation data: the last micro-batch is padded

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "images.h"
+
 #include "io/files.h"
 
 #define PIECE 4096 // number of bytes read at a time
@@ -22,6 +24,7 @@ typedef struct {
     int vocab;
     int64_t out_of_vocab; // index of the first token >= vocab; -1: none
     uint32_t out_of_vocab_id;
+    ImageFile *images; // images whose placeholders are among the tokens; NULL: none
 } Reader;
 
 static bool read_next(Reader *r, void *to, size_t bytes, Error *err) {
@@ -39,6 +42,7 @@ static bool read_tokens(Reader *r, const MaskedFile *file, Error *err) {
         if (!read_next(r, piece, (size_t)(count * file->token_bytes), err)) return false;
         for (int64_t i = 0; i < count && r->out_of_vocab < 0; i++) {
             const uint32_t token = file->token_bytes == 2 ? ((const uint16_t *)piece)[i] : piece[i];
+            if (r->images && token == (uint32_t)r->images->token) images_add_placeholder(r->images, at + i);
             if (token < (uint32_t)r->vocab) continue;
             r->out_of_vocab = at + i;
             r->out_of_vocab_id = token;
@@ -69,6 +73,20 @@ static bool read_mask(Reader *r, MaskedFile *file, Error *err) {
     return counted == file->counted || damaged(r->path, err, "its mask and its header count differently");
 }
 
+// Masks the placeholders of images as targets, because the model does not predict them. Checks that they match the
+// images.
+static bool mask_images(const Reader *r, MaskedFile *file, Error *err) {
+    const ImageFile *images = r->images;
+    if (!images) return true;
+    if (!images_check_placeholders(r->images, r->path, file->starts, file->examples, err)) return false;
+    for (int64_t k = 0; k < images->places; k++)
+        for (int64_t at = images->starts[k]; at < (int64_t)images->starts[k] + images->rows; at++) {
+            file->counted -= mask_at(file->mask, at);
+            file->mask[at / 8] &= (uint8_t) ~(1 << (at % 8));
+        }
+    return true;
+}
+
 // Fails if a token is outside the vocabulary. Call it after the checksum is verified, so that damage is reported as
 // damage.
 static bool is_of_vocabulary(const Reader *r, Error *err) {
@@ -89,14 +107,15 @@ static bool read_all(Reader *r, const int32_t *header, MaskedFile *file, Error *
     XXH64_update(r->hash, cleared, sizeof cleared);
     return read_tokens(r, file, err) && read_examples(r, file, err) && read_mask(r, file, err) &&
            (XXH64_digest(r->hash) == said || damaged(r->path, err, "its checksum does not match")) &&
-           is_of_vocabulary(r, err);
+           is_of_vocabulary(r, err) && mask_images(r, file, err);
 }
 
-bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, int vocab, MaskedFile *file,
-                 Error *err) {
-    if (header[1] != DATA_VERSION_MASKED)
-        return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
-                         path, (int)header[1], DATA_MAGIC_MASKED, DATA_VERSION_MASKED);
+bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, int vocab, ImageFile *images,
+                 MaskedFile *file, Error *err) {
+    if (header[1] != DATA_VERSION_MASKED && header[1] != DATA_VERSION_IMAGES)
+        return error_set(err, EXIT_DATA,
+                         "%s has version %d of the token format with magic %d; versions %d and %d are known", path,
+                         (int)header[1], DATA_MAGIC_MASKED, DATA_VERSION_MASKED, DATA_VERSION_IMAGES);
     file->tokens = header[2];
     file->token_bytes = header[3];
     file->counted = header[5];
@@ -118,7 +137,7 @@ bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header,
                          "%s is %s: %" PRId64 " bytes, but its header says %" PRId64
                          "; copy the file again or regenerate it",
                          path, bytes < said ? "truncated" : "damaged", bytes, said);
-    Reader r = {path, fd, DATA_HEADER_BYTES, XXH64_createState(), vocab, -1, 0};
+    Reader r = {path, fd, DATA_HEADER_BYTES, XXH64_createState(), vocab, -1, 0, images};
     if (!r.hash) fatal(EXIT_DEVICE, "host memory: could not allocate the state of a checksum");
     XXH64_reset(r.hash, 0);
     const bool good = read_all(&r, header, file, err);

@@ -9,6 +9,9 @@
 #define DATA_HEADER_BYTES 1024 // size of the header, which equals that of llm.c's files
 #define DATA_MAGIC_MASKED 20261124
 #define DATA_VERSION_MASKED 1
+#define DATA_VERSION_IMAGES 2 // the tokens contain placeholders of images (images.h)
+
+struct ImageFile;
 
 typedef struct {
     int64_t tokens, counted; // counted: number of unmasked tokens
@@ -22,8 +25,9 @@ typedef struct {
 
 // Reads and checks an open file of `bytes` bytes that begins with `header`: its checksum, its structure, and that all
 // tokens are below `vocab`. Returns false with err (EXIT_DATA) on failure.
-bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, int vocab, MaskedFile *file,
-                 Error *err);
+// images: images of a file of DATA_VERSION_IMAGES, else NULL. Finds their placeholders and masks them as targets.
+bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, int vocab, struct ImageFile *images,
+                 MaskedFile *file, Error *err);
 
 // True if token `at` is unmasked. All tokens are unmasked if mask is NULL.
 static inline bool mask_at(const uint8_t *mask, int64_t at) {

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "images.h"
 #include "io/files.h"
 
 #define PIECE_BYTES ((int64_t)1 << 20)
@@ -58,7 +59,10 @@ static bool verify(const Verifier *v, const TokenFile *file, Error *err) {
 static void *verify_all(void *argument) {
     Verifier *v = (Verifier *)argument;
     bool good = true;
-    for (int i = v->rank; i < v->count && good; i += v->ranks) good = verify(v, &v->files[i], &v->err);
+    for (int i = v->rank; i < v->count && good; i += v->ranks) {
+        good = verify(v, &v->files[i], &v->err);
+        if (good && v->files[i].images) good = verify(v, &v->files[i].images->file, &v->err);
+    }
     __atomic_store_n(&v->damaged, !good, __ATOMIC_RELEASE);
     return NULL;
 }
@@ -69,7 +73,10 @@ void verifier_begin(Verifier *v, const TokenFile *files, int count, int rank, in
     v->count = count;
     v->rank = rank;
     v->ranks = ranks;
-    for (int i = rank; i < count; i += ranks) bytes += files[i].has_crc ? files[i].bytes : 0;
+    for (int i = rank; i < count; i += ranks) {
+        bytes += files[i].has_crc ? files[i].bytes : 0;
+        bytes += files[i].images ? files[i].images->file.bytes : 0;
+    }
     if (bytes > FOREGROUND_BYTES)
         background_begin(&v->thread, verify_all, v);
     else

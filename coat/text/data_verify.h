@@ -1,6 +1,6 @@
-// Verifies checksums of token files without a mask: word 8 of the header is the CRC-32 of the tokens, word 9 is
-// DATA_CHECKSUM. Files written by other programs contain 0 there and are not verified. Files with a mask have another
-// checksum (data_masks.h).
+// Verifies checksums of files of images and of token files without a mask: word 8 of the header is the CRC-32 of the
+// bytes after the header, word 9 is DATA_CHECKSUM. Token files written by other programs contain 0 there and are not
+// verified. Files with a mask have another checksum (data_masks.h).
 #pragma once
 #include "base/background.h"
 #include "data_files.h"

@@ -59,6 +59,45 @@ TOKENS = {
     "masked-count-largest": control(flags=9) + masked((1, 2**31 - 1, 4, 2**31 - 1, 1), range(40), [0], [1] * 5),
     "text": control() + b"To be, or not to be\n"}
 
+# --- images --------------------------------------------------------------------------------------------------------
+
+
+def shown(text="tIA|tIIA|tA", length=16, most=2, flags=2, cut=0, places=None, more=b"", drop=0, **words):
+    """Settings, a token file of `text` (t: masked token, A: unmasked, I: an image, p: one placeholder, |: the next example)
+    and its images of 2 x 2 pixels, for which the model has 4 rows. words: words of the images' header."""
+    ids, mask, starts = [], [], [0]
+    for letter in text:
+        if letter == "|":
+            starts.append(len(ids))
+            continue
+        ids += {"I": [9] * 4, "p": [9]}.get(letter, [20 + len(ids)])
+        mask += [int(letter == "A")] * (4 if letter == "I" else 1)
+    bits = [sum(bit << i for i, bit in enumerate(mask[at:at + 8])) for at in range(0, len(mask), 8)]
+    places = [i % 2 for i in range(text.count("I"))] if places is None else places
+    names = ("magic", "version", "images", "side", "channels", "rows", "places", "kind", "crc", "mark", "token")
+    head = dict(zip(names, (20261129, 1, 2, 2, 3, 4, len(places), 0, 0, 1, 9)), **words)
+    images = numbers("i", [head[name] for name in names]) + numbers("f", head.get("values", [0.5] * 6))
+    images = images.ljust(1024, b"\0") + numbers("I", places) + bytes(range(24)) + more
+    tokens = masked((2, len(ids), 2, len(starts), sum(mask)), ids, starts, bits)
+    return bytes([length - 1, most - 1, 0, flags, 1, 0, 9, cut]) + tokens + b"=== 2\n" + images[:len(images) - drop]
+
+
+IMAGES = {
+    "images": shown(), "checksums-do-not-match": shown(flags=0), "shuffled": shown(flags=3),
+    "cut-before-an-image": shown("tAIIAIA|tA", 9), "does-not-fit": shown("IA|tAtA", 3), "whole": shown("tIIA", 6, flags=18),
+    "split": shown(flags=34), "more-than-the-limit": shown("tIIIA|tA", 32), "text-model": shown(flags=6),
+    "known-values": shown(flags=10), "other-values": shown(flags=10, values=[0.25] * 6),
+    "no-file-of-images": shown()[:1200].split(b"=== 2")[0], "truncated-while-open": shown("IA|IA|IA", 8, cut=20),
+    "truncated": shown(drop=3), "longer": shown(more=b"x"), "header-only": shown(drop=36),
+    "run-of-three": shown("tpppA", places=[0]), "too-few-places": shown(places=[0]), "too-many-places": shown(places=[0] * 9),
+    "example-inside-an-image": shown("tApp|ppA", places=[1]), "place-out-of-range": shown(places=[0, 1, 2]),
+    "place-largest": shown(places=[0, 1, 2**32 - 1]), "no-places": shown("tA|ttA", places=[]),
+    "images-largest": shown(images=2**31 - 1), "side-largest": shown(side=2**31 - 1), "side-other": shown(side=3),
+    "rows-negative": shown(rows=-4), "rows-largest": shown(rows=2**31 - 1), "places-largest": shown(places=[0]),
+    "other-token": shown(token=8), "other-version": shown(version=2), "other-magic": shown(magic=20261124),
+    "not-finite": shown(values=[float("nan")] * 6), "deviation-zero": shown(values=[0.5] * 5 + [0])}
+
+
 # --- safetensors ---------------------------------------------------------------------------------------------------
 
 
@@ -339,5 +378,5 @@ MATMUL = {
     "nul": SHAPE + "\0" + ALGORITHM,
     "empty": ""}
 
-CASES = {"tokens": TOKENS, "safetensors": SAFETENSORS, "config": CONFIG, "model": MODEL, "llmc": LLMC,
+CASES = {"tokens": TOKENS, "images": IMAGES, "safetensors": SAFETENSORS, "config": CONFIG, "model": MODEL, "llmc": LLMC,
          "checkpoint": CHECKPOINT, "resume": RESUME, "log": LOG, "matmul": MATMUL, **CASES_TEXT}

@@ -59,7 +59,7 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
 // Checks that validation reads every sequence of the data once and pads the last micro-batch.
 static void check_validation(const char *pattern, ExamplesKind examples, int B, int T, int vocab, const char *folder) {
     Error err;
-    DataLoader *loader = data_open_validation(pattern, examples, B, T, vocab, &err);
+    DataLoader *loader = data_open_validation(pattern, examples, B, T, vocab, NULL, &err);
     if (!loader) {
         fuzz_refused(&err, folder);
         return;
@@ -103,7 +103,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!sets) check_validation(pattern, examples, B, T, vocab, folder);
     Error err;
     DataLoader *loader =
-        data_open_sets(pattern, sets ? weights : NULL, examples, B, T, ranks - 1, ranks, 7, shuffle, vocab, &err);
+        data_open_sets(pattern, sets ? weights : NULL, examples, B, T, ranks - 1, ranks, 7, shuffle, vocab, NULL, &err);
     if (!loader) {
         fuzz_refused(&err, folder);
         return 0;

@@ -197,7 +197,7 @@ UNIT_TEST(test_fingerprint) {
 
 static DataLoader *open_packed(const char *glob, ExamplesKind kind, int B, int length, Error *err) {
     memset(err, 0, sizeof *err);
-    return data_open_sets(path_of(glob), NULL, kind, B, length, 0, 1, 1, false, VOCAB, err);
+    return data_open_sets(path_of(glob), NULL, kind, B, length, 0, 1, 1, false, VOCAB, NULL, err);
 }
 
 // Packed examples share a sequence. Each target belongs to the example of its input. Padding after the last example has
@@ -297,13 +297,13 @@ UNIT_TEST(test_nothing_left) {
     assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 4, &err));
     assert_says(&err, "n.bin: ");
     assert_says(&err, "use a larger --seq-len (11");
-    assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_CUT, 1, 4, VOCAB, &err));
+    assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_CUT, 1, 4, VOCAB, NULL, &err));
     assert_non_null(strstr(err.text, "use a larger --seq-len"));
     f = make_file(2, 24, 0, 12, "100000000000");
     write_as("n.bin", &f);
     assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 16, &err));
     assert_says(&err, "n.bin: none of its 2 examples");
-    assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_SPLIT, 4, 30, VOCAB, &err));
+    assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_SPLIT, 4, 30, VOCAB, NULL, &err));
     assert_says(&err, "use a smaller");
     f = make_file(2, 58, 100, 6, "011111");
     write_as("p.bin", &f);
@@ -326,7 +326,7 @@ UNIT_TEST(test_validation) {
         const int B = 1 + i % 8;
         const bool plain = i >= 8;
         DataLoader *loader =
-            data_open_validation(path_of(plain ? "plain.bin" : "p.bin"), EXAMPLES_CUT, B, 16, VOCAB, &err);
+            data_open_validation(path_of(plain ? "plain.bin" : "p.bin"), EXAMPLES_CUT, B, 16, VOCAB, NULL, &err);
         assert_non_null(loader);
         assert_true(plain || data_mask_documents(loader, &nothing, 1, &found, &err));
         const int batches = (5 + B - 1) / B;
@@ -345,7 +345,7 @@ UNIT_TEST(test_validation) {
     }
     assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err)); // fails because training needs a full micro-batch
     write_u16("plain.bin", 16, 1);
-    assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 1, 16, VOCAB, &err));
+    assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 1, 16, VOCAB, NULL, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "plain.bin: 16 tokens");
     assert_says(&err, "use a smaller --seq-len");
@@ -441,7 +441,8 @@ UNIT_TEST(test_hostile) {
         int word;
         int32_t value;
         const char *words;
-    } heads[] = {{1, 2, "version 2"},
+    } heads[] = {{1, 2, "has images, but the model reads text only"},
+                 {1, 3, "version 3"},
                  {2, 0, "says 0 tokens"},
                  {2, -1, "says -1 tokens"},
                  {2, INT32_MAX, "truncated"},

@@ -19,7 +19,7 @@ UNIT_TEST(test_pinned_order) {
         for (int weighted = 0; weighted < 2; weighted++) {
             int32_t in[3 * T], target[3 * T];
             DataLoader *loader = data_open_sets(path_of("g_*.bin"), weighted ? &weight : NULL, EXAMPLES_SPLIT, 3, T, 0,
-                                                1, 1234, shuffle, VOCAB, &err);
+                                                1, 1234, shuffle, VOCAB, NULL, &err);
             assert_non_null(loader);
             assert_int_equal(data_sets(loader), 1);
             assert_true(data_fingerprint(loader) == 0x107b73d383df48f1u);
@@ -91,7 +91,7 @@ enum { MIX_T = 4, MIX_A = 20, MIX_B = 7 };
 static DataLoader *open_mixture(double a, double b, int B, int rank, int ranks, uint64_t seed, bool shuffle) {
     const double weights[] = {a, b};
     DataLoader *loader = data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, B, MIX_T, rank,
-                                        ranks, seed, shuffle, VOCAB, &err);
+                                        ranks, seed, shuffle, VOCAB, NULL, &err);
     if (!loader) fail_msg("%s", err.text);
     return loader;
 }
@@ -192,7 +192,7 @@ UNIT_TEST(test_mixture_fingerprint) {
     }
     const double weights[] = {0.7, 0.3};
     loader = data_open_sets(patterns_of("a_0.bin", "", "[ab]_1.bin"), weights, EXAMPLES_SPLIT, 1, MIX_T, 0, 1, 5, true,
-                            VOCAB, &err);
+                            VOCAB, NULL, &err);
     assert_non_null(loader);
     assert_true(data_fingerprint(loader) != mixed);
     data_close(loader);
@@ -203,12 +203,12 @@ UNIT_TEST(test_mixture_fingerprint) {
     data_close(loader);
     write_u16("b.bin", MIX_T, 0);
     assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, 1, MIX_T, 0, 1, 5, true,
-                               VOCAB, &err));
+                               VOCAB, NULL, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_non_null(strstr(err.text, "b.bin: 4 tokens make no sequence of 4 + 1 tokens"));
     write_u16("b.bin", 1, 0);
     assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, 1, MIX_T, 0, 1, 5, true,
-                               VOCAB, &err));
+                               VOCAB, NULL, &err));
     assert_non_null(strstr(err.text, "b.bin: 1 token makes no sequence of 4 + 1 tokens"));
 }
 
@@ -217,13 +217,13 @@ UNIT_TEST(test_mixture_too_small) {
     write_mixture();
     const double weights[] = {0.7, 0.2, 0.1};
     assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, 10, MIX_T, 0, 3, 5, true,
-                               VOCAB, &err));
+                               VOCAB, NULL, &err));
     assert_int_equal(err.code, EXIT_DATA);
     if (!strstr(err.text, "/a_*.bin and 1 other set: 113 tokens make 27 sequences of 4 + 1 tokens, but one "))
         fail_msg("%s", err.text);
     char patterns[4 * TEST_PATH];
     snprintf(patterns, sizeof patterns, "%s\n\n%s", patterns_of("a_0.bin", "", "b.bin"), path_of("a_1.bin"));
-    assert_null(data_open_sets(patterns, weights, EXAMPLES_SPLIT, 28, MIX_T, 0, 1, 5, true, VOCAB, &err));
+    assert_null(data_open_sets(patterns, weights, EXAMPLES_SPLIT, 28, MIX_T, 0, 1, 5, true, VOCAB, NULL, &err));
     if (!strstr(err.text, "/a_0.bin and 2 other sets: 113 tokens make 27 sequences")) fail_msg("%s", err.text);
 }
 
@@ -269,7 +269,7 @@ UNIT_TEST(test_file_of_two_sets) {
     const char *const second[] = {"t_b.bin", "t_a.bin", "t_[bc].bin"};
     for (int i = 0; i < 3; i++) {
         DataLoader *loader = data_open_sets(patterns_of("t_a.bin", "", second[i]), weights, EXAMPLES_SPLIT, 1, 10, 0, 1,
-                                            5, true, VOCAB, &err);
+                                            5, true, VOCAB, NULL, &err);
         const char *both = data_file_of_two_sets(loader);
         assert_true(i == 0 ? !both : both && strstr(both, i == 1 ? "t_a.bin" : "t_c.bin"));
         assert_null(data_repeated_file(loader));

@@ -78,7 +78,7 @@ UNIT_TEST(test_flipped_bits) {
     assert_non_null(loader);
     data_close(loader);
     assert_null(data_open(path_of("b_*.bin"), 1, 16, 1, 2, 1, true, VOCAB, &err));
-    assert_null(data_open_validation(path_of("b_*.bin"), EXAMPLES_SPLIT, 1, 16, VOCAB, &err));
+    assert_null(data_open_validation(path_of("b_*.bin"), EXAMPLES_SPLIT, 1, 16, VOCAB, NULL, &err));
 }
 
 // Tests that large files (here sparse) are verified in the background while they are read.

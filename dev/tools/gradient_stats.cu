@@ -237,7 +237,7 @@ static bool run_batch(Model *m, int64_t batch, Error *err) {
     const Config *c = m->config;
     const size_t tokens = (size_t)config_micro_tokens(c);
     DataLoader *loader = data_open_sets(c->train, config_weights(c), c->examples, c->micro_batch, c->seq_len, 0, 1,
-                                        c->seed, c->shuffle, c->shape.vocab, err);
+                                        c->seed, c->shuffle, c->shape.vocab, NULL, err);
     if (!loader) return false;
     int32_t *inputs = (int32_t *)xmalloc(2 * tokens * sizeof *inputs);
     const bool good = data_batch(loader, batch, inputs, inputs + tokens, err);

@@ -1,0 +1,72 @@
+// Files of images: NAME.images next to a token file NAME.bin of version DATA_VERSION_IMAGES. All little-endian:
+//   header   1024 bytes, see the words below
+//   places   uint32 per place: the stored image that it shows. A place is a group of IMAGE_ROWS placeholder tokens in
+//            the token file; the n-th group belongs to entry n
+//   images   3 * side * side bytes each: channel, row, column
+#pragma once
+#include "data_files.h"
+
+C_LINKAGE_BEGIN
+
+#define IMAGES_MAGIC 20261129
+#define IMAGES_VERSION 1
+
+// Words of the header. The words after the last are 0.
+enum {
+    IMAGES_WORD_MAGIC,
+    IMAGES_WORD_VERSION,
+    IMAGES_WORD_COUNT, // number of stored images
+    IMAGES_WORD_SIDE,  // width and height in pixels
+    IMAGES_WORD_CHANNELS,
+    IMAGES_WORD_ROWS,        // placeholder tokens per place
+    IMAGES_WORD_PLACES,      // number of places
+    IMAGES_WORD_PREPARATION, // 0: the processor's, 1: padded to a square, 2: resized to a square
+    IMAGES_WORD_CRC,         // CRC-32 of all bytes after the header
+    IMAGES_WORD_CHECKSUM,    // DATA_CHECKSUM
+    IMAGES_WORD_TOKEN,       // id of the placeholder token
+    IMAGES_WORD_MEAN,        // float32 per channel
+    IMAGES_WORD_DEVIATION = IMAGES_WORD_MEAN + 3,
+    IMAGES_WORDS_USED = IMAGES_WORD_DEVIATION + 3
+};
+
+// The images of one token file.
+struct ImageFile {
+    TokenFile file;      // path, size and checksum of the file of images
+    int64_t count;       // number of stored images
+    int64_t image_bytes; // bytes of an image
+    int64_t places;
+    int rows, token;       // placeholders per place and their id
+    uint32_t *shown;       // (places) stored image that each place shows
+    uint32_t *starts;      // (places) index in the token file of each place's first placeholder
+    int64_t found;         // number of placeholders found so far
+    int64_t begin, end;    // run of placeholders that was found last
+    int64_t bad, bad_rows; // first run whose length is not a multiple of `rows`, and its length; bad < 0: none
+};
+
+// Opens the images of the token file `path`, checks the header, the size and the list of places, and adds the header to
+// `hash`. The checksum is verified later, by the Verifier. Returns NULL with err (EXIT_DATA) if the file is missing or
+// damaged, or does not match the images that a model reads (`vision`). Sets mean and deviation of `vision` if they are
+// not known.
+ImageFile *images_open(const char *path, VisionShape *vision, XXH64_state_t *hash, Error *err);
+void images_close(ImageFile *images);
+
+// Records that token `at` of the token file is a placeholder. Call it for all placeholders in order.
+void images_add_placeholder(ImageFile *images, int64_t at);
+
+// Checks the placeholders that were found: they must form as many groups as there are places, and no example may begin
+// inside a group. path, starts, examples: of the token file. Returns false with err (EXIT_DATA) otherwise.
+bool images_check_placeholders(ImageFile *images, const char *path, const uint32_t *starts, int64_t examples,
+                               Error *err);
+
+// Returns the number of places whose first placeholder is before token `at`.
+int64_t images_before(const ImageFile *images, int64_t at);
+
+// Adds the images of the tokens [begin, end) to a micro-batch. No place may cross `end`.
+//   image_rows   of these tokens; row i * rows + k for placeholder k of image i of the micro-batch
+//   pixels       (images of the micro-batch, image_bytes)
+//   count        number of images of the micro-batch so far
+// Returns false with err (EXIT_DATA) if the file cannot be read or has changed.
+bool images_read(const ImageFile *images, int64_t begin, int64_t end, int32_t *image_rows, uint8_t *pixels, int *count,
+                 Error *err);
+
+C_LINKAGE_END

@@ -1,0 +1,456 @@
+// Tests of images in training data (coat/text/images.h): the images of micro-batches, cutting and packing, and damaged
+// files.
+#include <math.h>
+
+#include "coat/config/vision.h"
+#include "coat/text/data.h"
+#include "image_files.h"
+
+enum { N = 4, SIDE = 8, IMAGE_BYTES = 3 * SIDE * SIDE, TOKEN = 9, VOCAB = 1000, MAX_T = 64, MAX_B = 8 };
+
+static Error err; // error of the last failed call
+
+// Returns a model that reads images of 8 x 8 pixels as 4 tokens.
+static DataImages model(int per_sequence) {
+    DataImages images = {{.kind = VISION_SIGLIP, .image_size = SIDE, .patch_size = 4, .image_token = TOKEN},
+                         per_sequence};
+    assert_int_equal(vision_rows(&images.vision), N);
+    return images;
+}
+
+// Writes NAME.bin with the examples `text` and NAME.images with `count` images.
+static void write_both(const char *name, const char *text, int count) {
+    static Examples e;
+    char path[64];
+    int places = 0;
+    memset(&e, 0, sizeof e);
+    add_examples(&e, text, 100, TOKEN, N);
+    for (const char *c = text; *c; c++) places += *c == 'I' || *c == 'J';
+    snprintf(path, sizeof path, "%s.bin", name);
+    write_examples(path, &e);
+    const Images m = make_images(count, SIDE, N, places, TOKEN);
+    snprintf(path, sizeof path, "%s.images", name);
+    write_images(path, &m, count, SIDE, places);
+    free(m.pixels);
+}
+
+static DataLoader *open_with(const char *glob, ExamplesKind kind, int B, int T, const DataImages *images) {
+    memset(&err, 0, sizeof err);
+    return data_open_sets(path_of(glob), NULL, kind, B, T, 0, 1, 7, false, VOCAB, images, &err);
+}
+
+static DataLoader *open_good(const char *glob, int B, int T, int per_sequence) {
+    const DataImages images = model(per_sequence);
+    DataLoader *loader = open_with(glob, EXAMPLES_CUT, B, T, &images);
+    if (!loader) fail_msg("%s", err.text);
+    return loader;
+}
+
+// Fails unless opening the files fails with EXIT_DATA and one line that contains both words.
+static void expect_refused(const char *glob, ExamplesKind kind, int T, const DataImages *images, const char *word1,
+                           const char *word2) {
+    assert_null(open_with(glob, kind, 1, T, images));
+    assert_int_equal(err.code, EXIT_DATA);
+    assert_null(strchr(err.text, '\n'));
+    if (!strstr(err.text, word1) || !strstr(err.text, word2))
+        fail_msg("'%s' and '%s' expected in: %s", word1, word2, err.text);
+}
+
+typedef struct {
+    int32_t inputs[MAX_B * MAX_T], targets[MAX_B * MAX_T], rows[MAX_B * MAX_T];
+    uint8_t pixels[MAX_B * MAX_T / N * IMAGE_BYTES];
+    int count;
+} Batch;
+
+// Reads a micro-batch. Checks that every placeholder is a row of an image, in order, and never a target.
+static void read_batch(DataLoader *loader, int64_t first, int tokens, Batch *b) {
+    assert_true(data_batch_at(loader, first, b->inputs, b->targets, NULL, &err));
+    assert_true(data_images_at(loader, first, b->rows, b->pixels, &b->count, &err));
+    int32_t next = 0;
+    for (int i = 0; i < tokens; i++) {
+        assert_int_equal(b->rows[i], b->inputs[i] == TOKEN ? next++ : -1);
+        assert_int_not_equal(b->targets[i], TOKEN);
+    }
+    assert_int_equal(next, b->count * N);
+}
+
+static void expect_image(const Batch *b, int place, const Images *m, int image) {
+    assert_memory_equal(b->pixels + place * IMAGE_BYTES, m->pixels + image * IMAGE_BYTES, IMAGE_BYTES);
+}
+
+UNIT_TEST(test_batches) {
+    enum { T = 16, B = 3 };
+    static Batch b;
+    write_both("a", "tIttAA|ttA|JtIA|tA|IIIA", 3); // places 0 to 5, which show images 0 1 2 0 1 2
+    const Images m = make_images(3, SIDE, N, 6, TOKEN);
+    DataLoader *loader = open_good("a.bin", B, T, 4);
+    char text[128];
+    assert_string_equal(data_describe(loader, text, sizeof text),
+                        "1 shard, 37 tokens, uint32, 16.2 % in the loss, 3 images");
+    assert_int_equal(data_sequences(loader), 3);
+    read_batch(loader, 0, B * T, &b);
+    // sequences: example 0; examples 1 and 4; examples 2 and 3
+    const int32_t inputs[B * T] = {100, 9,   9,   9, 9,   101, 102, 103, 104, 0,   0,   0,   0, 0, 0, 0,
+                                   105, 106, 107, 9, 9,   9,   9,   9,   9,   9,   9,   9,   9, 9, 9, 112,
+                                   9,   9,   9,   9, 108, 9,   9,   9,   9,   109, 110, 111, 0, 0, 0, 0};
+    assert_memory_equal(b.inputs, inputs, sizeof inputs);
+    assert_int_equal(b.count, 6);
+    const int shown[] = {0, 0, 1, 2, 1, 2};
+    for (int i = 0; i < 6; i++) expect_image(&b, i, &m, shown[i]);
+    assert_int_equal(data_unmasked_targets(b.targets, B * T), 6); // not the placeholders of J, which the file unmasks
+    assert_int_equal(b.targets[2 * T + 8], 109);
+    data_close(loader);
+    // Smaller micro-batches, and those that begin at another sequence, read the same images.
+    loader = open_good("a.bin", 1, T, 4);
+    for (int64_t s = 0; s < 6; s++) {
+        const int places[] = {0, 1, 4, 6}, from = places[s % 3];
+        read_batch(loader, s, T, &b);
+        assert_int_equal(b.count, places[s % 3 + 1] - from);
+        for (int i = 0; i < b.count; i++) expect_image(&b, i, &m, shown[from + i]);
+    }
+    data_close(loader);
+    free(m.pixels);
+}
+
+// The images of every rank and order are those of its tokens. Example i is two text tokens and the images i and i + 1.
+UNIT_TEST(test_ranks_and_order) {
+    enum { T = 24, B = 2, EXAMPLES = 60 };
+    static Batch b;
+    static Examples e;
+    memset(&e, 0, sizeof e);
+    for (int i = 0; i < EXAMPLES; i++) add_examples(&e, i % 3 ? "IIA" : "IttIA", 100 + 10 * i, TOKEN, N);
+    write_examples("r.bin", &e);
+    Images m = make_images(2 * EXAMPLES, SIDE, N, 2 * EXAMPLES, TOKEN);
+    for (uint32_t i = 0; i < 2 * EXAMPLES; i++) m.shown[i] = 2 * EXAMPLES - 1 - i;
+    write_images("r.images", &m, 2 * EXAMPLES, SIDE, 2 * EXAMPLES);
+    const DataImages images = model(4);
+    for (int rank = 0; rank < 3; rank++) {
+        DataLoader *loader =
+            data_open_sets(path_of("r.bin"), NULL, EXAMPLES_CUT, B, T, rank, 3, 5, true, VOCAB, &images, &err);
+        assert_non_null(loader);
+        for (int64_t first = 0; first < 100; first++) {
+            read_batch(loader, first, B * T, &b);
+            int place = 0; // of the next image of the micro-batch
+            for (int at = 0; at < B * T; at++) {
+                if (b.inputs[at] < 100) continue;
+                const int example = (b.inputs[at] - 100) / 10; // both images are before the last token
+                if (example % 3 == 0 && (b.inputs[at] - 100) % 10 < 2) continue;
+                expect_image(&b, place++, &m, 2 * EXAMPLES - 1 - 2 * example);
+                expect_image(&b, place++, &m, 2 * EXAMPLES - 2 - 2 * example);
+            }
+            assert_int_equal(place, b.count);
+        }
+        data_close(loader);
+    }
+    free(m.pixels);
+}
+
+// An example that does not fit is cut before an image of which a part would be lost.
+UNIT_TEST(test_cutting) {
+    static Batch b;
+    static Examples e;
+    const char *text = "tAItAIIAtAIA";
+    write_both("c", text, 2);
+    memset(&e, 0, sizeof e);
+    add_examples(&e, text, 100, TOKEN, N);
+    const int all = e.count;
+    assert_int_equal(all, 8 + 4 * N);
+    for (int T = 2; T <= all + 2; T++) {
+        int kept = T < all ? T : all; // inputs
+        while (kept < all && e.tokens[kept - 1] == TOKEN && e.tokens[kept] == TOKEN) {
+            int begin = 0, k = 0; // finds the image that contains the last input
+            for (k = 0; k < kept; k += e.tokens[k] == TOKEN ? N : 1) begin = k;
+            if (k == kept) break; // a complete image ends here
+            kept = begin;
+        }
+        DataLoader *loader = open_good("c.bin", 1, T, MAX_T);
+        const DataExamples found = data_examples(loader);
+        assert_int_equal(data_sequences(loader), 1);
+        assert_int_equal(found.cut, kept < all && (kept < T || all > T + 1));
+        assert_true(fabs(found.filled - (double)kept / T) < 1e-12);
+        read_batch(loader, 0, T, &b);
+        for (int t = 0; t < T; t++) {
+            assert_int_equal(b.inputs[t], t < kept ? e.tokens[t] : 0);
+            // the token after the last input is a target, unless the example was cut before an image
+            const bool target = t < kept && t + 1 < all && (t + 1 < kept || kept == T) && e.mask[t + 1];
+            assert_int_equal(b.targets[t], target ? e.tokens[t + 1] : -1);
+        }
+        data_close(loader);
+        const DataImages images = model(MAX_T);
+        loader = open_with("c.bin", EXAMPLES_WHOLE, 1, T, &images);
+        assert_int_equal(loader != NULL, found.cut == 0);
+        if (!loader) assert_non_null(strstr(err.text, "use --seq-len 24, or --examples cut"));
+        data_close(loader);
+    }
+    // An example is dropped if no unmasked target is before its first image that does not fit.
+    write_both("d", "tIAA|tA", 1);
+    DataLoader *loader = open_good("d.bin", 1, 3, 1);
+    assert_int_equal(data_examples(loader).left_out, 1);
+    assert_int_equal(data_sequences(loader), 1);
+    read_batch(loader, 0, 3, &b);
+    assert_int_equal(b.count, 0);
+    assert_int_equal(b.inputs[0], 103);
+    data_close(loader);
+    const DataImages images = model(1);
+    write_both("e", "IAA", 1);
+    expect_refused("e.bin", EXAMPLES_CUT, 3, &images, "--seq-len", "all unmasked targets are cut off");
+    expect_refused("c.bin", EXAMPLES_SPLIT, 16, &images, "--examples split", "--examples cut");
+}
+
+// A sequence has at most --images-per-sequence images.
+UNIT_TEST(test_packing) {
+    enum { T = 40 };
+    static Batch b;
+    write_both("p", "tIA|tA|IA|tA|ttIIA|tA|IA|IttA|tA|IIIA|A|tA", 2);
+    int64_t sequences[6] = {0};
+    for (int most = 3; most <= 5; most++) {
+        DataLoader *loader = open_good("p.bin", 1, T, most);
+        sequences[most] = data_sequences(loader);
+        int seen = 0, largest = 0;
+        for (int64_t s = 0; s < sequences[most]; s++) {
+            read_batch(loader, s, T, &b);
+            if (b.count > largest) largest = b.count;
+            seen += b.count;
+        }
+        assert_int_equal(seen, 9);
+        assert_true(largest <= most);
+        assert_int_equal(data_examples(loader).left_out, 1); // the example with one token
+        data_close(loader);
+    }
+    assert_true(sequences[3] >= 3 && sequences[5] < sequences[3]);
+    const DataImages images = model(2);
+    expect_refused("p.bin", EXAMPLES_CUT, T, &images,
+                   "--images-per-sequence 2: ", "example 10 of 12 has 3 images; use --images-per-sequence 3");
+    // The limit that follows from the length of a sequence changes no packing.
+    for (int length = 13; length < 40; length++) {
+        DataLoader *limited = open_good("p.bin", 1, length, (length + 1) / N),
+                   *free_one = open_good("p.bin", 1, length, MAX_T);
+        assert_int_equal(data_sequences(limited), data_sequences(free_one));
+        data_close(limited);
+        data_close(free_one);
+    }
+}
+
+// The last micro-batch of validation data is padded with sequences without images.
+UNIT_TEST(test_validation) {
+    enum { T = 8, B = 4 };
+    static Batch b;
+    const DataImages images = model(2);
+    write_both("v", "IttA|IttA|IttA|IttA|IttA|IttA", 6);
+    DataLoader *loader = data_open_validation(path_of("v.bin"), EXAMPLES_CUT, B, T, VOCAB, &images, &err);
+    assert_non_null(loader);
+    assert_int_equal(data_batches(loader, -1), 2);
+    read_batch(loader, 0, B * T, &b);
+    assert_int_equal(b.count, 4);
+    read_batch(loader, B, B * T, &b);
+    assert_int_equal(b.count, 2);
+    data_close(loader);
+}
+
+// Mean and deviation are those of the files, which must agree with each other and with the model.
+UNIT_TEST(test_pixel_values) {
+    write_both("a", "IttA", 1);
+    write_both("b", "IttA", 2);
+    DataImages images = model(4);
+    DataLoader *loader = open_good("[ab].bin", 1, 8, 4);
+    const float *deviation, *mean = data_pixel_values(loader, &deviation);
+    assert_true(mean[0] == 0.25f && mean[2] == 0.75f && deviation[0] == 0.125f && deviation[2] == 1.5f);
+    memcpy(images.vision.mean, mean, sizeof images.vision.mean);
+    memcpy(images.vision.deviation, deviation, sizeof images.vision.deviation);
+    data_close(loader);
+    loader = open_with("[ab].bin", EXAMPLES_CUT, 1, 8, &images);
+    assert_non_null(loader);
+    data_close(loader);
+    images.vision.deviation[1] = nextafterf(images.vision.deviation[1], 1);
+    expect_refused("[ab].bin", EXAMPLES_CUT, 8, &images, "a.images does not match", "those of the model");
+    Images m = make_images(1, SIDE, N, 1, TOKEN);
+    const float other = 0.26f;
+    memcpy(m.header + IMAGES_WORD_MEAN, &other, sizeof other);
+    write_images("b.images", &m, 1, SIDE, 1);
+    free(m.pixels);
+    images = model(4);
+    expect_refused("[ab].bin", EXAMPLES_CUT, 8, &images, "b.images does not match", "mean 0.25999999 0.5 0.75");
+    assert_string_equal(path_base(path_of("x")), "x");
+}
+
+// A vision-language model reads data without images. Other models do not read data with images.
+UNIT_TEST(test_text) {
+    static Batch b;
+    static Examples e;
+    const DataImages images = model(4);
+    write_both("a", "IttA|IttA", 1);
+    expect_refused("a.bin", EXAMPLES_CUT, 8, NULL, "a.bin has images, but the model reads text only", "--model");
+    assert_int_equal(unlink(path_of("a.images")), 0);
+    expect_refused("a.bin", EXAMPLES_CUT, 8, &images, "a.images is missing", "a.bin has images");
+    memset(&e, 0, sizeof e);
+    add_examples(&e, "ttA|ttAttA", 100, TOKEN, N);
+    e.version = DATA_VERSION_MASKED;
+    write_examples("t.bin", &e);
+    DataLoader *loader = open_with("t.bin", EXAMPLES_CUT, 1, 8, &images),
+               *text = open_with("t.bin", EXAMPLES_CUT, 1, 8, NULL);
+    assert_non_null(loader);
+    assert_true(data_fingerprint(loader) == data_fingerprint(text));
+    read_batch(loader, 0, 8, &b);
+    assert_int_equal(b.count, 0);
+    const float *deviation;
+    data_pixel_values(loader, &deviation);
+    assert_true(deviation[0] == 0);
+    data_close(loader);
+    data_close(text);
+    // text and images may be mixed, and a name without .bin gets .images appended
+    write_both("m", "IttA|IttA", 1);
+    assert_int_equal(rename(path_of("m.bin"), path_of("m")), 0);
+    data_close(open_good("[tm]*[!s]", 1, 8, 4));
+}
+
+UNIT_TEST(test_fingerprint) {
+    uint64_t hash[3];
+    for (int i = 0; i < 3; i++) {
+        write_both("f", "IttA|IttA", i == 1 ? 2 : 1);
+        DataLoader *loader = open_good("f.bin", 1, 8, 4);
+        hash[i] = data_fingerprint(loader);
+        data_close(loader);
+    }
+    assert_true(hash[0] != hash[1] && hash[0] == hash[2]);
+}
+
+// A file of images that changes or is removed after it was opened is an error.
+UNIT_TEST(test_file_that_changes) {
+    static Batch b;
+    write_both("a", "IttA", 3);
+    for (int i = 0; i < 2; i++) {
+        DataLoader *loader = open_good("a.bin", 1, 8, 4);
+        read_batch(loader, 0, 8, &b);
+        if (i == 0)
+            assert_int_equal(truncate(path_of("a.images"), 1100), 0);
+        else
+            assert_int_equal(unlink(path_of("a.images")), 0);
+        assert_false(data_images_at(loader, 0, b.rows, b.pixels, &b.count, &err));
+        assert_int_equal(err.code, EXIT_DATA);
+        assert_non_null(strstr(err.text, "a.images"));
+        assert_true(b.count == 0 && b.rows[0] == -1);
+        data_close(loader);
+        write_both("a", "IttA", 3);
+    }
+}
+
+UNIT_TEST(test_hostile_headers) {
+    const DataImages images = model(4);
+    const int32_t nan = 0x7fc00000, infinite = 0x7f800000, minus = (int32_t)0xbf800000;
+    const struct {
+        int word;
+        int32_t value;
+        const char *words;
+    } heads[] = {{0, 0, "is not a file of images"},
+                 {0, DATA_MAGIC_MASKED, "is not a file of images"},
+                 {1, 0, "version 0"},
+                 {1, 2, "version 2"},
+                 {2, 0, "number of images is 0"},
+                 {2, -1, "number of images is -1"},
+                 {2, 2, "is damaged: 1620 bytes, but its header says 1428"},
+                 {2, 4, "is truncated: 1620 bytes, but its header says 1812"},
+                 {2, INT32_MAX, "is truncated"},
+                 {3, 0, "side of its images is 0"},
+                 {3, -8, "side of its images is -8"},
+                 {3, 7, "is damaged: 1620 bytes"},
+                 {3, 16, "is truncated"},
+                 {3, 16385, "not 1 to 16384"},
+                 {3, INT32_MAX, "side of its images"},
+                 {4, 1, "number of channels is 1, not 3"},
+                 {4, 4, "number of channels is 4, not 3"},
+                 {5, 0, "tokens per image is 0"},
+                 {5, -4, "tokens per image is -4"},
+                 {5, 5, "an image takes 5 tokens, with the model 4"},
+                 {5, INT32_MAX, "an image takes 2147483647 tokens"},
+                 {6, 0, "number of places of images is 0"},
+                 {6, -1, "number of places of images is -1"},
+                 {6, 4, "is damaged: 1620 bytes"},
+                 {6, 6, "is truncated: 1620 bytes"},
+                 {6, INT32_MAX, "is truncated"},
+                 {7, 3, "kind of preparation is 3"},
+                 {7, -1, "kind of preparation is -1"},
+                 {9, 0, "mark of its checksum is 0"},
+                 {10, -1, "placeholder token is -1"},
+                 {10, 8, "its placeholder token is 8, the model's 9"},
+                 {11, nan, "channel 0"},
+                 {12, infinite, "channel 1"},
+                 {14, 0, "channel 0 are 0.25 and 0"},
+                 {15, minus, "channel 1 are 0.5 and -1"},
+                 {16, nan, "channel 2"},
+                 {17, 1, "unused word of its header is 1"},
+                 {255, 1, "unused word of its header is 1"}};
+    write_both("h", "tIIA|IAA|tIIA", 3); // 5 places
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        Images m = make_images(3, SIDE, N, 5, TOKEN);
+        m.header[heads[i].word] = heads[i].value;
+        write_images("h.images", &m, 3, SIDE, 5);
+        expect_refused("h.bin", EXAMPLES_CUT, 16, &images, heads[i].words, "h.images");
+        free(m.pixels);
+    }
+    Images m = make_images(3, 16, N, 5, TOKEN); // a file of another side
+    write_images("h.images", &m, 3, 16, 5);
+    expect_refused("h.bin", EXAMPLES_CUT, 16, &images, "images have 16 x 16 pixels, the model's 8 x 8", "h.images");
+    free(m.pixels);
+    m = make_images(3, SIDE, N, 5, TOKEN);
+    for (m.extra = -DATA_HEADER_BYTES; m.extra < 3; m.extra++) {
+        write_images("h.images", &m, 3, SIDE, 5);
+        if (m.extra)
+            expect_refused("h.bin", EXAMPLES_CUT, 16, &images, m.extra < 0 ? "is truncated" : "is damaged", "h.images");
+        else
+            data_close(open_good("h.bin", 1, 16, 4));
+    }
+    m.extra = 0;
+    const uint32_t shown[] = {3, 4, INT32_MAX, UINT32_MAX};
+    for (int i = 0; i < 4; i++) {
+        m.shown[i] = shown[i];
+        write_images("h.images", &m, 3, SIDE, 5);
+        expect_refused("h.bin", EXAMPLES_CUT, 16, &images, "but there are 3", "h.images");
+        m.shown[i] = 0;
+    }
+    m.damaged = true;
+    write_images("h.images", &m, 3, SIDE, 5);
+    expect_refused("h.bin", EXAMPLES_CUT, 16, &images, "is damaged: its checksum does not match", "h.images");
+    write_file(path_of("h.images"), "", 0);
+    expect_refused("h.bin", EXAMPLES_CUT, 16, &images, "is truncated: 0 bytes", "h.images");
+    assert_int_equal(unlink(path_of("h.images")), 0);
+    assert_int_equal(mkdir(path_of("h.images"), 0700), 0);
+    expect_refused("h.bin", EXAMPLES_CUT, 16, &images, "not a regular file", "h.images");
+    assert_int_equal(rmdir(path_of("h.images")), 0);
+    free(m.pixels);
+}
+
+// Placeholders must match the images.
+UNIT_TEST(test_hostile_placeholders) {
+    const DataImages images = model(4);
+    const struct {
+        const char *text;
+        int places;
+        const char *words;
+    } cases[] = {{"tpA", 1, "1 placeholder of images at token 1 is not a multiple of the 4"},
+                 {"tpppA", 1, "3 placeholders of images at token 1 are not"},
+                 {"tIpA", 1, "5 placeholders of images at token 1"},
+                 {"tIA|ttpA", 2, "1 placeholder of images at token 8"},
+                 {"tAppp", 1, "3 placeholders of images at token 2"},
+                 {"tppAppA", 1, "2 placeholders of images at token 1"},
+                 {"tIA", 2, "it has 4 placeholders of images, not the 8 of 2 places"},
+                 {"tIIIA", 2, "it has 12 placeholders of images, not the 8 of 2 places"},
+                 {"tA", 1, "it has 0 placeholders"},
+                 {"tApp|ppA", 1, "example 2 begins inside the image at token 2"},
+                 {"tAIp|pppA", 2, "example 2 begins inside the image at token 6"},
+                 {"tAppp|pIA", 2, "example 2 begins inside the image at token 2"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static Examples e;
+        memset(&e, 0, sizeof e);
+        add_examples(&e, cases[i].text, 100, TOKEN, N);
+        write_examples("p.bin", &e);
+        const Images m = make_images(1, SIDE, N, cases[i].places, TOKEN);
+        write_images("p.images", &m, 1, SIDE, cases[i].places);
+        free(m.pixels);
+        expect_refused("p.bin", EXAMPLES_CUT, 32, &images, cases[i].words, "p.bin");
+    }
+    // images at both sides of the beginning of an example
+    write_both("q", "tAI|IA|I|IIA", 2);
+    data_close(open_good("q.bin", 1, 16, 4));
+}
+
+RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Tests training of a small vision-language model on drawn images: it learns to name colors, the loss does not depend on
+# the division into micro-batches and processes, and unsuitable data is refused.
+source "$(dirname "$0")/ranks.sh"
+if ! command -v python3 >/dev/null; then
+    echo "skip - training with images: python3 is missing"
+    exit 77
+fi
+
+# Writes NAME.bin and NAME.images. An image has a colored square at the left and at the right. Each of its two examples
+# shows the image, then a letter that asks for a side, and the unmasked answer. `text` has examples without images.
+python3 - "$folder" <<'PYTHON' || exit 1
+import random
+import struct
+import sys
+import zlib
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, "data")
+from prepare_masks import masked_file, xxh64
+
+SIDE, ROWS, TOKEN, COLORS = 16, 16, 255, {"r": (220, 30, 30), "g": (30, 200, 40), "b": (30, 60, 220)}
+
+
+def draw(pick, colors):
+    pixels = [[128 + pick.randrange(-9, 9)] * SIDE**2 for _ in range(3)]
+    for part, color in enumerate(colors):
+        for y in range(4, 12):
+            for x in range(8 * part + 1, 8 * part + 7):
+                for channel in range(3):
+                    pixels[channel][y * SIDE + x] = COLORS[color][channel]
+    return bytes(value for channel in pixels for value in channel)
+
+
+def write(name, count, seed, blank=False, images=True, deviation=0.5):
+    pick, ids, mask, starts, pixels = random.Random(seed), [], [], [], []
+    for _ in range(count):
+        colors = pick.choices("rgb", k=2)
+        pixels.append(bytes(3 * SIDE**2) if blank else draw(pick, colors))
+        for side in pick.sample((0, 1), 2):
+            starts.append(len(ids))
+            ids += [TOKEN] * ROWS * images + [*("lr"[side] + colors[side] + "\n").encode()]
+            mask += [0] * ROWS * images + [0, 1, 1]
+    places = [i // 2 for i in range(2 * count)]
+    file = bytearray(masked_file(2, struct.pack("<%dH" % len(ids), *ids), starts, bytes(mask)))
+    file[4], file[32:40] = 1 + images, bytes(8)
+    file[32:40] = xxh64(file).to_bytes(8, "little")
+    with open("%s/%s.bin" % (sys.argv[1], name), "wb") as out:
+        out.write(file)
+    if images:
+        rest = struct.pack("<%dI" % len(places), *places) + b"".join(pixels)
+        head = struct.pack("<8iI2i6f", 20261129, 1, count, SIDE, 3, ROWS, len(places), 0, zlib.crc32(rest), 1, TOKEN,
+                           *[0.5] * 3, *[deviation] * 3)
+        with open("%s/%s.images" % (sys.argv[1], name), "wb") as out:
+            out.write(head.ljust(1024, b"\0") + rest)
+
+
+write("drawn", 700, 1)
+write("unseen", 100, 2)
+write("blank", 100, 2, blank=True)
+write("text", 300, 3, images=False)
+write("other", 20, 4, deviation=0.25)
+PYTHON
+
+base=(--model llama:d1 --tokenizer bytes --vision siglip:d1 --image-size 16 --patch-size 4 --documents apart --seq-len 40
+    --sample-tokens 0 --quiet --device "$device" --lr 3e-3 --warmup 20)
+files() { flags=("${base[@]}" --train "$folder/$1.bin" --val "$folder/$2.bin"); }
+below() { # NAME LIMIT RUN: checks that the last validation loss of a run is below the limit
+    values val_loss "$3" | tail -1 | awk -v limit="$2" '!($1 < limit) { bad = 1 } END { exit bad || NR == 0 }'
+    check "$1" $? "$(values val_loss "$3")"
+}
+
+files drawn unseen
+train 1 seen --micro-batch 8 --steps 250 --precision fp32 && below "the model names the colors in images that it has not seen" 0.02 seen
+train 1 coat --micro-batch 8 --steps 250 --recipe coat && below "it does so with COAT's recipe" 0.1 coat
+files drawn blank
+train 1 blind --micro-batch 8 --steps 250 --precision fp32
+values val_loss blind | tail -1 | awk '!($1 > 0.5) { bad = 1 } END { exit bad || NR == 0 }'
+check "control: it cannot without images" $? "$(values val_loss blind)"
+
+# The loss of a step of 16 sequences, in micro-batches of 16, 2 and 1, on one and two processes.
+files drawn unseen
+short=(--precision fp32 --steps 6 --batch-tokens 640 --val-every 3 --val-batches -1)
+train 1 sixteen "${short[@]}" --micro-batch 16 && train 1 two "${short[@]}" --micro-batch 2 &&
+    train 2 ranks "${short[@]}" --micro-batch 1 --zero 2
+for name in two ranks; do
+    near "images: $name has the losses of one micro-batch of 16" loss 1e-6 sixteen $name
+    near "gradients' norms" grad_norm 1e-5 sixteen $name
+    near "validation losses" val_loss 1e-6 sixteen $name
+done
+train 1 one "${short[@]}" --micro-batch 16 --images-per-sequence 1
+has "--images-per-sequence 1: each sequence has one example" "$(cat "$folder/one/log.jsonl")" '"images-per-sequence":1'
+files text text
+train 1 text "${short[@]}" --micro-batch 2 && near "text only: a vision-language model trains" loss 0 text text
+
+# fails NAME CODE PATTERN FLAGS...: checks that training ends with an exit code and one error line that matches.
+fails() {
+    local said status
+    said=$("$program" "${flags[@]}" --steps 2 "${@:4}" 2>&1)
+    status=$?
+    [ $status -eq "$2" ] && [ "$(wc -l <<<"$said")" -eq 1 ] && grep -qE -- "^error: .*$3" <<<"$said"
+    check "$1" $? "exit $status: $said"
+}
+files drawn other
+fails "data with other pixel values" 2 'other.images does not match: .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
+files drawn unseen
+fails "--examples split" 2 '--examples split: .*drawn.bin has images' --examples split
+fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels, the model.s 32 x 32' --image-size 32
+printf x | dd of="$folder/drawn.images" bs=1 seek=30000 conv=notrunc 2>/dev/null
+fails "damaged pixels" 2 'drawn.images is damaged: its checksum'
+rm "$folder/drawn.images"
+fails "missing images" 2 'drawn.images is missing'
+flags=(--model llama:d1 --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/drawn.bin")
+fails "a model without a vision tower" 2 'drawn.bin has images, but the model reads text only; .* --model'
+fails "a limit of images for it" 1 '--images-per-sequence: the model has no vision tower' --images-per-sequence 2
+exit $failures
