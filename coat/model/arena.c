@@ -271,7 +271,8 @@ Weight arena_weight(const Arena *arena, TensorId id, int layer) {
 }
 
 Tensor arena_gradient(const Arena *arena, TensorId id, int layer) {
-    if (arena->layout[id][UNREDUCED].exists) return arena_tensor(arena, id, UNREDUCED, layer % LAYER_SLOTS);
+    const bool unreduced = arena->layout[id][UNREDUCED].exists && arena->layout[id][GRAD].exists;
+    if (unreduced) return arena_tensor(arena, id, UNREDUCED, layer % LAYER_SLOTS);
     return arena_tensor(arena, id, GRAD, layer);
 }
 

@@ -467,7 +467,9 @@ static void shard_parameter(const TableRow *row, const Config *c, int ranks, Ten
     if (zero == 0) return;
     for (int role = MOMENT_M; role <= MASTER; role++) store_shard(&out[role]);
     if (zero >= 2 && row->row.per_layer) {
-        if (out[GRAD].exists) out[UNREDUCED] = layer_slots(&out[GRAD], ranks);
+        // a frozen matrix has no gradient, but ZeRO 3 gathers it here to save it
+        if (out[GRAD].exists || (zero == 3 && row->input))
+            out[UNREDUCED] = layer_slots(out[GRAD].exists ? &out[GRAD] : &out[VALUE], ranks);
         store_shard(&out[GRAD]);
     } else {
         store_padded(&out[GRAD], ranks);
