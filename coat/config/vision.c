@@ -3,50 +3,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+// clang-format off
 // Named towers. The projector reads the output of the last block but one, as in LLaVA-1.5 and VILA.
 static const struct {
     const char *name;
     VisionShape shape;
 } towers[] = {
-    {"clip-l14-336",
-     {VISION_CLIP, 336, 14, 1024, 4096, 16, 23, 24, ACT_GELU_QUICK, 1e-5f, true, PROJECTOR_MLP, 0, 0, {0}, {0}, false}},
-    {"siglip-b16-224",
-     {VISION_SIGLIP,
-      224,
-      16,
-      768,
-      3072,
-      12,
-      11,
-      12,
-      ACT_GELU_TANH,
-      1e-6f,
-      false,
-      PROJECTOR_MLP,
-      0,
-      0,
-      {0},
-      {0},
-      false}},
-    {"siglip-so400m-384",
-     {VISION_SIGLIP,
-      384,
-      14,
-      1152,
-      4304,
-      16,
-      26,
-      27,
-      ACT_GELU_TANH,
-      1e-6f,
-      false,
-      PROJECTOR_MLP,
-      0,
-      0,
-      {0},
-      {0},
-      false}},
+    {"clip-l14-336",      {VISION_CLIP, 336, 14, 1024, 4096, 16, 23, 24, ACT_GELU_QUICK, 1e-5f, true, PROJECTOR_MLP, 0, 0, {0}, {0}, false}},
+    {"siglip-b16-224",    {VISION_SIGLIP, 224, 16, 768, 3072, 12, 11, 12, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0, {0}, {0}, false}},
+    {"siglip-so400m-384", {VISION_SIGLIP, 384, 14, 1152, 4304, 16, 26, 27, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0, {0}, {0}, false}},
 };
+// clang-format on
 
 // Returns the depth N of a name such as siglip:dN; 0 if the name does not begin with `prefix` or N is out of range.
 static int depth_of(const char *name, const char *prefix) {

@@ -22,8 +22,8 @@ typedef struct Arena {
     size_t category_bytes[CATEGORY_COUNT];
     size_t total_bytes;
     size_t vision_offset, vision_host_offset; // where the memory of the vision tower begins: after all other memory
-    char *base;        // device memory; NULL until arena_allocate()
-    size_t host_bytes; // bytes of host memory for --offload-states
+    char *base;                               // device memory; NULL until arena_allocate()
+    size_t host_bytes;                        // bytes of host memory for --offload-states
     char *host;
     bool host_refused; // true if arena_allocate() failed for lack of host memory
 } Arena;
