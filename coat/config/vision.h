@@ -3,9 +3,7 @@
 #include "base/error.h"
 #include "config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 enum { MAX_VISION_DEPTH = 48 }; // largest depth N of a tower named by its depth
 #define BYTE_IMAGE_TOKEN 255    // image token of the byte vocabulary; no UTF-8 text contains this byte
@@ -59,10 +57,8 @@ int vision_images(const Config *config);
 // Returns the size of the pixels of vision_images() images in bytes.
 int64_t vision_pixel_bytes(const Config *config);
 
-// Sets `tower` to the configuration of the vision tower of `config`: its shape, a micro-batch of vision_images() images,
-// BF16 or FP32 matmuls and activations. Optimizer and optimizer states are those of `config`.
+// Sets `tower` to the configuration of the vision tower of `config`: its shape, a micro-batch of vision_images()
+// images, BF16 or FP32 matmuls and activations. Optimizer and optimizer states are those of `config`.
 void vision_config(Config *tower, const Config *config);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -15,7 +15,7 @@
 #include "checkpoint_shards.h"
 #include "hf.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "run_state.h"
 #include "text/data.h"
 #include "tokenizer_files.h"
@@ -181,7 +181,7 @@ static bool put_in_place(const char *temporary, const char *final, const char *o
     if (!moved || rename(temporary, final) != 0) {
         error_set(err, EXIT_DATA, "cannot replace %s by %s: %s", final, temporary, strerror(errno));
         if (moved && rename(old, final) != 0)
-            error_set(err, EXIT_DATA, "cannot name the checkpoint %s %s again: %s", old, final, strerror(errno));
+            error_set(err, EXIT_DATA, "cannot rename the checkpoint %s back to %s: %s", old, final, strerror(errno));
         return false;
     }
     return folder_remove(old, err);
@@ -258,7 +258,7 @@ static bool check_name(const char *folder, Error *err) {
     const int64_t step = checkpoint_weights_step(folder), named = checkpoint_step(folder);
     return step == named || error_set(err, EXIT_DATA,
                                       "%s holds the checkpoint of step %" PRId64 ", by its " STATE_NAME
-                                      "; name it step-%08" PRId64 ", or move it elsewhere",
+                                      "; rename it to step-%08" PRId64 ", or move it elsewhere",
                                       folder, step, step);
 }
 
@@ -373,7 +373,7 @@ static bool remove_step(const char *out, const char *folder, int64_t step, Error
 }
 
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every) {
-    static int64_t reported = -1; // failures to remove checkpoints up to this step have been printed
+    static int64_t reported = -1; // step of the last checkpoint whose failed removal has been printed
     remove_leftovers(out, true);
     if (keep <= 0) return;
     int64_t *steps, newest_failed = reported;

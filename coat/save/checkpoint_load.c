@@ -7,7 +7,7 @@
 #include "hf.h"
 #include "hf_names.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "model/weights.h"
 #include "run_state.h"
 #include "states_read.h"
@@ -16,15 +16,15 @@
 #define PIECE_BYTES ((size_t)8 << 20)
 #define BF16_OVERFLOW 0x1.ffp127f // smallest FP32 value that rounds to infinity in BF16
 
-// Reports a field of the model shape that differs between the files and the run. Always false. In a resumed run the
-// difference can only come from --model, because other flags were compared with the files before (config_parse.c).
+// Reports a field of the model shape that differs between the files and the run. Always returns false. In a resumed run
+// the difference can only come from --model, because other flags were compared with the files before (config_parse.c).
 static bool other_shape(const char *path, const Config *run, const char *field, double there, double here, Error *err) {
     const bool named = run->model[0] && !run->model_from_files;
     if (named)
         return error_set(err, EXIT_USER, "--model %s: its %s is %.9g, but %.9g in the run's checkpoint; remove --model",
                          run->model, field, here, there);
-    return error_set(err, EXIT_DATA, "%s: its model has %s %.9g and this run's has %.9g; give the same model", path,
-                     field, there, here);
+    return error_set(err, EXIT_DATA, "%s: its model has %s %.9g, but this run's model has %.9g; use the same model",
+                     path, field, there, here);
 }
 
 // Checks that the model shape in the files equals the run's. Derived fields come last, so that the error names the
@@ -70,7 +70,7 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Conf
                   FIELD("clip-qkv", clip_qkv), // this and the next two fields exist only with rotary positions
                   FIELD("rope-theta", rope_theta),
                   FIELD("rope-factor", rope.factor),
-                  FIELD("rope-low", rope.low), // this and the next two fields matter only if the factor is not 1
+                  FIELD("rope-low", rope.low), // rope-low to rope-positions matter only if rope-factor is not 1
                   FIELD("rope-high", rope.high),
                   FIELD("rope-positions", rope.positions)};
 #undef FIELD
@@ -197,7 +197,7 @@ static bool find_stored(HfWeights *weights, const HfPart *part, StoredMatrix *st
                          "belongs to another "
                          "model; copy the complete model again",
                          path, part->name);
-    // FP64 occurs in checkpoints that gradient_check writes
+    // FP64 is accepted in the build of gradient_check, which writes FP64 checkpoints
     const bool wide = tensor->dtype == DTYPE_F64 && sizeof(real) == sizeof(double);
     if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F16 && !wide)
         return error_set(err, EXIT_DATA, "%s: '%s' is %s; weights must be F32, F16 or BF16", file->path, part->name,

@@ -205,7 +205,7 @@ static void matrix_transpose(void *to, const void *from, int64_t rows, int64_t c
 static bool all_finite(const char *values, size_t bytes, Dtype dtype) {
     if (dtype == DTYPE_BF16) {
         const uint16_t *v = (const uint16_t *)values;
-        uint16_t found = 0; // as wide as the values, so that the compiler uses all SIMD lanes
+        uint16_t found = 0; // `found` is as wide as the values, so that the compiler uses all SIMD lanes
         for (size_t i = 0; i < bytes / sizeof *v; i++) found |= (v[i] & 0x7f80u) == 0x7f80u;
         return !found;
     }
@@ -268,7 +268,7 @@ static void *write_file(void *argument) {
 bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int count, Exec *exec, JsonText *manifest,
                               Error *err) {
     FileWork *work = (FileWork *)xcalloc((size_t)count, sizeof *work);
-    // without copies, only this thread may read the device
+    // without host copies, only this thread may read the tensors from the device
     const bool copied = files[0].count > 0 && files[0].list[0].host;
     bool good = true;
     for (int i = 0; i < count; i++) {

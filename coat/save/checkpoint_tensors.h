@@ -6,10 +6,6 @@
 #include "manifest.h"
 #include "model/arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     char name[160];
     char *data; // device memory of the tensor, (rows, cols), contiguous
@@ -64,7 +60,3 @@ bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int c
 // not match the list. Types and shapes are checked before device memory changes. Carried tensors may have any type.
 bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const CheckpointTensor *list, int count,
                              Exec *exec, Error *err);
-
-#ifdef __cplusplus
-}
-#endif

@@ -74,15 +74,16 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
         if (!path_join(file, sizeof file, path, HF_CONFIG_NAME, err)) return false;
         if (access(file, F_OK) != 0) return no_model_in(path, HF_CONFIG_NAME, err);
     } else {
-        size_t length = strlen(path);
         uint64_t bytes;
         int fd;
         if (!file_open(path, &fd, &bytes, err)) return false;
         close(fd);
-        if (length < 12 || strcmp(path + length - 12, ".safetensors") != 0)
-            return error_set(err, EXIT_DATA,
-                             "%s is neither a .safetensors file nor a weight file of llm.c; name one, or a folder",
-                             path);
+        if (!text_ends_with(path, ".safetensors"))
+            return error_set(
+                err, EXIT_DATA,
+                "%s is neither a .safetensors file nor a weight file of llm.c; give such a file, or a model "
+                "folder",
+                path);
     }
     const char *folder = folder_of(path, parent, err);
     if (!folder || !parse_file(folder, HF_CONFIG_NAME, hf_parse_config, shape, err) ||
@@ -106,7 +107,7 @@ static bool add_file(HfWeights *weights, const char *path, Error *err) {
     for (int i = 0; i < weights->count; i++)
         if (strcmp(weights->files[i].path, path) == 0) return true;
     if (weights->count == MAX_FILES)
-        return error_set(err, EXIT_DATA, "%s is one of more than %d files; merge them", path, MAX_FILES);
+        return error_set(err, EXIT_DATA, "%s: the model has more than %d weight files; merge them", path, MAX_FILES);
     SafeFile *file = &weights->files[weights->count];
     ModelShape ignored;
     if (!(weights->llmc ? llmc_open(file, &ignored, path, err) : safetensors_open(file, path, err))) return false;
@@ -150,7 +151,7 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     if (path_is_file(pickled))
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
-    if (folder_has_file(folder, HF_CONFIG_NAME)) // for example, weight files without their index
+    if (folder_has_file(folder, HF_CONFIG_NAME)) // the folder may have weight files without their index
         return error_set(err, EXIT_DATA, "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; download what is missing",
                          folder);
     return no_model_in(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);
@@ -265,15 +266,10 @@ static bool holds_no_weights(const ModelShape *shape, const char *name) {
     } buffers[] = {{POSITIONS_ROTARY, ".rotary_emb.inv_freq"},
                    {POSITIONS_LEARNED, ".attn.bias"}, // the causal mask
                    {POSITIONS_LEARNED, ".attn.masked_bias"}};
-    const size_t length = strlen(name);
     const char *numbers = strstr(name, ".embeddings.position_ids");
     if (shape->vision.kind != VISION_NONE && numbers && strcmp(numbers, ".embeddings.position_ids") == 0) return true;
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
-        const size_t end = strlen(buffers[i].end);
-        if (shape->position_kind == buffers[i].positions && length > end &&
-            strcmp(name + length - end, buffers[i].end) == 0)
-            return true;
-    }
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        if (shape->position_kind == buffers[i].positions && text_ends_with(name, buffers[i].end)) return true;
     return false;
 }
 

@@ -13,9 +13,7 @@
 #define HF_PROCESSOR_NAME "processor_config.json"
 #define HF_IMAGE_PROCESSOR_NAME "preprocessor_config.json"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Reads the model shape of `path`: a folder with config.json, a .safetensors file next to its config.json, or a weight
 // file of llm.c. Fails if the model needs a feature that this program does not implement; err names the key and value.
@@ -24,8 +22,8 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err);
 // Reads the model shape from the text of a config.json. `path` names the file in messages.
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
-// Adds the EOS ids in the text of a generation_config.json to shape->ids. Chat models list more there than in
-// config.json.
+// Adds the EOS ids in the text of a generation_config.json to shape->ids. Chat models list more EOS ids in
+// generation_config.json than in config.json.
 bool hf_parse_generation(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
 // Returns the generation_config.json of the model `path`, to be freed with json_decref(); NULL if there is none.
@@ -70,6 +68,4 @@ bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file
 // embedding.
 bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

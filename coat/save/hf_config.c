@@ -59,7 +59,7 @@ static bool get_float(const Reader *r, const char *key, double min, double max, 
 // Fails unless the key's activation function is `name` (also if the key is absent) or `other`.
 static bool require_activation(const Reader *r, const char *key, const char *name, const char *other) {
     const json_t *item = json_object_get(r->root, key);
-    const char *value = item ? json_string_value(item) : name; // transformers' default is used if the key is absent
+    const char *value = item ? json_string_value(item) : name; // an absent key stands for transformers' default
     if (value && (strcmp(value, name) == 0 || strcmp(value, other) == 0)) return true;
     return error_set(r->err, EXIT_DATA, "%s: %s is '%.60s'; only '%s' is supported", r->path, key,
                      value ? value : "not a name", name);
@@ -191,15 +191,16 @@ static bool check_one_rope(const Reader *r, const char *name) {
     json_t *value;
     json_object_foreach(json_object_get(r->root, name), kind, value) {
         if (!json_is_object(value)) continue;
-        return error_set(r->err, EXIT_DATA,
-                         "%s: '%s' has RoPE parameters for '%.60s' alone; only the same for all layers are supported",
-                         r->path, name, kind);
+        return error_set(
+            r->err, EXIT_DATA,
+            "%s: '%s' has RoPE parameters for '%.60s' only; RoPE parameters per layer type are not supported", r->path,
+            name, kind);
     }
     return true;
 }
 
 // Reads RoPE's base and scaling. As in transformers 5, rope_scaling overrides rope_parameters, and a rope_theta inside
-// that object overrides the one outside.
+// that object overrides the rope_theta outside.
 static bool read_rope(const Reader *r, Architecture architecture, ModelShape *shape) {
     const char *const names[] = {"rope_parameters", "rope_scaling"};
     const json_t *object = NULL;
@@ -240,7 +241,7 @@ static bool read_window(const Reader *r, const ModelType *type, ModelShape *shap
                          kind ? kind : "no name");
     }
     if (strncmp(type->type, "qwen", 4) == 0) return require_bool(r, "use_sliding_window", false);
-    if (!type->window) return true; // transformers ignores the key for other model types
+    if (!type->window) return true; // transformers ignores sliding_window for this model type
     if (find(r, "sliding_window") && !get_int(r, "sliding_window", MAX_POSITIONS, 0, &window)) return false;
     if (window > 0 && window < shape->positions) shape->positions = window;
     return true;

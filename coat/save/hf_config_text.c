@@ -151,8 +151,8 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
     else
         llava_fields(t, s, architecture);
     json_text_string(t, "torch_dtype", dtype);
-    // required: without it, transformers 4.57.6 mistakes any tokenizer with a large vocabulary for a faulty one of
-    // Mistral's
+    // transformers_version is required: without it, transformers 4.57.6 mistakes any tokenizer with a large vocabulary
+    // for a faulty tokenizer of Mistral's
     json_text_string(t, "transformers_version", "4.57.1");
     json_text_close(t, '}');
     return true;

@@ -8,7 +8,7 @@ typedef struct {
     bool transposed;   // true: the file stores (in, out), as GPT-2 does for linear weights
     struct {
         const char *name;
-        Dim rows;          // number of columns if the parameter has one row
+        Dim rows;          // number of rows, or of columns if the parameter has one row
     } parts[HF_MAX_PARTS]; // tensors that store the parameter; if there are none, one tensor with the name `whole`
 } HfName;
 
@@ -32,8 +32,8 @@ static const HfName gpt2_names[PARAMETER_COUNT] = {
     [LNFB] = {"transformer.ln_f.bias"},
 };
 
-// Tensor names of Llama and of architectures with equal names. The names of complete parameters are those used by
-// models that fuse them.
+// Tensor names of Llama and of architectures with equal names. Models that fuse q, k and v, or gate and up, use the
+// names of complete parameters.
 static const HfName llama_names[PARAMETER_COUNT] = {
     [WTE] = {"model.embed_tokens.weight"},
     [LN1W] = {"model.layers.%d.input_layernorm.weight"},

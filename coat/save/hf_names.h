@@ -3,9 +3,7 @@
 #pragma once
 #include "model/tensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 enum { HF_MAX_PARTS = 3, HF_MAX_RANK = 4, HF_NAME_LENGTH = 128 };
 
@@ -37,6 +35,4 @@ int hf_carried_parts(const ModelShape *tower, HfPart **parts);
 enum { HF_LAYOUTS = 8 };
 const char *hf_other_name(const char *name, int layout, char other[HF_NAME_LENGTH]);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -4,7 +4,7 @@
 
 #include "base/memory.h"
 #include "hf.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "numerics/formats.h"
 
 #define TOUCH_BYTES ((size_t)2 << 20) // number of bytes cleared per loop iteration

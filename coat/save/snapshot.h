@@ -8,10 +8,6 @@
 #include "model/shards.h"
 #include "text/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     const Arena *arena;
     Exec *exec;
@@ -58,7 +54,3 @@ bool checkpoint_prepare(const char *out, int64_t step, Error *err);
 // device only if there is no copy. With several processes, all call this, and rank 0's result tells whether the
 // checkpoint succeeded. On failure, the new checkpoint is removed and older ones are unchanged.
 bool checkpoint_write(const char *out, Snapshot *snapshot, const char *tokenizer_file, Error *err);
-
-#ifdef __cplusplus
-}
-#endif

@@ -6,13 +6,13 @@
 #include "checkpoint_shards.h"
 #include "hf_names.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "numerics/moments.h"
 #include "numerics/moments_host.h"
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160
-#define STORED_GROUP 128 // number of elements that share a scale in the files' FP8 values; shards are multiples of it
+#define STORED_GROUP 128         // number of elements that share a scale in the files' FP8 values; divides shard sizes
 #define PIECE ((int64_t)1 << 20) // number of elements read at a time; a multiple of STORED_GROUP
 
 static int64_t smaller(int64_t a, int64_t b) {
@@ -128,8 +128,8 @@ static bool find_state(Reader *r, const char *name, TensorId id, Role role, int6
     Tensor value = arena_tensor(r->arena, id, VALUE, 0);
     if (!(r->ranks == 1 ? is_shaped(t, tensor_rank(id), value.rows, value.cols) : is_shaped(t, 1, 1, elements))) {
         char there[SHAPE_TEXT];
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s, which is not this run's", r->file->path,
-                         name, safetensors_shape_text(there, t->rank, t->shape));
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s, which does not match this run's parameter",
+                         r->file->path, name, safetensors_shape_text(there, t->rank, t->shape));
     }
     r->format = format;
     r->part[VALUES].tensor = t;
