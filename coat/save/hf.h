@@ -36,9 +36,9 @@ bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, Error *
 // that came with the model (NULL: none).
 void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *source);
 
-// Reads the processor files of the vision-language model `path`: processor_config.json, whose key image_processor is
-// the object in preprocessor_config.json if it has none. An empty object if there are no such files, or if path is "".
-// To be freed with json_decref(). NULL with err if a file cannot be read.
+// Reads the processor files of the vision-language model `path`: processor_config.json, with the object in
+// preprocessor_config.json as its key image_processor, unless it has that key itself. Returns an empty object if there
+// are no such files, or if path is "". To be freed with json_decref(). NULL with err if a file cannot be read.
 json_t *hf_processor_open(const char *path, Error *err);
 // Sets the mean and deviation of each color's pixel values to those of the image processor, or leaves them unchanged if
 // the folder has none. Fails if the processor computes pixel values in another way.

@@ -80,7 +80,8 @@ typedef struct {
     int channels, ffn, vocab;
 } ModelType;
 
-enum { DEFAULT_LAYERS = 32, DEFAULT_HEADS = 32 }; // of all types that a vision-language model can contain
+// default of num_hidden_layers and of num_attention_heads, of all types that a vision-language model can contain
+enum { DEFAULT_DEPTH = 32 };
 
 // clang-format off
 static const ModelType model_types[] = {
@@ -294,10 +295,10 @@ static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape
     if (!require_activation(r, "hidden_act", "silu", "swish") || !require_bool(r, "attention_bias", false) ||
         !require_bool(r, "mlp_bias", false) || !get_bool(r, "tie_word_embeddings", false, &tied))
         return false;
-    if (!get_int(r, "num_hidden_layers", MAX_LAYERS, r->nested ? DEFAULT_LAYERS : 0, &s->layers) ||
+    if (!get_int(r, "num_hidden_layers", MAX_LAYERS, r->nested ? DEFAULT_DEPTH : 0, &s->layers) ||
         !get_int(r, "hidden_size", MAX_CHANNELS, r->nested ? type->channels : 0, &s->channels) ||
         !get_int(r, "intermediate_size", MAX_FFN, r->nested ? type->ffn : 0, &s->ffn) ||
-        !get_int(r, "num_attention_heads", MAX_HEADS, r->nested ? DEFAULT_HEADS : 0, &s->heads) ||
+        !get_int(r, "num_attention_heads", MAX_HEADS, r->nested ? DEFAULT_DEPTH : 0, &s->heads) ||
         !get_int(r, "vocab_size", MAX_VOCAB, r->nested ? type->vocab : 0, &s->vocab) ||
         !get_int(r, "max_position_embeddings", MAX_POSITIONS, has_positions ? 0 : type->positions, &s->positions) ||
         !read_heads(r, type, s))
@@ -370,7 +371,7 @@ static bool read_tower(const Reader *r, VisionShape *v) {
     if (!get_int(r, "hidden_size", MAX_CHANNELS, 768, &v->channels) ||
         !get_int(r, "intermediate_size", MAX_FFN, 3072, &v->ffn) ||
         !get_int(r, "num_hidden_layers", MAX_LAYERS, 12, &v->file_layers) ||
-        !get_int(r, "num_attention_heads", MAX_HEADS, 12, &v->heads) || !get_int(r, "num_channels", 3, 3, &colors) ||
+        !get_int(r, "num_attention_heads", MAX_CHANNELS, 12, &v->heads) || !get_int(r, "num_channels", 3, 3, &colors) ||
         !get_int(r, "image_size", MAX_IMAGE_SIZE, 224, &v->image_size) ||
         !get_int(r, "patch_size", MAX_IMAGE_SIZE, siglip ? 16 : 32, &v->patch_size) ||
         !get_float(r, "layer_norm_eps", MIN_NORM_EPS, MAX_NORM_EPS, siglip ? 1e-6f : 1e-5f, &v->norm_eps) ||

@@ -1,6 +1,6 @@
 // Reads and writes the files of a vision-language model's processor. transformers 4 reads preprocessor_config.json and
-// processor_config.json. transformers 5 reads both, too, but writes only the second, with the first one's object
-// inside.
+// processor_config.json. transformers 5 reads both, too, but writes only processor_config.json, which then contains the
+// object of the other file under the key image_processor.
 #include <math.h>
 #include <string.h>
 #include <unistd.h>

@@ -151,7 +151,7 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     s->step = -1;
     s->said = s->agreed = true;
     snapshot_open(&s->snapshot, arena, exec);
-    if (exec->rank == 0) snapshot_read_carried(&s->snapshot);
+    snapshot_read_carried(&s->snapshot);
     if (config->save_every > 0 && !snapshot_reserve(&s->snapshot) && !config->quiet)
         print_remark("note: ",
                      "there is no room for a copy of the states (%s of host memory); training waits while "

@@ -60,14 +60,11 @@ bool snapshot_reserve(Snapshot *snapshot) {
 static void fill_carried(CheckpointTensor *t) {
     const char *end = strrchr(t->name, '.');
     const bool ones = strstr(t->name, "norm") && end && strcmp(end, ".weight") == 0;
-    const bool half = t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16;
-    const uint16_t one16 = t->dtype == DTYPE_BF16 ? bf16_encode(1.0f) : 0x3c00;
-    const float one32 = 1.0f;
-    const double one64 = 1.0;
-    const void *one = half ? (const void *)&one16 : t->dtype == DTYPE_F64 ? (const void *)&one64 : &one32;
-    memset(t->host, 0, checkpoint_tensor_bytes(t));
+    const uint16_t half = bf16_encode(1.0f);
+    const real one = 1;
+    const size_t bytes = dtype_bytes(t->dtype); // of BF16 or real
     for (int64_t i = 0; ones && i < t->cols; i++)
-        memcpy(t->host + (size_t)i * dtype_bytes(t->dtype), one, dtype_bytes(t->dtype));
+        memcpy(t->host + (size_t)i * bytes, bytes == sizeof half ? (const void *)&half : &one, bytes);
 }
 
 void snapshot_read_carried(Snapshot *s) {
@@ -84,9 +81,11 @@ void snapshot_read_carried(Snapshot *s) {
         const bool found = open && good && hf_weights_find(&weights, t->name, &file, &stored) &&
                            stored->bytes == (uint64_t)(t->rows * t->cols) * dtype_bytes(stored->dtype);
         if (found) t->dtype = stored->dtype;
-        t->host = (char *)xmalloc(checkpoint_tensor_bytes(t));
-        if (found) good = safetensors_read(file, stored, 0, t->host, checkpoint_tensor_bytes(t), &err);
-        if (!found || !good) fill_carried(t);
+        t->host = (char *)xcalloc(1, checkpoint_tensor_bytes(t));
+        if (found)
+            good = safetensors_read(file, stored, 0, t->host, checkpoint_tensor_bytes(t), &err);
+        else
+            fill_carried(t);
     }
     if (open) hf_weights_close(&weights);
     if (!good)

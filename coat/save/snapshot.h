@@ -36,9 +36,9 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec);
 // machine has too little memory.
 bool snapshot_reserve(Snapshot *snapshot);
 
-// Reads the tensors that a vision-language model carries from its folder, config->shape_files. Those that the folder
-// lacks, or cannot be read (a warning), are 0, and 1 if they are weights of norms. Call it once, before checkpoints
-// replace that folder; rank 0 only.
+// Reads the tensors that a vision-language model carries from file to file from its folder, config->shape_files. If the
+// folder lacks one, it becomes 0, or 1 if it is the weight of a norm. Prints a warning if the folder cannot be read.
+// Call it once, before checkpoints replace that folder. Does nothing on ranks other than 0.
 void snapshot_read_carried(Snapshot *snapshot);
 
 // Stores `run`, and copies the tensors if there is memory for them. With several processes, all of them must call this.

@@ -151,6 +151,11 @@ def config(kind="gpt2", **changes):
     return json.dumps({**(GPT2 if kind == "gpt2" else {"model_type": kind, **OTHER}), **changes})
 
 
+def llava(text=(), vision=(), **changes):
+    return json.dumps({"model_type": "llava", "text_config": {**OTHER, **dict(text)}, "image_token_index": 2,
+                       "vision_config": {"num_hidden_layers": 2, "image_size": 32, **dict(vision)}, **changes})
+
+
 CONFIG = {
     "gpt2": config(n_embd=768, n_head=12, n_layer=12, vocab_size=50257, n_positions=1024, n_inner=None),
     "largest": config(n_embd=65536, n_head=1024, n_layer=1024, vocab_size=1 << 24, n_positions=1 << 24,
@@ -175,6 +180,12 @@ CONFIG = {
     "window": config("mistral", sliding_window=4, num_key_value_heads=2),
     "clip": config("olmo", clip_qkv=8), "clip-to-zero": config("olmo", clip_qkv=0),
     "eos-tokens": config("llama", bos_token_id=0, eos_token_id=[1, 2, 3, -1, 2**63 - 1, "x"]),
+    "llava": llava(), "llava-defaults": json.dumps({"model_type": "llava", "text_config": {}, "vision_config": {}}),
+    "llava-siglip": llava({"model_type": "qwen3", "num_key_value_heads": 1},
+                          {"model_type": "siglip_vision_model", "vision_use_head": False, "patch_size": 1},
+                          vision_feature_select_strategy="full", vision_feature_layer=-1, mm_projector_type="mlp_downsample"),
+    "llava-layers": llava(vision_feature_layer=[-2, -1]), "llava-lowest": llava(vision_feature_layer=-2**63),
+    "llava-in-llava": llava({"model_type": "llava"}), "llava-huge": llava((), {"image_size": 4096, "patch_size": 1}),
     "wide-head": config("qwen3", hidden_size=65536, num_attention_heads=1, num_key_value_heads=1, head_dim=4097)}
 
 # --- a model's folder ----------------------------------------------------------------------------------------------

@@ -183,9 +183,10 @@ static float value_of(int number, int64_t i) {
     return (float)((number * 31 + i * 7) % 255 - 127) / 64.0f;
 }
 
-// Writes the model's tensors, and those that it carries, to path/model.safetensors, with config.json. The n-th tensor
-// has the values value_of(n, ...). layout: in which files name them; -1: as hf_parts() does. dropped: name of a tensor
-// to omit. extra: name of an additional tensor.
+// Writes the model's tensors, and those that it carries, to folder/model.safetensors, and its config.json. The n-th
+// tensor has the values value_of(n, ...).
+//   layout: number of the layout of names (hf_other_name()); -1: the published layout
+//   dropped, extra: name of a tensor to omit, and of an additional one; NULL: none
 static void write_model(const Both *b, const char *folder, int layout, const char *dropped, const char *extra) {
     CheckpointTensor *list;
     SafeWriter writer;
