@@ -253,7 +253,7 @@ UNIT_TEST(test_pixel_values) {
     write_both("b", "IttA", 2);
     DataImages images = model(4);
     DataLoader *loader = open_good("[ab].bin", 1, 8, 4);
-    const float *deviation, *mean = data_pixel_values(loader, &deviation);
+    const float *mean = data_vision(loader)->mean, *deviation = data_vision(loader)->deviation;
     assert_true(mean[0] == 0.25f && mean[2] == 0.75f && deviation[0] == 0.125f && deviation[2] == 1.5f);
     memcpy(images.vision.mean, mean, sizeof images.vision.mean);
     memcpy(images.vision.deviation, deviation, sizeof images.vision.deviation);
@@ -293,9 +293,7 @@ UNIT_TEST(test_text) {
     assert_true(data_fingerprint(loader) == data_fingerprint(text));
     read_batch(loader, 0, 8, &b);
     assert_int_equal(b.count, 0);
-    const float *deviation;
-    data_pixel_values(loader, &deviation);
-    assert_true(deviation[0] == 0);
+    assert_true(data_vision(loader)->deviation[0] == 0);
     data_close(loader);
     data_close(text);
     // text and images may be mixed, and a name without .bin gets .images appended
