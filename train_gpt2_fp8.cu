@@ -11,7 +11,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/config/vision.h"
 #include "coat/flags/config_check.h"
 #include "coat/flags/config_parse.h"
-#include "coat/log/step_line.h"
+#include "coat/log/terminal.h"
 #include "coat/model/model.h"
 #include "coat/model/plan.h"
 #include "coat/model/weights.h"
@@ -82,8 +82,8 @@ static QkRope qk_rope(const Model *m, int layer, int cached_tokens) {
     return h;
 }
 
-// Removes the RoPE table from h and returns it, if attention's backward applies RoPE's backward. With QK-norm it does
-// not, because the norm's backward reads unrounded values.
+// Removes the RoPE table from the parameters h and returns it, if attention's backward applies RoPE's backward. With
+// QK-norm it does not, because the norm's backward reads unrounded values.
 static Tensor detach_rope(QkRope *h) {
     const Tensor rope_table = h->rope_table;
     if (h->q_weight.data) return no_tensor();
@@ -104,7 +104,8 @@ static Attention attention(const Model *m, Tensor qkv, int layer, int cached_tok
     return a;
 }
 
-// True if the fc matmul adds the bias. If h is quantized, the kernel that quantizes it adds the bias instead.
+// True if the fc matmul adds the bias. If the matmul's output is quantized, the kernel that quantizes it adds the bias
+// instead.
 static bool bias_in_fc_matmul(const Model *m) {
     return !format_is_fp8(act(m, H, 0).format);
 }
@@ -141,7 +142,8 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
 
-    // Attention sublayer: n1 (M, C), qkv (M, 3C), o (M, C). The KV cache stores q, k and v after RoPE.
+    // Attention sublayer: norm n1 (M, C), projection qkv (M, 3C), attention's output o (M, C). The KV cache stores q, k
+    // and v after RoPE.
     sublayer_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
                    y_bias);
     Tensor qkv = tensor_rows(act(m, QKV, l), cache.cached_tokens, (int64_t)m->B * m->T);
@@ -153,7 +155,7 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
     ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
 
-    // MLP sublayer: n2 (M, C), h and g (M, F).
+    // MLP sublayer: norm n2 (M, C), the fc matmul's output h and the activation function's output g (M, F).
     bool in_matmul = bias_in_fc_matmul(m);
     Tensor bias = param(m, FCB, l);
     sublayer_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
@@ -252,8 +254,8 @@ static void compare_matmul(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) 
     Exec *ex = &m->exec;
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
     InnerProducts *found = (InnerProducts *)arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data;
-    ex->trains = false; // cleared, because checkpoints record only the algorithms of matmuls used in training
-    // with post-norm, n1 is the residual stream instead of a norm's output
+    ex->trains = false; // cleared, because checkpoints record only the GEMM algorithms of training's own matmuls
+    // with post-norm, n1 (qkv's input) is the residual stream instead of a norm's output
     const bool post = m->config->shape.norm_place == NORM_POST;
     m->ops->norm_recompute(ex, n1, post ? saved(m, N1, l) : no_tensor(), input);
     m->ops->linear_backward_weight(ex, reference, dqkv, n1, false);
@@ -357,7 +359,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     split_qkv(&m->config->shape, dqkv, &dq, &dk, &dv);
     QkRope h = qk_rope(m, l, 0);
     const Tensor rope_table = detach_rope(&h);
-    if (qk_norm_rope_active(&h)) dq.amax = NULL; // qk_norm_rope_backward() changes the values and writes their amaxes
+    if (qk_norm_rope_active(&h)) dq.amax = NULL; // qk_norm_rope_backward() changes dq, dk, dv and writes their amaxes
     ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), rope_table,
                             a.shape);
     ops->qk_norm_rope_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), h, accumulate);
@@ -420,7 +422,7 @@ static void model_backward(Model *m, bool accumulate, bool last) {
     blocks_backward(m, accumulate, last);
     if (m->vision) image_rows_backward(m, dresid);
     Tensor dwte = grad(m, WTE, 0);
-    if (!m->config->shape.tied_head && !accumulate) // the gradient of a tied head has already been written
+    if (!m->config->shape.tied_head && !accumulate) // a tied head's backward has already overwritten dwte
         ops->zero(ex, dwte.data, (size_t)tensor_elements(dwte) * format_bytes(dwte.format));
     ops->embed_backward(ex, dwte, grad(m, WPE, 0), dresid, act(m, TOKENS, 0), positions(m), m->T, accumulate);
     shards_pass_end(&m->shards, last);
@@ -721,7 +723,7 @@ static void vision_tables_set(Model *v) {
                  back = arena_tensor(&v->arena, SELECT_BACK, VALUE, 0);
     const int images = v->config->micro_batch, tokens = vision_tokens(shape), rows = (int)select.rows / images;
     int32_t *from = (int32_t *)xmalloc((size_t)select.rows * sizeof *from);
-    int32_t *to = (int32_t *)xmalloc((size_t)back.rows * sizeof *to);
+    int32_t *to = (int32_t *)xmalloc((size_t)(images * tokens) * sizeof *to);
     for (int i = 0; i < images; i++) {
         int32_t *f = from + (int64_t)i * rows, *t = to + (int64_t)i * tokens;
         vision_select(shape, f, t);
@@ -729,7 +731,7 @@ static void vision_tables_set(Model *v) {
         for (int j = 0; j < tokens; j++) t[j] += t[j] < 0 ? 0 : i * rows;
     }
     v->ops->upload(&v->exec, select.data, from, (size_t)select.rows * sizeof *from);
-    v->ops->upload(&v->exec, back.data, to, (size_t)back.rows * sizeof *to);
+    if (back.data) v->ops->upload(&v->exec, back.data, to, (size_t)back.rows * sizeof *to); // only if it trains
     free(to);
     free(from);
 }
@@ -750,6 +752,7 @@ static void vision_create(Model *m) {
     v->parameter_count = arena_parameters(&v->arena, v->parameters, NULL, NULL);
     shards_open(&v->shards, &v->arena, &v->exec, m->comm);
     shards_join(&m->shards, &v->shards);
+    m->arena.vision = &v->arena;
     vision_tables_set(v);
     float mean[3], deviation[3];
     vision_pixel_defaults(config->shape.vision.kind, mean, deviation);
@@ -831,7 +834,7 @@ int main(int argc, char **argv) {
     run.start_ms = now_ms();
     Error err = {EXIT_DONE, "", 0}, why;
     bool exit_now = false;
-    on_all_ranks(&run.errors); // errors in the flags are found by all ranks
+    on_all_ranks(&run.errors); // errors in the flags are the same on all ranks
     config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
     if (!exit_now) signals_fail_writes(); // not for --help, which should end silently if its output is a closed pipe

@@ -16,8 +16,8 @@ DEVICE_FUNCTION(allocate, void *, (Exec *exec, size_t bytes, Error *err))
 DEVICE_FUNCTION(release, void, (Exec *exec, void *memory))
 // Returns about how many bytes allocate() could allocate; 0 if unknown.
 DEVICE_FUNCTION(memory_free, int64_t, (Exec *exec))
-// Allocates page-locked host memory, which downloads fastest; NULL if there is too little. Callers use malloc() for
-// tables without it.
+// Allocates page-locked host memory, to which downloads are fastest; NULL if there is too little. If a device lacks
+// this function, callers use malloc().
 DEVICE_FUNCTION_OF_GPU(host_allocate, void *, (Exec *exec, size_t bytes))
 DEVICE_FUNCTION_OF_GPU(host_release, void, (Exec *exec, void *memory))
 // Copies to the device. The caller may change `host` after the return.
@@ -25,8 +25,6 @@ DEVICE_FUNCTION(upload, void, (Exec *exec, void *device, const void *host, size_
 // Copies to the host, after all earlier work; returns when the copy is complete.
 DEVICE_FUNCTION(download, void, (Exec *exec, void *host, const void *device, size_t bytes))
 DEVICE_FUNCTION(zero, void, (Exec *exec, void *device, size_t bytes))
-// Copies within the device. `to` and `from` must not overlap.
-DEVICE_FUNCTION(copy, void, (Exec *exec, void *to, const void *from, size_t bytes))
 DEVICE_FUNCTION(synchronize, void, (Exec *exec))
 // replay_begin() returns true if recording `id` exists, and has then replayed its operations. If it returns false, the
 // caller runs the operations and calls replay_end(), which ends the recording if the device makes one.

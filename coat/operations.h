@@ -11,11 +11,11 @@
 #endif
 
 // --- forward ------------------------------------------------------------------------------------------------
-// Embedding: r (M, C) = wte[token] + wpe[row_position()].
+// Embedding: residual stream r (M, C) = wte[token] + wpe[row_position()].
 //   tokens (M, 1) I32. wpe.data NULL: no learned positions.
 OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T))
 
-// Residual add, norm, optional FP8 quantization, fused (pre-norm).
+// Adds a sublayer's output y to the residual stream r, computes the norm n, optionally quantizes n; fused (pre-norm).
 //   r_out = r_in + y + y_bias                     y.data NULL: r_out = r_in
 //   norm.x = r_out as saved for backward          norm.weight.data NULL: weight 1
 //   n = norm(r_out), or norm(norm.x) if norm.from_saved
@@ -26,7 +26,7 @@ OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions,
 OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                                             Tensor y_bias))
 
-// Norm of a sublayer's output, residual add, optional FP8 quantization, fused (post-norm, OLMo 2).
+// Adds the norm of a sublayer's output y to the residual r, optionally quantizes the sum; fused (post-norm, OLMo 2).
 //   norm.x = y as saved for backward
 //   r_out = r_in + norm(y), or r_in + norm(norm.x) if norm.from_saved    y.data NULL: r_out = r_in
 //   n = r_out                                                            n.data NULL: not computed
@@ -51,11 +51,12 @@ OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
                               AttentionShape shape))
 
 // Quantizes x to q, in the FP8 format that the next matmul reads, with one scale per tensor or (SCALE_ROW, in one pass)
-// per row. Does nothing if q is x.
+// per row. An unscaled q must be x, or absent: nothing is copied.
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
-// Bias, activation function, FP8 quantization, fused. Here and below "gelu" stands for the function `kind`. With SwiGLU,
-// h (M, 2 F) holds gate and up next to each other, and g = silu(gate) * up. FP8 operands require tanh-GELU or SwiGLU.
+// Adds the bias, applies the activation function and quantizes its output g; fused. Below, "gelu" stands for the
+// function `kind`. With SwiGLU, h (M, 2 F) holds gate and up next to each other, and g = silu(gate) * up. FP8 operands
+// require tanh-GELU or SwiGLU.
 //   h = y + bias as saved for backward            unscaled, or E4M3 SCALE_GROUP
 //   g (M, F) = gelu(y + bias) in FP32, or gelu(h) if from_saved or g is E4M3 SCALE_TENSOR
 // g is unscaled, E4M3 SCALE_TENSOR or E4M3 SCALE_ROW. y may be BF16 SCALE_ROW if h is SCALE_GROUP.
@@ -63,7 +64,7 @@ OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
                                          ActivationKind kind))
 
-// Cross-entropy of a chunk of R tokens and its gradient, from the logits (R, Vp).
+// Computes the cross-entropy losses of a chunk of R tokens, and their gradient, from the logits (R, Vp).
 //   losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns; 0 if target < 0
 //   dlogits = (softmax - onehot) * state->loss_scale; 0 in columns >= vocab and in rows with target < 0
 //   dlogits.data NULL: losses only.
@@ -87,29 +88,31 @@ OPERATION(patches_forward, (Exec *exec, Tensor out, Tensor pixels, Tensor table,
 // Aliasing: r may be y.
 OPERATION(image_embed_forward, (Exec *exec, Tensor r, Tensor y, Tensor class_row, Tensor wpe, int T))
 
-// Gathers rows: out[i] = in[index[i]] if index[i] >= 0; otherwise row i of out is set to 0 or, with `keep`, not changed.
+// Gathers rows: out[i] = in[index[i]] if index[i] >= 0. Otherwise row i of out is set to 0 or, with `keep`, kept.
 //   index (rows of out, 1) I32. out and in are unscaled, of equal format and width. in.data NULL: a tensor of zeros.
 OPERATION(rows_gather, (Exec *exec, Tensor out, Tensor in, Tensor index, bool keep))
 
 // --- backward ------------------------------------------------------------------------------------------------
-// Adds the rows of g by token to dwte (Vp, C) FP32, which already holds the head's gradient. Writes or adds to dwpe
-// (positions, C) FP32; without accumulate, rows >= T are set to 0. Adds in a fixed order.
+// Embedding's backward: adds each row of the gradient g to its token's row of dwte (Vp, C) FP32, which already holds
+// the head's gradient. Writes or adds to dwpe (positions, C) FP32; without accumulate, rows >= T are set to 0. Adds in
+// a fixed order.
 OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                            bool accumulate))
 
-// Recomputes n for wgrad: n_t = n in the layout that wgrad reads.
+// Recomputes a norm's output n for wgrad: n_t = n in the layout that wgrad reads.
 //   n_t is n: n was saved; does nothing.
 //   n is FP8 with data: transposes it. n SCALE_ROW: first writes n_t's scale, the largest of the rows', and rescales.
 //   n.data NULL: recomputes norm(norm.x) and quantizes it with n's scale (n SCALE_ROW: with n_t's, as above).
 //   n unscaled: recomputes norm(norm.x) and quantizes it with a scale from n.amax.
 OPERATION_BY_FORMAT(norm_recompute, (Exec *exec, Tensor n_t, Tensor n, Norm norm))
 
-// g (M, C) = (add ? g : 0) + dn * d norm / d x; dweight, dbias (1, C) FP32. Writes the row amaxes of g to g.amax if
-// that exists. dn may be BF16 SCALE_ROW if norm.x is SCALE_GROUP.
+// Norm's backward: g (M, C) = (add ? g : 0) + dn * d norm / d x; dweight, dbias (1, C) FP32. Writes the row amaxes of g
+// to g.amax if that exists. dn may be BF16 SCALE_ROW if norm.x is SCALE_GROUP.
 OPERATION_BY_FORMAT(norm_backward, (Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm,
                                     bool add, bool accumulate))
 
-// Adds a sublayer's gradient to the residual stream's gradient (post-norm): g (M, C) += dn. dn may be BF16 SCALE_ROW.
+// Adds the gradient dn of a sublayer's input to the residual stream's gradient g (post-norm): g (M, C) += dn. dn may be
+// BF16 SCALE_ROW.
 OPERATION(residual_backward, (Exec *exec, Tensor g, Tensor dn))
 
 // Quantizes a gradient for dgrad (dy_q) and, transposed, for wgrad (dy_qt), and sums its columns.
@@ -131,7 +134,8 @@ OPERATION_BY_FORMAT(quantize_recompute, (Exec *exec, Tensor q_t, Tensor q, Tenso
 // Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. Does nothing if g_t is g, which was then saved.
 // Uses g's data and scales as norm_recompute uses n's.
 OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind))
-// dh = dg * gelu'(saved h), quantized to dh_q and dh_qt as in grad_quantize; dbias (1, F) FP32 = its column sums.
+// Activation function's backward: dh = dg * gelu'(saved h), quantized to dh_q and dh_qt as in grad_quantize;
+// dbias (1, F) FP32 = column sums of dh.
 //   unscaled: dh_q, dh_qt and dg share memory
 //   dh_q SCALE_ROW (E4M3): dh_qt is made from dh_q, with a scale of its own
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
@@ -142,12 +146,12 @@ OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt,
 //   Bound: gradient_bound() in quantize.h, from the norms of dy's rows and of w's columns, and with SwiGLU h's scales.
 //   dy is E4M3 SCALE_TENSOR. Reads w.codes_t as linear_backward_data left it. A non-finite bound sets nonfinite.
 OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind))
-// activation_backward with the scales that dh_q already has, and activation_recompute of g_t, in one read of h
-// (SCALE_GROUP). g.data is not read.
+// Runs activation_backward with the scales that dh_q already has, and activation_recompute of g_t, in one read of h
+// (SCALE_GROUP). Does not read g.data.
 OPERATION(activation_backward_recompute, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g, Tensor dg,
                                         Tensor h, bool accumulate, ActivationKind kind))
 
-// dq, dk, dv (strided views) from d_o (M, heads*head_dim) and what forward saved.
+// Attention's backward: dq, dk, dv (strided views) from d_o (M, heads*head_dim) and tensors that forward saved.
 //   rope_table.data not NULL: also applies RoPE's backward to dq and dk, with the same bits as qk_norm_rope_backward.
 //   dq.amax not NULL: dq, dk, dv are adjacent columns of one tensor; writes the amaxes of its rows there.
 OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
@@ -182,9 +186,9 @@ OPERATION(weights_quantize, (Exec *exec, const Parameter *parameters, int count)
 OPERATION(weights_amax, (Exec *exec, const Parameter *parameters, int count))
 
 // --- log ------------------------------------------------------------------------------------------------
-// out[i], in host memory, from the FP8 values and scales of tensors[i]; no tensor is transposed. A tensor with data
-// NULL no longer has its values; then only amax is estimated, from the scales:
-//   - one scale: amax; 0 if the scale is 1, as of a tensor of zeros
+// Computes out[i], in host memory, from the FP8 values and scales of tensors[i], none of which is transposed. If data
+// is NULL, the FP8 values were overwritten; then only amax is estimated, from the scales:
+//   - one scale: amax; 0 if the scale is 1, which a tensor of zeros has
 //   - SCALE_ROW: an upper bound less than twice amax, from the largest scale; the bound itself if activation_bound()
 //     wrote the scales. 0 if the largest scale is the smallest possible one.
 OPERATION(health, (Exec *exec, const Tensor tensors[], int count, Health out[]))

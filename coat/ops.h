@@ -5,16 +5,17 @@
 // An operation is fused: it reads each input once, writes each output once, and hides how its backend splits the work.
 // The formats and scales in the tensor descriptors decide whether it quantizes, transposes or does nothing:
 //   - An output with data NULL is not computed.
-//   - An output that shares memory with an input (equal data pointers) is already there. An operation whose only work
-//     would be that copy returns at once.
+//   - An output that shares memory with an input (equal data pointers) already contains its values. An operation
+//     that would only copy the input returns at once.
 // Values are quantized from FP32, as summed or computed. They are rounded to BF16 first only if the BF16 value is
 // itself stored (r_out). A norm or activation computed from a saved tensor reads its dequantized values, so that
 // recomputing it in backward gives the same bits.
 //
 // FP8 values with granularity SCALE_ROW have one scale per row, row_scale_from_amax() of the row's amax, and are
-// written in the pass that computes the row; amax is then neither read nor written. Their matmul ignores the scales.
-// Its BF16 output is SCALE_ROW too and has the same scale pointer, so that the kernel that reads it multiplies by the
-// scale. Their transpose, for sums over rows, has a single scale, the largest of the rows' scales:
+// written in the pass that computes the row; amax is then neither read nor written. A matmul of these values ignores
+// their scales. Its BF16 output is SCALE_ROW, too, and has the same scale pointer, so that the kernel that reads the
+// output multiplies by the scale. The transpose of these values, for sums over rows, has the largest row scale as its
+// single scale:
 //   transposed value = cast(decode(value) * scale of its row / single scale)
 //
 // Notation: M = B * T tokens of a micro-batch, C channels, F width of the MLP, Vp padded vocabulary, N any width.
@@ -27,9 +28,7 @@
 #include "config/config.h"
 #include "numerics/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // file with GEMM algorithms, in checkpoints and in the folder of a run with --autotune
 #define MATMUL_TABLE_NAME "matmul_table.txt"
@@ -66,11 +65,11 @@ typedef struct {
     Tensor weight; // weight of the norm, (1, C)
     Tensor bias;   // bias of the norm, (1, C); data is NULL if it has none
     float eps;
-    bool from_saved; // the norm reads the dequantized x (recipe coat-paper) instead of the residual stream itself
+    bool from_saved; // true: the norm reads the dequantized x (coat-paper) instead of the residual stream itself
 } Norm;
 
-// Self-attention over B sequences of T tokens; query head h reads key/value head h / (heads / kv_heads).
-// Views q, k, v into a packed projection have its stride: row b*T+t, columns head*head_dim ...
+// Self-attention over B sequences of T tokens; query head h reads key/value head h / (heads / kv_heads). If q, k and v
+// are views of a packed projection, they have its stride: row b*T+t, columns head*head_dim ...
 typedef struct {
     int B, T, heads, kv_heads, head_dim;
     bool bidirectional; // true: without the causal mask; there is then neither document masking nor a KV cache
@@ -114,7 +113,7 @@ typedef struct {
     Tensor master;
     bool decay;     // true: AdamW's decoupled weight decay applies
     float rate;     // factor of the step's learning rate for this parameter; 0: the factor is 1
-    uint64_t index; // index of its first element among all parameters; seeds stochastic rounding
+    uint64_t index; // index of the parameter's first element among all parameters; seeds stochastic rounding
 } Parameter;
 
 // Statistics of a whole FP8 tensor that show how well its scales fit.
@@ -197,11 +196,10 @@ typedef struct {
     size_t bytes;
 } WorkspaceNeed;
 WorkspaceNeed cpu_workspace(const Config *config);
+#define MATMUL_WORKSPACE_BYTES ((size_t)32 << 20) // part of the GPU's workspace, which cuBLASLt recommends for Hopper
 WorkspaceNeed cuda_workspace(const Config *config);
 static inline WorkspaceNeed ops_workspace(const Config *config, DeviceKind device) {
     return device == DEVICE_CUDA ? cuda_workspace(config) : cpu_workspace(config);
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -6,6 +6,7 @@
     data/prepare.py --out data/tokens/mine --bytes notes/
     data/prepare.py --out data/tokens/hellaswag_val --hellaswag hellaswag_val.jsonl
     data/prepare.py --out data/tokens/chat --tokenizer FOLDER --chat chat.jsonl
+    data/prepare.py --out data/tokens/vision --tokenizer FOLDER --chat --image-processor FOLDER llava.json
 
 Writes OUT_train_000000.bin, ..., OUT_val_000000.bin, ... in llm.c's format (uint16, or uint32 for a vocabulary of more
 than 65536 tokens) and OUT_manifest.json. Documents get the BOS and EOS tokens of the tokenizer's family. The output and
@@ -29,6 +30,7 @@ import sys
 from prepare_chat import Chat, chat_settings, describe
 from prepare_files import contents, readers
 from prepare_hellaswag import make_hellaswag
+from prepare_images import ASPECTS, Images, read_processor
 from prepare_inputs import SETS, documents_in, documents_of, file_hash, local_inputs, named_inputs, units
 from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
 from prepare_prompts import FORMATS
@@ -39,7 +41,9 @@ from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, encode_eac
 
 VERSION = 2  # of the order and of the split of documents; files of another version are not continued
 MUCH_VAL = 0.2  # a note reports a validation fraction above this
-OF_CHAT = {"--prompt-format": "template", "--trained": "answers"}  # flags and defaults
+# flags that need another flag, and their defaults
+OF_CHAT = {"--prompt-format": "template", "--trained": "answers", "--image-processor": None}
+OF_IMAGES = {"--image-folder": None, "--image-aspect": "processor", "--image-token": None}
 
 # --- work ---------------------------------------------------------------------------------------------------
 
@@ -63,12 +67,12 @@ def is_val(document, fraction):
 
 
 def work_examples(number, pieces, wanted, chat, fraction):
-    """Tokenizes a unit of chat records. Returns {split: [(tokens, mask), ...]}."""
+    """Tokenizes a unit of chat records. Returns {split: [(tokens, mask, images), ...]}."""
     out = {split: [] for split in wanted}
-    for identity, tokens, mask in chat.examples(pieces):
+    for identity, tokens, mask, images in chat.examples(pieces):
         split = "val" if is_val(identity, fraction) else "train"
         if split in wanted:
-            out[split].append((tokens, mask))
+            out[split].append((tokens, mask, images))
     return number, out, chat.skipped.take(), chat.notes()
 
 
@@ -160,7 +164,8 @@ def tokenize(options, inputs):
                 "vocab": tokenizer.vocab, "field": options.field, "val_fraction": options.val_fraction,
                 "shard_tokens": options.shard_tokens, "skip_malformed": options.skip_malformed}
     if options.chat:
-        settings.update(chat_settings(spec, options))
+        images = read_processor(options, tokenizer) if options.image_processor is not None else None
+        settings.update(chat_settings(spec, options, images))
     if tokenizer.strict:  # the remaining settings that the tokens depend on
         settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
@@ -208,7 +213,8 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
                   "shards": {n: s.finished for n, s in splits.items()}}
         write_atomically(manifest, (json.dumps(record, indent=1) + "\n").encode())
 
-    present = [path for name in splits for path in glob.glob("%s_%s_??????.bin" % (glob.escape(options.out), name))]
+    present = [path for name in splits for end in ("bin", "images")
+               for path in glob.glob("%s_%s_??????.%s" % (glob.escape(options.out), name, end))]
     if options.overwrite:
         for path in present:
             os.remove(path)
@@ -216,7 +222,7 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
         raise Failure("%s: exists, but %s does not; use another --out, or --overwrite" % (present[0], manifest))
     field = None if options.chat else options.field
     held_out = BY_HASH if options.chat else rule_of(documents_in(inputs, field), options.val_fraction)
-    plan = list(units(inputs, held_out, options.val_fraction, field, strict))
+    plan = list(units(inputs, held_out, options.val_fraction, field, strict, "images" in settings))
     progress = Progress(sum(weight for _, weight in plan))
 
     def jobs():
@@ -233,7 +239,8 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
     skipped = {unit: count for unit, count in skipped.items() if int(unit) < min(first.values())}
     save(False)
     shown = 0
-    chat = (options.prompt_format, options.trained) if options.chat else None
+    images = Images(*settings["images"]) if "images" in settings else None
+    chat = (options.prompt_format, options.trained, images) if options.chat else None
     initial = (spec, options.field, held_out, options.val_fraction, chat, options.skip_malformed)
     noted = set()
     for number, tokens, records, notes in run_jobs(jobs(), options.workers, initial):
@@ -314,6 +321,14 @@ def parse(arguments):
                         "tokenizer's folder)")
     parser.add_argument("--trained", choices=["answers", "last", "all"],
                         help="with --chat: tokens with a loss; answers: of all answers (default); last: of the last answer; all: all tokens")
+    parser.add_argument("--image-processor", metavar="FOLDER", help="with --chat: read the images of records, too, and "
+                        "prepare them with the settings of this model folder's image processor")
+    parser.add_argument("--image-folder", metavar="DIR", help="folder that the paths of images are relative to "
+                        "(default: that of each input file)")
+    parser.add_argument("--image-aspect", choices=ASPECTS, help="how images become square; processor: as its settings "
+                        "say (default); pad: padded with the mean color first; resize: distorted")
+    parser.add_argument("--image-token", metavar="NAME|ID", help="placeholder token of images (default: <image> of the "
+                        "tokenizer, else the image token of config.json in --image-processor)")
     parser.add_argument("--skip-malformed", action="store_true", help="skip and count malformed records "
                         "(default: the first one is an error)")
     parser.add_argument("--field", help="key or column with the text of a record (default text)")
@@ -325,12 +340,16 @@ def parse(arguments):
                         help="folder of downloaded texts (default ~/.cache/train_gpt2_fp8)")
     parser.add_argument("--overwrite", action="store_true", help="replace the output of an earlier run instead of continuing it")
     options = parser.parse_args(arguments)
-    for flag, default in OF_CHAT.items():
-        name = flag[2:].replace("-", "_")
-        if getattr(options, name) is None:
-            setattr(options, name, default)
-        elif not options.chat:
-            raise Failure("%s: needs --chat; add --chat, or remove it" % flag, 1)
+    for flags, needed, given in ((OF_CHAT, "--chat", options.chat),
+                                 (OF_IMAGES, "--image-processor", options.image_processor is not None)):
+        for flag, default in flags.items():
+            name = flag[2:].replace("-", "_")
+            if getattr(options, name) is None:
+                setattr(options, name, default)
+            elif not given:
+                raise Failure("%s: needs %s; add %s, or remove it" % (flag, needed, needed), 1)
+    if options.prompt_format == "caption" and options.image_processor is None:
+        raise Failure("--prompt-format caption: needs --image-processor; add it, or use another format", 1)
     if options.field is not None and options.chat:
         raise Failure("--field: has no effect with --chat, whose records have fixed keys; remove it", 1)
     options.field = options.field or "text"

@@ -7,17 +7,20 @@ The keys of a record are one of these:
     prompt, response
     query, response
     input_ids, labels              lists of the same length; label -100: the token has no loss. Other keys are ignored.
+A record may also have an image or a list of images: paths, or objects with bytes or path.
 Answers with weight 0 have no loss. Tokens whose `attention_mask` is 0 are dropped.
 """
 import hashlib
 import itertools
 import json
+import os
 import sys
 
+from prepare_images import MARK, Decoder, expanded, sources_of, with_marks
 from prepare_inputs import records_of
 from prepare_prompts import Fixed, Template, read_template, special_tokens
 from prepare_records import Malformed, kind_of_record
-from prepare_tokenizers import encode_each, pack, say, several
+from prepare_tokenizers import encode_each, pack, say, several, width_of
 
 IGNORED = -100  # label of a token without a loss
 LABELS = '"labels" is not a list as long as "input_ids"'
@@ -52,8 +55,9 @@ def turns_of(record):
     return messages
 
 
-def messages_of(record, kind, name):
-    """Returns the messages of a record, and True if Alpaca's instruction has an input."""
+def messages_of(record, kind, name, lists):
+    """Returns the messages of a record, and True if Alpaca's instruction has an input. lists: True if the content of a
+    message may be a list of parts."""
     if kind == ("messages",):
         messages = record["messages"]
         if not isinstance(messages, list) or not messages:
@@ -61,7 +65,8 @@ def messages_of(record, kind, name):
         for message in messages:
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise Malformed('a message lacks a "role"')
-            if not isinstance(message.get("content"), str) and (name != "template" or "content" not in message):
+            if not isinstance(message.get("content"), (str, list) if lists else str) and (
+                    name != "template" or "content" not in message):
                 raise Malformed('a message lacks a "content" that is text')
         return messages, False
     if kind == ("conversations",):
@@ -146,19 +151,26 @@ def without_nulls(record):
 class Chat:
     """Makes examples from records, in one worker process."""
 
-    def __init__(self, tokenizer, spec, name, trained, skipped):
+    def __init__(self, tokenizer, spec, name, trained, images, skipped):
+        self.images, self.decode = images, None
         self.tokenizer, self.trained, self.skipped = tokenizer, trained, skipped
         self.spec, self.name, self.format = spec, name, None  # made at first use, because records of tokens need none
 
-    def parts(self, record):
-        """Returns the key of the example, and its parts; or (ids, mask) if the record has input_ids."""
+    def parts(self, record, folder):
+        """Returns the key of the example, its images, and its parts, or (ids, mask) if the record has input_ids.
+        folder: the folder that paths of images are relative to."""
         if isinstance(record, Malformed):
             raise record
         kind = kind_of_record(record)
         if kind == ("input_ids",):
             ids, mask = labelled(record, self.tokenizer.vocab, self.trained)
-            return pack(ids, self.tokenizer.vocab), (ids, mask)
-        messages, has_input = messages_of(record, kind, self.name)
+            return pack(ids, self.tokenizer.vocab), [], (ids, mask)
+        if self.images is None and (record.get("image") or record.get("images")):
+            raise Malformed("it has images; add --image-processor")
+        sources = sources_of(record, folder)
+        messages, has_input = messages_of(record, kind, self.name, self.images is not None)
+        if self.images is not None:
+            messages, lists = with_marks(messages, len(sources))
         answers = [message["content"] for message in messages if message["role"] == "assistant"]
         if not answers:
             raise Malformed("it has no answer")
@@ -166,21 +178,34 @@ class Chat:
             raise Malformed("its answer is empty")
         if self.format is None:
             template = self.name == "template"
-            self.format = Template(self.tokenizer, self.spec) if template else Fixed(self.tokenizer, self.name)
+            image = self.images and self.images.token
+            self.format = (Template(self.tokenizer, self.spec, image is not None) if template else
+                           Fixed(self.tokenizer, self.name, image))
+            self.takes_parts = template and image is not None and self.format.takes_parts()
         counted = answers_that_count(messages, self.trained)
-        return identity_of(messages), self.format.parts(messages, counted, has_input, record.get("tools"))
+        identity = identity_of(messages)
+        if self.takes_parts:
+            messages = lists
+        elif self.images is not None and self.name == "template":
+            messages = [{**message, "content": message["content"].replace(MARK, self.images.name)} if isinstance(
+                message["content"], str) else message for message in messages]
+        made = self.format.parts(messages, counted, has_input, record.get("tools"))
+        images = [self.decode(source) for source in sources]
+        return identity + b"".join(digest for digest, _ in images), images, made
 
     def notes(self):
         """Returns {name: warning} for the examples made so far."""
         return {"endless": ENDLESS} if self.format is not None and self.format.endless else {}
 
     def examples(self, pieces):
-        """Returns [(key, tokens, mask), ...] of the examples of a unit."""
-        kept, rows = [], []
+        """Returns [(key, tokens, mask, images), ...] of the examples of a unit."""
+        kept, rows, self.decode = [], [], Decoder(self.images)
         for piece in pieces:
+            folder = self.images and self.images.folder or os.path.dirname(piece[1])
             for place, record in records_of(piece):
                 try:
-                    identity, made = self.parts(without_nulls(record) if piece[0] == "parquet" else record)
+                    identity, images, made = self.parts(
+                        without_nulls(record) if piece[0] == "parquet" else record, folder)
                 except Malformed as error:
                     self.skipped.wrong(place, error)
                     continue
@@ -188,30 +213,37 @@ class Chat:
                     self.skipped.wrong(place, "its values are nested too deeply")
                     continue
                 tokens = isinstance(made, tuple)
-                kept.append((place, identity, made if tokens else None))
+                kept.append((place, identity, images, made if tokens else None))
                 if not tokens:
                     rows.append(made)
-        places = [place for place, _, made in kept if made is None]
+        places = [place for place, _, _, made in kept if made is None]
         encoded = iter(encode_each(self.format.encode, rows, places) if rows else ())
         examples = []
-        for place, identity, made in kept:
+        for place, identity, images, made in kept:
             tokens, mask = (identity, made[1]) if made else next(encoded)
             if self.trained == "all":
                 mask = bytearray(b"\1" * len(mask))
             mask[:1] = bytes(len(mask[:1]))  # because no token predicts an example's first token
+            if self.images is not None:
+                tokens, mask, count = expanded(tokens, mask, self.images, width_of(self.tokenizer.vocab))
+                if count != len(images):
+                    self.skipped.wrong(place, "its tokens have %d placeholders of images, but it has %d images"
+                                       % (count, len(images)))
+                    continue
             if any(mask):
-                examples.append((identity, bytes(tokens), bytes(mask)))
+                examples.append((identity, bytes(tokens), bytes(mask), images))
             else:
                 self.skipped.wrong(place, "none of its %d tokens has a loss" % len(mask))
         return examples
 
 
-def chat_settings(spec, options):
+def chat_settings(spec, options, images):
     """Returns the settings that the examples depend on, for the manifest."""
     path, _, text, config = read_template(spec) if options.prompt_format == "template" else (None,) * 4
     template = json.dumps([text, special_tokens(path, config)]) if path else ""
     return {"field": None, "prompt_format": options.prompt_format, "trained": options.trained,
-            "template": hashlib.sha256(template.encode()).hexdigest(), "skip_malformed": options.skip_malformed}
+            "template": hashlib.sha256(template.encode()).hexdigest(), "skip_malformed": options.skip_malformed,
+            **({"images": list(images)} if images else {})}
 
 
 def describe(splits, skipped):
@@ -219,6 +251,9 @@ def describe(splits, skipped):
     shards = [shard for split in splits for shard in split.finished]
     tokens, counted, examples = (sum(shard[key] for shard in shards) for key in ("tokens", "counted", "examples"))
     longest = max((shard["longest"] for shard in shards), default=0)
+    images, places = (sum(shard.get(key, 0) for shard in shards) for key in ("images", "places"))
+    if places:
+        say("%s in %s" % (several(images, "image"), several(places, "place")), sys.stdout)
     left_out = "; %s %s skipped" % (several(skipped, "malformed record"), "was" if skipped == 1 else "were")
     say("%s, the longest of %s; %.3g %% of all tokens have a loss%s"
         % (several(examples, "example"), several(longest, "token"), 100 * counted / max(1, tokens),

@@ -19,6 +19,7 @@ from prepare_splits import end_of, key_of, split_of
 from prepare_tokenizers import Failure, need, not_downloaded, write_atomically
 
 UNIT_BYTES = 1 << 20  # bytes of text per unit of work
+IMAGE_UNIT_BYTES = 1 << 14  # the same if the records name images, whose pixels take many times the bytes of the text
 PIECE_BYTES = 1 << 28  # maximum line of JSON or document between separators; a text without line ends is cut here
 SEPARATOR = b"<|endoftext|>"
 LOCAL = "name local files instead"
@@ -199,11 +200,12 @@ def text_cut(text, at, size, strict):
         at += 1
 
 
-def cuts(kind, path, size, strict=False):
-    """Returns the ends of the pieces of a file (not Parquet), about UNIT_BYTES apart. The last is the file's size."""
+def cuts(kind, path, size, strict=False, unit=None):
+    """Returns the ends of the pieces of a file (not Parquet), about `unit` (default UNIT_BYTES) apart. The last is the
+    file's size."""
     text, at = Contents(path), 0
     while at < size:
-        begin, mark = at + UNIT_BYTES, SEPARATOR if kind == "documents" else b"\n"
+        begin, mark = at + (unit or UNIT_BYTES), SEPARATOR if kind == "documents" else b"\n"
         if begin >= size or kind == "json":
             at = size
         else:
@@ -229,15 +231,31 @@ def text_pieces(path, size, split, fraction, strict):
              end in (border, size)) for begin, end in zip(places, places[1:])]
 
 
-def record_pieces(made, field):
-    """Yields (piece, weight) of an input that is not a text."""
+def array_pieces(path, size):
+    """Yields (piece, weight) of a file that is one JSON value and whose records name images. A piece contains a list of
+    records in place of its end, so that several worker processes prepare the images of one file."""
+    try:
+        records = value_records(path)
+    except Malformed as error:
+        raise Failure("%s: %s" % (path, error))
+    step = max(1, len(records) * IMAGE_UNIT_BYTES // size)
+    for begin in range(0, len(records), step):
+        weight = size * (begin + step) // len(records) - size * begin // len(records)
+        yield ("json", path, begin, records[begin:begin + step], None, True, True), weight
+
+
+def record_pieces(made, field, images=False):
+    """Yields (piece, weight) of an input that is not a text. images: True if records may name images."""
     kind, path, _, size = made
     if kind == "parquet":
         for begin, end, weight in row_pieces(path, None if field is None else [field], UNIT_BYTES):
             yield (kind, path, begin, end, None, True, True), weight
         return
+    if kind == "json" and images:
+        yield from array_pieces(path, size)
+        return
     begin = 0
-    for end in cuts(kind, path, size):
+    for end in cuts(kind, path, size, unit=IMAGE_UNIT_BYTES if images else None):
         yield (kind, path, begin, end, None, True, True), end - begin
         begin = end
 
@@ -252,20 +270,20 @@ def documents_in(inputs, field):
             ignored.take()
 
 
-def units(inputs, rule, fraction, field, strict=False):
-    """Returns the units of work, in order."""
-    batch, weight = [], 0
+def units(inputs, rule, fraction, field, strict=False, images=False):
+    """Returns the units of work, in order. images: True if records may name images."""
+    batch, weight, unit = [], 0, IMAGE_UNIT_BYTES if images else UNIT_BYTES
     for made in inputs:
         if made.kind == "text":
             split = split_of(made.identity[:16], rule, fraction)
             pieces = ((piece, piece[3] - piece[2])
                       for piece in text_pieces(made.path, made.size, split, fraction, strict))
         else:
-            pieces = record_pieces(made, field)
+            pieces = record_pieces(made, field, images)
         for piece, piece_weight in pieces:
             batch.append(piece)
             weight += piece_weight
-            if weight >= UNIT_BYTES or made.kind == "parquet":
+            if weight >= unit or made.kind == "parquet":
                 yield batch, weight
                 batch, weight = [], 0
     if batch:
@@ -280,7 +298,8 @@ def records_of(piece, columns=None):
             yield "%s, row %d" % (path, number), row
     elif kind == "json":
         try:
-            for number, record in enumerate(value_records(path), 1):
+            records = end if isinstance(end, list) else value_records(path)
+            for number, record in enumerate(records, 1 + begin):
                 yield "%s, record %d" % (path, number), as_record(record)
         except Malformed as error:
             raise Failure("%s: %s" % (path, error))

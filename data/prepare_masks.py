@@ -5,6 +5,7 @@ import struct
 from prepare_tokenizers import little_endian
 
 MAGIC, VERSION, HEADER_BYTES, HASH_AT = 20261124, 1, 1024, 32
+VERSION_IMAGES = 2  # other programs refuse it, because they do not read the images next to the file
 P1, P2, P3, P4, P5 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
                       0x27D4EB2F165667C5)
 M = 2**64 - 1
@@ -48,11 +49,12 @@ def xxh64(data):
     return h ^ h >> 32
 
 
-def masked_file(width, tokens, starts, counted, prompt_format=0):
+def masked_file(width, tokens, starts, counted, prompt_format=0, version=VERSION):
     """Returns the bytes of a file. tokens: little-endian, `width` bytes each; starts: first token of each example; counted:
-    a byte per token, 1 if the token is a target with a loss, else 0; prompt_format: number of the format, 0 for none."""
+    a byte per token, 1 if the token is a target with a loss, else 0; prompt_format: number of the format, 0 for none.
+    version: VERSION_IMAGES if the tokens contain placeholders of images."""
     count = len(tokens) // width
-    header = struct.pack("<7i", MAGIC, VERSION, count, width, len(starts), sum(counted), prompt_format)
+    header = struct.pack("<7i", MAGIC, version, count, width, len(starts), sum(counted), prompt_format)
     header = header.ljust(HEADER_BYTES, b"\0")
     bits = bytes(counted) + bytes(-count % 8)
     # packs eight bytes of 0 or 1 into one byte; the first becomes the lowest bit

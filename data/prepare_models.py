@@ -14,7 +14,7 @@ LETTERS, FOLLOWING = "aZ1\u00e9\u5b57", "a1.' \n\u5b57"  # one character of ever
 HEADS = "\x01", "a"  # merges with neither line ends nor spaces, so that they are encoded as inside a text
 
 
-def read_json(path, what):
+def read_json(path, what, owner="tokenizer "):
     try:
         with open(no_pointer(path), encoding="utf-8") as file:
             parsed = json.load(file)
@@ -22,7 +22,7 @@ def read_json(path, what):
             return parsed
         raise ValueError("not an object")
     except (OSError, ValueError, RecursionError) as error:
-        raise Failure("tokenizer %s: is not a %s (%s)" % (path, what, first_line(error)))
+        raise Failure("%s%s: is not a %s (%s)" % (owner, path, what, first_line(error)))
 
 
 def config_beside(path):

@@ -6,8 +6,9 @@ import sys
 import time
 import zlib
 
+from prepare_images import ImageFile, Images
 from prepare_inputs import file_hash
-from prepare_masks import masked_file
+from prepare_masks import VERSION, VERSION_IMAGES, masked_file
 from prepare_prompts import FORMATS
 from prepare_tokenizers import Failure, first_line, say, width_of, write_atomically
 
@@ -65,26 +66,29 @@ class Split:
 
 
 class ExampleSplit(Split):
-    """The files of one split of chat examples. An example is (tokens, mask): one mask byte per token, 1 if it has a loss. No
-    file divides an example; `unit_bytes` counts examples."""
+    """The files of one split of chat examples. An example is (tokens, mask, images): one mask byte per token, 1 if it
+    has a loss. No file divides an example; `unit_bytes` counts examples."""
 
     def __init__(self, name, out, settings, finished):
         super().__init__(name, out, settings, finished)
         self.prompt_format = ("template", *FORMATS).index(settings["prompt_format"])
         self.starts, self.mask = [], bytearray()
+        self.images = ImageFile(out, Images(*settings["images"])) if "images" in settings else None
 
     def add(self, unit, examples):
         if unit < self.unit:
             return False
         wrote = False
         for number in range(self.skip if unit == self.unit else 0, len(examples)):
-            tokens, mask = examples[number]
+            tokens, mask, images = examples[number]
             if self.waiting and len(self.waiting) + len(tokens) > self.shard_bytes:
                 self.write(unit, number)
                 wrote = True
             self.starts.append(len(self.mask))
             self.waiting += tokens
             self.mask += mask
+            if images:
+                self.images.add(images)
         return wrote
 
     def contents(self):
@@ -92,7 +96,15 @@ class ExampleSplit(Split):
         self.starts, self.mask = [], bytearray()
         longest = max(end - start for start, end in zip(starts, starts[1:] + [len(mask)]))
         facts = {"examples": len(starts), "counted": sum(mask), "longest": longest}
-        return (masked_file(self.width, self.waiting, starts, mask, self.prompt_format),), facts
+        if self.images is not None:
+            facts.update(self.images.write(images_path("%s_%s_%06d.bin" % (self.out, self.name, len(self.finished)))))
+        version = VERSION_IMAGES if facts.get("places") else VERSION
+        return (masked_file(self.width, self.waiting, starts, mask, self.prompt_format, version),), facts
+
+
+def images_path(path):
+    """Returns the path of the images of a token file."""
+    return path[:-len(".bin")] + ".images"
 
 
 def verified(out, shards):
@@ -100,10 +112,11 @@ def verified(out, shards):
     folder = os.path.dirname(out)
     for i, shard in enumerate(shards):
         path = os.path.join(folder, shard["file"])
-        if not os.path.exists(path) or file_hash(path) != shard["sha256"]:
-            state = "is damaged" if os.path.exists(path) else "is missing"
-            say("note: %s %s; this file and those after it will be written again" % (path, state))
-            return shards[:i]
+        for path, digest in ((path, shard["sha256"]), (images_path(path), shard.get("images_sha256"))):
+            if digest and (not os.path.exists(path) or file_hash(path) != digest):
+                state = "is damaged" if os.path.exists(path) else "is missing"
+                say("note: %s %s; this file and those after it will be written again" % (path, state))
+                return shards[:i]
     return shards
 
 
@@ -118,11 +131,14 @@ def check_manifest(manifest, out):
         return type(value) is int and 0 <= value < 1 << 62
 
     chat = manifest["settings"]["field"] is None
+    images = "images" in manifest["settings"]
     numbers = ("tokens", "unit", "unit_bytes") + ("examples", "counted", "longest") * chat
+    numbers += ("images", "places") * images
     for split in ("train", "val"):
         for i, shard in enumerate(manifest["shards"][split]):
             if shard["file"] != "%s_%s_%06d.bin" % (os.path.basename(out), split, i) or not all(
-                    number(shard[key]) for key in numbers) or not isinstance(shard["sha256"], str):
+                    number(shard[key]) for key in numbers) or not all(
+                    isinstance(shard[key], str) for key in ("sha256", "images_sha256")[:1 + images]):
                 raise ValueError("its entry of file %d of %s is damaged" % (i, split))
     if not all(unit.isdecimal() and number(int(unit)) and number(count) for unit, count in manifest["skipped"].items()):
         raise ValueError("its count of skipped records is damaged")

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 
+from prepare_images import MARK as IMAGE
 from prepare_models import config_beside, read_json, token_text
 from prepare_records import Malformed
 from prepare_tokenizers import MAX_PART, Failure, Pairs, first_line, need, no_pointer, pack, width_of
@@ -31,6 +32,8 @@ CLASS_TOKENS = {
 
 ALPACA = "Below is an instruction that describes a task%s. Write a response that appropriately completes the request."
 ALPACA_INPUT = ", paired with an input that provides further context"
+VICUNA = ("A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
+          "detailed, and polite answers to the user's questions.")
 QWEN = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 
@@ -99,8 +102,28 @@ def llama3(messages, ids, _):
         yield ids["<|eot_id|>"], counts
 
 
+def vicuna(messages, ids, _):
+    system, turns = alternating(messages)
+    before = (system or VICUNA) + " "
+    for user, answer in turns:
+        yield "%sUSER: %s ASSISTANT:" % (before, user), False
+        yield " " + answer, True
+        yield ids["end"], True
+        before = ""
+
+
+def caption(messages, ids, _):
+    """Yields the images of each question, without its text, and the answer."""
+    for user, answer in alternating(messages)[1]:
+        if IMAGE in user:
+            yield IMAGE * user.count(IMAGE), False
+        yield answer, True
+        yield ids["end"], True
+
+
 # In the order of PromptFormat in coat/config/config.h. coat/text/prompt_format.c has their prompts and chat templates.
-FORMATS = {"plain": plain, "alpaca": alpaca, "chatml": chatml, "qwen": qwen, "llama2": llama2, "llama3": llama3}
+FORMATS = {"plain": plain, "alpaca": alpaca, "chatml": chatml, "qwen": qwen, "llama2": llama2, "llama3": llama3,
+           "vicuna": vicuna, "caption": caption}
 IM = ("<|im_start|>", "<|im_end|>")
 TOKENS = {"chatml": IM, "qwen": IM, "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")}
 
@@ -112,12 +135,12 @@ def check_messages(messages):
 
 
 class Fixed:
-    """Applies the prompt format of a name."""
+    """Applies the prompt format of a name. image: id of the token that replaces <image>; None: <image> is text."""
 
     endless = False
 
-    def __init__(self, tokenizer, name):
-        self.tokenizer, self.name = tokenizer, name
+    def __init__(self, tokenizer, name, image=None):
+        self.tokenizer, self.name, self.image = tokenizer, name, image
         self.ids = {"begin": next(iter(tokenizer.bos), None), "end": tokenizer.end_of_text}
         for token in TOKENS.get(name, ()):
             self.ids[token] = tokenizer.token(token)
@@ -125,11 +148,22 @@ class Fixed:
                 raise Failure("--prompt-format %s: the tokenizer has no %s; name the format of its model, or alpaca or "
                               "plain" % (name, token))
 
+    def with_images(self, parts):
+        """Yields parts, with the token of images in place of <image>."""
+        for value, counts in parts:
+            first, *more = value.split(IMAGE) if self.image is not None and isinstance(value, str) else [value]
+            if first or not more:
+                yield first, counts
+            for text in more:
+                yield self.image, False
+                if text:
+                    yield text, counts
+
     def parts(self, messages, counted, has_input, _=None):
         """Returns the parts of an example. counted: for each answer, True if it has a loss."""
         check_messages(messages)
         parts = [] if self.ids["begin"] is None else [(self.ids["begin"], False)]
-        for value, counts in FORMATS[self.name](messages, self.ids, has_input):
+        for value, counts in self.with_images(FORMATS[self.name](messages, self.ids, has_input)):
             if isinstance(value, str) and isinstance(parts[-1][0] if parts else None, str) and parts[-1][1] == counts:
                 parts[-1] = (parts[-1][0] + value, counts)
             else:
@@ -229,16 +263,17 @@ class Overtime(BaseException):
 
 
 class Template:
-    """Applies the chat template of a tokenizer's folder, in Jinja2's sandbox, with the functions of transformers."""
+    """Applies the chat template of a tokenizer's folder, in Jinja2's sandbox, with the functions of transformers.
+    images: True if BOS precedes texts in which the template writes none, as in transformers' processors of images."""
 
-    def __init__(self, tokenizer, spec):
+    def __init__(self, tokenizer, spec, images=False):
         path, self.source, text, config = read_template(spec)
         if not isinstance(text, str):
             raise Failure("--prompt-format template: tokenizer %s has no chat template (chat_template in "
                           "tokenizer_config.json, or chat_template.jinja); name a format" % spec)
         if not hasattr(tokenizer, "tokenizer") or not path.endswith(".json"):
             raise Failure("--prompt-format template: it needs the model's tokenizer.json")
-        self.tokenizer, self.path = tokenizer, path
+        self.tokenizer, self.path, self.bos = tokenizer, path, tokenizer.bos if images else []
         self.variables, tokens = special_tokens(path, config)
         self.missing = {token_text(token) for token in tokens if tokenizer.token(token_text(token)) is None}
         tokenizer.add_special([token for token in tokens if token_text(token) not in self.missing])
@@ -303,6 +338,15 @@ class Template:
                               % (self.source, lost.group(1)))
             raise Malformed("the chat template %s rejects it (%s)" % (self.source, first_line(error)))
 
+    def takes_parts(self):
+        """True if the template renders contents that are lists of parts; false if it expects text."""
+        probe = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "probe"}]}]
+        try:
+            text = self.render(probe, None)
+        except Malformed:
+            return False
+        return "probe" in text and "'type'" not in text
+
     def parts(self, messages, counted, _, tools):
         """Returns [(text, True if it has a loss), ...] of the example. counted: for each answer, True if it has a loss.
         Returns [(text, True if it has a loss), ...] of the example. counted: for each answer, True if it has a loss."""
@@ -337,12 +381,15 @@ class Template:
             if lost is not None:
                 raise Failure("its text has the special token %s, which %s lacks; load the folder with transformers and "
                               "save it again (save_pretrained)" % (lost, self.path))
-        for parts, row in zip(rows, self.tokenizer.tokenizer.encode_batch(texts, add_special_tokens=False)):
+        encoded = self.tokenizer.tokenizer.encode_batch(texts, add_special_tokens=False)
+        for parts, text, row in zip(rows, texts, encoded):
+            written = self.variables.get("bos_token")
+            bos = [] if written and text.startswith(written) else self.bos
             spans, at = [], 0
-            for text, counts in parts:
-                if counts and text:
-                    spans.append((at, at + len(text)))
-                at += len(text)
+            for part, counts in parts:
+                if counts and part:
+                    spans.append((at, at + len(part)))
+                at += len(part)
             mask, span = bytearray(len(row.ids)), 0
             for i, (begin, end) in enumerate(row.offsets):  # in increasing order, like the spans
                 while span < len(spans) and spans[span][1] <= begin:
@@ -350,4 +397,4 @@ class Template:
                 mask[i] = span < len(spans) and max(end, begin + 1) > spans[span][0]
             last = mask.rfind(1)
             self.endless = self.endless or last >= 0 and row.ids[last] not in self.ends
-            yield pack(row.ids, self.tokenizer.vocab), mask
+            yield pack(bos + row.ids, self.tokenizer.vocab), bytearray(len(bos)) + mask

@@ -144,6 +144,7 @@ def width_of(vocab):
 
 
 def write_atomically(path, *parts):
+    """Writes a file in one step. parts: bytes, or iterables of bytes."""
     temporary = "%s.tmp.%d" % (path, os.getpid())
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -151,7 +152,7 @@ def write_atomically(path, *parts):
             os.remove(temporary)
         with open(temporary, "xb") as file:
             for part in parts:
-                file.write(part)
+                file.writelines([part] if isinstance(part, (bytes, bytearray)) else part)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

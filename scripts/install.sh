@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # `make install` copies the built programs, data/prepare.py, man pages and bash
-# completion to $DESTDIR$PREFIX. `make uninstall` removes exactly these files.
-# PREFIX/lib/coat/installed lists the installed files and the folders that were
-# created for them. A second installation adds to the list.
+# completion to $DESTDIR$PREFIX. `make uninstall` removes exactly these files, and
+# their folders if they are then empty. PREFIX/lib/coat/installed lists the installed
+# files. A second installation adds to the list.
 #
 #   scripts/install.sh install|uninstall
 #
@@ -22,35 +22,21 @@ prefix=${prefix%/} own=${prefix%/}/lib/coat
 list=$own/installed # relative to $root, like the paths in it
 
 listed() { grep -qxF -- "$1" "$root$list" 2>/dev/null; }
-# remember PATH: adds a file, or a folder as PATH/, to the list
-remember() { listed "$1" || echo "$1" >>"$root$list"; }
 
-# folder PATH: creates the folder and its parents; put() adds the new ones to the list
-made=()
-folder() {
-    [ -n "$1" ] && [ ! -d "$root$1" ] || return 0
-    folder "${1%/*}" && mkdir "$root$1" || return 1
-    made+=("$1/")
-}
-
-# put MODE FILE PATH: copies FILE; fails if PATH exists and is not on the list
+# put MODE FILE PATH: copies FILE and adds PATH to the list; fails if PATH exists and is not on the list
 put() {
-    local name
-    folder "${3%/*}"
-    for name in "${made[@]}"; do remember "$name"; done
-    made=()
-    [ ! -e "$root$3" ] || listed "$3" || fail "$root$3 exists, but make install did not create it; remove it, or use another PREFIX"
-    remember "$3"
-    install -m "$1" "$2" "$root$3"
+    if ! listed "$3"; then
+        [ ! -e "$root$3" ] || fail "$root$3 exists, but make install did not create it; remove it, or use another PREFIX"
+        echo "$3" >>"$root$list"
+    fi
+    install -D -m "$1" "$2" "$root$3"
     echo "  $root$3"
 }
 
-# check_current PROGRAM SOURCE...: fails if the program does not start, has another version, or is older than a source
+# check_current PROGRAM SOURCE...: fails if the program does not start, or is older than a source
 check_current() {
-    local version said newer
-    version=$(sed -n 's/^#define COAT_VERSION "\(.*\)"/\1/p' coat/config/config.h)
-    said=$("$1" --version 2>&1 | head -n 1) || fail "$1 does not start: ${said#error: }; run make, or remove it"
-    [ "${said##* }" = "$version" ] || fail "$1 is of another version than its sources, $version: it says '$said'; run make, or remove it"
+    local said newer
+    said=$("$1" --version 2>&1) || fail "$1 does not start: ${said#error: }; run make, or remove it"
     newer=$(find "${@:2}" -newer "$1" -print -quit)
     [ -z "$newer" ] || fail "$1 is older than $newer: run make, or remove it"
 }
@@ -75,7 +61,7 @@ install_all() {
     sources=(train_gpt2_fp8.cu coat/*.[ch] coat/[!c]*/*.[ch] coat/co*/*.[ch] coat/cpu/*.[ch] coat/cuda/*.[ch])
     check_current "$bin/train_gpt2_fp8_cpu" "${sources[@]}"
     [ ! -x "$bin/train_gpt2_fp8" ] || check_current "$bin/train_gpt2_fp8" "${sources[@]}" coat/cuda/*.cu coat/cuda/*/*
-    if ! { mkdir -p "$root/" && folder "$own" && touch "$root$list"; } 2>/dev/null; then
+    if ! { mkdir -p "$root$own" && touch "$root$list"; } 2>/dev/null; then
         fail "$root$prefix cannot be written: try sudo make install, or make install PREFIX=\$HOME/.local"
     fi
     for name in prepare_bytes plot_loss quant_error gradient_stats gradient_stats_gpu; do
@@ -100,20 +86,17 @@ install_all() {
 uninstall_all() {
     local path paths
     [ -f "$root$list" ] || fail "nothing is installed in $root$prefix: $root$list is missing; give the PREFIX and DESTDIR that it was installed with"
-    mapfile -t paths < <(sort -r "$root$list") # the files of a folder before the folder
+    mapfile -t paths <"$root$list"
     for path in "${paths[@]}"; do
-        case $path in
-        "$prefix"/*[!/])
-            rm -f "$root$path" || fail "$root$path: cannot be removed; try sudo make uninstall"
-            echo "  $root$path"
-            ;;
-        esac
+        case $path in "$prefix"/*[!/]) ;; *) continue ;; esac
+        rm -f "$root$path" || fail "$root$path: cannot be removed; try sudo make uninstall"
+        echo "  $root$path"
     done
     rm "$root$list"
-    for path in "${paths[@]}"; do
-        case $path in
-        /*/) rmdir "$root$path" 2>/dev/null || true ;; # it may contain files of others
-        esac
+    cd "$root/"
+    for path in "${paths[@]}" "$list"; do
+        path=${path%/*}
+        rmdir -p --ignore-fail-on-non-empty "${path#/}" 2>/dev/null || true
     done
 }
 

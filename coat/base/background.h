@@ -3,10 +3,6 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     void *(*work)(void *argument);
     void *argument;
@@ -23,7 +19,3 @@ bool background_try(BackgroundTask *task, void *(*work)(void *argument), void *a
 
 // Waits until the task's work is done.
 void background_end(BackgroundTask *task);
-
-#ifdef __cplusplus
-}
-#endif

@@ -10,11 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "c_linkage.h"
 #include "format_text.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Exit codes of the program, which are documented for users.
 typedef enum {
@@ -89,7 +88,7 @@ extern int error_rank;
 // objects that the training thread still uses. In glibc 2.41 and later it could also deadlock: it waits for an exit()
 // of the training thread, which may itself wait for this thread.
 void error_mark_background_thread(void);
-extern void (*error_exit_hook)(int code); // called before fatal() calls _exit() in a background thread; may be NULL
+extern void (*error_exit_hook)(int code); // function that fatal() calls in a background thread, before _exit(); or NULL
 __attribute__((noreturn)) void error_exit(ExitCode code);
 
 // Sets the text of error_advice() to the command that resumes from the last complete checkpoint, which is that of
@@ -126,6 +125,4 @@ static inline void *xcalloc(size_t count, size_t bytes) {
     return p;
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

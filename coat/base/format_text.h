@@ -1,6 +1,8 @@
-// Builds parts of messages: appends text, writes sizes with a unit, and forms the plural of nouns and verbs.
+// Builds parts of messages: appends text, writes sizes with a unit, and forms the plural of nouns and verbs. Also
+// compares the ends of file names.
 #pragma once
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +14,12 @@ __attribute__((format(printf, 3, 4))) static inline void text_append(char *text,
     va_start(args, format);
     vsnprintf(text + used, size - used, format, args);
     va_end(args);
+}
+
+// True if text ends with `end` and is longer.
+static inline bool text_ends_with(const char *text, const char *end) {
+    const size_t length = strlen(text), end_length = strlen(end);
+    return length > end_length && strcmp(text + length - end_length, end) == 0;
 }
 
 #define MEMORY_TEXT 24

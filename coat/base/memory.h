@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
+
+C_LINKAGE_BEGIN
 
 // Returns how many more bytes the process's limits allow: ulimit -v, and its control group (not counting page cache,
 // which the kernel can evict). INT64_MAX if there is no limit. Sets *limit to the name of the tightest limit unless
@@ -17,7 +17,7 @@ int64_t memory_limit_left(const char **limit);
 // available memory, which includes evictable page cache.
 int64_t memory_available(void);
 
-#define MEMORY_RESERVE ((size_t)64 << 20) // bytes that are left free for files, stacks of threads and libraries
+#define MEMORY_RESERVE ((size_t)64 << 20) // number of bytes that stay free for files, stacks of threads and libraries
 
 // True if `bytes` bytes and MEMORY_RESERVE are available. malloc() cannot tell, because Linux grants memory that it
 // does not have and kills the process when that memory is written.
@@ -31,6 +31,4 @@ size_t memory_whole_pages(size_t bytes);
 // there is no memory. Release it with free().
 void *memory_in_huge_pages(size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -17,11 +17,11 @@
 
 static volatile sig_atomic_t stop_signal, save_asked;
 static struct timespec stop_time; // time of the first request to end
-static volatile pid_t writer;     // id of the thread of signals_writer(); 0: none
+static volatile pid_t writer;     // id of the thread registered by signals_writer(); 0: no thread is registered
 
-// Checks once a second, after a request to end, whether standard output and error accept data. If one has not for
-// TERMINAL_TIMEOUT_S, for example a terminal stopped by Ctrl-S, replaces it by /dev/null under the same descriptor. A
-// blocked write then restarts when this handler returns, so that the run can save and end.
+// Checks once a second, after a request to end, whether standard output and error accept data. If a stream accepts none
+// for TERMINAL_TIMEOUT_S seconds, for example because Ctrl-S stopped the terminal, replaces the stream by /dev/null
+// under the same descriptor. A blocked write then restarts when this handler returns, so that the run can save and end.
 static void on_alarm(int number) {
     static int refused[2]; // seconds for which standard output and error have not accepted data
     int before = errno;
@@ -38,7 +38,7 @@ static void on_alarm(int number) {
         close(nowhere);
         given_up = true;
     }
-    // a blocked write restarts only if its thread receives a signal, so the other thread is also signaled
+    // a blocked write restarts only if its thread receives a signal, so the other printing thread gets SIGALRM, too
     pid_t other = gettid() == writer ? getpid() : writer;
     if (given_up && other) syscall(SYS_tgkill, getpid(), other, SIGALRM);
     alarm(1);
@@ -66,7 +66,8 @@ static void fold(char *text, size_t used) {
 }
 
 // Prints that the run will save and end. With several processes, a launcher may have sent the signal because a process
-// was lost, and may soon kill the others. This may then be their last line, so it includes error_advice().
+// was lost, and may soon kill the others. This line may then be the last output of this process, so it includes
+// error_advice().
 static void say_stop(void) {
     char text[2048];
     size_t used = add(text, sizeof text, 0, "asked to end: saving what is done; once more ends the process at once");
@@ -88,11 +89,11 @@ static void on_stop(int number) {
     struct pollfd output = {STDERR_FILENO, POLLOUT, 0};
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (!stop_signal) {
-        stop_time = now; // set before stop_signal, because another thread may handle a second signal concurrently
+        stop_time = now; // set before stop_signal, because another thread may handle a second signal at the same time
         stop_signal = number;
         alarm(1);
-        // polled first, because a blocked write would make a second signal sent at the same moment look like a later
-        // one
+        // prints only if the write cannot block: a second signal sent at the same moment would wait for a blocked write
+        // and then look like a later one
         if (poll(&output, 1, 0) > 0) say_stop();
     } else if ((now.tv_sec - stop_time.tv_sec) * 1000000000LL + (now.tv_nsec - stop_time.tv_nsec) > REPEATED_NS) {
         _exit(128 + number);
@@ -143,7 +144,7 @@ int signals_stop(void) {
 
 bool signals_consume_save(void) {
     if (!save_asked) return false;
-    save_asked = 0; // a request that arrives at this point is served by the same checkpoint
+    save_asked = 0; // a second request that arrives before this line is served by the same checkpoint
     return true;
 }
 

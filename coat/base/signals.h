@@ -7,9 +7,9 @@
 #pragma once
 #include <stdbool.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "c_linkage.h"
+
+C_LINKAGE_BEGIN
 
 // Installs the signal handlers for the rest of the process. SIGINT and SIGHUP stay ignored if they were ignored when
 // the process started (in the background, under nohup).
@@ -31,6 +31,4 @@ bool signals_consume_save(void);
 
 const char *signals_name(int number); // returns a name such as "SIGTERM"
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -3,15 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-#define NO_CHARACTER 0x80000000u // set in the result if a byte is not part of valid UTF-8
+#define NO_CHARACTER 0x80000000u // bit that utf8_read() sets in its result for a byte that is not part of valid UTF-8
 
 // Returns the first character of text (length > 0), and sets *bytes to its length in bytes.
 uint32_t utf8_read(const char *text, size_t length, size_t *bytes);
-
-#ifdef __cplusplus
-}
-#endif

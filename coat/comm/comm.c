@@ -39,14 +39,14 @@ static bool open_cpu(Comm *comm, Error *err) {
     if (!comm->place.mpi)
         return error_set(err, EXIT_USER,
                          "%d processes on CPUs (%s) need MPI, which %s did not start; start them with mpirun -np %d or "
-                         "srun --mpi=pmix, or one alone with --world-size 1",
+                         "srun --mpi=pmix, or use --world-size 1 to run one process",
                          comm->place.ranks, comm->place.origin, comm->place.launcher, comm->place.ranks);
     return comm_mpi_open(comm, err);
 #else
     return error_set(
         err, EXIT_USER,
         "%d processes on CPUs (%s): this program was built without MPI; install Open MPI (scripts/setup.sh "
-        "--all) and build again, or start one alone with --world-size 1",
+        "--all) and build again, or use --world-size 1 to run one process",
         comm->place.ranks, comm->place.origin);
 #endif
 }
@@ -57,8 +57,8 @@ static bool open_gpu(Comm *comm, const Config *config, Error *err) {
 #else
     (void)config;
     return error_set(err, EXIT_USER,
-                     "%d processes on GPUs (%s): this program was built without NCCL; install it (or say "
-                     "NCCL_HOME=folder) and build again, or start one alone with --world-size 1",
+                     "%d processes on GPUs (%s): this program was built without NCCL; install NCCL (or set "
+                     "NCCL_HOME=FOLDER) and build again, or use --world-size 1 to run one process",
                      comm->place.ranks, comm->place.origin);
 #endif
 }
@@ -80,7 +80,7 @@ Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error 
 void comm_close(Comm *comm) {
     if (!comm) return;
     if (comm->watchdog) {
-        comm_barrier(comm); // a barrier, because no rank may end communication that another rank still needs
+        comm_barrier(comm); // waits for all ranks, because no rank may end communication that another rank still needs
         watchdog_begin(comm->watchdog, "the end of communication");
     }
     if (comm->ops->close) comm->ops->close(comm);
@@ -140,7 +140,8 @@ void comm_barrier(Comm *comm) {
     (void)comm_sum_i64(comm, 0);
 }
 
-// Shares a text by summing numbers: rank `from` puts the text into them, the other ranks contribute zeros.
+// Sends the text of rank `from` to all ranks by a sum of numbers: rank `from` contributes the text's bytes as numbers,
+// the other ranks contribute zeros.
 void comm_share_text(Comm *comm, int from, char *text, size_t size) {
     int64_t part[8] = {0};
     const size_t length = comm->place.rank == from ? strlen(text) : 0;
@@ -167,7 +168,7 @@ void comm_serialize_end(Comm *comm, int64_t barriers) {
 bool comm_all_good(Comm *comm, bool good, Error *err) {
     enum { CODES = 256 };
     const int rank = comm->place.rank, ranks = comm->place.ranks;
-    // the largest number belongs to the lowest rank that has failed, and contains its exit code
+    // the largest value comes from the lowest rank that has failed, and contains the rank's exit code
     const int64_t worst = comm_max_i64(comm, good ? 0 : (int64_t)(ranks - rank) * CODES + (int64_t)err->code);
     if (worst == 0) return true;
     if (comm_sum_i64(comm, !good) == ranks) return false;

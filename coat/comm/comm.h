@@ -10,24 +10,22 @@
 // sum has the same bits in every collective and run. NCCL repeats its bits on the same machines, but it adds in other
 // orders and rounds BF16 at every hop.
 //
-// If a rank is lost, all end. A rank that waits longer than the timeout, or twice as long as it has worked itself since
-// the collective before, prints one line that names the late ranks and exits with EXIT_RANK. So collectives return
-// nothing.
+// If a rank is lost, all ranks end. A rank that waits in a collective longer than the timeout, and longer than twice
+// its own work since the previous collective, prints one line that names the late ranks and exits with EXIT_RANK.
+// Therefore collectives do not return errors.
 #pragma once
 #include "config/config.h"
 #include "ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // COMM_BYTES can be moved but not summed
 typedef enum { COMM_FP32, COMM_FP64, COMM_BF16, COMM_I32, COMM_I64, COMM_BYTES } CommType;
-// COMM_MAX is for FP32 without NaN, I32 and I64; for FP32 >= 0 with NaN, pass the bits as I32
+// COMM_MAX supports I32, I64 and FP32 without NaN. For FP32 values >= 0 that may be NaN, pass their bits as I32.
 typedef enum { COMM_SUM, COMM_MAX } CommOp;
 
-#define COMM_TIMEOUT_S 45    // default timeout, which comm_set_timeout() overrides
-#define FILES_TIMEOUT_S 3600 // timeout while one process may wait for others to read or write files
+#define COMM_TIMEOUT_S 45    // default seconds that ranks wait for each other; see comm_set_timeout()
+#define FILES_TIMEOUT_S 3600 // seconds that ranks wait while one of them may read or write files
 
 // Rank of this process in the run, and how it was found.
 typedef struct {
@@ -39,8 +37,9 @@ typedef struct {
 } CommPlace;
 
 // Finds this process's rank from the environment (OMPI_COMM_WORLD_*, PMI_*, RANK and WORLD_SIZE, SLURM_*) and from
-// --world-size and --rank. --world-size 1, or both flags together, override the environment; one flag alone may only
-// add a value that the environment lacks. Calls no function of MPI. Fails (EXIT_USER) if they contradict each other.
+// --world-size and --rank. --world-size 1, or both flags together, override the environment; a single flag may only add
+// a value that the environment lacks. Does not call MPI. Fails (EXIT_USER) if flags and environment contradict each
+// other.
 bool comm_discover(const Config *config, CommPlace *place, Error *err);
 // True if the environment shows that a launcher of MPI started this process, or that any launcher started several
 // processes.
@@ -63,40 +62,39 @@ int comm_ranks(const Comm *comm);
 const char *comm_name(const Comm *comm); // name of the implementation: "one process", "MPI" or "NCCL"
 
 // --- collectives ------------------------------------------------------------------------------------------------
-// reduces data over the ranks in place
+// Reduces data in place over the ranks.
 void comm_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op);
 // Sums in (ranks, count_per_rank) over the ranks, and writes this rank's part to out (count_per_rank). `out` may be
-// that part of `in`.
+// this rank's part of `in`.
 void comm_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
-// Gathers the `in` (count_per_rank) of every rank in out (ranks, count_per_rank). `in` may be this rank's part of
-// `out`.
+// Gathers `in` (count_per_rank) of every rank to out (ranks, count_per_rank). `in` may be this rank's part of `out`.
 void comm_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
-// Collectives between comm_group_begin() and comm_group_end() may run as one launch; their results are available after
-// the end. Groups cannot be nested.
+// Collectives between comm_group_begin() and comm_group_end() may run as one launch. Their results are available after
+// comm_group_end(). Groups cannot be nested.
 void comm_group_begin(Comm *comm);
 void comm_group_end(Comm *comm);
 
 // --- between hosts ------------------------------------------------------------------------------------------------
-// Waits until all ranks have called it. This and the other functions between hosts return equal results on all ranks.
+// Waits until all ranks have called comm_barrier(). Every function between hosts returns equal results on all ranks.
 void comm_barrier(Comm *comm);
 int64_t comm_max_i64(Comm *comm, int64_t mine);
 int64_t comm_sum_i64(Comm *comm, int64_t mine);
 // Sets `text` to the text of rank `from`, truncated to `size`.
 void comm_share_text(Comm *comm, int from, char *text, size_t size);
 // The processes of one machine execute the code between comm_serialize_begin() and comm_serialize_end() one after the
-// other. The former returns the argument of the latter.
+// other. Pass the result of comm_serialize_begin() to comm_serialize_end().
 int64_t comm_serialize_begin(Comm *comm, int local_rank);
 void comm_serialize_end(Comm *comm, int64_t barriers);
-// Returns false on all ranks if `good` is false on any of them. err on every rank then has the number, reason and exit
-// code of the first failed rank. If all ranks have failed, each keeps its own err.
+// Returns false on all ranks if `good` is false on any rank. On every rank, err then contains the number, reason and
+// exit code of the lowest rank that failed. If all ranks have failed, each keeps its own err.
 bool comm_all_good(Comm *comm, bool good, Error *err);
 
 // --- the order of communication and computation on a GPU ----------------------------------------------------------
-// On a CPU these do nothing. Within a recorded micro-step (ops.h replay_begin) they come in pairs: what is communicated
-// there is waited for there.
-void comm_after_compute(Comm *comm);    // communication that is started later waits for all computation started so far
-int comm_mark(Comm *comm);              // returns a ticket for the communication started so far
-void comm_wait(Comm *comm, int ticket); // computation that is started later waits for that ticket
+// comm_after_compute(), comm_mark() and comm_wait() do nothing on a CPU. Communication that starts in a micro-step
+// recorded by replay_begin() (device_functions.h) must be waited for in the same micro-step.
+void comm_after_compute(Comm *comm);    // makes communication that starts later wait for all computation started so far
+int comm_mark(Comm *comm);              // returns a ticket for all communication started so far
+void comm_wait(Comm *comm, int ticket); // makes computation that starts later wait for the ticket's communication
 
 // --- lost ranks ---------------------------------------------------------------------------------------------------
 // Returns false with err (EXIT_RANK or EXIT_DEVICE) if communication has failed. Called once per step.
@@ -115,6 +113,4 @@ static inline size_t comm_type_bytes(CommType type) {
     }
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -2,21 +2,19 @@
 #pragma once
 #include "comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
-// Function table of an implementation of comm.h. A NULL function does nothing, because there is one process, or because
-// collectives have finished when they return and end the run if they fail.
+// Function table of an implementation of comm.h. A NULL function has nothing to do: there is only one process, or the
+// implementation's collectives finish before they return, and end the run if they fail.
 typedef struct {
     const char *name;
     void (*close)(Comm *);           // closes the connection and calls watchdog_close()
-    void (*abort)(Comm *, int code); // tells the launcher to end the other ranks; may return
+    void (*abort)(Comm *, int code); // tells the launcher to end the other ranks; may or may not return
     void (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommOp);
     void (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*all_gather)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*group)(Comm *, bool begin);
-    // reduces values in host memory and returns when done; NULL: all_reduce is used
+    // reduces values in host memory and returns when the result is complete; NULL: comm.c calls all_reduce
     void (*host_reduce)(Comm *, int64_t *values, int count, CommOp);
     void (*after_compute)(Comm *);
     int (*mark)(Comm *);
@@ -30,7 +28,7 @@ struct Comm {
     Exec *exec;
     void *backend;                 // state of the implementation
     struct Watchdog *watchdog;     // ends the process if another rank is lost; NULL with one process
-    volatile uint32_t counters[2]; // [0]: number of collectives started, [1]: number finished; unused with NCCL
+    volatile uint32_t counters[2]; // number of collectives started [0] and finished [1]; unused with NCCL
     volatile int timeout;          // timeout in seconds
 };
 
@@ -48,9 +46,7 @@ void mpi_abort(CommMpi *mpi, int code);
 
 // --- NCCL: coat/cuda/comm_nccl.cu, in programs with CUDA ----------------------------------------------------------
 bool comm_nccl_open(Comm *comm, const Config *config, Error *err);
-// copies within the GPU, in order with the computation
+// copies within the GPU's memory, in order with the computation
 void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "watchdog.h"
 
-#define STAGING_BYTES ((int64_t)32 << 20) // buffer for the values of all ranks that are reduced at a time
+#define STAGING_BYTES ((int64_t)32 << 20) // bytes of the buffer that collects all ranks' values for a reduction
 #define SMALL_BYTES ((int64_t)16 << 10)   // an all-reduce of at most this size takes one exchange instead of two
 
 struct CommMpi {
@@ -21,7 +21,7 @@ struct CommMpi {
     int rank, ranks;
     char *staging; // buffer of (ranks, block) bytes
     int64_t block;
-    int crowded; // number of following waits that sleep, because another program uses this core
+    int crowded; // number of next waits that sleep instead of yielding, because another program uses this core
 };
 
 static void check(int error) {
@@ -32,8 +32,8 @@ static void check(int error) {
     fatal(EXIT_RANK, "MPI failed, another rank may be lost: %s; %s", text, error_advice());
 }
 
-// Waits until an MPI request is complete. Yields the core meanwhile, because other ranks on it may have to compute
-// first. If another program uses the core, the following waits sleep instead, because a process that yields gets its
+// Waits until an MPI request is complete. Yields the core meanwhile, because another rank on this core may have to
+// compute first. If another program uses the core, the next waits sleep instead, because a process that yields gets its
 // core back last.
 static void finish(CommMpi *mpi, MPI_Request request) {
     double before = now_seconds();
@@ -54,7 +54,7 @@ static void finish(CommMpi *mpi, MPI_Request request) {
     if (mpi->crowded > 0) mpi->crowded--;
 }
 
-// Reduces the staged values (ranks, count) over the ranks, in rank order, to out (count): their sum or maximum.
+// Writes the sum or the maximum over the ranks of the staged values (ranks, count) to out (count), in rank order.
 static void reduce(CommMpi *mpi, void *out, int64_t count, CommType type, CommOp op) {
     if (type == COMM_BF16) { // BF16 is summed in FP32 and rounded once
         const uint16_t *in = (const uint16_t *)(const void *)mpi->staging;
@@ -89,7 +89,7 @@ static MPI_Datatype blocks(int64_t bytes, int64_t stride) {
 }
 
 // Sends each rank its part of in (ranks, count) and reduces the parts for this rank to out (count). `out` may be this
-// rank's part.
+// rank's part of `in`.
 static void scatter(CommMpi *mpi, char *out, const char *in, int64_t count, CommType type, CommOp op) {
     const int64_t size = (int64_t)comm_type_bytes(type), step = mpi->block / size;
     for (int64_t at = 0; at < count; at += step) {
@@ -138,8 +138,8 @@ static void mpi_all_gather(Comm *comm, void *out, const void *in, int64_t count_
     end(comm);
 }
 
-// Each rank reduces one part and sends it to all. Small arrays, and the remainder if the ranks do not divide the size,
-// are sent to all ranks, and each reduces them itself.
+// Each rank reduces one part of the array and sends the result to all ranks. Small arrays, and the remaining elements
+// if the number of ranks does not divide the size, are sent to all ranks unreduced, and every rank reduces them itself.
 static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
     CommMpi *mpi = begin(comm);
     const int64_t size = (int64_t)comm_type_bytes(type), part = count * size <= SMALL_BYTES ? 0 : count / mpi->ranks;
@@ -163,15 +163,16 @@ CommMpi *mpi_open(const CommPlace *place, Error *err) {
     int already = 0, level, ranks, rank;
     MPI_Initialized(&already);
     if (already || MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
-        error_set(err, EXIT_RANK, "MPI could not be initialized%s", already ? " twice" : "; see what it says above");
+        error_set(err, EXIT_RANK, "MPI could not be initialized%s", already ? " twice" : "; see MPI's message above");
         return NULL;
     }
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (ranks != place->ranks || rank != place->rank) {
         error_set(err, EXIT_USER,
-                  "MPI says rank %d of %d, but %s says %d of %d: the launcher is not of the MPI that this program was "
-                  "built with; use its mpirun (or srun --mpi=..., see srun --mpi=list)",
+                  "MPI reports rank %d of %d, but %s reports %d of %d, so the launcher belongs to another MPI than "
+                  "this program; use the mpirun of the MPI that this program was built with (or srun --mpi=..., see "
+                  "srun --mpi=list)",
                   rank, ranks, place->launcher, place->rank, place->ranks);
         MPI_Finalize();
         return NULL;
@@ -219,7 +220,7 @@ static const CommOps mpi_ops = {
 bool comm_mpi_open(Comm *comm, Error *err) {
     uint64_t id[2] = {0, 0};
     comm->watchdog = watchdog_open(&comm->place, &comm->timeout, comm->counters);
-    watchdog_begin(comm->watchdog, "the start of MPI"); // watched, because MPI waits for lost ranks without limit
+    watchdog_begin(comm->watchdog, "the start of MPI"); // limits the wait, because MPI waits forever for lost ranks
     CommMpi *mpi = mpi_open(&comm->place, err);
     if (!mpi) {
         watchdog_close(comm->watchdog);
@@ -230,7 +231,7 @@ bool comm_mpi_open(Comm *comm, Error *err) {
     mpi->staging = (char *)xmalloc((size_t)mpi->ranks * (size_t)mpi->block);
     comm->backend = mpi;
     comm->ops = &mpi_ops;
-    if (mpi->rank == 0 && getrandom(id, sizeof id, 0) < 0) fatal(EXIT_DEVICE, "this machine has no random numbers");
+    if (mpi->rank == 0 && getrandom(id, sizeof id, 0) < 0) fatal(EXIT_DEVICE, "getrandom() failed on this machine");
     mpi_broadcast(mpi, id, sizeof id);
     watchdog_end(comm->watchdog);
     watchdog_share(comm->watchdog, id, sizeof id);

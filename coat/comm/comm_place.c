@@ -15,8 +15,9 @@ typedef struct {
     bool mpi;
 } Launcher;
 
-// The first whose variables are set is used. A launcher that another one may have started comes before that one, whose
-// variables are inherited but count other processes.
+// Launchers by precedence: the first launcher whose variables are set is used. A launcher that runs in the job of
+// another launcher comes first, because its processes inherit the outer launcher's variables, which count other
+// processes.
 // clang-format off
 static const Launcher launchers[] = {
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -61,7 +62,8 @@ static bool read_launcher(const Launcher *l, CommPlace *place, Error *err) {
     if (!read_number(l->rank, &place->rank, err) || !read_number(l->ranks, &place->ranks, err)) return false;
     snprintf(place->origin, sizeof place->origin, "%s=%d, %s=%d", l->ranks, place->ranks, l->rank, place->rank);
     if (place->ranks >= 1 && place->rank < place->ranks) return true;
-    return error_set(err, EXIT_USER, "%s in the environment: ranks count from 0 to one less than their number",
+    return error_set(err, EXIT_USER,
+                     "%s in the environment: the rank must be less than the number of ranks; correct or unset them",
                      place->origin);
 }
 
@@ -112,13 +114,14 @@ static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     if (l && !place->local_ranks && l != &launchers[BY_ENVIRONMENT]) place->local_ranks = slurm_local_ranks();
     if (place->local_ranks && (place->local_rank >= place->local_ranks || place->local_ranks > place->ranks))
         return error_set(
-            err, EXIT_USER, "the environment names process %d of %d on this machine, in a run of %d; see %s",
+            err, EXIT_USER,
+            "the environment says local rank %d of %d on this machine, in a run of %d processes; correct %s",
             place->local_rank, place->local_ranks, place->ranks, l && l->local_rank ? l->local_rank : "LOCAL_RANK");
     return true;
 }
 
-// Finds the rank from the flags; a missing flag is read from the environment. over: the flags contradict a launcher, so
-// its variables about this machine are ignored, too.
+// Finds the rank from --rank and --world-size; the value of a missing flag is read from the environment. over: the
+// flags contradict a launcher, so the launcher's variables about this machine are ignored, too.
 static bool by_flags(const Config *c, bool over, CommPlace *place, Error *err) {
     const char *rank_name = c->rank >= 0 ? "--rank" : is_set("RANK") ? "RANK" : "PMIX_RANK";
     const char *ranks_name = c->world_size > 0 ? "--world-size" : "WORLD_SIZE";
@@ -126,14 +129,15 @@ static bool by_flags(const Config *c, bool over, CommPlace *place, Error *err) {
     if (rank < 0 && !read_number(rank_name, &rank, err)) return false;
     if (ranks <= 0 && !read_number(ranks_name, &ranks, err)) return false;
     if (ranks > 1 && rank < 0)
-        return error_set(err, EXIT_USER,
-                         "%s %d: the rank of this process is missing; add --rank, or start all with mpirun -np %d",
-                         ranks_name, ranks, ranks);
+        return error_set(
+            err, EXIT_USER,
+            "%s %d: the rank of this process is missing; add --rank, or start all processes with mpirun -np %d",
+            ranks_name, ranks, ranks);
     if (ranks <= 0 && rank > 0)
         return error_set(err, EXIT_USER, "%s %d: the number of processes is missing; add --world-size N", rank_name,
                          rank);
     if (ranks > 0 && rank >= ranks)
-        return error_set(err, EXIT_USER, "rank %d of %d: ranks count from 0 to %d; see %s and %s", rank, ranks,
+        return error_set(err, EXIT_USER, "rank %d of %d: must be from 0 to %d; correct %s or %s", rank, ranks,
                          ranks - 1, rank_name, ranks_name);
     if (ranks <= 1) return true;
     place->rank = place->local_rank = rank;
@@ -156,7 +160,7 @@ bool comm_discover(const Config *c, CommPlace *place, Error *err) {
     memset(place, 0, sizeof *place);
     place->ranks = place->local_ranks = 1;
     place->launcher = "";
-    if (c->world_size == 1) return true; // true also in a shell that a launcher of several processes has started
+    if (c->world_size == 1) return true; // even in a shell that a launcher of several processes has started
     // torchrun sets a variable that no other launcher sets, so it is known to be the innermost launcher
     const bool torchrun = is_set("TORCHELASTIC_RUN_ID") && applies(&launchers[BY_ENVIRONMENT]);
     int chosen = torchrun ? BY_ENVIRONMENT : 0;
@@ -170,14 +174,14 @@ bool comm_discover(const Config *c, CommPlace *place, Error *err) {
     if (!check_others(chosen, place, err)) return false;
     if (other_ranks)
         return error_set(err, EXIT_USER,
-                         "--world-size %d: %s started %d process%s (%s); use %s%d, or add --rank, with which the flags "
-                         "count alone",
+                         "--world-size %d: %s started %d process%s (%s); use %s%d, or add --rank to ignore the "
+                         "launcher's environment",
                          c->world_size, l->name, place->ranks, place->ranks == 1 ? "" : "es", place->origin, l->start,
                          c->world_size);
     if (other_rank)
         return error_set(err, EXIT_USER,
-                         "--rank %d: %s says that this is rank %d (%s); remove it, or add --world-size, with which the "
-                         "flags count alone",
+                         "--rank %d: %s says that this is rank %d (%s); remove --rank, or add --world-size to ignore "
+                         "the launcher's environment",
                          c->rank, l->name, place->rank, place->origin);
     if (place->ranks == 1) return true;
     place->launcher = l->name;

@@ -36,7 +36,7 @@ static bool parse_address(const char *text, Rendezvous *r, Error *err) {
         begin = text + 1;
         end = bracket;
         colon = bracket[1] == ':' ? bracket + 1 : NULL;
-        if (!colon && bracket[1]) return error_set(err, EXIT_USER, "--rendezvous %s: not HOST[:PORT]", text);
+        if (!colon && bracket[1]) return error_set(err, EXIT_USER, "--rendezvous %s: must be HOST[:PORT]", text);
     } else if (colon && strchr(text, ':') == colon) {
         end = colon;
     } else {
@@ -71,7 +71,7 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
     r->run = XXH3_64bits(id, strlen(id));
     if (*port) {
         if (!read_port(port, "MASTER_PORT", &r->port, err)) return false;
-        // uses the next port, because torchrun itself listens on MASTER_PORT
+        // uses the port after MASTER_PORT, because torchrun itself listens on MASTER_PORT
         if (strcmp(variable("TORCHELASTIC_USE_AGENT_STORE"), "True") == 0 && r->port < 65535) r->port++;
     } else if (*job) {
         // the port depends on the job, because several jobs may share a machine
@@ -86,22 +86,22 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
         first_machine(machines, r->host, sizeof r->host);
     else
         return error_set(err, EXIT_USER,
-                         "%d processes (%s): the address of rank 0 is not known; set MASTER_ADDR or use --rendezvous "
-                         "HOST[:PORT] with its machine",
+                         "%d processes (%s): the address of rank 0 is not known; set MASTER_ADDR to rank 0's machine, "
+                         "or add --rendezvous HOST[:PORT]",
                          place->ranks, place->origin);
     return true;
 }
 
 // --- messages -------------------------------------------------------------------------------------------------------
 
-// Message that a process sends after it has connected. Numbers are in network byte order.
+// Hello, the message that a process sends to rank 0 after connecting. Numbers are in network byte order.
 typedef struct {
     char magic[8];
     uint64_t run;
     uint32_t rank, ranks, bytes, unused;
 } Hello;
 
-// Answer of rank 0, which precedes its data or, on failure, replaces it.
+// Answer that rank 0 sends to a hello. On success, rank 0's data follows the answer; on failure, nothing does.
 typedef struct {
     char magic[8];
     uint32_t code;   // EXIT_DONE: the data follows
@@ -110,7 +110,7 @@ typedef struct {
 
 static const char magic[8] = {'C', 'O', 'A', 'T', 'r', 'd', 'v', '2'};
 
-// Opens a socket on which connect() and send() wait for at most 5 seconds, and accept() and recv() for `receive_s`.
+// Opens a socket. On it, connect() and send() wait for at most 5 seconds, accept() and recv() for at most receive_s.
 static int open_socket(int family, int receive_s) {
     const struct timeval send_limit = {5, 0}, receive_limit = {receive_s, 0};
     int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
@@ -147,16 +147,16 @@ static bool resolve(const Rendezvous *r, double until, struct addrinfo **found, 
     int failed;
     while ((failed = getaddrinfo(r->host, port, &hints, found)) == EAI_AGAIN && now_seconds() < until) usleep(200000);
     if (!failed) return true;
-    return error_set(err, EXIT_USER, "rank 0's machine '%s' is not known (%s); see --rendezvous and MASTER_ADDR",
+    return error_set(err, EXIT_USER, "rank 0's machine '%s' is not known (%s); correct --rendezvous or MASTER_ADDR",
                      r->host, gai_strerror(failed));
 }
 
 // --- rank 0 ---------------------------------------------------------------------------------------------------------
 
-// A connection to rank 0. fd is -1 if there is none.
+// A connection that rank 0 has accepted. fd is -1 if there is none.
 typedef struct {
     int fd;
-    double until; // time at which the connection is closed if it has not sent a complete hello
+    double until; // time at which the connection is closed unless it has sent a complete hello
 } Client;
 
 typedef struct {
@@ -194,7 +194,7 @@ static int listen_at(const Rendezvous *r, const CommPlace *place, const struct a
         if (fd >= 0) close(fd);
     }
     error_set(err, EXIT_USER,
-              "rank 0 cannot listen at %s port %d (%s); name %s with MASTER_%s or --rendezvous HOST:PORT", r->host,
+              "rank 0 cannot listen at %s port %d (%s); set %s with MASTER_%s or --rendezvous HOST:PORT", r->host,
               r->port, strerror(failed), failed == EADDRNOTAVAIL ? "an address of rank 0's machine" : "another port",
               failed == EADDRNOTAVAIL ? "ADDR" : "PORT");
     return -1;
@@ -205,7 +205,7 @@ static void drop(Client *c) {
     c->fd = -1;
 }
 
-// True if the other end of the connection has not closed it.
+// True if the peer has not closed the connection.
 static bool is_open(const Client *c) {
     char byte;
     const ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -226,8 +226,8 @@ static bool admit(Server *s, Client *c, Error *err) {
     const int rank = (int)ntohl(h.rank);
     if (h.run != s->r->run) {
         error_set(&refused, EXIT_USER,
-                  "rank 0 at %s port %d is of another run, whose job or --out differs; start all processes with the "
-                  "same --out, or name another port with --rendezvous HOST:PORT",
+                  "rank 0 at %s port %d belongs to another run, whose job or --out differs; start all processes with "
+                  "the same --out, or set another port with --rendezvous HOST:PORT",
                   s->r->host, s->r->port);
         send_answer(c->fd, &refused);
         s->strangers++;
@@ -237,8 +237,8 @@ static bool admit(Server *s, Client *c, Error *err) {
     bool ok = true;
     if (ntohl(h.ranks) != (uint32_t)ranks || ntohl(h.bytes) != s->bytes || rank < 1 || rank >= ranks)
         ok = error_set(err, EXIT_USER,
-                       "rank %d was started as one of %u processes, rank 0 as one of %d (%s); start all of them with "
-                       "the same number",
+                       "rank %d was started as one of %u processes, rank 0 as one of %d (%s); start all processes with "
+                       "the same number of processes",
                        rank, ntohl(h.ranks), ranks, s->place->origin);
     else if (s->clients[rank].fd >= 0 && is_open(&s->clients[rank]))
         ok = error_set(err, EXIT_USER, "two processes are rank %d; give each its own rank", rank);
@@ -265,8 +265,8 @@ static bool not_connected(const Server *s, int timeout, Error *err) {
         snprintf(refused, sizeof refused, "; %d of another run, whose job or --out differs, were refused",
                  s->strangers);
     error_set(err, EXIT_RANK,
-              "waited %d s at %s port %d for %d of %d processes (%s), which did not connect: rank %s%s; --world-size 1 "
-              "runs this one alone",
+              "waited %d s at %s port %d for %d of %d processes (%s), which did not connect: rank %s%s; use "
+              "--world-size 1 to run one process",
               timeout, s->r->host, s->r->port, missing, s->place->ranks, s->place->origin, names, refused);
     return true;
 }
@@ -341,8 +341,8 @@ static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t
         if (fd >= 0) close(fd);
         if (now_seconds() > until)
             return error_set(err, EXIT_RANK,
-                             "rank %d waited %d s for rank 0 at %s port %d, where nobody listens; does it run, and may "
-                             "this machine connect to that one?",
+                             "rank %d waited %d s for rank 0 at %s port %d, where no process listens; check that rank "
+                             "0 runs and that this machine can connect to it",
                              place->rank, timeout, r->host, r->port);
         a = a->ai_next ? a->ai_next : list;
         if (a == list) usleep(50000);

@@ -3,9 +3,7 @@
 #pragma once
 #include "comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define RENDEZVOUS_PORT 29500 // default port, which MASTER_PORT or --rendezvous overrides
 
@@ -25,6 +23,4 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
 // process of another run, or processes that disagree about their number.
 bool rendezvous_share(const Rendezvous *r, const CommPlace *place, void *data, size_t bytes, int timeout, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

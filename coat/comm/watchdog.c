@@ -40,11 +40,11 @@ struct Watchdog {
     int64_t last;             // time of the thread's last check
     int64_t since;            // time at which this rank last began or finished a collective
     int64_t busy;             // duration of this rank's work between its previous collective and the one in progress
-    int64_t judge_from;       // time before which the other ranks' entries may be out of date
+    int64_t judge_from;       // time before which no rank counts as late, because its entry may be old
     uint32_t begun, finished; // number of collectives begun and finished at the thread's last check
 };
 
-static Watchdog *the_watchdog; // watchdog for exit(), whose handlers have no argument; NULL after it has reported
+static Watchdog *the_watchdog; // watchdog that report_at_exit() uses; NULL after it has reported the exit
 
 static int status_of(const Watchdog *w, int rank) {
     return __atomic_load_n(&w->board[rank].status, __ATOMIC_ACQUIRE);
@@ -73,8 +73,8 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int
     _exit(code);
 }
 
-// True if this rank waits for `rank`, because that rank has begun fewer collectives or has left. A rank that has ended
-// the run after as many collectives is not late: it waited in vain, too, because all ranks have the same timeout.
+// True if this rank waits for `rank`, which has begun fewer collectives or has left the run. A rank that has failed
+// after equally many collectives is not late: it also waited until its timeout, which is the same on all ranks.
 static bool is_late(const Watchdog *w, int rank) {
     const int status = status_of(w, rank);
     const uint32_t begun = __atomic_load_n(&w->board[rank].begun, __ATOMIC_ACQUIRE);
@@ -88,8 +88,8 @@ static void end_waiting(Watchdog *w, const char *doing, int64_t ms) {
         if (r != w->place.rank && is_late(w, r)) comm_list_rank(late, sizeof late, r);
     if (!w->shared)
         snprintf(who, sizeof who,
-                 "the other ranks (%s), of which one hangs, is lost, has no memory or was not started; --world-size 1 "
-                 "runs this one alone",
+                 "the other ranks (%s), of which one hangs, is lost, has no memory or was not started; use "
+                 "--world-size 1 to run one process",
                  w->place.origin);
     else if (late[0])
         snprintf(who, sizeof who, "rank %s, which hangs or is lost; ", late);
@@ -124,7 +124,7 @@ static void look(Watchdog *w) {
     const uint32_t begun = w->counters[0], finished = w->counters[1];
     __atomic_store_n(&own->beat_ms, now, __ATOMIC_RELEASE);
     __atomic_store_n(&own->begun, begun, __ATOMIC_RELEASE);
-    // this process, and maybe all others, were stopped, so no rank is considered late yet
+    // this check is late because this process was stopped, maybe with all others, so no rank is called late yet
     if (now - w->last > 10 * INTERVAL_MS) {
         w->judge_from = now + 10 * INTERVAL_MS;
         w->since = w->doing_since = now;
@@ -207,7 +207,7 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
     w->last = w->since = (int64_t)now_ms();
     set_board(w, -1);
     pthread_mutex_init(&w->lock, NULL);
-    // the monotonic clock is used because setting the clock back must not lengthen a wait
+    // waits use the monotonic clock, because setting the clock back must not lengthen them
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -217,7 +217,7 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
     error_exit_hook = watchdog_report_exit;
     if (!registered) registered = on_exit(report_at_exit, NULL) == 0;
     the_watchdog = w;
-    sigset_t all, before; // signals are blocked here, so that the thread that trains handles them
+    sigset_t all, before; // the new thread inherits the block of all signals, so that the training thread handles them
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int failed = pthread_create(&w->thread, NULL, watchdog_thread, w);
@@ -227,7 +227,7 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
 }
 
 void watchdog_all_connected(Watchdog *w) {
-    if (w->name[0]) shm_unlink(w->name); // every rank of the machine removes the name; the first succeeds
+    if (w->name[0]) shm_unlink(w->name); // every rank of the machine removes the board's name; the first one succeeds
 }
 
 void watchdog_report_exit(int code) {

@@ -4,9 +4,7 @@
 #pragma once
 #include "comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct Watchdog Watchdog;
 
@@ -27,8 +25,6 @@ void watchdog_all_connected(Watchdog *w); // removes the board's name when all r
 void watchdog_begin(Watchdog *w, const char *doing); // the text must outlive watchdog_end()
 void watchdog_end(Watchdog *w);
 void watchdog_report_exit(int code); // tells the other ranks that this rank ends the run, if a watchdog is open
-void watchdog_close(Watchdog *w);    // called when this rank has finished its work normally
+void watchdog_close(Watchdog *w);    // ends the thread; called when this rank has finished its work normally
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -6,7 +6,7 @@
 #include "shapes.h"
 
 void recipe_apply(Recipe *recipe, RecipeKind kind) {
-    // Values that all recipes share, unless changed below.
+    // Sets the values that most recipes share; those of the recipe `kind` are changed below.
     memset(recipe, 0, sizeof *recipe);
     recipe->kind = kind;
     recipe->precision = PRECISION_RECIPE;

@@ -7,19 +7,17 @@
 #include "base/error.h"
 #include "numerics/formats.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define COAT_VERSION "0.1.0"
 #define PATH_MAX_LENGTH 1024
-// maximum bytes of a list of file names, because a shell may expand a pattern to more than 100
+// maximum bytes of a list of file names; large, because a shell may expand a pattern to over 100 names
 #define FILES_LENGTH 16384
 #define MAX_SETS 64    // maximum number of training data sets that have a weight
 #define MAX_SKIPPED 10 // default of --max-skipped
 // maximum number of sequences in a micro-batch: CUDA's limit of blocks in a grid's second dimension
 #define MAX_MICRO_BATCH 65535
-#define VOCAB_PADDING 128 // the vocabulary is padded to a multiple of this for the matmuls
+#define VOCAB_PADDING 128 // the vocabulary is padded to a multiple of this number for the matmuls
 
 typedef enum { NORM_LAYER, NORM_RMS, NORM_PLAIN } NormKind; // NORM_PLAIN: LayerNorm without weights
 // NORM_PRE: norm of a sublayer's input; NORM_POST: norm of its output (OLMo 2)
@@ -35,13 +33,14 @@ typedef enum { INIT_KIND_NORMAL, INIT_KIND_MITCHELL, INIT_KIND_TRUNCATED } InitK
 // Parameters of Llama 3.1's RoPE scaling, which multiplies long wavelengths by `factor`.
 typedef struct {
     float factor; // factor that multiplies long wavelengths; 1: no scaling
-    // wavelengths above positions / low are scaled, those below positions / high are not, those between are in part
+    // wavelengths above positions / low are scaled fully, wavelengths below positions / high are not scaled, and
+    // wavelengths between these limits are scaled in part
     float low, high;
-    int positions; // longest sequence of the model before scaling, in tokens
+    int positions; // longest sequence that the model supported before RoPE scaling, in tokens
 } RopeScaling;
 
-// BOS and EOS token ids of a model's vocabulary. begin is -1 or the list of EOS ids is empty if the vocabulary has none
-// or they are unknown.
+// BOS and EOS token ids of a model's vocabulary. bos is -1 if the vocabulary has no BOS token or the token is unknown.
+// eos_count is 0 if the vocabulary has no EOS token or none is known.
 enum { MAX_EOS = 8 };
 typedef struct {
     int bos, eos_count, eos[MAX_EOS];
@@ -75,6 +74,7 @@ typedef struct {
     int image_token; // id of the token at whose places the projector's rows stand
     // mean and standard deviation of the pixel values of each color; deviation 0: not known before data is opened
     float mean[3], deviation[3];
+    bool pooling_head; // true: files have SigLIP's pooling head, which is not computed
 } VisionShape;
 
 // Parts of a vision-language model, as bits of Config.freeze.
@@ -100,10 +100,10 @@ typedef struct {
     float rope_theta; // base of the RoPE frequencies
     RopeScaling rope;
     InitKind init;
-    // values of config.json that only checkpoints use
+    // values of config.json that training does not use but checkpoints contain
     double init_range; // initializer_range in config.json; 0: none
     SpecialIds ids;
-    int pad; // pad_token_id; transformers does not train its row of the embedding; -1: none
+    int pad; // pad_token_id, whose row of the embedding transformers does not train; -1: none
     VisionShape vision;
     bool tower; // true: the other fields describe the vision tower of `vision`, which reads images instead of tokens
 } ModelShape;
@@ -121,17 +121,17 @@ enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24 };
 #define MIN_ROPE_BAND 1e-3 // minimum of the RoPE scaling's low and high factors
 #define MAX_ROPE_BAND 1e6
 
-// Largest row widths of the GPU's FP8 kernels: of norms and, with scales per token, of the activation function's output
-// (SwiGLU reads rows twice as wide) and of attention's output.
+// Largest row widths that the GPU's FP8 kernels support. NORM: rows of norms. ACTIVATION and CAST, both with scales per
+// token: rows of the activation function's output (SwiGLU reads rows twice as wide) and of attention's output.
 enum { FP8_MAX_NORM_WIDTH = 8192, FP8_MAX_ACTIVATION_WIDTH = 32768, FP8_MAX_CAST_WIDTH = 16384 };
 
 // How examples of training data become sequences. CUT packs entire examples and truncates longer ones. WHOLE rejects
 // longer ones. SPLIT concatenates all examples and splits them at sequence ends.
 typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
-// masked: tokens can only attend to tokens of their own document
+// DOCUMENTS_MASKED: tokens attend only to tokens of their own document
 typedef enum { DOCUMENTS_UNMASKED, DOCUMENTS_MASKED } DocumentsKind;
-// Chat format that wraps a prompt. Token files of examples store these numbers. PROMPT_FORMAT_DATA: the format that the
-// token files name.
+// Chat format that wraps a prompt. Token files of fine-tuning examples store the enum's numbers. PROMPT_FORMAT_DATA:
+// the prompt format that the token files store.
 typedef enum {
     PROMPT_FORMAT_NONE,
     PROMPT_FORMAT_PLAIN,
@@ -197,42 +197,42 @@ typedef struct {
     // blocks, 1 to 4
     int bf16_blocks;
     SavedKind saved;
-    // what backward recomputes. 0: nothing; 1: activation function (with coat also norms); 2: also norms; 3: entire
-    // blocks
+    // level of recomputation in backward. 0: nothing; 1: activation function (with SAVED_COAT also norms); 2: also
+    // norms; 3: entire blocks
     int recompute;
-    Format grads;   // gradients of the linear layers' weights: FMT_BF16 or FMT_FP32; all other gradients are FP32
+    Format grads;   // format of weight gradients of linear layers: FMT_BF16 or FMT_FP32; other gradients are FP32
     int group_size; // number of elements of saved FP8 activations that share a scale: 16, 32 or 128
     MomentsKind moments;
     MasterKind master;
     char moments_fp32[256];      // comma-separated names or prefixes (fc*) of tensors with FP32 moments
-    bool cache_transposed;       // store transposed FP8 weights instead of transposing them when needed
-    bool fast_accumulation_data; // dgrad uses the tensor cores' fast accumulation
+    bool cache_transposed;       // true: transposed FP8 weights are stored instead of being computed when needed
+    bool fast_accumulation_data; // true: dgrad uses the tensor cores' fast accumulation
 } Recipe;
 
-// True if the run follows the paper's numerics (COAT, section 5) where the recipe coat deviates from them. Then norms
-// and the activation function read the saved FP8 values in forward too, every FP8 operand has one scale per tensor, and
-// gradients are E5M2. Otherwise they read unrounded values, and operands have a scale per token if one pass can make
-// it.
+// True for recipe coat-paper, which follows the paper's numerics (COAT, section 5) where recipe coat deviates: norms
+// and the activation function read the saved FP8 values in forward, too, every FP8 operand has one scale per tensor,
+// and gradients are E5M2. In other recipes, norms and the activation function read unrounded values in forward, and
+// operands have a scale per token if one pass can compute it.
 static inline bool recipe_is_paper(const Recipe *r) {
     return r->kind == RECIPE_COAT_PAPER;
 }
 
-// Returns the FP8 format of the gradients that dgrad reads. Those that wgrad reads are always E5M2.
+// Returns the FP8 format of the gradients that dgrad reads. wgrad always reads E5M2 gradients.
 static inline Format recipe_gradient_format(const Recipe *r) {
     return r->saved == SAVED_COAT && !recipe_is_paper(r) ? FMT_E4M3 : FMT_E5M2;
 }
 
 typedef struct {
     // training and validation data: glob patterns of token files, one per line; "": none. An empty line separates the
-    // sets of two --train
+    // sets of two --train flags
     char train[FILES_LENGTH], val[FILES_LENGTH];
     int train_sets;                 // number of --train flags
-    double train_weights[MAX_SETS]; // weight of each set, all above 0; or all 0: all files form one set
+    double train_weights[MAX_SETS]; // weight of each set: all above 0, or all 0 if all files form one set
     TokenizerKind tokenizer;
     char tokenizer_file[PATH_MAX_LENGTH];
     // tokenizer file, or folder that contains one, which is copied into checkpoints; "": none
     char vocabulary[PATH_MAX_LENGTH + 64];
-    bool vocab_of_tokenizer; // tokenizer_file sets shape.vocab, because neither --vocab nor a model's name does
+    bool vocab_of_tokenizer; // true: tokenizer_file sets shape.vocab, because neither --vocab nor a model's name does
     bool shuffle;
     // settings of the model and the recipe
     char model[PATH_MAX_LENGTH];
@@ -242,8 +242,8 @@ typedef struct {
     char vision[32]; // name of a new vision tower; "": none
     ModelShape shape;
     Recipe recipe;
-    Recipe plain_recipe; // --recipe bf16 with the other flags applied; recipe_decide() uses it if FP8 is not possible
-    // true: --recipe names the recipe, or it is known to be possible; if it is impossible, that is an error
+    Recipe plain_recipe; // recipe that recipe_decide() chooses if FP8 is impossible: bf16 with the other flags
+    // true: if the recipe is impossible, that is an error, because --recipe names it or it was found possible
     bool recipe_final;
     bool recipe_recorded;   // true: the recipe is that of the checkpoint that the run continues from
     bool settings_recorded; // true: settings were read from a checkpoint or a log
@@ -315,18 +315,18 @@ typedef struct {
     int64_t profile;      // step that is marked for a profiler; -1: none
     bool autotune;
     char matmul_table[PATH_MAX_LENGTH]; // file of GEMM algorithms; "": none
-    // time since the program's start at which the run has ended at the latest, in ms; 0: no limit
+    // milliseconds from the program's start until the run must have ended; 0: no limit
     int64_t time_limit_ms;
     int64_t log_every; // steps between lines on the terminal
     bool quiet, json;
-    // settings of processes; those without a flag are read from the launcher's environment variables
+    // settings of processes; settings without a flag are read from the launcher's environment variables
     int world_size;       // number of processes; 0: read from the environment
     int rank;             // rank of this process; -1: read from the environment
     char rendezvous[256]; // address HOST[:PORT] of rank 0; "": read from the environment
     char notes[1024];     // remarks on the flags, which rank 0 prints on stderr; each ends with a newline
 } Config;
 
-// Sets config to the values of a run without flags: recipe coat, GPT-2's shape, llm.c's values for the rest.
+// Sets config to the defaults of all flags: recipe coat, GPT-2's shape, llm.c's values for other settings.
 void config_defaults(Config *config);
 
 // Sets every field of the recipe to the values of --recipe `kind`.
@@ -368,19 +368,22 @@ static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;
 }
 
-#define SAMPLE_STEP 64 // the pass over a prompt has a multiple of this number of tokens
+#define SAMPLE_STEP 64 // a pass over a prompt has a multiple of this number of tokens, or the whole sequence
 
-// Returns the smallest number of tokens of a pass. FP8 matmuls need multiples of 16.
+// Returns the smallest number of tokens in a pass of a sample: 16 with FP8 matmuls, whose sizes must be multiples of
+// 16.
 static inline int config_min_tokens(const Config *c) {
     return c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16 ? 16 : 1;
 }
 
-// Returns the number of rows of logits that a sample computes. It reads only the last one, but FP8 matmuls need 16.
+// Returns the number of rows of logits that a sample computes: 16 if the matmul is FP8, although only the last row is
+// read.
 static inline int config_sample_logits(const Config *c) {
     return c->recipe.head == HEAD_FP8 ? 16 : 1;
 }
 
-// Returns the number of sequences in the passes of a sample: 1, or more if FP8 matmuls need more tokens than one has.
+// Returns the number of sequences in the passes of a sample: 1, or more if FP8 matmuls need more tokens than one
+// sequence has.
 static inline int config_sample_sequences(const Config *c) {
     const int tokens = config_min_tokens(c);
     int B = 1;
@@ -398,26 +401,26 @@ static inline int config_sample_length(const Config *c) {
     return tokens < c->seq_len ? (int)tokens : c->seq_len;
 }
 
-// Returns the rows of a pass over `length` of at most T tokens. Lengths are rounded up, so that at most 64 different
-// ones occur, because each needs its own plans of matmuls.
+// Returns the number of rows of a pass over `length` tokens, at most T. Rounds lengths up so that at most 64 different
+// lengths occur, because each length needs its own matmul plans.
 static inline int config_sample_rows(int length, int T) {
     const int step = SAMPLE_STEP * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
     return padded < T ? padded : T;
 }
 
-// True if backward recomputes the norms' outputs instead of reading those that forward saved.
+// True if backward recomputes the outputs of the norms. False if it reads outputs that forward saved.
 static inline bool config_recomputes_norms(const Config *c) {
     return c->shape.norm_place == NORM_PRE && c->recipe.recompute >= (c->recipe.saved == SAVED_COAT ? 1 : 2);
 }
 
-// True if backward repeats the forward pass of each block from its saved input. Other activations then exist for one
-// block at a time.
+// True if backward repeats the forward pass of each block from its saved input. The block's other activations are then
+// stored for only one block at a time.
 static inline bool config_recomputes_blocks(const Config *c) {
     return c->recipe.recompute >= 3 && !config_forward_only(c);
 }
 
-// True if the scales of the activation function's gradient come from an upper bound instead of the amax. One pass can
-// then compute the gradient and recompute the function.
+// True if the scales of the activation function's gradient come from an upper bound instead of the amax. Then one pass
+// can compute that gradient and recompute the activation function.
 static inline bool config_bounds_activation(const Config *c) {
     const Recipe *r = &c->recipe;
     return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32 && !recipe_is_paper(r) && r->saved == SAVED_COAT &&
@@ -445,6 +448,4 @@ static inline int64_t config_batch_tokens(const Config *c, int ranks) {
     return config_accumulation(c, ranks) * config_micro_tokens(c) * ranks;
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

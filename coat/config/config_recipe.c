@@ -41,18 +41,18 @@ static bool has_matmul_table(const Config *c, int ranks) {
 }
 // clang-format off
 static const NotBuilt not_built[] = {
-    {uses_autotune, true, "--autotune", "it times the matmuls of a GPU, and this runs on the CPU", "remove it"},
-    {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, and this runs on the CPU",
-     "remove it, and use perf or gprof as for any program"},
+    {uses_autotune, true, "--autotune", "it times the matmuls of a GPU, but this run uses the CPU", "remove it"},
+    {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, but this run uses the CPU",
+     "remove it; use perf or gprof to profile the CPU"},
     {tunes_together, true, "--autotune", "only one process may tune, because all must use the same algorithms",
      "run it with one process for a step, then all with its table: --matmul-table FOLDER/matmul_table.txt"},
-    {has_matmul_table, true, "--matmul-table", "it is of the matmuls of a GPU, and this runs on the CPU",
+    {has_matmul_table, true, "--matmul-table", "it lists algorithms of a GPU's matmuls, but this run uses the CPU",
      "remove it"},
 };
 // clang-format on
 
 static bool check_built(const Config *c, int ranks, Error *err) {
-    Config preset = *c; // the recipe's values before single flags change them
+    Config preset = *c; // configuration with the values of the recipe alone, without single flags
     if (c->recipe.precision == PRECISION_RECIPE) recipe_apply(&preset.recipe, c->recipe.kind);
     for (size_t i = 0; i < sizeof not_built / sizeof not_built[0]; i++) {
         const NotBuilt *n = &not_built[i];
@@ -74,8 +74,7 @@ static bool check_health(const Config *c, Error *err) {
     if (c->health_matmuls == 0 || fp8) return true;
     return error_set(
         err, EXIT_USER,
-        "--health-products: the blocks' matmuls are not in FP8 here, so there is nothing to compare; remove "
-        "it, or use --linear fp8");
+        "--health-products: compares FP8 matmuls, but the blocks' matmuls are not FP8; remove it, or use --linear fp8");
 }
 
 static bool check_multiple(const char *flag, const char *what, int64_t value, int64_t multiple, Error *err) {
@@ -84,21 +83,20 @@ static bool check_multiple(const char *flag, const char *what, int64_t value, in
                      (long long)value, (long long)multiple, (long long)((value / multiple + 1) * multiple));
 }
 
-// Checks the head width on a GPU: cuDNN's limits or, in FP32, those of the project's own kernel.
+// Checks the head width on a GPU: cuDNN's limits or, in FP32, the limits of the project's own kernel.
 static bool check_attention(const Config *c, Error *err) {
     const int width = c->shape.head_dim;
     const bool fp32 = c->recipe.precision == PRECISION_FP32;
     if (!on_gpu(c) || (width <= (fp32 ? 256 : 128) && (fp32 || width % 8 == 0))) return true;
-    return error_set(
-        err, EXIT_USER,
-        "--head-dim %d: attention on a GPU takes multiples of 8 up to 128, with --precision fp32 all up to "
-        "256; change --heads, --head-dim or --channels, or use --device cpu",
-        width);
+    return error_set(err, EXIT_USER,
+                     "--head-dim %d: attention on a GPU supports multiples of 8 up to 128 and, with --precision fp32, "
+                     "all widths up to 256; change --heads, --head-dim or --channels, or use --device cpu",
+                     width);
 }
 
 static bool check_most(const Config *c, const char *flag, int value, int most, const char *fix, Error *err) {
     if (value <= most || !on_gpu(c)) return true;
-    return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU is built for at most %d; %s", flag, value, most, fix);
+    return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU supports at most %d; %s", flag, value, most, fix);
 }
 
 // Checks that the shape's dimensions are multiples that FP8 supports: GEMM dimensions must be multiples of 16, and the
@@ -107,7 +105,7 @@ static bool check_most(const Config *c, const char *flag, int value, int most, c
 static bool recipe_check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     const Recipe *r = &c->recipe;
-    bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // --plan has not chosen the micro-batch yet
+    bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // true: --plan has yet to choose the micro-batch
     bool linear = r->linear == LINEAR_FP8, head = r->head != HEAD_BF16, saved = r->saved == SAVED_COAT;
     const bool samples = config_samples_only(c);
     int64_t tokens = samples ? config_min_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
@@ -126,7 +124,7 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     if (by_token && !check_most(c, "--heads x --head-dim", s->heads * s->head_dim, FP8_MAX_CAST_WIDTH,
                                 "use --recipe coat-paper", err))
         return false;
-    // a group of the saved activation must not span gate and up
+    // values that share a scale in the saved activation must not span gate and up
     if (saved && gated && on_gpu(c) && !check_multiple("--ffn, --group-size", "the width", s->ffn, r->group_size, err))
         return false;
     return !head || samples || c->logits_chunk >= tokens ||
@@ -139,8 +137,8 @@ static void add_note(Config *c, const char *because) {
                 choice_name(RECIPE_NAMES, c->recipe.kind).text, whose, because);
 }
 
-// Chooses the final recipe. If the shape or the GPU does not support FP8, a recipe that --recipe names is rejected (for
-// the shape; opening the device rejects the GPU), and any other becomes bf16 with a note.
+// Chooses the final recipe. If the shape or the GPU does not support FP8, a recipe that no flag names becomes bf16,
+// with a note. A recipe named by --recipe is rejected here for the shape, and when the device is opened for the GPU.
 static bool recipe_decide(Config *c, Error *err) {
     bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16;
     bool fits = recipe_check_shape(c, err), device = !multiplies || !c->gpu_without_fp8[0];
@@ -149,7 +147,7 @@ static bool recipe_decide(Config *c, Error *err) {
     if (final || (fits && device)) return fits;
     add_note(c, fits ? c->gpu_without_fp8 : err->text);
     c->recipe = c->plain_recipe;
-    return recipe_check_shape(c, err); // checked again, because single flags may still select FP8
+    return recipe_check_shape(c, err); // the shape is checked again, because single flags may still select FP8
 }
 
 // Adapts a recorded batch that is not a multiple of the tokens of one pass of all ranks: lowers the recorded
@@ -203,7 +201,7 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     if (!recipe_decide(config, err)) return false;
     if (config_samples_only(config)) config->micro_batch = config_sample_sequences(config);
     if (!check_batch(config, ranks, err)) return false;
-    // replaces -1 by the chosen number, for the report and checkpoints
+    // replaces bf16_blocks -1 by the chosen number of blocks, for the report and checkpoints
     config->recipe.bf16_blocks = config_bf16_blocks(config);
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err)) return false;

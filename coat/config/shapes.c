@@ -152,7 +152,7 @@ static const Gpt2Name gpt2_names[] = {
     {"d24", 24, 16, 1024, 1024},
     {"d36", 36, 20, 1280, 1024},
     {"d48", 48, 25, 1600, 1024},
-    // llm.c's models by depth whose sizes differ from dN
+    // llm.c's models by depth whose sizes differ from those of dN
     {"gpt2:d60", 60, 30, 1920, 1024},
     {"gpt2:d72", 72, 30, 2880, 1024},
     {"gpt2:d84", 84, 36, 3456, 1024},

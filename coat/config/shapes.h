@@ -3,9 +3,7 @@
 #pragma once
 #include "config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Architectures of models, named like model_type in Hugging Face's config.json.
 typedef enum {
@@ -20,8 +18,8 @@ typedef enum {
 
 const char *architecture_name(Architecture architecture); // name such as "gpt2" or "llama"
 
-// Returns the standard deviation of the initial weights of all matrices except residual projections. 0: it differs
-// between matrices.
+// Returns the standard deviation of the initial weights of all matrices except residual projections. Returns 0 if the
+// deviation differs between matrices.
 static inline double init_deviation(InitKind kind) {
     return kind == INIT_KIND_MITCHELL ? 0.0 : 0.02;
 }
@@ -29,8 +27,8 @@ static inline double init_deviation(InitKind kind) {
 // Sets the settings of the shape to the architecture's usual values, and the sizes to 0.
 void architecture_shape(Architecture architecture, ModelShape *shape);
 
-// Returns how many settings of `shape` the architecture does not support, and sets *flag to the name of the first one's
-// flag. Leaves *flag unchanged if it supports them all.
+// Returns how many settings of `shape` the architecture does not support, and sets *flag to the flag of the first such
+// setting. Leaves *flag unchanged if the architecture supports all settings.
 int shape_mismatches(const ModelShape *shape, Architecture architecture, const char **flag);
 
 // Returns the first architecture that supports all settings of `shape`; ARCHITECTURE_COUNT if none does.
@@ -53,8 +51,8 @@ const char *model_names(void);
 // Returns the i-th name of a model with fixed sizes; NULL after the last one.
 const char *model_name(int i);
 
-// Sets a GPT-2 shape from its sizes and checks their range and divisibility. ffn 0: 4 * channels. `path` names their
-// source in errors (EXIT_DATA).
+// Sets a GPT-2 shape from its sizes and checks their range and divisibility. ffn 0: 4 * channels. path: source of the
+// sizes, for errors (EXIT_DATA).
 bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
                 int64_t positions, const char *path, Error *err);
 
@@ -82,12 +80,10 @@ static inline int64_t shape_hidden_width(const ModelShape *shape) {
     return (int64_t)shape->ffn * (shape->activation == ACT_SWIGLU ? 2 : 1);
 }
 
-// True if QK-norm or clipping changes q and k between their matmul and attention. RoPE alone does not count, because it
-// can be undone.
+// True if QK-norm or clipping changes q and k between their matmul and attention. Returns false for RoPE alone, because
+// RoPE can be undone.
 static inline bool shape_changes_qkv(const ModelShape *shape) {
     return shape->qk_norm != QK_NORM_NONE || shape->clip_qkv > 0;
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

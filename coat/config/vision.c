@@ -9,11 +9,39 @@ static const struct {
     VisionShape shape;
 } towers[] = {
     {"clip-l14-336",
-     {VISION_CLIP, 336, 14, 1024, 4096, 16, 23, 24, ACT_GELU_QUICK, 1e-5f, true, PROJECTOR_MLP, 0, 0, {0}, {0}}},
+     {.kind = VISION_CLIP,
+      .image_size = 336,
+      .patch_size = 14,
+      .channels = 1024,
+      .ffn = 4096,
+      .heads = 16,
+      .layers = 23,
+      .file_layers = 24,
+      .activation = ACT_GELU_QUICK,
+      .norm_eps = 1e-5f,
+      .drops_class_row = true}},
     {"siglip-b16-224",
-     {VISION_SIGLIP, 224, 16, 768, 3072, 12, 11, 12, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0, {0}, {0}}},
+     {.kind = VISION_SIGLIP,
+      .image_size = 224,
+      .patch_size = 16,
+      .channels = 768,
+      .ffn = 3072,
+      .heads = 12,
+      .layers = 11,
+      .file_layers = 12,
+      .activation = ACT_GELU_TANH,
+      .norm_eps = 1e-6f}},
     {"siglip-so400m-384",
-     {VISION_SIGLIP, 384, 14, 1152, 4304, 16, 26, 27, ACT_GELU_TANH, 1e-6f, false, PROJECTOR_MLP, 0, 0, {0}, {0}}},
+     {.kind = VISION_SIGLIP,
+      .image_size = 384,
+      .patch_size = 14,
+      .channels = 1152,
+      .ffn = 4304,
+      .heads = 16,
+      .layers = 26,
+      .file_layers = 27,
+      .activation = ACT_GELU_TANH,
+      .norm_eps = 1e-6f}},
 };
 
 // Returns the depth N of a name such as siglip:dN; 0 if the name does not begin with `prefix` or N is out of range.
@@ -92,8 +120,10 @@ bool vision_freeze(Config *c, Error *err) {
                        : c->lr_projector > 0 ? "lr-projector"
                                              : "images-per-sequence";
     if (c->shape.vision.kind == VISION_NONE)
-        return error_set(err, EXIT_USER, "--%s: the model has no vision tower; remove --%s, or use --vision or a "
-                         "vision-language model's folder as --model", flag, flag);
+        return error_set(err, EXIT_USER,
+                         "--%s: the model has no vision tower; remove --%s, or use --vision or a "
+                         "vision-language model's folder as --model",
+                         flag, flag);
     if (c->freeze == (PART_VISION | PART_PROJECTOR | PART_LANGUAGE))
         return error_set(err, EXIT_USER, "--freeze %s: nothing would be trained; remove a part", c->frozen);
     return true;

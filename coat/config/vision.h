@@ -3,13 +3,11 @@
 #include "base/error.h"
 #include "config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 enum { MAX_VISION_DEPTH = 48 }; // largest depth N of a tower named by its depth
-#define BYTE_IMAGE_TOKEN 255     // image token of the byte vocabulary; no UTF-8 text contains this byte
-#define DOWNSAMPLE 2 // PROJECTOR_DOWNSAMPLE: side of the square of patches that becomes one row
+#define BYTE_IMAGE_TOKEN 255    // image token of the byte vocabulary; no UTF-8 text contains this byte
+#define DOWNSAMPLE 2            // PROJECTOR_DOWNSAMPLE: side of the square of patches that becomes one row
 
 // Sets the shape of a vision tower known by name: clip-l14-336, siglip-b16-224, siglip-so400m-384, and by depth clip:dN
 // and siglip:dN with 64 channels per layer. Keeps the projector, and a size that is not 0. Returns false if the name is
@@ -59,10 +57,8 @@ int vision_images(const Config *config);
 // Returns the size of the pixels of vision_images() images in bytes.
 int64_t vision_pixel_bytes(const Config *config);
 
-// Sets `tower` to the configuration of the vision tower of `config`: its shape, a micro-batch of vision_images() images,
-// BF16 or FP32 matmuls and activations. Optimizer and optimizer states are those of `config`.
+// Sets `tower` to the configuration of the vision tower of `config`: its shape, a micro-batch of vision_images()
+// images, BF16 or FP32 matmuls and activations. Optimizer and optimizer states are those of `config`.
 void vision_config(Config *tower, const Config *config);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

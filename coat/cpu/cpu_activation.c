@@ -4,10 +4,11 @@
 #include "cpu_quantize.h"
 #include "numerics/quantize.h"
 
-// Inputs from which the rows of g and of dh are recomputed, with identical bits in every pass.
+// Inputs from which every pass recomputes the rows of the activation function's output g and of its input's gradient
+// dh, with identical bits.
 typedef struct {
     Tensor h, dg;
-    int64_t width; // columns of g; with SwiGLU, h has 2 * width columns: gate, then up
+    int64_t width; // number of columns of g; with SwiGLU, h has 2 * width columns: gate, then up
     ActivationKind kind;
 } ActivationRows;
 
@@ -64,7 +65,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     int64_t M = y.rows, F = y.cols, width = g.data ? g.cols : F;
     if (h.data == y.data && !bias.data && !g.data) return;
     bool codes = g.data && format_is_fp8(g.format);
-    from_saved |= has_second_pass(g); // a second pass over g reads the saved h, so this pass must read it, too
+    from_saved |= has_second_pass(g); // g's second pass reads the saved h, so its first pass must do so, too
     if (!codes) require_plain(operation, g);
     Scratch scratch = scratch_begin(exec);
     const real *added = scratch_vector(&scratch, cpu, bias);
@@ -147,7 +148,7 @@ static float largest_slope(Tensor h, int64_t row, int64_t width, ActivationKind 
 }
 
 void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind) {
-    const Tensor columns = w.codes_t; // w is stored transposed, so the rows of this memory are w's columns
+    const Tensor columns = w.codes_t; // w.codes_t stores w transposed, so the rows of its memory are w's columns
     const int threads = cpu_of(exec)->threads;
     double largest = 0;
     uint32_t amax = 0;
@@ -163,8 +164,8 @@ void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h
     note_amax(exec, amax);
 }
 
-// Computes dh, quantizes it to dh_q and dh_qt, and sums its columns. scaled: dh_q already has row scales; otherwise
-// scales are computed from dh's amaxes.
+// Computes dh, the gradient of the activation function's input, quantizes it to dh_q and its transpose dh_qt, and sums
+// its columns. scaled: dh_q already has row scales; otherwise scales are computed from dh's amaxes.
 static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg,
                                 Tensor h, bool accumulate, ActivationKind kind, bool scaled) {
     require_plain(operation, dg);

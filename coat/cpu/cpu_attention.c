@@ -43,7 +43,7 @@ static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t key
     }
 }
 
-// Describes scratch memory as a (rows, cols) matrix of real.
+// Returns a descriptor of scratch memory as a (rows, cols) matrix of real.
 static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
     Tensor t = {0};
     t.data = data;
@@ -100,7 +100,7 @@ void cpu_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k,
 // Keys and values of one head within a document, and their gradients, each (tokens, head_dim).
 typedef struct {
     Tensor k, v;   // keys and values in their storage format
-    Tensor dk, dv; // FP32 gradients of k and v in the thread's slot
+    Tensor dk, dv; // FP32 gradients of k and v in the thread's workspace slot
     AttentionShape shape;
 } KeyValueHead;
 

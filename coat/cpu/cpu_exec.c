@@ -7,8 +7,8 @@
 #include "base/memory.h"
 
 // Shortens the time that OpenMP threads spin while they wait. Spinning for milliseconds gains nothing on free cores,
-// and is many times slower if another program uses one of them. A static OpenMP library reads the environment variable
-// in its constructor, which runs after this one. A value set by the user is not changed.
+// and is many times slower if another program uses one of the cores. A static OpenMP library reads the environment
+// variable in its constructor, which runs after this function. A value set by the user is not changed.
 __attribute__((constructor(101))) static void wait_briefly(void) {
     if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "500", 0);
 }
@@ -53,7 +53,8 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     const char *limit;
     const int64_t left = memory_limit_left(&limit);
     const bool limited = left < INT64_MAX && (double)left < (double)memory_whole_pages(bytes);
-    // The size is checked first, because Linux grants more memory than it has and later kills the process that uses it.
+    // Checks the size before it allocates, because Linux grants more memory than the machine has and later kills the
+    // process that uses it.
     void *memory = bytes / page < pages && !limited ? memory_in_huge_pages(bytes) : NULL;
     if (!memory && limited) {
         error_set(err, EXIT_DEVICE, "could not allocate %zu MiB: %s leaves %zu MiB", bytes >> 20, limit,
@@ -90,17 +91,14 @@ void cpu_release(Exec *exec, void *memory) {
     free(memory);
 }
 
-void cpu_copy(Exec *exec, void *to, const void *from, size_t bytes) {
-    (void)exec;
-    memcpy(to, from, bytes);
-}
-
 void cpu_upload(Exec *exec, void *device, const void *host, size_t bytes) {
-    cpu_copy(exec, device, host, bytes);
+    (void)exec;
+    memcpy(device, host, bytes);
 }
 
 void cpu_download(Exec *exec, void *host, const void *device, size_t bytes) {
-    cpu_copy(exec, host, device, bytes);
+    (void)exec;
+    memcpy(host, device, bytes);
 }
 
 void cpu_zero(Exec *exec, void *device, size_t bytes) {

@@ -24,7 +24,7 @@ static Walk walk_of(Tensor t) {
     return w;
 }
 
-// Returns a group's amax, computed from its scale and the largest of its FP8 values without sign.
+// Returns a group's amax, computed from its scale and its FP8 value of largest magnitude.
 static float group_amax(Tensor t, int64_t group, uint32_t largest) {
     float magnitude = fp8_decode(t.format, (uint8_t)largest);
     if (largest == 0) return 0.0f;
@@ -69,7 +69,7 @@ static Health count_tensor(const Cpu *cpu, Tensor t) {
     return (Health){saturated, zero, clamped, amax, largest};
 }
 
-// Estimates a tensor's amax from its scales alone, if its FP8 values have been overwritten.
+// Estimates a tensor's amax from its scales alone, because its FP8 values have been overwritten.
 static Health from_scale(Tensor t) {
     float scale = *(const float *)t.scale, none = t.granularity == SCALE_ROW ? SCALE_MIN : 1.0f;
     for (int64_t row = 1; t.granularity == SCALE_ROW && row < t.rows; row++)

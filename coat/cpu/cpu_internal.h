@@ -15,7 +15,7 @@ typedef struct {
     const CpuKernels *kernels;
     bool blas;     // true: matmuls call OpenBLAS; false: they use the panel kernels
     Recipe recipe; // settings that tensor descriptors do not record, such as the rounding of moments
-    // true if adamw_update() has written the weights' amaxes and weights_quantize() has not read them yet
+    // true: adamw_update() has written the weights' amaxes, and weights_quantize() has not read the amaxes yet
     bool amaxes_valid;
     char processor[MAX_CPU_NAME];
 } Cpu;
@@ -49,7 +49,7 @@ static inline void *row_address(Tensor t, int64_t row) {
 // values are multiplied by their scale.
 const real *row_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *buffer);
 // Writes values to columns [begin, begin + count) of a row, rounded to t's format (FP32 or BF16). Does nothing if
-// `values` points to that memory.
+// `values` points to these columns.
 void row_store(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, const real *values);
 // Quantizes a row of an E4M3 SCALE_GROUP tensor and writes its group scales. Returns the row's amax as FP32 bits.
 uint32_t row_store_groups(const Cpu *cpu, Tensor t, int64_t row, const real *values);
@@ -107,8 +107,8 @@ typedef struct {
     const real *bias; // (n) bias; NULL: none
     int64_t m, n, k;
     bool accumulate;
-    // matmul_on_thread() and matmul_on_all() set the following fields.
-    real scale; // factor of the sum: scale of a times scale of b
+    // fields that matmul_on_thread() and matmul_on_all() set
+    real scale; // factor that multiplies the sum: scale of a times scale of b
     int64_t tile_m, tile_n;
 } Matmul;
 

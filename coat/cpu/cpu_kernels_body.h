@@ -254,7 +254,7 @@ static void VARIANT(adamw)(real *restrict p, real *restrict m, real *restrict v,
 }
 
 #pragma GCC push_options
-#pragma GCC optimize("fp-contract=fast") // compiles a multiply and an add to an FMA if the instruction set has it
+#pragma GCC optimize("fp-contract=fast") // lets the compiler fuse multiply and add if the instruction set has FMA
 #include "cpu_matmul_body.h"
 #pragma GCC pop_options
 

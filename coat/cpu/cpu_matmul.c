@@ -4,7 +4,7 @@
 // result does not. OpenBLAS adds in another order at the edges of a block; with it, the tiling is fixed.
 #include "cpu_internal.h"
 
-#define BLAS_TILE_SHARE 16 // with OpenBLAS, tiles are sized for this many threads
+#define BLAS_TILE_SHARE 16 // number of threads for which tiles are sized with OpenBLAS
 
 // Functions that pack an operand into panels of the given width.
 typedef struct {
@@ -70,8 +70,8 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     const PanelKernels *panels = cpu->kernels->panels;
     TileBuffers t = tile_buffers(slot);
     int64_t rows = smaller(p->tile_m, p->m - i), cols = smaller(p->tile_n, p->n - j);
-    // If C is FP32 and the tile consists of entire panels, sums directly into C. This is not done with several steps
-    // over k and accumulate, because adding C first would round differently from the path below.
+    // If C is FP32 and the tile consists of entire panels, sums directly into C. With accumulate and several steps over
+    // k, that would add C first and round differently from the general path.
     bool whole = rows % (panels->rows / 3) == 0 && cols % panels->columns == 0;
     if (p->c.format == FMT_FP32 && whole && !p->bias && p->scale == 1 && (!p->accumulate || p->k <= CPU_TILE_K)) {
         sum_block(cpu, t, p, i, rows, j, cols, (real *)row_address(p->c, i) + j, p->c.stride, p->accumulate);

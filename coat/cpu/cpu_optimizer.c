@@ -119,7 +119,8 @@ static real *load_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
     return values;
 }
 
-// Stores elements of a moment. Returns false if a value was inf or NaN and the moment's format cannot represent that.
+// Stores elements of a moment. Returns false if a value was inf or NaN and the moment's format cannot represent inf and
+// NaN.
 static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n, const real *values,
                          const MomentStore *how) {
     if (moment.granularity == SCALE_EXPAND) return moments_store(moment, begin, n, values, how);
@@ -195,5 +196,5 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
     }
     if (nonfinite) state->nonfinite = 1;
     ((Cpu *)exec->backend)->amaxes_valid =
-        exec->ranks <= 1; // with several processes, the amaxes cover only the shard of this process
+        exec->ranks <= 1; // with several processes, each computes the amaxes of its own shard only
 }

@@ -40,7 +40,7 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
     require_codes(q_t);
     if (!q.data && !q_t.data) return;
     const Cpu *cpu = cpu_of(exec);
-    const bool shared = q.data && q.format == q_t.format; // true: the transpose has the same FP8 values
+    const bool shared = q.data && q.format == q_t.format; // true: q_t has the same FP8 values as q
     const float r = q.data ? scale_reciprocal(*(const float *)q.scale) : 0;
     const float r_t = q_t.data ? scale_reciprocal(*(const float *)q_t.scale) : 0;
     const int64_t M = source->rows, N = source->cols, blocks = (M + CPU_CODE_ROWS - 1) / CPU_CODE_ROWS;
@@ -104,8 +104,8 @@ const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers
     return row_load(cpu, *t, row, 0, t->cols, buffers.x);
 }
 
-// Returns the amax of x. Unless they are absent, also writes the rows' amaxes to amax, and x quantized with a scale per
-// row to by_row.
+// Returns the amax of x. Also writes the amaxes of x's rows to `amax` and x, quantized with a scale per row, to by_row,
+// unless these outputs are absent.
 static uint32_t stored_amax(Exec *exec, Tensor x, uint32_t *amax, Tensor by_row) {
     const Cpu *cpu = cpu_of(exec);
     Scratch scratch = scratch_begin(exec);
@@ -127,7 +127,7 @@ static uint32_t stored_amax(Exec *exec, Tensor x, uint32_t *amax, Tensor by_row)
     return largest;
 }
 
-// Quantizes x to q, and its transpose to q_t, with the scales that they already have.
+// Quantizes x to q with q's scale, and the transpose of x to q_t with q_t's scale. Both scales must be set.
 static void quantize_stored(Exec *exec, Tensor q, Tensor q_t, Tensor x) {
     RowSource source = {stored_row, &x, x.rows, x.cols, x.cols};
     quantize_rows(exec, scratch_begin(exec), &source, q, q_t);
@@ -147,29 +147,17 @@ void transpose_codes(Exec *exec, Tensor q_t, Tensor q) {
     }
 }
 
-// Copies x to q, converting between BF16 and FP32. Does nothing if q has no data or shares x's memory.
-static void copy_plain(Exec *exec, const char *operation, Tensor q, Tensor x) {
-    if (!q.data || q.data == x.data) return;
-    require_plain(operation, q);
-    require_plain(operation, x);
-    const Cpu *cpu = cpu_of(exec);
-    Scratch scratch = scratch_begin(exec);
-    int threads = scratch_slots(&scratch, cpu, cpu_row_slot(x.cols));
-#pragma omp parallel num_threads(threads)
-    {
-        Scratch slot = scratch_slot(&scratch);
-        real *buffer = scratch_take(&slot, x.cols);
-#pragma omp for schedule(static)
-        for (int64_t row = 0; row < x.rows; row++)
-            row_store(cpu, q, row, 0, x.cols, row_load(cpu, x, row, 0, x.cols, buffer));
-    }
+// Calls fatal() unless the unscaled q has no data or shares x's memory, because no operation here copies x.
+static void require_same(const char *operation, Tensor q, Tensor x) {
+    if (q.data && q.data != x.data)
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's %s does not copy unscaled tensors", operation);
 }
 
 // --- operations ------------------------------------------------------------------------------------------------
 
 void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     if (!format_is_fp8(q.format)) {
-        copy_plain(exec, "quantize_forward", q, x);
+        require_same("quantize_forward", q, x);
         if (q.amax) stored_amax(exec, x, q.amax, (Tensor){0});
     } else if (q.data && q.granularity == SCALE_ROW) {
         require_plain("quantize_forward", x);
@@ -186,7 +174,7 @@ void cpu_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     if (format_is_fp8(q_t.format))
         quantize_stored(exec, (Tensor){0}, q_t, x);
     else if (q_t.data != q.data)
-        copy_plain(exec, "quantize_recompute", q_t, x);
+        require_same("quantize_recompute", q_t, x);
 }
 
 // Sums the columns of dy (M, N): dbias (1, N) = (accumulate ? dbias : 0) + column sums.
@@ -227,15 +215,15 @@ void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
         write_scale(exec, dy_qt, amax);
         quantize_stored(exec, dy_q, dy_qt, dy);
     } else {
-        copy_plain(exec, "grad_quantize", dy_q, dy);
-        if (dy_qt.data != dy_q.data) copy_plain(exec, "grad_quantize", dy_qt, dy);
+        require_same("grad_quantize", dy_q, dy);
+        require_same("grad_quantize", dy_qt, dy);
     }
 }
 
 void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     Cpu *cpu = (Cpu *)exec->backend;
     const bool valid = cpu->amaxes_valid;
-    // reset because the weights may change without the optimizer, for example by loading a checkpoint
+    // amaxes_valid is reset because weights may change without the optimizer, for example by loading a checkpoint
     cpu->amaxes_valid = false;
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;

@@ -30,7 +30,8 @@ void note_amax(Exec *exec, uint32_t amax);
 // Writes q's per-tensor scale for the given amax, and sets exec->state->nonfinite if amax is inf or NaN.
 void write_scale(Exec *exec, Tensor q, uint32_t amax);
 
-// Quantizes rows to q, and their transpose to q_t, each with the scale it already has. Either may be absent.
+// Quantizes the rows of `source` to q and their transpose to q_t, each with the scale that it already has. q or q_t may
+// be absent.
 void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor q, Tensor q_t);
 
 // Quantizes one row of a SCALE_ROW tensor: computes and writes its scale, then its FP8 values. Returns the row's amax.
@@ -46,8 +47,8 @@ static inline bool has_second_pass(Tensor q) {
 // has_second_pass(q). Returns the row's amax if q is FP8, else 0.
 uint32_t store_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
-// Writes the scale of q_t, the transposed copy of q that wgrad reads. If q is SCALE_ROW, it is the largest row scale.
-// If q is unscaled, it is computed from q.amax. Otherwise q_t shares q's scale, and nothing is written.
+// Writes the scale of q_t, the transposed copy of q that wgrad reads. If q is SCALE_ROW, the scale is the largest row
+// scale. If q is unscaled, the scale is computed from q.amax. Otherwise q_t shares q's scale, and nothing is written.
 void scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 
 // Writes the transpose of q's FP8 values to q_t, converted to q_t's scale, which scale_over_rows() must have written

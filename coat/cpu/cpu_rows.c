@@ -36,7 +36,7 @@ static void codes_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int
         return;
     }
     const uint16_t *scales = group_scales(t, row) + begin / t.group;
-    // The first group is decoded from `begin` to its end.
+    // Decodes the rest of the group that contains `begin`, then the groups after it.
     int64_t first = smaller(count, begin % t.group ? t.group - begin % t.group : 0);
     if (first > 0) cpu->kernels->decode_fp8(values, codes, first, bf16_decode(*scales++), t.format);
     cpu->kernels->decode_groups(values + first, codes + first, scales, count - first, t.group);

@@ -7,10 +7,6 @@
 #include <omp.h>
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Maximum number of partial sums of a reduction over rows. It does not depend on the number of threads, so the order of
 // addition depends on the shape alone.
 #define CPU_REDUCTION_BLOCKS 64
@@ -78,7 +74,3 @@ static inline size_t cpu_quantize_slot(int64_t columns) {
 static inline size_t cpu_row_shared(int64_t columns) {
     return (3 + 2 * CPU_REDUCTION_BLOCKS) * cpu_piece(columns);
 }
-
-#ifdef __cplusplus
-}
-#endif

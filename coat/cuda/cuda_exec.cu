@@ -285,12 +285,6 @@ void cuda_zero(Exec *exec, void *device, size_t bytes) {
     CUDA_CHECK(cudaMemsetAsync(device, 0, bytes, cuda_backend(exec)->stream), "zeroing memory");
 }
 
-void cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
-    if (bytes == 0) return;
-    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_backend(exec)->stream),
-               "copying within the GPU");
-}
-
 void cuda_synchronize(Exec *exec) {
     CUDA_CHECK(cudaStreamSynchronize(cuda_backend(exec)->stream), "waiting for the GPU's work");
 }

@@ -3,8 +3,7 @@
 #include "cuda/attention/attention_hopper.h"
 #include "ops.h"
 
-#define CUBLASLT_WORKSPACE ((size_t)32 << 20) // workspace in bytes that cuBLASLt's fastest algorithms need
-#define SORT_CHUNK 64                         // number of sorted tokens per partial sum of the embedding gradient
+#define SORT_CHUNK 64 // number of sorted tokens per partial sum of the embedding gradient
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
@@ -31,7 +30,7 @@ static size_t attention_bytes(const Config *config) {
 
 WorkspaceNeed cuda_workspace(const Config *config) {
     const WorkspaceNeed needs[] = {
-        {"cublaslt", CUBLASLT_WORKSPACE},
+        {"cublaslt", MATMUL_WORKSPACE_BYTES},
         {"reductions", reductions_bytes(config)},
         {"attention_backward", attention_bytes(config)},
     };

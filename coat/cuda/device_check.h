@@ -3,9 +3,7 @@
 #pragma once
 #include "base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Answers of the CUDA runtime about the GPU that this process will use.
 typedef struct {
@@ -31,6 +29,4 @@ bool device_has_fp8(int major, int minor);
 // the GPU; 0 if unknown.
 double device_peak_flops(const char *name);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -2,10 +2,6 @@
 #pragma once
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // True if an architecture supports the blocks that config->shape describes (shape_architecture()). Otherwise err names
 // a flag to change, and the value that the nearest architecture supports.
 bool config_check_block(const Config *config, Error *err);
@@ -14,7 +10,3 @@ bool config_check_block(const Config *config, Error *err);
 // was given. Otherwise err names the flag without effect and the flag that it requires.
 bool config_check_idle(const Config *config, bool (*given)(const void *context, const char *name), const void *context,
                        Error *err);
-
-#ifdef __cplusplus
-}
-#endif

@@ -12,34 +12,35 @@ bool config_check_tokenizer(const Config *c, int tokens, Error *err) {
     ModelShape named;
     if (!c->shape_files[0] && model_shape_named(c->model, &named) && named.vocab == vocab)
         return error_set(err, EXIT_USER,
-                         "--model %s: its vocabulary has %d tokens, that of --tokenizer %s has %d; use --vocab %d",
+                         "--model %s: its vocabulary has %d tokens, but --tokenizer %s has %d; use --vocab %d",
                          c->model, vocab, name, tokens, tokens);
     if (!c->shape_files[0])
         return error_set(err, EXIT_USER, "--vocab %d: the vocabulary of --tokenizer %s has %d tokens; use --vocab %d",
                          vocab, name, tokens, tokens);
-    return error_set(err, EXIT_USER, "--tokenizer %s: it has %d tokens, and the model's vocabulary %d%s", name, tokens,
-                     vocab,
+    return error_set(err, EXIT_USER, "--tokenizer %s: it has %d tokens, but the model's vocabulary has %d%s", name,
+                     tokens, vocab,
                      vocab == 257 ? ", which are bytes; use --tokenizer bytes"
-                                  : "; name the vocabulary that the model was trained with");
+                                  : "; give the tokenizer that the model was trained with");
 }
 
 static bool check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     if (s->layers < 1 || s->heads < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->channels < 1 || s->ffn < 1 ||
         s->vocab < 1)
-        return error_set(err, EXIT_DATA, "%s: its shape is incomplete", c->shape_files);
+        return error_set(err, EXIT_DATA, "%s: the model's shape is incomplete", c->shape_files);
     if (s->heads % s->kv_heads)
         return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", s->kv_heads, s->heads);
     if (!config_check_block(c, err)) return false;
-    if (s->norm == NORM_PLAIN && s->norm_eps != 1e-5f) // config.json of such a model does not store norm_eps
-        return error_set(err, EXIT_USER, "--norm-eps %g: OLMo's is 1e-5; remove it", (double)s->norm_eps);
+    if (s->norm == NORM_PLAIN && s->norm_eps != 1e-5f) // OLMo's config.json does not store norm_eps
+        return error_set(err, EXIT_USER, "--norm-eps %g: must be 1e-5 with --norm plain; remove it",
+                         (double)s->norm_eps);
     if (s->rope.factor != 1.0f && s->rope.low >= s->rope.high)
         return error_set(err, EXIT_USER, "--rope-low %g: must be below --rope-high %g", (double)s->rope.low,
                          (double)s->rope.high);
     if (s->position_kind == POSITIONS_ROTARY && s->head_dim % 2)
         return error_set(err, EXIT_USER, "--head-dim %d: must be even for rotary positions", s->head_dim);
     if (s->head_dim > MAX_HEAD_WIDTH)
-        return error_set(err, EXIT_USER, "--channels %d: of %d head%s each is wider than %d; use more --heads",
+        return error_set(err, EXIT_USER, "--channels %d: with %d head%s, each head is wider than %d; use more --heads",
                          s->channels, s->heads, plural(s->heads), MAX_HEAD_WIDTH);
     if (c->seq_len > s->positions)
         return error_set(err, EXIT_USER, "--seq-len %d: the model has %d position%s; use --seq-len %d%s", c->seq_len,

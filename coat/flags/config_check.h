@@ -3,9 +3,7 @@
 #pragma once
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Checks the shape (divisibility, positions, unsupported combinations), then calls config_check_recipe() for `ranks`
 // processes. Call it after model_shape_from_files().
@@ -14,6 +12,4 @@ bool config_check(Config *config, int ranks, Error *err);
 // Checks that the model's vocabulary has at least `tokens` rows, the number of tokens of --tokenizer.
 bool config_check_tokenizer(const Config *config, int tokens, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

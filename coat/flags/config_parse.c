@@ -29,7 +29,7 @@ static bool given(const void *parse, const char *name) {
 }
 
 static bool set_all(const Arguments *args, Config *config, Error *err) {
-    config->train[0] = '\0'; // cleared, because each --train flag appends to it
+    config->train[0] = '\0'; // the list is cleared, because each --train flag appends a set to it
     config->train_sets = 0;
     memset(config->train_weights, 0, sizeof config->train_weights);
     for (int i = 0; i < args->count; i++) {
@@ -41,11 +41,6 @@ static bool set_all(const Arguments *args, Config *config, Error *err) {
             return error_add_flag_source(args->from[i], err);
     }
     return true;
-}
-
-static bool ends_with(const char *text, const char *end) {
-    size_t length = strlen(text), end_length = strlen(end);
-    return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
 // True if `name` looks like a model named by its depth, of any depth: "d97", "llama:3".
@@ -67,26 +62,26 @@ static bool choose_model(Config *flags, Error *err) {
     flags->model_from_files = !model_shape_named(model, &named);
     if (!flags->model_from_files) return true;
     if (stat(model, &status) == 0) return true;
-    if (strchr(model, '/') || ends_with(model, ".bin") || ends_with(model, ".safetensors"))
+    if (strchr(model, '/') || text_ends_with(model, ".bin") || text_ends_with(model, ".safetensors"))
         return error_set(
             err, EXIT_DATA,
-            "--model %s: no such file or folder; one of Hugging Face's models is named by the folder that it "
-            "was downloaded to",
+            "--model %s: no such file or folder; for a Hugging Face model, give the folder that it was downloaded to",
             model);
     char near[MODEL_NAME], lower[MODEL_NAME];
     snprintf(lower, sizeof lower, "%s", model);
     for (char *at = lower; *at; at++) *at = (char)tolower((unsigned char)*at);
     if (strlen(model) < sizeof lower && suggest_model(lower, near))
-        return error_set(err, EXIT_USER, "--model %s: neither a file nor a name; did you mean %s? --help model has all",
+        return error_set(err, EXIT_USER,
+                         "--model %s: neither a file nor a model name; did you mean %s? --help model lists all names",
                          model, near);
     if (is_by_depth(lower))
         return error_set(err, EXIT_USER,
-                         "--model %s: neither a file nor a name; by depth it is %.*sdN, of 1 to %d layers", model,
-                         lower[0] == 'd' ? 0 : (int)strcspn(lower, ":") + 1, lower, MAX_MODEL_DEPTH);
-    return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the names %s", model, model_names());
+                         "--model %s: neither a file nor a model name; models by depth are %.*sdN, with 1 to %d layers",
+                         model, lower[0] == 'd' ? 0 : (int)strcspn(lower, ":") + 1, lower, MAX_MODEL_DEPTH);
+    return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the model names %s", model, model_names());
 }
 
-// True if the run uses the model recorded in its log. Flags of the shape may still change it.
+// True if the run uses the model recorded in its log. Flags of the shape may still change that model.
 static bool keeps_logged_model(const Parse *p) {
     return p->recorded->settings_logged && !given(p, "model");
 }
@@ -110,7 +105,7 @@ static void apply_presets(const Parse *p, const Config *chosen) {
 }
 
 // Returns the first given flag of the model's shape and writes its name as given to `name`; returns NULL if none was
-// given. With `recorded`, ignores flags whose value equals the recorded one.
+// given. With `recorded`, ignores flags whose value equals the recorded value.
 static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[FLAG_TEXT_LENGTH]) {
     int count;
     const Flag *table = flag_table(&count);
@@ -153,7 +148,8 @@ static bool same_model(const Parse *p, Error *err) {
         flag_value(flag, p->config, ours);
         flag_value(flag, p->recorded, theirs);
         if (strcmp(ours, theirs) != 0)
-            return error_set(err, EXIT_USER, "--model %s: the run's model has %s %s, and this has %s; remove --model",
+            return error_set(err, EXIT_USER,
+                             "--model %s: the run's model has %s %s, but this model has %s; remove --model",
                              p->config->model, flag->name, theirs, ours);
     }
     return true;
@@ -191,7 +187,7 @@ static bool finish_shape(const Parse *p, Error *err) {
         config->model[0] = '\0';
     if (config->shape_files[0] && !config->model_from_files && any && !same_shape(p, err)) return false;
     if (config->shape_files[0]) {
-        // 0: seq_len is chosen when the shape is known
+        // seq_len 0: config_check() chooses it when the shape is known
         if (!given(p, "seq-len") && !config->settings_recorded) config->seq_len = 0;
         return true;
     }
@@ -211,8 +207,8 @@ static bool finish_shape(const Parse *p, Error *err) {
         shape->head_dim = shape->channels / shape->heads;
         if (shape->position_kind == POSITIONS_ROTARY && shape->head_dim % 2)
             return error_set(err, EXIT_USER,
-                             "--%s %d: %d channel%s by %d head%s make heads of %d, and rotary positions need an even "
-                             "width; use --channels %d",
+                             "--%s %d: %d channel%s with %d head%s give heads of width %d, but rotary positions need "
+                             "an even width; use --channels %d",
                              channels ? "channels" : "heads", channels ? shape->channels : shape->heads,
                              shape->channels, plural(shape->channels), shape->heads, plural(shape->heads),
                              shape->head_dim, fitting_channels(shape->channels, shape->heads, heads));
@@ -241,11 +237,10 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (strcmp(r->moments_fp32, "none") == 0) r->moments_fp32[0] = '\0';
     const char *unmatched = given(p, "moments-fp32") ? moments_unmatched(r->moments_fp32, &length) : NULL;
     if (unmatched)
-        return error_set(
-            err, EXIT_USER,
-            "--moments-fp32 %.*s: no parameter has this name; use some of wte, qkvw, projw, fcw, fcprojw, headw, "
-            "or a beginning as fc*, with commas and no spaces between, or none",
-            (int)length, unmatched);
+        return error_set(err, EXIT_USER,
+                         "--moments-fp32 %.*s: no parameter has this name; use names from wte, qkvw, projw, fcw, "
+                         "fcprojw, headw, or prefixes such as fc*, separated by commas without spaces, or none",
+                         (int)length, unmatched);
     if (r->precision != PRECISION_FP32) return true;
     const char *other = given(p, "recipe") && r->kind != RECIPE_BF16        ? "recipe"
                         : given(p, "linear") && r->linear == LINEAR_FP8     ? "linear"
@@ -263,7 +258,7 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     return true;
 }
 
-// Checks that either every --train has a --train-weight or none has.
+// Checks that either every --train has a --train-weight or none of them.
 static bool check_weights(const Config *c, Error *err) {
     const char *at = c->train, *without = NULL;
     int weights = 0;
@@ -274,8 +269,10 @@ static bool check_weights(const Config *c, Error *err) {
         at = strstr(at, "\n\n") ? strstr(at, "\n\n") + 2 : at;
     }
     if (weights == 0 || !without) return true;
-    return error_set(err, EXIT_USER, "--train %.*s: has no --train-weight, but others have; give all of them one",
-                     (int)strcspn(without, "\n"), without);
+    return error_set(
+        err, EXIT_USER,
+        "--train %.*s: has no --train-weight, but another --train has one; add --train-weight to every --train",
+        (int)strcspn(without, "\n"), without);
 }
 
 static bool check_given(const Parse *p, Error *err) {
@@ -289,35 +286,37 @@ static bool check_given(const Parse *p, Error *err) {
                             : tunes             ? "autotune"
                                                 : NULL;
     if (needs_out && !c->out[0])
-        return error_set(err, EXIT_USER, "--%s: there is no folder of the run; add --out DIR", needs_out);
+        return error_set(err, EXIT_USER, "--%s: needs the run's folder; add --out DIR", needs_out);
     if (c->resume && c->overwrite)
         return error_set(err, EXIT_USER, "--resume contradicts --overwrite: continue the run in %s or replace it",
                          c->out);
     if (c->plan == PLAN_NONE && (given(p, "memory-limit") || given(p, "gpus")))
-        return error_set(err, EXIT_USER, "--%s: only says what to plan for; add --plan",
+        return error_set(err, EXIT_USER, "--%s: has no effect without --plan; add --plan",
                          given(p, "memory-limit") ? "memory-limit" : "gpus");
     if (c->steps >= 0 && given(p, "epochs"))
-        return error_set(err, EXIT_USER, "--epochs %d contradicts --steps %lld: both say how long the run is",
+        return error_set(err, EXIT_USER,
+                         "--epochs %d contradicts --steps %lld: both set the length of the run; remove one of them",
                          c->epochs, (long long)c->steps);
     if (c->world_size && c->rank >= c->world_size)
-        return error_set(err, EXIT_USER, "--rank %d: ranks count from 0 to %d with --world-size %d", c->rank,
+        return error_set(err, EXIT_USER, "--rank %d: must be from 0 to %d with --world-size %d", c->rank,
                          c->world_size - 1, c->world_size);
     if (strchr(c->rendezvous, '/'))
-        return error_set(err, EXIT_USER,
-                         "--rendezvous %s: a shared file is not supported; name rank 0's machine: --rendezvous "
-                         "HOST[:PORT]",
-                         c->rendezvous);
+        return error_set(
+            err, EXIT_USER,
+            "--rendezvous %s: a shared file is not supported; give rank 0's machine as --rendezvous HOST[:PORT]",
+            c->rendezvous);
     if (c->eval_only && c->prompt[0])
-        return error_set(err, EXIT_USER, "--eval-only contradicts --prompt: evaluate or sample, one at a time");
+        return error_set(err, EXIT_USER, "--eval-only contradicts --prompt; remove one of them");
     if (c->val_batches == 0)
-        return error_set(err, EXIT_USER,
-                         "--val-batches 0: nothing would be validated; remove --val, or give -1 for all of the data");
+        return error_set(
+            err, EXIT_USER,
+            "--val-batches 0: nothing would be validated; remove --val, or use --val-batches -1 for all of the data");
     if (!(c->top_p > 0.0f))
-        return error_set(err, EXIT_USER, "--top-p %g: must be more than 0, and at most 1, which leaves all tokens",
+        return error_set(err, EXIT_USER, "--top-p %g: must be above 0 and at most 1 (1: sample from all tokens)",
                          (double)c->top_p);
     if (c->plan != PLAN_NONE) return true;
     if (c->hellaswag_every >= 0 && !c->hellaswag[0])
-        return error_set(err, EXIT_USER, "--hellaswag-every: there are no examples; add --hellaswag FILE");
+        return error_set(err, EXIT_USER, "--hellaswag-every: needs a file of examples; add --hellaswag FILE");
     if (c->eval_only && !c->val[0] && !c->hellaswag[0])
         return error_set(err, EXIT_USER,
                          "--eval-only: there is nothing to evaluate on; add --val GLOB or --hellaswag FILE");
@@ -334,7 +333,7 @@ static bool check_given(const Parse *p, Error *err) {
                              : "--train is missing: give token files (--train 'data/*.bin'), or --plan; "
                                "--help lists all flags");
     if (!c->model_from_files && !c->resume && c->out[0])
-        return error_set(err, EXIT_USER, "%s: %s has no trained weights; add --resume, for those of --out %s",
+        return error_set(err, EXIT_USER, "%s: %s has no trained weights; add --resume to load the weights in --out %s",
                          c->eval_only ? "--eval-only" : "--prompt", c->model[0] ? c->model : "a new model", c->out);
     if (!c->model_from_files && !c->resume)
         return error_set(err, EXIT_USER, "%s: %s has no trained weights; add --model FOLDER, or --out DIR --resume%s",
@@ -409,8 +408,9 @@ bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now,
     return ok;
 }
 
-// Sets the flags a second time. command_line_read() sets them to find the presets; now they are set on top of the
-// presets, so that their order does not matter. A third time, on top of recipe bf16, yields the fallback recipe.
+// Applies the flags a second time. command_line_read() applied them to find the presets; now they are applied on top of
+// the presets, so that their order does not matter. Applying them a third time, on top of recipe bf16, gives the
+// fallback recipe.
 static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     Config *config = p->config;
     apply_presets(p, chosen);
@@ -424,7 +424,7 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     if (config->epochs_given && !given(p, "steps")) config->steps = -1;
     if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
     if (config->plan == PLAN_TABLE && config->json) config->plan = PLAN_JSON;
-    // The user asked for the sampled text only.
+    // a run that only samples prints only the text of the samples
     if (config->prompt[0] && !config->train[0] && !given(p, "no-quiet")) config->quiet = true;
     recipe_apply(&chosen->recipe, RECIPE_BF16);
     if (!set_all(p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;

@@ -4,13 +4,11 @@
 #pragma once
 #include "flags.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct {
     Arguments args;
-    Config flags; // flags applied to the defaults, with model_from_files and recipe_final
+    Config flags; // flags applied to the defaults; model_from_files and recipe_final are set, too
 } CommandLine;
 
 // Reads the command line. Fails for unknown or malformed flags. Sets *exit_now if a flag only asked for text (--help,
@@ -23,6 +21,4 @@ bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now,
 // chooses it.
 bool config_parse(Config *config, CommandLine *line, const Config *recorded, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -9,7 +9,7 @@
 #define NOWHERE 0, 0
 #define BIG 9e15 // largest count that a flag accepts; a double represents it exactly
 
-// The following predicates tell when a flag's value has an effect.
+// The following predicates return true if a flag's value has an effect.
 static bool not_fp32(const Config *c) {
     return c->recipe.precision != PRECISION_FP32;
 }
@@ -122,7 +122,7 @@ static const Flag table[] = {
     {GROUP_RECIPE, "recipe", FLAG_CHOICE, AT(recipe.kind), RECORDED | LOGGED, RECIPE_NAMES, 0, 0, NULL,
      "set all flags of this group; flags that are given override it; coat-paper: coat with the paper's scales and formats", .matters = not_fp32},
     {GROUP_RECIPE, "precision", FLAG_CHOICE, AT(recipe.precision), RECORDED | LOGGED, PRECISION_NAMES, 0, 0, NULL,
-     "fp32: compute everything in FP32, for exact comparisons; recipe: as the other flags of this group say"},
+     "fp32: compute everything in FP32, for exact comparisons; recipe: use the formats set by this group's other flags"},
     {GROUP_RECIPE, "linear", FLAG_CHOICE, AT(recipe.linear), RECORDED | LOGGED, LINEAR_NAMES, 0, 0, "%s, by --recipe",
      "format of the matmuls in the blocks", .matters = not_fp32},
     {GROUP_RECIPE, "bf16-blocks", FLAG_INT, AT(recipe.bf16_blocks), RECORDED | LOGGED, "N", -1, MAX_LAYERS, "%s, by --recipe",
@@ -167,7 +167,7 @@ static const Flag table[] = {
      "number of tokens whose logits are computed at a time"},
 
     {GROUP_OPTIMIZER, "steps", FLAG_INT64, AT(steps), TRAINING, "STEPS", -1, BIG, NULL,
-     "number of optimizer steps; 20k is 20000; -1: as --epochs says", .matters = schedule_falls},
+     "number of optimizer steps; 20k is 20000; -1: --epochs sets the number", .matters = schedule_falls},
     {GROUP_OPTIMIZER, "epochs", FLAG_INT, AT(epochs), TRAINING | UNLESS_DEFAULT, "N", 1, 1 << 20, NULL,
      "number of passes over the training data, each in a different order; replaces --steps", .matters = is_scheduled_by_epochs},
     {GROUP_OPTIMIZER, "lr", FLAG_FLOAT, AT(lr), TRAINING, "RATE", 0, 1e3, NULL,
@@ -226,7 +226,7 @@ static const Flag table[] = {
     {GROUP_EVALUATION, "prompt-format", FLAG_CHOICE, AT(prompt_format), TRAINING | EVALUATED | SAMPLED | UNLESS_DEFAULT, "none|plain|alpaca|chatml|qwen|llama2|llama3|data", 0, 0, NULL,
      "chat format around --prompt and in checkpoints; none: plain text; data: the format named in the files of --train"},
     {GROUP_EVALUATION, "samples", FLAG_INT, AT(samples), SHARED | LOGGED, "N", 1, 1 << 20, NULL,
-     "number of samples each time"},
+     "number of samples generated each time"},
     {GROUP_EVALUATION, "temperature", FLAG_FLOAT, AT(temperature), SHARED | LOGGED, "X", 0, 100, NULL,
      "sampling temperature; 0: always the most likely token"},
     {GROUP_EVALUATION, "top-k", FLAG_INT, AT(top_k), SHARED | LOGGED, "K", 0, 1 << 24, NULL,
@@ -251,7 +251,7 @@ static const Flag table[] = {
     {GROUP_FILES, "resume", FLAG_RESUME, NOWHERE, SHARED, "STEP", 0, BIG, "off",
      "continue from the newest checkpoint in --out, or the one of STEP; given flags override its settings"},
     {GROUP_FILES, "allow-other-data", FLAG_BOOL, AT(allow_other_data), SHARED, "", 0, 0, NULL,
-     "resume even if --train names other data than before; the position stays the same number of sequences"},
+     "resume with other --train data than before; skip as many sequences of it as were read before"},
     {GROUP_FILES, "overwrite", FLAG_BOOL, AT(overwrite), 0, "", 0, 0, NULL,
      "delete the files of an earlier run in --out"},
 

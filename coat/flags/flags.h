@@ -5,9 +5,7 @@
 
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef enum {
     FLAG_INT,       // field of type int
@@ -43,7 +41,7 @@ typedef enum {
     GROUP_COUNT
 } FlagGroup;
 
-// Bits that tell who uses a flag's value besides the run that is given the flag.
+// Bits of Flag.uses, which tell who uses a flag's value besides the run that is given the flag.
 enum {
     RECORDED = 1,       // checkpoints record the value
     UNLESS_DEFAULT = 2, // with RECORDED: the default value is not recorded
@@ -52,7 +50,7 @@ enum {
     SAMPLED = 16,       // sampling from a checkpoint applies the recorded value
     RESTARTED = 32,     // a run that has a log but no checkpoint applies the logged value
     LOGGED = 64,        // the log's record of settings contains the value
-    SHARED = 128, // all ranks must have the same value; of a flag that names files, all ranks must name one or none
+    SHARED = 128, // all ranks must have the same value; a flag that names files must be given to all ranks or none
     SHAPE = RESTARTED | LOGGED | SHARED,
     TRAINING = RECORDED | RESUMED | RESTARTED | LOGGED | SHARED // training results depend on the value
 };
@@ -65,8 +63,8 @@ typedef struct {
     unsigned uses;       // bits RECORDED, RESUMED, ...
     const char *placeholder;
     double min, max; // limits of a number, inclusive
-    // default in --help, in which a leading "%s" is replaced by the value in the default Config; NULL: that value; "":
-    // none
+    // text of the default in --help, in which a leading "%s" is replaced by the value in the default Config; NULL: only
+    // that value; "": no default
     const char *default_shown;
     const char *help;
     // returns true if the value has an effect and must be recorded; NULL: always true
@@ -92,7 +90,7 @@ bool suggest_model(const char *name, char near[MODEL_NAME]);
 
 bool flag_needs_value(const Flag *flag);
 bool flag_takes_list(
-    // true if the flag takes all words up to the next flag, joined by newlines, as lists of files do
+    // true if the flag takes all words up to the next flag as a list of files, joined by newlines
     const Flag *flag);
 bool flag_has_negation(const Flag *flag); // true if --no-NAME exists
 
@@ -100,21 +98,21 @@ bool flag_has_negation(const Flag *flag); // true if --no-NAME exists
 // malformed values, with EXIT_DATA for a tokenizer file that does not exist.
 bool flag_set(const Flag *flag, Config *config, const char *value, bool negated, Error *err);
 
-// Flags given on the command line and in files (flags_given.c). Short flags of llm.c have been replaced by long ones.
+// Flags given on the command line and in files (flags_given.c). Short flags of llm.c have been replaced by long flags.
 typedef struct {
     int count, capacity;
     char **text;        // each flag as "--name" or "--name=value"
     char **from;        // source of each flag: "FILE:LINE: ", or "" for the command line
-    int first;          // index of the first flag from the current source; a list replaces lists before it
+    int first;          // index of the current source's first flag; a new list replaces lists before it
     const char *source; // source that is being read
     bool may_start; // true after llm.c's -y 1, which is --resume that also starts a run if its folder does not exist
     char *notes;    // buffer for remarks about flags without effect
     size_t notes_size;
 } Arguments;
 
-// Fills args from argv[1] ...: first the flags in the files named by --config, in order, then those on the command
-// line, which override them. Joins every value to its flag. Fails with EXIT_USER for unknown flags and missing values,
-// with EXIT_DATA for an unreadable file. Release args with arguments_free(), also after a failure.
+// Fills args from argv[1] ...: first the flags in the files named by --config, in order, then the command line's flags,
+// which override them. Joins every value to its flag. Fails with EXIT_USER for unknown flags and missing values, with
+// EXIT_DATA for an unreadable file. Release args with arguments_free(), also after a failure.
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err);
 
 // Appends the flags in `words` to args. The words are copied.
@@ -146,8 +144,8 @@ bool flag_group_find(const char *name, FlagGroup *group);
 // Writes the names of all groups of flags to text: "data, model, recipe ...".
 void flag_group_list(char text[FLAG_TEXT_LENGTH]);
 
-// Writes a flag's value in config to text; booleans as on and off. Writes "" for kinds that are neither a number nor a
-// choice.
+// Writes a flag's value in config to text; booleans as on and off. Writes "" for flags whose value is neither a number
+// nor a choice.
 void flag_value(const Flag *flag, const Config *config, char text[FLAG_TEXT_LENGTH]);
 
 // Prints the help of the flags in one group or, if group < 0, an introduction and the flags of all groups.
@@ -155,6 +153,4 @@ void flags_help(FILE *out, const char *program, int group);
 // Prints all flags as a Markdown table, for docs/flags.md.
 void flags_help_markdown(FILE *out);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

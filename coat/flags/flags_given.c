@@ -114,7 +114,7 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err) {
             if (!arguments_add_short(args, text, is_flag(next) ? NULL : next, &flag, err)) return false;
         } else if (text[0] == '-') {
             return flag_unknown(text, err);
-        } else if (flag && flag_takes_list(flag) && text[0]) { // the shell has expanded an unquoted pattern
+        } else if (flag && flag_takes_list(flag) && text[0]) { // the shell has expanded a pattern that is not quoted
             extend(args, text);
             took_next = false;
         } else {

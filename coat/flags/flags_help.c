@@ -1,7 +1,7 @@
 // Prints --help as text and as Markdown, generated from the table of flags.
 #include "flags.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 
 enum { MAX_LINE = 80, MIN_LINE = 48, TEXT_COLUMN = 28, DESCRIPTION_LENGTH = 512 };
 

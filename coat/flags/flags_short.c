@@ -6,10 +6,10 @@
 
 typedef enum {
     SHORT_VALUE,      // passes the value to the long flag
-    SHORT_DEFAULT,    // passes the value to the long flag, with -1 replaced by 0
-    SHORT_SWITCH,     // 1 stands for the long flag `target`, 0 for the long flag `off`
-    SHORT_FILE,       // 1 passes the file `off` to the long flag if the file exists; 0 has no effect
-    SHORT_DESCRIPTOR, // passes gpt2:dN for dN, because llm.c's models by depth have other widths
+    SHORT_DEFAULT,    // the value is passed to the long flag, with -1 replaced by 0
+    SHORT_SWITCH,     // value 1 stands for the long flag `target`, value 0 for the long flag `off`
+    SHORT_FILE,       // value 1 passes the file `off` to the long flag if the file exists; value 0 has no effect
+    SHORT_DESCRIPTOR, // value dN is passed as gpt2:dN, because llm.c's models by depth have other widths
     SHORT_IGNORED     // is accepted but has no effect
 } ShortKind;
 
@@ -17,8 +17,8 @@ typedef struct {
     const char *name;
     ShortKind kind;
     const char *target; // long flag, including dashes for SHORT_SWITCH
-    const char *off;    // SHORT_SWITCH: long flag for the value 0; SHORT_FILE: the file
-    const char *note;   // note that is printed if a value above 0 has no effect; "": none
+    const char *off;    // SHORT_SWITCH: long flag for value 0; SHORT_FILE: path of the file
+    const char *note;   // note printed for a value above 0, which has no effect; "": none
 } Short;
 
 static const Short table[] = {
@@ -93,8 +93,8 @@ void flag_short_ignored(char text[FLAG_TEXT_LENGTH]) {
             used += snprintf(text + used, FLAG_TEXT_LENGTH - (size_t)used, "%s%s", used ? " " : "", table[i].name);
 }
 
-// Adds a note about what the program does instead of what the short flag requests. Adds none for values of 0 or less,
-// which request nothing.
+// Adds a note that says what the program does instead of what the short flag requests. Adds no note for values of 0 or
+// less, which request nothing.
 static void add_note(Arguments *args, const Short *s, const char *value) {
     if (!*s->note || value[0] == '0' || value[0] == '-') return;
     text_append(args->notes, args->notes_size, "note: %s %s: %s\n", s->name, value, s->note);

@@ -76,7 +76,7 @@ typedef struct {
     bool keep_digits;    // true: ignore names with other digits, because llama3-8b is not a misspelled llama2-7b
     int edits;           // edit distance of `nearest`; initially the largest accepted distance + 1
     const char *nearest; // most similar name so far; NULL: none is similar enough
-    int longer_count;    // number of names that begin with `typed`, and the last of them
+    int longer_count;    // number of names that begin with `typed`; `longer` is the last of these names
     const char *longer;
 } Search;
 
@@ -110,7 +110,7 @@ bool suggest_model(const char *name, char near[MODEL_NAME]) {
     for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++)
         search_compare(&search, architecture_name((Architecture)i));
     const char *found = search_result(&search);
-    // false if only the depth is wrong but the model family is right
+    // suggests nothing if the model family is right and only the depth is wrong
     if (!found || (colon && search.edits == 0)) return false;
     snprintf(near, MODEL_NAME, "%s%s", found, model_shape_named(found, &shape) ? "" : colon ? colon : ":dN");
     if (colon && !model_shape_named(near, &shape)) snprintf(near, MODEL_NAME, "%s:dN", found);

@@ -21,8 +21,8 @@ static int alternative_index(const char *alternatives, const char *value) {
 typedef enum { COUNT_GOOD, COUNT_MALFORMED, COUNT_UNIT, COUNT_OVERFLOW } CountResult;
 
 // Parses a whole number: digits with a fraction, then an exponent or a unit k or M, for example "-1", "20k", "0.5M",
-// "1e6". kilo: value of k, whose square is M; 0: units are not allowed. A value that is not a whole number is
-// malformed.
+// "1e6". kilo: factor of the unit k, whose square is the factor of M; 0: units are not allowed. A value that is not a
+// whole number is malformed.
 static CountResult parse_count(const char *text, int64_t kilo, int64_t *value) {
     const bool negative = *text == '-';
     const char *at = text + (negative || *text == '+');
@@ -89,14 +89,17 @@ static bool set_whole(const Flag *flag, void *field, const char *value, Error *e
     const int64_t kilo = kilo_of(flag);
     CountResult result = parse_count(value, kilo, &number);
     if (result == COUNT_UNIT)
-        return error_set(err, EXIT_USER, "--%s %s: k and M are for TOKENS and STEPS alone; write the number out",
-                         flag->name, value);
+        return error_set(
+            err, EXIT_USER,
+            "--%s %s: only numbers of tokens and steps may have the unit k or M; write the number without a unit",
+            flag->name, value);
     if (result == COUNT_MALFORMED) return error_set(err, EXIT_USER, "--%s %s: not a whole number", flag->name, value);
     if (result == COUNT_OVERFLOW || (double)number < flag->min || (double)number > flag->max)
         return out_of_range(flag, value, err);
     if (kilo == 1024 && is_rounded_power(value, number, &power))
-        return error_set(err, EXIT_USER, "--%s %s: of tokens k is 1024, M 1024 k; write %lldk for %lld, or %lld",
-                         flag->name, value, (long long)(power / 1024), (long long)power, (long long)number);
+        return error_set(err, EXIT_USER,
+                         "--%s %s: for tokens, k is 1024 and M is 1024 k; write %lldk for %lld, or %lld", flag->name,
+                         value, (long long)(power / 1024), (long long)power, (long long)number);
     if (flag->kind == FLAG_INT)
         *(int *)field = (int)number;
     else
@@ -109,7 +112,7 @@ static bool set_seed(const Flag *flag, void *field, const char *value, Error *er
     int64_t count;
     errno = 0;
     unsigned long long number = strtoull(value, &end, 10);
-    // the number is whole but has an exponent, such as "1e3"
+    // accepts a whole number with an exponent, too, such as "1e3"
     if (*end && parse_count(value, 0, &count) == COUNT_GOOD && count >= 0)
         number = (unsigned long long)count;
     else if (!isdigit((unsigned char)value[0]) || *end || errno == ERANGE)
@@ -122,7 +125,7 @@ static bool set_float(const Flag *flag, void *field, const char *value, Error *e
     char *end;
     errno = 0;
     double number = strtod(value, &end);
-    // checked, because strtod() also accepts spaces, hexadecimal numbers, inf and nan
+    // strtod() also accepts spaces, hexadecimal numbers, inf and nan, so the characters are checked
     if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
         return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
     if (!(number >= flag->min && number <= flag->max)) return out_of_range(flag, value, err);
@@ -187,7 +190,7 @@ static bool set_string(const Flag *flag, char *field, const char *value, size_t 
     if (length >= size && flag_takes_list(flag))
         return error_set(err, EXIT_USER,
                          "--%s: its files' names have %zu characters, the limit is %zu; quote the pattern, so that the "
-                         "shell leaves it as it is: --%s 'FOLDER/*.bin'",
+                         "shell does not expand it: --%s 'FOLDER/*.bin'",
                          flag->name, length, size - 1, flag->name);
     if (length >= size)
         return error_set(err, EXIT_USER, "--%s: the value has %zu characters, the limit is %zu", flag->name, length,
@@ -221,7 +224,7 @@ static bool set_tokenizer(const Flag *flag, Config *config, const char *value, E
 static bool add_train(const Flag *flag, Config *config, const char *value, Error *err) {
     const size_t used = strlen(config->train), gap = used ? 2 : 0;
     if (used + gap >= sizeof config->train)
-        return error_set(err, EXIT_USER, "--train: all together have more than %zu characters; use patterns",
+        return error_set(err, EXIT_USER, "--train: all file names together have more than %zu characters; use patterns",
                          sizeof config->train - 1);
     if (!set_string(flag, config->train + used + gap, value, sizeof config->train - used - gap, err)) return false;
     if (gap) memcpy(config->train + used, "\n\n", gap);
@@ -236,11 +239,12 @@ static bool set_weight(const Flag *flag, Config *config, const char *value, Erro
     if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
         return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
     if (weight <= 0)
-        return error_set(err, EXIT_USER, "--%s %s: must be above 0; remove a --train that is to have no share",
+        return error_set(err, EXIT_USER, "--%s %s: must be above 0; to leave out a data set, remove its --train",
                          flag->name, value);
     if (!(weight >= flag->min && weight <= flag->max)) return out_of_range(flag, value, err);
     if (set >= MAX_SETS)
-        return error_set(err, EXIT_USER, "--%s: at most %d --train can have one; join some of their files in one",
+        return error_set(err, EXIT_USER,
+                         "--%s: at most %d --train flags can have a weight; give several files to one --train",
                          flag->name, MAX_SETS);
     config->train_weights[set] = weight;
     return true;
@@ -252,7 +256,7 @@ static bool set_resume(const Flag *flag, Config *config, const char *value, bool
     if (!value) return true;
     if (!*value) return error_set(err, EXIT_USER, "--resume=: the value is empty; write --resume, or --resume=STEP");
     if (!value[strspn(value, "+-.0123456789eEkKmM")]) return set_whole(flag, &config->resume_step, value, err);
-    // The value is probably the folder of a run or of a checkpoint.
+    // The value of --resume is probably the folder of a run or of a checkpoint.
     const char *checkpoint = strstr(value, "/step-0");
     char step[32] = "";
     if (checkpoint) snprintf(step, sizeof step, "=%lld", atoll(checkpoint + strlen("/step-")));

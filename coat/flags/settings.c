@@ -69,7 +69,7 @@ static void write_flag(JsonText *t, const Flag *flag, const Config *c) {
     case FLAG_INT64: write_number(t, flag, *(const int64_t *)value, flag->min < 0 ? flag->min : 0); break;
     case FLAG_FLOAT: json_text_float(t, flag->name, *(const float *)value); break;
     case FLAG_BOOL: json_text_bool(t, flag->name, *(const bool *)value); break;
-    case FLAG_SEED: // a string, because a seed may exceed the range of JSON numbers
+    case FLAG_SEED: // written as a string, because a seed may exceed the range of JSON numbers
     case FLAG_CHOICE:
     case FLAG_FORMAT:
         flag_value(flag, c, text);
@@ -86,7 +86,7 @@ static void write_flag(JsonText *t, const Flag *flag, const Config *c) {
         break;
     case FLAG_TRAIN: write_train(t, c); break;
     case FLAG_TOKENIZER: write_tokenizer(t, c); break;
-    default: break; // files do not record values of these kinds
+    default: break; // flags of other kinds are not recorded
     }
 }
 
@@ -151,8 +151,8 @@ static bool set_value(const Flag *flag, Config *config, const json_t *value) {
 }
 
 // Applies one recorded setting if its flag is in `group`, or is used for one of `uses`. Other flags are not set,
-// because a folder from elsewhere must not name files. An unknown setting is always an error, because it may change
-// results.
+// because a checkpoint from elsewhere must not choose the run's files. An unknown setting is always an error, because
+// it may change results.
 static bool apply_setting(Config *config, const char *key, const json_t *value, FlagGroup group, unsigned uses,
                           const char *path, Error *err) {
     bool negated;
@@ -205,7 +205,7 @@ bool settings_apply(Config *config, const json_t *settings, bool recipe, const C
         !apply_settings(config, settings, GROUP_COUNT, uses, path, err))
         return false;
     if (!config->settings_logged) return true;
-    // the log names the tokenizer if no flag did
+    // the log records the tokenizer gpt2 even if no flag has named it
     if (config->tokenizer == TOKENIZER_GPT2) config->tokenizer = TOKENIZER_ANY;
     if (json_is_integer(json_object_get(settings, "epochs"))) config->steps = -1;
     return true;
@@ -213,7 +213,7 @@ bool settings_apply(Config *config, const json_t *settings, bool recipe, const C
 
 // ---------------------------------------------------------------- comparing
 
-// Writes the flag's value to text as a message shows it.
+// Writes the flag's value to text in the form that messages show.
 static void show_value(const Flag *flag, const Config *config, char text[256]) {
     char value[FLAG_TEXT_LENGTH];
     flag_value(flag, config, value);
@@ -241,7 +241,7 @@ bool settings_compare(const json_t *settings, const Config *config, const char *
         show_value(flag, config, now);
         if (flag->offset == offsetof(Config, recipe.precision))
             good = error_set(err, EXIT_DATA,
-                             "%s: the run was made with --%s %s, not %s; resume it with the same, or start from its "
+                             "%s: the run was made with --%s %s, not %s; use the recorded value, or start from its "
                              "weights with --model",
                              path, flag->name, before, now);
         else if (flag->offset != offsetof(Config, steps) && flag->offset != offsetof(Config, epochs))
@@ -277,7 +277,7 @@ int64_t training_fingerprint(const Config *c) {
 int64_t flag_fingerprint(const Config *c, const Flag *flag) {
     if (!(flag->uses & SHARED)) return 0;
     if (flag->kind == FLAG_TRAIN) return c->train[0] != '\0';
-    // 0: no --resume; 1: the newest checkpoint; otherwise step + 2
+    // hashed as 0 without --resume, as 1 for the newest checkpoint, otherwise as step + 2
     if (flag->kind == FLAG_RESUME) return c->resume ? c->resume_step + 2 : 0;
     if (flag->kind == FLAG_STRING && flag->offset != offsetof(Config, prompt))
         return ((const char *)c)[flag->offset] != '\0';

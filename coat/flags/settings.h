@@ -4,10 +4,6 @@
 #include "flags.h"
 #include "io/json.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Writes the flags that checkpoints record (RECORDED) as fields of a JSON object that `t` has open.
 void settings_record(JsonText *t, const Config *config);
 
@@ -31,20 +27,18 @@ bool settings_apply(Config *config, const json_t *settings, bool recipe, const C
 bool settings_compare(const json_t *settings, const Config *config, const char *path,
                       void (*differs)(const char *flag, const char *recorded, const char *now), Error *err);
 
-// Replaces the settings of earlier versions in `settings`: renames them, and turns those that a recipe now fixes into
-// "recipe". Fails (EXIT_DATA) if no recipe has their values; "recipe" is then the nearest one. `path` names the file in
-// the error.
+// Replaces the settings of earlier versions in `settings`: renames them, and replaces settings whose values a recipe
+// now fixes with "recipe". Fails (EXIT_DATA) if no recipe has these values; "recipe" is then the nearest recipe. `path`
+// names the file in the error.
 bool settings_update(json_t *settings, const char *path, Error *err);
 
-// Hash the settings that must be equal on all ranks; the hashes are never negative. There are hashes of the recipe; of
-// everything else that training results depend on (shape, batch, optimizer, order of the data); of all flags that ranks
-// must agree on (SHARED); and of a single flag, 0 if ranks may differ in it. Of a flag that names files, only whether
-// it is given is hashed.
+// Hash the settings that must be equal on all ranks. Hashes are never negative.
+// recipe_fingerprint     the recipe
+// training_fingerprint   everything else that training results depend on: shape, batch, optimizer, order of the data
+// flags_fingerprint      all flags that ranks must agree on (SHARED)
+// flag_fingerprint       a single flag; 0 if ranks may differ in it
+// A flag that names files contributes only whether it is given.
 int64_t recipe_fingerprint(const Config *config);
 int64_t training_fingerprint(const Config *config);
 int64_t flags_fingerprint(const Config *config);
 int64_t flag_fingerprint(const Config *config, const Flag *flag);
-
-#ifdef __cplusplus
-}
-#endif

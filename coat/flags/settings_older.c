@@ -5,9 +5,10 @@
 
 // A setting that earlier versions recorded and whose value a recipe now determines.
 typedef struct {
-    // values: `older` if the key is absent, `paper` with --recipe coat-paper, `other` with every other recipe
+    // older: value that an absent key had; paper: value that recipe coat-paper determines; other: that of every other
+    // recipe
     const char *key, *older, *paper, *other;
-    const char *relevant; // the key was only recorded if this setting had the value `when`
+    const char *relevant; // the key was recorded only if the setting `relevant` was `when`
     const char *when;
 } Removed;
 

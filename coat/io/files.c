@@ -39,7 +39,7 @@ bool path_is_link(const char *path) {
 
 bool path_check_no_link(const char *path, Error *err) {
     return !path_is_link(path) ||
-           error_set(err, EXIT_DATA, "%s is a link; copy the file that it leads to there, or remove it", path);
+           error_set(err, EXIT_DATA, "%s is a link; replace it by the file that it points to, or remove it", path);
 }
 
 const char *path_base(const char *path) {
@@ -78,7 +78,7 @@ bool path_join(char *out, size_t size, const char *folder, const char *name, Err
 bool path_folder(char *out, size_t size, const char *path, Error *err) {
     const char *base = path_base(path);
     size_t length = (size_t)(base - path);
-    if (length > 1) length--; // excludes the slash, unless the path is the root
+    if (length > 1) length--; // excludes the slash before the base name, unless the folder is the root
     if (length >= size) return error_set(err, EXIT_DATA, "path too long: %.200s...", path);
     if (length == 0) {
         snprintf(out, size, ".");
@@ -116,7 +116,7 @@ bool call_is_unsupported(int why) {
     case ENOSYS:     // sandboxes and old kernels lack the system call
     case EOPNOTSUPP: // the same number as ENOTSUP
     case ENOTTY:     // FUSE file systems without the call
-    case EBADF:      // file systems that flush or lock only files open for writing, which a folder cannot be
+    case EBADF:      // some file systems flush or lock only files open for writing, which a folder cannot be
     case EPERM:      // sandboxes forbid the call
     case EACCES:     // the folder has no read permission, which open() needs
     case ENOLCK:     // NFS without its lock service
@@ -136,7 +136,7 @@ bool folder_sync(const char *path, Error *err) {
 
 #define WALK_OPEN 16 // number of folders that nftw() keeps open at a time
 
-static __thread Error *walk_err; // error of the callbacks, because nftw() cannot pass an argument to them
+static __thread Error *walk_err; // error of nftw()'s callbacks, because nftw() cannot pass an argument to them
 
 static int may_remove(const char *path, const struct stat *st, int kind, struct FTW *at) {
     char folder[PATH_BUFFER];
@@ -206,7 +206,8 @@ bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t by
         ssize_t n = pread(fd, at, bytes, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return cannot(err, "read", path);
-        if (n == 0) return error_set(err, EXIT_DATA, "%s ends early (cut short while it was read?)", path);
+        if (n == 0)
+            return error_set(err, EXIT_DATA, "%s ends early; it may have been truncated while it was read", path);
         at += n;
         offset += (uint64_t)n;
         bytes -= (size_t)n;
@@ -315,7 +316,7 @@ bool file_replace(const char *path, const void *data, size_t bytes, Error *err) 
     struct stat there;
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))
         return error_set(err, EXIT_DATA, "%s is not a regular file; use another name", path);
-    unlink(temporary); // removes a file that a crashed program left, or a link
+    unlink(temporary); // removes a temporary file that a crashed program left, or a link of that name
     bool good = file_create(temporary, data, bytes, err);
     if (good && rename(temporary, path) != 0)
         good = error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", temporary, path, strerror(errno));

@@ -7,9 +7,7 @@
 
 #include "base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 bool path_is_file(const char *path);
 bool path_is_folder(const char *path);
@@ -47,13 +45,12 @@ bool folder_remove(const char *path, Error *err);
 // True if permissions allow folder_remove() on `path`. Checking first avoids removing only a part.
 bool folder_may_remove(const char *path, Error *err);
 
-// Opens a regular file for reading and sets *size to its length. Never blocks, as open() does for a pipe. Fails if the
+// Opens a regular file for reading and sets *size to its length. Does not block if the path is a pipe. Fails if the
 // file is a Git LFS pointer.
 bool file_open(const char *path, int *fd, uint64_t *size, Error *err);
 // Reads exactly `bytes` bytes at `offset` of a file. Fails if the file ends earlier.
 bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t bytes, Error *err);
-// Reads a file of at most `limit` bytes into *data, which is allocated with malloc() and ends with a 0 that *size does
-// not count.
+// Reads a file of at most `limit` bytes into *data, allocated with malloc(). A terminating 0 follows the *size bytes.
 bool file_read_all(const char *path, size_t limit, char **data, size_t *size, Error *err);
 // Opens a regular file as a stream for file_read_line(). Returns NULL with err on failure.
 FILE *file_open_lines(const char *path, Error *err);
@@ -75,6 +72,4 @@ bool file_create(const char *path, const void *data, size_t bytes, Error *err);
 // Replaces a file's contents atomically: writes PATH.tmp, flushes it to the disk and renames it to path.
 bool file_replace(const char *path, const void *data, size_t bytes, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -100,7 +100,7 @@ static void append_real(JsonText *t, const char *key, double value, bool is_floa
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (is_float ? strtof(text, NULL) == (float)value : strtod(text, NULL) == value) break;
     }
-    if (!strpbrk(text, ".e")) strcat(text, ".0"); // so that every JSON reader treats it as a real number
+    if (!strpbrk(text, ".e")) strcat(text, ".0"); // makes every JSON reader treat the text as a real number
     lead_in(t, key);
     append_text(t, text);
 }

@@ -45,8 +45,8 @@ const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_
 static bool parse_shape(SafeTensor *tensor, const json_t *entry, const char *path, uint64_t *bytes, Error *err) {
     const json_t *shape = json_object_get(entry, "shape");
     if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_MAX_RANK)
-        return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has no shape of at most %d numbers", path, tensor->name,
-                         SAFETENSORS_MAX_RANK);
+        return error_set(err, EXIT_DATA, "%s: tensor '%.200s' must have a shape of at most %d numbers", path,
+                         tensor->name, SAFETENSORS_MAX_RANK);
     tensor->rank = (int)json_array_size(shape);
     *bytes = dtype_bytes(tensor->dtype);
     bool overflow = false;
@@ -54,7 +54,8 @@ static bool parse_shape(SafeTensor *tensor, const json_t *entry, const char *pat
         const json_t *item = json_array_get(shape, (size_t)i);
         int64_t dim = (int64_t)json_integer_value(item);
         if (!json_is_integer(item) || dim < 0)
-            return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has a bad number in its shape", path, tensor->name);
+            return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has an invalid number in its shape", path,
+                             tensor->name);
         tensor->shape[i] = dim;
         overflow |= __builtin_mul_overflow(*bytes, (uint64_t)dim, bytes);
     }

@@ -8,9 +8,7 @@
 
 #include "base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define SAFETENSORS_MAX_RANK 8
 // Maximum size of a header in bytes. The format allows 100 MB, whose parsed form takes gigabytes; the largest models
@@ -44,7 +42,7 @@ typedef struct {
     int tag;               // free for the writer's caller
 } SafeTensor;
 
-#define SHAPE_TEXT (4 + 22 * SAFETENSORS_MAX_RANK) // size of a shape's text with the largest numbers
+#define SHAPE_TEXT (4 + 22 * SAFETENSORS_MAX_RANK) // bytes of the longest text that describes a shape
 
 // Writes a shape such as "(4096, 512)" into text. Returns text.
 const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_t *shape);
@@ -100,6 +98,4 @@ bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error 
 bool safewriter_end(SafeWriter *writer, uint64_t *hash, Error *err);
 void safewriter_close(SafeWriter *writer);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -9,7 +9,7 @@
 #include "json.h"
 #include "safetensors.h"
 
-#define LARGE_BYTES ((size_t)1 << 20) // writing this many bytes takes much longer than starting a thread
+#define LARGE_BYTES ((size_t)1 << 20) // number of bytes whose writing takes much longer than starting a thread
 
 void safewriter_declare(SafeWriter *writer, const char *name, Dtype dtype, int rank, const int64_t *shape, int tag) {
     if (writer->count == writer->capacity) {
@@ -99,7 +99,7 @@ static bool append_tensor(SafeWriter *writer, const void *data, size_t bytes, Er
     else
         background_begin(&hashing, hash_bytes, &work);
     const bool good = file_append(writer->fd, writer->path, data, bytes, err);
-    // starts writing to the disk now; with much free memory, Linux might not start before the fsync() at the end
+    // makes Linux start writing to the disk now; with much free memory, it might otherwise wait for fsync() at the end
     sync_file_range(writer->fd, (off_t)writer->bytes, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
     background_end(&hashing);
     writer->bytes += bytes;

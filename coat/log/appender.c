@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "step_line.h"
+#include "terminal.h"
 
 void appender_open(Appender *a, int fd, const char *path) {
     memset(a, 0, sizeof *a);
@@ -61,7 +61,7 @@ bool appender_flush_or_warn(Appender *a, int64_t step) {
     if (!good && !a->failing)
         print_remark("warning: ", "%s: cannot be written: %s; lines from step %" PRId64 " on wait in memory", a->path,
                      strerror(errno), step);
-    if (good && a->failing) print_remark("note: ", "%s: can be written again, nothing is missing", a->path);
+    if (good && a->failing) print_remark("note: ", "%s: can be written again; no line is missing", a->path);
     a->failing = !good;
     return good;
 }

@@ -8,10 +8,6 @@
 
 #include "base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int fd;           // file descriptor, opened with O_APPEND; -1: there is no file, and records are dropped
     const char *path; // file name for messages, which the caller owns
@@ -40,7 +36,3 @@ bool appender_flush_or_warn(Appender *appender, int64_t step);
 
 // Tries to write the pending records, then closes the file.
 void appender_close(Appender *appender);
-
-#ifdef __cplusplus
-}
-#endif

@@ -11,12 +11,12 @@
 #include "io/files.h"
 
 #define NAME_PREFIX "events.out.tfevents."
-#define EVENT_BYTES 2048 // maximum size of an event; a dozen scalars need a tenth of it
+#define EVENT_BYTES 2048 // maximum bytes of an event; an event with a dozen scalars has a tenth of that
 
 struct EventWriter {
     Appender file;
     char path[PATH_MAX_LENGTH + 160];
-    bool has_scalars; // true: the file contains more than its version and the session's start
+    bool has_scalars; // true: the file contains scalars, not only its version and the session's start
 };
 
 // --- TFRecord ------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ static void add_version(EventWriter *writer) {
 }
 
 static void add_session_start(EventWriter *writer, int64_t first_step) {
-    static const uint8_t start[] = {1 << 3 | WIRE_VARINT, 1}; // field status of a SessionLog, with the value START
+    static const uint8_t start[] = {1 << 3 | WIRE_VARINT, 1}; // SessionLog message whose field `status` is START
     Message event;
     event_begin(&event, first_step > 1 ? first_step : 0);
     put_bytes(&event, 7, start, sizeof start); // field session_log

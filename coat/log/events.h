@@ -4,17 +4,13 @@
 // A file is a sequence of TFRecords (length, CRC, bytes, CRC). Each contains an Event message of TensorFlow's
 // event.proto: first the version of the format, then the start of a session, then one event with scalars per log line.
 // Each start of the program creates a new file, whose name sorts after the existing ones. Readers read the files in
-// this order. At the start of a session they drop the events of its step and later ones that earlier files contain. So
-// the curves of a resumed run have no step twice, although no file is ever rewritten.
+// this order. At the start of a session, readers drop the events of its first step and of later steps that earlier
+// files contain. So the curves of a resumed run have no step twice, although no file is ever rewritten.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 #include "appender.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 typedef struct EventWriter EventWriter;
 
@@ -45,7 +41,3 @@ bool events_is_name(const char *name);
 // Return the CRC-32C (Castagnoli) of the bytes; crc32c_masked() returns it in the masked form that TFRecords store.
 uint32_t crc32c(const void *bytes, size_t count);
 uint32_t crc32c_masked(const void *bytes, size_t count);
-
-#ifdef __cplusplus
-}
-#endif

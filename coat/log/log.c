@@ -13,6 +13,7 @@
 #include "io/files.h"
 #include "log_trim.h"
 #include "step_line.h"
+#include "terminal.h"
 
 #define RATE_DECAY 0.95 // decay per step of the moving averages for tokens/s and remaining time
 #define LOG_PATH (PATH_MAX_LENGTH + 48)
@@ -27,13 +28,13 @@ struct Log {
     double peak_flops, flops_per_token;
     double mean_ms, mean_tokens, weight; // moving averages of time and tokens per step, and the sum of their weights
     json_t *settings;                    // last settings in the log file; NULL: none
-    int64_t val_step, hellaswag_step;    // last step in the log file with each evaluation; -1: none
+    int64_t val_step, hellaswag_step;    // steps of the last val_loss and hellaswag lines in the file; -1: none
     EndLine end;                         // data for the last line of the run
     int64_t every;                       // steps between lines on the terminal
     StepLine line;                       // data for the terminal line of the latest step
     bool held;                           // true: `line` has not been printed yet
     double counted;                      // fraction of unmasked targets; 0: not logged
-    int64_t first_saved;                 // first step of this process that has a checkpoint; -1: none
+    int64_t first_saved;                 // step of the first checkpoint read or written by this process; -1: none
     size_t bf16_blocks;                  // number of blocks with BF16 forward matmuls, which have no FP8 inputs
 };
 
@@ -75,7 +76,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     log->flops_per_token = log_flops_per_token(config, parameters);
     log->end.step = first_step > 0 ? first_step - 1 : 0;
     log->val_step = log->hellaswag_step = -1;
-    log->first_saved = first_step > 1 ? first_step - 1 : -1; // the run resumes from a checkpoint of this step
+    log->first_saved = first_step > 1 ? first_step - 1 : -1; // step of the checkpoint that the run resumes from
     log->bf16_blocks = (size_t)config_bf16_blocks(config);
     if (log->active && config->out[0] && !open_file(log, config, first_step, err)) {
         log_close(log);
@@ -119,7 +120,7 @@ static const char *colour(const Log *log, const char *code) {
 }
 
 // Updates the moving averages of time and tokens per step. A process's first step is a warm-up, so it is dropped when
-// the second is added. Both averages have the same weights; dividing by their sum corrects the bias towards 0.
+// the second step is added. Both averages have the same weights; dividing by their sum corrects the bias towards 0.
 static void update_rates(Log *log, double ms, int64_t tokens) {
     if (!isfinite(ms) || ms <= 0.0) return;
     if (log->steps_here == 2) log->mean_ms = log->mean_tokens = log->weight = 0.0;
@@ -142,7 +143,7 @@ static void print_expected(Log *log) {
     struct tm local;
     format_duration(duration, sizeof duration, left);
     strftime(end, sizeof end, "%Y-%m-%d %H:%M %Z", localtime_r(&then, &local));
-    snprintf(text, sizeof text, "%s more, until %s; evaluations, samples and saves not counted", duration, end);
+    snprintf(text, sizeof text, "%s more, until %s, without evaluations, samples and saves", duration, end);
     print_item(stream, "expected", text);
     fflush(stream);
 }

@@ -16,16 +16,14 @@
 
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct Log Log;
 
 // Opens the log of one process. On ranks other than 0 all functions do nothing. Creates the folder config->out if it is
 // missing; if config->out is "", writes no file.
-// first_step: the first step, counted from 1, that this run logs: 21 after a resume from step 20. The file is cut off
-//   where the lines of this step or of a later one begin, and after the last valid line. 0 or 1: all lines are removed.
+// first_step: the first step, counted from 1, that this run logs: 21 after a resume from step 20. log.jsonl is cut
+//   off before the first line of this step or a later step, and after the last valid line. 0 or 1: removes all lines.
 // peak_flops: FLOP/s of all devices together; 0: unknown, and no percentage of the peak is printed.
 // parameters: number of the model's parameters, for the FLOPs per token.
 // Returns NULL with err (EXIT_DATA) if the folder or a file cannot be written.
@@ -41,21 +39,22 @@ void log_counted(Log *log, double fraction);
 // Logs a training step.
 // step: steps done, including this one; grad_norm: before clipping; ms: wall time of the step
 // tokens_total, tokens_step: tokens trained so far and in this step, over all ranks; skipped: updates skipped so far
-// The terminal shows the first and the last step, multiples of --log-every, and steps whose update was skipped. Another
-// step is shown if log_show_step(), log_val() or log_hellaswag() follows.
+// The terminal shows the first and the last step, multiples of --log-every, and steps whose update was skipped. A step
+// that is not shown is printed later if log_show_step(), log_val() or log_hellaswag() follows.
 void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
               int64_t tokens_step, int64_t skipped);
 
-// Prints the terminal line of the latest step, unless it was printed, because output about this step follows.
+// Prints the terminal line of the latest step if it was not printed yet. Call it before printing other output about the
+// step.
 void log_show_step(Log *log);
 
-// Logs a validation after `step` steps. Prints it, but does not write it again if the file contains it already, which
-// log_has_val() reports.
+// Logs a validation after `step` steps. Prints the result, but writes it to the file only if log_has_val() reports that
+// the file does not contain it yet.
 bool log_has_val(const Log *log, int64_t step);
 void log_val(Log *log, int64_t step, double val_loss);
 
-// Logs a HellaSwag evaluation after `step` steps: `right` of `examples` were answered correctly. Prints it, but does
-// not write it again if the file contains it already, which log_has_hellaswag() reports.
+// Logs a HellaSwag evaluation after `step` steps: `right` of `examples` were answered correctly. Prints the result, but
+// writes it to the file only if log_has_hellaswag() reports that the file does not contain it yet.
 bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
@@ -88,6 +87,4 @@ void log_close(Log *log);
 // two matmuls of causal attention.
 double log_flops_per_token(const Config *config, int64_t parameters);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "io/files.h"
+#include "terminal.h"
 
 #define MAX_LINE (1 << 20) // maximum length of a line of log.jsonl in bytes; FP8 health writes up to 1 kB per layer
 #define LOG_PATH (PATH_MAX_LENGTH + 16)
@@ -106,7 +107,7 @@ void log_contradiction(const char *path, int64_t step, double loss, char *text, 
     if (scan.loss_step >= 0 && scan.loss_step != step)
         snprintf(text, size, "%s has no line of step %" PRId64, path, step);
     else if (scan.loss_step == step && !same)
-        snprintf(text, size, "%s has the loss %.9g for step %" PRId64 ", and the checkpoint %.9g", path, scan.loss,
+        snprintf(text, size, "%s has the loss %.9g for step %" PRId64 ", but the checkpoint has %.9g", path, scan.loss,
                  step, loss);
 }
 

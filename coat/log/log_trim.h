@@ -6,12 +6,8 @@
 #include "config/config.h"
 #include "step_line.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-// Compares the log `path` with a checkpoint of `step` that has this loss. If the log has another loss for the step, or
-// has earlier steps but not this one, writes the contradiction to `text`; otherwise "". Because equal runs have equal
+// Compares the log `path` with a checkpoint of `step` that has loss `loss`. If the log has another loss for `step`, or
+// has earlier steps but not `step`, writes the contradiction to `text`; otherwise "". Because equal runs have equal
 // losses, a contradiction means that the checkpoint belongs to another run.
 void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size);
 
@@ -26,7 +22,7 @@ bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Er
 typedef struct {
     int64_t cut; // byte offset of the first line of first_step or a later step
     int64_t end; // byte offset of the end of the last valid line; an incomplete line may follow after a crash
-    int64_t val_step, hellaswag_step; // last step before `cut` with each evaluation; -1: none
+    int64_t val_step, hellaswag_step; // steps of the last val_loss and hellaswag lines before `cut`; -1: none
     Losses losses;                    // losses of the lines before `cut`
     int64_t loss_step;                // last training step before `cut`; -1: none
     double loss;                      // loss of loss_step; NAN: not finite
@@ -39,7 +35,3 @@ bool log_scan(const char *path, int64_t first_step, LogScan *scan, Error *err);
 
 // Returns the last settings that the log file `path` records, which the caller releases; NULL if there are none.
 json_t *log_last_settings(const char *path);
-
-#ifdef __cplusplus
-}
-#endif

@@ -1,14 +1,8 @@
-// Writes lines for the terminal: the line of a training step, the last line of a run, notes and warnings.
+// Writes the line of a training step, the last line of a run, and the warning that may follow it.
 #pragma once
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 typedef struct {
     int64_t step, total_steps;
@@ -26,7 +20,7 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
 
 #define LAST_LOSSES 8
 
-// The first finite loss of a run and its latest ones. All fields are zero if there is none yet.
+// The first finite loss of a run and its latest losses. All fields are zero if no loss is known yet.
 typedef struct {
     double first, last[LAST_LOSSES]; // last: ring buffer; loss number i is last[i % LAST_LOSSES]
     int64_t count;
@@ -59,38 +53,3 @@ const char *end_failure(char *text, size_t size, const EndLine *line);
 
 // Prints the line of a training step on standard output, as wide as the terminal.
 void step_line_print(const StepLine *line, bool colour);
-
-// Prints an item of the start-up report: the label, then the text, indented and wrapped at spaces. Uses the width of
-// the terminal, at most 79 columns.
-void print_item(FILE *out, const char *label, const char *text);
-
-// Prints text after a label such as "note: ", "error: " or "". Wraps it at spaces on a terminal, and prints one line
-// elsewhere.
-void print_labelled(FILE *out, const char *label, const char *text);
-
-// Format a text and print it as print_labelled() does. print_remark() prints to standard error.
-void print_remark_of(FILE *out, const char *label, const char *format, va_list args);
-__attribute__((format(printf, 2, 3))) void print_remark(const char *label, const char *format, ...);
-
-// Prints lines that begin with "note: " and end with a newline, each as print_labelled() does.
-void print_notes(FILE *out, const char *notes);
-
-// Returns the width of the terminal that fd is connected to; 0 if it is not a terminal. Also returns 0 if a launcher
-// such as mpirun started this process, because launchers open terminals that nobody reads.
-int terminal_columns(int fd);
-
-// True if output to fd should be colored: on a terminal other than "dumb", or anywhere if CLICOLOR_FORCE is set and not
-// 0 (bixense.com/clicolors). False if NO_COLOR is set (no-color.org).
-bool terminal_colours(int fd);
-
-#define COLOUR_BOLD "\033[1m"
-#define COLOUR_GREEN "\033[32m"
-#define COLOUR_RED "\033[31m"
-#define COLOUR_END "\033[0m"
-
-void format_duration(char *text, size_t size, double seconds); // writes 3725 seconds as "1:02:05"
-void format_count(char *text, size_t size, double value);      // writes 1234567 as "1,234,567"
-
-#ifdef __cplusplus
-}
-#endif

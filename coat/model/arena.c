@@ -54,7 +54,7 @@ static void place_category(Arena *a, Category category, size_t *cursor) {
     a->category_bytes[category] += *cursor - begin;
 }
 
-// Sets the offsets of the row amaxes of PLAIN activations, which are those that the first blocks (--bf16-blocks) store
+// Sets the offsets of the row amaxes of PLAIN activations, the activations that the first blocks (--bf16-blocks) store
 // in BF16.
 static void place_plain_amaxes(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;
@@ -161,8 +161,7 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     place_scales(arena, &cursor);
     place_communication(arena, &cursor);
     size_t pool = place_pool(arena, cursor);
-    // size of the logits, and of their gradient if it has separate memory; --logits-chunk makes this part of the pool
-    // smaller
+    // bytes of the logits and, if it has separate memory, of their gradient; --logits-chunk can reduce these bytes
     size_t logits = align_up(arena->layout[LOGITS][VALUE].data_bytes);
     if (layout_owns_memory(&arena->layout[DLOGITS_Q][VALUE]))
         logits += align_up(arena->layout[DLOGITS_Q][VALUE].data_bytes);
@@ -278,10 +277,10 @@ Tensor arena_gradient(const Arena *arena, TensorId id, int layer) {
 
 // --- shards ----------------------------------------------------------------------------------------------------
 
-#define SHARD_UNIT 128 // number of elements that shards are a multiple of, except at the end of a tensor
+#define SHARD_UNIT 128 // number of elements of which shards have a multiple, except at the end of a tensor
 
-// Returns elements [begin, end) of a contiguous tensor as rows of SHARD_UNIT elements, or as one row if the elements
-// are not a multiple of it. With `sharded`, the tensor's memory contains only these elements.
+// Returns elements [begin, end) of a contiguous tensor as rows of SHARD_UNIT elements, or as one row if their number is
+// not a multiple of SHARD_UNIT. With `sharded`, the tensor's memory contains only these elements.
 static Tensor elements_of(Tensor t, int64_t begin, int64_t end, bool sharded) {
     int64_t count = end > begin ? end - begin : 0, at = sharded ? 0 : begin;
     t.cols = t.stride = count % SHARD_UNIT == 0 ? SHARD_UNIT : count;
@@ -360,7 +359,8 @@ bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     if (arena->host) return true;
     arena_release(arena, exec);
     arena->host_refused = true;
-    return error_set(err, EXIT_DEVICE, "--offload-states: the host does not give %s for moments and master weights",
+    return error_set(err, EXIT_DEVICE,
+                     "--offload-states: the host could not allocate %s for moments and master weights",
                      memory_text(needed, arena->host_bytes));
 }
 

@@ -4,12 +4,11 @@
 #include "ops.h"
 #include "tensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
-typedef struct {
+typedef struct Arena {
     const Config *config;
+    struct Arena *vision; // arena of the model's vision tower and projector; NULL: the model has none
     int rank, ranks;
     int zero;        // ZeRO stage that is used
     int bf16_blocks; // number of blocks with BF16 forward matmuls
@@ -21,8 +20,8 @@ typedef struct {
     size_t category_bytes[CATEGORY_COUNT];
     size_t total_bytes;
     size_t vision_offset, vision_host_offset; // where the memory of the vision tower begins: after all other memory
-    char *base;        // device memory; NULL until arena_allocate()
-    size_t host_bytes; // bytes of host memory for --offload-states
+    char *base;                               // device memory; NULL until arena_allocate()
+    size_t host_bytes;                        // bytes of host memory for --offload-states
     char *host;
     bool host_refused; // true if arena_allocate() failed for lack of host memory
 } Arena;
@@ -41,9 +40,9 @@ void arena_release(Arena *arena, Exec *exec); // frees the memory if any is allo
 // True if tensors of the category are in host memory, whose size is not part of total_bytes.
 bool arena_on_host(const Arena *arena, Category category);
 
-// Returns the descriptor of a tensor in a layer. In the first blocks (--bf16-blocks), VALUE of an activation returns
-// its PLAIN if it has one, so `layer` matters even if the tensor is not per layer. data is NULL if the configuration
-// does not have the tensor, or the arena is not allocated.
+// Returns the descriptor of a tensor in a layer. For VALUE of an activation, returns PLAIN in the first blocks
+// (--bf16-blocks) if the activation has a PLAIN, so `layer` matters even if the tensor is not per layer. data is NULL
+// if the configuration does not have the tensor, or the arena is not allocated.
 Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer);
 
 // Returns the tensor that owns the memory of `id` in this layer: `id` itself, or the tensor whose memory it uses.
@@ -80,9 +79,7 @@ int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int l
 // Prints the memory plan as a table of tensors, as a table of categories, or as one JSON object.
 void arena_report(const Arena *arena, FILE *out);
 void arena_report_categories(const Arena *arena, FILE *out);
-// largest_micro_batch: 0 if it was not searched
+// largest_micro_batch: result of the search with --memory-limit; 0: there was no search
 void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

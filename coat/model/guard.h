@@ -4,9 +4,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "base/c_linkage.h"
+
+C_LINKAGE_BEGIN
 
 #define GUARD_WINDOW 128
 
@@ -31,6 +31,4 @@ bool outlier_should_skip(const Guard *guard, double loss, double grad_norm, doub
 // Adds a step's loss and gradient norm to the windows. Ignores values that are not finite.
 void outlier_record(Guard *guard, double loss, double grad_norm);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

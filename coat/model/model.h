@@ -7,9 +7,7 @@
 #include "ops.h"
 #include "shards.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct Model {
     const Config *config;
@@ -27,11 +25,11 @@ typedef struct Model {
     StepState host;                      // host copy of *state, as last uploaded or downloaded
     Guard *guard;                        // guard that skips outlier steps (--skip-loss-z, --skip-grad-z); NULL: off
     bool counts_codes, compares_matmuls; // FP8 health statistics to compute in the next micro_step()
-    // vision tower and projector, whose B is the number of images of the pass and T the number of rows of an image; NULL:
-    // the model reads text only
+    // vision tower and projector, whose B is the number of images of the pass and T the number of rows of an image;
+    // NULL: the model reads text only
     struct Model *vision;
     Config *vision_config;
-    double deadline_ms; // --time-limit: time at which passes stop; 0: no limit
+    double deadline_ms; // time at which passes stop because of --time-limit; 0: no limit
 } Model;
 
 // State of a sample's KV cache. The cache itself is the tensor QKV of all layers, with a row of q, k and v per
@@ -101,7 +99,8 @@ void model_forward(Model *m, KvCache cache);
 void vision_forward(Model *m);
 
 // Computes the loss of every token (LOSSES) and adds their sum, times state->loss_scale, to state->loss_sum. With
-// `backward`, also computes the gradients of the head, which overwrite or, with `accumulate`, add to earlier ones.
+// `backward`, also computes the gradients of the head, which overwrite earlier gradients or, with `accumulate`, are
+// added to them.
 void model_loss(Model *m, bool backward, bool accumulate);
 
 // Run one optimizer step. step_begin() takes the number of unmasked targets over all processes and micro-batches.
@@ -111,6 +110,4 @@ void step_begin(Model *m, float lr, int64_t targets);
 void micro_step(Model *m, bool accumulate, bool last);
 void step_end(Model *m);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

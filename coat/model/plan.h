@@ -2,16 +2,14 @@
 #pragma once
 #include "arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Returns the bytes of device memory that each process of the run needs.
 size_t plan_bytes(const Config *config, int ranks, DeviceKind device);
 
 // Returns the largest micro-batch whose memory plan is within `limit` bytes and that a run accepts, or 0. FP8 matmuls
 // and --batch-tokens may require certain multiples. Sets *fits to the largest micro-batch by memory alone. If a run
-// rejects that one, sets *why to the reason.
+// rejects *fits, sets *why to the reason.
 int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why);
 
 // Sets c->micro_batch to the largest micro-batch that fits --memory-limit. Fails (EXIT_USER) with advice if micro-batch
@@ -27,6 +25,4 @@ void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limi
 // Appends plan_advice() to the error of arena_allocate(). Returns false.
 bool plan_advise(const Arena *arena, Exec *exec, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

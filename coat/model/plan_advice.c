@@ -38,8 +38,8 @@ static size_t bytes_in(const Arena *arena, int category, bool host) {
     return arena_on_host(arena, (Category)category) == host ? arena->category_bytes[category] : 0;
 }
 
-// Appends the flags that reduce the category's memory and that a run accepts. If several values of a flag do, appends
-// only the first.
+// Appends the flags that reduce the category's memory and that a run accepts. If several values of a flag qualify,
+// appends only the first.
 static void add_flags(const Arena *arena, DeviceKind device, int category, bool host, char *text, size_t size) {
     const size_t bytes = bytes_in(arena, category, host);
     const char *before = " (use ";
@@ -57,7 +57,7 @@ static void add_flags(const Arena *arena, DeviceKind device, int category, bool 
             memcpy(field, &savings[i].value, sizeof(int));
         arena_plan(less, &c, arena->ranks, device);
         c.plan = PLAN_TABLE;
-        c.memory_limit = 1; // nonzero, so that the check accepts any micro-batch
+        c.memory_limit = 1; // a nonzero limit, so that config_check_recipe() accepts any micro-batch
         c.device = device;
         c.batch_recorded = c.micro_batch_recorded = false;
         if (bytes_in(less, category, host) >= bytes || !config_check_recipe(&c, arena->ranks, &ignored)) continue;

@@ -4,10 +4,6 @@
 
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // True if the learning rate changes after the warm-up.
 static inline bool schedule_falls(const Config *config) {
     return config->schedule != SCHEDULE_CONSTANT && config->lr_final != 1.0f;
@@ -39,7 +35,3 @@ static inline float schedule_lr(const Config *config, int64_t step, int64_t tota
     }
     return (float)top;
 }
-
-#ifdef __cplusplus
-}
-#endif

@@ -129,8 +129,8 @@ void shards_close(Shards *s) {
 
 // --- weights -------------------------------------------------------------------------------------------------------
 
-// Starts gathering the new values of the parameters that every process stores completely: those of layer l or, if l ==
-// layers, those that are not per layer.
+// Starts gathering the new values of the parameters that every process stores completely: the parameters of layer l or,
+// if l == layers, the parameters that are not per layer.
 static void gather_values(Shards *s, int l) {
     const Arena *a = s->arena;
     comm_group_begin(s->comm);
@@ -234,8 +234,8 @@ bool shards_recordable(const Shards *s, bool first, bool last) {
     return s->zero < 2 && !last && !(first && s->zero > 0);
 }
 
-// Starts summing gradients over the processes: those of layer l or, if l == layers, those that are not per layer. The
-// sum of this process's shard goes to GRAD or, if in_place, to its part of UNREDUCED.
+// Starts summing gradients over the processes: the gradients of layer l or, if l == layers, the gradients that are not
+// per layer. The sum of this process's shard goes to GRAD or, if in_place, to its part of UNREDUCED.
 static void sum_gradients(Shards *s, int l, bool in_place) {
     const Arena *a = s->arena;
     comm_after_compute(s->comm);
@@ -342,7 +342,7 @@ static void weights_updated(Shards *s) {
     }
     if (s->zero >= 3) quantize_shards(s);
     comm_after_compute(s->comm);
-    gather_values(s, s->layers); // gathered first, because the embedding reads them
+    gather_values(s, s->layers); // parameters that are not per layer come first: the embedding reads them
     for (int l = 0; l < s->layers; l++) gather_values(s, l);
 }
 

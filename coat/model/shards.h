@@ -13,9 +13,7 @@
 #include "arena.h"
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct Shards {
     const Arena *arena;
@@ -27,10 +25,10 @@ typedef struct Shards {
     int updated_count;
     Parameter *squared; // gradient shards whose squares this process sums
     int squared_count;
-    // weights with FP8 values, layer by layer, followed by those that are not per layer; with ZeRO 3, the layers'
+    // weights with FP8 values, layer by layer, followed by the weights that are not per layer; with ZeRO 3, the layers'
     // weights are shards
     Parameter *coded;
-    int coded_per_layer, coded_of_none; // number of weights in each layer, and of those that are not per layer
+    int coded_per_layer, coded_of_none; // number of weights in each layer, and of weights that are not per layer
     // tickets for the communication of new values after an update, per layer; the last entry is for tensors that are
     // not per layer
     int *value_ticket;
@@ -103,6 +101,4 @@ const void *shards_whole_value(Shards *s, TensorId id, int layer);
 // an equal part of the cores, or 0 if the user or the launcher has already divided them.
 int shards_threads(const Config *config, int local_ranks);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -20,21 +20,21 @@
 // Rules for where an activation is stored, and whether as FP8. "Unscaled" is BF16, or FP32 with --precision fp32.
 // "Scratch" is memory shared with tensors that are alive in other stages.
 typedef enum {
-    RULE_SAVED,    // separate memory from forward to backward, in every recipe
-    RULE_RESIDENT, // separate memory that outlives the micro-batch
-    RULE_GROUPS,   // saved for backward: unscaled, or E4M3 with a scale per group (--saved coat)
-    RULE_SCRATCH,  // memory shared with tensors of other stages
-    RULE_ALIAS,    // uses its source's memory, for example because several matmuls write to it in turn
-    RULE_LOGITS,   // scratch; alive in fewer stages if the gradient of the logits has separate memory
-    RULE_QKV_ROPE, // uses the qkv matmul's output if only RoPE changes it, in place; scratch with clipping or QK-norm
-    RULE_FC_OUT,   // uses h's memory if h is unscaled; otherwise scratch
-    RULE_SUBLAYER_GRAD, // uses the memory of the residual stream's gradient; with post-norm, scratch
-    // uses the tensor that holds the residual stream at this point: a norm's saved input; with post-norm, the saved
-    // input of the next matmul; or RESID if neither is unscaled
+    RULE_SAVED,         // stored in separate memory from forward to backward, in every recipe
+    RULE_RESIDENT,      // stored in separate memory that outlives the micro-batch
+    RULE_GROUPS,        // saved for backward: unscaled, or E4M3 with a scale per group (--saved coat)
+    RULE_SCRATCH,       // stored in memory shared with tensors of other stages
+    RULE_ALIAS,         // stored in its source's memory, for example because several matmuls write to it in turn
+    RULE_LOGITS,        // scratch; alive in fewer stages if the gradient of the logits has separate memory
+    RULE_QKV_ROPE,      // stored in the qkv matmul's output if only RoPE changes it, in place; otherwise scratch
+    RULE_FC_OUT,        // stored in h's memory if h is unscaled; otherwise scratch
+    RULE_SUBLAYER_GRAD, // stored in the memory of the residual stream's gradient; with post-norm, scratch
+    // stored in the tensor that holds the residual stream at this point: a norm's saved input; with post-norm, the
+    // saved input of the next matmul; or RESID if neither is unscaled
     RULE_RESIDUAL,
     // like RULE_RESIDUAL, but saved if --recompute 3 recomputes blocks from it and X_IN does not contain it
     RULE_BLOCK_IN,
-    // operand of a matmul. FP8: scratch. Unscaled: uses its source's memory; scratch if no source has its width
+    // operand of a matmul. FP8: scratch. Unscaled: stored in its source's memory, or scratch if no source has its width
     RULE_OPERAND,
     RULE_NORM_OUT, // operand that a norm computes: saved, or scratch if backward recomputes it
     RULE_ACT_OUT   // operand that the activation function computes: saved, or scratch if backward recomputes it
@@ -77,8 +77,7 @@ typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
 // tokens, and the vision tower with the projector, which reads images. The blocks' tensors are part of both.
 typedef enum { PART_BLOCKS, PART_TOKENS, PART_IMAGES } Part;
 
-// A row of the table of tensors. A TensorId that is not given is 0 and means none, because no row refers to tensor 0
-// (WTE).
+// A row of the table of tensors. A TensorId of 0 means that there is none, because no row refers to tensor 0 (WTE).
 typedef struct {
     TensorRow row;
     // fields of an activation
@@ -87,11 +86,11 @@ typedef struct {
     Stored stored;
     TensorId source;       // tensor whose memory this one may use
     TensorId transpose_of; // tensor whose FP8 transpose this one is
-    TensorId matmul_of;    // operand of the matmul that writes this tensor, which has that operand's scales per token
+    TensorId matmul_of;    // operand of the matmul that writes this tensor with the operand's scales per token
     bool head;             // true: operand of the output head's matmuls
     bool gradient;         // true: operand that is a gradient
-    // true: has row amaxes. A gradient has them for the operation that quantizes it, an FP8 operand with one scale for
-    // the passes of the operation that writes it
+    // true: the tensor has row amaxes. A gradient has them for the operation that quantizes the gradient. An FP8
+    // operand with one scale has them for the second pass of the operation that writes the operand
     bool amax;
     RowScales scales;
     // fields of activations and parameters
@@ -152,7 +151,7 @@ static const TableRow table[TENSOR_COUNT] = {
     [N1] =                  {{"n1", DIM_M, DIM_C, .per_layer = true},        RULE_NORM_OUT,      STAGE_NORM1,         STAGE_QKV,           .amax = true},
     [QKV] =                 {{"qkv", DIM_M, DIM_QKV, .per_layer = true},     RULE_SAVED,         STAGE_QKV,           STAGE_BWD_ATTENTION},
     [QKV_ROPE] =            {{"heads", DIM_M, DIM_QKV},                      RULE_QKV_ROPE,      STAGE_QKV,           STAGE_ATTENTION,     .source = QKV},
-    [O] =                   {{"o", DIM_M, DIM_ATT, .per_layer = true},       RULE_SAVED,         STAGE_ATTENTION,     STAGE_BWD_PROJ},
+    [O] =                   {{"o", DIM_M, DIM_ATT, .per_layer = true},       RULE_SAVED,         STAGE_ATTENTION,     STAGE_BWD_ATTENTION},
     [LSE] =                 {{"lse", DIM_BH, DIM_T, .per_layer = true},      RULE_SAVED,         STAGE_ATTENTION,     STAGE_BWD_ATTENTION, .stored = AS_FP32},
     [OQ] =                  {{"oq", DIM_M, DIM_ATT, .per_layer = true},      RULE_OPERAND,       STAGE_ATTENTION,     STAGE_PROJ,          .source = O, .amax = true, .scales = ROWS_BY_TOKEN},
     [Y_PROJ] =              {{"y_proj", DIM_M, DIM_C, .per_layer = true},    RULE_ALIAS,         STAGE_PROJ,          STAGE_NORM2,         .source = Y, .matmul_of = OQ},
@@ -247,7 +246,7 @@ const char *role_suffix(Role r) {
 // --- extents -------------------------------------------------------------------------------------------------------
 
 #define STATE_BYTES 256        // bytes reserved for StepState
-#define LOGITS_BYTES (1 << 30) // maximum size of a chunk of logits, unless --logits-chunk is given
+#define LOGITS_BYTES (1 << 30) // maximum bytes of a chunk of logits, unless --logits-chunk is given
 
 // Returns how many tokens have their logits in memory at a time: all of the micro-batch, halved until they fit in
 // LOGITS_BYTES.
@@ -370,7 +369,7 @@ int64_t model_parameters(const ModelShape *shape) {
 
 // --- parameters ----------------------------------------------------------------------------------------------------
 
-// elements per group of the 8-bit moments (COAT: optimizer states); shards are multiples of it
+// number of elements per group of the 8-bit moments (COAT: optimizer states), which divides shard sizes
 #define MOMENT_GROUP 128
 
 static const TensorLayout no_layout = {.alias = -1, .scale_source = -1};
@@ -482,7 +481,7 @@ static void shard_parameter(const TableRow *row, const Config *c, int ranks, Ten
     out[GATHERED].granularity = SCALE_NONE; // the scale is stored with the shard of CODES
     store_shard(&out[VALUE]);
     store_shard(&out[CODES]);
-    out[CODES_T].per_layer = false; // transposed from GATHERED, one layer at a time
+    out[CODES_T].per_layer = false; // one layer at a time is transposed from GATHERED
 }
 
 int tensor_part(TensorId id, const ModelShape *shape) {
@@ -511,7 +510,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
         out[CODES_T] = out[CODES];
         out[CODES_T].transposed = true;
         out[CODES_T].scale_source = (int)id;
-        if (!r->cache_transposed) out[CODES_T].per_layer = false; // transposed on demand, one layer at a time
+        if (!r->cache_transposed) out[CODES_T].per_layer = false; // one layer at a time is transposed on demand
     }
     shard_parameter(row, c, ranks, out);
 }
@@ -534,7 +533,7 @@ static void scratch_or_source(TensorLayout *t, const TableRow *row, bool scratch
     t->per_layer = t->saved = false;
 }
 
-// Makes an operand FP8. If it has one scale, its row amaxes are computed first.
+// Makes an operand FP8. An operand with one scale also gets row amaxes, from which the scale is computed.
 static void use_fp8(TensorLayout *t, const TableRow *row, const Recipe *r) {
     const bool rows = row->scales == ROWS_BY_TOKEN || (row->scales == ROWS_BY_TOKEN_IN_COAT && saves_groups(r));
     t->transposed = row->transpose_of != 0;
@@ -587,7 +586,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
         if (fp8) use_fp8(&t, row, r);
         scratch_or_source(&t, row, fp8 || !fits);
         if (!fp8 && !fits && transpose) t.alias = (int)row->transpose_of;
-        if (!fp8 && row->head && head_in_fp8(r)) t.has_amax = row->amax; // amaxes for the FP8 values that wgrad reads
+        if (!fp8 && row->head && head_in_fp8(r)) t.has_amax = row->amax; // amaxes for the FP8 values of wgrad
         break;
     }
     case RULE_NORM_OUT:
@@ -605,9 +604,9 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
 
 // --- scales --------------------------------------------------------------------------------------------------------
 
-// Sets whose scale an activation uses. The output of a matmul that ignores its operand's scales per token has those
-// scales. A transpose uses the scale of the tensor that it transposes, unless the formats differ or that tensor has
-// scales per token.
+// Sets the tensor whose scale an activation uses. If a matmul ignores its operand's scales per token, its output has
+// these scales. A transpose uses the scale of the tensor that it transposes, unless the formats differ or that tensor
+// has scales per token.
 static void inherit_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     const TableRow *row = &table[id];
     TensorLayout *t = &layout[id][VALUE];

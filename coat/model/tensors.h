@@ -5,9 +5,7 @@
 #include "config/config.h"
 #include "numerics/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // clang-format off
 // x is the input of a norm, n its output, y the output of a matmul, h and g the input and output of the activation
@@ -65,7 +63,7 @@ typedef enum {
 typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS, GRADIENT_COUNT } QuantizedGradient;
 
 // The tensors of one row of the table. An activation has VALUE and, if it is stored differently in the first blocks,
-// whose forward matmuls are BF16 (--bf16-blocks), PLAIN for those. A parameter has all others but PLAIN:
+// whose forward matmuls are BF16 (--bf16-blocks), PLAIN for these blocks. A parameter has all roles but PLAIN:
 //   CODES, CODES_T  its FP8 values, and those of its transpose
 //   MOMENT_M, _V    AdamW's first and second moment
 //   GATHERED        ZeRO 3: the weights of whole layers, gathered from all processes for the matmuls
@@ -183,7 +181,8 @@ static inline bool layout_owns_memory(const TensorLayout *t) {
 void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]);
 
 const TensorRow *tensor_row(TensorId id);
-// Returns the part of a vision-language model that a parameter belongs to: PART_VISION, PART_PROJECTOR or PART_LANGUAGE.
+// Returns the part of a vision-language model that a parameter belongs to: PART_VISION, PART_PROJECTOR or
+// PART_LANGUAGE.
 int tensor_part(TensorId id, const ModelShape *shape);
 int tensor_rank(TensorId id); // number of dimensions of a parameter in files: 1 if it has a single row, otherwise 2
 TensorId tensor_input(TensorId id); // activation that the forward matmul of a block's weight matrix reads
@@ -191,8 +190,8 @@ TensorId tensor_input(TensorId id); // activation that the forward matmul of a b
 int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);
 // Returns the value of an extent that depends only on the model; 1 for all others.
 int64_t shape_extent(Dim dim, const ModelShape *shape);
-const char *category_name(Category c); // name such as "weights", as in --plan=json
-const char *role_suffix(Role r);       // suffix of a tensor's name: "" for VALUE, ".codes" ..., as in --plan=json
+const char *category_name(Category c); // returns a name such as "weights", as in --plan=json
+const char *role_suffix(Role r);       // returns a tensor name's suffix in --plan=json: "" for VALUE, ".codes" ...
 
 // Returns the first pattern in the list --moments-fp32 that matches no parameter, and its length; NULL if all match.
 const char *moments_unmatched(const char *patterns, size_t *length);
@@ -214,6 +213,4 @@ static inline int config_zero(const Config *config, int ranks) {
     return ranks > 1 ? config->zero : 0;
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

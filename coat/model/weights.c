@@ -81,8 +81,8 @@ static float draw_normal(uint64_t seed, uint64_t stream, uint64_t index, float l
     return x;
 }
 
-// Computes the initial values of elements [begin, end) of a parameter with `cols` columns. Elements from index `used`
-// are padding.
+// Computes the initial values of elements [begin, end) of a parameter with `cols` columns. Elements at index `used` and
+// later are padding.
 static void init_values(float *values, int64_t begin, int64_t end, int64_t used, int64_t cols, Init init, uint64_t seed,
                         uint64_t stream, const ModelShape *shape, int layer) {
     const float scale = deviation(shape, init, cols, layer);
@@ -110,7 +110,7 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
         float *values = (float *)xmalloc((size_t)tensor_elements(t) * sizeof *values);
         uint64_t stream = (uint64_t)ids[i] << 32 | (uint64_t)layers[i];
         int64_t begin, used = tensor_used_rows(ids[i], t.rows, shape) * t.cols;
-        // Draws only the elements that this process stores, because parameter_set_local() does not read the others.
+        // Draws only the elements that this process stores, because parameter_set_local() does not read other elements.
         int64_t local = tensor_elements(arena_local(arena, ids[i], VALUE, layers[i], &begin));
         init_values(values, begin, begin + local, used, t.cols, tensor_row(ids[i])->init, seed, stream, shape,
                     layers[i]);

@@ -2,9 +2,7 @@
 #pragma once
 #include "arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Sets a parameter from (rows, cols) FP32 values: writes the weight, rounded to its format, and the master weight. Does
 // not change the moments.
@@ -29,6 +27,4 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed);
 // if the model has learned positions.
 void rope_table_set(const Arena *arena, Exec *exec);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -79,11 +79,11 @@ COAT_HD static inline float bf16_decode(uint16_t b) {
 COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint8_t max_code) {
     uint32_t u = float_bits(x), sign = u >> 31, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint8_t)(sign << 7 | 0x7fu);
-    int exponent = (int)(mag >> 23) - 127; // exponent of a normal FP32; FP32 subnormals become 0 below
+    int exponent = (int)(mag >> 23) - 127; // exponent of x if x is a normal FP32; FP32 subnormals become 0 below
     int lowest = 1 - bias;                 // exponent of the format's smallest normal value
     uint32_t code;
     if (exponent < lowest - mbits - 1) {
-        code = 0; // |x| is below half of the smallest subnormal value
+        code = 0; // |x| is below half of the smallest subnormal value, so it rounds to 0
     } else {
         int drop = 23 - mbits + (exponent < lowest ? lowest - exponent : 0);
         uint32_t mant = (mag & 0x7fffffu) | 0x800000u;

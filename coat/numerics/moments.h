@@ -8,16 +8,15 @@
 // then differ only if a value lies within about 1e-5 of a rounding boundary.
 //
 // The gradient norm detects non-finite gradients before the update. If one arrives here nevertheless, its group's a is
-// non-finite and every non-zero element of the group decodes to that, so that later checks find it.
+// non-finite and every non-zero element of the group decodes to a non-finite value, so that later checks find it.
 #pragma once
+#include "base/c_linkage.h"
 #include "rng.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define MOMENT_K_ONE 16       // exponent k = 1; k is stored in sixteenths, 1 to 255
-#define MOMENT_K_MAX 255      // largest stored exponent; log2 of a group's range is then at most 16.8 / 15.9
+#define MOMENT_K_MAX 255      // largest stored exponent, for groups whose log2 range is at most 16.8 / 15.9 (E4M3)
 #define MOMENT_TINY 0x1p-149f // smallest FP32 number; a nonzero FP8 value never decodes to less
 
 // Random stream for rounding weights without master weights stochastically; its low bits contain the step.
@@ -26,8 +25,8 @@ extern "C" {
 // --- logarithm and exponential -------------------------------------------------------------------------------------
 
 // Returns log2 x for x > 0, subnormals included. x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); a minimax
-// polynomial gives log2(1 + f) / f (relative error 2.7e-8). Powers of two are exact. x non-finite or 0: any finite
-// number.
+// polynomial gives log2(1 + f) / f (relative error 2.7e-8). Powers of two are exact. Returns some finite number if x is
+// 0 or not finite.
 COAT_HD static inline float moment_log2(float x) {
     bool subnormal = float_bits(x) < 0x00800000u;
     uint32_t shifted = float_bits(subnormal ? x * 0x1p23f : x) + (0x3f800000u - 0x3f3504f3u);
@@ -134,13 +133,14 @@ typedef struct {
     bool deep;       // true: the smallest FP8 values decode to less than 2^-126 * a
 } MomentGroup;
 
-// Returns k in sixteenths. range = log2(largest |x|) - log2(smallest non-zero |x|), by moment_log2(). The smallest
-// element then gets the format's second value and stays there: decoded values keep their FP8 values when they are
-// encoded again. (Rounding k down may put it on the third or fourth value; the next encoding can then raise k, once.)
+// Returns a group's exponent k in sixteenths. range = log2(largest |x|) - log2(smallest non-zero |x|), by
+// moment_log2(). The smallest element then gets the format's second value and stays there: decoded values keep their
+// FP8 values when they are encoded again. (Rounding k down may put it on the third or fourth value; the next encoding
+// can then raise k, once.)
 COAT_HD static inline uint8_t moment_exponent_of(float range, Format format) {
     float scaled = MOMENT_K_ONE * moment_target(format);
     if (!(range * MOMENT_K_MAX > scaled)) return MOMENT_K_MAX; // also for groups of equal magnitudes
-    float k = scaled / range + 0.02f;                          // the margin covers the rounding of logarithms
+    float k = scaled / range + 0.02f;                          // 0.02 covers the rounding of the logarithms
     return k < 1.0f ? 1 : (uint8_t)k;
 }
 
@@ -187,11 +187,12 @@ COAT_HD static inline float moment_position(float magnitude, MomentGroup group, 
     return log2_ratio < 0.0f ? element_position(log2_ratio, group.k, format) : moment_largest(format);
 }
 
-// Returns the factor on the position of a second moment in E5M2 before it is rounded. If k > 1, values are concave in
-// position, so rounding to the nearest position in every step makes v too low, by the square of the values' distance:
-// by 1.1 % for rare gradients. The middle between the values at positions c (1 - e) and c (1 + e) lies at
-// c (1 - (1 - 1/k) e^2 / 2), and the mean of e^2 / 2 is 0.0042. At least 0.95, so that decoded values keep their FP8
-// values. In E4M3 v is 0.4 % low, and is rounded as in the paper.
+// Returns the factor by which the position of a second moment v in E5M2 is multiplied before it is rounded. If k > 1,
+// the value is a concave function of the position, so rounding to the nearest position in every step makes v too low:
+// by 1.1 % for rare gradients, in proportion to the square of the FP8 values' distance. The middle between the values
+// at positions c (1 - e) and c (1 + e) lies at c (1 - (1 - 1/k) e^2 / 2), and the mean of e^2 / 2 is 0.0042. The factor
+// is at least 0.95, so that decoded values keep their FP8 values. In E4M3, v is only 0.4 % too low and is rounded as in
+// the paper.
 COAT_HD static inline float moment_raise(float k_inv) {
     float raise = 1.0042f - 0.0042f * k_inv;
     return raise > 0.95f ? raise : 0.95f;
@@ -235,6 +236,4 @@ COAT_HD static inline uint16_t bf16_encode_stochastic(float x, uint64_t seed, in
     return (uint16_t)((u + (uint32_t)(rng_hash(seed, WEIGHT_STREAM | (uint64_t)t, index) >> 48)) >> 16);
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

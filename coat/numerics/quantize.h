@@ -5,11 +5,10 @@
 // bits of |x|, compared as unsigned integers. In that order NaN > inf > every finite value, so a NaN or inf always
 // survives the reduction, and the result does not depend on the order of comparison.
 #pragma once
+#include "base/c_linkage.h"
 #include "formats.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define SCALE_MIN 1.17549435e-38f  // smallest scale, 2^-126, so that a scale is never 0 or subnormal
 #define NONFINITE_BITS 0x7f800000u // an amax whose bits are at least this is inf or NaN
@@ -22,13 +21,13 @@ COAT_HD static inline float format_max(Format f) {
     return f == FMT_E5M2 ? E5M2_MAX : E4M3_MAX;
 }
 
-// Returns the bits, without sign, of the smallest normal FP8 value. Values below it are subnormal.
+// Returns the bits, without sign, of the smallest normal FP8 value. Smaller values are subnormal.
 COAT_HD static inline uint8_t fp8_smallest_normal_code(Format f) {
     return f == FMT_E5M2 ? 0x04 : 0x08;
 }
 
-// Returns the FP32 scale of a tensor with this amax, for a format whose largest value is `largest`. amax 0 gives 1. A
-// non-finite amax gives the scale of the largest finite FP32; the caller then sets the step's nonfinite flag.
+// Returns the FP32 scale of a tensor with this amax, for a format whose largest value is `largest`. amax 0 gives scale
+// 1. A non-finite amax gives the scale of the largest finite FP32; the caller then sets the step's nonfinite flag.
 COAT_HD static inline float scale_from_amax(uint32_t amax, float largest) {
     if (amax == 0) return 1.0f;
     float scale = bits_float(amax < NONFINITE_BITS ? amax : NONFINITE_BITS - 1u) / largest;
@@ -42,9 +41,9 @@ COAT_HD static inline uint16_t group_scale_from_amax(uint32_t amax, float larges
 }
 
 // Returns the scale of a row with this amax: the smallest power of two with which the amax is representable. Because
-// all row scales are powers of two, FP8 values can later take the scale of the whole tensor without a second rounding,
-// except those that become subnormal. A row of zeros gets the smallest scale, so the tensor's scale is the largest row
-// scale.
+// all row scales are powers of two, FP8 values can later be converted to the scale of the whole tensor without a second
+// rounding, except values that become subnormal. A row of zeros gets the smallest scale, so the tensor's scale is the
+// largest row scale.
 COAT_HD static inline float row_scale_from_amax(uint32_t amax, Format f) {
     // The largest values of both formats are 1.75 times a power of two: 2^8 for E4M3, 2^15 for E5M2.
     const uint32_t largest_exponent = f == FMT_E5M2 ? 15u : 8u,
@@ -69,8 +68,9 @@ COAT_HD static inline float squares_of(const float *value, int64_t count) {
     return sum;
 }
 
-// Returns an upper bound of slope * |dy w| for one row of dy (Cauchy-Schwarz): the row's sum of squares, the largest
-// sum of squares of a column of w, both of FP8 values, and their scales. The factor 1.02 covers the matmul's rounding.
+// Returns an upper bound of slope * |dy w| for one row of dy (Cauchy-Schwarz). row_squares: sum of squares of the row;
+// column_squares: largest sum of squares of a column of w; both of unscaled FP8 values. The factor 1.02 covers the
+// matmul's rounding.
 COAT_HD static inline float gradient_bound(double row_squares, double column_squares, float scale, float weight_scale,
                                            float slope) {
     return (float)(sqrt(row_squares * column_squares) * 1.02 * ((double)scale * (double)weight_scale)) * slope;
@@ -87,9 +87,10 @@ COAT_HD static inline float scale_reciprocal(float scale) {
     return 1.0f / scale;
 }
 
-// Returns the E5M2 scale of the loss gradient (softmax - onehot) * scale. No amax is needed, because it lies within
-// [-scale, scale]; -scale becomes exactly -2^15. Probabilities down to 2^-29 keep E5M2's precision. Those below 2^-32
-// become 0; together they are less than 2^-16 of a token's gradient if the vocabulary has at most 65536 tokens.
+// Returns the E5M2 scale of the loss gradient (softmax - onehot) * scale. No amax is needed, because the gradient lies
+// within [-scale, scale]; -scale becomes exactly -2^15. Probabilities down to 2^-29 keep E5M2's precision.
+// Probabilities below 2^-32 become 0; together they are less than 2^-16 of a token's gradient if the vocabulary has at
+// most 65536 tokens.
 COAT_HD static inline float loss_gradient_scale(float scale) {
     float quantum = scale * 0x1p-15f;
     return quantum < SCALE_MIN ? SCALE_MIN : quantum;
@@ -103,6 +104,4 @@ COAT_HD static inline float fp8_decode(Format f, uint8_t code) {
     return f == FMT_E5M2 ? e5m2_decode(code) : e4m3_decode(code);
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

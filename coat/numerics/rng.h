@@ -1,11 +1,10 @@
 // Counter-based random numbers. A value depends only on (seed, stream, index), not on earlier draws, threads or
 // devices. Callers choose a stream (one per purpose or tensor) and count the index up.
 #pragma once
+#include "base/c_linkage.h"
 #include "formats.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // odd number, 2^64 divided by the golden ratio, which spreads consecutive counters
 #define RNG_STRIDE 0x9e3779b97f4a7c15ULL
@@ -44,6 +43,4 @@ COAT_HD static inline float rng_normal(uint64_t seed, uint64_t stream, uint64_t 
     return (float)(sqrt(-2.0 * log(radius)) * cos(6.283185307179586 * angle));
 }
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

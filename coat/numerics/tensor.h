@@ -11,8 +11,8 @@
 typedef enum {
     SCALE_NONE,   // there is no scale (FP32, BF16, integers)
     SCALE_TENSOR, // one FP32 scale for the tensor, 16-byte aligned as cuBLASLt requires
-    // one FP32 scale per row, a power of two: (rows) scales, of FP8 values or of the BF16 output of a matmul that read
-    // such values and ignored their scales (value = stored * scale, exactly)
+    // one FP32 scale per row, a power of two: (rows) scales. The data are FP8 values, or the BF16 output of a matmul
+    // that read FP8 values and ignored their row scales (value = stored * scale, exactly)
     SCALE_ROW,
     SCALE_GROUP, // one BF16 scale per `group` consecutive elements of a row: (rows, ceil(cols / group)) scales
     // COAT's optimizer states: per `group` consecutive elements of the flat tensor, an FP32 amax a (in scale) and an
@@ -26,8 +26,8 @@ typedef struct {
     void *data;
     void *scale;       // scales as described by Granularity; NULL with SCALE_NONE
     uint8_t *exponent; // SCALE_EXPAND only: exponent k of each group, in sixteenths
-    // (rows) amax of each row as raw FP32 bits, written by the operation that computes x. One amax may cover several
-    // rows: it is stored at one of them, and the others are 0. NULL if unused
+    // (rows) amax of each row as raw FP32 bits, written by the operation that computes the tensor. One amax may cover
+    // several rows: it is stored at one of these rows, and the others have 0. NULL: unused
     uint32_t *amax;
     int64_t rows, cols, stride;
     Format format;

@@ -23,7 +23,7 @@ static bool apply_record(json_t *settings, const char *path, const Config *flags
 }
 
 // The functions apply_record() to apply_undamaged_shape() return false if the checkpoint in `folder` is damaged; then
-// an older one is tried. If they also set err->code, the search ends.
+// an older checkpoint is tried. If they also set err->code, the search ends.
 
 static bool apply_settings(const char *folder, const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];
@@ -67,8 +67,8 @@ static bool apply_undamaged_shape(const char *folder, const Config *flags, Confi
     return good && apply_shape(folder, flags, recorded, err);
 }
 
-// Calls apply() for the newest checkpoint in --out, or for that of --resume=STEP, and then for older ones until it
-// succeeds.
+// Calls apply() for the newest checkpoint in --out, or for the checkpoint of --resume=STEP, and then for older
+// checkpoints until apply() succeeds.
 static bool apply_newest(bool (*apply)(const char *folder, const Config *flags, Config *recorded, Error *err),
                          const Config *flags, Config *recorded, Error *err) {
     char folder[PATH_MAX_LENGTH + 64];
@@ -86,7 +86,7 @@ static bool apply_newest(bool (*apply)(const char *folder, const Config *flags, 
 }
 
 // Applies the settings and the model in OUT/log.jsonl, for a run that ended before its first checkpoint. Returns true
-// if there are none.
+// if the log has none.
 static bool apply_logged(const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];
     Error ignored;

@@ -2,9 +2,7 @@
 #pragma once
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Sets `recorded`, for config_parse(), to the defaults and the recorded settings of the run that `flags` continue:
 // - the settings (settings_apply()) of the newest checkpoint that --resume finds or, if nothing is trained, of the one
@@ -15,6 +13,4 @@ extern "C" {
 // any. Fails (EXIT_DATA) if a recorded setting or value is unknown to this version.
 bool checkpoint_settings(Config *recorded, const Config *flags, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

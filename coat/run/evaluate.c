@@ -65,7 +65,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set) {
         m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
         hellaswag_add_losses(set, row, B, T, losses);
     }
-    state_upload(m); // resets the loss sum, so that these losses do not affect training
+    state_upload(m); // resets the device's loss sum, so that these losses do not affect training
     free(losses);
     free(inputs);
     return (int)comm_sum_i64(m->comm, hellaswag_right(set));

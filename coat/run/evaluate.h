@@ -7,17 +7,15 @@
 #include "text/hellaswag.h"
 #include "text/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
-// True if a signal or --time-limit ends the run and this process may stop within a step. It may do so only if it is the
-// run's only process, because several processes agree on stopping between steps.
+// True if a signal or --time-limit ends the run and this process may stop within a step. A process may do so only if
+// the run has no other process, because several processes agree on stopping between steps.
 bool stop_at_once(const Model *m);
 
 // Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches, or of fewer if
-// stop_at_once(). The processes divide the micro-batches and make the same number of passes: one without a batch
-// repeats the last batch with all targets masked, and one that fails to read its batch continues with zeros.
+// stop_at_once(). The processes divide the micro-batches and make the same number of passes: a process without a batch
+// repeats the last batch with all targets masked, and a process that fails to read its batch continues with zeros.
 bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Error *err);
 
 // Returns the number of HellaSwag examples that the model answers correctly. The processes divide the passes. Passes
@@ -43,6 +41,4 @@ void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FIL
 // Prints ,"name":[id, ...] to standard output, as a part of a JSON object.
 void print_tokens_json(const char *name, const int32_t *ids, int count);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

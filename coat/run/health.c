@@ -50,8 +50,8 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
     *e = (Entry){id, role, t->layers, c->tensors - begin, begin};
     for (int layer = begin; layer < t->layers; layer++) {
         Tensor tensor = arena_tensor(arena, id, role, layer);
-        if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL; // later layers have overwritten its values
-        if (t->shard_elements < tensor_elements(tensor)) {          // reports this process's shard, as one row
+        if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL; // later layers have overwritten the values
+        if (t->shard_elements < tensor_elements(tensor)) {          // sharded: reports this process's shard as one row
             tensor.rows = 1;
             tensor.cols = tensor.stride = t->shard_elements;
         }
@@ -82,7 +82,7 @@ static void collect_counts(Collection *c, Exec *exec) {
 
 // ---------------------------------------------------------------- JSON
 
-// Function that returns a layer's value of a statistic; `figure` is the position of its name in a list.
+// Function that returns a layer's value of a statistic; `figure` is the index of the statistic's name in a list.
 typedef double Figure(const void *context, int figure, int layer);
 
 // Prints "name":[...] for each statistic, with null for values that are not finite.
@@ -132,7 +132,7 @@ typedef struct {
     const Collection *c;
     QuantizedGradient what;
     int transposed;
-    int layers; // number of layers; 0: not counted in this step, or the transpose has the same FP8 values
+    int layers; // number of layers; 0: no count in this step, or the transpose has the same FP8 values
 } Counted;
 
 static Counted counted(const Collection *c, int what, int transposed) {
@@ -228,7 +228,7 @@ static const char *advice(const Recipe *r, QuantizedGradient what, bool for_wgra
 }
 
 // Returns the fraction of a layer's FP8 values that are zero or subnormal (HEALTH_SMALL). unmasked: fraction of targets
-// with a loss; the other targets' gradients are 0 and do not count.
+// with a loss; the other targets' gradients are 0 and are ignored.
 static double small_fraction(const Counted *g, int layer, double unmasked) {
     const double zero = gradient_figure(g, ZERO, layer), expected = 1 - unmasked;
     return ((zero > expected ? zero - expected : 0) + gradient_figure(g, SUBNORMAL, layer)) /

@@ -8,9 +8,7 @@
 #pragma once
 #include "model/arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // A warning is printed if more than this fraction of a tensor's FP8 values is saturated. It applies to tensors with one
 // scale per tensor or row. Groups have separate amaxes, so several of their values may equal the amax without harm.
@@ -29,7 +27,7 @@ typedef struct {
     // true: a warning about the FP8 values of this gradient, or of its transpose, was printed
     bool codes[GRADIENT_COUNT][2];
     bool matmuls;     // true: a warning about an inexact FP8 wgrad was printed
-    double uncounted; // input: fraction of the last step's targets that are masked
+    double uncounted; // input: fraction of masked targets in the last step
 } HealthWarned;
 
 // Returns the index of a gradient's CodeCounts in the CODE_COUNTS tensor. The next index belongs to its transpose, if
@@ -45,7 +43,7 @@ static inline int code_counts_at(QuantizedGradient what, int layer) {
 // - Gradients have fractions only if the step has counted them, transposes (dh_qt, ..) only if their FP8 values differ.
 // - The residual stream's gradient is quantized twice per layer: dresid_q has the amax of the attention sublayer,
 //   dresid_q_fcproj and dresid_q_proj have the fractions of the MLP and attention sublayers.
-// Writes one line per problem to `warning`, without the last newline; "" if there are none. warned NULL: only looks at
+// Writes one line per problem to `warning`, without the last newline; "" if there are none. warned NULL: checks only
 // amax and saturation of tensors. Waits for the device.
 char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
@@ -55,6 +53,4 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
 // exceeds HEALTH_BIAS or HEALTH_ERROR, otherwise "". warned NULL: never warns. Waits for the device.
 char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

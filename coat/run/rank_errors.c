@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-#include "log/step_line.h"
+#include "log/terminal.h"
 
 bool all_ranks_ok(RankErrors *e, bool ok, Error *err) {
     if (e->failed) return false; // a nested call has already shared the error with all ranks

@@ -3,9 +3,7 @@
 #pragma once
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct {
     Comm *comm;  // connection to the other ranks; NULL until they are connected
@@ -20,10 +18,8 @@ bool all_ranks_ok(RankErrors *e, bool ok, Error *err);
 // Records that every rank has found the same error by itself. Always returns false.
 bool on_all_ranks(RankErrors *e);
 
-// Prints the error that ends the run, once. If all ranks know the error, only rank 0 prints it, and the others wait for
-// rank 0, because mpirun may kill all processes when one exits.
+// Prints the error that ends the run, once. If all ranks know the error, only rank 0 prints it, and the other ranks
+// wait for rank 0, because mpirun may kill all processes when one exits.
 void report_error_once(RankErrors *e, int rank, const Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "model/plan.h"
 #include "model/schedule.h"
 #include "text/prompt_format.h"
@@ -21,7 +21,8 @@ __attribute__((format(printf, 3, 4))) static void item(FILE *out, const char *la
     print_item(out, label, buffer);
 }
 
-// Returns a number as short text, such as "5.12 k". The text is valid until this has been called three more times.
+// Returns a number as short text, such as "5.12 k". The text is valid until this function has been called three more
+// times.
 static const char *count(double value) {
     static char texts[4][32];
     static int next;
@@ -48,7 +49,8 @@ static void report_model(const Config *c, FILE *out) {
          s->channels, plural(s->channels), s->positions, plural(s->positions), s->vocab, s->vocab_padded);
 }
 
-// Prints the numeric formats of all parts of the training state, because single flags may change the recipe's.
+// Prints the numeric formats of all parts of the training state, because single flags may override the recipe's
+// formats.
 static void report_recipe(const Config *c, FILE *out) {
     const Recipe *r = &c->recipe;
     if (r->precision == PRECISION_FP32) {
@@ -84,11 +86,8 @@ static void report_examples(const DataLoader *loader, const char *label, int seq
     const DataExamples e = data_examples(loader);
     char cut[96] = "", left_out[64] = "";
     if (e.examples == 0) return;
-    if (e.cut > 0)
-        snprintf(cut, sizeof cut, ", %s longer than %d + 1 tokens lose%s the rest", count((double)e.cut), seq_len,
-                 singular(e.cut));
-    if (e.left_out > 0)
-        snprintf(left_out, sizeof left_out, ", %s without a target left out", count((double)e.left_out));
+    if (e.cut > 0) snprintf(cut, sizeof cut, ", %s truncated to %d + 1 tokens", count((double)e.cut), seq_len);
+    if (e.left_out > 0) snprintf(left_out, sizeof left_out, ", %s without a target dropped", count((double)e.left_out));
     const char *what = label[0] ? "" : e.examples == 1 ? " example" : " examples";
     item(out, label, "%s%s in %s sequence%s, %.3g %% full%s%s", count((double)e.examples), what,
          count((double)e.sequences), plural(e.sequences), 100.0 * e.filled, cut, left_out);
@@ -146,7 +145,7 @@ static const char *how_often(char text[48], int64_t every) {
 }
 
 // Writes how much of the validation data is evaluated: in tokens if no file has a loss mask, otherwise in sequences,
-// because these may not be full. Writes "" if all of it is evaluated.
+// because sequences of examples may not be full. Writes "" if all of it is evaluated.
 static const char *validated(const Report *report, char text[96]) {
     const Config *c = report->config;
     const int64_t all = data_sequences(report->val);

@@ -9,9 +9,7 @@
 #include "text/data.h"
 #include "text/hellaswag.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct {
     const Config *config;
@@ -24,7 +22,7 @@ typedef struct {
 } Report;
 
 // Prints the start-up report in lines of at most 80 columns, or of the terminal's width if that is smaller. A longer
-// word exceeds it.
+// word exceeds this width.
 void report_start(const Report *report, FILE *out);
 
 // Prints the memory plan of one of config->gpus processes as a table or as JSON, for the GPU's layout unless --device
@@ -32,6 +30,4 @@ void report_start(const Report *report, FILE *out);
 // advice if one sequence exceeds it.
 bool report_plan(const Config *config, FILE *out, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

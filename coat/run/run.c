@@ -9,6 +9,7 @@
 #include "evaluate.h"
 #include "io/json.h"
 #include "log/step_line.h"
+#include "log/terminal.h"
 #include "model/schedule.h"
 #include "save/checkpoint.h"
 #include "text/prompt_format.h"
@@ -48,8 +49,8 @@ static void read_ahead(Run *run, int64_t sequences, int64_t i) {
         data_images_at(run->train, first, b.image_rows, b.pixels, b.images, err);
 }
 
-// Returns the number of unmasked targets in the next step, over all processes. It is above 0, because every sequence
-// has an unmasked target.
+// Returns the number of unmasked targets in the next step, over all processes. The number is above 0, because every
+// sequence has an unmasked target.
 static int64_t count_targets(Run *run) {
     const int64_t tokens = config_micro_tokens(run->config);
     const int64_t accumulation = config_accumulation(run->config, run->place.ranks);
@@ -117,7 +118,7 @@ int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
     int count = 1;
     if (c->prompt[0]) {
         if (!run->tokenizer) {
-            error_set(err, EXIT_USER, "--prompt: text needs a vocabulary; name its file or folder with --tokenizer");
+            error_set(err, EXIT_USER, "--prompt: encoding the text needs a vocabulary; add --tokenizer FILE");
             return 0;
         }
         const int first = begin >= 0; // index of the first token that is text
@@ -180,7 +181,7 @@ static double deadline(const Run *run) {
 }
 
 static bool time_is_up(const Run *run) {
-    // true if an evaluation was stopped: the decision is final, even if saving becomes faster
+    // a stopped evaluation means that the time is up; this decision is final, even if saving becomes faster
     if (stop_at_once(&run->model)) return true;
     double last = deadline(run);
     return last > 0 && now_ms() + 1.2 * run->longest_ms > last;
@@ -283,7 +284,7 @@ static void log_health(Run *run, const char *key, char *(*health)(const Arena *,
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
     if (m->exec.rank != 0) return;
-    shards_weights_wait(&m->shards); // waits, so that the FP8 weights are this step's in every ZeRO stage
+    shards_weights_wait(&m->shards); // waits, so that the FP8 weights are those of this step in every ZeRO stage
     char *json = health(&m->arena, &m->exec, m->host.nonfinite ? NULL : &run->warned, warning);
     if (json) log_object(run->log, run->done.step, key, json);
     if (warning[0]) log_show_step(run->log);
@@ -408,7 +409,7 @@ bool run_train(Run *run, Error *err) {
         return false;
     }
     log_sets(run, true);
-    if (!reason && stop_at_once(m)) reason = end_early(run); // if the last validation was stopped, finds the reason
+    if (!reason && stop_at_once(m)) reason = end_early(run); // finds the reason if the last validation was stopped
     if (reason) return stop(run, reason, begun, err);
     if (run->saver) saver_save_last(run->saver, &run->done);
     return finish_saving(run, err);

@@ -11,9 +11,7 @@
 #include "text/hellaswag.h"
 #include "text/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define MAX_PROMPT_TOKENS 4096
 #define BATCH_PLANES 4 // arrays per micro-batch: inputs, targets, positions (with document masking), rows of images
@@ -75,6 +73,4 @@ bool run_missed_evaluations(Run *run, bool val, bool hellaswag, Error *err);
 // Runs the training loop until the last step, a signal or --time-limit, then saves.
 bool run_train(Run *run, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

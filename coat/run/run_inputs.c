@@ -6,7 +6,7 @@
 #include "config/vision.h"
 #include "flags/config_check.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "run_start.h"
 #include "save/checkpoint.h"
 #include "text/prompt_format.h"
@@ -32,7 +32,8 @@ void run_note_always(const Run *run, const char *format, ...) {
     va_end(args);
 }
 
-// Sets the BOS and EOS ids of a new model to those of its vocabulary. If that has no BOS token, EOS is used as BOS.
+// Sets the BOS and EOS ids of a new model to those of its vocabulary. If the vocabulary has no BOS token, EOS is used
+// as BOS.
 static void set_special_ids(Run *run) {
     const int begin = tokenizer_bos(run->tokenizer), end = tokenizer_eos(run->tokenizer);
     model_shape_ids(&run->config->shape, begin < 0 ? end : begin, end);
@@ -76,7 +77,7 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
 bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error unread;
     const bool with_model =
-        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not used for the checkpoints of this run
+        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not the vocabulary of this run's checkpoints
     const bool there = c->shape_files[0] && tokenizer_is_in(c->shape_files);
     Tokenizer *own = there ? tokenizer_open(c->shape_files, &unread) : NULL;
     const char *file = c->tokenizer_file[0] ? c->tokenizer_file : there ? c->shape_files : "";
@@ -93,11 +94,10 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
     if (!good) return false;
     if (bytes) {
         return !with_model || c->shape.vocab == 257 ||
-               error_set(
-                   err, EXIT_USER,
-                   "--tokenizer bytes: it has 257 tokens, and the model's vocabulary %d; name the vocabulary that "
-                   "the model was trained with",
-                   c->shape.vocab);
+               error_set(err, EXIT_USER,
+                         "--tokenizer bytes: it has 257 tokens, but the model's vocabulary has %d; give the tokenizer "
+                         "that the model was trained with",
+                         c->shape.vocab);
     }
     snprintf(run->config->vocabulary, sizeof run->config->vocabulary, "%s", file);
     if (there && !run->tokenizer && !c->eval_only)
@@ -140,11 +140,11 @@ static bool is_of_examples(const Run *run) {
     return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
 }
 
-// Adds notes if no prompt format is known, or if the data names two different ones.
+// Adds notes if no prompt format is known, or if the data names two different formats.
 static void note_prompts(const Run *run, bool unnamed) {
     const Config *c = run->config;
     PromptFormat ignored[2];
-    if (run->place.rank > 0) return; // only rank 0 adds notes, because this reads a checkpoint's record
+    if (run->place.rank > 0) return; // only rank 0 adds notes, because that takes reading a checkpoint's record
     if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
         run_note_always(
             run, "--prompt is continued as plain text, because the %s no prompt format; --prompt-format NAME sets one",
@@ -184,8 +184,8 @@ bool choose_prompt_format(Run *run, Error *err) {
     return true;
 }
 
-// Splits the data into documents: at the BOS token of the vocabulary, or else at that of the model's files, or else
-// after an EOS token. Call it after choose_prompt_format(), which adds EOS tokens.
+// Splits the data into documents: at the BOS token of the vocabulary, or else at the BOS token in the model's files, or
+// else after an EOS token. Call it after choose_prompt_format(), which adds EOS tokens.
 bool divide_documents(Run *run, Error *err) {
     const Config *c = run->config;
     if (c->documents != DOCUMENTS_MASKED) return true;
@@ -215,13 +215,16 @@ bool divide_documents(Run *run, Error *err) {
 static void note_bytes(const Run *run, DataLoader *loader) {
     const char *bytes, *other;
     if (loader && data_mixes_bytes(loader, &bytes, &other))
-        run_note(run, "%s seems to have byte tokens, but %s has not; check that one tokenizer made both", bytes, other);
+        run_note(run,
+                 "%s seems to have byte tokens, but %s does not; check that both were made with the same tokenizer",
+                 bytes, other);
     else if (loader && data_begins_with_bytes(loader))
         run_note(run, "%s seems to have byte tokens; files of %s need --tokenizer bytes", data_set(loader, 0, 0).name,
                  prepare_bytes_name());
 }
 
-// Adds a note if token files store 16-bit tokens although the vocabulary needs 32 bits, as data/prepare.py writes.
+// Adds a note if token files store 16-bit tokens although the vocabulary is so large that data/prepare.py writes 32-bit
+// tokens.
 static void note_narrow(const Run *run, DataLoader *loader) {
     const char *narrow = loader ? data_narrow_file(loader) : NULL;
     if (narrow && run->config->shape.vocab > UINT16_MAX + 1)
@@ -231,7 +234,7 @@ static void note_narrow(const Run *run, DataLoader *loader) {
 }
 
 void note_data(Run *run) {
-    if (run->place.rank > 0) return; // only rank 0 checks, because this reads the beginning of every file
+    if (run->place.rank > 0) return; // only rank 0 checks, because a check reads the beginning of every file
     const Config *c = run->config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     const char *again = run->train ? data_repeated_file(run->train) : NULL;

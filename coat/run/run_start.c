@@ -10,7 +10,7 @@
 #include "io/files.h"
 #include "io/json.h"
 #include "log/log_trim.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "model/schedule.h"
 #include "model/weights.h"
 #include "report.h"
@@ -48,15 +48,15 @@ static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     Error none;
     if (!c->resume || run->place.rank > 0) return true;
     if (c->resume_step >= 0 || !config_trains(c)) return checkpoint_expect(c->out, c->resume_step, err);
-    // also checked for --resume without a step, because the user may expect checkpoints there
+    // --resume without a step starts without a checkpoint, but adds a note, because the user may expect one
     if (!checkpoint_expect(c->out, -1, &none))
         run_note_always(run, "--resume: no checkpoint in %s, starting from the beginning%s", c->out,
                         c->settings_logged ? " with the settings in its log.jsonl that no flag names" : "");
     return true;
 }
 
-// Sets `folder` to the checkpoint to resume from, or "" if there is none. Rank 0 verifies its checksums and sends its
-// step to the other ranks.
+// Sets `folder` to the checkpoint to resume from, or "" if there is none. Rank 0 verifies the checkpoint's checksums
+// and sends its step to the other ranks.
 static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     const Config *c = run->config;
     bool first = run->place.rank == 0;
@@ -105,7 +105,7 @@ static bool start_or_resume(Run *run, Error *err) {
         // another seed, because the blocks of tower and language model have the same ids
         if (m->vision) parameters_init(&m->vision->arena, &m->vision->exec, c->seed + 1);
     }
-    if (!run->train || !folder[0]) note_data(run); // same_data() has called note_data() in the other case
+    if (!run->train || !folder[0]) note_data(run); // a resumed training calls note_data() only if its data has changed
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
         run->done.pass = data_sequences(run->train);
@@ -130,7 +130,7 @@ static void report(Run *run) {
                          .sequences = run->done.sequences,
                          .tokens = run->done.tokens};
     const bool results =
-        m->config->json || (m->config->prompt[0] && !run->train); // standard output is then reserved for results
+        m->config->json || (m->config->prompt[0] && !run->train); // true: standard output is for results only
     if (!m->config->quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
 }
 
@@ -151,8 +151,8 @@ static const char *different_flag(Run *run) {
     return NULL;
 }
 
-// Checks that all ranks run with equal settings. They may differ because each rank chooses the recipe by its GPU, and
-// reads recorded settings from its files.
+// Checks that all ranks run with equal settings. Settings may differ because each rank chooses the recipe by its GPU,
+// and reads recorded settings from its files.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = run->config;
     const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));
@@ -166,10 +166,9 @@ static bool same_settings(Run *run, Error *err) {
     if (flag) // checked before the recipe, because --zero changes it
         return error_set(err, EXIT_USER, "--%s differs between the processes; start all of them with the same value",
                          flag);
-    return error_set(
-        err, EXIT_USER,
-        "--recipe: the processes chose different recipes, because their GPUs or checkpoints differ; name one "
-        "(--recipe bf16 if a GPU has no FP8)");
+    return error_set(err, EXIT_USER,
+                     "--recipe: the processes chose different recipes, because their GPUs or checkpoints differ; give "
+                     "all of them one --recipe (bf16 if a GPU has no FP8)");
 }
 
 // True if the data is equal on all ranks. Only the contents are compared, because file names may differ between
@@ -191,7 +190,7 @@ static bool same_files(Run *run, Error *err) {
                      "%s differ between the processes; name files with the same content in the same order", different);
 }
 
-// Checks that all ranks split the data into documents at the same tokens, because each reads its own files of
+// Checks that all ranks split the data into documents at the same tokens, because each rank reads its own files of
 // vocabulary and data.
 static bool same_documents(Run *run, Error *err) {
     if (run->config->documents != DOCUMENTS_MASKED) return true;
@@ -272,7 +271,7 @@ static bool set_steps(Run *run, Error *err) {
                      (long long)sequences);
 }
 
-// Opens the device, the inputs and the weights. Ranks wait for each other while one of them reads files.
+// Opens the device, the inputs and the weights. The other ranks wait while one rank reads files.
 static bool open_run(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *config = run->config;
@@ -300,13 +299,14 @@ static bool check_end(const Run *run, Error *err) {
     int32_t ids[MAX_PROMPT_TOKENS];
     if (c->prompt[0] && c->sample_tokens > 0 && run_prompt(run, ids, err) == 0) return false;
     if (run->train && c->resume_step >= 0 && run->done.step >= run->steps)
-        return error_set(err, EXIT_USER, "--resume=%lld: the run already has --%s %lld at that step; raise the number",
+        return error_set(err, EXIT_USER,
+                         "--resume=%lld: the run has already reached --%s %lld at that step; use a larger number",
                          (long long)c->resume_step, c->steps < 0 ? "epochs" : "steps",
                          (long long)(c->steps < 0 ? c->epochs : run->steps));
     if (run->train &&
         // a step before the resumed one is allowed, because the user may repeat the command to resume
         c->profile > run->steps)
-        return error_set(err, EXIT_USER, "--profile %lld: the run ends at step %lld; name an earlier step",
+        return error_set(err, EXIT_USER, "--profile %lld: the run ends at step %lld; use an earlier step",
                          (long long)c->profile, (long long)run->steps);
     return true;
 }
@@ -320,11 +320,12 @@ static void note_rate(const Run *run) {
     const double was = run->done.state.lr, now = schedule_lr(c, step, run->steps);
     const double again = schedule_lr(c, step - 1, run->steps);
     if (fabs(again - was) <= 1e-6 * was || fmin(was, now) >= 0.9 * fmax(was, now)) return;
+    char remedy[64] = "";
+    if (was > 0) snprintf(remedy, sizeof remedy, ", or use --schedule constant --lr %.3g", was);
     run_note_always(run,
                     "the learning rate jumps from %.3g at step %lld to %.3g at step %lld, because the schedule has "
-                    "changed; keep --steps and --lr, or use --schedule constant --lr %.3g; to extend runs, use "
-                    "--schedule wsd from the start",
-                    was, (long long)step, now, (long long)step + 1, was);
+                    "changed; keep --steps and --lr%s; to extend runs, use --schedule wsd from the start",
+                    was, (long long)step, now, (long long)step + 1, remedy);
 }
 
 static void note_settings(const Run *run) {

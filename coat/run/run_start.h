@@ -2,10 +2,6 @@
 #pragma once
 #include "run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define MIN_WITHOUT_BYTES 1024 // minimum size of a vocabulary that cannot be the byte vocabulary
 
 // Prints a note on rank 0, except with --quiet.
@@ -26,10 +22,6 @@ bool divide_documents(Run *run, Error *err);
 // Adds notes about files that were probably named by mistake.
 void note_data(Run *run);
 
-// Sets the prompt format to that of --prompt-format, the checkpoint or the training data, in this order. Its end token
-// becomes an EOS token, also in checkpoints.
+// Sets the prompt format to that of --prompt-format, the checkpoint or the training data, in this order of preference.
+// Its end token becomes an EOS token, also in checkpoints.
 bool choose_prompt_format(Run *run, Error *err);
-
-#ifdef __cplusplus
-}
-#endif

@@ -2,10 +2,6 @@
 #pragma once
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Returns a token drawn from softmax(logits / temperature) over logits[vocab]. Equal arguments give equal tokens.
 //   temperature <= 0 or NaN: returns the largest logit; of equal ones, the lowest id
 //   top_k: draws only from the top_k largest logits; of equal ones, the lower ids. <= 0 or >= vocab: from all
@@ -15,7 +11,3 @@ extern "C" {
 // NaN and -inf are never drawn. +inf wins over all finite logits. Returns 0 if no token can be drawn.
 int sample_token(const float *logits, int vocab, float temperature, int top_k, float top_p, uint64_t seed,
                  uint64_t index);
-
-#ifdef __cplusplus
-}
-#endif

@@ -11,10 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "checkpoint_shards.h"
 #include "hf.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "run_state.h"
 #include "text/data.h"
 #include "tokenizer_files.h"
@@ -110,6 +111,23 @@ static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
     json_text_close(t, '}');
 }
 
+// Writes the files of a vision-language model's processor.
+static bool write_processor(const char *folder, const Snapshot *s, JsonText *manifest, Error *err) {
+    const VisionShape *v = &s->arena->config->shape.vision;
+    JsonText images, processor;
+    char token[256];
+    const bool known = s->tokenizer && v->image_token >= 0;
+    size_t length = known ? tokenizer_decode(s->tokenizer, v->image_token, token, sizeof token - 1) : 0;
+    if (length >= sizeof token) length = 0;
+    for (size_t at = 0, bytes; at < length; at += bytes)
+        if (utf8_read(token + at, length - at, &bytes) & NO_CHARACTER) length = 0; // a token of the byte vocabulary
+    token[length] = '\0';
+    hf_processor_texts(&images, &processor, s->processor, v, length ? token : "<image>");
+    const bool good = manifest_write_text(manifest, folder, HF_IMAGE_PROCESSOR_NAME, &images, err);
+    if (!good) json_text_free(&processor);
+    return good && manifest_write_text(manifest, folder, HF_PROCESSOR_NAME, &processor, err);
+}
+
 static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manifest, Error *err) {
     JsonText text;
     char shard[NAME_BUFFER];
@@ -123,6 +141,7 @@ static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manife
         return false;
     hf_generation_text(&text, shape, s->generation);
     if (!manifest_write_text(manifest, folder, HF_GENERATION_NAME, &text, err)) return false;
+    if (s->arena->vision && !write_processor(folder, s, manifest, err)) return false;
     index_text(&text, s->model, s->model_count);
     return manifest_write_text(manifest, folder, HF_INDEX_NAME, &text, err);
 }
@@ -162,7 +181,7 @@ static bool put_in_place(const char *temporary, const char *final, const char *o
     if (!moved || rename(temporary, final) != 0) {
         error_set(err, EXIT_DATA, "cannot replace %s by %s: %s", final, temporary, strerror(errno));
         if (moved && rename(old, final) != 0)
-            error_set(err, EXIT_DATA, "cannot name the checkpoint %s %s again: %s", old, final, strerror(errno));
+            error_set(err, EXIT_DATA, "cannot rename the checkpoint %s back to %s: %s", old, final, strerror(errno));
         return false;
     }
     return folder_remove(old, err);
@@ -223,6 +242,7 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
     if (!folder_make(out, err)) return false;
     Tokenizer *tokenizer = tokenizer_file ? tokenizer_open(tokenizer_file, &ignored) : NULL;
     snapshot_open(&snapshot, arena, exec);
+    snapshot_read_carried(&snapshot);
     snapshot.tokenizer = tokenizer;
     snapshot_copy(&snapshot, run);
     bool good = checkpoint_write(out, &snapshot, tokenizer_file, err);
@@ -238,7 +258,7 @@ static bool check_name(const char *folder, Error *err) {
     const int64_t step = checkpoint_weights_step(folder), named = checkpoint_step(folder);
     return step == named || error_set(err, EXIT_DATA,
                                       "%s holds the checkpoint of step %" PRId64 ", by its " STATE_NAME
-                                      "; name it step-%08" PRId64 ", or move it elsewhere",
+                                      "; rename it to step-%08" PRId64 ", or move it elsewhere",
                                       folder, step, step);
 }
 
@@ -353,7 +373,7 @@ static bool remove_step(const char *out, const char *folder, int64_t step, Error
 }
 
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every) {
-    static int64_t reported = -1; // failures to remove checkpoints up to this step have been printed
+    static int64_t reported = -1; // step of the last checkpoint whose failed removal has been printed
     remove_leftovers(out, true);
     if (keep <= 0) return;
     int64_t *steps, newest_failed = reported;

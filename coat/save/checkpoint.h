@@ -7,15 +7,15 @@
 //   matmul_table.txt       GPU only: the matmul algorithms that were chosen (matmul_algos.h)
 //   manifest.json          sizes and hashes of all other files; written last (manifest.h)
 //   tokenizer.json, ...    the tokenizer's files (tokenizer_files.h)
+// A vision-language model also has preprocessor_config.json and processor_config.json (hf.h). Its model.safetensors
+// includes the vision tower and the projector, and the tower's tensors that are not computed (hf_carried_parts()).
 // The files contain no time, path or host name, so equal runs write equal bytes. Every file is flushed to the disk, and
 // the folder gets its final name only when it is complete.
 #pragma once
 #include "model/arena.h"
 #include "model/guard.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // The contents of state.json in a checkpoint: everything but tensors and settings.
 typedef struct {
@@ -77,8 +77,8 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
 // if `weights`. Fails (EXIT_DATA) naming the first bad file. True if `path` is not a folder with a manifest.json.
 bool checkpoint_check_files(const char *path, bool weights, Error *err);
 
-// Loads weights only; master weights follow them, moments and StepState become zero. `path` is a model folder with
-// safetensors (one file or several), a .safetensors file next to its config.json, or a weight file of llm.c.
+// Loads weights only. Sets master weights to the weights, and moments and StepState to zero. `path` is a model folder
+// with safetensors (one file or several), a .safetensors file next to its config.json, or a weight file of llm.c.
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err);
 
 // Deletes old checkpoints under `out`, and files that interrupted saves left there. Of the complete checkpoints older
@@ -90,6 +90,4 @@ void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_eve
 // The new name is abandoned-N-step-... (damaged-N-step-... if `damaged`), N being the first free number.
 bool checkpoint_rename_later(const char *out, int64_t step, bool damaged, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -7,7 +7,7 @@
 #include "hf.h"
 #include "hf_names.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "model/weights.h"
 #include "run_state.h"
 #include "states_read.h"
@@ -16,15 +16,15 @@
 #define PIECE_BYTES ((size_t)8 << 20)
 #define BF16_OVERFLOW 0x1.ffp127f // smallest FP32 value that rounds to infinity in BF16
 
-// Reports a field of the model shape that differs between the files and the run. Always false. In a resumed run the
-// difference can only come from --model, because other flags were compared with the files before (config_parse.c).
+// Reports a field of the model shape that differs between the files and the run. Always returns false. In a resumed run
+// the difference can only come from --model, because other flags were compared with the files before (config_parse.c).
 static bool other_shape(const char *path, const Config *run, const char *field, double there, double here, Error *err) {
     const bool named = run->model[0] && !run->model_from_files;
     if (named)
         return error_set(err, EXIT_USER, "--model %s: its %s is %.9g, but %.9g in the run's checkpoint; remove --model",
                          run->model, field, here, there);
-    return error_set(err, EXIT_DATA, "%s: its model has %s %.9g and this run's has %.9g; give the same model", path,
-                     field, there, here);
+    return error_set(err, EXIT_DATA, "%s: its model has %s %.9g, but this run's model has %.9g; use the same model",
+                     path, field, there, here);
 }
 
 // Checks that the model shape in the files equals the run's. Derived fields come last, so that the error names the
@@ -53,10 +53,24 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Conf
                   FIELD("tied-head", tied_head),
                   FIELD("activation", activation),
                   FIELD("norm-eps", norm_eps),
+                  FIELD("vision tower", vision.kind), // this and the next fields are 0 without a vision tower
+                  FIELD("image size", vision.image_size),
+                  FIELD("patch size", vision.patch_size),
+                  FIELD("vision channels", vision.channels),
+                  FIELD("vision ffn", vision.ffn),
+                  FIELD("vision heads", vision.heads),
+                  FIELD("vision layers", vision.file_layers),
+                  FIELD("vision layers that are computed", vision.layers),
+                  FIELD("vision activation", vision.activation),
+                  FIELD("vision norm-eps", vision.norm_eps),
+                  FIELD("pooling head", vision.pooling_head),
+                  FIELD("dropped class row", vision.drops_class_row),
+                  FIELD("projector", vision.projector),
+                  FIELD("image token", vision.image_token),
                   FIELD("clip-qkv", clip_qkv), // this and the next two fields exist only with rotary positions
                   FIELD("rope-theta", rope_theta),
                   FIELD("rope-factor", rope.factor),
-                  FIELD("rope-low", rope.low), // this and the next two fields matter only if the factor is not 1
+                  FIELD("rope-low", rope.low), // rope-low to rope-positions matter only if rope-factor is not 1
                   FIELD("rope-high", rope.high),
                   FIELD("rope-positions", rope.positions)};
 #undef FIELD
@@ -172,10 +186,9 @@ static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     return good;
 }
 
-// Finds the tensor of `part` in the weight files, checks its type and shape, and fills *stored. rank: its number of
-// dimensions.
-static bool find_stored(HfWeights *weights, const HfPart *part, int rank, StoredMatrix *stored, const char *path,
-                        Error *err) {
+// Finds the tensor of `part` in the weight files, checks its type and shape, and fills *stored.
+static bool find_stored(HfWeights *weights, const HfPart *part, StoredMatrix *stored, const char *path, Error *err) {
+    const int rank = part->rank;
     const SafeFile *file;
     const SafeTensor *tensor;
     if (!hf_weights_find(weights, part->name, &file, &tensor))
@@ -184,7 +197,7 @@ static bool find_stored(HfWeights *weights, const HfPart *part, int rank, Stored
                          "belongs to another "
                          "model; copy the complete model again",
                          path, part->name);
-    // FP64 occurs in checkpoints that gradient_check writes
+    // FP64 is accepted in the build of gradient_check, which writes FP64 checkpoints
     const bool wide = tensor->dtype == DTYPE_F64 && sizeof(real) == sizeof(double);
     if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_BF16 && tensor->dtype != DTYPE_F16 && !wide)
         return error_set(err, EXIT_DATA, "%s: '%s' is %s; weights must be F32, F16 or BF16", file->path, part->name,
@@ -192,7 +205,8 @@ static bool find_stored(HfWeights *weights, const HfPart *part, int rank, Stored
     const bool transposed = part->transposed && !weights->llmc;
     *stored = (StoredMatrix){file, tensor, part->rows, part->cols, transposed};
     if (transposed) stored->rows = part->cols, stored->cols = part->rows;
-    const int64_t both[] = {stored->rows, stored->cols}, *const shape = rank == 1 ? both + 1 : both;
+    const int64_t both[] = {stored->rows, stored->cols};
+    const int64_t *const shape = rank > 2 ? part->dims : rank == 1 ? both + 1 : both;
     if (tensor->rank != rank || memcmp(tensor->shape, shape, (size_t)rank * sizeof *shape) != 0) {
         char there[SHAPE_TEXT], expected[SHAPE_TEXT];
         return error_set(err, EXIT_DATA, "%s: '%s' has the shape %s; its config.json requires %s", file->path,
@@ -202,43 +216,53 @@ static bool find_stored(HfWeights *weights, const HfPart *part, int rank, Stored
     return true;
 }
 
-// Checks, before reading gigabytes, that the files contain all tensors of the model and no others.
-static bool check_stored(HfWeights *weights, const char *path, const ModelShape *shape, const TensorId *ids,
-                         const int *layers, int count, Error *err) {
-    HfPart parts[HF_MAX_PARTS];
+// Checks that the files contain all tensors of `arena`, and that the tensors that its model carries have the right
+// shapes, if the files contain them.
+static bool check_arena(HfWeights *weights, const char *path, const Arena *arena, Error *err) {
+    const ModelShape *shape = &arena->config->shape;
+    HfPart parts[HF_MAX_PARTS], *carried = NULL;
     StoredMatrix stored;
-    for (int i = 0; i < count; i++) {
-        const int pieces = hf_parts(shape, ids[i], layers[i], parts);
-        for (int k = 0; k < pieces; k++)
-            if (!find_stored(weights, &parts[k], tensor_rank(ids[i]), &stored, path, err)) return false;
-    }
-    return hf_weights_check_used(weights, shape, err);
+    for (int id = 0; id < PARAMETER_COUNT; id++)
+        for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
+            const int pieces = hf_parts(shape, (TensorId)id, layer, parts);
+            for (int k = 0; k < pieces; k++)
+                if (!find_stored(weights, &parts[k], &stored, path, err)) return false;
+        }
+    const int count = shape->tower ? hf_carried_parts(shape, &carried) : 0;
+    bool good = true;
+    for (int i = 0; good && i < count; i++)
+        good = !hf_weights_find(weights, carried[i].name, &stored.file, &stored.tensor) ||
+               find_stored(weights, &carried[i], &stored, path, err);
+    free(carried);
+    return good;
+}
+
+static bool load_arena(HfWeights *weights, const char *path, Arena *arena, Exec *exec, Error *err) {
+    bool good = true;
+    for (int id = 0; good && id < PARAMETER_COUNT; id++)
+        for (int layer = 0; good && layer < arena->layout[id][VALUE].layers; layer++) {
+            const Tensor value = arena_tensor(arena, (TensorId)id, VALUE, layer);
+            HfPart parts[HF_MAX_PARTS];
+            StoredMatrix stored;
+            // zeroed, because padding rows must be 0
+            float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values);
+            const int pieces = hf_parts(&arena->config->shape, (TensorId)id, layer, parts);
+            for (int k = 0; good && k < pieces; k++)
+                good = find_stored(weights, &parts[k], &stored, path, err) &&
+                       read_values(&stored, values + parts[k].first_row * value.cols + parts[k].first_col, err);
+            if (good) parameter_set_local(arena, exec, (TensorId)id, layer, values);
+            free(values);
+        }
+    if (good) parameters_zero_moments(arena, exec);
+    return good;
 }
 
 static bool load_parameters(HfWeights *weights, const char *path, Arena *arena, Exec *exec, Error *err) {
-    size_t capacity = (size_t)arena_parameter_count(arena);
-    Parameter *list = (Parameter *)xcalloc(capacity, sizeof *list);
-    TensorId *ids = (TensorId *)xcalloc(capacity, sizeof *ids);
-    int *layers = (int *)xcalloc(capacity, sizeof *layers);
-    int count = arena_parameters(arena, list, ids, layers);
-    bool good = check_stored(weights, path, &arena->config->shape, ids, layers, count, err);
-    for (int i = 0; good && i < count; i++) {
-        const Tensor value = list[i].weight.value;
-        HfPart parts[HF_MAX_PARTS];
-        StoredMatrix stored;
-        // zeroed, because padding rows must be 0
-        float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values);
-        const int pieces = hf_parts(&arena->config->shape, ids[i], layers[i], parts);
-        for (int k = 0; good && k < pieces; k++)
-            good = find_stored(weights, &parts[k], tensor_rank(ids[i]), &stored, path, err) &&
-                   read_values(&stored, values + parts[k].first_row * value.cols + parts[k].first_col, err);
-        if (good) parameter_set_local(arena, exec, ids[i], layers[i], values);
-        free(values);
-    }
-    if (good) parameters_zero_moments(arena, exec);
-    free(layers);
-    free(ids);
-    free(list);
+    bool good = true;
+    // checks, before reading gigabytes, that the files contain all tensors of the model and no others
+    for (Arena *a = arena; good && a; a = a->vision) good = check_arena(weights, path, a, err);
+    good = good && hf_weights_check_used(weights, &arena->config->shape, err);
+    for (Arena *a = arena; good && a; a = a->vision) good = load_arena(weights, path, a, exec, err);
     return good;
 }
 

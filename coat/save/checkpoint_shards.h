@@ -8,10 +8,6 @@
 #include "manifest.h"
 #include "snapshot.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Writes a rank's file name to name[size]: "optimizer-00001-of-00004.safetensors", or "optimizer.safetensors" if ranks
 // is 1.
 void checkpoint_shard_name(char *name, size_t size, int rank, int ranks);
@@ -24,10 +20,6 @@ bool checkpoint_write_shard(const char *folder, const Snapshot *snapshot, Error 
 // as soon as snapshot->others_failed is set, the folder disappears, or a rank's file does not appear or stops growing.
 bool checkpoint_collect_shards(const char *folder, const Snapshot *snapshot, JsonText *manifest, Error *err);
 
-// Sets *count to the number of processes that wrote the optimizer's states. Fails if the manifest does not list all of
-// their files.
+// Sets *count to the number of processes that wrote the optimizer's states. Fails if the manifest does not list the
+// files of all these processes.
 bool checkpoint_shard_count(const Manifest *manifest, int *count, Error *err);
-
-#ifdef __cplusplus
-}
-#endif

@@ -42,6 +42,7 @@ static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role r
     entry->rank = tensor_rank(id);
     entry->rows = entry->kept_rows = t.rows;
     entry->cols = t.cols;
+    entry->arena = arena;
     entry->id = id;
     entry->layer = layer;
     return entry;
@@ -71,12 +72,11 @@ static void add_state(List *list, const Arena *arena, TensorId id, Role role, in
     if (t.exponent) flatten(add(list, arena, id, role, layer, ".k"), t.exponent, groups)->dtype = DTYPE_U8;
 }
 
-static List new_list(const Arena *arena, int per_parameter) {
-    List list;
-    list.count = 0;
-    list.entries =
-        (CheckpointTensor *)xcalloc((size_t)(arena_parameter_count(arena) * per_parameter), sizeof *list.entries);
-    return list;
+static List new_list(const Arena *arena, int per_parameter, int others) {
+    int parameters = 0;
+    for (const Arena *a = arena; a; a = a->vision) parameters += arena_parameter_count(a);
+    const size_t capacity = (size_t)(parameters * per_parameter + others);
+    return (List){(CheckpointTensor *)xcalloc(capacity, sizeof(CheckpointTensor)), 0};
 }
 
 // Limits an entry to the elements [first, first + elements) of a parameter, as far as they are in this process's shard
@@ -97,6 +97,8 @@ static void add_part(List *list, const Arena *arena, TensorId id, int layer, con
     int64_t first = part->first_row * entry->cols + part->first_col;
     bool last = part->first_row + part->rows == tensor_used_rows(id, entry->rows, &arena->config->shape);
     snprintf(entry->name, sizeof entry->name, "%s", part->name);
+    entry->rank = part->rank;
+    memcpy(entry->dims, part->dims, sizeof entry->dims);
     entry->transposed = part->transposed;
     entry->offset = (size_t)first * dtype_bytes(entry->dtype);
     entry->rows = last ? entry->rows - part->first_row : part->rows; // the last part includes the padding rows
@@ -108,26 +110,44 @@ static void add_part(List *list, const Arena *arena, TensorId id, int layer, con
         entry->data += entry->offset;
 }
 
-int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **out) {
-    List list = new_list(arena, HF_MAX_PARTS);
+// Appends the parameters of one arena.
+static void add_parameters(List *list, const Arena *arena) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
             HfPart parts[HF_MAX_PARTS];
             if (!arena_tensor(arena, (TensorId)id, VALUE, layer).data) continue;
             int count = hf_parts(&arena->config->shape, (TensorId)id, layer, parts);
-            for (int i = 0; i < count; i++) add_part(&list, arena, (TensorId)id, layer, &parts[i]);
+            for (int i = 0; i < count; i++) add_part(list, arena, (TensorId)id, layer, &parts[i]);
         }
     }
+}
+
+int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **out) {
+    HfPart *carried = NULL;
+    const int others = arena->vision ? hf_carried_parts(&arena->vision->config->shape, &carried) : 0;
+    List list = new_list(arena, HF_MAX_PARTS, others);
+    for (const Arena *a = arena; a; a = a->vision) add_parameters(&list, a);
+    for (int i = 0; i < others; i++) {
+        CheckpointTensor *entry = &list.entries[list.count++];
+        snprintf(entry->name, sizeof entry->name, "%s", carried[i].name);
+        entry->dtype = list.entries[0].dtype;
+        entry->rank = carried[i].rank;
+        entry->rows = entry->kept_rows = carried[i].rows;
+        entry->cols = carried[i].cols;
+        memcpy(entry->dims, carried[i].dims, sizeof entry->dims);
+    }
+    free(carried);
     *out = list.entries;
     return list.count;
 }
 
 static int optimizer_tensors(const Arena *arena, bool sharded, CheckpointTensor **out) {
     static const Role states[] = {MOMENT_M, MOMENT_V, MASTER};
-    List list = new_list(arena, 7); // capacity 7: two moments of up to three tensors each, and the master weights
-    for (int id = 0; id < PARAMETER_COUNT; id++)
-        for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++)
-            for (int i = 0; i < 3; i++) add_state(&list, arena, (TensorId)id, states[i], layer, sharded);
+    List list = new_list(arena, 7, 0); // 7: two moments of up to three tensors each, and the master weights
+    for (const Arena *a = arena; a; a = a->vision)
+        for (int id = 0; id < PARAMETER_COUNT; id++)
+            for (int layer = 0; layer < a->layout[id][VALUE].layers; layer++)
+                for (int i = 0; i < 3; i++) add_state(&list, a, (TensorId)id, states[i], layer, sharded);
     *out = list.entries;
     return list.count;
 }
@@ -140,11 +160,11 @@ int checkpoint_shard_tensors(const Arena *arena, CheckpointTensor **out) {
     return optimizer_tensors(arena, true, out);
 }
 
-// Writes a tensor's shape in the file to shape[]. Only the first t->rank values are meaningful.
-static void file_shape(const CheckpointTensor *t, int64_t shape[2]) {
+void checkpoint_file_shape(const CheckpointTensor *t, int64_t shape[HF_MAX_RANK]) {
     int64_t rows = t->transposed ? t->cols : t->kept_rows, cols = t->transposed ? t->rows : t->cols;
     shape[0] = t->rank == 2 ? rows : cols;
     shape[1] = cols;
+    if (t->rank > 2) memcpy(shape, t->dims, sizeof t->dims);
 }
 
 size_t checkpoint_tensor_bytes(const CheckpointTensor *t) {
@@ -185,7 +205,7 @@ static void matrix_transpose(void *to, const void *from, int64_t rows, int64_t c
 static bool all_finite(const char *values, size_t bytes, Dtype dtype) {
     if (dtype == DTYPE_BF16) {
         const uint16_t *v = (const uint16_t *)values;
-        uint16_t found = 0; // as wide as the values, so that the compiler uses all SIMD lanes
+        uint16_t found = 0; // `found` is as wide as the values, so that the compiler uses all SIMD lanes
         for (size_t i = 0; i < bytes / sizeof *v; i++) found |= (v[i] & 0x7f80u) == 0x7f80u;
         return !found;
     }
@@ -234,8 +254,8 @@ static void *write_file(void *argument) {
     char path[PATH_BUFFER];
     if (f->nonfinite) *f->nonfinite = NULL;
     for (int i = 0; i < f->count; i++) {
-        int64_t shape[2];
-        file_shape(&f->list[i], shape);
+        int64_t shape[HF_MAX_RANK];
+        checkpoint_file_shape(&f->list[i], shape);
         safewriter_declare(&w->writer, f->list[i].name, f->list[i].dtype, f->list[i].rank, shape, i);
     }
     w->good = path_join(path, sizeof path, w->folder, f->name, &w->err) && safewriter_begin(&w->writer, path, &w->err);
@@ -248,7 +268,7 @@ static void *write_file(void *argument) {
 bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int count, Exec *exec, JsonText *manifest,
                               Error *err) {
     FileWork *work = (FileWork *)xcalloc((size_t)count, sizeof *work);
-    // without copies, only this thread may read the device
+    // without host copies, only this thread may read the tensors from the device
     const bool copied = files[0].count > 0 && files[0].list[0].host;
     bool good = true;
     for (int i = 0; i < count; i++) {
@@ -272,10 +292,10 @@ bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int c
 // ---------------------------------------------------------------- reading
 
 static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const CheckpointTensor *t, Error *err) {
-    int64_t shape[2];
-    file_shape(t, shape);
+    int64_t shape[HF_MAX_RANK];
+    checkpoint_file_shape(t, shape);
     if (!stored) return error_set(err, EXIT_DATA, "%s has no tensor '%s'", file->path, t->name);
-    if (stored->dtype != t->dtype)
+    if (stored->dtype != t->dtype && t->arena)
         return error_set(err, EXIT_DATA, "%s: tensor '%s' is %s and this run stores it as %s; resume with the same %s",
                          file->path, t->name, dtype_name(stored->dtype), dtype_name(t->dtype),
                          "--precision, --moments and --master");
@@ -340,6 +360,7 @@ bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const C
     for (int i = 0; good && i < count; i++) {
         const SafeTensor *stored = safetensors_find(&file, list[i].name);
         uint64_t expected;
+        if (!list[i].arena) continue;
         good = manifest_tensor_hash(manifest, name, stored->name, &expected, err) &&
                read_tensor(&file, stored, &list[i], expected, hash, exec, err);
     }

@@ -52,6 +52,14 @@ static bool parse_file(const char *folder, const char *name, Parse *parse, Model
     return good;
 }
 
+// Sets the mean and deviation of pixel values to those of the processor files in the model's folder.
+static bool read_pixels(const char *folder, VisionShape *vision, Error *err) {
+    json_t *processor = hf_processor_open(folder, err);
+    const bool good = processor && hf_processor_pixels(processor, vision, err);
+    json_decref(processor);
+    return good;
+}
+
 // Returns `path` if it is a folder, otherwise the folder that contains it, written to `parent`; NULL with err on
 // failure.
 static const char *folder_of(const char *path, char parent[PATH_BUFFER], Error *err) {
@@ -66,19 +74,21 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
         if (!path_join(file, sizeof file, path, HF_CONFIG_NAME, err)) return false;
         if (access(file, F_OK) != 0) return no_model_in(path, HF_CONFIG_NAME, err);
     } else {
-        size_t length = strlen(path);
         uint64_t bytes;
         int fd;
         if (!file_open(path, &fd, &bytes, err)) return false;
         close(fd);
-        if (length < 12 || strcmp(path + length - 12, ".safetensors") != 0)
-            return error_set(err, EXIT_DATA,
-                             "%s is neither a .safetensors file nor a weight file of llm.c; name one, or a folder",
-                             path);
+        if (!text_ends_with(path, ".safetensors"))
+            return error_set(
+                err, EXIT_DATA,
+                "%s is neither a .safetensors file nor a weight file of llm.c; give such a file, or a model "
+                "folder",
+                path);
     }
     const char *folder = folder_of(path, parent, err);
     if (!folder || !parse_file(folder, HF_CONFIG_NAME, hf_parse_config, shape, err) ||
-        !path_join(file, sizeof file, folder, HF_GENERATION_NAME, err))
+        !path_join(file, sizeof file, folder, HF_GENERATION_NAME, err) ||
+        (shape->vision.kind != VISION_NONE && !read_pixels(folder, &shape->vision, err)))
         return false;
     return !path_is_file(file) || parse_file(folder, HF_GENERATION_NAME, hf_parse_generation, shape, err);
 }
@@ -97,7 +107,7 @@ static bool add_file(HfWeights *weights, const char *path, Error *err) {
     for (int i = 0; i < weights->count; i++)
         if (strcmp(weights->files[i].path, path) == 0) return true;
     if (weights->count == MAX_FILES)
-        return error_set(err, EXIT_DATA, "%s is one of more than %d files; merge them", path, MAX_FILES);
+        return error_set(err, EXIT_DATA, "%s: the model has more than %d weight files; merge them", path, MAX_FILES);
     SafeFile *file = &weights->files[weights->count];
     ModelShape ignored;
     if (!(weights->llmc ? llmc_open(file, &ignored, path, err) : safetensors_open(file, path, err))) return false;
@@ -141,7 +151,7 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     if (path_is_file(pickled))
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
-    if (folder_has_file(folder, HF_CONFIG_NAME)) // for example, weight files without their index
+    if (folder_has_file(folder, HF_CONFIG_NAME)) // the folder may have weight files without their index
         return error_set(err, EXIT_DATA, "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; download what is missing",
                          folder);
     return no_model_in(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);
@@ -196,17 +206,16 @@ void hf_weights_close(HfWeights *weights) {
 }
 
 bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor) {
-    static const char *const models[] = {"transformer.", "model."};
-    char full[sizeof weights->prefix + HF_NAME_LENGTH], bare[sizeof full];
-    snprintf(full, sizeof full, "%s%s", weights->prefix, name);
-    snprintf(bare, sizeof bare, "%s", full);
-    for (int i = 0; i < 2; i++)
-        if (strncmp(name, models[i], strlen(models[i])) == 0)
-            snprintf(bare, sizeof bare, "%s%s", weights->prefix, name + strlen(models[i]));
+    char full[sizeof weights->prefix + HF_NAME_LENGTH], other[HF_NAME_LENGTH];
     for (int i = 0; i < weights->count; i++) {
         *file = &weights->files[i];
-        *tensor = safetensors_find(*file, full);
-        if (!*tensor) *tensor = safetensors_find(*file, bare);
+        *tensor = NULL;
+        for (int layout = -1; layout < HF_LAYOUTS && !*tensor; layout++) {
+            const char *found = layout < 0 ? name : hf_other_name(name, layout, other);
+            if (!found) continue;
+            snprintf(full, sizeof full, "%s%s", weights->prefix, found);
+            *tensor = safetensors_find(*file, full);
+        }
         if (!*tensor) continue;
         weights->used[i][*tensor - (*file)->tensors] = true;
         return true;
@@ -234,13 +243,13 @@ static bool same_values(const SafeFile *file, const SafeTensor *a, const SafeFil
 // transformers 5 would not tie it.
 static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const SafeFile *head_file,
                             const SafeTensor *head, Error *err) {
-    char name[HF_NAME_LENGTH];
+    HfPart part[HF_MAX_PARTS];
     const SafeFile *file;
     const SafeTensor *embedding;
     bool same;
-    hf_whole_name(shape, WTE, 0, name);
+    hf_parts(shape, WTE, 0, part);
     // loading the model reports the missing tensor
-    if (!hf_weights_find(weights, name, &file, &embedding)) return true;
+    if (!hf_weights_find(weights, part->name, &file, &embedding)) return true;
     if (!same_values(head_file, head, file, embedding, &same, err)) return false;
     return same || error_set(err, EXIT_DATA,
                              "%s: '%s' differs from the embedding, but config.json has tie_word_embeddings true; set "
@@ -248,7 +257,8 @@ static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const S
                              head_file->path, head->name);
 }
 
-// True if `name` is a buffer that transformers stores but recomputes: RoPE frequencies or the causal mask.
+// True if `name` is a buffer that transformers stores but recomputes: RoPE frequencies, the causal mask, or the numbers
+// of a vision tower's positions.
 static bool holds_no_weights(const ModelShape *shape, const char *name) {
     static const struct {
         PositionKind positions;
@@ -256,13 +266,10 @@ static bool holds_no_weights(const ModelShape *shape, const char *name) {
     } buffers[] = {{POSITIONS_ROTARY, ".rotary_emb.inv_freq"},
                    {POSITIONS_LEARNED, ".attn.bias"}, // the causal mask
                    {POSITIONS_LEARNED, ".attn.masked_bias"}};
-    const size_t length = strlen(name);
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
-        const size_t end = strlen(buffers[i].end);
-        if (shape->position_kind == buffers[i].positions && length > end &&
-            strcmp(name + length - end, buffers[i].end) == 0)
-            return true;
-    }
+    const char *numbers = strstr(name, ".embeddings.position_ids");
+    if (shape->vision.kind != VISION_NONE && numbers && strcmp(numbers, ".embeddings.position_ids") == 0) return true;
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        if (shape->position_kind == buffers[i].positions && text_ends_with(name, buffers[i].end)) return true;
     return false;
 }
 
@@ -272,7 +279,9 @@ bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *e
         for (int k = 0; k < file->count; k++) {
             const SafeTensor *tensor = &file->tensors[k];
             if (weights->used[i][k] || holds_no_weights(shape, tensor->name)) continue;
-            if (shape->tied_head && strcmp(tensor->name + strlen(weights->prefix), "lm_head.weight") == 0) {
+            const char *bare = tensor->name + strlen(weights->prefix);
+            if (shape->vision.kind != VISION_NONE && strncmp(bare, "language_model.lm_head.", 23) == 0) bare += 15;
+            if (shape->tied_head && strcmp(bare, "lm_head.weight") == 0) {
                 if (!check_tied_head(weights, shape, file, tensor, err)) return false;
                 continue;
             }
@@ -280,7 +289,8 @@ bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *e
                 err, EXIT_DATA,
                 "%s: '%.200s' is not a tensor of the %s that its config.json describes; use the config.json "
                 "that was saved with these weights, or remove the tensor",
-                file->path, tensor->name, architecture_name(shape_architecture(shape)));
+                file->path, tensor->name,
+                shape->vision.kind != VISION_NONE ? "llava" : architecture_name(shape_architecture(shape)));
         }
     }
     return true;

@@ -10,10 +10,10 @@
 // name of the file that maps each tensor to the file that stores it
 #define HF_INDEX_NAME "model.safetensors.index.json"
 #define HF_GENERATION_NAME "generation_config.json"
+#define HF_PROCESSOR_NAME "processor_config.json"
+#define HF_IMAGE_PROCESSOR_NAME "preprocessor_config.json"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Reads the model shape of `path`: a folder with config.json, a .safetensors file next to its config.json, or a weight
 // file of llm.c. Fails if the model needs a feature that this program does not implement; err names the key and value.
@@ -22,8 +22,8 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err);
 // Reads the model shape from the text of a config.json. `path` names the file in messages.
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
-// Adds the EOS ids in the text of a generation_config.json to shape->ids. Chat models list more there than in
-// config.json.
+// Adds the EOS ids in the text of a generation_config.json to shape->ids. Chat models list more EOS ids in
+// generation_config.json than in config.json.
 bool hf_parse_generation(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
 // Returns the generation_config.json of the model `path`, to be freed with json_decref(); NULL if there is none.
@@ -35,6 +35,18 @@ bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, Error *
 // Writes the text of a generation_config.json: the BOS and EOS ids of `shape` and all other keys of `source`, the file
 // that came with the model (NULL: none).
 void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *source);
+
+// Reads the processor files of the vision-language model `path`: processor_config.json, whose key image_processor is
+// the object in preprocessor_config.json if it has none. An empty object if there are no such files, or if path is "".
+// To be freed with json_decref(). NULL with err if a file cannot be read.
+json_t *hf_processor_open(const char *path, Error *err);
+// Sets the mean and deviation of each color's pixel values to those of the image processor, or leaves them unchanged if
+// the folder has none. Fails if the processor computes pixel values in another way.
+bool hf_processor_pixels(const json_t *processor, VisionShape *shape, Error *err);
+// Writes the texts of preprocessor_config.json and processor_config.json. Keys that `source` (hf_processor_open())
+// lacks are derived from `shape`. image_token: text of the token shape->image_token.
+void hf_processor_texts(JsonText *images, JsonText *processor, const json_t *source, const VisionShape *shape,
+                        const char *image_token);
 
 // Open weight files of a model: safetensors, or one file of llm.c that is read like safetensors.
 typedef struct {
@@ -48,14 +60,12 @@ typedef struct {
 // Opens the weights at `path`: a folder, a .safetensors file, or a weight file of llm.c.
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
 void hf_weights_close(HfWeights *weights);
-// Finds a tensor by its full name, or by its name without a leading "transformer." or "model.". Returns false if there
-// is none.
+// Finds a tensor by its name as hf_parts() writes it, or by its name in another layout of files (hf_other_name()). For
+// example, the leading "transformer." or "model." may be missing. Returns false if there is none.
 bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
 // Fails if the files contain a tensor that hf_weights_find() has not returned, because it would change the model's
 // results. Ignores buffers that are not weights, and the output head of a model with a tied head if it equals the
 // embedding.
 bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

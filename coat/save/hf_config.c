@@ -4,11 +4,13 @@
 #include "config/shapes.h"
 #include "hf.h"
 
-// State for reading a JSON object: the object, the file's path for messages, and the error to set.
+// State for reading a JSON object: the object, the file's path for messages, and the error to set. nested: the object
+// is the text_config of a vision-language model, which may omit sizes that are the defaults of its class.
 typedef struct {
     const json_t *root;
     const char *path;
     Error *err;
+    bool nested;
 } Reader;
 
 // Returns the value of a key; NULL if the key is absent or null. Use it only for keys that transformers allows to be
@@ -57,7 +59,7 @@ static bool get_float(const Reader *r, const char *key, double min, double max, 
 // Fails unless the key's activation function is `name` (also if the key is absent) or `other`.
 static bool require_activation(const Reader *r, const char *key, const char *name, const char *other) {
     const json_t *item = json_object_get(r->root, key);
-    const char *value = item ? json_string_value(item) : name; // transformers' default is used if the key is absent
+    const char *value = item ? json_string_value(item) : name; // an absent key stands for transformers' default
     if (value && (strcmp(value, name) == 0 || strcmp(value, other) == 0)) return true;
     return error_set(r->err, EXIT_DATA, "%s: %s is '%.60s'; only '%s' is supported", r->path, key,
                      value ? value : "not a name", name);
@@ -74,19 +76,23 @@ typedef struct {
     int window;          // default of sliding_window; 0: none
     float eps;           // default of rms_norm_eps; 0: the type has no such key
     int begin, end, pad; // defaults of bos_token_id, eos_token_id and pad_token_id; -1: null
+    // defaults of hidden_size, intermediate_size and vocab_size; 0: a vision-language model cannot contain this type
+    int channels, ffn, vocab;
 } ModelType;
+
+enum { DEFAULT_LAYERS = 32, DEFAULT_HEADS = 32 }; // of all types that a vision-language model can contain
 
 // clang-format off
 static const ModelType model_types[] = {
-    // type     architecture         kv head_dim positions window eps  begin  end    pad
+    // type     architecture         kv head_dim positions window eps  begin  end    pad channels ffn vocab
     // read_gpt2() reads its other keys
-    {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0,     0,     50256, 50256, -1},
-    {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0,     1e-6f, 1,     2,     -1},
-    {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096,  1e-6f, 1,     2,     -1},
-    {"olmo",    ARCHITECTURE_OLMO,   0,  0,      2048,    0,     0,     -1,    50279, 1},
-    {"olmo2",   ARCHITECTURE_OLMO2,  0,  0,      2048,    0,     1e-5f, -1,    50279, 1},
-    {"qwen2",   ARCHITECTURE_QWEN2,  32, 0,      32768,   0,     1e-6f, -1,    -1,    -1},
-    {"qwen3",   ARCHITECTURE_QWEN3,  32, 128,    32768,   0,     1e-6f, -1,    -1,    -1},
+    {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0,     0,     50256, 50256, -1, 0,    0,     0},
+    {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0,     1e-6f, 1,     2,     -1, 4096, 11008, 32000},
+    {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096,  1e-6f, 1,     2,     -1, 4096, 14336, 32000},
+    {"olmo",    ARCHITECTURE_OLMO,   0,  0,      2048,    0,     0,     -1,    50279, 1,  0,    0,     0},
+    {"olmo2",   ARCHITECTURE_OLMO2,  0,  0,      2048,    0,     1e-5f, -1,    50279, 1,  0,    0,     0},
+    {"qwen2",   ARCHITECTURE_QWEN2,  32, 0,      32768,   0,     1e-6f, -1,    -1,    -1, 4096, 22016, 151936},
+    {"qwen3",   ARCHITECTURE_QWEN3,  32, 128,    32768,   0,     1e-6f, -1,    -1,    -1, 4096, 22016, 151936},
 };
 // clang-format on
 
@@ -149,7 +155,7 @@ static bool read_gpt2(const Reader *r, ModelShape *shape) {
 
 // Reads RoPE scaling from `object`, which is rope_scaling of transformers 4 or rope_parameters of version 5.
 static bool read_rope_scaling(const Reader *file, Architecture architecture, const json_t *object, RopeScaling *rope) {
-    const Reader r = {object, file->path, file->err};
+    const Reader r = {object, file->path, file->err, false};
     const char *kind = json_string_value(find(&r, "rope_type") ? find(&r, "rope_type") : find(&r, "type"));
     if (!kind) return error_set(r.err, EXIT_DATA, "%s: rope scaling has no 'rope_type'", r.path);
     if (strcmp(kind, "default") == 0) return true;
@@ -184,15 +190,16 @@ static bool check_one_rope(const Reader *r, const char *name) {
     json_t *value;
     json_object_foreach(json_object_get(r->root, name), kind, value) {
         if (!json_is_object(value)) continue;
-        return error_set(r->err, EXIT_DATA,
-                         "%s: '%s' has RoPE parameters for '%.60s' alone; only the same for all layers are supported",
-                         r->path, name, kind);
+        return error_set(
+            r->err, EXIT_DATA,
+            "%s: '%s' has RoPE parameters for '%.60s' only; RoPE parameters per layer type are not supported", r->path,
+            name, kind);
     }
     return true;
 }
 
 // Reads RoPE's base and scaling. As in transformers 5, rope_scaling overrides rope_parameters, and a rope_theta inside
-// that object overrides the one outside.
+// that object overrides the rope_theta outside.
 static bool read_rope(const Reader *r, Architecture architecture, ModelShape *shape) {
     const char *const names[] = {"rope_parameters", "rope_scaling"};
     const json_t *object = NULL;
@@ -203,7 +210,7 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
         if (found && !check_one_rope(r, names[i])) return false;
         if (found) object = found;
     }
-    const Reader inner = {object, r->path, r->err};
+    const Reader inner = {object, r->path, r->err, false};
     const Reader *theta = object && json_object_get(object, "rope_theta") ? &inner : r;
     float outer_factor = 1.0f, inner_factor = 1.0f;
     if (!get_float(theta, "rope_theta", MIN_ROPE_THETA, MAX_ROPE_THETA, 10000.0f, &shape->rope_theta) ||
@@ -233,7 +240,7 @@ static bool read_window(const Reader *r, const ModelType *type, ModelShape *shap
                          kind ? kind : "no name");
     }
     if (strncmp(type->type, "qwen", 4) == 0) return require_bool(r, "use_sliding_window", false);
-    if (!type->window) return true; // transformers ignores the key for other model types
+    if (!type->window) return true; // transformers ignores sliding_window for this model type
     if (find(r, "sliding_window") && !get_int(r, "sliding_window", MAX_POSITIONS, 0, &window)) return false;
     if (window > 0 && window < shape->positions) shape->positions = window;
     return true;
@@ -287,11 +294,11 @@ static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape
     if (!require_activation(r, "hidden_act", "silu", "swish") || !require_bool(r, "attention_bias", false) ||
         !require_bool(r, "mlp_bias", false) || !get_bool(r, "tie_word_embeddings", false, &tied))
         return false;
-    if (!get_int(r, "num_hidden_layers", MAX_LAYERS, 0, &s->layers) ||
-        !get_int(r, "hidden_size", MAX_CHANNELS, 0, &s->channels) ||
-        !get_int(r, "intermediate_size", MAX_FFN, 0, &s->ffn) ||
-        !get_int(r, "num_attention_heads", MAX_HEADS, 0, &s->heads) ||
-        !get_int(r, "vocab_size", MAX_VOCAB, 0, &s->vocab) ||
+    if (!get_int(r, "num_hidden_layers", MAX_LAYERS, r->nested ? DEFAULT_LAYERS : 0, &s->layers) ||
+        !get_int(r, "hidden_size", MAX_CHANNELS, r->nested ? type->channels : 0, &s->channels) ||
+        !get_int(r, "intermediate_size", MAX_FFN, r->nested ? type->ffn : 0, &s->ffn) ||
+        !get_int(r, "num_attention_heads", MAX_HEADS, r->nested ? DEFAULT_HEADS : 0, &s->heads) ||
+        !get_int(r, "vocab_size", MAX_VOCAB, r->nested ? type->vocab : 0, &s->vocab) ||
         !get_int(r, "max_position_embeddings", MAX_POSITIONS, has_positions ? 0 : type->positions, &s->positions) ||
         !read_heads(r, type, s))
         return false;
@@ -303,30 +310,149 @@ static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape
     return read_rope(r, architecture, shape) && read_window(r, type, shape);
 }
 
+// Reads the shape of a text model: of a complete config.json, or of the text_config of a vision-language model.
+static bool read_text(const Reader *r, ModelShape *shape) {
+    const char *type = json_string_value(json_object_get(r->root, "model_type"));
+    const int count = sizeof model_types / sizeof *model_types;
+    int kind = 0;
+    if (!type && r->nested) type = "llama";
+    while (kind < count && (!type || strcmp(type, model_types[kind].type) != 0)) kind++;
+    if (kind == count || (r->nested && !model_types[kind].channels))
+        return error_set(r->err, EXIT_DATA, "%s: model_type is '%.60s'; only %s are supported", r->path,
+                         type ? type : "missing",
+                         r->nested ? "llama, mistral, qwen2 and qwen3"
+                                   : "gpt2, llama, llava, mistral, olmo, olmo2, qwen2 and qwen3");
+    if (json_object_size(find(r, "per_layer_config")) || json_array_size(find(r, "per_layer_config")))
+        return error_set(r->err, EXIT_DATA, "%s: layers that differ (per_layer_config) are not supported", r->path);
+    if (!require_bool(r, "is_causal", true) ||
+        !(kind == 0 ? read_gpt2(r, shape) : read_other(r, &model_types[kind], shape)) ||
+        !read_ids(r, &model_types[kind], shape))
+        return false;
+    const double range = json_number_value(find(r, "initializer_range"));
+    shape->init_range = range > 0 && range <= 1 ? range : 0; // the range that transformers accepts
+    return true;
+}
+
+// ---------------------------------------------------------------- vision-language models
+
+// Reads the activation function of a vision tower; `otherwise` if the key is absent.
+static bool read_tower_activation(const Reader *r, ActivationKind otherwise, ActivationKind *value) {
+    static const struct {
+        const char *name;
+        ActivationKind kind;
+    } kinds[] = {{"quick_gelu", ACT_GELU_QUICK},
+                 {"gelu_pytorch_tanh", ACT_GELU_TANH},
+                 {"gelu_new", ACT_GELU_TANH},
+                 {"gelu", ACT_GELU_ERF}};
+    const json_t *item = json_object_get(r->root, "hidden_act");
+    const char *name = json_string_value(item);
+    *value = otherwise;
+    for (size_t i = 0; item && i < sizeof kinds / sizeof *kinds; i++) {
+        if (!name || strcmp(name, kinds[i].name) != 0) continue;
+        *value = kinds[i].kind;
+        return true;
+    }
+    return !item || error_set(r->err, EXIT_DATA,
+                              "%s: hidden_act is '%.60s'; only quick_gelu, gelu_pytorch_tanh and gelu are supported",
+                              r->path, name ? name : "not a name");
+}
+
+// Reads the tower's shape from vision_config.
+static bool read_tower(const Reader *r, VisionShape *v) {
+    const char *type = json_string_value(json_object_get(r->root, "model_type"));
+    const bool siglip = type && strcmp(type, "siglip_vision_model") == 0;
+    int colors;
+    if (type && !siglip && strcmp(type, "clip_vision_model") != 0)
+        return error_set(r->err, EXIT_DATA,
+                         "%s: model_type is '%.60s'; only clip_vision_model and siglip_vision_model are supported",
+                         r->path, type);
+    v->kind = siglip ? VISION_SIGLIP : VISION_CLIP;
+    if (!get_int(r, "hidden_size", MAX_CHANNELS, 768, &v->channels) ||
+        !get_int(r, "intermediate_size", MAX_FFN, 3072, &v->ffn) ||
+        !get_int(r, "num_hidden_layers", MAX_LAYERS, 12, &v->file_layers) ||
+        !get_int(r, "num_attention_heads", MAX_HEADS, 12, &v->heads) || !get_int(r, "num_channels", 3, 3, &colors) ||
+        !get_int(r, "image_size", MAX_IMAGE_SIZE, 224, &v->image_size) ||
+        !get_int(r, "patch_size", MAX_IMAGE_SIZE, siglip ? 16 : 32, &v->patch_size) ||
+        !get_float(r, "layer_norm_eps", MIN_NORM_EPS, MAX_NORM_EPS, siglip ? 1e-6f : 1e-5f, &v->norm_eps) ||
+        !read_tower_activation(r, siglip ? ACT_GELU_TANH : ACT_GELU_QUICK, &v->activation) ||
+        (siglip && !get_bool(r, "vision_use_head", true, &v->pooling_head)))
+        return false;
+    if (colors != 3) return error_set(r->err, EXIT_DATA, "%s: num_channels must be 3 (is %d)", r->path, colors);
+    if (v->patch_size > v->image_size)
+        return error_set(r->err, EXIT_DATA, "%s: patch_size %d exceeds image_size %d", r->path, v->patch_size,
+                         v->image_size);
+    return (v->channels % v->heads == 0 && v->channels / v->heads <= MAX_HEAD_WIDTH) ||
+           error_set(r->err, EXIT_DATA, "%s: hidden_size %d must be num_attention_heads %d times 1 ... %d", r->path,
+                     v->channels, v->heads, MAX_HEAD_WIDTH);
+}
+
+// Reads which rows of the tower the projector reads, and the token that they replace.
+static bool read_features(const Reader *r, int vocab, VisionShape *v) {
+    const json_t *strategy = json_object_get(r->root, "vision_feature_select_strategy");
+    const char *name = strategy ? json_string_value(strategy) : "default";
+    const char *token = find(r, "image_token_index") ? "image_token_index" : "image_token_id";
+    int64_t layer = -2, id = 32000;
+    v->drops_class_row = name && strcmp(name, "default") == 0;
+    if (!name || (!v->drops_class_row && strcmp(name, "full") != 0))
+        return error_set(r->err, EXIT_DATA, "%s: vision_feature_select_strategy must be 'default' or 'full'", r->path);
+    if (v->drops_class_row && v->kind == VISION_SIGLIP)
+        return error_set(r->err, EXIT_DATA,
+                         "%s: vision_feature_select_strategy 'default' would drop SigLIP's first patch, which is not "
+                         "supported; set it to 'full'",
+                         r->path);
+    if (json_is_array(find(r, "vision_feature_layer")))
+        return error_set(r->err, EXIT_DATA, "%s: vision_feature_layer is a list, which is not supported; set one layer",
+                         r->path);
+    if (find(r, "vision_feature_layer") &&
+        !json_get_int(r->root, r->path, "vision_feature_layer", -v->file_layers, -1, &layer, r->err))
+        return false;
+    if (find(r, token) && !json_get_int(r->root, r->path, token, 0, vocab - 1, &id, r->err)) return false;
+    v->layers = v->file_layers + 1 + (int)layer;
+    v->image_token = (int)id;
+    if (v->layers < 1)
+        return error_set(r->err, EXIT_DATA, "%s: vision_feature_layer -2, its default, needs 2 layers", r->path);
+    return id < vocab || error_set(r->err, EXIT_DATA, "%s: image_token_index 32000, its default, exceeds vocab_size %d",
+                                   r->path, vocab);
+}
+
+static bool read_llava(const Reader *r, ModelShape *shape) {
+    enum { NAME = 16 };
+    const char *const keys[] = {"text_config", "vision_config"};
+    const size_t size = strlen(r->path) + NAME;
+    char *paths = (char *)xmalloc(2 * size);
+    const json_t *objects[2];
+    bool good = true;
+    for (int i = 0; i < 2; i++) {
+        snprintf(paths + (size_t)i * size, size, "%s: %s", r->path, keys[i]);
+        good = good && json_get_object(r->root, r->path, keys[i], &objects[i], r->err);
+    }
+    good = good && read_text(&(Reader){objects[0], paths, r->err, true}, shape) &&
+           read_tower(&(Reader){objects[1], paths + size, r->err, false}, &shape->vision);
+    free(paths);
+    bool tied;
+    if (!good || !read_features(r, shape->vocab, &shape->vision) ||
+        !require_activation(r, "projector_hidden_act", "gelu", "gelu") ||
+        !require_bool(r, "multimodal_projector_bias", true) || !get_bool(r, "tie_word_embeddings", false, &tied))
+        return false;
+    if (tied) shape->tied_head = true; // transformers 5 ties if either place says so
+    shape->vision.features = shape->channels;
+    const json_t *projector = find(r, "mm_projector_type"); // a key of this program only
+    if (!projector) return true;
+    shape->vision.projector = PROJECTOR_DOWNSAMPLE;
+    const char *name = json_string_value(projector);
+    return (name && strcmp(name, "mlp_downsample") == 0) ||
+           error_set(r->err, EXIT_DATA, "%s: mm_projector_type is '%.60s'; only mlp_downsample is supported", r->path,
+                     name ? name : "not a name");
+}
+
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err) {
     json_t *config = json_parse_object(text, size, path, err);
     if (!config) return false;
-    const Reader r = {config, path, err};
+    const Reader r = {config, path, err, false};
     const char *type = json_string_value(json_object_get(config, "model_type"));
-    const int count = sizeof model_types / sizeof *model_types;
-    int kind = 0;
-    while (kind < count && (!type || strcmp(type, model_types[kind].type) != 0)) kind++;
-    bool good;
-    if (kind == count)
-        good = error_set(
-            err, EXIT_DATA,
-            "%s: model_type is '%.60s'; only gpt2, llama, mistral, olmo, olmo2, qwen2 and qwen3 are supported", path,
-            type ? type : "missing");
-    else if (find(&r, "quantization_config"))
-        good = error_set(err, EXIT_DATA, "%s: quantized models (quantization_config) are not supported", path);
-    else if (json_object_size(find(&r, "per_layer_config")) || json_array_size(find(&r, "per_layer_config")))
-        good = error_set(err, EXIT_DATA, "%s: layers that differ (per_layer_config) are not supported", path);
-    else
-        good = require_bool(&r, "is_causal", true) &&
-               (kind == 0 ? read_gpt2(&r, shape) : read_other(&r, &model_types[kind], shape)) &&
-               read_ids(&r, &model_types[kind], shape);
-    const double range = json_number_value(find(&r, "initializer_range"));
-    if (good) shape->init_range = range > 0 && range <= 1 ? range : 0; // the range that transformers accepts
+    bool good = !find(&r, "quantization_config") ||
+                error_set(err, EXIT_DATA, "%s: quantized models (quantization_config) are not supported", path);
+    good = good && (type && strcmp(type, "llava") == 0 ? read_llava(&r, shape) : read_text(&r, shape));
     json_decref(config);
     return good;
 }
@@ -334,7 +460,7 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
 bool hf_parse_generation(const char *text, size_t size, const char *path, ModelShape *shape, Error *err) {
     json_t *generation = json_parse_object(text, size, path, err);
     if (!generation) return false;
-    const Reader r = {generation, path, err};
+    const Reader r = {generation, path, err, false};
     const bool good = shape->ids.eos_count == MAX_EOS || read_eos(&r, shape);
     json_decref(generation);
     return good;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "config/shapes.h"
+#include "config/vision.h"
 #include "hf.h"
 
 static void id_field(JsonText *t, const char *key, int id) {
@@ -70,26 +71,26 @@ static void other_fields(JsonText *t, const ModelShape *s, Architecture architec
     if (s->rope.factor != 1.0f) rope_scaling_fields(t, &s->rope);
 }
 
-bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err) {
+// Writes architectures and model_type.
+static void type_fields(JsonText *t, const char *class_name, const char *type) {
+    json_text_open(t, "architectures", '[');
+    json_text_string(t, NULL, class_name);
+    json_text_close(t, ']');
+    json_text_string(t, "model_type", type);
+}
+
+// Writes the keys of a text model.
+static void text_fields(JsonText *t, const ModelShape *s, Architecture architecture) {
     static const char *const classes[ARCHITECTURE_COUNT] = {
         [ARCHITECTURE_GPT2] = "GPT2LMHeadModel",   [ARCHITECTURE_LLAMA] = "LlamaForCausalLM",
         [ARCHITECTURE_OLMO] = "OlmoForCausalLM",   [ARCHITECTURE_OLMO2] = "Olmo2ForCausalLM",
         [ARCHITECTURE_QWEN2] = "Qwen2ForCausalLM", [ARCHITECTURE_QWEN3] = "Qwen3ForCausalLM",
     };
-    const Architecture architecture = shape_architecture(s);
-    if (architecture == ARCHITECTURE_COUNT)
-        return error_set(err, EXIT_DATA, "the model cannot be saved, because no supported architecture has its shape");
     // transformers 5 rejects a llama model whose width is not divisible by its heads. Such a model is written as
     // mistral without a window, which is identical.
     const bool mistral = architecture == ARCHITECTURE_LLAMA && s->channels % s->heads;
-    const char *dtype = weights == DTYPE_BF16 ? "bfloat16" : weights == DTYPE_F64 ? "float64" : "float32";
-    memset(t, 0, sizeof *t);
-    t->pretty = true;
-    json_text_open(t, NULL, '{');
-    json_text_open(t, "architectures", '[');
-    json_text_string(t, NULL, mistral ? "MistralForCausalLM" : classes[architecture]);
-    json_text_close(t, ']');
-    json_text_string(t, "model_type", mistral ? "mistral" : architecture_name(architecture));
+    type_fields(t, mistral ? "MistralForCausalLM" : classes[architecture],
+                mistral ? "mistral" : architecture_name(architecture));
     if (mistral) json_text_null(t, "sliding_window");
     if (architecture == ARCHITECTURE_GPT2)
         gpt2_fields(t, s);
@@ -100,9 +101,58 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
     json_text_bool(t, "use_cache", true);
     id_field(t, "pad_token_id", s->pad);
     ids_fields(t, &s->ids);
+}
+
+// Writes the keys of a vision-language model, except those that every model has.
+static void llava_fields(JsonText *t, const ModelShape *s, Architecture architecture) {
+    static const char *const activations[] = {
+        [ACT_GELU_TANH] = "gelu_pytorch_tanh", [ACT_GELU_QUICK] = "quick_gelu", [ACT_GELU_ERF] = "gelu"};
+    const VisionShape *v = &s->vision;
+    const bool siglip = v->kind == VISION_SIGLIP;
+    type_fields(t, "LlavaForConditionalGeneration", "llava");
+    json_text_open(t, "text_config", '{');
+    text_fields(t, s, architecture);
+    json_text_close(t, '}');
+    json_text_open(t, "vision_config", '{');
+    json_text_string(t, "model_type", siglip ? "siglip_vision_model" : "clip_vision_model");
+    json_text_int(t, "num_hidden_layers", v->file_layers);
+    json_text_int(t, "hidden_size", v->channels);
+    json_text_int(t, "intermediate_size", v->ffn);
+    json_text_int(t, "num_attention_heads", v->heads);
+    json_text_int(t, "num_channels", 3);
+    json_text_int(t, "image_size", v->image_size);
+    json_text_int(t, "patch_size", v->patch_size);
+    json_text_string(t, "hidden_act", activations[v->activation]);
+    json_text_float(t, "layer_norm_eps", v->norm_eps);
+    if (siglip) json_text_bool(t, "vision_use_head", v->pooling_head);
+    json_text_float(t, "attention_dropout", 0.0f);
+    json_text_close(t, '}');
+    json_text_int(t, "vision_feature_layer", v->layers - v->file_layers - 1);
+    json_text_string(t, "vision_feature_select_strategy", v->drops_class_row ? "default" : "full");
+    json_text_string(t, "projector_hidden_act", "gelu");
+    json_text_bool(t, "multimodal_projector_bias", true);
+    if (v->projector == PROJECTOR_DOWNSAMPLE) json_text_string(t, "mm_projector_type", "mlp_downsample");
+    json_text_int(t, "image_token_index", v->image_token);
+    json_text_int(t, "image_seq_length", vision_rows(v));
+    json_text_bool(t, "tie_word_embeddings", s->tied_head);
+    id_field(t, "pad_token_id", s->pad);
+}
+
+bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err) {
+    const Architecture architecture = shape_architecture(s);
+    if (architecture == ARCHITECTURE_COUNT)
+        return error_set(err, EXIT_DATA, "the model cannot be saved, because no supported architecture has its shape");
+    const char *dtype = weights == DTYPE_BF16 ? "bfloat16" : weights == DTYPE_F64 ? "float64" : "float32";
+    memset(t, 0, sizeof *t);
+    t->pretty = true;
+    json_text_open(t, NULL, '{');
+    if (s->vision.kind == VISION_NONE)
+        text_fields(t, s, architecture);
+    else
+        llava_fields(t, s, architecture);
     json_text_string(t, "torch_dtype", dtype);
-    // required: without it, transformers 4.57.6 mistakes any tokenizer with a large vocabulary for a faulty one of
-    // Mistral's
+    // transformers_version is required: without it, transformers 4.57.6 mistakes any tokenizer with a large vocabulary
+    // for a faulty tokenizer of Mistral's
     json_text_string(t, "transformers_version", "4.57.1");
     json_text_close(t, '}');
     return true;

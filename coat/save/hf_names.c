@@ -1,13 +1,14 @@
 #include "hf_names.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef struct {
     const char *whole; // name of the complete parameter; %d is replaced by the layer
     bool transposed;   // true: the file stores (in, out), as GPT-2 does for linear weights
     struct {
         const char *name;
-        Dim rows;          // number of columns if the parameter has one row
+        Dim rows;          // number of rows, or of columns if the parameter has one row
     } parts[HF_MAX_PARTS]; // tensors that store the parameter; if there are none, one tensor with the name `whole`
 } HfName;
 
@@ -31,8 +32,8 @@ static const HfName gpt2_names[PARAMETER_COUNT] = {
     [LNFB] = {"transformer.ln_f.bias"},
 };
 
-// Tensor names of Llama and of architectures with equal names. The names of complete parameters are those used by
-// models that fuse them.
+// Tensor names of Llama and of architectures with equal names. Models that fuse q, k and v, or gate and up, use the
+// names of complete parameters.
 static const HfName llama_names[PARAMETER_COUNT] = {
     [WTE] = {"model.embed_tokens.weight"},
     [LN1W] = {"model.layers.%d.input_layernorm.weight"},
@@ -58,21 +59,65 @@ static const HfName olmo2_names[PARAMETER_COUNT] = {
     [LN1W] = {"model.layers.%d.post_attention_layernorm.weight"},
     [LN2W] = {"model.layers.%d.post_feedforward_layernorm.weight"},
 };
+
+#define BLOCK "encoder.layers.%d."
+#define PROJECTOR "multi_modal_projector."
+
+// Tensor names of CLIP's and SigLIP's vision towers, without the prefix, and of projectors.
+static const HfName vision_names[PARAMETER_COUNT] = {
+    [CLS] = {"embeddings.class_embedding"},
+    [PATCHW] = {"embeddings.patch_embedding.weight"},
+    [PATCHB] = {"embeddings.patch_embedding.bias"},
+    [WPE] = {"embeddings.position_embedding.weight"},
+    [LNPREW] = {"pre_layrnorm.weight"},
+    [LNPREB] = {"pre_layrnorm.bias"},
+    [LN1W] = {BLOCK "layer_norm1.weight"},
+    [LN1B] = {BLOCK "layer_norm1.bias"},
+    [QKVW] = {BLOCK "self_attn.qkv_proj.weight", .parts = {{BLOCK "self_attn.q_proj.weight", DIM_ATT},
+                                                           {BLOCK "self_attn.k_proj.weight", DIM_KV},
+                                                           {BLOCK "self_attn.v_proj.weight", DIM_KV}}},
+    [QKVB] = {BLOCK "self_attn.qkv_proj.bias", .parts = {{BLOCK "self_attn.q_proj.bias", DIM_ATT},
+                                                         {BLOCK "self_attn.k_proj.bias", DIM_KV},
+                                                         {BLOCK "self_attn.v_proj.bias", DIM_KV}}},
+    [PROJW] = {BLOCK "self_attn.out_proj.weight"},
+    [PROJB] = {BLOCK "self_attn.out_proj.bias"},
+    [LN2W] = {BLOCK "layer_norm2.weight"},
+    [LN2B] = {BLOCK "layer_norm2.bias"},
+    [FCW] = {BLOCK "mlp.fc1.weight"},
+    [FCB] = {BLOCK "mlp.fc1.bias"},
+    [FCPROJW] = {BLOCK "mlp.fc2.weight"},
+    [FCPROJB] = {BLOCK "mlp.fc2.bias"},
+    [LNPROJW] = {PROJECTOR "norm.weight"},
+    [LNPROJB] = {PROJECTOR "norm.bias"},
+    [PROJ1W] = {PROJECTOR "linear_1.weight"},
+    [PROJ1B] = {PROJECTOR "linear_1.bias"},
+    [PROJ2W] = {PROJECTOR "linear_2.weight"},
+    [PROJ2B] = {PROJECTOR "linear_2.bias"},
+};
 // clang-format on
 
+#define TOWER "vision_tower.vision_model."
+
 static const HfName *find(const ModelShape *shape, TensorId id) {
+    if (shape->tower) return &vision_names[id];
     if (shape->position_kind == POSITIONS_LEARNED) return &gpt2_names[id];
     return &(shape->norm_place == NORM_POST && olmo2_names[id].whole ? olmo2_names : llama_names)[id];
 }
 
-// Writes a tensor name to name[]: the pattern with %d replaced by the layer.
-static void fill_name(char name[HF_NAME_LENGTH], const char *pattern, TensorId id, int layer) {
+// Returns the prefix of a parameter's names in the files of its model.
+static const char *prefix_of(const ModelShape *shape, const char *pattern) {
+    if (shape->tower) return pattern && strncmp(pattern, PROJECTOR, strlen(PROJECTOR)) == 0 ? "" : TOWER;
+    return shape->vision.kind == VISION_NONE ? "" : "language_model.";
+}
+
+// Writes a tensor name to name[]: the prefix, and the pattern with %d replaced by the layer.
+static void fill_name(char name[HF_NAME_LENGTH], const char *prefix, const char *pattern, TensorId id, int layer) {
     if (!pattern) fatal(EXIT_DATA, "parameter %s has no name in Hugging Face's files", tensor_row(id)->name);
     const char *number = strstr(pattern, "%d");
     if (number)
-        snprintf(name, HF_NAME_LENGTH, "%.*s%d%s", (int)(number - pattern), pattern, layer, number + 2);
+        snprintf(name, HF_NAME_LENGTH, "%s%.*s%d%s", prefix, (int)(number - pattern), pattern, layer, number + 2);
     else
-        snprintf(name, HF_NAME_LENGTH, "%s", pattern);
+        snprintf(name, HF_NAME_LENGTH, "%s%s", prefix, pattern);
 }
 
 int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MAX_PARTS]) {
@@ -82,8 +127,9 @@ int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MA
     int64_t at = 0;
     for (; count < HF_MAX_PARTS && names->parts[count].name; count++) {
         HfPart *part = &parts[count];
-        fill_name(part->name, names->parts[count].name, id, layer);
+        fill_name(part->name, prefix_of(shape, names->parts[count].name), names->parts[count].name, id, layer);
         part->transposed = names->transposed;
+        part->rank = tensor_rank(id);
         const int64_t extent = shape_extent(names->parts[count].rows, shape);
         part->first_row = single ? 0 : at;
         part->rows = single ? 1 : extent;
@@ -92,14 +138,77 @@ int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MA
         at += extent;
     }
     if (count > 0) return count;
-    fill_name(parts->name, names->whole, id, layer);
+    fill_name(parts->name, prefix_of(shape, names->whole), names->whole, id, layer);
     parts->transposed = names->transposed;
+    parts->rank = tensor_rank(id);
     parts->first_row = parts->first_col = 0;
     parts->cols = shape_extent(tensor_row(id)->cols, shape);
     parts->rows = tensor_used_rows(id, shape_extent(tensor_row(id)->rows, shape), shape);
+    if (id == PATCHW) { // a convolution's weight in files
+        const int64_t side = shape->vision.patch_size, dims[HF_MAX_RANK] = {parts->rows, 3, side, side};
+        parts->rank = HF_MAX_RANK;
+        memcpy(parts->dims, dims, sizeof dims);
+    }
     return 1;
 }
 
 void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF_NAME_LENGTH]) {
-    fill_name(name, find(shape, id)->whole, id, layer);
+    const char *pattern = find(shape, id)->whole;
+    fill_name(name, prefix_of(shape, pattern), pattern, id, layer);
+}
+
+int hf_carried_parts(const ModelShape *tower, HfPart **parts) {
+    const int64_t C = tower->channels, F = tower->ffn;
+    // after the blocks come tensors of these shapes; rows 0: one dimension
+    const struct {
+        const char *name;
+        int64_t rows, cols;
+    } rest[] = {{"post_layernorm.weight", 0, C},
+                {"post_layernorm.bias", 0, C},
+                {"head.probe", 1, C},
+                {"head.attention.in_proj_weight", 3 * C, C},
+                {"head.attention.in_proj_bias", 0, 3 * C},
+                {"head.attention.out_proj.weight", C, C},
+                {"head.attention.out_proj.bias", 0, C},
+                {"head.layernorm.weight", 0, C},
+                {"head.layernorm.bias", 0, C},
+                {"head.mlp.fc1.weight", F, C},
+                {"head.mlp.fc1.bias", 0, F},
+                {"head.mlp.fc2.weight", C, F},
+                {"head.mlp.fc2.bias", 0, C}};
+    enum { REST = sizeof rest / sizeof *rest, PROBE = 2, PER_BLOCK = (FCPROJB - LN1W + 1) * HF_MAX_PARTS };
+    const VisionShape *v = &tower->vision;
+    int count = 0;
+    *parts = (HfPart *)xcalloc((size_t)(v->file_layers - v->layers) * PER_BLOCK + REST, sizeof **parts);
+    for (int layer = v->layers; layer < v->file_layers; layer++)
+        for (int id = LN1W; id <= FCPROJB; id++) count += hf_parts(tower, (TensorId)id, layer, *parts + count);
+    for (int i = 0; i < (v->pooling_head ? REST : PROBE); i++) {
+        HfPart *part = &(*parts)[count++];
+        snprintf(part->name, sizeof part->name, TOWER "%s", rest[i].name);
+        part->rows = rest[i].rows ? rest[i].rows : 1;
+        part->cols = rest[i].cols;
+        part->rank = i == PROBE ? 3 : rest[i].rows ? 2 : 1;
+        part->dims[0] = part->dims[1] = 1;
+        part->dims[2] = part->cols;
+    }
+    return count;
+}
+
+const char *hf_other_name(const char *name, int layout, char other[HF_NAME_LENGTH]) {
+    static const struct {
+        const char *prefix, *instead;
+    } layouts[HF_LAYOUTS] = {
+        {"transformer.", ""},
+        {"model.", ""},
+        {"language_model.model.", "model.language_model."},
+        {"language_model.lm_head.", "lm_head."},
+        {TOWER, "model." TOWER},
+        {TOWER, "model.vision_tower."},
+        {TOWER, "vision_tower."},
+        {PROJECTOR, "model." PROJECTOR},
+    };
+    const size_t length = strlen(layouts[layout].prefix);
+    if (strncmp(name, layouts[layout].prefix, length) != 0) return NULL;
+    snprintf(other, HF_NAME_LENGTH, "%s%s", layouts[layout].instead, name + length);
+    return other;
 }

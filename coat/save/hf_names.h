@@ -3,18 +3,19 @@
 #pragma once
 #include "model/tensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
-enum { HF_MAX_PARTS = 3, HF_NAME_LENGTH = 128 };
+enum { HF_MAX_PARTS = 3, HF_MAX_RANK = 4, HF_NAME_LENGTH = 128 };
 
 // A tensor in a file that stores rows [first_row, first_row + rows) of a parameter, without the vocabulary's padding.
-// If the parameter has one row, it stores columns [first_col, first_col + cols).
+// If the parameter has one row, it stores columns [first_col, first_col + cols). rank: its number of dimensions in the
+// file; dims: its shape there if rank > 2.
 typedef struct {
     char name[HF_NAME_LENGTH];
     bool transposed; // the file stores (columns, rows)
     int64_t first_row, rows, first_col, cols;
+    int rank;
+    int64_t dims[HF_MAX_RANK];
 } HfPart;
 
 // Fills parts[] with the tensors that store a parameter of a layer, and returns their number. layer is ignored if the
@@ -24,6 +25,14 @@ int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MA
 // Writes the name of a parameter, under which a checkpoint stores its moments and master weights.
 void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF_NAME_LENGTH]);
 
-#ifdef __cplusplus
-}
-#endif
+// Lists the tensors of a vision tower's files that are not computed, because the projector reads an earlier layer: the
+// last blocks, the final norm and SigLIP's pooling head. `tower` is the tower's shape. Returns their number; *parts is
+// malloc'ed. Checkpoints carry these tensors, because other programs require them.
+int hf_carried_parts(const ModelShape *tower, HfPart **parts);
+
+// Returns the name of a tensor in the i-th layout of files, from 0 to HF_LAYOUTS - 1, written to `other`; NULL if that
+// layout does not apply to this name. The program writes the layout in which hf_parts() names tensors.
+enum { HF_LAYOUTS = 8 };
+const char *hf_other_name(const char *name, int layout, char other[HF_NAME_LENGTH]);
+
+C_LINKAGE_END

@@ -5,10 +5,6 @@
 #include "io/safetensors.h"
 #include "model/tensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define LLMC_HEADER_BYTES 1024
 
 // True if the file begins with the magic number of llm.c's weight files.
@@ -21,7 +17,3 @@ bool llmc_open(SafeFile *file, ModelShape *shape, const char *path, Error *err);
 // supported. `path` is only used in messages.
 bool llmc_parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char *path, ModelShape *shape, Dtype *dtype,
                        Error *err);
-
-#ifdef __cplusplus
-}
-#endif

@@ -4,13 +4,11 @@
 #pragma once
 #include "base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct {
     int fd;          // file descriptor of the .lock file; -1: not locked
-    bool taken;      // true if lock_acquire() failed because another run holds the lock
+    bool taken;      // true: lock_acquire() failed because another run holds the lock
     char path[1100]; // path of the .lock file
 } Lock;
 
@@ -18,7 +16,7 @@ typedef struct {
 // link, or if it cannot be written.
 bool lock_acquire(Lock *lock, const char *folder, Error *err);
 
-// True if the .lock file in the folder is the one that lock_acquire() has locked. False if the file, the folder or a
+// True if the .lock file in the folder is the file that lock_acquire() has locked. False if the file, the folder or a
 // parent of the folder was removed, renamed or replaced since.
 bool lock_is_held(const Lock *lock);
 
@@ -26,6 +24,4 @@ bool lock_is_held(const Lock *lock);
 // nothing if fd is -1.
 void lock_release(Lock *lock);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

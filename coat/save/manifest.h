@@ -5,10 +5,6 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define MANIFEST_NAME "manifest.json"
 
 // ---------------------------------------------------------------- writing: begin, one call per file, finish
@@ -44,7 +40,3 @@ bool manifest_check_texts(const Manifest *manifest, Error *err);
 bool manifest_check_all(const Manifest *manifest, bool deep, Error *err);
 // Sets *hash to the hash that the manifest records for a tensor of a file.
 bool manifest_tensor_hash(const Manifest *manifest, const char *file, const char *tensor, uint64_t *hash, Error *err);
-
-#ifdef __cplusplus
-}
-#endif

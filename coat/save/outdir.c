@@ -11,7 +11,7 @@
 #include "checkpoint.h"
 #include "io/files.h"
 #include "log/events.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 
 bool out_is_checkpoint_name(const char *name) {
     if (*name == '.') name++;

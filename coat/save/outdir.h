@@ -4,9 +4,7 @@
 #include "config/config.h"
 #include "lock.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Checks that config->out is suitable as a run's folder. Changes nothing. Fails (EXIT_DATA) if it is a checkpoint, has
 // the name of one or lies in one; err names the checkpoint's run. Fails (EXIT_USER) for "/" and for an unexpanded ~.
@@ -26,7 +24,7 @@ bool out_prepare(const Config *config, OutFolder *out, Error *err);
 
 // Checks that the folder at out->path is still the one that this run has locked. If it was removed, renamed or
 // replaced, creates and locks it again and prints a warning. Fails (EXIT_DATA) if that is not possible. Sets *taken if
-// the reason is another run: it has locked the folder, or its files are there.
+// the reason is another run, which has locked the folder or has files in it.
 bool out_ensure(OutFolder *out, bool *taken, Error *err);
 
 // Releases the lock on the run's folder.
@@ -43,8 +41,8 @@ bool out_is_run_file(const char *name);
 
 // Disk space for checkpoints in a run's folder.
 typedef struct {
-    double free;  // free bytes, including those that the start of the run or its first save frees
-    int64_t held; // number of existing checkpoints of this run, which --keep counts
+    double free;  // free bytes, including bytes that the start of the run or its first save will free
+    int64_t held; // number of existing checkpoints of this run that --keep counts
     double block; // block size in bytes, to which the size of every file is rounded up
 } OutRoom;
 
@@ -58,6 +56,4 @@ bool out_room(const Config *config, OutRoom *room);
 bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
               Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

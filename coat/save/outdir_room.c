@@ -61,8 +61,8 @@ static int64_t common_multiple(int64_t a, int64_t b) {
     return a / x > INT64_MAX / b ? INT64_MAX : a / x * b;
 }
 
-// Returns the largest number of new checkpoints that exist at the same time. Those of --keep-every are never deleted.
-// In addition there are those of --keep and the one being written; the `held` old ones are deleted first.
+// Returns the largest number of new checkpoints that exist at the same time. These are the checkpoints of --keep-every,
+// which are never deleted, those of --keep, and the one being written. The `held` old checkpoints are deleted first.
 static int64_t max_new_checkpoints(const Config *c, int64_t held, int64_t begun, int64_t steps) {
     // the last step is always saved, even if --save-every does not include it
     bool end = c->save_every == 0 || steps % c->save_every != 0;
@@ -94,8 +94,8 @@ bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, 
     if (config->keep_every == 0 && fit > 1)
         snprintf(fix, sizeof fix, ", or set --keep %lld", (long long)(room.held + fit - 1));
     snprintf(note, size,
-             "--out %s: a checkpoint takes %s, and %s are free there, for %lld of the %lld more that --save-every and "
-             "--keep need at a time; make room%s",
+             "--out %s: a checkpoint takes %s, and %s are free there, enough for %lld of the %lld more checkpoints "
+             "that --save-every and --keep retain at a time; make room%s",
              config->out, one, there, (long long)fit, (long long)count, fix);
     return true;
 }

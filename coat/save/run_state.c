@@ -5,7 +5,7 @@
 
 #include "flags/settings.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 
 #define STATE_LIMIT (1u << 20)
 // limit of steps or tokens in state.json, so that adding a run's own counts cannot overflow

@@ -3,9 +3,7 @@
 #include "checkpoint.h"
 #include "io/json.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define STATE_NAME "state.json"
 
@@ -24,6 +22,4 @@ void run_state_scale_position(RunState *run, int64_t pass, int seq_len);
 // read, and all other fields to 0.
 void run_state_summary(const char *folder, RunState *run);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -8,10 +8,10 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "snapshot.h"
 
-#define ESTIMATED_BYTES_PER_MS 1e5 // assumed speed of the disk before the first save
+#define ESTIMATED_BYTES_PER_MS 1e5 // assumed speed of the disk in bytes per ms before the first save
 
 struct Saver {
     const Config *config;
@@ -22,16 +22,16 @@ struct Saver {
     char vocabulary[PATH_MAX_LENGTH + 64]; // folder of the last checkpoint that has a copy of the vocabulary; "": none
     Snapshot snapshot;
     Shards *shards; // shards of several processes; NULL: there is one process
-    // at least one process lacks host memory for a snapshot, so training waits on all processes during every save
+    // true: at least one process lacks host memory for a snapshot, so training waits on all processes during every save
     bool foreground;
-    bool agreed; // the processes know whether all of them wrote their shards of the latest save
+    bool agreed; // true: the processes know whether all of them wrote their shards of the latest save
     BackgroundTask writing;
     atomic_bool written;
     // set by the background task; read when the task has ended
     bool good;
     Error err;
     double ms; // duration of the latest save
-    bool said; // the result of the latest save was reported
+    bool said; // true: the result of the latest save was reported
     int64_t step;
     double longest_ms;
 };
@@ -50,14 +50,14 @@ static void write_tuned(const char *out, const char *algos) {
 static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = path_is_folder(s->vocabulary) ? s->vocabulary : c->vocabulary;
-    log_sync(s->log); // so that the log has all steps before the checkpoint, even after a power failure
+    log_sync(s->log); // flushed first, so that the log has all steps before the checkpoint, even after a power failure
     s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
     if (!s->good) return;
     if (*vocabulary)
         snprintf(s->vocabulary, sizeof s->vocabulary, "%s/step-%08lld", c->out, (long long)s->snapshot.run.step);
     if (c->autotune && s->snapshot.algos) write_tuned(c->out, s->snapshot.algos);
-    // While updates are skipped or weights are not finite, no checkpoint is deleted, because only the earlier ones may
-    // be good.
+    // While updates are skipped or weights are not finite, no checkpoint is deleted, because only earlier checkpoints
+    // may be good.
     int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;
     if (s->snapshot.exec->rank == 0) checkpoint_prune(c->out, s->snapshot.run.step, keep, c->keep_every);
 }
@@ -136,7 +136,7 @@ static void wait_at_exit(void) {
 int64_t saver_bytes(const Arena *arena, Exec *exec) {
     Snapshot snapshot;
     snapshot_open(&snapshot, arena, exec);
-    const int64_t bytes = (int64_t)snapshot.bytes;
+    const int64_t bytes = (int64_t)(snapshot.bytes + snapshot.carried_bytes);
     snapshot_close(&snapshot);
     return bytes;
 }
@@ -151,6 +151,7 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     s->step = -1;
     s->said = s->agreed = true;
     snapshot_open(&s->snapshot, arena, exec);
+    if (exec->rank == 0) snapshot_read_carried(&s->snapshot);
     if (config->save_every > 0 && !snapshot_reserve(&s->snapshot) && !config->quiet)
         print_remark("note: ",
                      "there is no room for a copy of the states (%s of host memory); training waits while "
@@ -205,7 +206,7 @@ static bool begin_together(Saver *s, const RunState *run) {
     Comm *comm = s->shards->comm;
     bool mine =
         s->snapshot.exec->rank > 0 || (ensure_folder(s) && checkpoint_prepare(s->config->out, run->step, &s->err));
-    comm_set_timeout(comm, FILES_TIMEOUT_S); // the long timeout is used because rank 0 may still be writing
+    comm_set_timeout(comm, FILES_TIMEOUT_S); // long timeout, because rank 0 may still be writing files
     s->good = comm_all_good(comm, mine, &s->err);
     comm_set_timeout(comm, 0);
     return s->good;
@@ -295,7 +296,7 @@ bool saver_finish(Saver *s, Error *err) {
         report_save(s);
         return true;
     }
-    s->said = true; // not reported here, because the caller reports err
+    s->said = true; // the failure is not reported here, because the caller reports err
     char from[64] = "";
     if (has_checkpoint(s, s->saved))
         snprintf(from, sizeof from, "; fix this, and continue from step %lld with --resume", (long long)s->saved);

@@ -7,9 +7,7 @@
 #include "outdir.h"
 #include "text/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 typedef struct Saver Saver;
 
@@ -70,6 +68,4 @@ double saver_expected_ms(const Saver *saver);
 // Waits until the save in progress is written, reports it, and frees the saver. The argument may be NULL.
 void saver_close(Saver *saver);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -4,6 +4,8 @@
 
 #include "base/memory.h"
 #include "hf.h"
+#include "log/terminal.h"
+#include "numerics/formats.h"
 
 #define TOUCH_BYTES ((size_t)2 << 20) // number of bytes cleared per loop iteration
 
@@ -12,17 +14,22 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     snapshot->arena = arena;
     snapshot->exec = exec;
     snapshot->generation = arena->rank == 0 ? hf_generation_open(arena->config->shape_files) : NULL;
+    Error ignored; // loading the model has already reported errors
+    if (arena->rank == 0 && arena->vision)
+        snapshot->processor = hf_processor_open(arena->config->shape_files, &ignored);
     snapshot->model_count = checkpoint_model_tensors(arena, &snapshot->model);
     snapshot->optimizer_count = arena->ranks > 1 ? checkpoint_shard_tensors(arena, &snapshot->optimizer)
                                                  : checkpoint_optimizer_tensors(arena, &snapshot->optimizer);
     for (int i = 0; i < snapshot->model_count && arena->rank == 0; i++)
-        snapshot->bytes += checkpoint_tensor_bytes(&snapshot->model[i]);
+        *(snapshot->model[i].arena ? &snapshot->bytes : &snapshot->carried_bytes) +=
+            checkpoint_tensor_bytes(&snapshot->model[i]);
     for (int i = 0; i < snapshot->optimizer_count; i++)
         snapshot->bytes += checkpoint_tensor_bytes(&snapshot->optimizer[i]);
 }
 
 static void place(CheckpointTensor *list, int count, char **at) {
     for (int i = 0; i < count; i++) {
+        if (!list[i].arena) continue;
         list[i].host = *at;
         *at += checkpoint_tensor_bytes(&list[i]);
     }
@@ -49,21 +56,61 @@ bool snapshot_reserve(Snapshot *snapshot) {
     return true;
 }
 
+// Fills a carried tensor with its initial values: 1 in weights of norms, otherwise 0.
+static void fill_carried(CheckpointTensor *t) {
+    const char *end = strrchr(t->name, '.');
+    const bool ones = strstr(t->name, "norm") && end && strcmp(end, ".weight") == 0;
+    const bool half = t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16;
+    const uint16_t one16 = t->dtype == DTYPE_BF16 ? bf16_encode(1.0f) : 0x3c00;
+    const float one32 = 1.0f;
+    const double one64 = 1.0;
+    const void *one = half ? (const void *)&one16 : t->dtype == DTYPE_F64 ? (const void *)&one64 : &one32;
+    memset(t->host, 0, checkpoint_tensor_bytes(t));
+    for (int64_t i = 0; ones && i < t->cols; i++)
+        memcpy(t->host + (size_t)i * dtype_bytes(t->dtype), one, dtype_bytes(t->dtype));
+}
+
+void snapshot_read_carried(Snapshot *s) {
+    HfWeights weights;
+    Error err;
+    const char *source = s->arena->config->shape_files;
+    if (!s->carried_bytes) return;
+    bool open = source[0] && hf_weights_open(&weights, source, &err), good = open || !source[0];
+    for (int i = 0; i < s->model_count; i++) {
+        CheckpointTensor *t = &s->model[i];
+        const SafeFile *file;
+        const SafeTensor *stored;
+        if (t->arena) continue;
+        const bool found = open && good && hf_weights_find(&weights, t->name, &file, &stored) &&
+                           stored->bytes == (uint64_t)(t->rows * t->cols) * dtype_bytes(stored->dtype);
+        if (found) t->dtype = stored->dtype;
+        t->host = (char *)xmalloc(checkpoint_tensor_bytes(t));
+        if (found) good = safetensors_read(file, stored, 0, t->host, checkpoint_tensor_bytes(t), &err);
+        if (!found || !good) fill_carried(t);
+    }
+    if (open) hf_weights_close(&weights);
+    if (!good)
+        print_remark("warning: ", "%s; checkpoints get initial values for tensors that this run does not compute",
+                     err.text);
+}
+
 // Downloads the tensors of the list that have memory in the snapshot. Sharded tensors are gathered on rank 0 one by
 // one, so all processes must call this.
 static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int count) {
     Exec *exec = snapshot->exec;
     for (int i = 0; i < count; i++) {
         const CheckpointTensor *t = &list[i];
-        const char *data =
-            t->shared ? (char *)shards_whole_value(snapshot->shards, t->id, t->layer) + t->offset : t->data;
+        if (!t->arena) continue;
+        Shards *shards = snapshot->shards;
+        while (t->shared && shards->arena != t->arena) shards = shards->joined;
+        const char *data = t->shared ? (char *)shards_whole_value(shards, t->id, t->layer) + t->offset : t->data;
         if (t->host) exec->ops->download(exec, t->host, data, checkpoint_tensor_bytes(t));
     }
 }
 
 void snapshot_copy(Snapshot *snapshot, const RunState *run) {
     snapshot->run = *run;
-    if (snapshot->shards) shards_weights_wait(snapshot->shards);
+    for (Shards *s = snapshot->shards; s; s = s->joined) shards_weights_wait(s);
     Exec *exec = snapshot->exec;
     free(snapshot->algos);
     snapshot->algos = exec->rank == 0 && exec->ops->algos_text ? exec->ops->algos_text(exec) : NULL;
@@ -78,9 +125,12 @@ void snapshot_close(Snapshot *snapshot) {
         ops->host_release(snapshot->exec, snapshot->memory);
     else
         free(snapshot->memory);
+    for (int i = 0; i < snapshot->model_count; i++)
+        if (!snapshot->model[i].arena) free(snapshot->model[i].host);
     free(snapshot->model);
     free(snapshot->optimizer);
     free(snapshot->algos);
     json_decref(snapshot->generation);
+    json_decref(snapshot->processor);
     memset(snapshot, 0, sizeof *snapshot);
 }

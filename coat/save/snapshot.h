@@ -8,10 +8,6 @@
 #include "model/shards.h"
 #include "text/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     const Arena *arena;
     Exec *exec;
@@ -19,11 +15,13 @@ typedef struct {
     // tokenizer of the vocabulary that is copied into the checkpoint; NULL: none, or not readable
     const Tokenizer *tokenizer;
     json_t *generation; // the generation_config.json that came with the model; NULL: none
+    json_t *processor;  // the processor files that came with a vision-language model (hf_processor_open()); NULL: none
     RunState run;
     CheckpointTensor *model, *optimizer; // tensors of model.safetensors and of this process's optimizer file
     int model_count, optimizer_count;
     char *algos;           // GEMM algorithms that rank 0's device uses, as text; NULL: none
     char *memory;          // copy of the tensors in host memory; NULL: there is no copy
+    size_t carried_bytes;  // size in bytes of the tensors that are carried from file to file
     size_t bytes;          // size in bytes of the copy, whether or not it exists
     bool others_failed;    // atomic: another rank could not write its shard, so rank 0 must not wait for it
     Error others_error;    // why another rank could not write its shard; set before others_failed
@@ -38,6 +36,11 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec);
 // machine has too little memory.
 bool snapshot_reserve(Snapshot *snapshot);
 
+// Reads the tensors that a vision-language model carries from its folder, config->shape_files. Those that the folder
+// lacks, or cannot be read (a warning), are 0, and 1 if they are weights of norms. Call it once, before checkpoints
+// replace that folder; rank 0 only.
+void snapshot_read_carried(Snapshot *snapshot);
+
 // Stores `run`, and copies the tensors if there is memory for them. With several processes, all of them must call this.
 void snapshot_copy(Snapshot *snapshot, const RunState *run);
 
@@ -51,7 +54,3 @@ bool checkpoint_prepare(const char *out, int64_t step, Error *err);
 // device only if there is no copy. With several processes, all call this, and rank 0's result tells whether the
 // checkpoint succeeded. On failure, the new checkpoint is removed and older ones are unchanged.
 bool checkpoint_write(const char *out, Snapshot *snapshot, const char *tokenizer_file, Error *err);
-
-#ifdef __cplusplus
-}
-#endif

@@ -6,13 +6,13 @@
 #include "checkpoint_shards.h"
 #include "hf_names.h"
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "numerics/moments.h"
 #include "numerics/moments_host.h"
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160
-#define STORED_GROUP 128 // number of elements that share a scale in the files' FP8 values; shards are multiples of it
+#define STORED_GROUP 128         // number of elements that share a scale in the files' FP8 values; divides shard sizes
 #define PIECE ((int64_t)1 << 20) // number of elements read at a time; a multiple of STORED_GROUP
 
 static int64_t smaller(int64_t a, int64_t b) {
@@ -51,7 +51,7 @@ typedef struct {
 // State for reading optimizer states: the open file, its current state, and host memory for one piece.
 typedef struct {
     const Manifest *manifest;
-    const Arena *arena;
+    const Arena *whole, *arena; // arena of the language model; arena that is read: that or its vision tower's
     Exec *exec;
     int rank, ranks; // rank and number of ranks of the process that wrote the file
     const char *name;
@@ -114,12 +114,12 @@ static bool is_shaped(const SafeTensor *t, int rank, int64_t rows, int64_t cols)
 }
 
 // Finds the tensors that store one state of a parameter: `elements` elements, complete or as a flat shard. Checks their
-// types and shapes and adds their number to *tensors. Only master weights may be missing.
+// types and shapes and adds their number to *tensors. Master weights may be missing, and states of frozen parameters.
 static bool find_state(Reader *r, const char *name, TensorId id, Role role, int64_t elements, int *tensors,
                        Error *err) {
     const SafeTensor *t = safetensors_find(r->file, name);
     r->format = FMT_NONE;
-    if (!t && role == MASTER) return true;
+    if (!t && (role == MASTER || !arena_tensor(r->arena, id, role, 0).data)) return true;
     if (!t) return error_set(err, EXIT_DATA, "%s has no tensor '%s'", r->file->path, name);
     const Format format = stored_format(t->dtype);
     if (role == MASTER ? format != FMT_FP32 && format != FMT_U16 : format == FMT_NONE || format == FMT_U16)
@@ -128,8 +128,8 @@ static bool find_state(Reader *r, const char *name, TensorId id, Role role, int6
     Tensor value = arena_tensor(r->arena, id, VALUE, 0);
     if (!(r->ranks == 1 ? is_shaped(t, tensor_rank(id), value.rows, value.cols) : is_shaped(t, 1, 1, elements))) {
         char there[SHAPE_TEXT];
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s, which is not this run's", r->file->path,
-                         name, safetensors_shape_text(there, t->rank, t->shape));
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s, which does not match this run's parameter",
+                         r->file->path, name, safetensors_shape_text(there, t->rank, t->shape));
     }
     r->format = format;
     r->part[VALUES].tensor = t;
@@ -273,10 +273,11 @@ static bool visit_file(Reader *r, const SafeFile *file, bool read, Found *found,
     static const Role roles[] = {MOMENT_M, MOMENT_V, MASTER};
     r->file = file;
     int before = found->tensors;
-    for (int id = 0; id < PARAMETER_COUNT; id++)
-        for (int layer = 0; layer < r->arena->layout[id][VALUE].layers; layer++)
-            for (int i = 0; i < 3; i++)
-                if (!visit_state(r, (TensorId)id, roles[i], layer, read, found, err)) return false;
+    for (r->arena = r->whole; r->arena; r->arena = r->arena->vision)
+        for (int id = 0; id < PARAMETER_COUNT; id++)
+            for (int layer = 0; layer < r->arena->layout[id][VALUE].layers; layer++)
+                for (int i = 0; i < 3; i++)
+                    if (!visit_state(r, (TensorId)id, roles[i], layer, read, found, err)) return false;
     int known = found->tensors - before;
     return file->count == known || error_set(err, EXIT_DATA, "%s has %d tensor%s, but this run's optimizer has %d",
                                              file->path, file->count, plural(file->count), known);
@@ -301,7 +302,7 @@ bool states_read(const Manifest *manifest, int files, const Arena *arena, Exec *
     Reader r;
     memset(&r, 0, sizeof r);
     r.manifest = manifest;
-    r.arena = arena;
+    r.whole = arena;
     r.exec = exec;
     r.ranks = files;
     r.values = (real *)xmalloc(PIECE * sizeof *r.values);

@@ -10,15 +10,7 @@
 #pragma once
 #include "checkpoint_tensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Reads optimizer states, which `files` processes wrote into the manifest's folder, to device memory. The model's
 // weights must be loaded already. Rank 0 prints to stderr if states are converted. Fails if tensors or shapes do not
 // match, or if the checksum of a completely read tensor does not match (checkpoint_find() has verified the files).
 bool states_read(const Manifest *manifest, int files, const Arena *arena, Exec *exec, Error *err);
-
-#ifdef __cplusplus
-}
-#endif

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "io/files.h"
-#include "log/step_line.h"
+#include "log/terminal.h"
 #include "manifest.h"
 #include "text/prompt_format.h"
 

@@ -4,10 +4,6 @@
 #include "io/json.h"
 #include "text/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Copies a vocabulary and the files that belong to it into a checkpoint's folder, and adds them to the manifest. A
 // source file that cannot be read is omitted, with a warning on stderr.
 //   source: tokenizer.json, tokenizer.model, encoder.json with vocab.bpe, vocab.json with merges.txt,
@@ -21,7 +17,3 @@ extern "C" {
 //   `format` is PROMPT_FORMAT_DATA
 bool tokenizer_files_copy(const char *folder, const char *source, const Tokenizer *tokenizer, PromptFormat format,
                           JsonText *manifest, Error *err);
-
-#ifdef __cplusplus
-}
-#endif

@@ -182,7 +182,7 @@ static void merge_all(Merging *g) {
     while (g->due > 0) {
         const Due due = heap_pop(g);
         Symbol *s = &g->symbols[due.symbol];
-        // outdated, because an earlier merge changed one of the two symbols
+        // skips an outdated entry: an earlier merge changed one of its two symbols
         if (s->end == 0 || s->rank != due.rank) continue;
         Symbol *next = &g->symbols[s->right];
         s->id = s->merged;

@@ -5,10 +5,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define VOCABULARY_MAX (1 << 20) // maximum number of ids, so that a damaged file cannot exhaust memory
 
 // A vocabulary, which can be searched by id and by token.
@@ -44,14 +40,14 @@ typedef struct {
     Merge *slots; // (slot_mask + 1) hash table indexed by (left, right); `merged` is -1 in empty slots
     uint32_t slot_mask;
     bool by_text;  // true: there is no table; two tokens merge if their joined bytes are a token
-    int32_t *rank; // (vocabulary.count) with by_text: rank of the merge into each token; NULL: its id
+    int32_t *rank; // (vocabulary.count) if by_text: rank of the merge that yields each token; NULL: the token's id
 } Merges;
 
 void merges_init(Merges *m, int count);
 void merges_add(Merges *m,
                 // adds a merge, at most `count` times; a later merge of the same pair replaces an earlier one
                 Merge merge);
-bool merges_equal(const Merges *a, const Merges *b); // true if the merges are equal, or if one has no table
+bool merges_equal(const Merges *a, const Merges *b); // true if the merges are equal, or if `a` or `b` has no table
 
 typedef struct {
     Vocabulary vocabulary;
@@ -69,7 +65,3 @@ void bpe_free(Bpe *b);
 // Encodes a pretoken of `length` bytes to out, which must have space for `length` ids. Returns the number of ids; -1 if
 // a byte or character has no token. Takes O(n log n) time.
 int bpe_encode(const Bpe *b, const char *pretoken, size_t length, int32_t *out);
-
-#ifdef __cplusplus
-}
-#endif

@@ -63,7 +63,7 @@ static bool is_packed(const DataLoader *loader, int64_t *examples) {
 }
 
 // Checks why a set has no sequence. Returns true if it has too few tokens. Returns false with err if no example has an
-// unmasked target, or none has one among its first T + 1 tokens.
+// unmasked target, or if no example has an unmasked target among its first T + 1 tokens.
 static bool lacks_tokens(const DataLoader *loader, int first, int end, const char *name, Error *err) {
     int64_t examples = 0, cut = 0, longest = 0;
     for (int i = first; i < end; i++) {
@@ -132,12 +132,12 @@ static bool check_sets(DataLoader *loader, Error *err) {
     XXH64_freeState(hash);
     if (!ok) return false;
     int64_t needed = loader->fills ? 1 : (int64_t)loader->B * loader->ranks;
-    char others[48] = ""; // says that the numbers in the message are totals of all sets
+    char others[48] = ""; // text that says that the numbers in the message are totals of all sets
     if (loader->set_count > 1)
         snprintf(others, sizeof others, " and %d other set%s", loader->set_count - 1, plural(loader->set_count - 1));
     if (loader->sequences >= needed) return true;
     int64_t examples;
-    const bool packed = is_packed(loader, &examples); // if true, a smaller --seq-len would not help
+    const bool packed = is_packed(loader, &examples); // true: a smaller --seq-len would not help
     const int64_t from = packed ? examples : loader->tokens;
     return error_set(err, EXIT_DATA,
                      "%s%s: %" PRId64 " %s%s make%s %" PRId64 " sequence%s of %d%s tokens%s, but one micro-batch needs "
@@ -185,11 +185,10 @@ bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, 
     }
     if (first) loader->ids = *first;
     return *found || first ||
-           error_set(
-               err, EXIT_USER,
-               "--documents apart: %s does not record where documents begin, and no BOS or EOS token is known; name "
-               "the vocabulary with --tokenizer",
-               loader->files[text].path);
+           error_set(err, EXIT_USER,
+                     "--documents apart: %s does not record where documents begin, and no BOS or EOS token is known; "
+                     "add --tokenizer with the vocabulary's file",
+                     loader->files[text].path);
 }
 
 int64_t data_documents_hash(const DataLoader *loader) {

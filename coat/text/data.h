@@ -7,9 +7,7 @@
 
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Reads the data of one rank. Not thread-safe, because it owns the buffer into which rows are read.
 typedef struct DataLoader DataLoader;
@@ -21,7 +19,7 @@ typedef struct DataLoader DataLoader;
 //   - shuffle: every epoch is a permutation of all sequences of all files, drawn from `seed`. Else they are in file
 //     order.
 // NULL with err (EXIT_DATA) if a pattern has no match, a file is not a token file, is damaged or was made for another
-// vocabulary (checked in the first sequence, with a mask in all of the file), or all files together have fewer than
+// vocabulary (checked in the first sequence, or in all of a file with a mask), or all files together have fewer than
 // B * ranks sequences.
 DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
                       Error *err);
@@ -97,8 +95,8 @@ const VisionShape *data_vision(const DataLoader *loader);
 // Reads micro-batch n >= 0 of the run: data_batch_at() with first = n * ranks * B, without positions.
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);
 
-// True if the first `batches` micro-batches can be read and are inside the vocabulary; otherwise false with err
-// (EXIT_DATA). Finds the errors that data_batch() would return later, for data that is not shuffled.
+// True if the first `batches` micro-batches can be read and have no token outside the vocabulary; otherwise false with
+// err (EXIT_DATA). Finds the errors that data_batch() would return later, for data that is not shuffled.
 bool data_check(DataLoader *loader, int batches, Error *err);
 
 // True if the first file seems to have been made with --tokenizer bytes: its first DATA_LOOKED_AT tokens are at most
@@ -137,7 +135,7 @@ DataSet data_set(DataLoader *loader, int set, int64_t position);
 //   files with masks   the fraction of unmasked tokens, such as ", 37.5 % in the loss", is added at the end
 //   files with images  the number of stored images, such as ", 600 images", is added at the end
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
-// true if this description, recorded in a checkpoint, is of files with masks
+// true if this description, which a checkpoint recorded, is of files with masks
 bool data_describes_mask(const char *text);
 
 // Statistics of the examples that are packed into sequences; all 0 if no examples are packed.
@@ -154,6 +152,4 @@ DataExamples data_examples(const DataLoader *loader);
 // File names are not hashed. Checkpoints record the hash, so that resuming with other data is detected.
 uint64_t data_fingerprint(const DataLoader *loader);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

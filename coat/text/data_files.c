@@ -37,11 +37,6 @@ static const char *other_kind(const unsigned char *bytes, size_t count, char *te
     return text;
 }
 
-static bool is_named_npy(const char *path) {
-    const size_t length = strlen(path);
-    return length > 4 && strcmp(path + length - 4, ".npy") == 0;
-}
-
 // True if 16-bit words are probably 32-bit tokens below 65536: every second word is 0, which does not occur in text.
 static bool looks_wide(const uint16_t *words, size_t count) {
     for (size_t i = 1; i < count; i += 2)
@@ -49,8 +44,8 @@ static bool looks_wide(const uint16_t *words, size_t count) {
     return count >= 64;
 }
 
-// Checks a token file without a header, as OLMo's. head: the file's first bytes. The size of the vocabulary determines
-// the width of tokens.
+// Checks a token file without a header, such as OLMo's. head: the file's first bytes. The size of the vocabulary
+// determines the width of tokens.
 static bool check_bare(TokenFile *file, const void *head, size_t have, int vocab, Error *err) {
     const char *path = file->path;
     if (have >= 6 && !memcmp(head, "\x93NUMPY", 6))
@@ -174,7 +169,7 @@ bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, X
     size_t have = file->bytes < DATA_HEADER_BYTES ? (size_t)file->bytes : sizeof header;
     if (!file_read_at(fd, path, 0, header, have, err)) return false;
     const bool named = header[0] == DATA_MAGIC_U16 || header[0] == DATA_MAGIC_U32 || header[0] == DATA_MAGIC_MASKED;
-    const bool bare = is_named_npy(path) && !named;
+    const bool bare = text_ends_with(path, ".npy") && !named;
     if (!(bare ? check_bare(file, header, have, vocab, err)
                : check_header(file, fd, header, have, vocab, vision, hash, err)))
         return false;

@@ -12,10 +12,6 @@
 #include "data_masks.h"
 #include "packing.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define DATA_MAGIC_U16 20240520
 #define DATA_VERSION_U16 1
 #define DATA_MAGIC_U32 20240801
@@ -94,7 +90,3 @@ bool token_file_read_images(const TokenFile *file, int64_t sequence, int T, int3
                             int *count, Error *err);
 
 void token_files_free(TokenFile *files, int count);
-
-#ifdef __cplusplus
-}
-#endif

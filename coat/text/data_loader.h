@@ -5,10 +5,6 @@
 #include "data_verify.h"
 #include "mixture.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Maximum number of open token files. A shuffled epoch reads all files in turn, which may be more than a process may
 // open. File i shares its descriptor with the files i + k * OPEN_FILES.
 #define OPEN_FILES 256
@@ -26,7 +22,7 @@ struct DataLoader {
     int count;
     Set sets[MAX_SETS];
     int set_count;
-    Mixture mixture;             // decides which set each sequence is from, if there are several sets
+    Mixture mixture;             // chooses the set that each sequence is read from, if there are several sets
     ExamplesKind examples;       // how examples of files with masks become sequences
     int descriptors[OPEN_FILES]; // file descriptors; -1: closed
     int open_file[OPEN_FILES];   // index of the file that each descriptor belongs to
@@ -49,7 +45,3 @@ bool data_has_ids(DataLoader *loader, const SpecialIds *ids);
 
 // Returns the file descriptor of a token file, which it opens if necessary; -1 with err on failure.
 int token_file_descriptor(DataLoader *loader, int index, Error *err);
-
-#ifdef __cplusplus
-}
-#endif

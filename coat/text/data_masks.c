@@ -8,7 +8,7 @@
 #include "io/files.h"
 
 #define PIECE 4096 // number of bytes read at a time
-#define HASH_AT 32 // offset in the header of the checksum, which is computed with 0 in its place
+#define HASH_AT 32 // offset of the checksum in the header; the checksum is computed with 0 in its place
 
 static bool damaged(const char *path, Error *err, const char *what) {
     return error_set(err, EXIT_DATA, "%s is damaged: %s; copy the file again or regenerate it", path, what);
@@ -86,8 +86,8 @@ static bool mask_images(const Reader *r, MaskedFile *file, Error *err) {
     return true;
 }
 
-// Fails if a token is outside the vocabulary. Called after the checksum is verified, because damage is the more likely
-// reason otherwise.
+// Fails if a token is outside the vocabulary. Call it after the checksum is verified, so that damage is reported as
+// damage.
 static bool is_of_vocabulary(const Reader *r, Error *err) {
     if (r->out_of_vocab < 0) return true;
     return error_set(err, EXIT_DATA,

@@ -6,10 +6,6 @@
 
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define DATA_HEADER_BYTES 1024 // size of the header, which equals that of llm.c's files
 #define DATA_MAGIC_MASKED 20261124
 #define DATA_VERSION_MASKED 1
@@ -33,11 +29,7 @@ typedef struct {
 bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, int vocab, struct ImageFile *images,
                  MaskedFile *file, Error *err);
 
-// True if token `at` is unmasked. All tokens are if mask is NULL.
+// True if token `at` is unmasked. All tokens are unmasked if mask is NULL.
 static inline bool mask_at(const uint8_t *mask, int64_t at) {
     return !mask || (mask[at / 8] >> (at % 8) & 1);
 }
-
-#ifdef __cplusplus
-}
-#endif

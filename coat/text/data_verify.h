@@ -5,10 +5,6 @@
 #include "base/background.h"
 #include "data_files.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 // Computes the CRC-32 (as zlib) of the `bytes` bytes that follow the header of an open file. Stops early when *stop
 // becomes true; *crc is then undefined. stop may be NULL. Returns false with err if the file cannot be read.
 bool data_checksum(int fd, const char *path, int64_t bytes, const bool *stop, uint32_t *crc, Error *err);
@@ -22,9 +18,9 @@ typedef struct {
     BackgroundTask thread;
 } Verifier;
 
-// Starts to verify the files whose number is `rank` modulo `ranks`. 64 MB or less are verified before it returns, more
-// in a thread, so that a large data set does not delay the first step. The files must have passed token_file_check()
-// and must outlive verifier_end().
+// Starts to verify the files whose number is `rank` modulo `ranks`. Verifies 64 MB or less before it returns, larger
+// amounts in a thread, so that a large data set does not delay the first step. The files must have passed
+// token_file_check() and must outlive verifier_end().
 void verifier_begin(Verifier *verifier, const TokenFile *files, int count, int rank, int ranks);
 
 // True unless a file is damaged or has changed; in that case false with err (EXIT_DATA).
@@ -32,7 +28,3 @@ bool verifier_good(const Verifier *verifier, Error *err);
 
 // Stops verifying and ends the thread.
 void verifier_end(Verifier *verifier);
-
-#ifdef __cplusplus
-}
-#endif

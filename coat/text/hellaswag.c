@@ -13,12 +13,12 @@
 #define HEADER_BYTES 1024
 #define FILE_LIMIT ((size_t)1 << 30)
 #define START 65535
-#define FIELDS 6 // number of words before the situation's tokens, including their count
+#define FIELDS 6 // number of words of an example before the situation's tokens, including their count
 
 typedef struct {
     const uint32_t *situation, *ending; // addresses of the tokens in HellaSwag.words
     int situation_tokens, ending_tokens;
-    float mean; // mean loss per token of the ending; NAN until it is added
+    float mean; // mean loss per token of the ending; NAN until hellaswag_add_losses() sets it
 } Row;
 
 struct HellaSwag {
@@ -189,7 +189,7 @@ int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks) 
     // Number of passes in a group that begins and ends with complete examples.
     const int together = batch % HELLASWAG_ENDINGS == 0 ? 1 : batch % 2 == 0 ? 2 : HELLASWAG_ENDINGS;
     const int64_t round = (int64_t)(n / together) * ranks * together, rows = hellaswag_rows(set);
-    if ((round + n % together) * batch >= rows) return -1; // true if rank 0, whose rows come first, has no rows left
+    if ((round + n % together) * batch >= rows) return -1; // no row is left if rank 0, whose rows come first, has none
     const int64_t row = (round + (int64_t)rank * together + n % together) * batch;
     return (int)(row < rows ? row : rows);
 }

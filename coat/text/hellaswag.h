@@ -10,9 +10,7 @@
 
 #include "base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define HELLASWAG_ENDINGS 4
 
@@ -36,8 +34,8 @@ uint64_t hellaswag_fingerprint(const HellaSwag *set); // returns a hash of the f
 int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks);
 
 // Fills inputs and targets (count, T) with rows first to first + count - 1, T >= hellaswag_length(). Inputs are
-// situation and ending. Targets are the ending's tokens at the positions that predict them, elsewhere -1, where the
-// loss is 0. Rows after the last are padding.
+// situation and ending. Targets are the ending's tokens at the positions that predict them; elsewhere, the target is -1
+// and the loss is 0. Rows after the last are padding.
 void hellaswag_batch(const HellaSwag *set, int first, int count, int T, int32_t *inputs, int32_t *targets);
 
 // Adds the token losses (count, T) of a batch from hellaswag_batch(). Batches may be added in any order.
@@ -47,6 +45,4 @@ void hellaswag_add_losses(HellaSwag *set, int first, int count, int T, const flo
 // losses, the first ending is chosen; a loss that is not finite is never chosen.
 int hellaswag_right(const HellaSwag *set);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -6,9 +6,7 @@
 #pragma once
 #include "data_files.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define IMAGES_MAGIC 20261129
 #define IMAGES_VERSION 1
@@ -71,6 +69,4 @@ int64_t images_before(const ImageFile *images, int64_t at);
 bool images_read(const ImageFile *images, int64_t begin, int64_t end, int32_t *image_rows, uint8_t *pixels, int *count,
                  Error *err);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -4,10 +4,6 @@
 #pragma once
 #include "config/config.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define MIXTURE_BLOCK 256 // number of positions whose order is drawn together
 
 typedef struct {
@@ -30,7 +26,3 @@ int mixture_at(Mixture *mixture, int64_t position, int64_t *index);
 
 // Returns how many of the positions before `position` >= 0 belong to the set.
 int64_t mixture_count(Mixture *mixture, int set, int64_t position);
-
-#ifdef __cplusplus
-}
-#endif

@@ -2,10 +2,6 @@
 #pragma once
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int64_t rows; // number of rows
     // (rows + 1) index in `members` of each row's first example; the last entry is the number of members
@@ -17,7 +13,3 @@ typedef struct {
 // only on the arguments. lengths[i]: tokens of example i, 1 to T; 0: the example is dropped.
 Packing pack_examples(const int32_t *lengths, int64_t examples, int T);
 void packing_free(Packing *packing);
-
-#ifdef __cplusplus
-}
-#endif

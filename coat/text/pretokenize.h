@@ -4,10 +4,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum {
     PRETOKENS_NONE,  // the entire text is one pretoken
     PRETOKENS_SPACE, // a pretoken begins at every space
@@ -29,7 +25,3 @@ bool pretokens_from_regex(const char *regex, PretokenRule *rule);
 // Returns the length of the first pretoken of text (length > 0). Bytes that are not valid UTF-8 are treated as
 // characters other than letters, numbers and spaces.
 size_t pretoken_length(PretokenRule rule, const char *text, size_t length);
-
-#ifdef __cplusplus
-}
-#endif

@@ -60,7 +60,8 @@ const char *prompt_format_name(PromptFormat format) {
     return formats[format].name;
 }
 
-// State of encoding a prompt. text: text since the last special token, which is encoded separately.
+// State of encoding a prompt. text: text after the last special token; each text between special tokens is encoded
+// separately.
 typedef struct {
     const Tokenizer *tokenizer;
     PromptFormat format;
@@ -86,10 +87,10 @@ static bool encode_text(Prompt *p) {
 
 static bool find_token(const Tokenizer *t, PromptFormat format, const char *name, int *id, Error *err) {
     *id = tokenizer_token(t, name);
-    return *id >= 0 || error_set(err, EXIT_USER,
-                                 "--prompt-format %s: the tokenizer has no %s; name the format of its model, or alpaca "
-                                 "or plain",
-                                 formats[format].name, name);
+    return *id >= 0 ||
+           error_set(err, EXIT_USER,
+                     "--prompt-format %s: the tokenizer has no %s; use the format of its model, or alpaca or plain",
+                     formats[format].name, name);
 }
 
 // Adds text of the prompt format, in which <|NAME|> is a special token.

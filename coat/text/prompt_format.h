@@ -4,10 +4,6 @@
 #include "config/config.h"
 #include "tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 const char *prompt_format_name(PromptFormat format);
 
 // Encodes text as one turn of the user, up to the start of the answer, without BOS. Returns the number of ids, or -1
@@ -21,7 +17,3 @@ bool prompt_end(const Tokenizer *tokenizer, PromptFormat format, int *id, Error 
 
 // Returns the contents of chat_template.jinja, which transformers reads. Allocated with malloc().
 char *prompt_template(const Tokenizer *tokenizer, PromptFormat format);
-
-#ifdef __cplusplus
-}
-#endif

@@ -50,11 +50,6 @@ static FileKind kind_of(const char *text, size_t size) {
                : FILE_JSON;
 }
 
-static bool ends_in(const char *text, const char *end) {
-    const size_t length = strlen(text), n = strlen(end);
-    return length > n && strcmp(text + length - n, end) == 0;
-}
-
 // Reads a file's first bytes to `head` and appends a 0. Returns their number; 0 if the file cannot be read.
 static size_t read_head(const char *path, char head[HEAD_BYTES + 1]) {
     int fd;
@@ -71,7 +66,7 @@ static size_t read_head(const char *path, char head[HEAD_BYTES + 1]) {
 
 const char *tokenizer_usual_name(const char *path) {
     char head[HEAD_BYTES + 1];
-    if (ends_in(path, ".bin")) return "gpt2_tokenizer.bin";
+    if (text_ends_with(path, ".bin")) return "gpt2_tokenizer.bin";
     const size_t bytes = read_head(path, head);
     switch (bytes > 0 ? kind_of(head, bytes) : FILE_JSON) {
     case FILE_BIN: return "gpt2_tokenizer.bin";
@@ -156,7 +151,7 @@ static bool load_json(Tokenizer *t, const char *path, const char *text, size_t s
     if (!root)
         return error_set(err, EXIT_DATA,
                          "tokenizer %s: neither JSON (line %d: %.100s) nor llm.c's binary form nor SentencePiece's; "
-                         "name tokenizer.json, tokenizer.model, encoder.json, vocab.json or their folder",
+                         "give tokenizer.json, tokenizer.model, encoder.json, vocab.json or their folder",
                          path, fault.line, fault.text);
     bool good;
     if (json_is_object(json_object_get(root, "model")))
@@ -183,8 +178,8 @@ static bool load(Tokenizer *t, const char *path, Error *err) {
     case FILE_JSON: good = load_json(t, path, text, size, config, err); break;
     case FILE_TIKTOKEN:
         error_set(err, EXIT_DATA,
-                  "tokenizer %s: tiktoken's ranks lack the rule that cuts text and the special tokens; name the "
-                  "model's tokenizer.json",
+                  "tokenizer %s: a tiktoken file has neither the pre-tokenization pattern nor the special tokens; use "
+                  "--tokenizer with the model's tokenizer.json",
                   path);
         break;
     }
@@ -209,7 +204,7 @@ bool tokenizer_is_in(const char *path) {
 }
 
 // True if the tokenizer.json at `path` was made by tokenizer_write_json() from the tokenizer.model in its folder.
-// Writes the latter's path to `found`.
+// Writes the path of tokenizer.model to `found`.
 static bool is_made(const char *path, char found[TOKENIZER_PATH_BYTES]) {
     char head[HEAD_BYTES + 1];
     return read_head(path, head) > 0 && strstr(head, "\"" MADE_KEY "\":\"" MADE_OF "\"") &&

@@ -7,9 +7,7 @@
 #include "base/error.h"
 #include "io/json.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define BYTES_VOCAB 257 // number of tokens: 256 bytes and BYTES_END_OF_TEXT
 #define BYTES_END_OF_TEXT 256
@@ -22,9 +20,9 @@ Tokenizer *tokenizer_bytes(void);
 // or of an unknown kind.
 //   tokenizer.json       Hugging Face's. tokenizer_config.json in the same folder may override BOS and EOS.
 //   tokenizer.model      SentencePiece's. In a folder it is used only if there is no tokenizer.json, or if
-//                        tokenizer_write_json() made that from it.
+//                        tokenizer_write_json() made tokenizer.json from it.
 //   encoder.json         GPT-2's, with vocab.bpe in the same folder, or vocab.json with merges.txt. Without merges it
-//                        only decodes. Such files of other models are refused.
+//                        only decodes. Files of other models than GPT-2 are refused.
 //   gpt2_tokenizer.bin   llm.c's
 Tokenizer *tokenizer_open(const char *path, Error *err);
 void tokenizer_close(Tokenizer *tokenizer);
@@ -39,9 +37,9 @@ int tokenizer_bos(const Tokenizer *tokenizer);   // returns the BOS token's id; 
 int tokenizer_unknown(const Tokenizer *tokenizer);
 
 // Compares the ids that both vocabularies have, and returns how many stand for different tokens. Special tokens of
-// `own` are not compared, because reserved ones are renamed when they are used.
+// `own` are not compared, because a model may rename its reserved tokens.
 int tokenizer_differing(const Tokenizer *own, const Tokenizer *other);
-// True if both tokenizers have equal merges, or if a file lists no merges.
+// True if both tokenizers have equal merges, or if one of their files lists no merges.
 bool tokenizer_same_merges(const Tokenizer *a, const Tokenizer *b);
 
 // Returns the id of the token `name`, which may be special; -1 if there is none.
@@ -70,6 +68,4 @@ void tokenizer_write_json(const Tokenizer *tokenizer, JsonText *out);
 // bytes.
 const char *tokenizer_usual_name(const char *path);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -25,7 +25,7 @@ int64_t bytes_of_characters(const char *text, size_t length, char *out) {
     int64_t count = 0;
     for (size_t i = 0; i < length; i++) {
         uint32_t code = p[i];
-        if (code >= 0x80) { // all such characters are below U+0800 and take two bytes
+        if (code >= 0x80) { // all characters that stand for bytes are below U+0800 and take at most two bytes
             if (code < 0xc2 || code > 0xdf || i + 1 >= length || (p[i + 1] & 0xc0) != 0x80) return -1;
             code = (code & 0x1f) << 6 | (p[++i] & 0x3f);
         }
@@ -47,8 +47,8 @@ static bool check_json(const char *path, json_t *root, int *count, size_t *text_
     json_object_foreach(root, key, value) {
         if (!json_is_integer(value))
             return error_set(err, EXIT_DATA,
-                             "tokenizer %s: '%.40s' has no integer id: an encoder.json or vocab.json is needed (of a "
-                             "tokenizer.json, the vocab.json and merges.txt it was made from)",
+                             "tokenizer %s: '%.40s' has no integer id: use an encoder.json or vocab.json, such as the "
+                             "vocab.json from which a tokenizer.json was made",
                              path, key);
         int64_t id = (int64_t)json_integer_value(value);
         if (id < 0 || id >= VOCABULARY_MAX)
@@ -73,7 +73,7 @@ bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *er
         json_object_foreach(root, key, value) {
             int id = (int)json_integer_value(value);
             int64_t length = bytes_of_characters(key, strlen(key), bytes);
-            // A token with other characters is special: its text is its name.
+            // A token with a character that represents no byte is special: its text is its name.
             const char *token = length < 0 ? key : bytes;
             ok = ok && vocabulary_set(&t->bpe.vocabulary, id, token, length < 0 ? strlen(key) : (size_t)length);
             if (!ok) {

@@ -62,7 +62,7 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
 static bool read_split(Tokenizer *t, const json_t *step) {
     const char *behavior = string_of(step, "behavior");
     const bool inverted = json_is_true(json_object_get(step, "invert"));
-    // Both behaviors are equivalent, because the rules match all text.
+    // Isolated and inverted Removed are equivalent, because the rules match all text.
     const bool isolated = strcmp(behavior, "Isolated") == 0 && !inverted;
     const bool kept = strcmp(behavior, "Removed") == 0 && inverted;
     return (isolated || kept) && t->pretokens.kind == PRETOKENS_NONE &&
@@ -82,7 +82,7 @@ static bool read_bytes(Tokenizer *t, const json_t *step, bool *bytes) {
 
 static bool read_pre_tokenizer(Tokenizer *t, const json_t *step, bool *bytes) {
     const char *type = string_of(step, "type");
-    if (*bytes) return false; // the text consists of bytes after this step
+    if (*bytes) return false; // no step may follow ByteLevel, which turns the text into bytes
     if (strcmp(type, "ByteLevel") == 0) return read_bytes(t, step, bytes);
     if (strcmp(type, "Split") == 0) return read_split(t, step);
     if (strcmp(type, "Metaspace") == 0)
@@ -106,7 +106,7 @@ bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *roo
     if (count < 0) return unknown_step(path, "pre_tokenizer", part, err);
     if (bytes == t->marks || (t->add_space && !t->marks))
         return error_set(err, EXIT_DATA,
-                         "tokenizer %s: it is neither of bytes (ByteLevel) nor of characters with a space marker "
+                         "tokenizer %s: its tokens are neither bytes (ByteLevel) nor characters with a space marker "
                          "(Metaspace or Replace)",
                          path);
     t->bpe.characters = !bytes;

@@ -122,8 +122,7 @@ static bool check_model(const Model *m, const char *path, Error *err) {
     static const char advice[] = "convert it to tokenizer.json with transformers and use that";
     if (m->count == 0) return error_set(err, EXIT_DATA, "tokenizer %s has no pieces", path);
     if (m->kind != 2)
-        return error_set(err, EXIT_DATA, "tokenizer %s: its model is not SentencePiece's BPE, which alone is supported",
-                         path);
+        return error_set(err, EXIT_DATA, "tokenizer %s: its model is not supported; only SentencePiece's BPE is", path);
     if (m->normalized || m->remove_spaces || m->suffix || !m->escape)
         return error_set(err, EXIT_DATA, "tokenizer %s: its normalization is not supported, only Llama's is; %s", path,
                          advice);

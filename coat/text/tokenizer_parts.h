@@ -7,10 +7,6 @@
 #include "pretokenize.h"
 #include "tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define TOKENIZER_PATH_BYTES 2048
 #define END_OF_TEXT_NAME "<|endoftext|>"
 #define BYTE_NAME "<0x%02X>" // format of SentencePiece's names of byte tokens
@@ -26,8 +22,8 @@ extern "C" {
 // Where the encoder prepends a space to text.
 typedef enum {
     PREFIX_NEVER,
-    PREFIX_MISSING, // before every part between added tokens that does not begin with a space
-    PREFIX_FIRST    // at the start of the text, if it does not begin with a space
+    PREFIX_MISSING, // a space before every part between added tokens that does not begin with a space
+    PREFIX_FIRST    // a space at the start of the text, if it does not begin with a space
 } Prefix;
 
 // A token that the encoder searches in text before BPE.
@@ -95,7 +91,3 @@ bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *er
 bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *root, Error *err);
 // Sets BOS and EOS from tokenizer_config.json; config is NULL if there is no such file.
 void tokenizer_read_config(Tokenizer *t, const json_t *config);
-
-#ifdef __cplusplus
-}
-#endif

@@ -6,10 +6,6 @@
 
 #include "base/utf8.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE } CharClass;
 
 // Writes a code from utf8_read() as UTF-8; an invalid byte is written unchanged. Returns the number of bytes, at most
@@ -22,7 +18,3 @@ CharClass unicode_class(uint32_t code);
 // Returns text in normalization form C, allocated with malloc(), and sets *out_length to its length. Bytes that are not
 // valid UTF-8 are copied.
 char *unicode_nfc(const char *text, size_t length, size_t *out_length);
-
-#ifdef __cplusplus
-}
-#endif

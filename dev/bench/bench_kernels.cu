@@ -3,14 +3,39 @@
 // once), GB/s, and percentages of two device copies measured in the same way: a large copy, and one of the same size,
 // which shows the cost of starting and ending any short transfer. Checks small shapes against the CPU backend first
 // (check_kernels.cu). Operands rotate among sets that together exceed the L2 cache.
-// Usage: bench_kernels [--quick] [--alone] [--variants] [--check]
+// Usage: bench_kernels [--quick] [--alone] [--check]
 //   --check: all comparisons, no timing; exits with 1 if a comparison failed
-#include "bench_variants.h"
+#include "bench_report.h"
 #include "dev/test/check_gpu.h"
 
 #define CHUNK_TOKENS 4096 // number of tokens whose logits are in memory at a time
 #define VOCAB 50257
 #define PADDED 50304
+
+typedef struct {
+    const char *name;
+    int B, T, C, L; // batch, sequence length, channels and layers; the MLP width F is 4 C
+} Model;
+
+// Operands of all operations of one model. Only the tensors of the current operation are allocated.
+typedef struct {
+    Model model;
+    int set; // index of the operand set in use
+    Tensor r[SETS], y[SETS], x[SETS], n[SETS];
+    Tensor wide[SETS], wide_out[SETS];
+    Tensor tokens, wte, wpe, dwte, dwpe, bias, weight, mean, rstd, sums, sums2, losses;
+    QkRope heads;
+    StepState *state;
+    Parameter *parameters;
+    int count;
+} Operands;
+
+// Switches to the next operand set and returns the operands.
+static Operands *operands_next(void *context) {
+    Operands *o = (Operands *)context;
+    o->set = (o->set + 1) % SETS;
+    return o;
+}
 
 // --- operations ---------------------------------------------------------------------------------------------
 static Norm norm_of(const Operands *o, Tensor x) {
@@ -158,7 +183,7 @@ static void bench_optimizer(Report *r, Operands *o, Format master) {
 }
 
 // --- one model ----------------------------------------------------------------------------------------------
-static void bench_narrow(Report *r, Operands *o, bool with_variants) {
+static void bench_narrow(Report *r, Operands *o) {
     Bench *bench = r->bench;
     const int64_t M = (int64_t)o->model.B * o->model.T, C = o->model.C;
     const double row = (double)M * (double)C * 2; // bytes of one (M, C) activation in BF16
@@ -181,7 +206,6 @@ static void bench_narrow(Report *r, Operands *o, bool with_variants) {
     report(r, o, "norm_recompute", shape, 2 * row + 8 * (double)M, run_norm_recompute);
     report(r, o, "norm_backward", shape, 4 * row + 8 * (double)M, run_norm_backward);
     report(r, o, "embed_backward", shape, row + 8 * (positions + tokens) + 4 * (double)M, run_embed_backward);
-    if (with_variants) bench_variants(r, o, shape, row, embed_bytes);
     for (int i = 0; i < 4; i++) release_sets(bench, sets[i]);
     Tensor once[] = {o->wte, o->wpe, o->dwte, o->dwpe, o->tokens};
     for (Tensor t : once) bench_release(bench, t);
@@ -270,7 +294,7 @@ static void bench_heads(Report *r, int B, int T, int heads, int head_dim, bool n
     release_sets(bench, o.wide_out);
 }
 
-static void bench_model(Report *r, Model model, bool with_variants) {
+static void bench_model(Report *r, Model model) {
     Bench *bench = r->bench;
     const int64_t M = (int64_t)model.B * model.T;
     Operands o = {};
@@ -286,7 +310,7 @@ static void bench_model(Report *r, Model model, bool with_variants) {
     state.loss_scale = 1.0f;
     bench->exec.ops->upload(&bench->exec, o.state, &state, sizeof state);
     printf("\n%s, %d x %d tokens\n", model.name, model.B, model.T);
-    bench_narrow(r, &o, with_variants);
+    bench_narrow(r, &o);
     bench_wide(r, &o);
     bench_optimizer(r, &o, FMT_FP32);
     bench_optimizer(r, &o, FMT_U16);
@@ -297,18 +321,16 @@ static void bench_model(Report *r, Model model, bool with_variants) {
 
 int main(int argc, char **argv) {
     static Bench bench; // static because a Bench is too large for the stack
-    bool with_variants = false, only_check = false;
+    bool only_check = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             bench.quick = true;
         else if (strcmp(argv[i], "--alone") == 0)
             bench.alone = true;
-        else if (strcmp(argv[i], "--variants") == 0)
-            with_variants = true;
         else if (strcmp(argv[i], "--check") == 0)
             only_check = true;
         else
-            fatal(EXIT_USER, "usage: bench_kernels [--quick] [--alone] [--variants] [--check], not %s", argv[i]);
+            fatal(EXIT_USER, "usage: bench_kernels [--quick] [--alone] [--check], not %s", argv[i]);
     }
     const int wrong = check_kernels(!only_check);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
@@ -317,7 +339,7 @@ int main(int argc, char **argv) {
     bench_open(&bench);
     Report r = report_open(&bench);
     const Model models[] = {{"GPT-2 124M", 64, 1024, 768, 12}, {"GPT-2 1558M", 16, 1024, 1600, 48}};
-    for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&r, models[i], with_variants);
+    for (int i = 0; i < (bench.quick ? 1 : 2); i++) bench_model(&r, models[i]);
     printf("\nSwiGLU, tokens x width of g\n");
     bench_swiglu(&r, 16384, 8192);
     if (!bench.quick) bench_swiglu(&r, 8192, 11008);

@@ -191,8 +191,8 @@ int main(int argc, char **argv) {
     bool fp8 = cuda_backend(&bench.exec)->capability >= 89;
     double limit_bf16 = bench_matmul_ceiling(&bench, FMT_BF16),
            limit_fp8 = fp8 ? bench_matmul_ceiling(&bench, FMT_E4M3) : 0;
-    Model models[] = {{"GPT-2 124M", (batch ? batch : 64) * 1024, 768, 50304, 8192},
-                      {"GPT-2 1558M", (batch ? batch : 16) * 1024, 1600, 50304, 8192},
+    Model models[] = {{"GPT-2 124M", (batch ? batch : 64) * 1024, 768, 50304, 8192, 0},
+                      {"GPT-2 1558M", (batch ? batch : 16) * 1024, 1600, 50304, 8192, 0},
                       {"CLIP-L/14 336", (batch ? batch : 64) * 577, 1024, 0, 0, 588}};
     int wrong = 0;
     for (int m = 0; m < (bench.quick ? 1 : 3); m++) {

@@ -44,15 +44,6 @@ static void order_zero(Exec *exec, void *device, size_t bytes) {
     if (bytes) write_as(device, bytes, ZEROS, order.pass);
 }
 
-static void order_copy(Exec *exec, void *to, const void *from, size_t bytes) {
-    (void)exec;
-    if (bytes == 0) return;
-    begin("copy");
-    read_memory(from, bytes);
-    const Label source = order.owner[offset_of(from) / UNIT], place = order.owner[offset_of(to) / UNIT];
-    write_as(to, bytes, label_of(label_id(place), label_role(place), label_layer(source)), order.oldest);
-}
-
 // Never replays a CUDA graph, so that every pass is recorded. A micro-batch that could be replayed must not
 // communicate.
 static bool order_replay_begin(Exec *exec, int id) {
@@ -340,7 +331,7 @@ static void order_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tenso
 
 static void order_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     (void)exec;
-    if (same_memory(q_t.data, x.data)) return;
+    if (same_memory(q_t.data, x.data) || (!format_is_fp8(q_t.format) && same_memory(q_t.data, q.data))) return;
     begin("quantize_recompute");
     reads(x);
     writes_transposed(q_t, q);
@@ -530,7 +521,6 @@ static const Ops order_ops = {
     .upload = order_upload,
     .download = order_download,
     .zero = order_zero,
-    .copy = order_copy,
     .synchronize = order_nothing,
     .replay_begin = order_replay_begin,
     .replay_end = order_replay_end,

@@ -184,7 +184,7 @@ UNIT_TEST(test_refusals) {
     run_close(run);
     run = run_open(RECIPE_COAT, 2);
     run_allocate(run);
-    expect_refusal(run, folder, "layers 3", "this run's has 2");
+    expect_refusal(run, folder, "layers 3", "this run's model has 2");
     run = run_open(RECIPE_COAT, 3);
     run->config.shape.positions = 32;
     run_allocate(run);

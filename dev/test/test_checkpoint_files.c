@@ -73,9 +73,9 @@ UNIT_TEST(test_unread_and_misnamed) {
     snprintf(moved, sizeof moved, "%s", path_of("unread/step-00000030"));
     assert_int_equal(rename(path_of("unread/step-00000020"), moved), 0);
     assert_false(find("unread", -1, &err));
-    assert_says(&err, "name it step-00000020");
+    assert_says(&err, "rename it to step-00000020");
     assert_false(find("unread", 30, &err));
-    assert_says(&err, "name it step-00000020");
+    assert_says(&err, "rename it to step-00000020");
     assert_true(find("unread", 10, &err));
     run_close(run);
 }

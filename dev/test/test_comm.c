@@ -118,10 +118,11 @@ UNIT_TEST(test_contradictions) {
         {"RANK=one WORLD_SIZE=2", 0, -1, "RANK=one", "unset"},
         {"RANK=-1 WORLD_SIZE=2", 0, -1, "RANK=-1", "unset"},
         {"RANK=2 WORLD_SIZE=2", 0, -1, "RANK=2", "WORLD_SIZE=2"},
-        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=0", 0, -1, "OMPI_COMM_WORLD_SIZE=0", "ranks count"},
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=0", 0, -1, "OMPI_COMM_WORLD_SIZE=0", "must be less than"},
         {"RANK=0 WORLD_SIZE=99999999999", 0, -1, "WORLD_SIZE=99999999999", "unset"},
         {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=x", 0, -1, "LOCAL_RANK=x", "unset"},
-        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", 0, -1, "process 2 of 2 on this machine", "LOCAL_RANK"}};
+        {"RANK=0 WORLD_SIZE=2 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", 0, -1, "local rank 2 of 2 on this machine",
+         "LOCAL_RANK"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         environment(cases[i].variables);
         if (cases[i].world_size_flag > 0) config.world_size = cases[i].world_size_flag;

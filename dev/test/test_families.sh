@@ -17,7 +17,8 @@ near() { # NAME FIRST SECOND: checks that two values differ by at most 0.01 %
 }
 
 for family in "llama:d2 --no-tied-head llama" "llama:d2 --kv-heads=1 --rope-factor=8 --rope-positions=16 llama" \
-    "olmo:d2 --no-tied-head --clip-qkv=1 olmo" "olmo2:d2 --kv-heads=1 olmo2" "qwen2:d2 --kv-heads=1 qwen2" "qwen3:d2 --head-dim=32 qwen3"; do
+    "olmo:d2 --no-tied-head --clip-qkv=1 olmo" "olmo2:d2 --kv-heads=1 olmo2" "qwen2:d2 --kv-heads=1 qwen2" "qwen3:d2 --head-dim=32 qwen3" \
+    "llama:d2 --vision=clip:d1 --image-size=28 --patch-size=14 llava"; do
     read -r -a words <<<"$family"
     type=${words[-1]} flags=(--tokenizer bytes --model "${words[@]:0:${#words[@]}-1}") name=${words[*]:0:${#words[@]}-1}
     rm -rf "$folder"/{whole,halves,two}
@@ -72,5 +73,9 @@ if pytorch_tests "check_families.py: PyTorch has the same losses"; then
         name="check_families.py: PyTorch has the same losses${flag:+, fine-tuning}"
         said=$(python3 dev/test/check_families.py --program "$program" --logits "${BIN:-.}/test_gpt2_cpu" $flag llama qwen2 olmo2 2>&1); check "$name" $? "$said"
     done
+fi
+name="check_llava.py: transformers opens checkpoints of vision-language models"
+if pytorch_tests "$name"; then
+    said=$(python3 dev/test/check_llava.py --program "$program" clip/llama siglip/qwen3 2>&1); check "$name" $? "$said"
 fi
 exit $failures

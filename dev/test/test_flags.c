@@ -150,8 +150,8 @@ UNIT_TEST(test_counts) {
                                          "--batch-tokens 65.5k&64k for 65536&67072",
                                          "--batch-tokens 2.1M",
                                          "--batch-tokens 1049k&1024k for 1048576&1074176",
-                                         "--channels 4k&TOKENS and STEPS",
-                                         "--vocab 32k&TOKENS and STEPS",
+                                         "--channels 4k&tokens and steps",
+                                         "--vocab 32k&tokens and steps",
                                          "--steps 1e16&-1",
                                          "--steps 1e9999999999999999999",
                                          "--steps 9999999999999M",
@@ -195,7 +195,7 @@ UNIT_TEST(test_sets) {
     assert_true(config_weights(&config)[0] == 0.7 && config_weights(&config)[1] == 0.3);
     accept("--train a --train-weight 1");
     assert_string_equal(config.train, "a");
-    static const char *const bad[] = {"--train-weight 0&remove a --train", "--train-weight -2",
+    static const char *const bad[] = {"--train-weight 0&remove its --train", "--train-weight -2",
                                       "--train-weight 1e10&1e-09", "--train-weight 70%", "--train-weight nan"};
     REFUSE_EACH("--train a", bad);
     refuse("--train-weight 0.5 --train a", EXIT_USER, "--train-weight 0.5: no --train ");

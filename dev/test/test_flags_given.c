@@ -91,7 +91,7 @@ UNIT_TEST(test_unknown_models) {
         "--model lama:d4&mean llama:d4?", "--model llama&mean llama:dN?", "--model lama:d100&mean llama:dN?",
         "--model gtp2&mean gpt2?", "--model gpt2-larg&mean gpt2-large?", "--model mistral&mean mistral-7b?",
         "--model qwen2.5-0.5&mean qwen2.5-0.5b?", "--model olno2:d8&mean olmo2:d8?",
-        "--model llama:d100&llama:dN, of 1 to 96 layers", "--model d100&dN, of 1 to 96 layers",
+        "--model llama:d100&llama:dN, with 1 to 96 layers", "--model d100&dN, with 1 to 96 layers",
         // a name with another number is not similar
         "--model gpt5&gpt2, ", "--model llama2&gpt2, ", "--model llama2-70b&gpt2, ", "--model qwen:d4&gpt2, ",
         "--model xyz&gpt2, ", "--model :&gpt2, ", "--model d&gpt2, "};

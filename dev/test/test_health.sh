@@ -61,7 +61,7 @@ check "--plan has the BF16 reference matmul only with --health-products" $?
 for flags in "--recipe bf16" "--precision fp32" "--recipe coat --linear bf16"; do
     # shellcheck disable=SC2086
     train refused $flags --health-products 5
-    [ $? -eq 1 ] && [ "$(grep -c . "$folder/refused.said")" -eq 1 ] && grep -q '^error: --health-products: .*nothing to compare' "$folder/refused.said"
+    [ $? -eq 1 ] && [ "$(grep -c . "$folder/refused.said")" -eq 1 ] && grep -q '^error: --health-products: .*compares FP8 matmuls' "$folder/refused.said"
     check "--health-products with $flags is refused" $? "$(said refused)"
 done
 exit $failures

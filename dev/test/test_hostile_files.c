@@ -5,7 +5,7 @@
 #include <xxhash.h>
 
 #include "coat/log/log.h"
-#include "coat/log/step_line.h"
+#include "coat/log/terminal.h"
 #include "coat/save/hf.h"
 #include "coat/save/manifest.h"
 #include "coat/save/run_state.h"

@@ -144,7 +144,7 @@ said=$(ended --resume --epochs 3 && ended --resume && ended --resume=$steps --ep
 [ "$said" = "raise --epochs to continue
 note: --steps is not set
 raise --epochs to continue
---resume=$steps: the run already has --epochs 3 at that step; raise the number" ]; check "a finished run of --epochs names the flag" $? "$said"
+--resume=$steps: the run has already reached --epochs 3 at that step; use a larger number" ]; check "a finished run of --epochs names the flag" $? "$said"
 if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs that contradicts --steps is refused" "$(cat "$folder/said")"; else
     grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said"; check "--epochs that contradicts --steps is refused" $? "$(cat "$folder/said")"; fi
 
@@ -166,7 +166,7 @@ if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fractio
     awk -v first="$(values loss chat | head -n 1)" -v last="$(values val_loss chat | tail -n 1)" 'BEGIN { exit !(first > 5 && last < 4) }'
     check "a run learns answers from data/prepare.py --chat" $? "$(cat "$folder/chat/log.jsonl")"
     "$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --micro-batch 4 --steps 30 --out "$folder/packed" >"$folder/page" 2>&1
-    grep -qE '^examples +3[0-9]{2} in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)?$' "$folder/page" &&
+    grep -qE '^examples +3[0-9]{2} in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ truncated to 32 \+ 1 tokens)?$' "$folder/page" &&
         awk -v last="$(values loss packed | tail -n 1)" 'BEGIN { exit !(last < 4) }'; check "a run learns packed examples" $? "$(cat "$folder/page")"
     # data made with a chat template record no prompt format
     python3 -B - "$folder" <<'PYTHON'
@@ -195,7 +195,7 @@ check "a prompt without a known format prints a note" $? "$(cat "$folder/notes")
     # the report shows how much of the validation data is evaluated, and how many examples are truncated
     val=("$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin" --micro-batch 4 --steps 1)
     for batches in 2 -1; do "${val[@]}" --val-batches $batches 2>/dev/null | sed -n '/^validation/,/^batch/p' | tr '\n' ' ' | tr -s ' ' >"$folder/val$batches"; done
-    grep -qE '% in the loss, the first 8 of [0-9]+ sequences every 20 steps [0-9]+ examples in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ longer than 32 \+ 1 tokens loses? the rest)? batch ' "$folder/val2" &&
+    grep -qE '% in the loss, the first 8 of [0-9]+ sequences every 20 steps [0-9]+ examples in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ truncated to 32 \+ 1 tokens)? batch ' "$folder/val2" &&
         grep -qE '% in the loss, every 20 steps [0-9]+ examples in ' "$folder/val-1"; check "the report shows the evaluated validation examples" $? "$(cat "$folder"/val{2,-1})"
     # validation evaluates every example with any micro-batch; 200 is more than there are
     evaluated=("$program" --eval-only --model "$folder/packed/step-00000030" --val "$folder/chat_val_*.bin" --val-batches -1 --seq-len 64

@@ -134,7 +134,7 @@ static void fits_all(int64_t count, int64_t held, int64_t begun) {
     assert_true(fits(room + 1e-6, held, begun));
     assert_string_equal(text, "");
     char part[64];
-    snprintf(part, sizeof part, "for %d of the %d more that", (int)count - 1, (int)count);
+    snprintf(part, sizeof part, "for %d of the %d more checkpoints that", (int)count - 1, (int)count);
     assert_true(fits(room - 1e-6, held, begun) || count == 0);
     if (count > 1) assert_text(part);
     if (count == 1) assert_string_equal(text, ""); // a single checkpoint needs no margin
@@ -164,10 +164,10 @@ UNIT_TEST(test_room) {
     fits_all(1, 5, 500); // more exist than --keep retains
     fits_all(2, 0, 800);
     assert_true(fits(5.25, 0, 0));
-    assert_text("for 3 of the 4 more that");
+    assert_text("for 3 of the 4 more checkpoints that");
     assert_text("--keep 2");
-    assert_true(fits(3.4, 0, 0));            // space for two, without a margin
-    assert_text("for 1 of the 4 more that"); // a checkpoint is written before an old one is removed
+    assert_true(fits(3.4, 0, 0));                        // space for two, without a margin
+    assert_text("for 1 of the 4 more checkpoints that"); // a checkpoint is written before an old one is removed
     assert_null(strstr(text, "or set --keep"));
     config.keep_every = 250; // retains steps 500 and 1000
     fits_all(6, 0, 0);

@@ -205,7 +205,7 @@ UNIT_TEST(states_on_the_host) {
     ops.host_allocate = no_host_memory;
     assert_false(arena_allocate(&arena, &exec, &error));
     assert_null(arena.base); // the device memory is released
-    assert_message("a host without memory", EXIT_DEVICE, "--offload-states: the host does not give &");
+    assert_message("a host without memory", EXIT_DEVICE, "--offload-states: the host could not allocate &");
     assert_false(plan_advise(&arena, &exec, &error));
     assert_message("a host without memory", EXIT_DEVICE, "--offload-states: &moments &--no-offload-states");
 }

@@ -168,7 +168,7 @@ class PromptFormatsTest(unittest.TestCase):
         checkpoint = self.tuned(folder)
         for name, token in (("chatml", IM[0]), ("llama3", HEADERS[0])):
             _, said = self.train_program("--model", checkpoint, "--prompt", "x", "--prompt-format", name, code=1)
-            self.assertRegex(said, r"^error: --prompt-format %s: the tokenizer has no .*; name the format of its model, or "
+            self.assertRegex(said, r"^error: --prompt-format %s: the tokenizer has no .*; use the format of its model, or "
                                    r"alpaca or plain\n$" % name)
         _, said = self.train_program(*SMALL, "--tokenizer", folder, "--train", self.path("c_train_000000.bin"), "--steps", 1,
                                      "--prompt-format", "qwen", code=1)

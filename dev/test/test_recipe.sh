@@ -39,7 +39,7 @@ same "the fallback equals --recipe bf16" narrow/step-00000002 narrow-named/step-
 plan=$("$program" --plan --device cpu "${model[@]}" --channels 40 2>"$folder/said")
 [[ $plan == *"recipe      bf16,"* ]] && [ "$(grep -c '^note: --recipe bf16: .*--channels' "$folder/said")" -eq 1 ]; check "--plan falls back to bf16, too" $? "$plan" "$(cat "$folder/said")"
 plan=$("$program" --plan --layers 1 --heads 129 --channels 8256 2>"$folder/said")
-[[ $plan == *"recipe      bf16,"* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels 8256: FP8 on a GPU is built for at most 8192; use --recipe bf16 without --linear, --head and --saved' "$folder/said"; check "--plan falls back to bf16 for a width beyond the GPU's kernels" $? "$plan" "$(cat "$folder/said")"
+[[ $plan == *"recipe      bf16,"* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels 8256: FP8 on a GPU supports at most 8192; use --recipe bf16 without --linear, --head and --saved' "$folder/said"; check "--plan falls back to bf16 for a width beyond the GPU's kernels" $? "$plan" "$(cat "$folder/said")"
 plan=$("$program" --plan --device cpu --layers 1 --heads 129 --channels 8256 2>&1)
 [[ $plan == *"recipe      coat,"* && $plan != *note:* ]]; check "the CPU supports a width beyond the GPU's kernels" $? "$plan"
 said=$("$program" --layers 1 --heads 129 --channels 8256 --recipe coat --train "$folder/none.bin" 2>&1)
@@ -50,7 +50,7 @@ for part in "--head fp8" "--saved coat" "--linear fp8"; do
     [ $? -eq 1 ] && [[ $said == "error: --channels 8256: FP8 on a GPU"* ]]; check "a width beyond the GPU's kernels is refused with $part" $? "$said"
 done
 said=$("$program" --plan --layers 1 --ffn 32784 --recipe coat 2>&1)
-[ $? -eq 1 ] && [[ $said == "error: --ffn 32784: FP8 on a GPU is built for at most 32768; use --recipe coat-paper" ]] &&
+[ $? -eq 1 ] && [[ $said == "error: --ffn 32784: FP8 on a GPU supports at most 32768; use --recipe coat-paper" ]] &&
     "$program" --plan --layers 1 --ffn 32784 --recipe coat-paper >/dev/null; check "an MLP beyond the GPU's kernels is refused except with scales per tensor" $? "$said"
 train flags 2 --channels 40 --moments coat --grads fp32
 shows "single flags stay in effect when the recipe falls back" $? 'bf16: .*gradients fp32, moments coat' 'note: [^

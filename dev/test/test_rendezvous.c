@@ -281,7 +281,7 @@ UNIT_TEST(test_no_listener) {
     const RankResult *results = run_ranks(2, share_without_rank_0);
     assert_false(results[1].ok);
     assert_int_equal(results[1].err.code, EXIT_RANK);
-    assert_says(&results[1].err, "nobody listens");
+    assert_says(&results[1].err, "no process listens");
     assert_says(&results[1].err, "127.0.0.1 port");
 }
 

@@ -239,7 +239,7 @@ rate() { # NAME SCHEDULE STEPS PATTERN FLAGS...: resumes after 10 of STEPS steps
     "$program" "${rates[@]}" --schedule "$2" --steps "$3" --save-every 10 --out "$folder/rate" >/dev/null 2>&1
     rm -rf "$folder"/rate/step-0000001[1-9] "$folder"/rate/step-000000[2-9]*
     said=$("$program" "${rates[@]}" --schedule "$2" --steps "$3" --out "$folder/rate" --resume "${@:5}" 2>&1 >/dev/null | grep "the learning rate jumps") || status=$?
-    if [ -n "$4" ]; then [ $status -eq 0 ] && grep -qE "^note: the learning rate jumps from $4 at step 11, " <<<"$said" && [ "$(wc -l <<<"$said")" -eq 1 ]; else [ -z "$said" ]; fi
+    if [ -n "$4" ]; then [ $status -eq 0 ] && grep -qE "^note: the learning rate jumps from $4 at step 11, " <<<"$said" && [ "$(wc -l <<<"$said")" -eq 1 ] && [[ $said != *"--lr 0;"* ]]; else [ -z "$said" ]; fi
     check "$1" $? "$said"
 }
 rate "rate note: more steps of a finished cosine schedule" cosine 10 "2.45e-05 at step 10 to 0.0005" --steps 20
@@ -252,6 +252,8 @@ rate "rate note: another schedule" linear 10 "0.0001 at step 10 to 0.001" --sche
 rate "no rate note: the same schedule" cosine 12 ""
 rate "no rate note: more steps of a wsd schedule in its constant part" wsd 20 "" --steps 40
 rate "no rate note: a constant schedule with the last rate" linear 10 "" --schedule constant --lr 1e-4 --steps 20
+rates+=(--lr 0)
+rate "rate note: a rate after 0 does not advise --lr 0" constant 20 "0 at step 10 to 0.004" --lr 4e-3
 
 # --- errors during a run lose nothing of the finished steps
 "$program" --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --vocab 300 --train "$data" --steps 3 --prompt Once --sample-tokens 5 \

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "coat/log/step_line.h"
+#include "coat/log/terminal.h"
 #include "comm_fixture.h"
 
 static const StepLine usual = {12345, 20000, 3.294117, 0.3012, 6e-4, 800.25, 655100, 0.412, 12065, 0, false};

@@ -279,7 +279,7 @@ UNIT_TEST(test_bad_json) {
         expect_refused("bad.json", cases[i][1]);
     }
     write_text(path_of("tokenizer.json"), "{\"version\": \"1.0\", \"model\": {\"vocab\": {\"a\": 0}}}");
-    expect_refused("tokenizer.json", "neither of bytes");
+    expect_refused("tokenizer.json", "neither bytes");
     static char deep[100001];
     memset(deep, '[', sizeof deep - 1);
     write_text(path_of("deep.json"), deep);

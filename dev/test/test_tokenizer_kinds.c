@@ -226,7 +226,7 @@ UNIT_TEST(test_bad_json) {
         {MODEL(",\"merges\":[[\"a\",7]]"), "merge 1"},
         {MODEL(",\"merges\":[],\"dropout\":0.1"), "dropout"},
         {MODEL(",\"merges\":[],\"end_of_word_suffix\":\"</w>\""), "end_of_word_suffix"},
-        {"{\"model\":{" VOCAB "}}", "neither of bytes"},
+        {"{\"model\":{" VOCAB "}}", "neither bytes"},
         {"{\"model\":{" VOCAB "},\"pre_tokenizer\":{\"type\":\"Whitespace\"}}", "pre_tokenizer 'Whitespace'"},
         {"{\"model\":{" VOCAB "},\"pre_tokenizer\":7}", "pre_tokenizer"},
         {"{\"model\":{" VOCAB "},\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x\"},"
@@ -240,7 +240,7 @@ UNIT_TEST(test_bad_json) {
          "lstrip"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_refused("t.json", cases[i][0], strlen(cases[i][0]), cases[i][1]);
-    expect_refused("ranks", "IQ== 0\nIg== 1\n", 14, "tiktoken's ranks");
+    expect_refused("ranks", "IQ== 0\nIg== 1\n", 14, "tiktoken file");
 }
 
 #define KIND(vocab, merges, added)                                                                                     \
@@ -296,7 +296,7 @@ UNIT_TEST(test_bad_model) {
     for (size_t i = 0; i < 4; i++) expect_refused("t.model", file_text, cuts[i], "damaged");
     static const char unigram[] = "\n\x03\n\x01"
                                   "a";
-    expect_refused("t.model", unigram, 5, "not SentencePiece's BPE");
+    expect_refused("t.model", unigram, 5, "only SentencePiece's BPE");
     static const char blanks[] = "\n\x03\n\x01"
                                  "a\x12\x02\x18\x02"; // refused: remove_extra_whitespaces is true by default
     expect_refused("t.model", blanks, 9, "normalization is not supported");

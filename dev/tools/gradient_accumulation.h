@@ -50,13 +50,19 @@ static inline void measure_data_matmul(Meter *m, Tensor dy_q, Tensor w, const Gr
     }
 }
 
+static inline void copy_rows(Meter *m, Tensor to, Tensor from) {
+    Norm none;
+    memset(&none, 0, sizeof none);
+    m->place.ops->postnorm_residual_forward(m->place.exec, no_tensor(), none, to, from, no_tensor());
+}
+
 // Sets `before` and dw to dw with its rows rotated by one, so that the accumulating matmul starts from values as large
 // as a gradient.
 static inline void put_before(Meter *m, Tensor before, Tensor dw) {
-    const size_t row = (size_t)dw.cols * format_bytes(dw.format), rest = (size_t)(dw.rows - 1) * row;
-    m->place.ops->copy(m->place.exec, (char *)before.data + row, dw.data, rest);
-    m->place.ops->copy(m->place.exec, before.data, (char *)dw.data + rest, row);
-    m->place.ops->copy(m->place.exec, dw.data, before.data, rest + row);
+    const int64_t last = dw.rows - 1;
+    copy_rows(m, tensor_rows(before, 1, last), tensor_rows(dw, 0, last));
+    copy_rows(m, tensor_rows(before, 0, 1), tensor_rows(dw, last, 1));
+    copy_rows(m, dw, before);
 }
 
 static inline void measure_weight_matmul(Meter *m, Tensor dy_qt, Tensor x_qt, const GradientStats *s, Accumulation *a) {

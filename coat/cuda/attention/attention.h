@@ -3,9 +3,7 @@
 #pragma once
 #include "ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Maximum workspace in bytes for cuDNN's deterministic attention backward. It stores the BF16 gradient of all scores,
 // so it grows with the square of the sequence length. To stay within the limit, the backward processes slices of the
@@ -74,6 +72,4 @@ void attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, 
 // Returns the largest workspace of the plans built so far, in bytes, for reports.
 size_t attention_workspace_used(const AttentionState *state);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -4,9 +4,7 @@
 #pragma once
 #include "ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 #define ATTENTION_TILE 128 // query or key rows that one unit of work owns
 
@@ -44,6 +42,4 @@ bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
 bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                                Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END

@@ -14,8 +14,7 @@ struct MatmulState;    // defined in cuda_matmul.cu
 struct AttentionState; // defined in attention.h
 struct Staging;        // defined in cuda_exec.cu
 
-#define MAX_REPLAYS 16                                    // maximum number of CUDA graphs that a run may record
-#define MATMUL_WORKSPACE_BYTES ((size_t)32 * 1024 * 1024) // workspace size that cuBLASLt recommends for Hopper
+#define MAX_REPLAYS 16 // maximum number of CUDA graphs that a run may record
 
 typedef enum { REPLAY_COLD, REPLAY_WARM, REPLAY_RECORDED } ReplayStage;
 

@@ -13,9 +13,7 @@
 #include "base/error.h"
 #include "numerics/formats.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+C_LINKAGE_BEGIN
 
 // Shape and formats of a GEMM: D (m, n) = op(A) (m, k) * op(B) (k, n), column-major.
 typedef struct {
@@ -69,6 +67,4 @@ bool algos_read_file(const char *path, const char *gpu, size_t cublas_version, M
 // if there are no rows.
 char *algos_text(const MatmulAlgo rows[], int count, const char *gpu, size_t cublas_version);
 
-#ifdef __cplusplus
-}
-#endif
+C_LINKAGE_END
