@@ -93,6 +93,11 @@ has "--images-per-sequence 1: each sequence has one example" "$(cat "$folder/one
 files text text
 train 1 text "${short[@]}" --micro-batch 2 && near "text only: a vision-language model trains" loss 0 text text
 
+# A run that is resumed reads the same images: step 6 in one go, and after a stop at step 3.
+files drawn unseen
+train 1 stopped "${short[@]}" --micro-batch 2 --steps 3 && train 1 stopped "${short[@]}" --micro-batch 2 --resume &&
+    same "resumed: the checkpoint of step 6 has the bits of a run without a stop" 00000006 two stopped model.safetensors
+
 # fails NAME CODE PATTERN FLAGS...: checks that training ends with an exit code and one error line that matches.
 fails() {
     local said status
@@ -103,6 +108,11 @@ fails() {
 }
 files drawn other
 fails "data with other pixel values" 2 'other.images does not match .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
+flags=(--model "$folder/two/step-00000006" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/other.bin")
+fails "data with other pixel values than the model's folder" 2 'other.images does not match .* deviation 0.25'
+has "a checkpoint records the data's pixel values" "$(cat "$folder/two/step-00000006/preprocessor_config.json")" '"image_std": *\[0.5, *0.5, *0.5\]'
+files unseen unseen
+fails "a resumed run with other images" 2 'was trained on other data' --out "$folder/two" --resume --steps 8
 files drawn unseen
 fails "--examples split" 2 '--examples split: .*drawn.bin has images' --examples split
 fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* model.s 32 x 32' --image-size 32
