@@ -93,6 +93,35 @@ has "--images-per-sequence 1: each sequence has one example" "$(cat "$folder/one
 files text text
 train 1 text "${short[@]}" --micro-batch 2 && near "text only: a vision-language model trains" loss 0 text text
 
+# Image files and conversations, prepared by data/prepare.py for this model's processor.
+if python3 -c 'import PIL' 2>/dev/null; then
+    mkdir "$folder/files"
+    python3 - "$folder" <<'PYTHON' || exit 1
+import json
+import sys
+
+from PIL import Image
+
+COLORS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 220)}
+records = []
+for name, color in COLORS.items():
+    for width in range(20, 40):
+        path = "%s/files/%s-%d.png" % (sys.argv[1], name, width)
+        Image.new("RGB", (width, 30), color).save(path)
+        records.append({"image": path, "messages": [{"role": "user", "content": "<image>color?"},
+                                                    {"role": "assistant", "content": name}]})
+with open(sys.argv[1] + "/files/data.jsonl", "w", encoding="utf-8") as out:
+    out.writelines(json.dumps(record) + "\n" for record in records)
+PYTHON
+    python3 data/prepare.py --out "$folder/files/tokens" --tokenizer bytes --chat --prompt-format plain \
+        --image-processor "$folder/two/step-00000006" "$folder/files/data.jsonl" >"$folder/files/said" 2>&1
+    check "data/prepare.py reads images with the processor of a checkpoint" $? "$(cat "$folder/files/said")"
+    files files/tokens_train_000000 files/tokens_train_000000
+    train 1 prepared --micro-batch 4 --steps 100 --precision fp32 && below "the model learns from them" 0.1 prepared
+else
+    echo "skip - images of data/prepare.py: Python has no Pillow"
+fi
+
 # A run that is resumed reads the same images: step 6 in one go, and after a stop at step 3.
 files drawn unseen
 train 1 stopped "${short[@]}" --micro-batch 2 --steps 3 && train 1 stopped "${short[@]}" --micro-batch 2 --resume &&
