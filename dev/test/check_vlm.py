@@ -33,7 +33,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 import check_families  # noqa: E402
 from check_families import GRADIENT_TOLERANCE, OPTIMIZER, number, report, some_tokens  # noqa: E402
-from prepare_masks import masked_file  # noqa: E402
+from prepare_masks import VERSION_IMAGES, masked_file  # noqa: E402
 
 import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
@@ -90,8 +90,8 @@ def write_model(name, folder):
         for key, parameter in model.named_parameters():
             if parameter.dim() == 1:  # because errors in norms and biases of 1 and 0 would not be visible
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-            elif part_of(key) != "language":
-                parameter.mul_(3)  # so that the images have an effect on the loss
+            elif part_of(key) != "language" and name.startswith("clip"):
+                parameter.mul_(3)  # so that the images have an effect on the loss; SigLIP's initial weights are larger
             parameter.copy_(parameter.bfloat16().float())
     model.save_pretrained(folder)
     side = sizes["image_size"]
@@ -131,9 +131,9 @@ class Data:
         lengths = [len(ids) for ids, _, _ in self.examples]
         starts = [0, *itertools.accumulate(lengths)][:-1]
         text = b"".join(struct.pack(f"<{len(ids)}H", *ids) for ids, _, _ in self.examples)
-        file = masked_file(2, text, starts, b"".join(bytes(mask) for _, mask, _ in self.examples))
         with open(path, "wb") as out:
-            out.write(file[:4] + struct.pack("<I", 2) + file[8:])  # version 2: with images
+            mask = b"".join(bytes(mask) for _, mask, _ in self.examples)
+            out.write(masked_file(2, text, starts, mask, version=VERSION_IMAGES))
         table, pixels = struct.pack(f"<{len(places)}I", *places), self.images.numpy().tobytes()
         with open(path.removesuffix(".bin") + ".images", "wb") as out:
             words = struct.pack("<8i", 20261129, 1, len(self.images), side, 3, rows, len(places), 0)
@@ -185,7 +185,11 @@ def train_here(model, data, rates, factors, frozen):
     for step, rate in enumerate(rates):
         adamw.zero_grad()
         loss = data.loss(model, step)
-        loss.backward()
+        if loss.requires_grad:  # false if the language model is frozen and the step has no image
+            loss.backward()
+        for group in adamw.param_groups:  # a step without images updates the tower, too: moments fall, weights decay
+            for p in group["params"]:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 1.0)
         for group in adamw.param_groups:
             group["lr"] = rate * factors.get(group["part"], 1)
