@@ -1,6 +1,6 @@
 // Files of images: NAME.images next to a token file NAME.bin of version DATA_VERSION_IMAGES. All little-endian:
 //   header   1024 bytes, see the words below
-//   places   uint32 per place: the stored image that it shows. A place is a group of IMAGE_ROWS placeholder tokens in
+//   places   uint32 per place: the stored image that it shows. A place is a group of IMAGES_WORD_ROWS placeholders in
 //            the token file; the n-th group belongs to entry n
 //   images   3 * side * side bytes each: channel, row, column
 #pragma once
