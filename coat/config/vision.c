@@ -156,6 +156,7 @@ void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]) {
 }
 
 int vision_images(const Config *config) {
+    if (config->shape.vision.kind == VISION_NONE) return 0;
     const int most = (config->seq_len + 1) / vision_rows(&config->shape.vision);
     const int given = config->images_per_sequence;
     return config->micro_batch * (given && given < most ? given : most > 0 ? most : 1);

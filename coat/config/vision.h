@@ -51,7 +51,7 @@ void vision_select(const VisionShape *v, int32_t *select, int32_t *back);
 // Sets the mean and deviation of each color's pixel values to those that CLIP's or SigLIP's towers were trained with.
 void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]);
 
-// Returns the largest number of images in a micro-batch.
+// Returns the largest number of images in a micro-batch; 0 if the model reads text only.
 int vision_images(const Config *config);
 
 // Returns the size of the pixels of vision_images() images in bytes.

@@ -17,7 +17,7 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     int32_t *inputs = (int32_t *)xcalloc(4 * tokens, sizeof(int32_t)), *targets = inputs + tokens;
     int32_t *positions = c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL;
     int32_t *image_rows = inputs + 3 * tokens;
-    uint8_t *pixels = m->vision ? (uint8_t *)xmalloc((size_t)vision_pixel_bytes(c)) : NULL;
+    uint8_t *pixels = (uint8_t *)xmalloc((size_t)vision_pixel_bytes(c) + 1); // + 1, so that the size is never 0
     bool ok = true;
     int64_t counted = 0; // number of unmasked targets
     StepState before = m->host;
@@ -27,8 +27,8 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     for (int first = 0; first < batches && (ok || m->exec.ranks > 1) && !stop_at_once(m); first += m->exec.ranks) {
         int i = first + m->exec.rank, mine = i < batches ? i : batches - 1, images = 0;
         const int64_t sequence = (int64_t)mine * c->micro_batch;
-        ok = ok && data_batch_at(loader, sequence, inputs, targets, positions, err);
-        if (pixels) ok = ok && data_images_at(loader, sequence, image_rows, pixels, &images, err);
+        ok = ok && data_batch_at(loader, sequence, inputs, targets, positions, err) &&
+             data_images_at(loader, sequence, image_rows, pixels, &images, err);
         if (!ok) memset(inputs, 0, 2 * tokens * sizeof(int32_t));
         if (i >= batches) memset(targets, 0xff, tokens * sizeof *targets); // all targets are -1, which means masked
         batch_upload(m, c->micro_batch, c->seq_len, inputs, targets, positions);

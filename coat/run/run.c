@@ -21,8 +21,8 @@ static bool due(int64_t step, int64_t every) {
 // Arrays of one micro-batch of the next step, which run->next contains.
 typedef struct {
     int32_t *inputs, *targets, *positions; // positions is NULL without document masking
-    int32_t *image_rows;                   // NULL if the model reads text only
-    int *images;                           // number of images
+    int32_t *image_rows;
+    int *images; // number of images
     uint8_t *pixels;
 } MicroBatch;
 
@@ -30,13 +30,12 @@ static MicroBatch micro_batch(const Run *run, int64_t i) {
     const Config *c = run->config;
     const int64_t tokens = config_micro_tokens(c);
     int32_t *inputs = run->next + BATCH_PLANES * i * tokens;
-    const bool images = run->next_pixels != NULL;
     return (MicroBatch){inputs,
                         inputs + tokens,
                         c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL,
-                        images ? inputs + 3 * tokens : NULL,
+                        inputs + 3 * tokens,
                         run->next_images + i,
-                        images ? run->next_pixels + i * vision_pixel_bytes(c) : NULL};
+                        run->next_pixels + i * vision_pixel_bytes(c)};
 }
 
 // Reads micro-batch i of the step that follows after `sequences` sequences. The data is read before that step, because
@@ -46,7 +45,7 @@ static void read_ahead(Run *run, int64_t sequences, int64_t i) {
     const int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
     const MicroBatch b = micro_batch(run, i);
     Error *err = &run->pending_error;
-    if (err->code == EXIT_DONE && data_batch_at(run->train, first, b.inputs, b.targets, b.positions, err) && b.pixels)
+    if (err->code == EXIT_DONE && data_batch_at(run->train, first, b.inputs, b.targets, b.positions, err))
         data_images_at(run->train, first, b.image_rows, b.pixels, b.images, err);
 }
 
@@ -384,7 +383,8 @@ bool run_train(Run *run, Error *err) {
     int64_t accumulation = config_accumulation(c, m->exec.ranks);
     run->next = (int32_t *)xmalloc((size_t)(BATCH_PLANES * accumulation * config_micro_tokens(c)) * sizeof(int32_t));
     run->next_images = (int *)xcalloc((size_t)accumulation, sizeof *run->next_images);
-    if (m->vision) run->next_pixels = (uint8_t *)xmalloc((size_t)(accumulation * vision_pixel_bytes(c)));
+    // + 1, so that the size is never 0
+    run->next_pixels = (uint8_t *)xmalloc((size_t)(accumulation * vision_pixel_bytes(c)) + 1);
     for (int64_t i = 0; ok && i < accumulation; i++) read_ahead(run, run->done.sequences, i);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();

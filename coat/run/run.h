@@ -14,9 +14,7 @@
 C_LINKAGE_BEGIN
 
 #define MAX_PROMPT_TOKENS 4096
-// number of arrays per micro-batch: inputs, targets, positions (with document masking), rows of images (if the model
-// reads images)
-#define BATCH_PLANES 4
+#define BATCH_PLANES 4 // arrays per micro-batch: inputs, targets, positions (with document masking), rows of images
 
 typedef struct {
     Config *config; // complete and constant after the inputs are open
@@ -39,7 +37,7 @@ typedef struct {
     bool save_asked;      // true: a signal to any process has requested a checkpoint
     int32_t *next;        // micro-batches of the next step: (accumulation, BATCH_PLANES, B * T)
     int *next_images;     // number of images of each micro-batch of the next step
-    uint8_t *next_pixels; // their pixels: (accumulation, vision_images(), 3 * side * side); NULL without images
+    uint8_t *next_pixels; // their pixels: (accumulation, vision_images(), 3 * side * side)
     Error pending_error;  // error that prevents the next step, for example unreadable data; EXIT_DONE: none
     bool any_rank_failed; // true: at least one rank has a pending_error
 } Run;

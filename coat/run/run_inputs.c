@@ -108,39 +108,25 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
     return config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
 }
 
-static DataImages images_of(const Config *c) {
-    DataImages images = {c->shape.vision, 0};
-    if (c->shape.vision.kind != VISION_NONE) images.per_sequence = vision_images(c) / c->micro_batch;
-    return images;
-}
-
-// Sets the model's mean and deviation of pixel values, which are those of the data if the model's are not known.
-static void set_pixel_values(Run *run, const DataLoader *data) {
-    VisionShape *v = &run->config->shape.vision;
-    const float *deviation, *mean = data_pixel_values(data, &deviation);
-    memcpy(v->mean, mean, sizeof v->mean);
-    memcpy(v->deviation, deviation, sizeof v->deviation);
-}
-
 bool open_data(Run *run, const Config *c, Error *err) {
     int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
     const Exec *ex = &run->model.exec;
+    DataImages images = {c->shape.vision, vision_images(c) / B};
     if (config_samples_only(c)) return true;
     if (config_trains(c)) {
-        const DataImages images = images_of(c);
         run->train = data_open_sets(c->train, config_weights(c), c->examples, B, T, ex->rank, ex->ranks, c->seed,
                                     c->shuffle, vocab, &images, err);
         if (!run->train) return false;
-        set_pixel_values(run, run->train);
+        images.vision = *data_vision(run->train);
     }
     if (c->val[0]) {
-        const DataImages images = images_of(c);
         run->val = data_open_validation(c->val, c->examples, B, T, vocab, &images, err);
         if (!run->val) return false;
-        set_pixel_values(run, run->val);
+        images.vision = *data_vision(run->val);
         // The validation data is checked now, because the first validation may come much later.
         if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;
     }
+    run->config->shape.vision = images.vision;
     if (c->hellaswag[0]) {
         run->hellaswag = hellaswag_open(c->hellaswag, T, vocab, err);
         if (!run->hellaswag) return false;

@@ -375,9 +375,8 @@ bool data_images_at(DataLoader *loader, int64_t first, int32_t *image_rows, uint
     return true;
 }
 
-const float *data_pixel_values(const DataLoader *loader, const float **deviation) {
-    *deviation = loader->vision.deviation;
-    return loader->vision.mean;
+const VisionShape *data_vision(const DataLoader *loader) {
+    return &loader->vision;
 }
 
 int data_batches(const DataLoader *loader, int max) {

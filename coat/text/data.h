@@ -89,9 +89,8 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
 // False with err (EXIT_DATA) if a file cannot be read or has changed. `count` is then 0, and image_rows is all -1.
 bool data_images_at(DataLoader *loader, int64_t first, int32_t *image_rows, uint8_t *pixels, int *count, Error *err);
 
-// Returns the mean of the pixel values of each channel of the files' images, and sets *deviation to the standard
-// deviations. The deviations are 0 if neither DataImages nor a file has any.
-const float *data_pixel_values(const DataLoader *loader, const float **deviation);
+// Returns the images that the model reads, with mean and deviation of the files' images if DataImages has none.
+const VisionShape *data_vision(const DataLoader *loader);
 
 // Reads micro-batch n >= 0 of the run: data_batch_at() with first = n * ranks * B, without positions.
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);

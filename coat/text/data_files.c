@@ -209,12 +209,6 @@ int64_t token_file_kept(const TokenFile *file, int64_t example, int T) {
     return last >= begin && last + images->rows > begin + T ? last - begin : T + 1;
 }
 
-// Returns the number of images in the first `kept` tokens of an example.
-static int64_t count_images(const TokenFile *file, int64_t example, int64_t kept) {
-    const int64_t begin = file->starts[example];
-    return file->images ? images_before(file->images, begin + kept) - images_before(file->images, begin) : 0;
-}
-
 // Packs examples into sequences with at most `most` images each. lengths: the tokens of each example; 0: it is dropped.
 // False with err if an example has more images.
 static bool pack(TokenFile *file, int T, int32_t *lengths, int64_t most, Error *err) {
@@ -222,7 +216,8 @@ static bool pack(TokenFile *file, int T, int32_t *lengths, int64_t most, Error *
     const bool limited = file->images && (most + 1) * file->images->rows <= T;
     int64_t largest = 0, found = 0; // the example with the most images, and their number
     for (int64_t i = 0; limited && i < file->examples; i++) {
-        const int64_t images = lengths[i] > 0 ? count_images(file, i, token_file_kept(file, i, T)) : 0;
+        const int64_t begin = file->starts[i], end = lengths[i] > 0 ? begin + token_file_kept(file, i, T) : begin;
+        const int64_t images = images_before(file->images, end) - images_before(file->images, begin);
         if (images > found) largest = i, found = images;
         const int64_t reserved = images * room < T ? images * room : T;
         if (lengths[i] < reserved) lengths[i] = (int32_t)reserved;

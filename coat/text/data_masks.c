@@ -5,7 +5,6 @@
 #include <xxhash.h>
 
 #include "images.h"
-
 #include "io/files.h"
 
 #define PIECE 4096 // number of bytes read at a time

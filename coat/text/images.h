@@ -1,6 +1,6 @@
 // Files of images: NAME.images next to a token file NAME.bin of version DATA_VERSION_IMAGES. All little-endian:
 //   header   1024 bytes, see the words below
-//   places   uint32 per place: the stored image that it shows. A place is a group of IMAGE_ROWS placeholder tokens in
+//   places   uint32 per place: the stored image that it shows. A place is a group of IMAGES_WORD_ROWS placeholders in
 //            the token file; the n-th group belongs to entry n
 //   images   3 * side * side bytes each: channel, row, column
 #pragma once
@@ -35,12 +35,12 @@ struct ImageFile {
     int64_t count;       // number of stored images
     int64_t image_bytes; // bytes of an image
     int64_t places;
-    int rows, token;       // placeholders per place and their id
-    uint32_t *shown;       // (places) stored image that each place shows
-    uint32_t *starts;      // (places) index in the token file of each place's first placeholder
-    int64_t found;         // number of placeholders found so far
-    int64_t begin, end;    // run of placeholders that was found last
-    int64_t bad, bad_rows; // first run whose length is not a multiple of `rows`, and its length; bad < 0: none
+    int rows, token;  // placeholders per place and their id
+    uint32_t *shown;  // (places) stored image that each place shows
+    uint32_t *starts; // (places) index in the token file of each place's first placeholder
+    float mean[3], deviation[3];
+    int64_t found, last; // number of placeholders found so far, and the index of the last
+    int64_t broken;      // last placeholder of the first incomplete group; -1: none
 };
 
 // Opens the images of the token file `path`, checks the header, the size and the list of places, and adds the header to

@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     const DataExamples e = data_examples(loader);
     fuzz_check(e.left_out >= 0 && e.filled <= 1);
-    const float *deviation, *mean = data_pixel_values(loader, &deviation);
+    const float *mean = data_vision(loader)->mean, *deviation = data_vision(loader)->deviation;
     for (int i = 0; i < 3; i++) fuzz_check(mean[i] - mean[i] == 0 && deviation[i] >= 0);
     if (!read_batches(loader, &model, T, &err)) fuzz_refused(&err, fuzz_folder());
     if (cut && cut < image_bytes) {

@@ -253,7 +253,7 @@ UNIT_TEST(test_pixel_values) {
     write_both("b", "IttA", 2);
     DataImages images = model(4);
     DataLoader *loader = open_good("[ab].bin", 1, 8, 4);
-    const float *deviation, *mean = data_pixel_values(loader, &deviation);
+    const float *mean = data_vision(loader)->mean, *deviation = data_vision(loader)->deviation;
     assert_true(mean[0] == 0.25f && mean[2] == 0.75f && deviation[0] == 0.125f && deviation[2] == 1.5f);
     memcpy(images.vision.mean, mean, sizeof images.vision.mean);
     memcpy(images.vision.deviation, deviation, sizeof images.vision.deviation);
@@ -262,7 +262,8 @@ UNIT_TEST(test_pixel_values) {
     assert_non_null(loader);
     data_close(loader);
     images.vision.deviation[1] = nextafterf(images.vision.deviation[1], 1);
-    expect_refused("[ab].bin", EXAMPLES_CUT, 8, &images, "a.images does not match", "those of the model");
+    expect_refused("[ab].bin", EXAMPLES_CUT, 8, &images, "a.images does not match the model or earlier files",
+                   "deviation 0.125 0.50000006 1.5");
     Images m = make_images(1, SIDE, N, 1, TOKEN);
     const float other = 0.26f;
     memcpy(m.header + IMAGES_WORD_MEAN, &other, sizeof other);
@@ -292,9 +293,7 @@ UNIT_TEST(test_text) {
     assert_true(data_fingerprint(loader) == data_fingerprint(text));
     read_batch(loader, 0, 8, &b);
     assert_int_equal(b.count, 0);
-    const float *deviation;
-    data_pixel_values(loader, &deviation);
-    assert_true(deviation[0] == 0);
+    assert_true(data_vision(loader)->deviation[0] == 0);
     data_close(loader);
     data_close(text);
     // text and images may be mixed, and a name without .bin gets .images appended
@@ -345,40 +344,40 @@ UNIT_TEST(test_hostile_headers) {
                  {0, DATA_MAGIC_MASKED, "is not a file of images"},
                  {1, 0, "version 0"},
                  {1, 2, "version 2"},
-                 {2, 0, "number of images is 0"},
-                 {2, -1, "number of images is -1"},
+                 {2, 0, "number of images 0, not 1 to"},
+                 {2, -1, "number of images -1"},
                  {2, 2, "is damaged: 1620 bytes, but its header says 1428"},
                  {2, 4, "is truncated: 1620 bytes, but its header says 1812"},
                  {2, INT32_MAX, "is truncated"},
-                 {3, 0, "side of its images is 0"},
-                 {3, -8, "side of its images is -8"},
+                 {3, 0, "side of an image 0"},
+                 {3, -8, "side of an image -8"},
                  {3, 7, "is damaged: 1620 bytes"},
                  {3, 16, "is truncated"},
                  {3, 16385, "not 1 to 16384"},
-                 {3, INT32_MAX, "side of its images"},
-                 {4, 1, "number of channels is 1, not 3"},
-                 {4, 4, "number of channels is 4, not 3"},
-                 {5, 0, "tokens per image is 0"},
-                 {5, -4, "tokens per image is -4"},
-                 {5, 5, "an image takes 5 tokens, with the model 4"},
-                 {5, INT32_MAX, "an image takes 2147483647 tokens"},
-                 {6, 0, "number of places of images is 0"},
-                 {6, -1, "number of places of images is -1"},
+                 {3, INT32_MAX, "side of an image 2147483647"},
+                 {4, 1, "number of channels 1, not 3 to 3"},
+                 {4, 4, "number of channels 4"},
+                 {5, 0, "tokens per image 0"},
+                 {5, -4, "tokens per image -4"},
+                 {5, 5, "take 5 tokens with the id 9, the model's 8 x 8, 4 and 9"},
+                 {5, INT32_MAX, "take 2147483647 tokens"},
+                 {6, 0, "number of places 0"},
+                 {6, -1, "number of places -1"},
                  {6, 4, "is damaged: 1620 bytes"},
                  {6, 6, "is truncated: 1620 bytes"},
                  {6, INT32_MAX, "is truncated"},
-                 {7, 3, "kind of preparation is 3"},
-                 {7, -1, "kind of preparation is -1"},
-                 {9, 0, "mark of its checksum is 0"},
-                 {10, -1, "placeholder token is -1"},
-                 {10, 8, "its placeholder token is 8, the model's 9"},
-                 {11, nan, "channel 0"},
-                 {12, infinite, "channel 1"},
-                 {14, 0, "channel 0 are 0.25 and 0"},
-                 {15, minus, "channel 1 are 0.5 and -1"},
-                 {16, nan, "channel 2"},
-                 {17, 1, "unused word of its header is 1"},
-                 {255, 1, "unused word of its header is 1"}};
+                 {7, 3, "kind of preparation 3, not 0 to 2"},
+                 {7, -1, "kind of preparation -1"},
+                 {9, 0, "mark of a checksum 0, not 1 to 1"},
+                 {10, -1, "placeholder token -1"},
+                 {10, 8, "with the id 8, the model's 8 x 8, 4 and 9"},
+                 {11, nan, "mean, deviation or unused"},
+                 {12, infinite, "mean, deviation or unused"},
+                 {14, 0, "mean, deviation or unused"},
+                 {15, minus, "mean, deviation or unused"},
+                 {16, nan, "mean, deviation or unused"},
+                 {17, 1, "mean, deviation or unused words"},
+                 {255, 1, "mean, deviation or unused words"}};
     write_both("h", "tIIA|IAA|tIIA", 3); // 5 places
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         Images m = make_images(3, SIDE, N, 5, TOKEN);
@@ -389,7 +388,8 @@ UNIT_TEST(test_hostile_headers) {
     }
     Images m = make_images(3, 16, N, 5, TOKEN); // a file of another side
     write_images("h.images", &m, 3, 16, 5);
-    expect_refused("h.bin", EXAMPLES_CUT, 16, &images, "images have 16 x 16 pixels, the model's 8 x 8", "h.images");
+    expect_refused("h.bin", EXAMPLES_CUT, 16, &images,
+                   "have 16 x 16 pixels and take 4 tokens with the id 9, the model's 8 x 8", "h.images");
     free(m.pixels);
     m = make_images(3, SIDE, N, 5, TOKEN);
     for (m.extra = -DATA_HEADER_BYTES; m.extra < 3; m.extra++) {
@@ -426,12 +426,12 @@ UNIT_TEST(test_hostile_placeholders) {
         const char *text;
         int places;
         const char *words;
-    } cases[] = {{"tpA", 1, "1 placeholder of images at token 1 is not a multiple of the 4"},
-                 {"tpppA", 1, "3 placeholders of images at token 1 are not"},
-                 {"tIpA", 1, "5 placeholders of images at token 1"},
-                 {"tIA|ttpA", 2, "1 placeholder of images at token 8"},
-                 {"tAppp", 1, "3 placeholders of images at token 2"},
-                 {"tppAppA", 1, "2 placeholders of images at token 1"},
+    } cases[] = {{"tpA", 1, "it has 1 placeholder of images, not the 4 of 1 places"},
+                 {"tpppA", 1, "it has 3 placeholders of images, not the 4"},
+                 {"tIpA", 1, "it has 5 placeholders of images, not the 4"},
+                 {"tIA|ttpA", 2, "it has 5 placeholders of images, not the 8"},
+                 {"tIA|ppAIA", 3, "end at token 7, and their number is not a multiple of 4"},
+                 {"tppAppA", 1, "end at token 2, and their number"},
                  {"tIA", 2, "it has 4 placeholders of images, not the 8 of 2 places"},
                  {"tIIIA", 2, "it has 12 placeholders of images, not the 8 of 2 places"},
                  {"tA", 1, "it has 0 placeholders"},

@@ -93,6 +93,40 @@ has "--images-per-sequence 1: each sequence has one example" "$(cat "$folder/one
 files text text
 train 1 text "${short[@]}" --micro-batch 2 && near "text only: a vision-language model trains" loss 0 text text
 
+# Image files and conversations, prepared by data/prepare.py for this model's processor.
+if python3 -c 'import PIL' 2>/dev/null; then
+    mkdir "$folder/files"
+    python3 - "$folder" <<'PYTHON' || exit 1
+import json
+import sys
+
+from PIL import Image
+
+COLORS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 220)}
+records = []
+for name, color in COLORS.items():
+    for width in range(20, 40):
+        path = "%s/files/%s-%d.png" % (sys.argv[1], name, width)
+        Image.new("RGB", (width, 30), color).save(path)
+        records.append({"image": path, "messages": [{"role": "user", "content": "<image>color?"},
+                                                    {"role": "assistant", "content": name}]})
+with open(sys.argv[1] + "/files/data.jsonl", "w", encoding="utf-8") as out:
+    out.writelines(json.dumps(record) + "\n" for record in records)
+PYTHON
+    python3 data/prepare.py --out "$folder/files/tokens" --tokenizer bytes --chat --prompt-format plain \
+        --image-processor "$folder/two/step-00000006" "$folder/files/data.jsonl" >"$folder/files/said" 2>&1
+    check "data/prepare.py reads images with the processor of a checkpoint" $? "$(cat "$folder/files/said")"
+    files files/tokens_train_000000 files/tokens_train_000000
+    train 1 prepared --micro-batch 4 --steps 100 --precision fp32 && below "the model learns from them" 0.1 prepared
+else
+    echo "skip - images of data/prepare.py: Python has no Pillow"
+fi
+
+# A run that is resumed reads the same images: step 6 in one go, and after a stop at step 3.
+files drawn unseen
+train 1 stopped "${short[@]}" --micro-batch 2 --steps 3 && train 1 stopped "${short[@]}" --micro-batch 2 --resume &&
+    same "resumed: the checkpoint of step 6 has the bits of a run without a stop" 00000006 two stopped model.safetensors
+
 # fails NAME CODE PATTERN FLAGS...: checks that training ends with an exit code and one error line that matches.
 fails() {
     local said status
@@ -102,10 +136,15 @@ fails() {
     check "$1" $? "exit $status: $said"
 }
 files drawn other
-fails "data with other pixel values" 2 'other.images does not match: .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
+fails "data with other pixel values" 2 'other.images does not match .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
+flags=(--model "$folder/two/step-00000006" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/other.bin")
+fails "data with other pixel values than the model's folder" 2 'other.images does not match .* deviation 0.25'
+has "a checkpoint records the data's pixel values" "$(cat "$folder/two/step-00000006/preprocessor_config.json")" '"image_std": *\[0.5, *0.5, *0.5\]'
+files unseen unseen
+fails "a resumed run with other images" 2 'was trained on other data' --out "$folder/two" --resume --steps 8
 files drawn unseen
 fails "--examples split" 2 '--examples split: .*drawn.bin has images' --examples split
-fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels, the model.s 32 x 32' --image-size 32
+fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* model.s 32 x 32' --image-size 32
 printf x | dd of="$folder/drawn.images" bs=1 seek=30000 conv=notrunc 2>/dev/null
 fails "damaged pixels" 2 'drawn.images is damaged: its checksum'
 rm "$folder/drawn.images"
