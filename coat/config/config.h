@@ -71,7 +71,7 @@ typedef struct {
     bool drops_class_row; // true: the projector does not read the class token's row (CLIP, feature selection "default")
     ProjectorKind projector;
     int features;    // width of the projector's output: channels of the language model
-    int image_token; // id of the token at whose places the projector's rows stand
+    int image_token; // id of the token at whose places the projector's rows stand; -1: that of the first data file
     // mean and standard deviation of the pixel values of each color; deviation 0: not known before data is opened
     float mean[3], deviation[3];
     bool pooling_head; // true: files have SigLIP's pooling head, which is not computed
