@@ -1,4 +1,5 @@
-// C_LINKAGE_BEGIN and C_LINKAGE_END give C linkage to the declarations between them, for headers that CUDA code includes.
+// C_LINKAGE_BEGIN and C_LINKAGE_END give C linkage to the declarations between them. Headers that CUDA code includes
+// need them.
 #pragma once
 
 #ifdef __cplusplus
