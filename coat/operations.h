@@ -10,7 +10,7 @@
 #define OPERATION_BY_FORMAT(name, parameters) OPERATION(name, parameters)
 #endif
 
-// --- forward ------------------------------------------------------------------------------------------------
+// --- operations of the forward pass -------------------------------------------------------------------------
 // Embedding: residual stream r (M, C) = wte[token] + wpe[row_position()].
 //   tokens (M, 1) I32. wpe.data NULL: no learned positions.
 OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T))
@@ -73,7 +73,7 @@ OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, 
 // Adds the sum of losses, times state->loss_scale, to state->loss_sum, in a fixed order.
 OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 
-// --- backward ------------------------------------------------------------------------------------------------
+// --- operations of the backward pass -------------------------------------------------------------------------
 // Embedding's backward: adds each row of the gradient g to its token's row of dwte (Vp, C) FP32, which already holds
 // the head's gradient. Writes or adds to dwpe (positions, C) FP32; without accumulate, rows >= T are set to 0. Adds in
 // a fixed order.
@@ -143,7 +143,7 @@ OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tens
 OPERATION(qk_norm_rope_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, QkRope qk_rope,
                            bool accumulate))
 
-// --- update ------------------------------------------------------------------------------------------------
+// --- operations of the update ------------------------------------------------------------------------------
 // Adds the gradients of one more micro-batch: sums[i] += parts[i]. Tensors are unscaled and contiguous, of equal format
 // and shape.
 OPERATION(gradients_add, (Exec *exec, const Tensor sums[], const Tensor parts[], int count))
@@ -166,7 +166,7 @@ OPERATION(weights_quantize, (Exec *exec, const Parameter *parameters, int count)
 // Writes the amax of w.value to *w.codes.amax, for the weights that have FP8 values; 0 if a weight has no rows.
 OPERATION(weights_amax, (Exec *exec, const Parameter *parameters, int count))
 
-// --- log ------------------------------------------------------------------------------------------------
+// --- operations that measure values for the log ---------------------------------------------------------
 // Computes out[i], in host memory, from the FP8 values and scales of tensors[i], none of which is transposed. If data
 // is NULL, the FP8 values were overwritten; then only amax is estimated, from the scales:
 //   - one scale: amax; 0 if the scale is 1, which a tensor of zeros has

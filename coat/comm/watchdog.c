@@ -54,7 +54,7 @@ static size_t board_bytes(const Watchdog *w) {
     return (size_t)w->place.ranks * sizeof(Entry);
 }
 
-// --- ending the process ---------------------------------------------------------------------------------------------
+// --- messages about a lost rank, and ending the process -------------------------------------------------------------
 
 __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int code, const char *format, ...) {
     char text[2048];
@@ -114,7 +114,7 @@ static void look_at_others(Watchdog *w, int64_t now, bool judge) {
     }
 }
 
-// --- the thread -----------------------------------------------------------------------------------------------------
+// --- watchdog thread ------------------------------------------------------------------------------------------------
 
 // Writes this rank's progress to the board, and ends the process if something takes too long. Runs periodically in the
 // watchdog thread.
@@ -171,7 +171,7 @@ void watchdog_end(Watchdog *w) {
     watchdog_begin(w, NULL);
 }
 
-// --- opening and closing --------------------------------------------------------------------------------------------
+// --- opening and closing the watchdog -------------------------------------------------------------------------------
 
 static void report_at_exit(int code, void *unused) {
     (void)unused;

@@ -9,7 +9,7 @@ size_t plan_bytes(const Config *config, int ranks, DeviceKind device) {
     return bytes;
 }
 
-// --- the largest micro-batch -------------------------------------------------------------------------------------
+// --- finding the largest micro-batch that fits in memory ---------------------------------------------------------
 
 // Returns the largest micro-batch whose memory plan is within `limit` bytes, or 0 if none is. Doubles the size while it
 // fits, then bisects.
@@ -48,7 +48,7 @@ int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device,
     return largest;
 }
 
-// --- under --memory-limit -----------------------------------------------------------------------------------------
+// --- choosing the micro-batch under --memory-limit ----------------------------------------------------------------
 
 bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     Error why;

@@ -47,7 +47,7 @@ typedef struct {
 void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm);
 void shards_close(Shards *s);
 
-// --- a pass ------------------------------------------------------------------------------------------------------
+// --- calls in a pass over a micro-batch --------------------------------------------------------------------------
 
 // True if the operations of a micro-batch may be recorded and replayed. False if the micro-batch communicates, because
 // a replay would wait for the tickets of the recorded step.
@@ -70,7 +70,7 @@ void shards_gradients_ready(Shards *s, int l, bool accumulate, bool last);
 // Sums the gradients that are not per layer over the processes if `last`. Call it after the embedding's backward.
 void shards_pass_end(Shards *s, bool last);
 
-// --- a step ------------------------------------------------------------------------------------------------------
+// --- calls once per step -----------------------------------------------------------------------------------------
 
 // Computes the norm of the gradients. Also sums the loss over the processes, and sets the nonfinite flag if any process
 // has set it.

@@ -14,7 +14,7 @@
 #include "config/shapes.h"
 #include "ops.h"
 
-// --- table ---------------------------------------------------------------------------------------------------------
+// --- table of all tensors ------------------------------------------------------------------------------------------
 
 // Rules for where an activation is stored, and whether as FP8. "Unscaled" is BF16, or FP32 with --precision fp32.
 // "Scratch" is memory shared with tensors that are alive in other stages.
@@ -200,7 +200,7 @@ const char *role_suffix(Role r) {
     return names[r];
 }
 
-// --- extents -------------------------------------------------------------------------------------------------------
+// --- extents: a tensor's numbers of rows and columns ---------------------------------------------------------------
 
 #define STATE_BYTES 256        // bytes reserved for StepState
 #define LOGITS_BYTES (1 << 30) // maximum bytes of a chunk of logits, unless --logits-chunk is given
@@ -251,7 +251,7 @@ int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape) {
     return table[id].row.rows == DIM_VP ? shape->vocab : rows;
 }
 
-// --- existence -----------------------------------------------------------------------------------------------------
+// --- which tensors exist in a model and a run ----------------------------------------------------------------------
 
 static bool blocks_in_fp8(const Recipe *r) {
     return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32;
@@ -309,7 +309,7 @@ int64_t model_parameters(const ModelShape *shape) {
     return total;
 }
 
-// --- parameters ----------------------------------------------------------------------------------------------------
+// --- layout of parameters, gradients and optimizer states ----------------------------------------------------------
 
 // number of elements per group of the 8-bit moments (COAT: optimizer states), which divides shard sizes
 #define MOMENT_GROUP 128
@@ -450,7 +450,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     shard_parameter(row, c, ranks, out);
 }
 
-// --- activations ---------------------------------------------------------------------------------------------------
+// --- format and memory of activations ------------------------------------------------------------------------------
 
 // True if matmuls read the operand in FP8. With --head fp8-backward, the forward matmul of the output head reads BF16.
 static bool read_as_fp8(const TableRow *row, const Recipe *r) {
@@ -537,7 +537,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
     return t;
 }
 
-// --- scales --------------------------------------------------------------------------------------------------------
+// --- which tensor's scale an activation uses -----------------------------------------------------------------------
 
 // Sets the tensor whose scale an activation uses. If a matmul ignores its operand's scales per token, its output has
 // these scales. A transpose uses the scale of the tensor that it transposes, unless the formats differ or that tensor
@@ -554,7 +554,7 @@ static void inherit_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_CO
         t->scale_source = (int)row->transpose_of;
 }
 
-// --- BF16 blocks ---------------------------------------------------------------------------------------------------
+// --- activations of BF16 blocks (--bf16-blocks) --------------------------------------------------------------------
 
 // True if an activation of a block's forward pass may differ between blocks with BF16 and with FP8 forward matmuls: the
 // operands that norms and attention compute, if backward recomputes their FP8 values, and their matmuls' outputs.
@@ -592,7 +592,7 @@ static void resolve_bf16_blocks(TensorId id, const Config *bf16, int blocks, Ten
     layout[PLAIN] = plain;
 }
 
-// --- lifetimes -----------------------------------------------------------------------------------------------------
+// --- lifetimes of activations --------------------------------------------------------------------------------------
 
 // Makes all layers use one layer's memory.
 static void store_one_layer(TensorLayout *t) {
@@ -629,7 +629,7 @@ static void resolve_recomputed_blocks(TensorLayout layout[TENSOR_COUNT][ROLE_COU
     layout[DRESID][VALUE].first = STAGE_EMBED;
 }
 
-// --- bytes ---------------------------------------------------------------------------------------------------------
+// --- sizes of tensors in bytes -------------------------------------------------------------------------------------
 
 #define SCALE_ALIGNED 16 // bytes of a per-tensor scale: one FP32, aligned to 16 bytes for cuBLASLt
 

@@ -82,7 +82,7 @@ COAT_HD static inline float element_exp2(float x) {
 #endif
 }
 
-// --- FP8 values as positive numbers ---------------------------------------------------------------------------------
+// --- magnitudes of FP8 values ---------------------------------------------------------------------------------------
 
 // Return F, the format's largest value; its FP8 bits; and log2(F / 2s), the range that k stretches a group to. s is the
 // format's smallest subnormal.
@@ -122,7 +122,7 @@ COAT_HD static inline float code_log2(uint8_t code, Format format) {
     return element_log2(code_magnitude(code, format) * (1.0f / moment_largest(format)));
 }
 
-// --- groups --------------------------------------------------------------------------------------------------------
+// --- encoding and decoding groups of moments -----------------------------------------------------------------------
 
 // Parameters of a group of 8-bit moments. A group of zeros has a = 0 and k = 1.
 typedef struct {

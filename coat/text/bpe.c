@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "unicode.h"
 
-// --- vocabulary --------------------------------------------------------------------------------------------
+// --- vocabulary: hash table from a token's bytes to its id -------------------------------------------------
 
 // Returns the index mask of a hash table that is at most half full with `count` entries. The table's size is a power of
 // two.
@@ -69,7 +69,7 @@ int32_t vocabulary_find(const Vocabulary *v, const char *bytes, size_t length) {
     return v->slots[vocabulary_slot(v, bytes, length)];
 }
 
-// --- merges ------------------------------------------------------------------------------------------------
+// --- merges: hash table from a pair of tokens to its merge -------------------------------------------------
 
 void merges_init(Merges *m, int count) {
     m->slot_mask = table_mask((size_t)count);
@@ -116,7 +116,7 @@ void bpe_free(Bpe *b) {
     memset(&b->merges, 0, sizeof b->merges);
 }
 
-// --- encoding ----------------------------------------------------------------------------------------------
+// --- encoding a pretoken by merging pairs ------------------------------------------------------------------
 
 typedef struct {
     uint32_t begin, end;  // byte range in the pretoken; end 0: the symbol was merged into its left neighbor

@@ -39,7 +39,7 @@ typedef struct {
     double bytes;     // bytes that an update must move through memory
 } Timing;
 
-// --- contents -----------------------------------------------------------------------------------------------
+// --- parameters, gradients and states to update -------------------------------------------------------------
 // Fills data with lognormal gradients whose scale differs between groups.
 __global__ static void gradients_kernel(void *data, Format format, int64_t count, uint64_t seed) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
@@ -113,7 +113,7 @@ static int64_t parameters_make(Timing *t, ModelSize model, const TimedStorage *s
     return at;
 }
 
-// --- time ---------------------------------------------------------------------------------------------------
+// --- timing of optimizer steps ------------------------------------------------------------------------------
 static void run_update(Bench *bench, void *context) {
     Timing *t = (Timing *)context;
     bench->exec.ops->adamw_update(&bench->exec, t->parameters, t->count, t->state);

@@ -44,7 +44,7 @@ static Comm *traffic_comm_open(const CommPlace *place, const Config *config, Exe
     return comm;
 }
 
-// --- the device ---------------------------------------------------------------------------------------------------
+// --- replacement of the device's operations -----------------------------------------------------------------------
 
 static void traffic_arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
     arena_plan(arena, config, ranks, device);
@@ -64,7 +64,7 @@ static const Ops *traffic_ops(void) {
 #include "train_gpt2_fp8.cu"
 #undef arena_plan
 
-// --- counting -----------------------------------------------------------------------------------------------------
+// --- counting the bytes that operations read and write ------------------------------------------------------------
 
 enum { MAX_NAMES = 64, SEEN = 1 << 22 };
 
@@ -121,7 +121,7 @@ static void count(const void *address, size_t bytes, bool writes) {
     *(writes ? &t->written : &t->read) += (double)bytes;
 }
 
-// --- the step -----------------------------------------------------------------------------------------------------
+// --- running a training step and printing its traffic -------------------------------------------------------------
 
 static void print_traffic(const Config *c, bool tsv, const char *what) {
     const double block = (double)config_micro_tokens(c) * c->shape.layers * c->shape.channels;

@@ -31,7 +31,7 @@ static CheckPair check_tokens(Check *c, int64_t rows, int limit, bool gaps) {
     return t;
 }
 
-// --- the operations -----------------------------------------------------------------------------------------
+// --- checks of single operations against the CPU reference --------------------------------------------------
 typedef struct {
     int B, T, C;
     Format format;
@@ -287,7 +287,7 @@ static void check_sums(Check *c) {
     check_free(c);
 }
 
-// --- the shapes ---------------------------------------------------------------------------------------------
+// --- checks of all operations in several shapes -------------------------------------------------------------
 static void check_shapes(Check *c, const CheckShape *shapes, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const CheckShape s = shapes[i];

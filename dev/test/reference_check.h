@@ -10,7 +10,7 @@ static void fail_if(bool bad, const Error *err) {
     if (bad) fatal(err->code, "%s", err->text);
 }
 
-// --- PyTorch's results ----------------------------------------------------------------------------------------------
+// --- reading PyTorch's results from files ---------------------------------------------------------------------------
 
 static bool open_dump(SafeFile *file, const char *folder, const char *name) {
     Error err;
@@ -95,7 +95,7 @@ static void reference_close(Reference *r) {
     free(r->tokens);
 }
 
-// --- the model ------------------------------------------------------------------------------------------------------
+// --- creating the model that PyTorch computed -----------------------------------------------------------------------
 
 // Creates a model with the weights of a Hugging Face folder, planned for passes of B x T tokens.
 static Config *create_from_folder(Model *m, const char *folder, int B, int T, bool bf16, DeviceKind device) {
@@ -147,7 +147,7 @@ static double reference_pass(Model *m, const Reference *r, int update, bool back
     return m->host.loss_sum;
 }
 
-// --- the comparison -------------------------------------------------------------------------------------------------
+// --- comparison of loss, gradients and updates with PyTorch's -------------------------------------------------------
 
 typedef struct {
     double loss;     // maximum difference of the loss from PyTorch's
@@ -285,7 +285,7 @@ static void compare_with_reference(const char *folder) {
     reference_close(&r);
 }
 
-// --- logits ---------------------------------------------------------------------------------------------------------
+// --- writing logits for another program -----------------------------------------------------------------------------
 
 // Writes tokens (1, T) and their logits (1, T, vocab) in FP32, for a comparison with another program.
 static void write_logits(const char *folder, const char *out, bool bf16) {

@@ -121,7 +121,7 @@ UNIT_TEST(micro_batch_that_fits) {
     assert_null(strstr(advice, "micro-batch"));
 }
 
-// --- failed allocations
+// --- tests of failed allocations
 
 static int64_t device_bytes;
 

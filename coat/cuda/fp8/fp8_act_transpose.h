@@ -5,7 +5,7 @@
 
 namespace {
 
-// --- the walk down tiles ------------------------------------------------------------------------------------
+// --- tile walk: an activation pass down tiles that also writes the transpose --------------------------------
 // A block processes one tile or, if columns are summed, every gridDim.y-th tile of a column of tiles. A thread loads
 // its next BATCH rows in advance, also across the end of a tile.
 constexpr int ACT_COLUMNS = 128;

@@ -9,7 +9,7 @@
 
 constexpr int CAST_COLUMNS = 64; // width of a tile: more model widths are multiples of 64 than of 128
 
-// --- sources of a pass --------------------------------------------------------------------------------------
+// --- sources of a quantization pass: readers that supply its values -----------------------------------------
 // A source has begin(column), called once per thread, load(row, column) -> Loaded, and one of
 //   codes(loaded, reciprocal, out)   16 FP8 values, if makes_codes is true
 //   values(loaded, out)              16 values; if scaled is true, times the reciprocal given to scale_by()

@@ -293,7 +293,7 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
     return codes ? a.amaxes : NULL;
 }
 
-// --- norm from the saved input ---------------------------------------------------------------------------------------
+// --- cast pass that computes the norm from its saved input -----------------------------------------------------------
 // Source for a cast pass (fp8_cast.h) that computes norm values from the saved input and its statistics.
 template <typename S> struct NormOf {
     static constexpr bool makes_codes = false, scaled = true;

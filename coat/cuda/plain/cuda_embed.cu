@@ -7,7 +7,7 @@ namespace {
 
 constexpr int EMBED_THREADS = 128;
 
-// --- forward ------------------------------------------------------------------------------------------------
+// --- embedding's forward ------------------------------------------------------------------------------------
 template <typename T> struct EmbedForward {
     T *r;
     const int32_t *tokens;
@@ -234,7 +234,7 @@ __global__ void row_numbers_kernel(int32_t *numbers, int count) {
     if (i < count) numbers[i] = i;
 }
 
-// --- workspace ----------------------------------------------------------------------------------------------
+// --- workspace of the token embedding's gradient, and host code ---------------------------------------------
 // Divides Exec.workspace into consecutive pieces.
 struct Pieces {
     char *next;

@@ -236,7 +236,7 @@ template <typename T, int V, typename Gradient> void loss_run(const CudaBackend 
     loss_launch<T, V, false, Gradient>(backend, a, threads, shared);
 }
 
-// --- the sum of the losses ----------------------------------------------------------------------------------
+// --- sum of the losses of all tokens, and host code ---------------------------------------------------------
 constexpr int SUM_THREADS = 1024;
 
 __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *losses, int64_t count, StepState *state) {
