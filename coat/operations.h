@@ -12,7 +12,7 @@
 
 // --- operations of the forward pass -------------------------------------------------------------------------
 // Embedding: residual stream r (M, C) = wte[token] + wpe[row_position()].
-//   tokens (M, 1) I32. wpe.data NULL: no learned positions.
+//   tokens (M, 1) I32. If wpe.data is NULL, there are no learned positions.
 OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T))
 
 // Adds a sublayer's output y to the residual stream r, computes the norm n, optionally quantizes n; fused (pre-norm).
@@ -34,8 +34,8 @@ OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Ten
 OPERATION_BY_FORMAT(postnorm_residual_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y))
 
 // Matmul: y (M, out) = x (M, in) * w^T + bias.
-//   x unscaled: reads w.value. x E4M3 SCALE_TENSOR: reads w.codes.
-//   x E4M3 SCALE_ROW: reads w.codes; no bias; y is BF16 SCALE_ROW with x's scales, its data without them.
+//   If x is unscaled, reads w.value; if x is E4M3, reads w.codes.
+//   If x is SCALE_ROW, there is no bias, and y is BF16 SCALE_ROW with x's scales, its data without them.
 OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias))
 
 // Clips q, k and v and applies QK-norm and RoPE, as qk_rope describes. Unscaled.
@@ -80,11 +80,11 @@ OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                            bool accumulate))
 
-// Recomputes a norm's output n for wgrad: n_t = n in the layout that wgrad reads.
-//   n_t is n: n was saved; does nothing.
-//   n is FP8 with data: transposes it. n SCALE_ROW: first writes n_t's scale, the largest of the rows', and rescales.
-//   n.data NULL: recomputes norm(norm.x) and quantizes it with n's scale (n SCALE_ROW: with n_t's, as above).
-//   n unscaled: recomputes norm(norm.x) and quantizes it with a scale from n.amax.
+// Recomputes a norm's output n for wgrad: n_t = n in the layout that wgrad reads. Does nothing if n_t is n, which was
+// then saved. If n has one scale, n_t shares it. If n is SCALE_ROW, first writes n_t's scale, the largest row scale.
+//   If n is FP8 with data, transposes its values and converts them to n_t's scale.
+//   If n.data is NULL, recomputes norm(norm.x) and quantizes it with n_t's scale.
+//   If n is unscaled, recomputes norm(norm.x) and quantizes it with a scale from n.amax.
 OPERATION_BY_FORMAT(norm_recompute, (Exec *exec, Tensor n_t, Tensor n, Norm norm))
 
 // Norm's backward: g (M, C) = (add ? g : 0) + dn * d norm / d x; dweight, dbias (1, C) FP32. Writes the row amaxes of g
@@ -103,22 +103,23 @@ OPERATION(residual_backward, (Exec *exec, Tensor g, Tensor dn))
 // Reads the row amaxes from dy.amax if that exists; otherwise computes them into dy_q.amax.
 OPERATION_BY_FORMAT(grad_quantize, (Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate))
 
-// dgrad: dx (M, in) = dy (M, out) * w. FP8 dy: reads w.codes_t. dy SCALE_ROW: dx is BF16 SCALE_ROW, as y of
-// linear_forward.
+// dgrad: dx (M, in) = dy (M, out) * w. If dy is FP8, reads w.codes_t. If dy is SCALE_ROW, dx is BF16 SCALE_ROW with
+// dy's scales, its data without them.
 OPERATION(linear_backward_data, (Exec *exec, Tensor dx, Tensor dy, Weight w))
-// wgrad: dw (out, in) (+)= dy^T * x. Unscaled: dy (M, out), x (M, in). FP8: both stored transposed, one scale each.
+// wgrad: dw (out, in) (+)= dy^T * x, with dy (M, out) and x (M, in). FP8 operands are stored transposed, one scale
+// each.
 OPERATION(linear_backward_weight, (Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate))
 
-// Recomputes the transpose of quantize_forward's q for wgrad, from x with q's saved scale.
-//   q SCALE_ROW: first writes q_t's scale, the largest of the rows'. Does nothing if q_t is x.
+// Recomputes q_t for wgrad from x: the transpose of q, which quantize_forward computed, with q's saved scale. If q is
+// SCALE_ROW, first writes q_t's scale, the largest row scale, and uses it instead. Does nothing if q_t is x.
 OPERATION_BY_FORMAT(quantize_recompute, (Exec *exec, Tensor q_t, Tensor q, Tensor x))
-// Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. Does nothing if g_t is g, which was then saved.
-// Uses g's data and scales as norm_recompute uses n's.
+// Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. Does nothing if g_t is g, which was then saved. If
+// g is FP8 with data, transposes it; otherwise quantizes gelu(h). g determines the scale of g_t as in norm_recompute.
 OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Tensor h))
 // Activation function's backward: dh = dg * gelu'(saved h), quantized to dh_q and dh_qt as in grad_quantize;
 // dbias (1, F) FP32 = column sums of dh.
-//   unscaled: dh_q, dh_qt and dg share memory
-//   dh_q SCALE_ROW (E4M3): dh_qt is made from dh_q, with a scale of its own
+//   Unscaled dh_q and dh_qt share dg's memory.
+//   If dh_q is E4M3 SCALE_ROW, dh_qt is computed from dh_q and has one scale of its own.
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
                                           bool accumulate))
 
@@ -133,8 +134,8 @@ OPERATION(activation_backward_recompute, (Exec *exec, Tensor dh_q, Tensor dh_qt,
                                         Tensor h, bool accumulate))
 
 // Attention's backward: dq, dk, dv (strided views) from d_o (M, heads*head_dim) and tensors that forward saved.
-//   rope_table.data not NULL: also applies RoPE's backward to dq and dk, with the same bits as qk_norm_rope_backward.
-//   dq.amax not NULL: dq, dk, dv are adjacent columns of one tensor; writes the amaxes of its rows there.
+//   If rope_table has data, also applies RoPE's backward to dq and dk, with the same bits as qk_norm_rope_backward.
+//   If dq.amax exists, dq, dk and dv are adjacent columns of one tensor, whose row amaxes are written there.
 OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
                                Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape))
 

@@ -210,7 +210,7 @@ typedef struct {
     ModelShape shape;
     Recipe recipe;
     Recipe plain_recipe; // recipe that recipe_decide() chooses if FP8 is impossible: bf16 with the other flags
-    // true: if the recipe is impossible, that is an error, because --recipe names it or it was found possible
+    // true: an impossible recipe is an error, because --recipe names it or an earlier check found it possible
     bool recipe_final;
     bool recipe_recorded;   // true: the recipe is that of the checkpoint that the run continues from
     bool settings_recorded; // true: settings were read from a checkpoint or a log

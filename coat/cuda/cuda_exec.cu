@@ -30,8 +30,7 @@ void cuda_fail(cudaError_t error, const char *doing, const char *file, int line)
 }
 
 // --- opening and closing the GPU ----------------------------------------------------------------------------
-// Exists only to be looked up and is never launched. If its machine code can be loaded, the program was built for this
-// GPU.
+// A kernel that is looked up but never launched. If its machine code can be loaded, the program was built for this GPU.
 __global__ void probe_kernel(int *out) {
     *out = 1;
 }

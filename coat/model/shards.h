@@ -63,8 +63,8 @@ void shards_weights_needed(Shards *s, int l, int next, bool backward);
 // True if a layer's backward must add its gradients to those of earlier micro-batches. With ZeRO 2 and 3 it overwrites
 // them, because gradients_add() adds the sums over processes to the shards.
 bool shards_accumulate(const Shards *s, bool accumulate);
-// Call these before and after layer l's backward. accumulate: false in the first micro-batch of a step; last: true in
-// the last one.
+// Call these before and after layer l's backward. `accumulate` is false in the first micro-batch of a step, `last` is
+// true in the last one.
 void shards_gradients_begin(Shards *s, int l);
 void shards_gradients_ready(Shards *s, int l, bool accumulate, bool last);
 // Sums the gradients that are not per layer over the processes if `last`. Call it after the embedding's backward.

@@ -15,7 +15,7 @@
 
 C_LINKAGE_BEGIN
 
-#define MOMENT_K_ONE 16       // exponent k = 1; k is stored in sixteenths, 1 to 255
+#define MOMENT_K_ONE 16       // stored exponent of a group with k = 1; k is stored in sixteenths, 1 to 255
 #define MOMENT_K_MAX 255      // largest stored exponent, for groups whose log2 range is at most 16.8 / 15.9 (E4M3)
 #define MOMENT_TINY 0x1p-149f // smallest FP32 number; a nonzero FP8 value never decodes to less
 

@@ -76,7 +76,7 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
 bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error unread;
     const bool with_model =
-        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not the vocabulary of this run's checkpoints
+        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // false for this run's own checkpoints
     const bool there = c->shape_files[0] && tokenizer_is_in(c->shape_files);
     Tokenizer *own = there ? tokenizer_open(c->shape_files, &unread) : NULL;
     const char *file = c->tokenizer_file[0] ? c->tokenizer_file : there ? c->shape_files : "";

@@ -120,7 +120,7 @@ __global__ static void absolute_kernel(float *x, int64_t count) {
 }
 
 // Fills o->parameters with tensors in GPT-2's shapes, allocated from the buffers `roles` (value, gradient, m, v,
-// master). roles NULL: only counts elements. Returns the number of elements.
+// master). If `roles` is NULL, only counts elements. Returns the number of elements.
 static int64_t make_parameters(Operands *o, const Tensor roles[5], Format master) {
     const int64_t C = o->model.C;
     const int64_t layer[] = {C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C};

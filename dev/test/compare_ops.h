@@ -227,7 +227,8 @@ static void compare_norm(Backends *b, OpShape o) {
     pair_check(b, g, o.tight, "norm backward", "g");
     pair_check(b, dw, 1e-4, "norm backward", "dweight");
     pair_check(b, db, 1e-4, "norm backward", "dbias");
-    // norm_backward twice: adding to dr and accumulating into the weight gradients; of a norm without a residual add
+    // Calls norm_backward so that it adds to dr and to the weight gradients, then computes a norm without a residual
+    // add.
     ON_BOTH(b) {
         Norm norm = pair_norm(x, mean, rstd, w, bias, s);
         CALL(b, norm_backward, g.t[s], dw.t[s], db.t[s], dn.t[s], norm, true, true);
@@ -706,7 +707,7 @@ static void compare_grouped_attention(bool small_only) {
         {1, 130, 6, 3, 96},   {3, 100, 4, 2, 24},   {2, 61, 6, 1, 40},  {2, 61, 3, 3, 112},
     };
     const AttentionShape exact = {2, 45, 6, 2, 40};
-    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // longest sequence and widest heads, to plan the workspace
+    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // sizes the workspace: longest sequence and widest heads
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof shapes / sizeof *shapes); i++) {

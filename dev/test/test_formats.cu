@@ -23,7 +23,7 @@ template <Format F> struct EncodePair {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i += 2) {
             const uint32_t pair = encode_pair<F>(bits_float(in[i]), bits_float(in[i + 1]));
-            // keeps the upper bits, so that the comparison sees that they are 0
+            // does not mask the upper bits of the pair, so that the comparison fails if they are not 0
             out[i] = pair & 0xffu, out[i + 1] = pair >> 8;
         }
     }

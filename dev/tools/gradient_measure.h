@@ -168,8 +168,8 @@ static inline Deviation deviation_of(const RowResult *r) {
     return d;
 }
 
-// Compares a matmul's result with the exact one. before: the tensor that the matmul accumulated into; data NULL: the
-// matmul overwrote its output.
+// Compares a matmul's result with the exact one. before: the tensor that the matmul accumulated into; its data is NULL
+// if the matmul overwrote its output.
 static inline Deviation deviation(Meter *m, Tensor matmul, Tensor before, Tensor exact) {
     const CompareValues values = {matmul, before, exact};
     compare_values(&m->place, values, exact.rows, exact.cols);

@@ -5,11 +5,12 @@
 #include "cuda/common/rotation.h"
 
 // --- matmuls of attention's backward, on tensor cores --------------------------------------------------------------
-// True if the registers suffice to compute the scores of the next tile in advance and to hold one own operand. They do
-// not suffice for a unit of keys with head width 128, whose two results take 128 registers.
+// True if the registers suffice to compute the scores of the next tile in advance and to hold the first operand that
+// the warpgroup owns (k or q). They do not suffice for a unit of keys with head width 128, whose two results take 128
+// registers.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
-// True if the registers suffice to hold both own operands, so that the second is not read from shared memory for every
-// tile.
+// True if the registers suffice to hold both operands that the warpgroup owns (k and v, or q and do). Otherwise the
+// second operand is read from shared memory for every tile.
 template <int HEAD, bool KEYS> constexpr bool BOTH_OWN = HEAD == 64 && !KEYS;
 
 // Matmul operands and results of a warpgroup, in registers.

@@ -183,8 +183,8 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
     }
 }
 
-// Computes the weights of the first COLUMNS keys of a tile; the others get weight 0. PREVIOUS: meanwhile adds the
-// previous tile's values.
+// Computes the weights of the first COLUMNS keys of a tile; the others get weight 0. With PREVIOUS, adds the previous
+// tile's values meanwhile.
 template <int HEAD, int COLUMNS, bool PREVIOUS>
 __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
                           Ring<STAGES<HEAD>> previous, bool masked, const Documents &documents, float scale) {

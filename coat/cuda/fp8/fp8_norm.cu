@@ -24,7 +24,7 @@ namespace {
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
-    Matrix<const bf16> r_in, y; // pre-norm: y.data may be NULL; then nothing is added to r_in
+    Matrix<const bf16> r_in, y; // with pre-norm, y.data may be NULL; then r_out = r_in
     Matrix<bf16> x, r_out;      // outputs that are not written if their data is NULL
     Matrix<bf16> n;        // norm in BF16; data NULL: the norm is FP8, is not computed, or (post-norm) is r_out itself
     RowCodes n_codes;      // norm in FP8 with row scales, written in the same pass
@@ -114,7 +114,8 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Sha
     }
 }
 
-// Loads a row of r_in and y. Pre-norm: computes r = r_in + y + y_bias. Post-norm: multiplies y by its row scale.
+// Loads a row of r_in and y. With pre-norm, computes r = r_in + y + y_bias. With post-norm, multiplies y by its row
+// scale.
 template <NormPlace PLACE, typename Shape>
 __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at, Bf16Words<ROW_WIDTH> *r,
                                Bf16Words<ROW_WIDTH> *y, float (*value)[ROW_WIDTH]) {

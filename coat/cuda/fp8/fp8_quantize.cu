@@ -12,7 +12,7 @@ namespace {
 // --- tensor scales from row amaxes --------------------------------------------------------------------------
 constexpr int SCALE_THREADS = 1024;
 
-// Destination and format of a scale: that of a tensor, or that of its transpose in another format.
+// Destination and format of the scale of a tensor, or of its transpose in another format.
 struct ScaleOf {
     float *scale;  // address of the scale; NULL: not written
     float largest; // largest finite value of the FP8 format

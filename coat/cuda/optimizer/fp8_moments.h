@@ -56,7 +56,7 @@ struct LaneGroup {
     uint8_t k_16ths;
     bool decodes; // true if the fast path decodes the group exactly, because no intermediate is subnormal
     bool encodes; // true if the fast path encodes the group exactly, because no element is subnormal
-    bool floors;  // v only: a nonzero element could round to 0 and must be raised to the smallest nonzero FP8 value
+    bool floors;  // v only: true if a nonzero element could round to 0; it becomes the smallest nonzero FP8 value
 };
 
 __device__ static inline LaneGroup lane_group(const CodeTables *tables, float a, uint32_t k_16ths) {

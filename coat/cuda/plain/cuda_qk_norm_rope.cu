@@ -205,7 +205,7 @@ __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
             }
         }
         if (a.amax) block_max<THREADS>(largest, [&](uint32_t x) { a.amax[token] = x; });
-        if constexpr (NORMS) __syncthreads(); // until all threads have read this token's data from shared memory
+        if constexpr (NORMS) __syncthreads(); // waits until all threads have read this token's data
     }
     if constexpr (NORMS) store_partials(a, shared.sums);
 }
