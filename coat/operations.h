@@ -64,8 +64,8 @@ OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor 
 // Computes the cross-entropy losses of a chunk of R tokens, and their gradient, from the logits (R, Vp).
 //   losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns; 0 if target < 0
 //   dlogits = (softmax - onehot) * state->loss_scale; 0 in columns >= vocab and in rows with target < 0
-//   dlogits.data NULL: losses only.
-// Unscaled dlogits and dlogits_t overwrite the logits. FP8: dlogits is E5M2; dlogits_t is its transpose and may use the
+//   If dlogits.data is NULL, computes the losses only.
+// Unscaled dlogits and dlogits_t overwrite the logits. FP8 dlogits is E5M2; dlogits_t is its transpose and may use the
 // logits' memory. Their scale needs no amax, because |dlogits| <= loss_scale: loss_gradient_scale() in quantize.h.
 // A non-finite loss sets state->nonfinite.
 OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,

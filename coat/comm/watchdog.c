@@ -14,7 +14,7 @@
 
 #define INTERVAL_MS 200
 
-enum { ABSENT, PRESENT, FINISHED, FAILED }; // state of a rank; FAILED + code: it has ended the run with this exit code
+enum { ABSENT, PRESENT, FINISHED, FAILED }; // state of a rank; FAILED + code: the rank has ended the run with this code
 
 // Entry of one rank on the board that the ranks of a machine share. All fields are 0 until the rank opens the board.
 typedef struct {

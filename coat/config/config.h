@@ -127,7 +127,7 @@ typedef enum { MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT } MomentsKi
 typedef enum { MASTER_FP32, MASTER_SPLIT16, MASTER_NONE } MasterKind;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT } ScheduleKind;
 
-// Names of the enum values above, in their order, for flags, checkpoints and the start-up report.
+// Names of the values of the enums in this header, in their order, for flags, checkpoints and the start-up report.
 #define RECIPE_NAMES "bf16|fp8-linear|coat|coat-paper"
 #define PRECISION_NAMES "recipe|fp32"
 #define LINEAR_NAMES "bf16|fp8"
@@ -310,7 +310,7 @@ static inline bool config_forward_only(const Config *config) {
     return config->eval_only || config_samples_only(config);
 }
 
-// Returns the weights of the sets of --train for data_open_sets(). NULL: all files are one set.
+// Returns the weights of the sets of --train for data_open_sets(); NULL if all files are one set.
 static inline const double *config_weights(const Config *config) {
     return config->train_weights[0] > 0 ? config->train_weights : NULL;
 }

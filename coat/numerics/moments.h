@@ -44,8 +44,8 @@ COAT_HD static inline float moment_log2(float x) {
     return fmaf(p, f, (float)(subnormal ? n - 23 : n));
 }
 
-// Returns 2^x for x in [-126, 0], and 0 below; exact for integers. An addition rounds x to an integer, which is then in
-// the low bits of the sum. The polynomial's relative error is 2e-9.
+// Returns 2^x for x in [-126, 0], and 0 for smaller x; exact for integers. An addition rounds x to an integer, which is
+// then in the low bits of the sum. The polynomial's relative error is 2e-9.
 COAT_HD static inline float moment_exp2(float x) {
     const float shift = 12582912.0f; // 1.5 * 2^23, which rounds a float to an integer when added
     float clamped = x > -126.0f ? x : -126.0f;

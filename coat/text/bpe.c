@@ -119,7 +119,7 @@ void bpe_free(Bpe *b) {
 // --- encoding a pretoken by merging pairs ------------------------------------------------------------------
 
 typedef struct {
-    uint32_t begin, end;  // byte range in the pretoken; end 0: the symbol was merged into its left neighbor
+    uint32_t begin, end;  // byte range in the pretoken; if end is 0, the symbol was merged to the left
     int32_t left, right;  // indices of the neighbors; -1: none
     int32_t id;           // token of the symbol; -1: none
     int32_t rank, merged; // rank of the merge with the right neighbor (INT32_MAX: none), and the merged token

@@ -3,7 +3,7 @@
 // byte counts once, and reads of its own output do not count. A kernel that takes longer than a copy of these bytes
 // can be improved. Matmuls and attention also have their FLOPs.
 // Usage: bench_traffic [--tsv] FLAGS OF THE TRAINER
-// Covers a micro-batch that accumulates gradients, and the update; with --gpus N those of the first of N ranks, without
+// Covers a micro-batch that accumulates gradients, and the update. With --gpus N, covers the first of N ranks, without
 // communication.
 // The included headers define functions that only test_order calls.
 #pragma GCC diagnostic ignored "-Wunused-function"

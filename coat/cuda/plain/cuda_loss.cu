@@ -61,10 +61,9 @@ template <> struct Largest<bf16, 8> { // computes the maximum of two BF16 values
     }
 };
 
-// Reads the part of a row that a block processes, starting at vector `begin`. With STAGED, reads it through shared
-// memory by asynchronous copies. Otherwise each pass reads device memory, because the part is too long. A thread reads
-// only vectors that it copied itself, so no barrier is needed, and the next row is copied while the current one is
-// written.
+// Reads a block's part of a row, starting at vector `begin`. With STAGED, reads it through shared memory by
+// asynchronous copies. Otherwise each pass reads device memory, because the part is too long. A thread reads only
+// vectors that it copied itself, so no barrier is needed, and the next row is copied while the current one is written.
 template <typename T, int V, bool STAGED> struct RowReader {
     Pack<T, V> *staged;
     int begin;
