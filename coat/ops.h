@@ -116,8 +116,7 @@ typedef struct {
 
 // Statistics of a whole FP8 tensor that show how well its scales fit.
 typedef struct {
-    // number of FP8 values at the format's maximum, minus one per scale, because the amax of each scale becomes the
-    // maximum
+    // number of FP8 values at the format's maximum, minus one per scale, because each amax becomes the maximum
     uint64_t saturated;
     uint64_t zero;    // number of FP8 values that are 0, including values too small for the scale
     uint64_t clamped; // number of groups of 8-bit moments whose exponent k is at an end of its range

@@ -194,8 +194,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     bool channels = given(p, "channels"), heads = given(p, "heads");
     if (!given(p, "model") && (channels || heads || given(p, "layers"))) config->model[0] = '\0';
     if (channels && !heads && shape->channels % 64 == 0) shape->heads = shape->channels / 64;
-    // With --channels or --heads, a named model with grouped-query attention keeps its number of key/value heads if
-    // that number divides the new number of heads.
+    // a named model's smaller number of key/value heads is kept if it divides the new number of heads
     ModelShape named;
     const bool groups = model_shape_named(config->model, &named) && named.kv_heads < named.heads;
     if (!given(p, "kv-heads") && (channels || heads) && (!groups || shape->heads % shape->kv_heads))

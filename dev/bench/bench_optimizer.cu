@@ -94,8 +94,7 @@ static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t 
     LAUNCH_CHECK("gradients_kernel");
 }
 
-// Creates GPT-2's parameters; if s is NULL, only counts elements. Returns the number of elements that each buffer
-// needs.
+// Creates GPT-2's parameters (only counts elements if s is NULL). Returns the number of elements per buffer.
 static int64_t parameters_make(Timing *t, ModelSize model, const TimedStorage *s) {
     const int64_t C = model.channels;
     const int64_t layer[] = {C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C};

@@ -156,8 +156,8 @@ typedef struct {
     double updates;  // maximum relative error of the distance that a tensor moved
 } ReferenceLimits;
 
-// Limits of ten updates on 4 x 128 tokens. Measured errors are given for two models: one of 3 layers with 192 channels and
-// a vocabulary of 2000, and GPT-2 124M.
+// Limits of ten updates on 4 x 128 tokens. Errors were measured with two models: 3 layers of 192 channels with a
+// vocabulary of 2000, and GPT-2 124M.
 //   FP32: losses 5e-8 and 2e-6; distances within the masters' rounding. A missing decay (wte is 2.6e-3 off) and an eps
 //       of 1e-7 (3.2e-3 off) are detected.
 //   BF16, compared with PyTorch whose passes use weights rounded to BF16: losses 2e-4 and 8e-3; distances 9e-3 and

@@ -5,9 +5,8 @@
 #include "cuda/common/rotation.h"
 
 // --- matmuls of attention's backward, on tensor cores --------------------------------------------------------------
-// True if the registers suffice to compute the scores of the next tile in advance and to hold the first operand that
-// the warpgroup owns (k or q). They do not suffice for a unit of keys with head width 128, whose two results take 128
-// registers.
+// True if the registers suffice to compute the next tile's scores in advance and to hold the warpgroup's first operand
+// (k or q). A unit of keys with head width 128 needs 128 registers for its two results, so they do not suffice.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
 // True if the registers suffice to hold both operands that the warpgroup owns (k and v, or q and do). Otherwise the
 // second operand is read from shared memory for every tile.

@@ -177,10 +177,9 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     }
 }
 
-// Runs the pass over a tensor. If dbias has data, computes dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column
-// sums. The distribution of rows depends on the shape and the workspace; with persistent blocks also on the number of
-// SMs, which hold BLOCKS each. If `overlaps`, the previous kernel computes the scale, and this one may start before it
-// ends.
+// Runs the pass over a tensor. If dbias has data, dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums. The
+// distribution of rows depends on the shape and the workspace; with persistent blocks also on the number of SMs, which
+// hold BLOCKS each. If `overlaps`, the previous kernel computes the scale; this one may start before it ends.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {

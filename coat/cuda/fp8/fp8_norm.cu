@@ -26,12 +26,12 @@ enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 struct Fp8NormForward {
     Matrix<const bf16> r_in, y; // with pre-norm, y.data may be NULL; then r_out = r_in
     Matrix<bf16> x, r_out;      // outputs that are not written if their data is NULL
-    Matrix<bf16> n;             // norm in BF16; data is NULL if n is FP8, not computed, or (post-norm) r_out itself
-    RowCodes n_codes;           // norm in FP8 with row scales, written in the same pass
-    uint32_t *amaxes;           // row amaxes of n for a later quantization; NULL: not computed
-    Matrix<uint8_t> codes;      // FP8 values of x, saved with group scales
-    bf16 *scales;               // group scales of x, (rows, groups)
-    const float *y_scales;      // (rows) scales that y must be multiplied by; NULL: y is unscaled
+    Matrix<bf16> n;        // norm in BF16; data is NULL if the norm is FP8, not computed, or (post-norm) r_out itself
+    RowCodes n_codes;      // norm in FP8 with row scales, written in the same pass
+    uint32_t *amaxes;      // row amaxes of n for a later quantization; NULL: not computed
+    Matrix<uint8_t> codes; // FP8 values of x, saved with group scales
+    bf16 *scales;          // group scales of x, (rows, groups)
+    const float *y_scales; // (rows) scales that y must be multiplied by; NULL: y is unscaled
     const bf16 *y_bias, *weight, *bias; // y_bias and bias may be NULL
     float *mean, *rstd;                 // statistics of each row; mean NULL: RMSNorm
     StepState *state;
@@ -114,8 +114,7 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Sha
     }
 }
 
-// Loads a row of r_in and y. With pre-norm, computes r = r_in + y + y_bias. With post-norm, multiplies y by its row
-// scale.
+// Loads a row of r_in and y. With pre-norm, r = r_in + y + y_bias; with post-norm, y is multiplied by its row scale.
 template <NormPlace PLACE, typename Shape>
 __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at, Bf16Words<ROW_WIDTH> *r,
                                Bf16Words<ROW_WIDTH> *y, float (*value)[ROW_WIDTH]) {

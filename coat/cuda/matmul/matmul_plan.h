@@ -51,8 +51,7 @@ typedef struct {
     const char *name;
     MatmulKey key;
     const void *a, *b, *bias;
-    // addresses of the operands' FP32 scales, 16-byte aligned, if they are FP8; scale_b is NULL if the matmul ignores
-    // b's row scales
+    // FP32 scales of FP8 operands, 16-byte aligned; scale_b is NULL if the matmul ignores b's row scales
     const void *scale_a, *scale_b;
     void *d;
 } Matmul;
