@@ -44,7 +44,7 @@ typedef enum {
 // Bits of Flag.uses, which tell who uses a flag's value besides the run that is given the flag.
 enum {
     RECORDED = 1,       // checkpoints record the value
-    UNLESS_DEFAULT = 2, // with RECORDED: the default value is not recorded
+    UNLESS_DEFAULT = 2, // the default value is not recorded (used with RECORDED)
     RESUMED = 4,        // a training run that continues from a checkpoint applies the recorded value
     EVALUATED = 8,      // an evaluation of a checkpoint applies the recorded value
     SAMPLED = 16,       // sampling from a checkpoint applies the recorded value

@@ -69,7 +69,7 @@ static void write_flag(JsonText *t, const Flag *flag, const Config *c) {
     case FLAG_INT64: write_number(t, flag, *(const int64_t *)value, flag->min < 0 ? flag->min : 0); break;
     case FLAG_FLOAT: json_text_float(t, flag->name, *(const float *)value); break;
     case FLAG_BOOL: json_text_bool(t, flag->name, *(const bool *)value); break;
-    case FLAG_SEED: // written as a string, because a seed may exceed the range of JSON numbers
+    case FLAG_SEED: // The seed is written as a string, because it may exceed the range of JSON numbers.
     case FLAG_CHOICE:
     case FLAG_FORMAT:
         flag_value(flag, c, text);

@@ -34,7 +34,7 @@ static int largest_that_fits(const Config *config, int ranks, DeviceKind device,
 // True if a run accepts the micro-batch. Otherwise sets *why to the reason.
 static bool run_accepts(const Config *config, int ranks, int micro_batch, Error *why) {
     Config c = *config;
-    c.memory_limit = 0; // cleared, because with a limit the check accepts any micro-batch
+    c.memory_limit = 0; // no limit, because with a limit the check accepts any micro-batch
     c.micro_batch = micro_batch;
     c.micro_batch_recorded = false; // cleared, because otherwise *why would name the recorded micro-batch
     return config_check_recipe(&c, ranks, why);

@@ -139,7 +139,7 @@ static bool is_of_examples(const Run *run) {
 static void note_prompts(const Run *run, bool unnamed) {
     const Config *c = run->config;
     PromptFormat ignored[2];
-    if (run->place.rank > 0) return; // only rank 0 adds notes, because that takes reading a checkpoint's record
+    if (run->place.rank > 0) return; // only rank 0 adds notes, so that the other ranks read no checkpoint's record
     if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
         run_note_always(
             run, "--prompt is continued as plain text, because the %s no prompt format; --prompt-format NAME sets one",

@@ -409,7 +409,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
 }
 
 static void check_weights(Check *c) {
-    enum { COUNT = 90 }; // more tensors than one kernel launch processes
+    enum { COUNT = 90 }; // number of tensors: more than one kernel launch processes
     Parameter side[2][COUNT] = {};
     CheckPair value[COUNT], codes[4], codes_t[4];
     const int64_t rows[4] = {64, 336, 1600, 16}, cols[4] = {768, 1600, 64, 16};

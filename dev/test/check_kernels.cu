@@ -264,7 +264,7 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
 
 // Checks gradients_add in FP32 and BF16, on aligned and unaligned addresses.
 static void check_sums(Check *c) {
-    enum { COUNT = 40 }; // more tensors than one kernel launch processes
+    enum { COUNT = 40 }; // number of tensors: more than one kernel launch processes
     static const int64_t first[] = {1, 127, 8192, 70001, 3000, 16391, 0};
     int64_t sizes[COUNT];
     for (int i = 0; i < COUNT; i++) sizes[i] = i < 7 ? first[i] : 200 + i;

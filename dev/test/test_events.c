@@ -341,7 +341,7 @@ UNIT_TEST(overwrite_removes_event_files) {
     write_text(path_of("again/matmul_table.txt"), "");
     write_text(path_of("again/notes.txt"), "mine");
     OutFolder folder;
-    assert_false(out_prepare(config, &folder, &err)); // fails, because event files alone count as a run
+    assert_false(out_prepare(config, &folder, &err)); // out_prepare() fails, because event files alone count as a run
     out_close(&folder);
     assert_says(&err, "--overwrite");
     config->overwrite = true;

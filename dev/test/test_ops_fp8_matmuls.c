@@ -240,7 +240,7 @@ static void check_flags(Fixture *f) {
     memset(&p, 0, sizeof p);
     p.weight.value = x;
     p.weight.codes = q;
-    p.weight.codes.amax = NULL; // without a stored amax, because the weight is not sharded
+    p.weight.codes.amax = NULL; // There is no stored amax, because the weight is not sharded.
     ops->weights_quantize(&f->exec, &p, 1);
     expect_flag(f);
     ops->quantize_forward(&f->exec, q, good);

@@ -452,7 +452,7 @@ static const char *scratch_name(Scratch s) {
 // one other (not with all, because some lifetimes have gaps, and stages have several operations).
 UNIT_TEST(lifetimes_are_long_enough) {
 #ifdef __SANITIZE_ADDRESS__
-    skip(); // skipped by default, because it runs a few configurations thousands of times
+    skip(); // The test is skipped by default, because it runs a few configurations thousands of times.
 #endif
     static const Choice alone[] = {
         {{[RECIPE] = BF16, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},

@@ -195,7 +195,7 @@ UNIT_TEST(test_silence) {
     use_free_port();
     const double begin = now_seconds();
     assert_shared(run_ranks(3, share_after_silence), 3);
-    assert_true(now_seconds() - begin < 4); // less than the 5 s for which each connection may be silent
+    assert_true(now_seconds() - begin < 4); // silent connections do not delay rank 2: each may be silent for 5 s
 }
 
 // Rank 0 refuses a process of another run, and keeps waiting for rank 1 of its own run.

@@ -44,8 +44,8 @@ template <> struct WordOf<16> { typedef uint4 type; };
 
 enum CachePolicy {
     CACHE_DEFAULT,
-    CACHE_STREAM,   // for data that is read once: activations and optimizer states
-    CACHE_PARAMETER // for data that many blocks read and none writes: parameters
+    CACHE_STREAM,   // policy for data that is read once: activations and optimizer states
+    CACHE_PARAMETER // policy for data that many blocks read and none writes: parameters
 };
 
 template <int V, CachePolicy POLICY = CACHE_DEFAULT, typename T>

@@ -56,7 +56,7 @@ __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateSc
     const int lane = (int)threadIdx.x % WARP;
     const int64_t first = begin + lane / GROUP_LANES * GROUP + lane % GROUP_LANES * WIDTH;
 
-    // all loads are started before the first value is used
+    // Starts all loads before it uses the first value.
     uint32_t code[2][LANE_ELEMENTS / 4];
     Pack<G, WIDTH> grad[SPANS];
     MasterPack<MASTER> master[SPANS];
