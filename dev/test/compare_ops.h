@@ -706,7 +706,7 @@ static void compare_grouped_attention(bool small_only) {
         {1, 130, 6, 3, 96},   {3, 100, 4, 2, 24},   {2, 61, 6, 1, 40},  {2, 61, 3, 3, 112},
     };
     const AttentionShape exact = {2, 45, 6, 2, 40};
-    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // sizes the workspace: longest sequence and widest heads
+    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // longest sequence and widest heads, to plan the workspace
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof shapes / sizeof *shapes); i++) {
