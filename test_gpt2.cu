@@ -41,7 +41,7 @@ static void check(bool ok, const char *name) {
     if (!ok) failures++;
 }
 
-// --- small models ----------------------------------------------------------------------------------------------
+// --- creating and running small models -------------------------------------------------------------------------
 
 typedef struct {
     int layers, heads, channels, vocab, B, T;
@@ -196,7 +196,7 @@ static double relative_error(const double *a, const double *b, size_t n) {
 }
 
 #ifdef COAT_DOUBLE
-// --- finite differences (the build in double precision) --------------------------------------------------------
+// --- comparison of gradients with finite differences (build in double precision) -------------------------------
 
 // Adds step * direction to a parameter of the model.
 static void move(Model *m, Tensor t, const double *direction, double step) {
@@ -342,7 +342,7 @@ static void print_gradient_errors(const char *what, Model *a, Model *b) {
     printf("\n");
 }
 
-// --- the model on the CPU --------------------------------------------------------------------------------------
+// --- tests of the model on the CPU -----------------------------------------------------------------------------
 
 static void test_recompute(void) {
     for (int bf16 = 0; bf16 < 2; bf16++) {

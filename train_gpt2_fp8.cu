@@ -19,7 +19,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/save/hf.h"
 
 // ---------------------------------------------------------------------------------------------------------------
-// The model
+// Helpers of the model: norms, views of tensors, and the beginning of a sublayer
 
 static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, TensorId w, TensorId b, int layer) {
     Norm n;
@@ -132,12 +132,12 @@ static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Forward
+// Forward pass
 
 // Computes one block without its last matmul (COAT: saved activations): r + proj(attention(norm(r))), then +
 // fcproj(gelu(fc(norm(.)))). With SwiGLU instead of GELU, fc computes gate and up. The norm of the next sublayer adds a
 // sublayer's output to the residual stream. r_in: residual stream before the previous block's output y and y_bias are
-// added (y.data NULL: nothing is added). Backward also calls this, to recompute a block (--recompute 3).
+// added (if y.data is NULL, nothing is). Backward also calls this, to recompute a block (--recompute 3).
 static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -246,7 +246,7 @@ void model_loss(Model *m, bool backward, bool accumulate) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Backward
+// Backward pass
 
 // Computes the wgrad of qkv a second time, in BF16, and compares it with dw, the FP8 result of this micro-batch
 // (--health-products). dqkv still exists, and n1 is recomputed into the memory of dn.
@@ -671,7 +671,7 @@ void step_end(Model *m) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Setting up
+// Creating a model, and main()
 
 static bool open_device(Model *m, Error *err) {
     const Config *c = m->config;

@@ -10,9 +10,9 @@
 #define OPERATION_BY_FORMAT(name, parameters) OPERATION(name, parameters)
 #endif
 
-// --- forward ------------------------------------------------------------------------------------------------
+// --- operations of the forward pass -------------------------------------------------------------------------
 // Embedding: residual stream r (M, C) = wte[token] + wpe[row_position()].
-//   tokens (M, 1) I32. wpe.data NULL: no learned positions.
+//   tokens (M, 1) I32. If wpe.data is NULL, there are no learned positions.
 OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T))
 
 // Adds a sublayer's output y to the residual stream r, computes the norm n, optionally quantizes n; fused (pre-norm).
@@ -34,8 +34,8 @@ OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Ten
 OPERATION_BY_FORMAT(postnorm_residual_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y))
 
 // Matmul: y (M, out) = x (M, in) * w^T + bias.
-//   x unscaled: reads w.value. x E4M3 SCALE_TENSOR: reads w.codes.
-//   x E4M3 SCALE_ROW: reads w.codes; no bias; y is BF16 SCALE_ROW with x's scales, its data without them.
+//   If x is unscaled, reads w.value; if x is E4M3, reads w.codes.
+//   If x is SCALE_ROW, there is no bias, and y is BF16 SCALE_ROW with x's scales, its data without them.
 OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias))
 
 // Clips q, k and v and applies QK-norm and RoPE, as qk_rope describes. Unscaled.
@@ -67,8 +67,8 @@ OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor 
 // Computes the cross-entropy losses of a chunk of R tokens, and their gradient, from the logits (R, Vp).
 //   losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns; 0 if target < 0
 //   dlogits = (softmax - onehot) * state->loss_scale; 0 in columns >= vocab and in rows with target < 0
-//   dlogits.data NULL: losses only.
-// Unscaled dlogits and dlogits_t overwrite the logits. FP8: dlogits is E5M2; dlogits_t is its transpose and may use the
+//   If dlogits.data is NULL, computes the losses only.
+// Unscaled dlogits and dlogits_t overwrite the logits. FP8 dlogits is E5M2; dlogits_t is its transpose and may use the
 // logits' memory. Their scale needs no amax, because |dlogits| <= loss_scale: loss_gradient_scale() in quantize.h.
 // A non-finite loss sets state->nonfinite.
 OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
@@ -76,34 +76,34 @@ OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, 
 // Adds the sum of losses, times state->loss_scale, to state->loss_sum, in a fixed order.
 OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 
-// --- images (vision towers) ----------------------------------------------------------------------------------
+// --- operations of vision towers on images --------------------------------------------------------------------
 // Patches of images: out (I*T, 3*patch*patch), unscaled. A row holds one patch in the order (channel, row, column).
 //   pixels (I, 3*side*side) U8, planar. table (3, 256) FP32: the value of each byte, for each channel.
 //   T is the number of patches, (side / patch)^2, or one more: then the first of an image's T rows is 0 (class token).
 //   Pixels to the right of the last whole patch, and below it, are not read.
 OPERATION(patches_forward, (Exec *exec, Tensor out, Tensor pixels, Tensor table, int side, int patch, int T))
 
-// Embedding of images: r (I*T, C) = y + wpe[row % T]. class_row (1, C): read in place of y in an image's first row;
-// class_row.data NULL: none.
+// Embedding of images: r (I*T, C) = y + wpe[row % T]. If class_row (1, C) has data, an image's first row reads
+// it in place of y.
 // Aliasing: r may be y.
 OPERATION(image_embed_forward, (Exec *exec, Tensor r, Tensor y, Tensor class_row, Tensor wpe, int T))
 
 // Gathers rows: out[i] = in[index[i]] if index[i] >= 0. Otherwise row i of out is set to 0 or, with `keep`, kept.
-//   index (rows of out, 1) I32. out and in are unscaled, of equal format and width. in.data NULL: a tensor of zeros.
+//   index (rows of out, 1) I32. out and in are unscaled, of equal format and width. An `in` without data is zeros.
 OPERATION(rows_gather, (Exec *exec, Tensor out, Tensor in, Tensor index, bool keep))
 
-// --- backward ------------------------------------------------------------------------------------------------
+// --- operations of the backward pass -------------------------------------------------------------------------
 // Embedding's backward: adds each row of the gradient g to its token's row of dwte (Vp, C) FP32, which already holds
 // the head's gradient. Writes or adds to dwpe (positions, C) FP32; without accumulate, rows >= T are set to 0. Adds in
 // a fixed order.
 OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                            bool accumulate))
 
-// Recomputes a norm's output n for wgrad: n_t = n in the layout that wgrad reads.
-//   n_t is n: n was saved; does nothing.
-//   n is FP8 with data: transposes it. n SCALE_ROW: first writes n_t's scale, the largest of the rows', and rescales.
-//   n.data NULL: recomputes norm(norm.x) and quantizes it with n's scale (n SCALE_ROW: with n_t's, as above).
-//   n unscaled: recomputes norm(norm.x) and quantizes it with a scale from n.amax.
+// Recomputes a norm's output n for wgrad: n_t = n in the layout that wgrad reads. Does nothing if n_t is n, which was
+// then saved. If n has one scale, n_t shares it. If n is SCALE_ROW, first writes n_t's scale, the largest row scale.
+//   If n is FP8 with data, transposes its values and converts them to n_t's scale.
+//   If n.data is NULL, recomputes norm(norm.x) and quantizes it with n_t's scale.
+//   If n is unscaled, recomputes norm(norm.x) and quantizes it with a scale from n.amax.
 OPERATION_BY_FORMAT(norm_recompute, (Exec *exec, Tensor n_t, Tensor n, Norm norm))
 
 // Norm's backward: g (M, C) = (add ? g : 0) + dn * d norm / d x; dweight, dbias (1, C) FP32. Writes the row amaxes of g
@@ -122,22 +122,23 @@ OPERATION(residual_backward, (Exec *exec, Tensor g, Tensor dn))
 // Reads the row amaxes from dy.amax if that exists; otherwise computes them into dy_q.amax.
 OPERATION_BY_FORMAT(grad_quantize, (Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate))
 
-// dgrad: dx (M, in) = dy (M, out) * w. FP8 dy: reads w.codes_t. dy SCALE_ROW: dx is BF16 SCALE_ROW, as y of
-// linear_forward.
+// dgrad: dx (M, in) = dy (M, out) * w. If dy is FP8, reads w.codes_t. If dy is SCALE_ROW, dx is BF16 SCALE_ROW with
+// dy's scales, its data without them.
 OPERATION(linear_backward_data, (Exec *exec, Tensor dx, Tensor dy, Weight w))
-// wgrad: dw (out, in) (+)= dy^T * x. Unscaled: dy (M, out), x (M, in). FP8: both stored transposed, one scale each.
+// wgrad: dw (out, in) (+)= dy^T * x, with dy (M, out) and x (M, in). FP8 operands are stored transposed, one scale
+// each.
 OPERATION(linear_backward_weight, (Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate))
 
-// Recomputes the transpose of quantize_forward's q for wgrad, from x with q's saved scale.
-//   q SCALE_ROW: first writes q_t's scale, the largest of the rows'. Does nothing if q_t is x.
+// Recomputes q_t for wgrad from x: the transpose of q, which quantize_forward computed, with q's saved scale. If q is
+// SCALE_ROW, first writes q_t's scale, the largest row scale, and uses it instead. Does nothing if q_t is x.
 OPERATION_BY_FORMAT(quantize_recompute, (Exec *exec, Tensor q_t, Tensor q, Tensor x))
-// Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. Does nothing if g_t is g, which was then saved.
-// Uses g's data and scales as norm_recompute uses n's.
+// Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. Does nothing if g_t is g, which was then saved. If
+// g is FP8 with data, transposes it; otherwise quantizes gelu(h). g determines the scale of g_t as in norm_recompute.
 OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind))
 // Activation function's backward: dh = dg * gelu'(saved h), quantized to dh_q and dh_qt as in grad_quantize;
 // dbias (1, F) FP32 = column sums of dh.
-//   unscaled: dh_q, dh_qt and dg share memory
-//   dh_q SCALE_ROW (E4M3): dh_qt is made from dh_q, with a scale of its own
+//   Unscaled dh_q and dh_qt share dg's memory.
+//   If dh_q is E4M3 SCALE_ROW, dh_qt is computed from dh_q and has one scale of its own.
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
                                           bool accumulate, ActivationKind kind))
 
@@ -152,8 +153,8 @@ OPERATION(activation_backward_recompute, (Exec *exec, Tensor dh_q, Tensor dh_qt,
                                         Tensor h, bool accumulate, ActivationKind kind))
 
 // Attention's backward: dq, dk, dv (strided views) from d_o (M, heads*head_dim) and tensors that forward saved.
-//   rope_table.data not NULL: also applies RoPE's backward to dq and dk, with the same bits as qk_norm_rope_backward.
-//   dq.amax not NULL: dq, dk, dv are adjacent columns of one tensor; writes the amaxes of its rows there.
+//   If rope_table has data, also applies RoPE's backward to dq and dk, with the same bits as qk_norm_rope_backward.
+//   If dq.amax exists, dq, dk and dv are adjacent columns of one tensor, whose row amaxes are written there.
 OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
                                Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape))
 
@@ -162,7 +163,7 @@ OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tens
 OPERATION(qk_norm_rope_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, QkRope qk_rope,
                            bool accumulate))
 
-// --- update ------------------------------------------------------------------------------------------------
+// --- operations of the update ------------------------------------------------------------------------------
 // Adds the gradients of one more micro-batch: sums[i] += parts[i]. Tensors are unscaled and contiguous, of equal format
 // and shape.
 OPERATION(gradients_add, (Exec *exec, const Tensor sums[], const Tensor parts[], int count))
@@ -185,7 +186,7 @@ OPERATION(weights_quantize, (Exec *exec, const Parameter *parameters, int count)
 // Writes the amax of w.value to *w.codes.amax, for the weights that have FP8 values; 0 if a weight has no rows.
 OPERATION(weights_amax, (Exec *exec, const Parameter *parameters, int count))
 
-// --- log ------------------------------------------------------------------------------------------------
+// --- operations that measure values for the log ---------------------------------------------------------
 // Computes out[i], in host memory, from the FP8 values and scales of tensors[i], none of which is transposed. If data
 // is NULL, the FP8 values were overwritten; then only amax is estimated, from the scales:
 //   - one scale: amax; 0 if the scale is 1, which a tensor of zeros has

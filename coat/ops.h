@@ -38,7 +38,7 @@ C_LINKAGE_BEGIN
 // a captured graph stays valid. The host writes the first part before a step and reads all of it afterwards.
 typedef struct {
     // fields that the host writes
-    float lr, beta1, beta2, eps, weight_decay, grad_clip; // grad_clip <= 0: gradients are not clipped
+    float lr, beta1, beta2, eps, weight_decay, grad_clip; // gradients are not clipped if grad_clip <= 0
     float loss_scale;                                     // 1 / number of the step's unmasked targets
     uint64_t seed;
     // fields that the device updates
@@ -91,8 +91,8 @@ static inline int64_t row_position(Tensor positions, int64_t row, int64_t T) {
 typedef struct {
     AttentionShape shape;
     Tensor positions; // positions of tokens in their documents, as row_position() reads them
-    // RoPE table (T, head_dim) FP32: a row contains the cosines of head_dim / 2 angles, then their sines. data NULL: no
-    // RoPE
+    // RoPE table (T, head_dim) FP32: a row contains the cosines of head_dim / 2 angles, then their sines. data is NULL
+    // if there is no RoPE
     Tensor rope_table;
     // weights of the norms of q and k: (1, head_dim), or as wide as q and k; data is NULL if there is no norm
     Tensor q_weight, k_weight;
@@ -118,10 +118,10 @@ typedef struct {
 
 // Statistics of a whole FP8 tensor that show how well its scales fit.
 typedef struct {
-    // number of values of the largest magnitude, minus one per scale, because the scale's amax has that magnitude
+    // number of FP8 values at the format's maximum, minus one per scale, because each amax becomes the maximum
     uint64_t saturated;
     uint64_t zero;    // number of FP8 values that are 0, including values too small for the scale
-    uint64_t clamped; // SCALE_EXPAND: number of groups whose exponent k is at an end of its range
+    uint64_t clamped; // number of groups of 8-bit moments whose exponent k is at an end of its range
     uint32_t amax;    // FP32 bits of the largest dequantized magnitude
     uint32_t largest; // lower 7 bits of the FP8 value of largest magnitude
 } Health;

@@ -92,8 +92,8 @@ extern void (*error_exit_hook)(int code); // function that fatal() calls in a ba
 __attribute__((noreturn)) void error_exit(ExitCode code);
 
 // Sets the text of error_advice() to the command that resumes from the last complete checkpoint, which is that of
-// `step` in folder `out`. step 0: there is no checkpoint yet. out "": the run saves nothing. Called by the training
-// thread.
+// `step` in folder `out`. If step is 0, there is no checkpoint yet; if out is "", the run saves nothing. Called by the
+// training thread.
 void error_saved(const char *out, int64_t step);
 
 // Returns advice for the user if another process is lost, as set by error_saved(). The text stays valid until

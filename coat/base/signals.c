@@ -89,7 +89,7 @@ static void on_stop(int number) {
     struct pollfd output = {STDERR_FILENO, POLLOUT, 0};
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (!stop_signal) {
-        stop_time = now; // set before stop_signal, because another thread may handle a second signal at the same time
+        stop_time = now; // stop_time is set first: another thread may handle a second signal at the same time
         stop_signal = number;
         alarm(1);
         // prints only if the write cannot block: a second signal sent at the same moment would wait for a blocked write

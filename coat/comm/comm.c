@@ -6,7 +6,7 @@
 
 #include "watchdog.h"
 
-// --- one process --------------------------------------------------------------------------------------------------
+// --- collectives of a run with one process, which only copy -------------------------------------------------------
 
 static void copy(Comm *comm, void *to, const void *from, size_t bytes) {
     if (to == from || bytes == 0) return;
@@ -32,7 +32,7 @@ static const CommOps one_ops = {
     "one process", NULL, NULL, NULL, one_reduce_scatter, one_all_gather, NULL, NULL, NULL, NULL, NULL, NULL,
 };
 
-// --- opening ------------------------------------------------------------------------------------------------------
+// --- opening and closing communication ----------------------------------------------------------------------------
 
 static bool open_cpu(Comm *comm, Error *err) {
 #ifdef COAT_MPI
@@ -94,7 +94,7 @@ void comm_abort(Comm *comm, ExitCode code) {
     _exit((int)code);
 }
 
-// --- the calls ------------------------------------------------------------------------------------------------------
+// --- public functions, which call the open backend ------------------------------------------------------------------
 
 int comm_rank(const Comm *comm) {
     return comm->place.rank;

@@ -61,7 +61,7 @@ int comm_rank(const Comm *comm);
 int comm_ranks(const Comm *comm);
 const char *comm_name(const Comm *comm); // name of the implementation: "one process", "MPI" or "NCCL"
 
-// --- collectives ------------------------------------------------------------------------------------------------
+// --- collectives on device memory -------------------------------------------------------------------------------
 // Reduces data in place over the ranks.
 void comm_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op);
 // Sums in (ranks, count_per_rank) over the ranks, and writes this rank's part to out (count_per_rank). `out` may be
@@ -74,8 +74,8 @@ void comm_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_ra
 void comm_group_begin(Comm *comm);
 void comm_group_end(Comm *comm);
 
-// --- between hosts ------------------------------------------------------------------------------------------------
-// Waits until all ranks have called comm_barrier(). Every function between hosts returns equal results on all ranks.
+// --- exchange of host values, for which all ranks wait ------------------------------------------------------------
+// Waits until all ranks have called comm_barrier(). The following functions return equal results on all ranks.
 void comm_barrier(Comm *comm);
 int64_t comm_max_i64(Comm *comm, int64_t mine);
 int64_t comm_sum_i64(Comm *comm, int64_t mine);
@@ -96,7 +96,7 @@ void comm_after_compute(Comm *comm);    // makes communication that starts later
 int comm_mark(Comm *comm);              // returns a ticket for all communication started so far
 void comm_wait(Comm *comm, int ticket); // makes computation that starts later wait for the ticket's communication
 
-// --- lost ranks ---------------------------------------------------------------------------------------------------
+// --- detection of lost ranks --------------------------------------------------------------------------------------
 // Returns false with err (EXIT_RANK or EXIT_DEVICE) if communication has failed. Called once per step.
 bool comm_check(Comm *comm, Error *err);
 // Sets how many seconds ranks may wait for each other from now on; 0: COMM_TIMEOUT_S. All ranks call it.

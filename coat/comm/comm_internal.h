@@ -35,7 +35,7 @@ struct Comm {
 // Appends a rank to a list such as "1, 2, 7"; appends "..." if there is no room for more.
 void comm_list_rank(char *list, size_t size, int rank);
 
-// --- MPI: comm_mpi.c ----------------------------------------------------------------------------------------------
+// --- functions of comm_mpi.c (MPI) --------------------------------------------------------------------------------
 bool comm_mpi_open(Comm *comm, Error *err); // for collectives between CPUs
 typedef struct CommMpi CommMpi;
 // returns NULL with err if there is no MPI, or if MPI has other processes than the run
@@ -44,7 +44,7 @@ void mpi_close(CommMpi *mpi);
 void mpi_broadcast(CommMpi *mpi, void *data, size_t bytes); // copies rank 0's data to all ranks
 void mpi_abort(CommMpi *mpi, int code);
 
-// --- NCCL: coat/cuda/comm_nccl.cu, in programs with CUDA ----------------------------------------------------------
+// --- functions of coat/cuda/comm_nccl.cu (NCCL), in programs with CUDA --------------------------------------------
 bool comm_nccl_open(Comm *comm, const Config *config, Error *err);
 // copies within the GPU's memory, in order with the computation
 void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes);

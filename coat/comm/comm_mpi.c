@@ -76,7 +76,7 @@ static void reduce(CommMpi *mpi, void *out, int64_t count, CommType type, CommOp
     memcpy(out, mpi->staging, (size_t)bytes);
 }
 
-// --- collectives --------------------------------------------------------------------------------------------------
+// --- collectives through MPI --------------------------------------------------------------------------------------
 
 // Returns the MPI type of blocks of `bytes` bytes that begin `stride` bytes apart.
 static MPI_Datatype blocks(int64_t bytes, int64_t stride) {
@@ -157,7 +157,7 @@ static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type,
     end(comm);
 }
 
-// --- opening and closing ------------------------------------------------------------------------------------------
+// --- opening and closing MPI --------------------------------------------------------------------------------------
 
 CommMpi *mpi_open(const CommPlace *place, Error *err) {
     int already = 0, level, ranks, rank;

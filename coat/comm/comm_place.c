@@ -120,8 +120,8 @@ static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     return true;
 }
 
-// Finds the rank from --rank and --world-size; the value of a missing flag is read from the environment. over: the
-// flags contradict a launcher, so the launcher's variables about this machine are ignored, too.
+// Finds the rank from --rank and --world-size; the value of a missing flag is read from the environment. If `over` is
+// true, the flags contradict a launcher, whose variables about this machine are then ignored, too.
 static bool by_flags(const Config *c, bool over, CommPlace *place, Error *err) {
     const char *rank_name = c->rank >= 0 ? "--rank" : is_set("RANK") ? "RANK" : "PMIX_RANK";
     const char *ranks_name = c->world_size > 0 ? "--world-size" : "WORLD_SIZE";
@@ -160,7 +160,7 @@ bool comm_discover(const Config *c, CommPlace *place, Error *err) {
     memset(place, 0, sizeof *place);
     place->ranks = place->local_ranks = 1;
     place->launcher = "";
-    if (c->world_size == 1) return true; // even in a shell that a launcher of several processes has started
+    if (c->world_size == 1) return true; // --world-size 1 also means one process in a launcher's shell
     // torchrun sets a variable that no other launcher sets, so it is known to be the innermost launcher
     const bool torchrun = is_set("TORCHELASTIC_RUN_ID") && applies(&launchers[BY_ENVIRONMENT]);
     int chosen = torchrun ? BY_ENVIRONMENT : 0;

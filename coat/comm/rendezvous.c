@@ -17,7 +17,7 @@
 #define HELLO_S 5         // seconds after which a connection that has not sent a complete hello is closed
 #define OTHER_CLIENTS 128 // maximum number of open connections that have not sent the hello of a rank
 
-// --- where ----------------------------------------------------------------------------------------------------------
+// --- address at which the ranks of a run meet -----------------------------------------------------------------------
 
 static bool read_port(const char *text, const char *source, int *port, Error *err) {
     char *end;
@@ -92,7 +92,7 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
     return true;
 }
 
-// --- messages -------------------------------------------------------------------------------------------------------
+// --- sockets, and messages between rank 0 and the other ranks -------------------------------------------------------
 
 // Hello, the message that a process sends to rank 0 after connecting. Numbers are in network byte order.
 typedef struct {
@@ -151,7 +151,7 @@ static bool resolve(const Rendezvous *r, double until, struct addrinfo **found, 
                      r->host, gai_strerror(failed));
 }
 
-// --- rank 0 ---------------------------------------------------------------------------------------------------------
+// --- rank 0: accepts the connections of the other ranks -------------------------------------------------------------
 
 // A connection that rank 0 has accepted. fd is -1 if there is none.
 typedef struct {
@@ -327,7 +327,7 @@ static bool serve(const Rendezvous *r, const CommPlace *place, const void *data,
     return ok;
 }
 
-// --- the other ranks -------------------------------------------------------------------------------------------------
+// --- other ranks: connect to rank 0 ----------------------------------------------------------------------------------
 
 // Connects to rank 0, which may start later than this rank, and receives its data.
 static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t bytes, int timeout,

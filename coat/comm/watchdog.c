@@ -14,7 +14,7 @@
 
 #define INTERVAL_MS 200
 
-enum { ABSENT, PRESENT, FINISHED, FAILED }; // state of a rank; FAILED + code: it has ended the run with this exit code
+enum { ABSENT, PRESENT, FINISHED, FAILED }; // state of a rank; FAILED + code: the rank has ended the run with this code
 
 // Entry of one rank on the board that the ranks of a machine share. All fields are 0 until the rank opens the board.
 typedef struct {
@@ -54,7 +54,7 @@ static size_t board_bytes(const Watchdog *w) {
     return (size_t)w->place.ranks * sizeof(Entry);
 }
 
-// --- ending the process ---------------------------------------------------------------------------------------------
+// --- messages about a lost rank, and ending the process -------------------------------------------------------------
 
 __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int code, const char *format, ...) {
     char text[2048];
@@ -114,7 +114,7 @@ static void look_at_others(Watchdog *w, int64_t now, bool judge) {
     }
 }
 
-// --- the thread -----------------------------------------------------------------------------------------------------
+// --- watchdog thread ------------------------------------------------------------------------------------------------
 
 // Writes this rank's progress to the board, and ends the process if something takes too long. Runs periodically in the
 // watchdog thread.
@@ -171,7 +171,7 @@ void watchdog_end(Watchdog *w) {
     watchdog_begin(w, NULL);
 }
 
-// --- opening and closing --------------------------------------------------------------------------------------------
+// --- opening and closing the watchdog -------------------------------------------------------------------------------
 
 static void report_at_exit(int code, void *unused) {
     (void)unused;

@@ -6,7 +6,7 @@
 #include "shapes.h"
 
 void recipe_apply(Recipe *recipe, RecipeKind kind) {
-    // Sets the values that most recipes share; those of the recipe `kind` are changed below.
+    // Sets the values that most recipes share. Values that depend on the recipe `kind` follow.
     memset(recipe, 0, sizeof *recipe);
     recipe->kind = kind;
     recipe->precision = PRECISION_RECIPE;

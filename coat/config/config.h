@@ -159,7 +159,7 @@ typedef enum { MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT } MomentsKi
 typedef enum { MASTER_FP32, MASTER_SPLIT16, MASTER_NONE } MasterKind;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT } ScheduleKind;
 
-// Names of the enum values above, in their order, for flags, checkpoints and the start-up report.
+// Names of the values of the enums in this header, in their order, for flags, checkpoints and the start-up report.
 #define RECIPE_NAMES "bf16|fp8-linear|coat|coat-paper"
 #define PRECISION_NAMES "recipe|fp32"
 #define LINEAR_NAMES "bf16|fp8"
@@ -243,7 +243,7 @@ typedef struct {
     ModelShape shape;
     Recipe recipe;
     Recipe plain_recipe; // recipe that recipe_decide() chooses if FP8 is impossible: bf16 with the other flags
-    // true: if the recipe is impossible, that is an error, because --recipe names it or it was found possible
+    // true: an impossible recipe is an error, because --recipe names it or an earlier check found it possible
     bool recipe_final;
     bool recipe_recorded;   // true: the recipe is that of the checkpoint that the run continues from
     bool settings_recorded; // true: settings were read from a checkpoint or a log
@@ -348,7 +348,7 @@ static inline bool config_forward_only(const Config *config) {
     return config->eval_only || config_samples_only(config);
 }
 
-// Returns the weights of the sets of --train for data_open_sets(). NULL: all files are one set.
+// Returns the weights of the sets of --train for data_open_sets(); NULL if all files are one set.
 static inline const double *config_weights(const Config *config) {
     return config->train_weights[0] > 0 ? config->train_weights : NULL;
 }

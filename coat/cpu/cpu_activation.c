@@ -165,7 +165,7 @@ void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h
 }
 
 // Computes dh, the gradient of the activation function's input, quantizes it to dh_q and its transpose dh_qt, and sums
-// its columns. scaled: dh_q already has row scales; otherwise scales are computed from dh's amaxes.
+// its columns. If `scaled`, dh_q already has row scales; otherwise scales are computed from dh's amaxes.
 static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg,
                                 Tensor h, bool accumulate, ActivationKind kind, bool scaled) {
     require_plain(operation, dg);

@@ -125,7 +125,7 @@ void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
     *out = sum;
 }
 
-// --- gradients ---------------------------------------------------------------------------------------------------
+// --- counts of saturated, zero and subnormal FP8 values ----------------------------------------------------------
 
 void cpu_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
     if (!codes.data || !format_is_fp8(codes.format))

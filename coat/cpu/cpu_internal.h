@@ -58,7 +58,7 @@ static inline real *row_target(Tensor t, int64_t row, int64_t begin, real *buffe
     return t.format == FMT_FP32 ? (real *)row_address(t, row) + begin : buffer;
 }
 
-// --- workspace -------------------------------------------------------------------------------------------
+// --- scratch memory of an operation ----------------------------------------------------------------------
 
 // Allocator of Exec.workspace. Blocks allocated from its beginning are shared by all threads. scratch_slots() divides
 // the rest into one slot per thread.
@@ -77,7 +77,7 @@ int scratch_slots(Scratch *s, const Cpu *cpu, size_t slot_bytes);
 // Returns an allocator of the calling thread's slot.
 Scratch scratch_slot(const Scratch *s);
 
-// --- reductions over rows --------------------------------------------------------------------------------
+// --- sums over rows, in an order that does not depend on the number of threads ---------------------------
 
 // Returns how many rows a partial sum covers. Sums over rows are split into fixed blocks of rows and added in the order
 // of the blocks, so the result does not depend on the number of threads.
@@ -90,7 +90,7 @@ static inline int64_t reduction_rows(int64_t rows) {
 // Overwrites partials. Does nothing if out has no data.
 void reduce_partials(const Cpu *cpu, Tensor out, real *partials, int64_t blocks, bool accumulate);
 
-// --- matmuls --------------------------------------------------------------------------------------------
+// --- matmuls with BLAS or the built-in code -------------------------------------------------------------
 
 // Operand of a matmul. Its element (i, k), k being the summation index, is tensor[i][k] if k_is_column, else
 // tensor[k][i].
@@ -135,7 +135,7 @@ void blas_matmul(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, co
 const real *block_load(const Cpu *cpu, Tensor t, int64_t row, int64_t rows, int64_t col, int64_t cols, real *buffer,
                        int64_t *ld);
 
-// --- operations ------------------------------------------------------------------------------------------
+// --- declarations of the operations ----------------------------------------------------------------------
 
 #define DEVICE_FUNCTION(name, result, parameters) result cpu_##name parameters;
 #define DEVICE_FUNCTION_OF_GPU(name, result, parameters)

@@ -15,8 +15,8 @@ static HeadColumns head_columns(Scratch *scratch, const Cpu *cpu, int64_t begin,
     return c;
 }
 
-// Applies RoPE to one head in place. rotation: head_dim / 2 cosines, followed by the sines. sign -1: applies the
-// inverse.
+// Applies RoPE to one head in place; if sign is -1, applies the inverse. rotation: head_dim / 2 cosines, followed by
+// the sines.
 static void rotate(real *x, const real *rotation, int64_t head_dim, real sign) {
     const int64_t half = head_dim / 2;
     for (int64_t i = 0; i < half; i++) {

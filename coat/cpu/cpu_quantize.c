@@ -97,7 +97,7 @@ void scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
     *(float *)q_t.scale = scale_in_format(largest, q.format, q_t.format);
 }
 
-// --- unscaled tensors ---------------------------------------------------------------------------------------
+// --- quantizing unscaled tensors to FP8 ---------------------------------------------------------------------
 
 const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
     const Tensor *t = (const Tensor *)from;
@@ -153,7 +153,7 @@ static void require_same(const char *operation, Tensor q, Tensor x) {
         fatal(EXIT_DEVICE, "internal error: the CPU backend's %s does not copy unscaled tensors", operation);
 }
 
-// --- operations ------------------------------------------------------------------------------------------------
+// --- quantization operations of operations.h -------------------------------------------------------------------
 
 void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     if (!format_is_fp8(q.format)) {

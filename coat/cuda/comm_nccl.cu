@@ -40,7 +40,7 @@ static Nccl *nccl_of(Comm *comm) {
     return (Nccl *)comm->backend;
 }
 
-// --- errors ----------------------------------------------------------------------------------------------------------
+// --- NCCL's errors as messages and exit codes ------------------------------------------------------------------------
 
 static ExitCode nccl_exit_code(ncclResult_t result) {
     return result == ncclRemoteError ? EXIT_RANK : EXIT_DEVICE;
@@ -66,7 +66,7 @@ static void nccl_check(Comm *comm, ncclResult_t result, const char *doing) {
     comm_abort(comm, err.code);
 }
 
-// --- collectives ----------------------------------------------------------------------------------------------------
+// --- collectives through NCCL ---------------------------------------------------------------------------------------
 
 __global__ void comm_count_kernel(volatile uint32_t *counter) {
     *counter = *counter + 1;
@@ -144,7 +144,7 @@ static void nccl_host_reduce(Comm *comm, int64_t *values, int n_values, CommOp o
     memcpy(values, n->pinned->values, bytes);
 }
 
-// --- order ----------------------------------------------------------------------------------------------------------
+// --- order of communication and computation on the GPU --------------------------------------------------------------
 
 static void nccl_after_compute(Comm *comm) {
     Nccl *n = nccl_of(comm);
@@ -173,7 +173,7 @@ static bool comm_nccl_check(Comm *comm, Error *err) {
     return nccl_error(comm, found, "a collective", err);
 }
 
-// --- opening and closing --------------------------------------------------------------------------------------------
+// --- opening and closing NCCL ---------------------------------------------------------------------------------------
 
 // Releases everything except NCCL and MPI. After a failure MPI stays open, because closing it would wait for the other
 // ranks.

@@ -29,9 +29,8 @@ void cuda_fail(cudaError_t error, const char *doing, const char *file, int line)
     fatal(EXIT_DEVICE, "CUDA failed while %s: %s (%s:%d); %s", doing, cudaGetErrorString(error), file, line, hint);
 }
 
-// --- opening ------------------------------------------------------------------------------------------------
-// Exists only to be looked up and is never launched. If its machine code can be loaded, the program was built for this
-// GPU.
+// --- opening and closing the GPU ----------------------------------------------------------------------------
+// A kernel that is looked up but never launched. If its machine code can be loaded, the program was built for this GPU.
 __global__ void probe_kernel(int *out) {
     *out = 1;
 }
@@ -172,7 +171,7 @@ void cuda_close(Exec *exec) {
     exec->backend = NULL;
 }
 
-// --- memory and transfers -----------------------------------------------------------------------------------
+// --- memory of the GPU and pinned host memory, and transfers ------------------------------------------------
 void *cuda_allocate(Exec *exec, size_t bytes, Error *err) {
     (void)exec;
     void *memory = NULL;
@@ -326,7 +325,7 @@ void cuda_replay_end(Exec *exec, int id) {
     CUDA_CHECK(cudaGraphLaunch(replay->graph, backend->stream), "running a recorded micro-step");
 }
 
-// --- reports ------------------------------------------------------------------------------------------------
+// --- profiler ranges and figures about the GPU --------------------------------------------------------------
 void cuda_range_push(Exec *exec, const char *name) {
     (void)exec;
     nvtxRangePushA(name);

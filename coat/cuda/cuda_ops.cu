@@ -4,7 +4,7 @@
 #include "cuda/common/cuda_kernels.h"
 #include "cuda/fp8/fp8_ops.h"
 
-// --- attention ----------------------------------------------------------------------------------------------
+// --- attention: chooses the kernels or cuDNN ----------------------------------------------------------------
 
 // BF16 attention uses the Hopper kernels (head width 64 or 128) or, without document masking, cuDNN. FP32, and BF16 in
 // all other cases, use slow kernels (cuda_attention_plain.cu). With a KV cache, k has more rows than q.
@@ -44,7 +44,7 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
     if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);
 }
 
-// --- choice by format: plain/ has the kernels for unscaled tensors, fp8/ those for tensors with scales ---------------
+// --- choice of kernels by format: plain/ for unscaled tensors, fp8/ for tensors with scales --------------------------
 static bool is_fp8(Tensor t) {
     return t.data && format_is_fp8(t.format);
 }

@@ -176,7 +176,7 @@ static int fitting_channels(int channels, int heads, bool heads_given) {
 static bool finish_shape(const Parse *p, Error *err) {
     Config *config = p->config;
     ModelShape *shape = &config->shape;
-    char first[FLAG_TEXT_LENGTH]; // name of the first given flag of the shape
+    char first[FLAG_TEXT_LENGTH]; // name of the first given flag of the model's shape
     const bool any = shape_flag(p, NULL, first);
     if (config->model_from_files && any)
         return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; remove --%s", first,
@@ -187,7 +187,7 @@ static bool finish_shape(const Parse *p, Error *err) {
         config->model[0] = '\0';
     if (config->shape_files[0] && !config->model_from_files && any && !same_shape(p, err)) return false;
     if (config->shape_files[0]) {
-        // seq_len 0: config_check() chooses it when the shape is known
+        // If neither --seq-len nor a record sets seq_len, config_check() chooses it when the shape is known.
         if (!given(p, "seq-len") && !config->settings_recorded) config->seq_len = 0;
         return true;
     }
@@ -195,7 +195,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     bool channels = given(p, "channels"), heads = given(p, "heads");
     if (!given(p, "model") && (channels || heads || given(p, "layers"))) config->model[0] = '\0';
     if (channels && !heads && shape->channels % 64 == 0) shape->heads = shape->channels / 64;
-    // a named model with grouped heads keeps its number of key/value heads if that divides the number of heads
+    // a named model's smaller number of key/value heads is kept if it divides the new number of heads
     ModelShape named;
     const bool groups = model_shape_named(config->model, &named) && named.kv_heads < named.heads;
     if (!given(p, "kv-heads") && (channels || heads) && (!groups || shape->heads % shape->kv_heads))

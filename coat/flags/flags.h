@@ -44,7 +44,7 @@ typedef enum {
 // Bits of Flag.uses, which tell who uses a flag's value besides the run that is given the flag.
 enum {
     RECORDED = 1,       // checkpoints record the value
-    UNLESS_DEFAULT = 2, // with RECORDED: the default value is not recorded
+    UNLESS_DEFAULT = 2, // the default value is not recorded (used with RECORDED)
     RESUMED = 4,        // a training run that continues from a checkpoint applies the recorded value
     EVALUATED = 8,      // an evaluation of a checkpoint applies the recorded value
     SAMPLED = 16,       // sampling from a checkpoint applies the recorded value
@@ -122,7 +122,7 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err);
 void arguments_append(Arguments *args, const char *name, size_t length, const char *value);
 
 // Appends the long flags that the short flag `name` stands for to args (flags_short.c). value: the next word, or NULL.
-// *flag: the long flag; NULL if there are several or none.
+// Sets *flag to the long flag, or to NULL if there are several or none.
 bool arguments_add_short(Arguments *args, const char *name, const char *value, const Flag **flag, Error *err);
 
 // Appends the flags in the file `path` to args (flags_file.c). Errors name the line.

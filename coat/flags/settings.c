@@ -4,7 +4,7 @@
 
 #include <xxhash.h>
 
-// ---------------------------------------------------------------- writing
+// ---------------------------------------------------------------- writing settings to JSON
 
 // Writes `length` bytes of text as a JSON string, or null if length is 0. JSON requires UTF-8, so if the text is not
 // UTF-8, bytes that are not ASCII become '?'.
@@ -69,7 +69,7 @@ static void write_flag(JsonText *t, const Flag *flag, const Config *c) {
     case FLAG_INT64: write_number(t, flag, *(const int64_t *)value, flag->min < 0 ? flag->min : 0); break;
     case FLAG_FLOAT: json_text_float(t, flag->name, *(const float *)value); break;
     case FLAG_BOOL: json_text_bool(t, flag->name, *(const bool *)value); break;
-    case FLAG_SEED: // written as a string, because a seed may exceed the range of JSON numbers
+    case FLAG_SEED: // The seed is written as a string, because it may exceed the range of JSON numbers.
     case FLAG_CHOICE:
     case FLAG_FORMAT:
         flag_value(flag, c, text);
@@ -129,7 +129,7 @@ void settings_record(JsonText *t, const Config *config) {
     free(defaults);
 }
 
-// ---------------------------------------------------------------- applying
+// ---------------------------------------------------------------- applying recorded settings
 
 // Sets a flag's field to a recorded value. Returns false if the value is not valid for the flag.
 static bool set_value(const Flag *flag, Config *config, const json_t *value) {
@@ -211,7 +211,7 @@ bool settings_apply(Config *config, const json_t *settings, bool recipe, const C
     return true;
 }
 
-// ---------------------------------------------------------------- comparing
+// ---------------------------------------------------------------- comparing recorded settings, and hashes of settings
 
 // Writes the flag's value to text in the form that messages show.
 static void show_value(const Flag *flag, const Config *config, char text[256]) {
@@ -277,7 +277,7 @@ int64_t training_fingerprint(const Config *c) {
 int64_t flag_fingerprint(const Config *c, const Flag *flag) {
     if (!(flag->uses & SHARED)) return 0;
     if (flag->kind == FLAG_TRAIN) return c->train[0] != '\0';
-    // hashed as 0 without --resume, as 1 for the newest checkpoint, otherwise as step + 2
+    // --resume is hashed as 0 if it is not given, as 1 for the newest checkpoint, otherwise as step + 2
     if (flag->kind == FLAG_RESUME) return c->resume ? c->resume_step + 2 : 0;
     if (flag->kind == FLAG_STRING && flag->offset != offsetof(Config, prompt))
         return ((const char *)c)[flag->offset] != '\0';

@@ -5,8 +5,8 @@
 
 // A setting that earlier versions recorded and whose value a recipe now determines.
 typedef struct {
-    // older: value that an absent key had; paper: value that recipe coat-paper determines; other: that of every other
-    // recipe
+    // older: value that an absent key had; paper: value that recipe coat-paper determines; other: value that all other
+    // recipes determine
     const char *key, *older, *paper, *other;
     const char *relevant; // the key was recorded only if the setting `relevant` was `when`
     const char *when;

@@ -47,7 +47,7 @@ typedef struct {
 // Writes a shape such as "(4096, 512)" into text. Returns text.
 const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_t *shape);
 
-// ---------------------------------------------------------------- reading
+// ---------------------------------------------------------------- reading safetensors files
 
 typedef struct {
     char *path;
@@ -71,7 +71,7 @@ const SafeTensor *safetensors_find(const SafeFile *file, const char *name); // r
 bool safetensors_read(const SafeFile *file, const SafeTensor *tensor, uint64_t offset, void *to, size_t bytes,
                       Error *err);
 
-// ---------------------------------------------------------------- writing
+// ---------------------------------------------------------------- writing safetensors files
 
 // Writes a file in these steps: zero the struct, declare all tensors, begin, write the bytes, end. Bytes are written in
 // parts of any size, in the order of writer.tensors. safewriter_begin() sorts these by width of type, the widest first,

@@ -19,7 +19,7 @@ struct EventWriter {
     bool has_scalars; // true: the file contains scalars, not only its version and the session's start
 };
 
-// --- TFRecord ------------------------------------------------------------------------------------------------------
+// --- TFRecord encoding: records with lengths and checksums ---------------------------------------------------------
 
 uint32_t crc32c(const void *bytes, size_t count) {
     const uint8_t *p = (const uint8_t *)bytes;
@@ -75,7 +75,7 @@ static bool add_record(EventWriter *writer, const Message *event) {
     return true;
 }
 
-// --- protobuf ------------------------------------------------------------------------------------------------------
+// --- protobuf encoding of events -----------------------------------------------------------------------------------
 // Field numbers are those of TensorFlow's event.proto and summary.proto.
 
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
@@ -136,7 +136,7 @@ static void add_session_start(EventWriter *writer, int64_t first_step) {
     add_record(writer, &event);
 }
 
-// --- files -----------------------------------------------------------------------------------------------------------
+// --- event files -----------------------------------------------------------------------------------------------------
 
 bool events_is_name(const char *name) {
     return strncmp(name, NAME_PREFIX, sizeof NAME_PREFIX - 1) == 0;

@@ -85,7 +85,7 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     return log;
 }
 
-// --- JSON lines ------------------------------------------------------------------------------------------------
+// --- lines of log.jsonl ----------------------------------------------------------------------------------------
 
 // Appends ,"key":value to a JSON line; null if the value is not finite. %.9g represents every float exactly.
 static void add_number(char *line, size_t size, const char *key, const char *format, double value) {
@@ -113,7 +113,7 @@ static void write_scalars(Log *log, int64_t step, const Scalar *scalars, int cou
     if (log->events) events_write(log->events, step, scalars, count);
 }
 
-// --- lines for people --------------------------------------------------------------------------------------------
+// --- lines on the terminal ---------------------------------------------------------------------------------------
 
 static const char *colour(const Log *log, const char *code) {
     return log->colour ? code : "";

@@ -14,8 +14,8 @@ typedef struct {
     bool skipped_now;
 } StepLine;
 
-// Writes the line of a training step without a newline: in the long form if that fits into `columns`, otherwise in the
-// short form, truncated at `columns`. columns 0: the long form. Returns text.
+// Writes the line of a training step without a newline: in the long form if that fits into `columns` or if `columns` is
+// 0, otherwise in the short form, truncated at `columns`. Returns text.
 const char *step_line(char *text, size_t size, const StepLine *line, int columns, bool colour);
 
 #define LAST_LOSSES 8
@@ -39,12 +39,12 @@ typedef struct {
     int64_t val_step;                 // step of the validation loss
 } EndLine;
 
-// Writes "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training" without a newline, or "done:
-// 400/400, loss 2.5012, val loss 2.6010, 0:02:31" if that does not fit into `columns`. The short form omits the
-// validation loss of an earlier step. columns 0: the long form. Returns text.
+// Writes "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training" without a newline. If
+// `columns` is not 0 and less than that, writes "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31", which omits the
+// validation loss of an earlier step. Returns text.
 const char *end_line(char *text, size_t size, const EndLine *line, int columns);
 
-// Returns advice for a run that has diverged. earlier: true if a checkpoint of an earlier step exists.
+// Returns advice for a run that has diverged. `earlier` tells whether a checkpoint of an earlier step exists.
 const char *diverged_advice(bool earlier);
 
 // Writes a warning about a run that ended without an error although training failed: weights, loss or gradient are not

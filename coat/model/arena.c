@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "config/vision.h"
 
-// --- offsets ---------------------------------------------------------------------------------------------------
+// --- placing tensors: their offsets in the arena ---------------------------------------------------------------
 
 // Reserves `bytes` bytes at the cursor and returns their offset.
 static size_t take(size_t *cursor, size_t bytes) {
@@ -177,7 +177,7 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     if (config->shape.vision.kind != VISION_NONE && !config->shape.tower) plan_vision(arena, device);
 }
 
-// --- descriptors -----------------------------------------------------------------------------------------------
+// --- tensor descriptors with addresses in the arena ------------------------------------------------------------
 
 // Returns PLAIN instead of VALUE if the layer is one of the first blocks (--bf16-blocks) and the activation has a
 // PLAIN.
@@ -276,7 +276,7 @@ Tensor arena_gradient(const Arena *arena, TensorId id, int layer) {
     return arena_tensor(arena, id, GRAD, layer);
 }
 
-// --- shards ----------------------------------------------------------------------------------------------------
+// --- this rank's shards of tensors -----------------------------------------------------------------------------
 
 #define SHARD_UNIT 128 // number of elements of which shards have a multiple, except at the end of a tensor
 
@@ -341,7 +341,7 @@ int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int l
     return count;
 }
 
-// --- allocation ------------------------------------------------------------------------------------------------
+// --- allocating the arena's memory -----------------------------------------------------------------------------
 
 bool arena_allocate(Arena *arena, Exec *exec, Error *err) {
     Error why;

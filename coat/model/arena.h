@@ -12,7 +12,7 @@ typedef struct Arena {
     int rank, ranks;
     int zero;        // ZeRO stage that is used
     int bf16_blocks; // number of blocks with BF16 forward matmuls
-    bool offloads;   // --offload-states on a GPU: moments and master weights are in host memory
+    bool offloads;   // true: moments and master weights are in host memory (--offload-states on a GPU)
     TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
     WorkspaceNeed workspace;
     size_t workspace_offset;

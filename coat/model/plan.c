@@ -9,7 +9,7 @@ size_t plan_bytes(const Config *config, int ranks, DeviceKind device) {
     return bytes;
 }
 
-// --- the largest micro-batch -------------------------------------------------------------------------------------
+// --- finding the largest micro-batch that fits in memory ---------------------------------------------------------
 
 // Returns the largest micro-batch whose memory plan is within `limit` bytes, or 0 if none is. Doubles the size while it
 // fits, then bisects.
@@ -34,7 +34,7 @@ static int largest_that_fits(const Config *config, int ranks, DeviceKind device,
 // True if a run accepts the micro-batch. Otherwise sets *why to the reason.
 static bool run_accepts(const Config *config, int ranks, int micro_batch, Error *why) {
     Config c = *config;
-    c.memory_limit = 0; // cleared, because with a limit the check accepts any micro-batch
+    c.memory_limit = 0; // no limit, because with a limit the check accepts any micro-batch
     c.micro_batch = micro_batch;
     c.micro_batch_recorded = false; // cleared, because otherwise *why would name the recorded micro-batch
     return config_check_recipe(&c, ranks, why);
@@ -48,7 +48,7 @@ int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device,
     return largest;
 }
 
-// --- under --memory-limit -----------------------------------------------------------------------------------------
+// --- choosing the micro-batch under --memory-limit ----------------------------------------------------------------
 
 bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     Error why;

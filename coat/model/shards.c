@@ -20,7 +20,7 @@ static char *element(void *data, Format format, int64_t index) {
     return (char *)data + (size_t)index * format_bytes(format);
 }
 
-// --- opening -------------------------------------------------------------------------------------------------------
+// --- opening and closing -------------------------------------------------------------------------------------------
 
 static bool of_layer(TensorId id) {
     return tensor_row(id)->per_layer;
@@ -127,7 +127,7 @@ void shards_close(Shards *s) {
     memset(s, 0, sizeof *s);
 }
 
-// --- weights -------------------------------------------------------------------------------------------------------
+// --- gathering weights ---------------------------------------------------------------------------------------------
 
 // Starts gathering the new values of the parameters that every process stores completely: the parameters of layer l or,
 // if l == layers, the parameters that are not per layer.
@@ -227,7 +227,7 @@ void shards_weights_wait(Shards *s) {
     for (int l = 0; l <= s->layers; l++) values_needed(s, l);
 }
 
-// --- gradients -----------------------------------------------------------------------------------------------------
+// --- summing gradients over the processes --------------------------------------------------------------------------
 
 bool shards_recordable(const Shards *s, bool first, bool last) {
     if (!s->comm) return true;
@@ -298,7 +298,7 @@ void shards_pass_end(Shards *s, bool last) {
     if (s->comm && last) sum_gradients(s, s->layers, true);
 }
 
-// --- a step --------------------------------------------------------------------------------------------------------
+// --- loss sum, gradient norm and update of a step ------------------------------------------------------------------
 
 void shards_sum_loss(Shards *s, StepState *state) {
     if (!s->comm) return;

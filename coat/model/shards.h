@@ -51,7 +51,7 @@ void shards_close(Shards *s);
 // Makes shards_norm() and shards_update() of s include the parameters of `other`, which must outlive s.
 void shards_join(Shards *s, Shards *other);
 
-// --- a pass ------------------------------------------------------------------------------------------------------
+// --- calls in a pass over a micro-batch --------------------------------------------------------------------------
 
 // True if the operations of a micro-batch may be recorded and replayed. False if the micro-batch communicates, because
 // a replay would wait for the tickets of the recorded step.
@@ -67,14 +67,14 @@ void shards_weights_needed(Shards *s, int l, int next, bool backward);
 // True if a layer's backward must add its gradients to those of earlier micro-batches. With ZeRO 2 and 3 it overwrites
 // them, because gradients_add() adds the sums over processes to the shards.
 bool shards_accumulate(const Shards *s, bool accumulate);
-// Call these before and after layer l's backward. accumulate: false in the first micro-batch of a step; last: true in
-// the last one.
+// Call these before and after layer l's backward. `accumulate` is false in the first micro-batch of a step, `last` is
+// true in the last one.
 void shards_gradients_begin(Shards *s, int l);
 void shards_gradients_ready(Shards *s, int l, bool accumulate, bool last);
 // Sums the gradients that are not per layer over the processes if `last`. Call it after the embedding's backward.
 void shards_pass_end(Shards *s, bool last);
 
-// --- a step ------------------------------------------------------------------------------------------------------
+// --- calls once per step -----------------------------------------------------------------------------------------
 
 // Computes the norm of the gradients. Also sums the loss over the processes, and sets the nonfinite flag if any process
 // has set it.

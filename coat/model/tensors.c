@@ -15,7 +15,7 @@
 #include "config/vision.h"
 #include "ops.h"
 
-// --- table ---------------------------------------------------------------------------------------------------------
+// --- table of all tensors ------------------------------------------------------------------------------------------
 
 // Rules for where an activation is stored, and whether as FP8. "Unscaled" is BF16, or FP32 with --precision fp32.
 // "Scratch" is memory shared with tensors that are alive in other stages.
@@ -26,9 +26,9 @@ typedef enum {
     RULE_SCRATCH,       // stored in memory shared with tensors of other stages
     RULE_ALIAS,         // stored in its source's memory, for example because several matmuls write to it in turn
     RULE_LOGITS,        // scratch; alive in fewer stages if the gradient of the logits has separate memory
-    RULE_QKV_ROPE,      // stored in the qkv matmul's output if only RoPE changes it, in place; otherwise scratch
-    RULE_FC_OUT,        // stored in h's memory if h is unscaled; otherwise scratch
-    RULE_SUBLAYER_GRAD, // stored in the memory of the residual stream's gradient; with post-norm, scratch
+    RULE_QKV_ROPE,      // q, k, v after RoPE: in the qkv matmul's output; scratch if clipping or QK-norm changes them
+    RULE_FC_OUT,        // fc matmul's output: in h's memory (the activation's input) if h is unscaled, else scratch
+    RULE_SUBLAYER_GRAD, // sublayer's gradient: in memory of the residual stream's gradient; scratch with post-norm
     // stored in the tensor that holds the residual stream at this point: a norm's saved input; with post-norm, the
     // saved input of the next matmul; or RESID if neither is unscaled
     RULE_RESIDUAL,
@@ -243,7 +243,7 @@ const char *role_suffix(Role r) {
     return names[r];
 }
 
-// --- extents -------------------------------------------------------------------------------------------------------
+// --- extents: a tensor's numbers of rows and columns ---------------------------------------------------------------
 
 #define STATE_BYTES 256        // bytes reserved for StepState
 #define LOGITS_BYTES (1 << 30) // maximum bytes of a chunk of logits, unless --logits-chunk is given
@@ -303,7 +303,7 @@ int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape) {
     return table[id].row.rows == DIM_VP ? shape->vocab : rows;
 }
 
-// --- existence -----------------------------------------------------------------------------------------------------
+// --- existence: which tensors a model and a run have ---------------------------------------------------------------
 
 static bool blocks_in_fp8(const Recipe *r) {
     return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32;
@@ -367,7 +367,7 @@ int64_t model_parameters(const ModelShape *shape) {
     return total;
 }
 
-// --- parameters ----------------------------------------------------------------------------------------------------
+// --- parameters: layout of weights, gradients and optimizer states -------------------------------------------------
 
 // number of elements per group of the 8-bit moments (COAT: optimizer states), which divides shard sizes
 #define MOMENT_GROUP 128
@@ -517,7 +517,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     shard_parameter(row, c, ranks, out);
 }
 
-// --- activations ---------------------------------------------------------------------------------------------------
+// --- activations: their formats and memory -------------------------------------------------------------------------
 
 // True if matmuls read the operand in FP8. With --head fp8-backward, the forward matmul of the output head reads BF16.
 static bool read_as_fp8(const TableRow *row, const Recipe *r) {
@@ -604,7 +604,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
     return t;
 }
 
-// --- scales --------------------------------------------------------------------------------------------------------
+// --- scales: which tensor's scale an activation uses ---------------------------------------------------------------
 
 // Sets the tensor whose scale an activation uses. If a matmul ignores its operand's scales per token, its output has
 // these scales. A transpose uses the scale of the tensor that it transposes, unless the formats differ or that tensor
@@ -621,7 +621,7 @@ static void inherit_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_CO
         t->scale_source = (int)row->transpose_of;
 }
 
-// --- BF16 blocks ---------------------------------------------------------------------------------------------------
+// --- BF16 blocks: their activations (--bf16-blocks) ----------------------------------------------------------------
 
 // True if an activation of a block's forward pass may differ between blocks with BF16 and with FP8 forward matmuls: the
 // operands that norms and attention compute, if backward recomputes their FP8 values, and their matmuls' outputs.
@@ -659,7 +659,7 @@ static void resolve_bf16_blocks(TensorId id, const Config *bf16, int blocks, Ten
     layout[PLAIN] = plain;
 }
 
-// --- lifetimes -----------------------------------------------------------------------------------------------------
+// --- lifetimes of activations --------------------------------------------------------------------------------------
 
 // Makes all layers use one layer's memory.
 static void store_one_layer(TensorLayout *t) {
@@ -702,7 +702,7 @@ static void resolve_frozen_tower(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) 
         if (layout[id][VALUE].saved && layout[id][VALUE].layers > 1) store_one_layer(&layout[id][VALUE]);
 }
 
-// --- bytes ---------------------------------------------------------------------------------------------------------
+// --- bytes: sizes of data, scales and amaxes -----------------------------------------------------------------------
 
 #define SCALE_ALIGNED 16 // bytes of a per-tensor scale: one FP32, aligned to 16 bytes for cuBLASLt
 

@@ -79,7 +79,7 @@ COAT_HD static inline float bf16_decode(uint16_t b) {
 COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint8_t max_code) {
     uint32_t u = float_bits(x), sign = u >> 31, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint8_t)(sign << 7 | 0x7fu);
-    int exponent = (int)(mag >> 23) - 127; // exponent of x if x is a normal FP32; FP32 subnormals become 0 below
+    int exponent = (int)(mag >> 23) - 127; // exponent of x if x is a normal FP32; FP32 subnormals are encoded as 0
     int lowest = 1 - bias;                 // exponent of the format's smallest normal value
     uint32_t code;
     if (exponent < lowest - mbits - 1) {
@@ -111,8 +111,8 @@ COAT_HD static inline float e4m3_decode(uint8_t c) {
     return (c & 0x7fu) == 0x7fu ? bits_float(0x7fc00000u) : fp8_decode_bits(c, 3, 7);
 }
 
-// Rounds x to E5M2: largest finite value 57344, infinities 0x7c and 0xfc, NaN above. The cast saturates, so it never
-// produces infinities.
+// Rounds x to E5M2: largest finite value 57344, infinities 0x7c and 0xfc; larger codes of either sign are NaN. The cast
+// saturates, so it never produces infinities.
 COAT_HD static inline uint8_t e5m2_encode(float x) {
     return fp8_encode_bits(x, 2, 15, 0x7b);
 }

@@ -15,7 +15,7 @@
 
 C_LINKAGE_BEGIN
 
-#define MOMENT_K_ONE 16       // exponent k = 1; k is stored in sixteenths, 1 to 255
+#define MOMENT_K_ONE 16       // stored exponent of a group with k = 1; k is stored in sixteenths, 1 to 255
 #define MOMENT_K_MAX 255      // largest stored exponent, for groups whose log2 range is at most 16.8 / 15.9 (E4M3)
 #define MOMENT_TINY 0x1p-149f // smallest FP32 number; a nonzero FP8 value never decodes to less
 
@@ -44,8 +44,8 @@ COAT_HD static inline float moment_log2(float x) {
     return fmaf(p, f, (float)(subnormal ? n - 23 : n));
 }
 
-// Returns 2^x for x in [-126, 0], and 0 below; exact for integers. An addition rounds x to an integer, which is then in
-// the low bits of the sum. The polynomial's relative error is 2e-9.
+// Returns 2^x for x in [-126, 0], and 0 for smaller x; exact for integers. An addition rounds x to an integer, which is
+// then in the low bits of the sum. The polynomial's relative error is 2e-9.
 COAT_HD static inline float moment_exp2(float x) {
     const float shift = 12582912.0f; // 1.5 * 2^23, which rounds a float to an integer when added
     float clamped = x > -126.0f ? x : -126.0f;
@@ -82,7 +82,7 @@ COAT_HD static inline float element_exp2(float x) {
 #endif
 }
 
-// --- FP8 values as positive numbers ---------------------------------------------------------------------------------
+// --- magnitudes of FP8 values ---------------------------------------------------------------------------------------
 
 // Return F, the format's largest value; its FP8 bits; and log2(F / 2s), the range that k stretches a group to. s is the
 // format's smallest subnormal.
@@ -122,7 +122,7 @@ COAT_HD static inline float code_log2(uint8_t code, Format format) {
     return element_log2(code_magnitude(code, format) * (1.0f / moment_largest(format)));
 }
 
-// --- groups --------------------------------------------------------------------------------------------------------
+// --- encoding and decoding groups of moments -----------------------------------------------------------------------
 
 // Parameters of a group of 8-bit moments. A group of zeros has a = 0 and k = 1.
 typedef struct {

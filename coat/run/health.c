@@ -50,7 +50,7 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
     *e = (Entry){id, role, t->layers, c->tensors - begin, begin};
     for (int layer = begin; layer < t->layers; layer++) {
         Tensor tensor = arena_tensor(arena, id, role, layer);
-        if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL; // later layers have overwritten the values
+        if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL; // data is lost: later layers reused the memory
         if (t->shard_elements < tensor_elements(tensor)) {          // sharded: reports this process's shard as one row
             tensor.rows = 1;
             tensor.cols = tensor.stride = t->shard_elements;
@@ -80,7 +80,7 @@ static void collect_counts(Collection *c, Exec *exec) {
     exec->ops->download(exec, c->counts, counts.data, (size_t)tensor_elements(counts));
 }
 
-// ---------------------------------------------------------------- JSON
+// ---------------------------------------------------------------- printing the statistics as JSON
 
 // Function that returns a layer's value of a statistic; `figure` is the index of the statistic's name in a list.
 typedef double Figure(const void *context, int figure, int layer);
@@ -186,7 +186,7 @@ static void print_other_gradients(FILE *out, const Collection *c) {
     }
 }
 
-// ---------------------------------------------------------------- warnings
+// ---------------------------------------------------------------- warnings about scales that do not fit
 
 // Appends a line to the warning text.
 __attribute__((format(printf, 2, 3))) static void add_line(char warning[HEALTH_WARNING], const char *format, ...) {
@@ -294,7 +294,7 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
     return json;
 }
 
-// ---------------------------------------------------------------- FP8-vs-BF16 wgrad check
+// ---------------------------------------------------------------- comparison of an FP8 wgrad with its BF16 reference
 
 static double bias_of(const InnerProducts *p) {
     return p->ab / p->bb - 1;

@@ -27,7 +27,7 @@ typedef struct {
     // true: a warning about the FP8 values of this gradient, or of its transpose, was printed
     bool codes[GRADIENT_COUNT][2];
     bool matmuls;     // true: a warning about an inexact FP8 wgrad was printed
-    double uncounted; // input: fraction of masked targets in the last step
+    double uncounted; // fraction of masked targets in the last step, which the caller sets
 } HealthWarned;
 
 // Returns the index of a gradient's CodeCounts in the CODE_COUNTS tensor. The next index belongs to its transpose, if
@@ -43,14 +43,14 @@ static inline int code_counts_at(QuantizedGradient what, int layer) {
 // - Gradients have fractions only if the step has counted them, transposes (dh_qt, ..) only if their FP8 values differ.
 // - The residual stream's gradient is quantized twice per layer: dresid_q has the amax of the attention sublayer,
 //   dresid_q_fcproj and dresid_q_proj have the fractions of the MLP and attention sublayers.
-// Writes one line per problem to `warning`, without the last newline; "" if there are none. warned NULL: checks only
-// amax and saturation of tensors. Waits for the device.
+// Writes one line per problem to `warning`, without the last newline; "" if there are none. If `warned` is NULL, checks
+// only amax and saturation of tensors. Waits for the device.
 char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 // Compares the FP8 wgrad a of qkv with the BF16 wgrad b, from the step's first micro-batch. Returns JSON to be freed:
 //   {"qkvw":{"error":[|a - b| / |b| per layer],"bias":[<a, b> / <b, b> - 1 per layer]}}
 // Random rounding is in the error only; a bias does not average out over steps. Writes a line to `warning` if a layer
-// exceeds HEALTH_BIAS or HEALTH_ERROR, otherwise "". warned NULL: never warns. Waits for the device.
+// exceeds HEALTH_BIAS or HEALTH_ERROR, otherwise "". If `warned` is NULL, never warns. Waits for the device.
 char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 C_LINKAGE_END

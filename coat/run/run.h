@@ -50,7 +50,7 @@ bool run_open_tokenizer(Run *run, Config *config, Error *err);
 // failure.
 bool run_main(Run *run, Config *config, Error *err);
 
-// ---------------------------------------------------------------- shared by run.c and run_start.c
+// ---------------------------------------------------------------- functions that run.c and run_start.c share
 
 // Computes and logs the validation loss. Does nothing without --val.
 bool run_validate(Run *run, Error *err);

@@ -77,7 +77,7 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
 bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error unread;
     const bool with_model =
-        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // not the vocabulary of this run's checkpoints
+        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // false for this run's own checkpoints
     const bool there = c->shape_files[0] && tokenizer_is_in(c->shape_files);
     Tokenizer *own = there ? tokenizer_open(c->shape_files, &unread) : NULL;
     const char *file = c->tokenizer_file[0] ? c->tokenizer_file : there ? c->shape_files : "";
@@ -144,7 +144,7 @@ static bool is_of_examples(const Run *run) {
 static void note_prompts(const Run *run, bool unnamed) {
     const Config *c = run->config;
     PromptFormat ignored[2];
-    if (run->place.rank > 0) return; // only rank 0 adds notes, because that takes reading a checkpoint's record
+    if (run->place.rank > 0) return; // only rank 0 adds notes, so that the other ranks read no checkpoint's record
     if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
         run_note_always(
             run, "--prompt is continued as plain text, because the %s no prompt format; --prompt-format NAME sets one",

@@ -163,7 +163,7 @@ static bool same_settings(Run *run, Error *err) {
         return error_set(
             err, EXIT_USER,
             "--resume: the processes found different checkpoints in %s; make the same folder visible to all", c->out);
-    if (flag) // checked before the recipe, because --zero changes it
+    if (flag) // flags are checked before the recipe, because --zero changes the recipe
         return error_set(err, EXIT_USER, "--%s differs between the processes; start all of them with the same value",
                          flag);
     return error_set(err, EXIT_USER,

@@ -23,7 +23,7 @@
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
 
-// ---------------------------------------------------------------- names
+// ---------------------------------------------------------------- names of checkpoint folders
 
 // Writes the path of a checkpoint folder, OUT/[prefix]step-00000020[suffix], to path[size].
 static bool step_path(char *path, size_t size, const char *out, const char *prefix, int64_t step, const char *suffix,
@@ -92,7 +92,7 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err) {
     return good ? count : -1;
 }
 
-// ---------------------------------------------------------------- saving
+// ---------------------------------------------------------------- writing a checkpoint
 
 // Writes model.safetensors.index.json. Without it vLLM would read every .safetensors file of the folder as weights,
 // including the optimizer's.
@@ -251,7 +251,7 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
     return good;
 }
 
-// ---------------------------------------------------------------- finding and pruning
+// ---------------------------------------------------------------- finding, verifying and removing checkpoints
 
 // Fails if state.json in `folder` records another step than the folder's name, as after a manual rename or copy.
 static bool check_name(const char *folder, Error *err) {

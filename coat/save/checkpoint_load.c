@@ -126,7 +126,7 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
     return good;
 }
 
-// ---------------------------------------------------------------- weights alone
+// ---------------------------------------------------------------- loading weights without optimizer states
 
 // A matrix in a weight file.
 typedef struct {

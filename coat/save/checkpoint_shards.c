@@ -27,7 +27,7 @@ static void note_name(char *name, size_t size, int rank) {
     snprintf(name, size, "share-%05d.json", rank);
 }
 
-// ---------------------------------------------------------------- writing
+// ---------------------------------------------------------------- writing and collecting the ranks' shard files
 
 bool checkpoint_write_shard(const char *folder, const Snapshot *s, Error *err) {
     char name[NAME_BUFFER], note[NAME_BUFFER], path[PATH_BUFFER];
@@ -110,7 +110,7 @@ bool checkpoint_collect_shards(const char *folder, const Snapshot *s, JsonText *
     return true;
 }
 
-// ---------------------------------------------------------------- reading
+// ---------------------------------------------------------------- finding the shard files of a checkpoint
 
 bool checkpoint_shard_count(const Manifest *manifest, int *count, Error *err) {
     char name[NAME_BUFFER];

@@ -22,7 +22,7 @@ static Dtype dtype_of(Format format) {
     }
 }
 
-// ---------------------------------------------------------------- the lists
+// ---------------------------------------------------------------- lists of a checkpoint's tensors
 
 typedef struct {
     CheckpointTensor *entries;
@@ -171,7 +171,7 @@ size_t checkpoint_tensor_bytes(const CheckpointTensor *t) {
     return (size_t)t->kept_rows * (size_t)t->cols * dtype_bytes(t->dtype);
 }
 
-// ---------------------------------------------------------------- transposes
+// ---------------------------------------------------------------- transposing matrices in host memory
 
 #define BLOCK 32 // rows and columns of a block; its source and destination fit into the L1 cache together
 
@@ -199,7 +199,7 @@ static void matrix_transpose(void *to, const void *from, int64_t rows, int64_t c
     }
 }
 
-// ---------------------------------------------------------------- writing
+// ---------------------------------------------------------------- writing tensors to files
 
 // True if no BF16 or FP32 value is an infinity or NaN, that is, if no exponent has all bits set.
 static bool all_finite(const char *values, size_t bytes, Dtype dtype) {
@@ -289,7 +289,7 @@ bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int c
     return good;
 }
 
-// ---------------------------------------------------------------- reading
+// ---------------------------------------------------------------- reading tensors from files
 
 static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const CheckpointTensor *t, Error *err) {
     int64_t shape[HF_MAX_RANK];

@@ -15,7 +15,7 @@
 #define PATH_BUFFER 4096
 #define PIECE_BYTES ((size_t)1 << 20)
 
-// ---------------------------------------------------------------- shapes
+// ---------------------------------------------------------------- reading model shapes
 
 static bool shape_from_llmc(const char *path, ModelShape *shape, Error *err) {
     SafeFile file;
@@ -101,7 +101,7 @@ json_t *hf_generation_open(const char *path) {
     return good && path_is_file(file) ? json_read_object(file, CONFIG_LIMIT, &ignored) : NULL;
 }
 
-// ---------------------------------------------------------------- weights
+// ---------------------------------------------------------------- opening weight files and finding tensors
 
 static bool add_file(HfWeights *weights, const char *path, Error *err) {
     for (int i = 0; i < weights->count; i++)

@@ -7,7 +7,7 @@
 
 #define MANIFEST_NAME "manifest.json"
 
-// ---------------------------------------------------------------- writing: begin, one call per file, finish
+// ---------------------------------------------------------------- writing a manifest: begin, one call per file, finish
 
 void manifest_begin(JsonText *t);
 // Adds an entry for a written file to the manifest. tensors: the file's tensors and their hashes; NULL: it has none.
@@ -19,7 +19,7 @@ bool manifest_write_text(JsonText *t, const char *folder, const char *name, Json
 // Completes the manifest's JSON text. Its last value is the hash of all text before it.
 void manifest_finish(JsonText *t);
 
-// ---------------------------------------------------------------- reading
+// ---------------------------------------------------------------- reading a manifest and checking files
 
 typedef struct {
     char *folder;

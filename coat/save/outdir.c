@@ -31,8 +31,8 @@ bool out_is_run_file(const char *name) {
            events_is_name(name) || is_own_checkpoint(name);
 }
 
-// Finds a file of an earlier run in the folder, preferably the newest checkpoint. found: its name; "" if there is none.
-// Fails (EXIT_DATA) if the folder cannot be read.
+// Finds a file of an earlier run in the folder, preferably the newest checkpoint. Sets found to its name, or to "" if
+// there is none. Fails (EXIT_DATA) if the folder cannot be read.
 static bool find_run(const char *folder, char found[256], Error *err) {
     DIR *dir = opendir(folder);
     found[0] = 0;

@@ -49,10 +49,10 @@ typedef struct {
 // Reads the free disk space of config->out from its file system. Returns false if the file system does not report it.
 bool out_room(const Config *config, OutRoom *room);
 
-// True if at least one checkpoint of `bytes` bytes fits on the disk; otherwise sets err (EXIT_DATA).
-// note: set to a warning if the disk becomes full between step `begun` and step `steps`, because --save-every and
-// --keep retain more checkpoints than fit; otherwise to "".
-// Reserves space for file blocks and the log, and 2 % as a margin.
+// True if at least one checkpoint of `bytes` bytes fits on the disk; otherwise sets err (EXIT_DATA). Sets note to a
+// warning if the disk would become full between step `begun` and step `steps`, because --save-every and --keep retain
+// more checkpoints than fit; otherwise sets it to "". The estimate includes partly filled blocks of files, the log, and
+// a margin of 2 %.
 bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
               Error *err);
 

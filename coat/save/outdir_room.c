@@ -11,7 +11,7 @@
 // blocks lost to rounding per checkpoint: one partly filled block per file, and one for its folder
 #define CHECKPOINT_BLOCKS 12
 #define STEP_BYTES 512 // estimated bytes per step in log.jsonl and the event file, with evaluations and FP8 health
-#define MARGIN 1.02    // factor that reserves space for the file system's own data
+#define MARGIN 1.02    // factor that allows for the file system's own data
 
 // Returns the bytes that a file, or the files in a folder, occupy on the disk.
 static double bytes_on_disk(const char *path) {

@@ -27,7 +27,7 @@ struct Saver {
     bool agreed; // true: the processes know whether all of them wrote their shards of the latest save
     BackgroundTask writing;
     atomic_bool written;
-    // set by the background task; read when the task has ended
+    // fields that the background task sets; they are read when the task has ended
     bool good;
     Error err;
     double ms; // duration of the latest save
@@ -50,7 +50,7 @@ static void write_tuned(const char *out, const char *algos) {
 static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = path_is_folder(s->vocabulary) ? s->vocabulary : c->vocabulary;
-    log_sync(s->log); // flushed first, so that the log has all steps before the checkpoint, even after a power failure
+    log_sync(s->log); // flushes the log first, so that it has all earlier steps, even after a power failure
     s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
     if (!s->good) return;
     if (*vocabulary)

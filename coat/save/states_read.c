@@ -19,7 +19,7 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// ---------------------------------------------------------------- a file
+// ---------------------------------------------------------------- reading optimizer states from a file
 
 // A stored tensor that is read in order. The checksum is verified if the range that is read is the complete tensor.
 typedef struct {
@@ -147,7 +147,7 @@ static bool find_state(Reader *r, const char *name, TensorId id, Role role, int6
     return true;
 }
 
-// ---------------------------------------------------------------- pieces
+// ---------------------------------------------------------------- converting pieces of a state and uploading them
 
 // Returns the device address of an element's value, or of the amax or exponent of the element's group.
 static char *device_at(Local to, int part, int64_t element) {
@@ -236,7 +236,7 @@ static bool read_state(Reader *r, Role role, Local to, Local value, Range range,
     return true;
 }
 
-// ---------------------------------------------------------------- all states
+// ---------------------------------------------------------------- reading the states of all parameters
 
 // Counters: tensors found in the files, and states whose stored format differs from the run's.
 typedef struct {

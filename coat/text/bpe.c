@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "unicode.h"
 
-// --- vocabulary --------------------------------------------------------------------------------------------
+// --- vocabulary: hash table from a token's bytes to its id -------------------------------------------------
 
 // Returns the index mask of a hash table that is at most half full with `count` entries. The table's size is a power of
 // two.
@@ -69,7 +69,7 @@ int32_t vocabulary_find(const Vocabulary *v, const char *bytes, size_t length) {
     return v->slots[vocabulary_slot(v, bytes, length)];
 }
 
-// --- merges ------------------------------------------------------------------------------------------------
+// --- merges: hash table from a pair of tokens to its merge -------------------------------------------------
 
 void merges_init(Merges *m, int count) {
     m->slot_mask = table_mask((size_t)count);
@@ -116,10 +116,10 @@ void bpe_free(Bpe *b) {
     memset(&b->merges, 0, sizeof b->merges);
 }
 
-// --- encoding ----------------------------------------------------------------------------------------------
+// --- encoding a pretoken by merging pairs ------------------------------------------------------------------
 
 typedef struct {
-    uint32_t begin, end;  // byte range in the pretoken; end 0: the symbol was merged into its left neighbor
+    uint32_t begin, end;  // byte range in the pretoken; if end is 0, the symbol was merged to the left
     int32_t left, right;  // indices of the neighbors; -1: none
     int32_t id;           // token of the symbol; -1: none
     int32_t rank, merged; // rank of the merge with the right neighbor (INT32_MAX: none), and the merged token

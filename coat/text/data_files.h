@@ -34,7 +34,7 @@ typedef struct {
     int64_t first_sequence; // index of this file's first sequence among those of all files
     int64_t sequences;      // number of sequences
     int32_t *chosen;        // indices of the stream's sequences that have an unmasked target; NULL: all sequences
-    Packing packing;        // packing of the examples; members NULL: sequences are cut from the stream
+    Packing packing;        // packing of the examples; if members is NULL, sequences are cut from the stream
     int64_t cut;            // number of examples that are longer than a sequence
     int64_t longest;        // number of tokens of the longest example
     bool again;             // true: two patterns match the file

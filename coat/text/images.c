@@ -52,8 +52,8 @@ static bool check_words(const ImageFile *f, const int32_t *header, Error *err) {
                              path);
 }
 
-// Checks that the file has the images that the model reads. Sets the model's image token, mean and deviation if they are
-// not known.
+// Checks that the file has the images that the model reads. Sets the model's image token, mean and deviation if they
+// are not known.
 static bool matches_model(const ImageFile *f, int side, VisionShape *v, Error *err) {
     if (v->image_token < 0) v->image_token = f->token;
     if (side != v->image_size || f->rows != vision_rows(v) || f->token != v->image_token)

@@ -10,7 +10,7 @@
 #define HEAD_BYTES 4096
 #define BIN_MAGIC 20240328 // magic number of llm.c's tokenizer file, in its first word
 
-// --- files -------------------------------------------------------------------------------------------------
+// --- finding and reading tokenizer files -------------------------------------------------------------------
 
 // Reads a tokenizer file into memory that the caller frees; NULL with err on failure.
 static char *read_vocabulary(const char *path, size_t *size, Error *err) {
@@ -90,7 +90,7 @@ static bool read_beside(const char *path, const char *name, json_t **root, Error
     return true;
 }
 
-// --- opening -----------------------------------------------------------------------------------------------
+// --- opening and closing a tokenizer -----------------------------------------------------------------------
 
 static Tokenizer *tokenizer_new(const char *name) {
     Tokenizer *t = (Tokenizer *)xcalloc(1, sizeof *t);

@@ -63,7 +63,7 @@ static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     return good;
 }
 
-// Encodes a part of normalized text that lies between added tokens. first: true if it is at the start of the text.
+// Encodes a part of normalized text between added tokens. `first` tells whether it is at the start of the text.
 static bool put_stretch(Encoder *e, const char *text, size_t length, bool first) {
     const Tokenizer *t = e->t;
     if (length == 0) return true;

@@ -36,7 +36,7 @@ int64_t bytes_of_characters(const char *text, size_t length, char *out) {
     return count;
 }
 
-// --- vocabularies in JSON ----------------------------------------------------------------------------------
+// --- reading vocab.json and merges.txt ---------------------------------------------------------------------
 
 static bool check_json(const char *path, json_t *root, int *count, size_t *text_bytes, Error *err) {
     if (!json_is_object(root) || json_object_size(root) == 0)
@@ -130,7 +130,7 @@ bool tokenizer_read_merges(Tokenizer *t, const char *path, const char *text, siz
     return ok;
 }
 
-// --- llm.c's binary form -----------------------------------------------------------------------------------
+// --- reading llm.c's binary tokenizer file -----------------------------------------------------------------
 
 bool tokenizer_read_bin(Tokenizer *t, const char *path, const char *text, size_t size, Error *err) {
     int32_t header[4];

@@ -16,7 +16,7 @@ static int id_of(const char *path, const char *token, const json_t *value, Error
     return -1;
 }
 
-// --- tokens ------------------------------------------------------------------------------------------------
+// --- reading the tokens of tokenizer.json ------------------------------------------------------------------
 
 // Returns the byte that a token with a name like <0x0A> (BYTE_NAME) represents; -1 for other tokens.
 static int byte_of_name(const Tokenizer *t, const char *key) {
@@ -121,7 +121,7 @@ static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *a
     return good;
 }
 
-// --- merges ------------------------------------------------------------------------------------------------
+// --- reading the merges of tokenizer.json ------------------------------------------------------------------
 
 // Returns the two parts of a merge, which is "left right" or [left, right], in parts[]. Returns false for other JSON
 // values.
@@ -179,7 +179,7 @@ static bool read_merges(Tokenizer *t, const char *path, json_t *merges, char *sc
     return true;
 }
 
-// --- the file ----------------------------------------------------------------------------------------------
+// --- reading tokenizer.json and tokenizer_config.json ------------------------------------------------------
 
 static bool check_model(const char *path, const json_t *model, Error *err) {
     const json_t *type = json_object_get(model, "type");

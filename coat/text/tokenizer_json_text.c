@@ -74,7 +74,7 @@ static bool read_bytes(Tokenizer *t, const json_t *step, bool *bytes) {
     const bool first = t->pretokens.kind == PRETOKENS_NONE && !t->pretokens.alone_digits && !t->marks;
     *bytes = true;
     if (json_is_true(json_object_get(step, "add_prefix_space"))) t->prefix = PREFIX_MISSING;
-    if (t->prefix == PREFIX_MISSING && !first) return false; // rejected, because every pretoken would get a space
+    if (t->prefix == PREFIX_MISSING && !first) return false; // not supported, because every pretoken would get a space
     if (cuts && t->pretokens.kind != PRETOKENS_NONE) return false;
     if (cuts) t->pretokens.kind = PRETOKENS_GPT2;
     return true;

@@ -238,7 +238,7 @@ void tokenizer_write_json(const Tokenizer *t, JsonText *out) {
     json_text_string(out, "version", "1.0");
     json_text_null(out, "truncation");
     json_text_null(out, "padding");
-    write_model(&w); // written early, because MADE_KEY is searched in the first bytes of the file
+    write_model(&w); // The model is written early, because MADE_KEY is searched in the first bytes of the file.
     write_added(&w);
     write_normalizer(&w);
     json_text_null(out, "pre_tokenizer");

@@ -64,8 +64,8 @@ int64_t bytes_of_characters(const char *text, size_t length, char *out);
 // Replaces SentencePiece's space markers by spaces, in place. Returns the new length.
 size_t spaces_from_marks(char *text, size_t length);
 
-// tokenizer_is_byte: true if the token represents a single byte of a character that has no token. tokenizer_is_special:
-// true for a special token, such as <s>.
+// tokenizer_is_byte() is true if the token represents a single byte of a character that has no token.
+// tokenizer_is_special() is true for a special token, such as <s>.
 bool tokenizer_is_byte(const Tokenizer *t, int id);
 bool tokenizer_is_special(const Tokenizer *t, int id);
 
@@ -80,8 +80,8 @@ void added_tokens_free(AddedTokens *added);
 int32_t added_tokens_find(const AddedTokens *added, bool normalized, const char *text, size_t length, size_t *at,
                           size_t *bytes);
 
-// Parsers of files; false with err (EXIT_DATA): GPT-2's JSON and merges, llm.c's binary file, SentencePiece's
-// tokenizer.model, Hugging Face's tokenizer.json.
+// Parse tokenizer files: GPT-2's JSON and merges, llm.c's binary file, SentencePiece's tokenizer.model, Hugging Face's
+// tokenizer.json. Return false with err (EXIT_DATA) on failure.
 bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *err);
 bool tokenizer_read_merges(Tokenizer *t, const char *path, const char *text, size_t size, Error *err);
 bool tokenizer_read_bin(Tokenizer *t, const char *path, const char *text, size_t size, Error *err);

@@ -20,7 +20,7 @@
 #define T_COUNT 28u
 #define S_COUNT (L_COUNT * V_COUNT * T_COUNT)
 
-// --- tables --------------------------------------------------------------------------------------------------
+// --- tables of Unicode properties ----------------------------------------------------------------------------
 
 typedef struct {
     uint32_t first, last, value;
@@ -99,7 +99,7 @@ static uint32_t value_of(uint32_t code, const Range *ranges, size_t count) {
     return low < count && ranges[low].first <= code ? ranges[low].value : 0;
 }
 
-// --- characters ----------------------------------------------------------------------------------------------
+// --- UTF-8 encoding and the class of a character -------------------------------------------------------------
 
 size_t utf8_write(uint32_t code, char *out) {
     if (code < 0x80 || (code & NO_CHARACTER)) {
@@ -126,7 +126,7 @@ CharClass unicode_class(uint32_t code) {
     return (CharClass)value_of(code, classes, CLASSES_COUNT);
 }
 
-// --- normalization form C ------------------------------------------------------------------------------------
+// --- normalization form C (NFC) ------------------------------------------------------------------------------
 
 // Decomposes a character completely into parts[]. Returns the number of parts. Only the first part of a decomposition
 // may be decomposed further.

@@ -36,7 +36,7 @@ static void run_backward(Bench *bench, void *context) {
                                         part(s, a->qkv, 2), Tensor{}, Tensor{}, s);
 }
 
-// --- check --------------------------------------------------------------------------------------------------
+// --- comparison of attention with a reference ---------------------------------------------------------------
 __global__ static void widen_kernel(Tensor to, Tensor from) {
     int64_t count = from.rows * from.cols, step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
@@ -116,7 +116,7 @@ static bool check_repeats(Bench *bench, Attention *a) {
     return equal;
 }
 
-// --- time ---------------------------------------------------------------------------------------------------
+// --- timing -------------------------------------------------------------------------------------------------
 // Times attention forward and backward of one shape. limit: the FLOP/s of a large matmul in the same format.
 static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format format, double limit) {
     Attention a = {};

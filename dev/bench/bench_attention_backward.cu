@@ -75,7 +75,7 @@ static void run_cudnn_forward(Bench *bench, void *context) {
                       part(s, a->qkv, 2), s, bench->exec.workspace, bench->exec.workspace_bytes);
 }
 
-// --- reference ----------------------------------------------------------------------------------------------
+// --- reference results from the FP32 kernels ----------------------------------------------------------------
 __global__ static void convert_kernel(Tensor to, Tensor from) {
     int64_t count = from.rows * from.cols, step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
@@ -119,7 +119,7 @@ static Tensor reference(Bench *bench, const Attention *a) {
     return dqkv;
 }
 
-// --- comparison, on the host --------------------------------------------------------------------------------
+// --- comparison with the reference, on the host -------------------------------------------------------------
 typedef struct {
     AttentionShape shape;
     const uint16_t *found;
@@ -371,7 +371,7 @@ static bool check_shape(Bench *bench, AttentionShape s, bool masked) {
     return right;
 }
 
-// --- time ---------------------------------------------------------------------------------------------------
+// --- timing -------------------------------------------------------------------------------------------------
 enum { FORWARD = 2, BACKWARD = 5 }; // number of attention's matmuls per pass, each on the lower half of the scores
 
 static void print_time(const char *name, double ms, int matmuls, AttentionShape s, double limit) {

@@ -6,7 +6,7 @@
 #define CEILING_BYTES ((size_t)1 << 30) // size of the buffers of the large copy
 #define CEILING_SIZE 8192               // rows and columns of the large square matmul
 
-// --- copies -------------------------------------------------------------------------------------------------
+// --- bandwidth of a large copy ------------------------------------------------------------------------------
 typedef struct {
     Tensor to, from; // source and destination buffers of CEILING_BYTES each
     size_t bytes, offset;
@@ -60,7 +60,7 @@ static inline double bench_copy_ceiling(Bench *bench) {
     return rate;
 }
 
-// --- matmuls ------------------------------------------------------------------------------------------------
+// --- FLOP/s of a large matmul -------------------------------------------------------------------------------
 typedef struct {
     Tensor y, x;
     Weight w;

@@ -30,7 +30,7 @@ typedef struct {
 #define MIB ((int64_t)1 << 20)
 #define LARGEST (512 * MIB)
 
-// --- values ---------------------------------------------------------------------------------------------------------
+// --- filling and checking buffers with known values -----------------------------------------------------------------
 // Returns the test value of element i on `rank`. It is a small integer, so sums over a few ranks are exact in FP32 and
 // BF16.
 __device__ static float value_of(int rank, int64_t i) {
@@ -95,7 +95,7 @@ static bool all_right(Comms *c, const char *what, int64_t bytes) {
     return all == 0;
 }
 
-// --- checks ---------------------------------------------------------------------------------------------------------
+// --- checks of the collectives' results -----------------------------------------------------------------------------
 
 // Runs a collective of `bytes` on the buffer c->a. c->b holds this rank's shard if the collective needs one.
 static void run(Comms *c, Kind kind, int64_t bytes) {
@@ -173,7 +173,7 @@ static void check_recorded(Comms *c) {
     }
 }
 
-// --- time -----------------------------------------------------------------------------------------------------------
+// --- timing of collectives ------------------------------------------------------------------------------------------
 
 // Returns the seconds that one collective takes on the slowest rank.
 static double seconds_of(Comms *c, Kind kind, int64_t bytes) {
@@ -252,7 +252,7 @@ static void measure(Comms *c) {
             LINKS_BUS);
 }
 
-// --- lost ranks -----------------------------------------------------------------------------------------------------
+// --- behavior when a rank dies or hangs -----------------------------------------------------------------------------
 
 static void lose_one(Comms *c, const char *how) {
     comm_set_timeout(c->comm, 5);

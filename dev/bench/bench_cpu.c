@@ -46,7 +46,7 @@ static Tensor make(Format format, int64_t rows, int64_t cols) {
     return t;
 }
 
-// --- ceilings --------------------------------------------------------------------------------------------
+// --- peak FLOP/s and bandwidth of the machine ------------------------------------------------------------
 
 #ifdef COAT_OPENBLAS
 // Returns the peak FLOP/s of the BLAS library: the faster of one square matmul per thread and one large matmul on all
@@ -119,7 +119,7 @@ static double copy_rate(int threads, int64_t moved) {
     return best;
 }
 
-// --- matmuls ---------------------------------------------------------------------------------------------
+// --- timing of matmuls -----------------------------------------------------------------------------------
 
 typedef struct {
     double flops, seconds;
@@ -165,7 +165,7 @@ static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t
     free(bias.data);
 }
 
-// --- memory-bound operations -----------------------------------------------------------------------------
+// --- timing of memory-bound operations -------------------------------------------------------------------
 
 // Operands of the memory-bound operations of one transformer block.
 typedef struct {

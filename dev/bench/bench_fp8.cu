@@ -39,7 +39,7 @@ typedef struct {
     const Model *model;
 } Block;
 
-// --- operations ---------------------------------------------------------------------------------------------
+// --- calls of the operations under test ---------------------------------------------------------------------
 // Returns t without its data, because backward saves only the scale of an operand that it recomputes.
 static Tensor scale_only(Tensor t) {
     t.data = NULL;
@@ -95,7 +95,7 @@ OPERATION(health, health, &o->saved[s], 1, o->health)
 OPERATION(codes_count, codes_count, o->grad[s], (CodeCounts *)o->sums.data)
 #undef OPERATION
 
-// --- the report ---------------------------------------------------------------------------------------------
+// --- timing and printing an operation -----------------------------------------------------------------------
 // Times and prints one operation. times: how often a transformer block runs it; 0: it is not part of a block.
 static void report_pass(Block *block, Operands *o, const char *name, int64_t rows, int64_t cols,
                         double bytes_per_element, int times, void (*operation)(Bench *, void *)) {
@@ -106,7 +106,7 @@ static void report_pass(Block *block, Operands *o, const char *name, int64_t row
     block->block_bytes += times * bytes;
 }
 
-// --- operands -----------------------------------------------------------------------------------------------
+// --- allocation of the operands -----------------------------------------------------------------------------
 static void give_maxima(Bench *bench, Tensor *t) {
     t->amax = (uint32_t *)bench_allocate(bench, (size_t)t->rows * sizeof(uint32_t));
     bench->exec.ops->zero(&bench->exec, t->amax, (size_t)t->rows * sizeof(uint32_t));
@@ -206,7 +206,7 @@ static void free_operands(Bench *bench, Operands *o) {
     for (Tensor t : once) bench_release(bench, t);
 }
 
-// --- a model ------------------------------------------------------------------------------------------------
+// --- timing the operations in a model's shapes --------------------------------------------------------------
 static void bench_narrow(Block *block, Operands *o) {
     Bench *bench = block->report.bench;
     const int64_t M = block->model->M, C = block->model->C;

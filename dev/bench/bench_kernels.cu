@@ -37,7 +37,7 @@ static Operands *operands_next(void *context) {
     return o;
 }
 
-// --- operations ---------------------------------------------------------------------------------------------
+// --- calls of the operations under test ---------------------------------------------------------------------
 static Norm norm_of(const Operands *o, Tensor x) {
     Norm n = {};
     n.x = x, n.mean = o->mean, n.rstd = o->rstd, n.weight = o->weight, n.bias = o->bias, n.eps = 1e-5f;
@@ -82,7 +82,7 @@ OPERATION(adamw_update)(e, o->parameters, o->count, o->state) END
 #undef OPERATION_AS
 #undef END
 
-    // --- operands -----------------------------------------------------------------------------------------------
+    // --- allocation of the operands -----------------------------------------------------------------------------
     static void make_sets(Bench *bench, Tensor t[SETS], int64_t rows, int64_t cols) {
     for (int s = 0; s < SETS; s++) t[s] = bench_tensor(bench, rows, cols, FMT_BF16, 1.0f);
 }
@@ -113,14 +113,14 @@ static int64_t make_tokens(Bench *bench, Operands *o, int64_t count) {
     return distinct;
 }
 
-// --- the parameters of a whole model ------------------------------------------------------------------------
+// --- timing AdamW on the parameters of a whole model --------------------------------------------------------
 __global__ static void absolute_kernel(float *x, int64_t count) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) x[i] = fabsf(x[i]);
 }
 
 // Fills o->parameters with tensors in GPT-2's shapes, allocated from the buffers `roles` (value, gradient, m, v,
-// master). roles NULL: only counts elements. Returns the number of elements.
+// master). If `roles` is NULL, only counts elements. Returns the number of elements.
 static int64_t make_parameters(Operands *o, const Tensor roles[5], Format master) {
     const int64_t C = o->model.C;
     const int64_t layer[] = {C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C};
@@ -182,7 +182,7 @@ static void bench_optimizer(Report *r, Operands *o, Format master) {
     free(o->parameters);
 }
 
-// --- one model ----------------------------------------------------------------------------------------------
+// --- timing the operations in a model's shapes --------------------------------------------------------------
 static void bench_narrow(Report *r, Operands *o) {
     Bench *bench = r->bench;
     const int64_t M = (int64_t)o->model.B * o->model.T, C = o->model.C;

@@ -37,7 +37,7 @@ static void run_matmul(Bench *bench, void *context) {
                                     l->accumulate);
 }
 
-// --- check --------------------------------------------------------------------------------------------------
+// --- check of sampled elements against a reference ----------------------------------------------------------
 // Computes one element of each of the three matmuls in FP32, and the expected magnitude of a sum of such terms with
 // random signs.
 __device__ static void reference(const Linear &l, int64_t i, int64_t j, int64_t k, float *a, float *b) {
@@ -97,7 +97,7 @@ static bool check_matmul(Bench *bench, Linear l) {
     return count == 0;
 }
 
-// --- layers -------------------------------------------------------------------------------------------------
+// --- timing the matmuls of a model's layers -----------------------------------------------------------------
 static Linear layer_make(Bench *bench, int64_t tokens, int64_t in, int64_t out, bool fp8, bool with_bias) {
     Linear l = {};
     l.tokens = tokens, l.in = in, l.out = out, l.fp8 = fp8, l.with_bias = with_bias;

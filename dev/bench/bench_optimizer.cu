@@ -39,7 +39,7 @@ typedef struct {
     double bytes;     // bytes that an update must move through memory
 } Timing;
 
-// --- contents -----------------------------------------------------------------------------------------------
+// --- parameters, gradients and states to update -------------------------------------------------------------
 // Fills data with lognormal gradients whose scale differs between groups.
 __global__ static void gradients_kernel(void *data, Format format, int64_t count, uint64_t seed) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
@@ -94,7 +94,7 @@ static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t 
     LAUNCH_CHECK("gradients_kernel");
 }
 
-// Creates GPT-2's parameters. storage NULL: only counts. Returns the number of elements that each buffer needs.
+// Creates GPT-2's parameters (only counts elements if s is NULL). Returns the number of elements per buffer.
 static int64_t parameters_make(Timing *t, ModelSize model, const TimedStorage *s) {
     const int64_t C = model.channels;
     const int64_t layer[] = {C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C};
@@ -113,7 +113,7 @@ static int64_t parameters_make(Timing *t, ModelSize model, const TimedStorage *s
     return at;
 }
 
-// --- time ---------------------------------------------------------------------------------------------------
+// --- timing of optimizer steps ------------------------------------------------------------------------------
 static void run_update(Bench *bench, void *context) {
     Timing *t = (Timing *)context;
     bench->exec.ops->adamw_update(&bench->exec, t->parameters, t->count, t->state);

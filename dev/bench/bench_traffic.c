@@ -3,7 +3,7 @@
 // byte counts once, and reads of its own output do not count. A kernel that takes longer than a copy of these bytes
 // can be improved. Matmuls and attention also have their FLOPs.
 // Usage: bench_traffic [--tsv] FLAGS OF THE TRAINER
-// Covers a micro-batch that accumulates gradients, and the update; with --gpus N those of the first of N ranks, without
+// Covers a micro-batch that accumulates gradients, and the update. With --gpus N, covers the first of N ranks, without
 // communication.
 // The included headers define functions that only test_order calls.
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -44,7 +44,7 @@ static Comm *traffic_comm_open(const CommPlace *place, const Config *config, Exe
     return comm;
 }
 
-// --- the device ---------------------------------------------------------------------------------------------------
+// --- replacement of the device's operations -----------------------------------------------------------------------
 
 static void traffic_arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
     arena_plan(arena, config, ranks, device);
@@ -64,7 +64,7 @@ static const Ops *traffic_ops(void) {
 #include "train_gpt2_fp8.cu"
 #undef arena_plan
 
-// --- counting -----------------------------------------------------------------------------------------------------
+// --- counting the bytes that operations read and write ------------------------------------------------------------
 
 enum { MAX_NAMES = 64, SEEN = 1 << 22 };
 
@@ -121,7 +121,7 @@ static void count(const void *address, size_t bytes, bool writes) {
     *(writes ? &t->written : &t->read) += (double)bytes;
 }
 
-// --- the step -----------------------------------------------------------------------------------------------------
+// --- running a training step and printing its traffic -------------------------------------------------------------
 
 static void print_traffic(const Config *c, bool tsv, const char *what) {
     const double block = (double)config_micro_tokens(c) * c->shape.layers * c->shape.channels;

@@ -14,7 +14,7 @@ typedef struct {
 
 #define SETS 3 // number of operand sets; benchmarks rotate through them so that operands are not in the L2 cache
 
-// --- values -------------------------------------------------------------------------------------------------
+// --- random tensors -----------------------------------------------------------------------------------------
 __device__ static inline float bench_decode(const void *data, Format format, int64_t index) {
     switch (format) {
     case FMT_BF16: return bf16_decode(((const uint16_t *)data)[index]);
@@ -52,7 +52,7 @@ __global__ static void bench_fill_kernel(void *data, Format format, int64_t coun
         bench_encode(data, format, i, bench_normal(seed, (uint64_t)i) * deviation);
 }
 
-// --- device and memory --------------------------------------------------------------------------------------
+// --- opening the device and allocating tensors --------------------------------------------------------------
 static inline void *bench_allocate(Bench *bench, size_t bytes) {
     Error err = {};
     void *memory = bench->exec.ops->allocate(&bench->exec, bytes, &err);
@@ -149,7 +149,7 @@ static inline void bench_release(Bench *bench, Tensor t) {
     if (t.data) bench->exec.ops->release(&bench->exec, t.data);
 }
 
-// --- time ---------------------------------------------------------------------------------------------------
+// --- timing an operation ------------------------------------------------------------------------------------
 static inline int bench_compare(const void *a, const void *b) {
     float x = *(const float *)a, y = *(const float *)b;
     return x < y ? -1 : x > y;

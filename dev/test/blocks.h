@@ -7,7 +7,7 @@ typedef struct {
     const char *name;
     Architecture architecture;
     bool tied_head;
-    int shared, head_dim; // shared: query heads per key-value head. head_dim 0: channels / heads
+    int shared, head_dim; // shared: query heads per key-value head. If head_dim is 0, it is channels / heads
     // stretched: --rope-factor, with --rope-positions 8. clip: --clip-qkv, in standard deviations of a dot product of
     // normalized rows
     float stretched, clip;

@@ -4,7 +4,7 @@
 // sums or an approximated exponential can cross a rounding boundary. Copied or only rounded values must be equal.
 #include "check_pairs.h"
 
-// --- values -------------------------------------------------------------------------------------------------
+// --- random tensors -----------------------------------------------------------------------------------------
 // Returns a tensor of random BF16 values. Row magnitudes differ by powers of two, so that few rows contain the tensor's
 // amax.
 static CheckPair check_random(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
@@ -31,7 +31,7 @@ static CheckPair check_carried(Check *c, int64_t rows, int64_t cols, float mean,
     return t;
 }
 
-// --- the operations -----------------------------------------------------------------------------------------
+// --- checks of single FP8 operations against the CPU reference ----------------------------------------------
 typedef struct {
     int64_t M, C;
     int group; // group size of saved FP8 activations; 0: saved in BF16
@@ -411,7 +411,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
 }
 
 static void check_weights(Check *c) {
-    enum { COUNT = 90 }; // more tensors than one kernel launch processes
+    enum { COUNT = 90 }; // number of tensors: more than one kernel launch processes
     Parameter side[2][COUNT] = {};
     CheckPair value[COUNT], codes[4], codes_t[4];
     const int64_t rows[4] = {64, 336, 1600, 16}, cols[4] = {768, 1600, 64, 16};
@@ -478,7 +478,7 @@ static void check_weight_shares(Check *c) {
     check_free(c);
 }
 
-// --- the shapes ---------------------------------------------------------------------------------------------
+// --- checks of all FP8 operations in several shapes ---------------------------------------------------------
 #define VARIANTS 14 // number of variants per shape: four for each kind of scale, and two without FP8
 #define ALL_VARIANTS ((1u << VARIANTS) - 1)
 // Bits of three variants: the norm reads the saved x; it reads the residual; FP8 tensors have row scales.

@@ -31,7 +31,7 @@ static CheckPair check_tokens(Check *c, int64_t rows, int limit, bool gaps) {
     return t;
 }
 
-// --- the operations -----------------------------------------------------------------------------------------
+// --- checks of single operations against the CPU reference --------------------------------------------------
 typedef struct {
     int B, T, C;
     Format format;
@@ -264,7 +264,7 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
 
 // Checks gradients_add in FP32 and BF16, on aligned and unaligned addresses.
 static void check_sums(Check *c) {
-    enum { COUNT = 40 }; // more tensors than one kernel launch processes
+    enum { COUNT = 40 }; // number of tensors: more than one kernel launch processes
     static const int64_t first[] = {1, 127, 8192, 70001, 3000, 16391, 0};
     int64_t sizes[COUNT];
     for (int i = 0; i < COUNT; i++) sizes[i] = i < 7 ? first[i] : 200 + i;
@@ -287,7 +287,7 @@ static void check_sums(Check *c) {
     check_free(c);
 }
 
-// --- the shapes ---------------------------------------------------------------------------------------------
+// --- checks of all operations in several shapes -------------------------------------------------------------
 static void check_shapes(Check *c, const CheckShape *shapes, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const CheckShape s = shapes[i];

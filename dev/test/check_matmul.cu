@@ -5,7 +5,7 @@
 #include "check_gpu.h"
 #include "coat/cuda/matmul/matmul_plan.h"
 
-// --- operands -----------------------------------------------------------------------------------------------
+// --- random operands ----------------------------------------------------------------------------------------
 // All operand values are exact in both E4M3 and E5M2, so the two formats must give the same result.
 typedef enum {
     OPERANDS_MIXED,       // magnitudes 2^-6 to 2^7 with random signs: partial sums are much larger than single terms
@@ -35,7 +35,7 @@ static void fill(Bench *bench, Tensor t, Operands kind) {
     LAUNCH_CHECK("check_matmul, operands");
 }
 
-// --- results ------------------------------------------------------------------------------------------------
+// --- results of a matmul check ------------------------------------------------------------------------------
 typedef enum { FROM_TABLE, FIRST_CHOICE, ANY_OTHER, SOURCES } Source;
 
 // Maximum relative errors of FP32 accumulation for each kind of operands; derived in matmul_samples.h.
@@ -73,7 +73,7 @@ static void report(void *context, const MatmulKey *key, int index, MatmulError e
                format_name(s->d), key->accumulate ? ", adding" : "", index, e.error, e.bias);
 }
 
-// --- matmuls ------------------------------------------------------------------------------------------------
+// --- checks of the matmuls of a layer and a model -----------------------------------------------------------
 // Checks all matmuls of a layer's backward: wgrad (out, in) over `tokens`, with and without accumulation, and dgrad
 // (tokens, in) with E5M2 gradients and, except for the head, E4M3 gradients.
 static void run_layer(Bench *bench, Findings *f, int64_t tokens, int64_t in, int64_t out, Operands kind, bool head) {

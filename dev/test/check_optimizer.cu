@@ -29,7 +29,7 @@ static void optimizer_say(OptimizerCheck *c, bool ok, const char *what) {
     if (!ok) printf("  %s: %s\n", name, what);
 }
 
-// --- steps --------------------------------------------------------------------------------------------------
+// --- optimizer steps on GPU and CPU, and their comparison ---------------------------------------------------
 static float master_of(const Storage *s, char *const parts[PARTS], int64_t i) {
     if (s->master == FMT_FP32) return ((const float *)parts[PART_MASTER])[i];
     if (s->master == FMT_U16)
@@ -251,7 +251,7 @@ static void check_storage(OptimizerCheck *c, Storage s, const int64_t *sizes) {
     storage_close(c);
 }
 
-// --- the storages -------------------------------------------------------------------------------------------
+// --- checks of all storage formats of the optimizer states --------------------------------------------------
 static const Format none = FMT_NONE, bf16_ = FMT_BF16, fp32 = FMT_FP32, u16 = FMT_U16;
 
 // Checks every storage of the states, and thereby every kernel, on tensors with full chunks and tails.

@@ -67,7 +67,7 @@ static inline void part_upload(OptimizerCheck *c, CheckTensor *t, int part) {
     if (t->bytes[part]) gpu->ops->upload(gpu, t->gpu[part], t->cpu[part], t->bytes[part]);
 }
 
-// --- tensors ------------------------------------------------------------------------------------------------
+// --- parameters with gradients and states, on GPU and CPU ---------------------------------------------------
 static inline Tensor moment_tensor(CheckTensor *t, int side, int second, bool fp8, Format format) {
     char **parts = side ? t->gpu : t->cpu;
     Tensor m = {};

@@ -70,7 +70,7 @@ static inline void check_say(Check *c, bool ok, const char *what, const char *de
     }
 #define SIDE(t) (gpu ? (t).gpu : (t).cpu)
 
-// --- tensors ------------------------------------------------------------------------------------------------
+// --- pairs of a GPU tensor and its CPU copy -----------------------------------------------------------------
 static inline size_t check_data_bytes(Tensor t) {
     return (size_t)(t.stride * (t.transposed ? t.cols : t.rows)) * format_bytes(t.format);
 }
@@ -142,7 +142,7 @@ static inline void *check_download(Check *c, const void *data, size_t bytes) {
     return have;
 }
 
-// --- comparisons --------------------------------------------------------------------------------------------
+// --- comparisons of GPU tensors with CPU tensors ------------------------------------------------------------
 static inline int code_order(uint8_t code) {
     const int magnitude = code & 0x7f;
     return code & 0x80 ? -magnitude : magnitude;

@@ -22,7 +22,7 @@ static inline Run *run_open(RecipeKind recipe, int layers) {
     Run *run = (Run *)xcalloc(1, sizeof *run);
     config_defaults(&run->config);
     recipe_apply(&run->config.recipe, recipe);
-    run->config.model[0] = '\0'; // "" because this shape is not that of a named model
+    run->config.model[0] = '\0'; // no name, because this shape is not that of a named model
     ModelShape *s = &run->config.shape;
     s->layers = layers;
     s->heads = s->kv_heads = 2;

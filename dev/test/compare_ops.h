@@ -227,7 +227,7 @@ static void compare_norm(Backends *b, OpShape o) {
     pair_check(b, g, o.tight, "norm backward", "g");
     pair_check(b, dw, 1e-4, "norm backward", "dweight");
     pair_check(b, db, 1e-4, "norm backward", "dbias");
-    // norm_backward twice: adding to dr and accumulating into the weight gradients; of a norm without a residual add
+    // Calls norm_backward so that it adds to dr and to the weight gradients, and a norm without a residual add.
     ON_BOTH(b) {
         Norm norm = pair_norm(x, mean, rstd, w, bias, s);
         CALL(b, norm_backward, g.t[s], dw.t[s], db.t[s], dn.t[s], norm, true, true);

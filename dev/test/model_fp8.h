@@ -348,7 +348,7 @@ static bool fp8_findings_are_right(Model *m, double *error) {
 // Inspection changes no bit of the training.
 static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     static const bool looks[] = {true, false, true, false, false, true, false, false, true, false};
-    const int steps = device == DEVICE_CPU ? 3 : 10; // fewer steps on the CPU, which does not use CUDA graphs
+    const int steps = device == DEVICE_CPU ? 3 : 10; // takes fewer steps on the CPU, which does not use CUDA graphs
     Small s = {2, 2, 128, 200, 2, 48, true, 0};
     Model plain, watched;
     Config c = fp8_config(s, recipe);

@@ -12,7 +12,7 @@
 #define GROUP 128 // number of elements that share the scale of an 8-bit moment
 #define WHY 160   // maximum length of an explanation in characters
 
-// --- groups of values ----------------------------------------------------------------------------------------------
+// --- groups of test values -----------------------------------------------------------------------------------------
 
 // Fills x with exp(spread * z), z being normally distributed. Signs are random if `sign` is true.
 static inline void lognormal(float *x, int n, double spread, bool sign, uint64_t stream) {
@@ -69,7 +69,7 @@ static inline void group_subnormal(float x[GROUP]) {
     for (int i = 0; i < GROUP; i++) x[i] = bits_float(1 + (uint32_t)(rng_hash(15, 0, (uint64_t)i) % 0x7fffffu));
 }
 
-// --- the definition, in double -------------------------------------------------------------------------------------
+// --- definition of 8-bit moments, in double precision --------------------------------------------------------------
 
 // Returns 16 times the exponent k before k is rounded down to sixteenths. Returns infinity if all nonzero elements have
 // the same magnitude.
@@ -139,7 +139,7 @@ static inline bool group_follows(const float *x, int n, const uint8_t *codes, fl
     return true;
 }
 
-// --- the first step ------------------------------------------------------------------------------------------------
+// --- gradients and starting values of a test update ----------------------------------------------------------------
 
 // Returns the gradient of element i in step t. Magnitudes differ by orders of magnitude; long stretches are 0.
 static inline float update_gradient(uint64_t t, int i) {
@@ -158,7 +158,7 @@ static inline bool first_step_follows(float before, float g, float after) {
     return fabsf(after - expected) < 1e-6f + 1e-3f * 1e-8f / (fabsf(g) + 1e-30f) * (g != 0);
 }
 
-// --- errors --------------------------------------------------------------------------------------------------------
+// --- relative error ------------------------------------------------------------------------------------------------
 
 // Returns the mean relative error |y / x - 1| over the nonzero elements of x.
 static inline double relative_error(const float *x, const float *y, int n) {

@@ -28,7 +28,7 @@ static inline float drift_gradient(Pattern pattern, float size, int64_t t, int i
 
 typedef struct {
     double error, total; // sum of squared errors of the updates, and of the squared updates
-    double along;        // inner product of the updates with those of FP32 moments
+    double along;        // inner product of the updates with the updates of FP32 moments
     double v_error;      // sum of the signed relative errors of v
     double count;
 } DriftSums;

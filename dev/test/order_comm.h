@@ -5,7 +5,7 @@
 #include "dev/test/order_memory.h"
 #include "dev/test/unit.h"
 
-// --- faults -------------------------------------------------------------------------------------------------------
+// --- kinds of injected faults -------------------------------------------------------------------------------------
 
 typedef enum {
     FAULT_NONE,
@@ -45,7 +45,7 @@ static void place_event(Comm *comm, bool waits, int ticket, const char *function
         comm_after_compute(comm);
 }
 
-// --- collectives --------------------------------------------------------------------------------------------------
+// --- replacements of the collectives that check the order ---------------------------------------------------------
 
 // Memory ranges that the collectives of one group read and write. They may run concurrently, so the ranges must not
 // overlap.

@@ -84,7 +84,7 @@ static struct {
     bool writes[TENSOR_COUNT], reads[TENSOR_COUNT];
 } order;
 
-// --- reports ------------------------------------------------------------------------------------------------------
+// --- reports of violations ----------------------------------------------------------------------------------------
 
 __attribute__((format(printf, 2, 3))) static void report(size_t *count, const char *format, ...) {
     char text[sizeof order.report[0]];
@@ -130,7 +130,7 @@ static Name this_event(void) {
     return event_name(order.stream, order.clock[order.stream]);
 }
 
-// --- addresses ----------------------------------------------------------------------------------------------------
+// --- addresses of tensors, from which accesses are identified -----------------------------------------------------
 
 // Returns the address of a tensor and layer in their window. A tensor that shares another's memory uses that tensor's
 // window.
@@ -217,7 +217,7 @@ static void memory_close(void) {
     free(order.owner);
 }
 
-// --- order of the streams -----------------------------------------------------------------------------------------
+// --- order of operations on the streams ---------------------------------------------------------------------------
 
 // Begins an operation on a stream. It is ordered after all earlier operations on that stream.
 static void event_begin(Stream stream, const char *name) {
@@ -247,7 +247,7 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
            other_writes ? "writes" : "reads");
 }
 
-// --- contents of memory -------------------------------------------------------------------------------------------
+// --- which contents each unit of memory has -----------------------------------------------------------------------
 
 // True if the contents of a unit are up to date, which depends on the tensor:
 //   activations: computed in this pass or, with order.kept, in a pass of this sample
@@ -298,7 +298,7 @@ static void check_together(const Unit *u, Label content) {
                written ? "writes" : "reads", label_name(u->content).text);
 }
 
-// --- accesses -----------------------------------------------------------------------------------------------------
+// --- checks of reads and writes -----------------------------------------------------------------------------------
 
 // Returns the first unit of a memory range. Fails if the range is not in the arena.
 static size_t first_unit(const void *address, size_t bytes) {

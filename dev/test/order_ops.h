@@ -3,7 +3,7 @@
 #pragma once
 #include "dev/test/order_tensors.h"
 
-// --- the device ---------------------------------------------------------------------------------------------------
+// --- replacements of device functions -----------------------------------------------------------------------------
 
 static bool order_open(Exec *exec, const Config *config, Error *err) {
     (void)exec, (void)config, (void)err;
@@ -63,7 +63,7 @@ static Tensor without_values(Tensor qkv, const QkRope *heads) {
     return qkv;
 }
 
-// --- forward ------------------------------------------------------------------------------------------------------
+// --- replacements of the forward pass's operations ----------------------------------------------------------------
 
 static void order_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
     (void)exec;
@@ -220,7 +220,7 @@ static void order_loss_sum(Exec *exec, Tensor losses, StepState *state) {
     write_memory(&state->loss_sum, sizeof state->loss_sum);
 }
 
-// --- images -------------------------------------------------------------------------------------------------------
+// --- operations of vision towers on images --------------------------------------------------------------------------
 
 static void order_patches_forward(Exec *exec, Tensor out, Tensor pixels, Tensor table, int side, int patch, int T) {
     (void)exec, (void)side, (void)patch, (void)T;
@@ -248,7 +248,7 @@ static void order_rows_gather(Exec *exec, Tensor out, Tensor in, Tensor index, b
     writes(out);
 }
 
-// --- backward -----------------------------------------------------------------------------------------------------
+// --- replacements of the backward pass's operations ---------------------------------------------------------------
 
 static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                                  bool accumulate) {
@@ -416,7 +416,7 @@ static void order_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weigh
     sums(dk_weight, accumulate);
 }
 
-// --- update -------------------------------------------------------------------------------------------------------
+// --- replacements of the update's operations ----------------------------------------------------------------------
 
 static void order_gradients_add(Exec *exec, const Tensor total[], const Tensor parts[], int count) {
     (void)exec;

@@ -2,7 +2,7 @@
 #pragma once
 #include "dev/test/order_memory.h"
 
-// --- descriptors of a pass ----------------------------------------------------------------------------------------
+// --- replacements of the arena's descriptor functions -------------------------------------------------------------
 
 static Tensor order_tensor(const Arena *arena, TensorId id, Role role, int layer) {
     Tensor t = arena_tensor(arena, id, role, layer);
@@ -30,7 +30,7 @@ static Weight order_weight(const Arena *arena, TensorId id, int layer) {
     return w;
 }
 
-// --- accesses to tensors ------------------------------------------------------------------------------------------
+// --- declarations of a tensor's reads and writes ------------------------------------------------------------------
 
 typedef void Access(const void *address, size_t bytes);
 

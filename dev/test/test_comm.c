@@ -155,7 +155,7 @@ UNIT_TEST(test_flags_win) {
     }
 }
 
-// --- collectives of one process ---------------------------------------------------------------------------------
+// --- collectives of a run with one process ----------------------------------------------------------------------
 
 UNIT_TEST(test_collectives_of_one) {
     Exec exec;

@@ -157,7 +157,7 @@ UNIT_TEST(test_backends) {
     accept_run("--train x --profile 3 --device cuda", 1);
     accept_run("--train x --zero 1", 2);
     accept_run("--train x --recipe coat --zero 3", 2);
-    assert_false(config.recipe.cache_transposed); // off, because gathered weights are transposed on demand
+    assert_false(config.recipe.cache_transposed); // transposed weights are not cached: the transpose follows the gather
     static const char *const blocks[] = {"gpt2", "llama:d2", "olmo:d2", "qwen2:d2", "qwen3:d2"};
     for (size_t i = 0; i < 2 * sizeof blocks / sizeof blocks[0]; i++) {
         char line[80];
@@ -509,7 +509,7 @@ UNIT_TEST(test_recorded_in_checkpoints) {
     assert_ids("--model llama3-8b", 128000, 128001);
     assert_ids("--model llama3.2-1b --layers 2", 128000, 128001);
     assert_ids("--model llama3-8b --vocab 128256", 128000, 128001);
-    assert_ids("--model llama3-8b --vocab 200000", -1, -1); // because 200000 is not the size of Llama 3's vocabulary
+    assert_ids("--model llama3-8b --vocab 200000", -1, -1); // no ids: 200000 is not Llama 3's vocabulary size
     assert_ids("--model mistral-7b", 1, 2);
     assert_ids("--model smollm2-135m", 0, 0);
     assert_ids("--model olmo-1b", -1, 50279);

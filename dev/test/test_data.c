@@ -107,7 +107,7 @@ UNIT_TEST(test_bad_arguments) {
 }
 
 UNIT_TEST(test_order_without_shuffle) {
-    // 6 sequences; the last token is unused. Files are written out of order and must be read sorted by name.
+    // A file of 6 sequences whose last token is unused. Files are written out of order and read sorted by name.
     write_u16("s_b.bin", 25, 1000);
     write_u32("s_a.bin", 22, 0);   // 5 sequences of 4 tokens and one extra token, in another format
     write_u16("s_aa.bin", 3, 500); // a file with less than one sequence, which is not used

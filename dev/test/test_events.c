@@ -26,7 +26,7 @@ UNIT_TEST(test_checksum) {
     assert_int_equal(crc32c_masked("123456789", 9), 0xC78AB0E5);
 }
 
-// --- a reader ------------------------------------------------------------------------------------------------------
+// --- parser of event files -----------------------------------------------------------------------------------------
 
 typedef struct {
     double wall_time;
@@ -138,7 +138,7 @@ static int read_events(const char *path, Event *events, int room) {
     return count;
 }
 
-// --- files ---------------------------------------------------------------------------------------------------------
+// --- tests of event files ------------------------------------------------------------------------------------------
 
 UNIT_TEST(scalars_are_read_back) {
     static Event events[8];
@@ -254,7 +254,7 @@ UNIT_TEST(missing_folder_is_an_error) {
     assert_says(&err, "events.out.tfevents.");
 }
 
-// --- with the log --------------------------------------------------------------------------------------------------
+// --- tests of event files that the log writes ----------------------------------------------------------------------
 
 // Returns the path of the folder's newest event file, or "" if it has none. Valid until the next call.
 static const char *event_file(const char *folder) {
@@ -341,7 +341,7 @@ UNIT_TEST(overwrite_removes_event_files) {
     write_text(path_of("again/matmul_table.txt"), "");
     write_text(path_of("again/notes.txt"), "mine");
     OutFolder folder;
-    assert_false(out_prepare(config, &folder, &err)); // fails, because event files alone count as a run
+    assert_false(out_prepare(config, &folder, &err)); // out_prepare() fails, because event files alone count as a run
     out_close(&folder);
     assert_says(&err, "--overwrite");
     config->overwrite = true;

@@ -92,7 +92,7 @@ UNIT_TEST(test_unknown_models) {
         "--model gtp2&mean gpt2?", "--model gpt2-larg&mean gpt2-large?", "--model mistral&mean mistral-7b?",
         "--model qwen2.5-0.5&mean qwen2.5-0.5b?", "--model olno2:d8&mean olmo2:d8?",
         "--model llama:d100&llama:dN, with 1 to 96 layers", "--model d100&dN, with 1 to 96 layers",
-        // a name with another number is not similar
+        // A model name with another number is not suggested as a correction.
         "--model gpt5&gpt2, ", "--model llama2&gpt2, ", "--model llama2-70b&gpt2, ", "--model qwen:d4&gpt2, ",
         "--model xyz&gpt2, ", "--model :&gpt2, ", "--model d&gpt2, "};
     REFUSE_EACH("", models);
@@ -120,7 +120,7 @@ UNIT_TEST(test_files) {
     refuse("--train a.bin '' b.bin", EXIT_USER, "not a flag");
     refuse("--train a.bin --train=", EXIT_USER, "--train: the value is empty");
     refuse("--train --val v.bin", EXIT_USER, "--train needs a value: --train GLOB");
-    // 120 names of 40 characters are accepted, 600 are too long
+    // --train accepts 120 names of 40 characters, but not 600.
     static char names[600][48];
     char *argv[602] = {(char *)"./train_gpt2_fp8", (char *)"--train"};
     for (int i = 0; i < 600; i++) {
@@ -164,18 +164,18 @@ UNIT_TEST(test_config_file) {
     sets(line, "lr 0.0006, steps 20000, micro-batch 16, shuffle off");
     assert_string_equal(config.train, "data/my tokens.bin\nb*.bin\nc#.bin");
     assert_string_equal(config.prompt, "a # b");
-    // flags on the command line override the file's, before and after --config
+    // Flags on the command line override the file's, whether they are before or after --config.
     snprintf(line, sizeof line, "--lr 1e-4 --config=%s --train d.bin --shuffle --micro-batch 8", path);
     sets(line, "lr 0.0001, shuffle on, micro-batch 8, steps 20000");
     assert_string_equal(config.train, "d.bin");
-    // the later of two files overrides the earlier
+    // If two --config files set a flag, the later file applies.
     snprintf(line, sizeof line, "--config %s --config %s --moments fp8", path_of("run"),
              config_file("more", "--steps 5\n--recipe bf16\n--train e.bin\n"));
     sets(line, "steps 5, recipe bf16, moments fp8");
     assert_string_equal(config.train, "e.bin");
     snprintf(line, sizeof line, "--config %s --train x", config_file("empty", ""));
     accept(line);
-    // a file with a byte order mark, and with CR LF at line ends
+    // Reads a file with a byte order mark and CR LF at line ends.
     snprintf(
         line, sizeof line, "--config %s",
         config_file("windows", "\xEF\xBB\xBF--train 'a b.bin'\r\n\r\n# \\\r\n--steps 7 # \\\r\n--prompt \"c\\\"\r\n"));

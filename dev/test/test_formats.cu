@@ -17,13 +17,13 @@ constexpr int PLACES = 4;          // number of FP8 positions in a word; each is
 constexpr int THREADS = 256;
 constexpr int FACTORS = 150; // number of powers of two from 1 down to FP32's smallest subnormal
 
-// --- conversions --------------------------------------------------------------------------------------------
+// --- functors that run the conversions under test on the device ---------------------------------------------
 // Types with a function apply(), which converts SPAN inputs, given as bits, to SPAN results.
 template <Format F> struct EncodePair {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i += 2) {
             const uint32_t pair = encode_pair<F>(bits_float(in[i]), bits_float(in[i + 1]));
-            // keeps the upper bits, so that the comparison sees that they are 0
+            // does not mask the upper bits of the pair, so that the comparison fails if they are not 0
             out[i] = pair & 0xffu, out[i + 1] = pair >> 8;
         }
     }
@@ -197,7 +197,7 @@ uint32_t group_reciprocal_expected(uint32_t x) {
     return float_bits(scale_reciprocal(bf16_decode((uint16_t)group_scale_expected(x))));
 }
 
-// --- comparison ---------------------------------------------------------------------------------------------
+// --- comparison of device results with the host's -----------------------------------------------------------
 // True if x, a result in format RESULT, is NaN.
 template <Format RESULT> COAT_HD bool result_is_nan(uint32_t x) {
     if (RESULT == FMT_E4M3) return (x & 0x7fu) == 0x7fu;
@@ -301,7 +301,7 @@ template <typename Conversion, Format RESULT> void compare(Inputs *inputs, const
     found_say(*inputs, all, PLACES * (int64_t)inputs->in.size(), name);
 }
 
-// --- the comparisons ----------------------------------------------------------------------------------------
+// --- comparison of each conversion with its host version ----------------------------------------------------
 template <Format F> void compare_encoding(Inputs *inputs) {
     const bool wide = F == FMT_E5M2;
     expect(inputs, encode_single<F>);

@@ -184,7 +184,7 @@ UNIT_TEST(not_finite) {
     case_end(&c);
 }
 
-// --- independent computation --------------------------------------------------------------------------------
+// --- independent computation of the expected figures --------------------------------------------------------
 
 // Computes in double precision the relative error of dgrad with q instead of dy, |q w - dy w| / |dy w|, and its bias.
 static Deviation data_otherwise(const Case *c, double q[TOKENS][OUT]) {
@@ -266,7 +266,7 @@ UNIT_TEST(otherwise) {
     case_end(&c);
 }
 
-// --- FP8 matmuls of the backend -----------------------------------------------------------------------------
+// --- measurement of the backend's FP8 matmuls ---------------------------------------------------------------
 
 // On the CPU, FP8 matmuls accumulate in FP32, so they show no accumulation error. The backend's quantization gives the
 // FP8 values that were measured.

@@ -12,7 +12,7 @@ UNIT_TEST(test_z) {
     Guard guard;
     memset(&guard, 0, sizeof guard);
     accept_steps(&guard, GUARD_WINDOW - 1);
-    assert_true(guard_z(&guard.loss, 1e9) == 0); // fewer steps than the window holds, so nothing is an outlier
+    assert_true(guard_z(&guard.loss, 1e9) == 0); // The window is not full yet, so nothing is an outlier.
     assert_false(outlier_should_skip(&guard, 1e9, 1e9, 2, 2));
     accept_steps(&guard, 1);
     accept_steps(&guard, GUARD_WINDOW); // replaces all losses and norms in the window

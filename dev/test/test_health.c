@@ -5,7 +5,7 @@
 #include "coat/numerics/moments.h"
 #include "dev/test/unit.h"
 
-// --- counts --------------------------------------------------------------------------------------------------------
+// --- counts of saturated, zero and clamped FP8 values --------------------------------------------------------------
 
 // Fills t with random FP8 values. Some are 0, and some have the largest magnitude.
 static void random_codes(Fixture *f, Tensor t) {
@@ -133,7 +133,7 @@ UNIT_TEST(counts) {
     run_everywhere(moments);
 }
 
-// --- the JSON object -----------------------------------------------------------------------------------------------
+// --- JSON object that is logged ------------------------------------------------------------------------------------
 
 // Checks the JSON object that a run with known tensors logs.
 static void check_object(RecipeKind recipe) {

@@ -3,7 +3,7 @@
 #include "dev/test/unit.h"
 #include "health_fixture.h"
 
-// --- FP8 values of gradients -----------------------------------------------------------------------------------------
+// --- counts of inaccurate FP8 values of gradients --------------------------------------------------------------------
 
 static void assert_counts(CodeCounts c, uint64_t codes, uint64_t saturated, uint64_t zero, uint64_t subnormal) {
     assert_int_equal(c.codes, codes);
@@ -65,7 +65,7 @@ UNIT_TEST(gradients_codes) {
     run_everywhere(known_values);
 }
 
-// --- weight gradients in FP8 and BF16 --------------------------------------------------------------------------------
+// --- comparison of weight gradients in FP8 and BF16 ------------------------------------------------------------------
 
 // Compares a = 1.25 b plus an error that is orthogonal to b. The bias must be 0.25 and the relative error sqrt(0.125).
 // All values are exact.
@@ -105,7 +105,7 @@ UNIT_TEST(matmuls) {
     run_everywhere(random_matmuls);
 }
 
-// --- in the log ------------------------------------------------------------------------------------------------------
+// --- logged counts and warnings --------------------------------------------------------------------------------------
 
 // Sets the counts that a step stores for one gradient. All layers but the last get the same counts.
 static void set_counts(Run *run, QuantizedGradient what, int transposed, uint64_t saturated, uint64_t zero,

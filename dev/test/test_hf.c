@@ -22,7 +22,7 @@ static Run *run_with(PrecisionKind precision) {
     return run;
 }
 
-// ---------------------------------------------------------------- shapes
+// ---------------------------------------------------------------- tests of config.json and model shapes
 
 static bool parse(const char *text, ModelShape *shape) {
     return hf_parse_config(text, strlen(text), "config.json", shape, &err);
@@ -393,7 +393,7 @@ UNIT_TEST(test_bad_configs) {
     }
 }
 
-// ---------------------------------------------------------------- a Hugging Face model folder
+// ---------------------------------------------------------------- tests of a Hugging Face model folder
 
 // Returns the test value of an element. It is exact in F32, BF16 and F16, and differs for each tensor, row and column.
 static float value_of(int id, int layer, int64_t row, int64_t col) {
@@ -774,7 +774,7 @@ UNIT_TEST(test_bad_weights) {
     run_close(run);
 }
 
-// ---------------------------------------------------------------- llm.c's file
+// ---------------------------------------------------------------- tests of llm.c's weight files
 
 static void make_llmc(const char *path, const Run *run, int version, int padded, size_t cut) {
     FILE *file = fopen(path, "wb");

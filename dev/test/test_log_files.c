@@ -60,7 +60,7 @@ UNIT_TEST(removed_files_are_reopened) {
         log_reopen(log); // has no effect
         snprintf(command, sizeof command, commands[i], config.out);
         assert_int_equal(system(command), 0);
-        if (i == 0) log_reopen(log); // if the folder does not exist, prints a warning
+        if (i == 0) log_reopen(log); // log_reopen() prints a warning if the folder does not exist
         assert_true(folder_make(config.out, &err));
         for (int k = 0; k < 2; k++) log_reopen(log);
         log_step(log, 2, 3, 0.5, 0.25, 10.0, 2000, 1000, 0);

@@ -8,7 +8,7 @@
 static const MomentStore first_coat = {true, false}, second_coat = {true, true};
 static const MomentStore first_fp8 = {false, false}, second_fp8 = {false, true};
 
-// --- the definition ------------------------------------------------------------------------------------------------
+// --- comparison with the definition of 8-bit moments ---------------------------------------------------------------
 
 static double code_value(int code, Format format) {
     return (double)fp8_decode(format, (uint8_t)code);
@@ -42,7 +42,7 @@ static void check_all_ways(const float *x, int n) {
     check_group(squares, n, FMT_E5M2, &second_fp8);
 }
 
-// --- tests ---------------------------------------------------------------------------------------------------------
+// --- tests of 8-bit moments ----------------------------------------------------------------------------------------
 
 UNIT_TEST(logarithm_and_exponential) {
     for (int n = -149; n < 128; n++) assert_true(moment_log2(ldexpf(1.0f, n)) == (float)n);

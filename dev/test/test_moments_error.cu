@@ -5,7 +5,7 @@
 
 static Bench bench; // static because a Bench is too large for the stack
 
-// --- errors of rounding -------------------------------------------------------------------------------------
+// --- rounding errors of the storage formats -----------------------------------------------------------------
 // Returns lognormal groups: values for first moments or, with `second`, gradients whose squares are lognormal.
 static std::vector<float> lognormal_groups(uint64_t groups, double spread, uint64_t stream, bool second) {
     std::vector<float> x(groups * GROUP);
@@ -112,7 +112,7 @@ static void requantising_changes_nothing(Bank *bank) {
     bank_close(bank);
 }
 
-// --- drift --------------------------------------------------------------------------------------------------
+// --- drift of parameters over many steps --------------------------------------------------------------------
 // Each gradient pattern has one parameter with FP32 moments and one with E4M3 moments. COUNT is a number of full chunks
 // plus two groups, so that the kernel for tails runs, too. That many elements measure the rate under noise to 0.1 %.
 enum { DRIFT_GROUPS = 4 * 64 + 2, COUNT = DRIFT_GROUPS * GROUP, WAYS = 2, PARAMETERS = PATTERNS * WAYS };

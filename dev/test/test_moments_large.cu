@@ -98,7 +98,7 @@ static Parts parts_make(void) {
     return p;
 }
 
-// --- comparison ---------------------------------------------------------------------------------------------
+// --- comparison of GPU and CPU results ----------------------------------------------------------------------
 static void compare_window(const WindowMemory *want, const WindowMemory *have, const Window &w, int step) {
     int a_differ = 0, k_differ = 0, codes = 0, codes_far = 0, values = 0, values_far = 0;
     for (size_t g = 0; g < window_groups(w); g++)
@@ -151,7 +151,7 @@ static uint32_t largest_bits(const WindowMemory *m, size_t elements) {
     return largest << 16;
 }
 
-// --- steps --------------------------------------------------------------------------------------------------
+// --- test of steps on more than 2^31 elements ---------------------------------------------------------------
 static void window_make(WindowMemory *m, const Window &w) {
     memset(m, 0, sizeof *m);
     memset(m->k, MOMENT_K_ONE, sizeof m->k);

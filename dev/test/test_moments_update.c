@@ -22,7 +22,7 @@ UNIT_TEST(stochastic_bf16) {
     assert_true(bf16_decode(bf16_encode_stochastic(-INFINITY, 1, 1, 1)) == -INFINITY);
 }
 
-// --- the update ----------------------------------------------------------------------------------------------------
+// --- helpers that run AdamW updates with moments of each storage format ----------------------------------------------
 
 enum { COUNT = 3 * 4096 + 1000, GROUPS = (COUNT + GROUP - 1) / GROUP }; // COUNT: several kernel blocks, and a tail
 

@@ -6,7 +6,7 @@
 
 static Bench bench; // static because a Bench is too large for the stack
 
-// --- groups -------------------------------------------------------------------------------------------------
+// --- update of groups with special values -------------------------------------------------------------------
 typedef struct {
     std::vector<float> x;
     std::vector<std::string> name; // name of each test group, for messages
@@ -136,7 +136,7 @@ static void tails(void) {
     }
 }
 
-// --- NaN and inf --------------------------------------------------------------------------------------------
+// --- update with NaN and inf gradients ----------------------------------------------------------------------
 // True if a group with a NaN or inf gradient stores NaN or inf as both amax values, so that every nonzero element
 // decodes to NaN or inf.
 static bool group_is_lost(const BankStates states[2], const std::vector<float> &x, const std::vector<float> &decoded,
@@ -183,7 +183,7 @@ static void not_finite_is_reported_and_stays(void) {
     bank_close(&bank);
 }
 
-// --- the first step -----------------------------------------------------------------------------------------
+// --- first step from zero moments ---------------------------------------------------------------------------
 static void first_step_from_zero(void) {
     enum { COUNT = 3 * 4096 + 1000 };
     static const MomentsKind kinds[] = {MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT};
@@ -218,7 +218,7 @@ static void first_step_from_zero(void) {
     bank_close(&bank);
 }
 
-// --- masters ------------------------------------------------------------------------------------------------
+// --- storage formats of master weights ----------------------------------------------------------------------
 static void masters_open(Bank *bank, size_t elements, MomentsKind kind, bool odd, Format format) {
     Exec *exec = &bench.exec;
     std::vector<uint16_t> upper(elements), low(elements);

@@ -1,7 +1,7 @@
 // Tests of the CPU backend's operations against their formulas in double precision.
 #include "ops_fixture.h"
 
-// --- matmuls ---------------------------------------------------------------------------------------------
+// --- tests of matmuls ------------------------------------------------------------------------------------
 
 static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out) {
     const Ops *ops = f->exec.ops;
@@ -59,7 +59,7 @@ UNIT_TEST(linear) {
     run_everywhere(deep_matmuls);
 }
 
-// --- norms -----------------------------------------------------------------------------------------------
+// --- tests of norms --------------------------------------------------------------------------------------
 
 // Computes a row's mean and 1 / deviation in double precision. Without `centred` (RMSNorm), the mean is 0.
 static void row_statistics(Tensor x, int64_t i, bool centred, double eps, double *mean, double *rstd) {
@@ -188,7 +188,7 @@ UNIT_TEST(norms) {
     run_everywhere(backward_norms);
 }
 
-// --- activation and gradients of biases ------------------------------------------------------------------
+// --- tests of the activation function and of bias gradients ----------------------------------------------
 
 static double gelu(double h, ActivationKind kind) {
     if (kind == ACT_GELU_QUICK) return h / (1 + exp(-1.702 * h));
@@ -301,7 +301,7 @@ UNIT_TEST(gelu_limits) {
     check_gelu_limits(ACT_GELU_ERF);
 }
 
-// --- attention -------------------------------------------------------------------------------------------
+// --- tests of attention ----------------------------------------------------------------------------------
 
 // Computes attention of one batch element b and one head in double precision: probabilities (T, T) and o (T, D).
 typedef struct {

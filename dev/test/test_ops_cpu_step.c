@@ -8,7 +8,7 @@ static Tensor random_tokens(Fixture *f, int64_t M, int vocab) {
     return t;
 }
 
-// --- embedding -------------------------------------------------------------------------------------------
+// --- tests of the embedding ------------------------------------------------------------------------------
 
 static void check_embedding(Fixture *f, int64_t B, int T, int64_t C) {
     const Ops *ops = f->exec.ops;
@@ -50,7 +50,7 @@ TEST_EVERYWHERE(embedding) {
     check_embedding(f, 1, 33, 48);
 }
 
-// --- loss ------------------------------------------------------------------------------------------------
+// --- tests of the loss -----------------------------------------------------------------------------------
 
 static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size) {
     const Ops *ops = f->exec.ops;
@@ -115,7 +115,7 @@ UNIT_TEST(loss_reports_nonfinite) {
     }
 }
 
-// --- sums of gradients -----------------------------------------------------------------------------------
+// --- test of gradient sums -------------------------------------------------------------------------------
 
 TEST_EVERYWHERE(gradient_sums) {
     Tensor sums[3], parts[3], before[3];
@@ -132,7 +132,7 @@ TEST_EVERYWHERE(gradient_sums) {
                 assert_value(sums[k], i, j, value(before[k], i, j) + value(parts[k], i, j), 1);
 }
 
-// --- optimizer -------------------------------------------------------------------------------------------
+// --- tests of AdamW --------------------------------------------------------------------------------------
 
 // Formats in which a parameter and its states are stored.
 typedef struct {
@@ -288,7 +288,7 @@ UNIT_TEST(nonfinite_gradients_skip) {
     }
 }
 
-// --- the device ------------------------------------------------------------------------------------------
+// --- test of device functions ----------------------------------------------------------------------------
 
 UNIT_TEST(device) {
     Fixture f;

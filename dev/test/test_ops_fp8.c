@@ -2,7 +2,7 @@
 // the values that backward recomputes from them.
 #include "fp8_fixture.h"
 
-// --- rows of FP8 values --------------------------------------------------------------------------------------------
+// --- tests of encoding rows to FP8 ---------------------------------------------------------------------------------
 
 static void assert_encodes(const CpuKernels *kernels, Format format, const real *x, int64_t n) {
     uint8_t codes[4096];
@@ -43,7 +43,7 @@ UNIT_TEST(rows_of_codes) {
     }
 }
 
-// --- norms ---------------------------------------------------------------------------------------------------------
+// --- tests of norms with FP8 results or inputs ---------------------------------------------------------------------
 
 // Checks the norm of r_in + y + bias and its recomputation from the saved x. The formats of n and of the saved x are
 // given.
@@ -143,7 +143,7 @@ UNIT_TEST(norms) {
     run_everywhere(parts_of_rows);
 }
 
-// --- activation ----------------------------------------------------------------------------------------------------
+// --- tests of GELU with FP8 results or inputs ----------------------------------------------------------------------
 
 static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) {
     const Ops *ops = f->exec.ops;

@@ -78,7 +78,7 @@ UNIT_TEST(gradient) {
     run_everywhere(gradient_limits);
 }
 
-// --- matmuls of a chunk -------------------------------------------------------------------------------------------
+// --- tests of matmuls of a chunk of the logits --------------------------------------------------------------------
 
 static Tensor random_codes(Fixture *f, Format format, int64_t rows, int64_t cols) {
     Tensor t = coded(f, format, rows, cols), x = random_tensor(f, FMT_FP32, rows, cols, 1);

@@ -2,7 +2,7 @@
 // inf.
 #include "fp8_fixture.h"
 
-// --- one scale per tensor ------------------------------------------------------------------------------------------
+// --- tests of quantization with one scale per tensor ---------------------------------------------------------------
 
 static void check_quantize(Fixture *f, Tensor x) {
     const Ops *ops = f->exec.ops;
@@ -69,7 +69,7 @@ UNIT_TEST(one_scale) {
     run_everywhere(maxima_are_given);
 }
 
-// --- matmuls -------------------------------------------------------------------------------------------------------
+// --- tests of FP8 matmuls ------------------------------------------------------------------------------------------
 
 static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
     const Ops *ops = f->exec.ops;
@@ -204,7 +204,7 @@ UNIT_TEST(linear) {
     run_everywhere(maxima_from_update);
 }
 
-// --- NaN and inf ---------------------------------------------------------------------------------------------------
+// --- tests of the nonfinite flag -----------------------------------------------------------------------------------
 
 static void spoil(Tensor t, double x) {
     set_value(t, t.rows - 1, t.cols - 1, x);
@@ -240,7 +240,7 @@ static void check_flags(Fixture *f) {
     memset(&p, 0, sizeof p);
     p.weight.value = x;
     p.weight.codes = q;
-    p.weight.codes.amax = NULL; // without a stored amax, because the weight is not sharded
+    p.weight.codes.amax = NULL; // There is no stored amax, because the weight is not sharded.
     ops->weights_quantize(&f->exec, &p, 1);
     expect_flag(f);
     ops->quantize_forward(&f->exec, q, good);

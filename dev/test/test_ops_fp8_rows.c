@@ -35,7 +35,7 @@ static void assert_column_sums(Tensor sums, Tensor x) {
     }
 }
 
-// --- conversions -----------------------------------------------------------------------------------------------------
+// --- tests of quantization with row scales ---------------------------------------------------------------------------
 
 static void check_quantize(Fixture *f, Tensor x) {
     const Ops *ops = f->exec.ops;
@@ -89,7 +89,7 @@ UNIT_TEST(conversions) {
     run_everywhere(tensors_at_the_limits);
 }
 
-// --- norms -----------------------------------------------------------------------------------------------------------
+// --- tests of norms with row scales ----------------------------------------------------------------------------------
 
 // Checks the norm of r_in + y + bias, its recomputation, and its gradient. The norm's input is saved in FP8 groups or,
 // if group is 0, unquantized.
@@ -184,7 +184,7 @@ UNIT_TEST(norms) {
     run_everywhere(norms_of_first_blocks);
 }
 
-// --- activation ------------------------------------------------------------------------------------------------------
+// --- tests of activation functions with row scales -------------------------------------------------------------------
 
 // Checks GELU. group: group size of the saved activation h; 0: h is saved in BF16 and shares memory with y.
 static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
@@ -298,7 +298,7 @@ UNIT_TEST(activations) {
     run_everywhere(swiglu_bounded);
 }
 
-// --- matmuls ---------------------------------------------------------------------------------------------------------
+// --- tests of matmuls with row scales --------------------------------------------------------------------------------
 
 // Returns FP8 values that are whole numbers, with a random power of two per row as scale.
 static Tensor whole_rows(Fixture *f, int64_t rows, int64_t cols) {
@@ -358,7 +358,7 @@ UNIT_TEST(matmuls) {
     run_everywhere(matmuls_on_demand);
 }
 
-// --- NaN and inf -----------------------------------------------------------------------------------------------------
+// --- tests of NaN and inf with row scales ----------------------------------------------------------------------------
 
 // One NaN or inf in the last row sets state->nonfinite. It does not change scales and FP8 values of the other rows.
 static void check_flags(Fixture *f) {

@@ -2,7 +2,7 @@
 // weights. Compared with their formulas in double precision.
 #include "ops_fixture.h"
 
-// --- QKV clip, QK norm and RoPE ----------------------------------------------------------------------------
+// --- tests of QKV clip, QK norm and RoPE -------------------------------------------------------------------
 
 typedef struct {
     AttentionShape shape;
@@ -129,7 +129,7 @@ TEST_EVERYWHERE(heads) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_heads(f, cases[i]);
 }
 
-// --- SwiGLU ------------------------------------------------------------------------------------------------
+// --- test of SwiGLU ----------------------------------------------------------------------------------------
 
 static double sigmoid(double x) {
     return 1 / (1 + exp(-x));
@@ -184,7 +184,7 @@ UNIT_TEST(swiglu_limits) {
     fixture_end(&f);
 }
 
-// --- norms -------------------------------------------------------------------------------------------------
+// --- tests of norms without weights ------------------------------------------------------------------------
 
 // A norm without a weight is bit-identical to a norm whose weight is 1.
 TEST_EVERYWHERE(plain_norms) {

@@ -16,7 +16,7 @@
 #include "dev/test/order_comm.h"
 #include "dev/test/order_ops.h"
 
-// --- the model ----------------------------------------------------------------------------------------------------
+// --- model whose memory accesses are checked ----------------------------------------------------------------------
 
 // A scratch tensor of the plan. role VALUE: used by all blocks or by the FP8 blocks; PLAIN: used by the BF16 blocks.
 typedef struct {
@@ -78,7 +78,7 @@ static const Ops *order_ops_table(void) {
 
 #include "dev/test/config_fixture.h"
 
-// --- a run --------------------------------------------------------------------------------------------------------
+// --- choice of flags, and a run with them whose accesses are checked ----------------------------------------------
 
 enum {
     RECIPE,
@@ -288,7 +288,7 @@ static size_t faults_of(const Choice *choice, int steps) {
     return order.races + order.clobbered + order.unwritten + order.old;
 }
 
-// --- tests --------------------------------------------------------------------------------------------------------
+// --- tests of many configurations ---------------------------------------------------------------------------------
 
 static bool all_of_them;
 #ifdef __SANITIZE_ADDRESS__
@@ -363,7 +363,7 @@ UNIT_TEST(every_access_is_ordered) {
     assert_int_equal(bad, 0);
 }
 
-// --- injected faults ----------------------------------------------------------------------------------------------
+// --- tests that injected faults are found -------------------------------------------------------------------------
 
 // Configurations that together use all recipes and ZeRO stages, with several ranks and layers.
 static const Choice several[] = {
@@ -452,7 +452,7 @@ static const char *scratch_name(Scratch s) {
 // one other (not with all, because some lifetimes have gaps, and stages have several operations).
 UNIT_TEST(lifetimes_are_long_enough) {
 #ifdef __SANITIZE_ADDRESS__
-    skip(); // skipped by default, because it runs a few configurations thousands of times
+    skip(); // The test is skipped by default, because it runs a few configurations thousands of times.
 #endif
     static const Choice alone[] = {
         {{[RECIPE] = BF16, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},

@@ -121,7 +121,7 @@ UNIT_TEST(micro_batch_that_fits) {
     assert_null(strstr(advice, "micro-batch"));
 }
 
-// --- failed allocations
+// --- tests of failed allocations
 
 static int64_t device_bytes;
 
@@ -177,7 +177,7 @@ UNIT_TEST(states_on_the_host) {
     ops.host_release = fake_release;
     accept_run("--train x --layers 3 --heads 2 --channels 64 --seq-len 32 --recipe coat --offload-states", 1);
     arena_plan(&arena, &config, 1, DEVICE_CPU);
-    assert_true(arena.host_bytes == 0); // 0, because the CPU backend has all its memory on the host
+    assert_true(arena.host_bytes == 0); // no separate host memory: the CPU backend has all its memory on the host
     config.offload_states = false;
     arena_plan(&whole, &config, 1, DEVICE_CUDA);
     config.offload_states = true;

@@ -64,7 +64,7 @@ static void assert_shared(const RankResult *results, int ranks) {
     }
 }
 
-// --- the address and the run ----------------------------------------------------------------------------------------
+// --- tests of the address and of the run's identity -----------------------------------------------------------------
 
 UNIT_TEST(test_find) {
     static const struct {
@@ -155,7 +155,7 @@ UNIT_TEST(test_run) {
     clear_launchers();
 }
 
-// --- connecting -----------------------------------------------------------------------------------------------------
+// --- tests of ranks that connect to rank 0 --------------------------------------------------------------------------
 
 UNIT_TEST(test_connect) {
     use_free_port();
@@ -195,7 +195,7 @@ UNIT_TEST(test_silence) {
     use_free_port();
     const double begin = now_seconds();
     assert_shared(run_ranks(3, share_after_silence), 3);
-    assert_true(now_seconds() - begin < 4); // less than the 5 s for which each connection may be silent
+    assert_true(now_seconds() - begin < 4); // silent connections do not delay rank 2: each may be silent for 5 s
 }
 
 // Rank 0 refuses a process of another run, and keeps waiting for rank 1 of its own run.
@@ -310,7 +310,7 @@ UNIT_TEST(test_contradictions) {
     assert_false(results[1].ok || results[2].ok || results[3].ok);
 }
 
-// --- where rank 0 listens -------------------------------------------------------------------------------------------
+// --- tests of the address at which rank 0 listens -------------------------------------------------------------------
 
 // Returns the address at which rank 0 listens if given this host name, as text, or the error.
 static const char *listens_at(const char *host, int local_ranks) {

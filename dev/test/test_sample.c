@@ -13,7 +13,7 @@
 
 #define VOCAB 61
 #ifdef __SANITIZE_ADDRESS__
-enum { WINDOW = 24 }; // small, because AddressSanitizer makes the test ten times slower
+enum { WINDOW = 24 }; // a small window, because AddressSanitizer makes the test ten times slower
 #else
 enum { WINDOW = 40 };
 #endif
@@ -29,7 +29,7 @@ static const char *const models[] = {
     "--model qwen2:d2 --kv-heads 1",
 };
 #ifdef __SANITIZE_ADDRESS__
-enum { MODELS = 4 }; // fewer models, because the others run no additional code
+enum { MODELS = 4 }; // tests fewer models, because the others run no additional code
 #else
 enum { MODELS = sizeof models / sizeof *models };
 #endif

@@ -5,7 +5,7 @@
 #include "dev/test/unit.h"
 
 #ifdef __SANITIZE_ADDRESS__
-enum { DRAWS = 10000 }; // fewer draws with AddressSanitizer, which only looks for memory errors
+enum { DRAWS = 10000 }; // draws less with AddressSanitizer, which only looks for memory errors
 #else
 enum { DRAWS = 100000 };
 #endif

@@ -136,7 +136,7 @@ UNIT_TEST(test_without_memory) {
     each_state(run, fill_rubbish, NULL);
     saving_close(&s);
     assert_same_checkpoints("plain4", "foreground", "step-00000020");
-    // only the last step is saved: no copy is made
+    // If only the last step is saved, no copy is made.
     run->ops.host_allocate = NULL;
     rs = fill(run, 4);
     s = saving_open(run, "single");

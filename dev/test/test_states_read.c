@@ -361,7 +361,7 @@ static void expect_refusal(const char *folder, const char *says) {
     run_close(to);
 }
 
-// --- several processes
+// --- states that several processes saved
 
 static Run *run_of_rank(Kind kind, int zero, int rank, int ranks) {
     Run *run = run_open(RECIPE_COAT, 2);

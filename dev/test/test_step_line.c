@@ -211,12 +211,12 @@ static void a_loss_that_has_risen(void **state) {
     (void)state;
     static const double quiet[][20] = {
         {5.4, 71.0, 94.0, 116.0}, // no warning after only a few steps
-        // no warning for losses that merely vary between batches
+        // Losses that merely vary between batches give no warning.
         {3.12, 2.92, 3.14, 3.01, 3.02, 2.94, 2.81, 2.80, 3.28, 3.22},
         {2.81, 3.49, 3.19, 2.85, 3.41, 3.29, 3.27, 3.09, 2.36, 2.78},
         {2.97, 3.45, 3.26, 3.14, 3.10, 2.94, 3.40, 3.05, 3.29, 3.14},
         {2.5, 3.1, 3.0, 3.2, 3.1},
-        {5.4, 71.0, 9.0, 5.0, 4.0, 3.5, 3.4, 3.3, 3.2, 3.1}, // no warning if the loss has fallen again after a jump
+        {5.4, 71.0, 9.0, 5.0, 4.0, 3.5, 3.4, 3.3, 3.2, 3.1}, // There is no warning if the loss has fallen after a jump.
         {5.5, 5.0, 4.5, 4.2, 4.0, 3.9, NAN, INFINITY, 3.8}};
     for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++) assert_string_equal(failure_of(quiet[i]), "");
     const double at_once[] = {5.4, 71.0, 94.0, 116.0, 124.0, 0};

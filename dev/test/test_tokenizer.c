@@ -222,7 +222,7 @@ UNIT_TEST(test_small_vocabulary) {
     const int32_t abc[] = {5}, aabb[] = {0, 3, 1}, spaced[] = {3, 6, 3, 9};
     expect_ids(t, "abc", abc, 1); // merges "b c", which comes first in the list, then "a bc"
     expect_ids(t, "aabb", aabb, 3);
-    expect_ids(t, "ab ab a", spaced, 4);                          // in " ab", "a b" is merged before the space and "a"
+    expect_ids(t, "ab ab a", spaced, 4);                          // in " ab", a and b are merged before the space and a
     assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // decoding an unused id gives an empty text
     assert_int_equal(tokenizer_decode(t, 11, out, sizeof out), 3);
     assert_memory_equal(out, "\xe4\xb8\x96", 3);
@@ -252,10 +252,10 @@ UNIT_TEST(test_pairs_of_others) {
     }
     write_text(path_of("tokenizer_config.json"), "{}");
     static const char last[] = "its last token is not <|endoftext|>, so GPT-2's rule may not be";
-    // special token first, as in SmolLM2's vocabulary
+    // Refuses a vocabulary whose special token is the first, as in SmolLM2's.
     write_text(path_of("vocab.json"), "{\"<|endoftext|>\": 0, \"a\": 1, \"b\": 2, \"ab\": 3}");
     expect_refused("vocab.json", last);
-    // another last token, as in Qwen's vocabulary, whose special tokens are in another file
+    // Refuses a vocabulary whose last token is not special, as in Qwen's, whose special tokens are in another file.
     write_text(path_of("vocab.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"</s>\": 3}");
     expect_refused("vocab.json", last);
 }
@@ -325,7 +325,7 @@ UNIT_TEST(test_bad_bin) {
     Tokenizer *t = open_good(path_of("good.bin"));
     assert_int_equal(tokenizer_vocab(t), 20);
     assert_int_equal(tokenizer_eos(t), 19);
-    // cannot encode: the ids are not in GPT-2's order, so merges cannot be derived
+    // This tokenizer cannot encode: the ids are not in GPT-2's order, so merges cannot be derived.
     assert_int_equal(tokenizer_encode(t, "A", ids, 4, &err), -1);
     tokenizer_close(t);
     static const struct {

@@ -259,12 +259,12 @@ UNIT_TEST(test_differing) {
         bool merges;
     } cases[] = {{own, 0, true},
                  {KIND(AB, TWO, ""), 0, true},
-                 // harmless: an added token that names a reserved token
+                 // A harmless difference: an added token that names a reserved token.
                  {KIND(AB, TWO, ADDED(4, "<call>", true)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<think>", false)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false) "," ADDED(6, "<6>", true)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(6, "<6>", true)), 0, true},
-                 {KIND(AB, TWO, ADDED(5, "<call>", true)), 1, true}, // not harmless: a text token that became special
+                 {KIND(AB, TWO, ADDED(5, "<call>", true)), 1, true}, // real difference: text token that became special
                  {KIND(AB, TWO, ADDED(5, "<call>", false)), 1, true},
                  {KIND("\"b\":0,\"a\":1,\"ab\":2,\"ba\":3", TWO, ""), 2, false},
                  {KIND("\"a\":0,\"b\":1,\"ab\":2,\"aa\":3", "\"a b\"", ""), 1, false},
@@ -298,7 +298,7 @@ UNIT_TEST(test_bad_model) {
                                   "a";
     expect_refused("t.model", unigram, 5, "only SentencePiece's BPE");
     static const char blanks[] = "\n\x03\n\x01"
-                                 "a\x12\x02\x18\x02"; // refused: remove_extra_whitespaces is true by default
+                                 "a\x12\x02\x18\x02"; // refused: the default of remove_extra_whitespaces is true
     expect_refused("t.model", blanks, 9, "normalization is not supported");
     static const char unused[] = "\n\x05\n\x01"
                                  "a\x18\x05\x12\x02\x18\x02\x1a\x02\x20";

@@ -117,7 +117,7 @@ static float gradient_of(const Check *c, int i, uint64_t t) {
     return x;
 }
 
-// --- the GPU's arithmetic ------------------------------------------------------------------------------------------
+// --- imitation of the GPU's arithmetic -----------------------------------------------------------------------------
 
 // Returns a relative error of the documented size, minus the rounding of the result itself. Its sign is up or down.
 static double off(double stated, int i, int which) {
@@ -165,7 +165,7 @@ static float imitate_step(const Check *c, int i, Mistake mistake) {
     return fmaf(-decay, p, fmaf(-(float)((double)lr * c1 / root_c2), update, p));
 }
 
-// --- steps ---------------------------------------------------------------------------------------------------------
+// --- steps whose errors are compared with the bounds ---------------------------------------------------------------
 
 // Computes the gradients, the bounds and the imitated GPU results of the next step. Then the CPU reference takes the
 // step.

@@ -1,5 +1,5 @@
 // Tests of the watchdog that ends the ranks of a run if one of them is lost. The ranks are forked processes of this
-// machine and count their collectives themselves.
+// machine. Instead of running collectives, each increments its own counters of begun and finished collectives.
 #include "coat/comm/watchdog.h"
 #include "comm_fixture.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 #include "gradient_passes.h"
 
-// --- variants: an FP8 format and a rule for the scales ------------------------------------------------------
+// --- variants: combinations of an FP8 format and a rule for the scales --------------------------------------
 
 enum { GRADIENT_FORMATS = 2, SCALE_RULES = 4 };
 static const Format gradient_formats[GRADIENT_FORMATS] = {FMT_E4M3, FMT_E5M2};
@@ -23,7 +23,7 @@ static inline float rule_scale(const ScaleRule *rule, float maximum, Format form
     return rule->rows ? row_scale_from_amax(bits, format) : scale_from_amax(bits, format_max(format));
 }
 
-// --- results ------------------------------------------------------------------------------------------------
+// --- results of a measurement -------------------------------------------------------------------------------
 
 // Errors of a matmul's result p against the exact result e: |p - e| / |e|, and the bias <p, e> / <e, e> - 1.
 typedef struct {
@@ -51,7 +51,7 @@ typedef struct {
     VariantStats variant[GRADIENT_FORMATS][SCALE_RULES];
 } GradientStats;
 
-// --- memory -------------------------------------------------------------------------------------------------
+// --- memory of a measurement --------------------------------------------------------------------------------
 
 // Maximum sizes of the gradients that will be measured, in elements.
 typedef struct {
@@ -139,7 +139,7 @@ static inline Tensor matrix(const void *data, int64_t rows, int64_t cols, Format
     return t;
 }
 
-// --- the matmuls --------------------------------------------------------------------------------------------
+// --- matmuls with quantized gradients and their errors ------------------------------------------------------
 
 // Computes dgrad in FP32: dx (tokens, in) = dy (tokens, out) w (out, in).
 static inline void exact_data(Meter *m, float *dx, const float *dy, const GradientStats *s) {
@@ -168,8 +168,8 @@ static inline Deviation deviation_of(const RowResult *r) {
     return d;
 }
 
-// Compares a matmul's result with the exact one. before: the tensor that the matmul accumulated into; data NULL: the
-// matmul overwrote its output.
+// Compares a matmul's result with the exact one. before: the tensor that the matmul accumulated into; its data is NULL
+// if the matmul overwrote its output.
 static inline Deviation deviation(Meter *m, Tensor matmul, Tensor before, Tensor exact) {
     const CompareValues values = {matmul, before, exact};
     compare_values(&m->place, values, exact.rows, exact.cols);
@@ -189,7 +189,7 @@ static inline RowResult read_all(Meter *m, float *to, Tensor x, Parts parts) {
     return pass_total(&m->place, x.rows);
 }
 
-// --- the gradient's values ----------------------------------------------------------------------------------
+// --- errors of the quantized gradient -----------------------------------------------------------------------
 
 static inline int compare_floats(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;

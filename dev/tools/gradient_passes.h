@@ -50,7 +50,7 @@ COAT_HD static inline float element_at(const Tensor *t, int64_t i, int64_t j) {
     }
 }
 
-// --- host and device ----------------------------------------------------------------------------------------
+// --- passes over tensors, on the host or the device ---------------------------------------------------------
 
 typedef struct {
     Exec *exec;

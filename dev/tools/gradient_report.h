@@ -35,7 +35,7 @@ static const char legend[] =
     "worst row: largest error of a row of dw, without rows whose norm is below 1e-3 of the largest\n"
     "scales: FP32, one per tensor or one each for q, k and v (part); powers of two, per 128 tokens or per token\n";
 
-// --- the tables ---------------------------------------------------------------------------------------------
+// --- tables with one line per gradient and variant ----------------------------------------------------------
 
 static inline void print_variant(FILE *out, const char *layer, Format format, const char *scale,
                                  const VariantStats *v) {
@@ -88,7 +88,7 @@ static inline void print_accumulations(FILE *out, const GradientTable *t) {
     }
 }
 
-// --- the summary --------------------------------------------------------------------------------------------
+// --- summary: worst values over all layers ------------------------------------------------------------------
 
 static inline void take_worst(double *worst, double value) {
     if (fabs(value) > fabs(*worst)) *worst = value;
@@ -136,7 +136,7 @@ static inline void print_report(FILE *out, const GradientTable *t) {
     print_summary(out, t);
 }
 
-// --- JSON lines: one of the run, one per gradient, variant and matmul ---------------------------------------
+// --- JSON lines: one for the run, one per gradient, variant and matmul --------------------------------------
 
 static inline void json_line_begin(JsonText *line, const char *what, GradientKind kind, int layer) {
     memset(line, 0, sizeof *line);

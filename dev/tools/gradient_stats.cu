@@ -26,7 +26,7 @@ static const char usage[] =
     "  --seed N  --no-shuffle  --device auto|cpu|cuda  --threads N  --matmul-table FILE\n"
     "  --fast-accumulation-data   as in training\n";
 
-// --- the command line ---------------------------------------------------------------------------------------
+// --- options of the command line ----------------------------------------------------------------------------
 
 typedef struct {
     Config config;
@@ -222,7 +222,7 @@ static void watch_close(Watch *watch, Model *m) {
     free(watch->table.rows);
 }
 
-// --- the pass -----------------------------------------------------------------------------------------------
+// --- training pass whose gradients are measured -------------------------------------------------------------
 
 static bool load_weights(Model *m, Error *err) {
     const Config *c = m->config;

@@ -38,7 +38,7 @@ typedef struct {
     int reference_count;
 } Plot;
 
-// --- data --------------------------------------------------------------------------------------------------------
+// --- reading loss curves from logs -------------------------------------------------------------------------------
 
 static void series_add(Series *s, double x, double y) {
     if (s->count == s->capacity) {
@@ -118,7 +118,7 @@ static void choose_axes(Plot *plot) {
     plot->y_max += margin;
 }
 
-// --- drawing -----------------------------------------------------------------------------------------------------
+// --- drawing the picture as SVG ----------------------------------------------------------------------------------
 
 static double map_x(const Plot *plot, double x) {
     return LEFT + (RIGHT - LEFT) * x / plot->x_max;

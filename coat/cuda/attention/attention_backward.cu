@@ -74,7 +74,7 @@ __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T,
     }
 }
 
-// --- copying ------------------------------------------------------------------------------------------------------
+// --- copies from global to shared memory --------------------------------------------------------------------------
 // Two tensors that are copied together, for one head of a sequence: k and v, or q and do with lse and delta.
 struct Source {
     const CUtensorMap *first, *second;
@@ -182,7 +182,7 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
     }
 }
 
-// --- host ---------------------------------------------------------------------------------------------------------
+// --- host code that launches the backward kernels -----------------------------------------------------------------
 // Returns how many key/value heads are processed at the same time. If there are few units of keys, returns all heads.
 // Otherwise a long unit of keys could start so late that the units of queries, 3/7 of the work, would not keep the
 // other SMs busy until it ends.

@@ -4,12 +4,12 @@
 #include "attention_backward_work.h"
 #include "cuda/common/rotation.h"
 
-// --- the tensor cores' matmuls -------------------------------------------------------------------------------------
-// True if the registers suffice to compute the scores of the next tile in advance and to hold one own operand. They do
-// not suffice for a unit of keys with head width 128, whose two results take 128 registers.
+// --- matmuls of attention's backward, on tensor cores --------------------------------------------------------------
+// True if the registers suffice to compute the next tile's scores in advance and to hold the warpgroup's first operand
+// (k or q). A unit of keys with head width 128 needs 128 registers for its two results, so they do not suffice.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
-// True if the registers suffice to hold both own operands, so that the second is not read from shared memory for every
-// tile.
+// True if the registers suffice to hold both operands that the warpgroup owns (k and v, or q and do). Otherwise the
+// second operand is read from shared memory for every tile.
 template <int HEAD, bool KEYS> constexpr bool BOTH_OWN = HEAD == 64 && !KEYS;
 
 // Matmul operands and results of a warpgroup, in registers.
@@ -68,7 +68,7 @@ __device__ static inline void sums_add(Matmuls<HEAD> &x, Shared<HEAD> *shared, i
     wgmma_commit();
 }
 
-// --- between the matmuls -------------------------------------------------------------------------------------------
+// --- elementwise steps between the matmuls of attention's backward -------------------------------------------------
 // lse or delta of the four streamed queries that a thread's fragment elements i to i + 7 belong to.
 struct Columns {
     float value[4];
@@ -125,7 +125,7 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
     return bits >> 31;
 }
 
-// --- a unit of work -------------------------------------------------------------------------------------------------
+// --- processing a unit of work --------------------------------------------------------------------------------------
 // Processes tile i. Schedule of a warpgroup, in which everything in a column runs concurrently:
 //
 //   tensor cores        dp(i), sums(i - 1)   s(i + 1)   dp(i + 1), sums(i)   s(i + 2)

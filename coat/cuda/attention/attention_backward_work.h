@@ -41,7 +41,7 @@ __device__ static inline int statistic_at(int row) {
     return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
 }
 
-// --- units of work ------------------------------------------------------------------------------------------------
+// --- division of the backward into units of work ------------------------------------------------------------------
 // A unit of work: 128 rows of keys and values, or of queries, of one head. Key/value head h of a sequence is used by
 // the query heads group * h to group * h + group - 1.
 struct Unit {
@@ -103,7 +103,7 @@ __device__ static inline int tile_row(bool keys, int tile) {
     return keys ? tile * HALF : tile % 2 * HALF - tile / 2 * TILE;
 }
 
-// --- shared memory ------------------------------------------------------------------------------------------------
+// --- layout of shared memory --------------------------------------------------------------------------------------
 template <int HEAD> struct Pair {
     bf16 first[HALF * HEAD], second[HALF * HEAD]; // tiles of k and v, or of q and do
 };

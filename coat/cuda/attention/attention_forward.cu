@@ -72,7 +72,7 @@ template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
     return x.all_heads * x.blocks;
 }
 
-// --- copying ------------------------------------------------------------------------------------------------------
+// --- copies from global to shared memory --------------------------------------------------------------------------
 // Copies the queries of a unit of work to shared memory. The HALF rows of each warpgroup are contiguous in every panel.
 template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, const Work &work, uint64_t *full) {
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
@@ -133,7 +133,7 @@ template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> 
     }
 }
 
-// --- computing ----------------------------------------------------------------------------------------------------
+// --- softmax and matmuls of attention's forward -------------------------------------------------------------------
 // Running softmax of a warpgroup, for two rows per thread. o: weighted sum of the values so far. largest, total:
 // largest score and sum of the weights so far. p: weights of the last tile, which are not yet added to o.
 template <int HEAD> struct Sums {
@@ -183,8 +183,8 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
     }
 }
 
-// Computes the weights of the first COLUMNS keys of a tile; the others get weight 0. PREVIOUS: meanwhile adds the
-// previous tile's values.
+// Computes the weights of the first COLUMNS keys of a tile; the others get weight 0. With PREVIOUS, adds the previous
+// tile's values meanwhile.
 template <int HEAD, int COLUMNS, bool PREVIOUS>
 __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
                           Ring<STAGES<HEAD>> previous, bool masked, const Documents &documents, float scale) {

@@ -13,7 +13,7 @@ template <typename T> __device__ static inline T warp_uniform(T x) {
     return __shfl_sync(0xffffffffu, x, 0);
 }
 
-// --- arithmetic -----------------------------------------------------------------------------------------------------
+// --- conversion to BF16 ---------------------------------------------------------------------------------------------
 // Rounds two FP32 values to BF16 (nearest even) and packs them into a word; `low` becomes the lower half.
 __device__ static inline uint32_t bf16_pair(float low, float high) {
     uint32_t bits;
@@ -21,7 +21,7 @@ __device__ static inline uint32_t bf16_pair(float low, float high) {
     return bits;
 }
 
-// --- TMA: one thread issues a copy, a barrier counts its bytes -------------------------------------------------------
+// --- TMA copies, which one thread issues; a barrier counts their bytes -----------------------------------------------
 // Copies a box of a tensor, described by `from`, to shared memory.
 __device__ static inline void copy_tile(void *to, const CUtensorMap *from, int column, int row, int sequence,
                                         uint64_t *barrier) {
@@ -39,7 +39,7 @@ __device__ static inline void copy_bytes(void *to, const void *from, uint32_t by
                  : "memory");
 }
 
-// --- registers of a warpgroup: set the maximum per thread to COUNT, lower or higher ----------------------------------
+// --- lowering (release) or raising (acquire) a warpgroup's registers per thread to COUNT -----------------------------
 template <int COUNT> __device__ static inline void registers_release() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
@@ -48,7 +48,7 @@ template <int COUNT> __device__ static inline void registers_acquire() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// --- matmuls of a warpgroup -------------------------------------------------------------------------------
+// --- matmuls of a warpgroup (wgmma) -----------------------------------------------------------------------
 // wgmma is asynchronous: operands and results belong to the tensor cores from the call until wgmma_wait().
 //
 // A result (64, n) is distributed over 128 threads. Thread 32 w + 4 g + t holds, for each block of 8 columns, the

@@ -8,7 +8,7 @@ typedef __nv_bfloat16 bf16;
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-// --- tables of parameters -----------------------------------------------------------------------------------
+// --- lists of model parameters as kernel arguments ----------------------------------------------------------
 // Maximum size of a kernel argument that lists parameters. A longer list is split into several launches.
 constexpr size_t TABLE_BYTES = 32764;
 
@@ -44,8 +44,8 @@ template <> struct WordOf<16> { typedef uint4 type; };
 
 enum CachePolicy {
     CACHE_DEFAULT,
-    CACHE_STREAM,   // for data that is read once: activations and optimizer states
-    CACHE_PARAMETER // for data that many blocks read and none writes: parameters
+    CACHE_STREAM,   // policy for data that is read once: activations and optimizer states
+    CACHE_PARAMETER // policy for data that many blocks read and none writes: parameters
 };
 
 template <int V, CachePolicy POLICY = CACHE_DEFAULT, typename T>
@@ -96,7 +96,7 @@ template <typename T> static Matrix<T> matrix_of(Tensor t) {
     return {(T *)t.data, t.stride};
 }
 
-// --- copies to shared memory --------------------------------------------------------------------------------
+// --- asynchronous copies from global to shared memory -------------------------------------------------------
 // Starts an asynchronous copy of V values to shared memory; `to` must be 16-byte aligned. A thread that reads only its
 // own copies needs copies_wait() but no __syncthreads().
 template <int V, typename T> __device__ static inline void copy_async(Pack<T, V> *shared, const T *address) {
@@ -196,7 +196,7 @@ template <typename T> __device__ static inline float stored(float x) {
     return __bfloat162float(__float2bfloat16_rn(x));
 }
 
-// --- arithmetic ---------------------------------------------------------------------------------------------
+// --- fast exponential, reciprocal and sigmoid ---------------------------------------------------------------
 // Returns exp(x) with the hardware's exponential, accurate to about 22 bits; results below 2^-126 become 0. __expf() is
 // not used because most of its instructions handle subnormal results.
 __device__ static inline float fast_exp(float x) {
@@ -215,7 +215,7 @@ __device__ static inline float sigmoid(float x) {
     return fast_reciprocal(1.0f + fast_exp(-x));
 }
 
-// --- reductions ---------------------------------------------------------------------------------------------
+// --- sums and maxima over a warp or block -------------------------------------------------------------------
 // Returns the sum over the warp in every lane. The butterfly order is fixed, so all lanes get the same bits.
 template <typename F> __device__ static inline F warp_sum(F x) {
 #pragma unroll
@@ -265,7 +265,7 @@ template <int THREADS, typename Take> __device__ static inline void block_max(ui
     take(x);
 }
 
-// --- choosing a kernel --------------------------------------------------------------------------------------
+// --- choosing the kernel for a tensor's type and alignment --------------------------------------------------
 // Tag type that passes the storage type T and the vector width V to a kernel template.
 template <typename T, int V> struct Layout {};
 
@@ -295,7 +295,7 @@ template <typename F> static void for_layout(const char *operation, Format forma
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: format %s is not supported", operation, format_name(format));
 }
 
-// --- the column walk -------------------------------------------------------------------------------------------------
+// --- column walk: a pass over a matrix that can also sum its columns -------------------------------------------------
 // One pass over a (rows, cols) matrix. Each thread keeps its V columns and iterates over rows, so per-column data (a
 // bias, a norm's weight) stays in registers, and column sums need an exchange only at the end.
 // A block is 8 warps, one row per warp. blockIdx.x is the tile of columns; the blocks of a tile alternate over its

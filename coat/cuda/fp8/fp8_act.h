@@ -21,7 +21,7 @@
 
 namespace {
 
-// --- gelu ---------------------------------------------------------------------------------------------------
+// --- GELU and its derivative --------------------------------------------------------------------------------
 // Coefficients of GELU. gelu(x) = x * gate(x), gate(x) = 1 / (1 + exp(-2 u)), u = sqrt(2/pi) (x + 0.044715 x^3). The
 // gate equals 0.5 (1 + tanh u) without its cancellation for negative u. gelu'(x) = gate + 2 x u'(x) gate (1 - gate).
 // The constants include 1 / ln 2, because the hardware computes powers of two.
@@ -64,7 +64,7 @@ __device__ inline void gelu_span(float x[SPAN]) {
     for (int i = 0; i < SPAN; i++) x[i] = gelu_of(x[i]);
 }
 
-// --- the order of loads -------------------------------------------------------------------------------------
+// --- order in which a thread loads its operands -------------------------------------------------------------
 // Fixes the order of a thread's loads. A thread should start its next loads as soon as the previous ones have arrived,
 // and then compute. The compiler would move the loads later, or so early that waiting for the previous loads also waits
 // for the next. Two values that the compiler cannot know prevent this: a load's address includes (words of the previous

@@ -153,7 +153,7 @@ void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Ten
               "%s on the GPU: a scale per token supports at most %d columns (are %d); use --recipe coat-paper",
               operation, FP8_MAX_ACTIVATION_WIDTH, w.cols);
     const auto launch = [&](auto run) { run(exec, operation, op, w, dbias, accumulate); };
-    if constexpr (Op::gated) // 256 threads, because 512 would spill ten times as many registers
+    if constexpr (Op::gated) // 640 threads, because 512 would spill ten times as many registers
         if (spans > 1024 && spans <= 1280) return launch(act_rows_launch<640, 2, 1, Op>);
     if (spans > 1024) return launch(act_rows_launch<512, 4, 1, Op>);
     if (spans > 512) return launch(act_rows_launch<512, 2, 1, Op>);

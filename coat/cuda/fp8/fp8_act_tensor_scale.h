@@ -5,7 +5,7 @@
 
 namespace {
 
-// --- the walk over rows -------------------------------------------------------------------------------------
+// --- row walk: an activation pass over rows that computes amaxes --------------------------------------------
 // A block processes rows blockIdx.x, blockIdx.x + gridDim.x, ... in the order of the pass. Its warps alternate over the
 // rows' chunks of 32 spans, as if the rows were concatenated. `Op` is WalkOf a source:
 //   begin() -> the thread's state `own`; load(row, column) -> Loaded; word(loaded); finish(own)

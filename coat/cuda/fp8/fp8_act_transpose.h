@@ -5,7 +5,7 @@
 
 namespace {
 
-// --- the walk down tiles ------------------------------------------------------------------------------------
+// --- tile walk: an activation pass down tiles that also writes the transpose --------------------------------
 // A block processes one tile or, if columns are summed, every gridDim.y-th tile of a column of tiles. A thread loads
 // its next BATCH rows in advance, also across the end of a tile.
 constexpr int ACT_COLUMNS = 128;
@@ -17,8 +17,8 @@ struct TileWalk {
     LoadOrder order;
 };
 
-// Kernel that casts and transposes. With GRADIENT: writes the gradient in format F, its column sums and, unless F is
-// BF16, its transpose in T. Otherwise: writes the transpose of GELU's output.
+// Kernel that casts and transposes. With GRADIENT, writes the gradient in format F, its column sums and, unless F is
+// BF16, its transpose in T. Otherwise writes the transpose of GELU's output.
 template <Format F, Format T, bool GRADIENT, typename Function>
 __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
                              ACT_BLOCKS<GRADIENT>) void act_tile_kernel(const __grid_constant__ Function function,
@@ -99,9 +99,9 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
     }
 }
 
-// Runs the pass over a tensor. dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums; data NULL: not computed.
-// An FP8 gradient follows the pass that computes its amaxes; its kernel starts early, because the earlier pass writes
-// nothing that the function object reads.
+// Runs the pass over a tensor. If dbias has data, computes dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column
+// sums. An FP8 gradient follows the pass that computes its amaxes; its kernel starts early, because the earlier pass
+// writes nothing that the function object reads.
 template <Format F, Format T, bool GRADIENT, typename Function>
 void act_tiles_run(Exec *exec, const char *operation, const Function &function, Tensor plain, Tensor transposed,
                    int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {

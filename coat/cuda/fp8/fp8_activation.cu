@@ -17,7 +17,7 @@
 
 namespace {
 
-// --- forward ------------------------------------------------------------------------------------------------
+// --- activation function's forward --------------------------------------------------------------------------
 // Computes h from y and, in the same pass, g in BF16, g in FP8 with row scales, or only the amaxes of g.
 template <bool SAVED>
 void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes) {
@@ -59,7 +59,7 @@ void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
     });
 }
 
-// --- backward -----------------------------------------------------------------------------------------------
+// --- activation function's backward -------------------------------------------------------------------------
 // Computes the scales of dh and of its transpose from dh's amaxes.
 void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *amaxes) {
     for_gradient<false>(dg, h, [&](auto function) {

@@ -9,7 +9,7 @@
 
 namespace {
 
-// --- the bound ----------------------------------------------------------------------------------------------
+// --- upper bound of |dh| per row, from which dh's scale follows ---------------------------------------------
 constexpr int SQUARES_WARPS = 8, SQUARES_BLOCKS = 256;
 static_assert(SQUARES_SPAN == SPAN, "a thread must add one span");
 
@@ -122,7 +122,7 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy,
     }
 }
 
-// --- the fused pass --------------------------------------------------------------------------------------------------
+// --- fused pass: activation function's backward and recomputation of g -----------------------------------------------
 // Inputs of the fused backward pass for GELU. load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d,
 // g) computes HALVES gradients, and g * reciprocal. A tile has COLUMNS columns of g.
 struct GeluBoth {

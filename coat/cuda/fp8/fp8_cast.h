@@ -9,7 +9,7 @@
 
 constexpr int CAST_COLUMNS = 64; // width of a tile: more model widths are multiples of 64 than of 128
 
-// --- sources of a pass --------------------------------------------------------------------------------------
+// --- sources of a quantization pass: readers that supply its values -----------------------------------------
 // A source has begin(column), called once per thread, load(row, column) -> Loaded, and one of
 //   codes(loaded, reciprocal, out)   16 FP8 values, if makes_codes is true
 //   values(loaded, out)              16 values; if scaled is true, times the reciprocal given to scale_by()
@@ -177,9 +177,9 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     }
 }
 
-// Runs the pass over a tensor. dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums; data NULL: not computed.
-// The distribution of rows depends on the shape and the workspace; with persistent blocks also on the number of SMs,
-// which hold BLOCKS each. overlaps: the previous kernel computes the scale, and this one may start before it ends.
+// Runs the pass over a tensor. If dbias has data, dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums. The
+// distribution of rows depends on the shape and the workspace; with persistent blocks also on the number of SMs, which
+// hold BLOCKS each. If `overlaps`, the previous kernel computes the scale; this one may start before it ends.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {

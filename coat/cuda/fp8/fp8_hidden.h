@@ -1,7 +1,7 @@
 // Sources for passes over rows (fp8_act_row_scale.h, fp8_act_tensor_scale.h) that take h from a matmul's output y, save
 // it in E4M3 with a scale per group, and compute g: GELU of h = y + bias, or SwiGLU of y's gate and up. y may have row
-// scales. SAVED: g is computed from the saved h, otherwise from h before quantization. Included by fp8_activation.cu
-// only.
+// scales. With SAVED, g is computed from the saved h, otherwise from h before quantization. Included by
+// fp8_activation.cu only.
 #pragma once
 #include "fp8_act.h"
 

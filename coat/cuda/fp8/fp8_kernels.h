@@ -13,7 +13,7 @@
 constexpr int SPAN = 16;       // number of columns that a thread processes at a time
 constexpr int THREAD_ROWS = 4; // number of rows of a tile that a thread processes
 
-// --- BF16 pairs in words ---------------------------------------------------------------------------------------------
+// --- BF16 values, packed in pairs in 32-bit words --------------------------------------------------------------------
 // N BF16 values packed in 32-bit words. If 16-bit values live across a branch, the compiler unpacks them right after
 // the load and thus waits for it. Values that are loaded in advance are therefore kept packed.
 template <int N> struct alignas(16) Bf16Words { uint32_t word[N / 2]; };
@@ -49,7 +49,7 @@ template <int N> __device__ static inline Bf16Words<N> packed_words(const float 
     return words;
 }
 
-// --- conversions --------------------------------------------------------------------------------------------
+// --- conversion to and from FP8 -----------------------------------------------------------------------------
 // Converts two FP32 values to FP8, rounding to nearest even and saturating. `first` becomes the lower byte.
 template <Format F> __device__ static inline uint32_t encode_pair(float first, float second) {
 #if __CUDA_ARCH__ >= 890
@@ -156,7 +156,7 @@ __device__ static inline void rescale_codes(const uint32_t code[N / 4], float fa
 #endif
 }
 
-// --- amaxes ----------------------------------------------------------------------------------------------------------
+// --- amaxes, and the scales of groups --------------------------------------------------------------------------------
 // Returns the maximum of `maximum` and |x|; NaN if either is NaN.
 __device__ static inline float larger_magnitude(float maximum, float x) {
     float out;
@@ -218,7 +218,7 @@ __device__ static inline float group_scale_reciprocal(float scale) {
     return fmaf(fmaf(-scale, near, 1.0f), near, near);
 }
 
-// --- transposing FP8 values ------------------------------------------------------------------------------------------
+// --- transposing FP8 values in registers -----------------------------------------------------------------------------
 // Transposes a block of 4 x 4 FP8 values (word w of 4 rows) in registers. Each column of the block becomes a word;
 // consecutive columns are STRIDE words apart.
 template <int STRIDE>
@@ -233,7 +233,7 @@ __device__ static inline void codes_transpose(uint32_t *word, const uint32_t cod
     word[3 * STRIDE] = __byte_perm(ab_high, cd_high, 0x7632);
 }
 
-// --- scales of tensors ---------------------------------------------------------------------------------------
+// --- scales of tensors and rows from their amaxes ------------------------------------------------------------
 // Returns memory for the row amaxes of a tensor: t.amax, or the workspace if it has none. Calls fatal() if they do not
 // fit.
 uint32_t *amaxes_of(Exec *exec, const char *operation, Tensor t);
@@ -290,7 +290,7 @@ __device__ static inline float row_scale_reciprocal(float scale) {
     return __uint_as_float(0x7f000000u - __float_as_uint(scale));
 }
 
-// --- descriptors --------------------------------------------------------------------------------------------
+// --- checks of tensor descriptors ---------------------------------------------------------------------------
 static inline bool is_grouped(Tensor t) {
     return t.data && t.granularity == SCALE_GROUP;
 }

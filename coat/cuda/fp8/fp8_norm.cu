@@ -24,9 +24,9 @@ namespace {
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
-    Matrix<const bf16> r_in, y; // pre-norm: y.data may be NULL; then nothing is added to r_in
+    Matrix<const bf16> r_in, y; // with pre-norm, y.data may be NULL; then r_out = r_in
     Matrix<bf16> x, r_out;      // outputs that are not written if their data is NULL
-    Matrix<bf16> n;        // norm in BF16; data NULL: the norm is FP8, is not computed, or (post-norm) is r_out itself
+    Matrix<bf16> n;        // norm in BF16; data is NULL if the norm is FP8, not computed, or (post-norm) r_out itself
     RowCodes n_codes;      // norm in FP8 with row scales, written in the same pass
     uint32_t *amaxes;      // row amaxes of n for a later quantization; NULL: not computed
     Matrix<uint8_t> codes; // FP8 values of x, saved with group scales
@@ -114,7 +114,7 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Sha
     }
 }
 
-// Loads a row of r_in and y. Pre-norm: computes r = r_in + y + y_bias. Post-norm: multiplies y by its row scale.
+// Loads a row of r_in and y. With pre-norm, r = r_in + y + y_bias; with post-norm, y is multiplied by its row scale.
 template <NormPlace PLACE, typename Shape>
 __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at, Bf16Words<ROW_WIDTH> *r,
                                Bf16Words<ROW_WIDTH> *y, float (*value)[ROW_WIDTH]) {
@@ -293,7 +293,7 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
     return codes ? a.amaxes : NULL;
 }
 
-// --- norm from the saved input ---------------------------------------------------------------------------------------
+// --- cast pass that computes the norm from its saved input -----------------------------------------------------------
 // Source for a cast pass (fp8_cast.h) that computes norm values from the saved input and its statistics.
 template <typename S> struct NormOf {
     static constexpr bool makes_codes = false, scaled = true;

@@ -9,10 +9,10 @@
 
 namespace {
 
-// --- scales -------------------------------------------------------------------------------------------------
+// --- tensor scales from row amaxes --------------------------------------------------------------------------
 constexpr int SCALE_THREADS = 1024;
 
-// Destination and format of a scale: that of a tensor, or that of its transpose in another format.
+// Destination and format of the scale of a tensor, or of its transpose in another format.
 struct ScaleOf {
     float *scale;  // address of the scale; NULL: not written
     float largest; // largest finite value of the FP8 format
@@ -38,7 +38,7 @@ __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *s
     if (threadIdx.x == 0) *scale = scale_in_format(fmaxf(__uint_as_float(largest), SCALE_MIN), from, to);
 }
 
-// --- row amaxes of BF16 ----------------------------------------------------------------------------------------------
+// --- row amaxes of BF16 tensors, and rescaling of FP8 tensors --------------------------------------------------------
 constexpr int AMAX_WARPS = 8;
 
 // Writes the amax of each row; one warp processes a row. Processes the last rows first, because the next pass starts
@@ -147,7 +147,7 @@ void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x) {
                                                   Tensor{}, false, false);
 }
 
-// --- the attention's output ---------------------------------------------------------------------------------
+// --- quantization with row scales, as for attention's output ------------------------------------------------
 namespace {
 
 struct RowCast {
@@ -232,7 +232,7 @@ void fp8_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
                                                  Tensor{}, false, own_scale);
 }
 
-// --- gradients ----------------------------------------------------------------------------------------------
+// --- quantization of gradients ------------------------------------------------------------------------------
 void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
     const char *operation = "grad_quantize";
     require_format(operation, "dy", dy, FMT_BF16);

@@ -3,8 +3,8 @@
 // load(row, column) -> Loaded starts the access. Then:
 //   values(loaded, out)      16 values: unscaled(loaded, out) * scale(loaded)
 //   word(loaded)             a word of the loaded data, for kernels that fix the order of their loads (fp8_act.h)
-// LAST: the tensor is not read again soon, so it is loaded with streaming accesses. Rows and columns are 32-bit, so
-// that an address takes one instruction.
+// With LAST, the tensor is not read again soon, so it is loaded with streaming accesses. Rows and columns are 32-bit,
+// so that an address takes one instruction.
 #pragma once
 #include "fp8_kernels.h"
 

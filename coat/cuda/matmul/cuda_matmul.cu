@@ -90,7 +90,7 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
     matmul_run(exec, &p);
 }
 
-// --- open, close, tables ------------------------------------------------------------------------------------
+// --- opening and closing cuBLASLt, and tables of chosen algorithms ------------------------------------------
 // Returns the committed table's rows for this GPU. Any Hopper GPU with 132 SMs also uses the H200's rows for shapes
 // without a row of its own, because an 80 GB H100 is the same chip with other memory.
 static MatmulAlgos committed_algos(const CudaBackend *backend, size_t cublas_version) {

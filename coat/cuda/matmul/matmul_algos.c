@@ -24,7 +24,7 @@ bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact) {
            (row->align_a <= key->align_a && row->align_b <= key->align_b && row->align_d <= key->align_d);
 }
 
-// ---------------------------------------------------------------- reading
+// ---------------------------------------------------------------- parsing a table of algorithms
 // Each read_ function parses one item at *at, in a line that ends with '\n' or 0, and advances *at past it.
 
 static int digit_value(char c) {
@@ -135,7 +135,7 @@ bool algos_read_file(const char *path, const char *gpu, size_t cublas_version, M
     return true;
 }
 
-// ---------------------------------------------------------------- writing
+// ---------------------------------------------------------------- writing a table of algorithms
 
 static void write_row(char row[ROW_LENGTH], const MatmulAlgo *algo, const char *gpu, size_t cublas_version) {
     const MatmulKey *key = &algo->key;

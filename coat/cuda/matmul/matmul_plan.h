@@ -20,7 +20,7 @@
 
 typedef struct {
     MatmulKey key;
-    bool trained; // true if used in training; checkpoints then record the algorithm
+    bool trained; // true: training uses this plan, so checkpoints record its algorithm
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
@@ -51,7 +51,7 @@ typedef struct {
     const char *name;
     MatmulKey key;
     const void *a, *b, *bias;
-    // FP8: address of one FP32 scale each, 16-byte aligned; scale_b NULL: row scales are not applied
+    // FP32 scales of FP8 operands, 16-byte aligned; scale_b is NULL if the matmul ignores b's row scales
     const void *scale_a, *scale_b;
     void *d;
 } Matmul;

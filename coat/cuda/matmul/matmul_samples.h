@@ -9,7 +9,7 @@
 typedef struct {
     MatmulKey key;
     const void *a, *b, *d;
-    const float *scale_a, *scale_b; // addresses of the operands' scales; scale_b NULL: scale 1
+    const float *scale_a, *scale_b; // addresses of the operands' scales; if scale_b is NULL, b's scale is 1
 } SampledMatmul;
 
 // Error of a matmul over samples s. S is the FP64 sum of a sample's terms t, `added` is what the matmul added to D. The

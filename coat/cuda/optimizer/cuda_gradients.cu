@@ -10,7 +10,7 @@ constexpr int NORM_ENTRIES = 1024;
 constexpr int64_t SUM_ELEMENTS = 8192; // number of gradient elements per block
 constexpr int64_t NORM_ELEMENTS = 65536;
 
-// --- sums of gradients --------------------------------------------------------------------------------------
+// --- adding gradients to gradient sums ----------------------------------------------------------------------
 struct SumTable {
     void *sum[SUM_ENTRIES];
     const void *part[SUM_ENTRIES];
@@ -48,7 +48,7 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS) void gradients_add_kernel(const 
                   table.wide[entry]);
 }
 
-// --- the norm of the gradients ------------------------------------------------------------------------------
+// --- global norm of the gradients ---------------------------------------------------------------------------
 struct NormTable {
     const void *grad[NORM_ENTRIES];
     int64_t elements[NORM_ENTRIES];

@@ -28,7 +28,7 @@ constexpr int UPDATE_ENTRIES = 420;
 constexpr int64_t UPDATE_ELEMENTS = 8192; // number of parameter elements per block
 constexpr int UPDATE_WIDTH = 4;           // elements per memory access: 16 bytes of FP32
 
-// --- AdamW --------------------------------------------------------------------------------------------------
+// --- AdamW kernels for moments in FP32 or BF16 --------------------------------------------------------------
 // Starts a step on one thread: counts it as an update or as skipped, and computes the scalars that all elements use.
 __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
     UpdateScalars s = {};
@@ -199,7 +199,7 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __gri
     }
 }
 
-// --- host code -------------------------------------------------------------------------------------------------------
+// --- host code that launches the AdamW kernels -----------------------------------------------------------------------
 // Launches the update of the parameters in the table, then empties the table.
 template <MasterStore MASTER, typename S, typename G> void adamw_flush(cudaStream_t stream, UpdateTable *table) {
     if (table->count > 0 && table->first_block[table->count] > 0) {

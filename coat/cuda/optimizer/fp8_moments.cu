@@ -14,7 +14,7 @@ constexpr int RUN = WARP / (CHUNK / GROUP);
 // arithmetic. Without it, memory bandwidth is the limit, and more warps only compete for it.
 template <MasterStore MASTER> constexpr int CHUNK_BLOCKS = MASTER == IN_VALUE_BF16 ? 5 : 4;
 
-// --- full chunks -----------------------------------------------------------------------------------------------------
+// --- update of full chunks of a parameter ----------------------------------------------------------------------------
 // Scales and exponents of one group. Each lane holds one group of a run, so that these small arrays are read and
 // written once per run, in full cache lines.
 struct RunGroup {
@@ -56,7 +56,7 @@ __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateSc
     const int lane = (int)threadIdx.x % WARP;
     const int64_t first = begin + lane / GROUP_LANES * GROUP + lane % GROUP_LANES * WIDTH;
 
-    // all loads are started before the first value is used
+    // Starts all loads before it uses the first value.
     uint32_t code[2][LANE_ELEMENTS / 4];
     Pack<G, WIDTH> grad[SPANS];
     MasterPack<MASTER> master[SPANS];
@@ -196,7 +196,7 @@ __launch_bounds__(CHUNK_THREADS,
         if (table.entry[i].amax && amaxes[i]) atomicMax(table.entry[i].amax, amaxes[i] << 16);
 }
 
-// --- remaining groups of a parameter ---------------------------------------------------------------------------------
+// --- update of the remaining groups of a parameter -------------------------------------------------------------------
 // Updates the groups that do not fill a chunk (the last may be short), and tensors that are not 16-byte aligned. A warp
 // updates one group, using the functions of moments.h.
 
@@ -256,7 +256,7 @@ __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid
     }
 }
 
-// --- host code -------------------------------------------------------------------------------------------------------
+// --- host code that launches the update kernels ----------------------------------------------------------------------
 void require_moment(const char *what, Tensor t) {
     if (t.granularity != SCALE_EXPAND || t.group != GROUP || t.format != FMT_E4M3)
         fatal(EXIT_DEVICE, "internal error: adamw_update on the GPU: %s in %s groups of %d is not supported", what,

@@ -19,7 +19,7 @@ constexpr int SPANS = GROUP / (GROUP_LANES * WIDTH);
 constexpr int LANE_ELEMENTS = SPANS * WIDTH;
 constexpr int CHUNK_THREADS = 128; // threads per block
 
-// --- logarithms of FP8 values ----------------------------------------------------------------------------------------
+// --- tables of logarithms of FP8 values ------------------------------------------------------------------------------
 // Lookup tables in shared memory for decoding 8-bit moments. The entry of FP8 value 0 is -inf, so that 2^entry is 0.
 struct alignas(512) CodeTables {
     float log2[128];      // log2(value / F), indexed by the lower 7 bits of the FP8 value
@@ -49,14 +49,14 @@ __device__ static inline float fast_log2(float x) {
     return y;
 }
 
-// --- groups -------------------------------------------------------------------------------------------------
+// --- decoding and measuring groups of moments ---------------------------------------------------------------
 // Parameters of a group of moments, identical in the eight lanes that share it. Used by the fast code path.
 struct LaneGroup {
     float a, k_inverse;
     uint8_t k_16ths;
     bool decodes; // true if the fast path decodes the group exactly, because no intermediate is subnormal
     bool encodes; // true if the fast path encodes the group exactly, because no element is subnormal
-    bool floors;  // v only: a nonzero element could round to 0 and must be raised to the smallest nonzero FP8 value
+    bool floors;  // v only: true if a nonzero element could round to 0; it becomes the smallest nonzero FP8 value
 };
 
 __device__ static inline LaneGroup lane_group(const CodeTables *tables, float a, uint32_t k_16ths) {
@@ -144,7 +144,7 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
     *group_v = group_of(4);
 }
 
-// --- encoding to FP8 -------------------------------------------------------------------------------------------------
+// --- encoding moments to FP8 -----------------------------------------------------------------------------------------
 // Returns F * (|x| / a)^k as moment_position() does, for elements that are 0 or normal. Rounding may exceed F, the
 // largest FP8 value; the later conversion saturates such values.
 __device__ static inline float lane_position(float x, float k, float log2_a) {

@@ -33,7 +33,7 @@ struct MomentTable {
 };
 static_assert(sizeof(MomentTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-// --- vectors ------------------------------------------------------------------------------------------------
+// --- access to vectors of parameter values ------------------------------------------------------------------
 // WIDTH parameter values in full precision, in their storage format.
 template <MasterStore MASTER> struct MasterPack {
     Pack<float, MASTER == IN_VALUE || MASTER == IN_FP32 ? WIDTH : 1> full;
@@ -121,7 +121,7 @@ __device__ inline void amax_note(uint32_t *amax, __nv_bfloat162 largest) {
     if (threadIdx.x % WARP == 0) atomicMax(amax, bits);
 }
 
-// --- one by one ---------------------------------------------------------------------------------------------
+// --- access to single parameter values ----------------------------------------------------------------------
 template <MasterStore MASTER> __device__ inline float rest_load(const MomentEntry &e, int64_t at) {
     if constexpr (MASTER == IN_VALUE) return ((const float *)e.value)[at];
     if constexpr (MASTER == IN_FP32) return ((const float *)e.master)[at];

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int EMBED_THREADS = 128;
 
-// --- forward ------------------------------------------------------------------------------------------------
+// --- embedding's forward ------------------------------------------------------------------------------------
 template <typename T> struct EmbedForward {
     T *r;
     const int32_t *tokens;
@@ -197,8 +197,8 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
     const int begin = (int)chunk * CHUNK, next = begin + CHUNK;
     if (column >= a.cols || next >= a.rows) return;
     const int token = a.tokens[next - 1];
-    if (a.tokens[next] != token) return; // returns if no run continues into the next chunk
-    // returns if the run started in an earlier chunk
+    if (a.tokens[next] != token) return; // no run of equal tokens continues into the next chunk
+    // returns if the run of equal tokens started in an earlier chunk, which adds the partial sums
     if (a.tokens[begin] == token && begin > 0 && a.tokens[begin - 1] == token) return;
     float *const out = a.dwte + token * a.dwte_stride + column;
     const Pack<float, V> before = load<V>(out);
@@ -212,7 +212,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
         for (int k = 0; k < BATCH; k++) {
             const bool exists = (other + k) * CHUNK < a.rows;
             first_token[k] = exists ? a.tokens[(other + k) * CHUNK] : -1;
-            // the partial sum is used below only if this run of tokens continues, that is, if it was written
+            // used only if this run of tokens continues into chunk other + k, which has then written the partial sum
             if (exists) part[k] = load<V>(a.head + (other + k) * a.cols + column);
         }
 #pragma unroll
@@ -234,7 +234,7 @@ __global__ void row_numbers_kernel(int32_t *numbers, int count) {
     if (i < count) numbers[i] = i;
 }
 
-// --- workspace ----------------------------------------------------------------------------------------------
+// --- workspace of the token embedding's gradient, and host code ---------------------------------------------
 // Divides Exec.workspace into consecutive pieces.
 struct Pieces {
     char *next;

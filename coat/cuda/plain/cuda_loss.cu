@@ -61,7 +61,7 @@ template <> struct Largest<bf16, 8> { // computes the maximum of two BF16 values
     }
 };
 
-// Reads the part of a row that a block processes, starting at vector `begin`. STAGED: through shared memory by
+// Reads a block's part of a row, starting at vector `begin`. With STAGED, reads it through shared memory by
 // asynchronous copies. Otherwise each pass reads device memory, because the part is too long. A thread reads only
 // vectors that it copied itself, so no barrier is needed, and the next row is copied while the current one is written.
 template <typename T, int V, bool STAGED> struct RowReader {
@@ -236,7 +236,7 @@ template <typename T, int V, typename Gradient> void loss_run(const CudaBackend 
     loss_launch<T, V, false, Gradient>(backend, a, threads, shared);
 }
 
-// --- the sum of the losses ----------------------------------------------------------------------------------
+// --- sum of the losses of all tokens, and host code ---------------------------------------------------------
 constexpr int SUM_THREADS = 1024;
 
 __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *losses, int64_t count, StepState *state) {

@@ -4,7 +4,7 @@
 
 namespace {
 
-// --- forward --------------------------------------------------------------------------------------------------------
+// --- forward of QKV clip, QK norm and RoPE --------------------------------------------------------------------------
 template <typename T, int V, bool NORMS>
 __global__ __launch_bounds__(HEADS_THREADS) void qk_norm_rope_forward_kernel(HeadsOf<T> a) {
     constexpr CachePolicy POLICY = NORMS ? CACHE_DEFAULT : CACHE_STREAM;
@@ -59,7 +59,7 @@ __global__ __launch_bounds__(HEADS_THREADS) void qk_norm_rope_forward_kernel(Hea
     }
 }
 
-// --- backward -------------------------------------------------------------------------------------------------------
+// --- backward of QKV clip, QK norm and RoPE -------------------------------------------------------------------------
 // Loads both halves of a head's gradient and applies RoPE's backward to them.
 template <int V, typename T>
 __device__ inline void load_gradient(const HeadsOf<T> &a, const T *g, int column, const float *rotation,
@@ -205,12 +205,12 @@ __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
             }
         }
         if (a.amax) block_max<THREADS>(largest, [&](uint32_t x) { a.amax[token] = x; });
-        if constexpr (NORMS) __syncthreads(); // until all threads have read this token's data from shared memory
+        if constexpr (NORMS) __syncthreads(); // waits until all threads have read this token's data
     }
     if constexpr (NORMS) store_partials(a, shared.sums);
 }
 
-// --- launch ---------------------------------------------------------------------------------------------------------
+// --- host code that launches the kernels ----------------------------------------------------------------------------
 template <typename T, int V> HeadsOf<T> heads_of(Tensor out, Tensor qkv, const QkRope &h, int threads) {
     HeadsOf<T> a = {};
     a.out = (T *)out.data;

@@ -4,7 +4,7 @@
 
 namespace {
 
-// --- second stage of the column sums ------------------------------------------------------------------------
+// --- second stage of column sums: adds the sums of the blocks -----------------------------------------------
 constexpr int FINISH_SLICES = 32; // number of parts of the partial sums that a block adds in parallel
 
 // Adds partials (count, width) over count. Writes columns below `cols` to `first`, the others to `second`.

@@ -76,7 +76,7 @@ template <int V> __device__ inline void rotate_back(float d[2][V], const float c
     for (int j = 0; j < V; j++) rotate_pair(d[0][j], d[1][j], cosine[j], -sine[j]);
 }
 
-// --- norms ----------------------------------------------------------------------------------------------------------
+// --- QK norms of q and k --------------------------------------------------------------------------------------------
 // Finds the norm that a head belongs to: its number within the token, whether it is one of k's, and the head's first
 // column in it.
 template <typename T> struct HeadNorm {
