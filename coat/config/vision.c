@@ -81,9 +81,12 @@ bool vision_named(const char *name, VisionShape *vision) {
 bool vision_finish(Config *c, Error *err) {
     VisionShape *v = &c->shape.vision;
     if (!c->vision[0]) {
-        if (v->kind != VISION_NONE) return true;
-        memset(v, 0, sizeof *v);
-        return true;
+        const char *flag = v->image_size   ? "image-size"
+                           : v->patch_size ? "patch-size"
+                           : v->projector  ? "projector"
+                                           : NULL;
+        if (v->kind != VISION_NONE || !flag) return true;
+        return error_set(err, EXIT_USER, "--%s: the model has no vision tower; add --vision NAME", flag);
     }
     if (!vision_named(c->vision, v))
         return error_set(err, EXIT_USER,

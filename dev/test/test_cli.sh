@@ -148,7 +148,7 @@ check "flags on the command line override --config" $? "$(ls "$folder/won")"
 settings=$(head -n 1 "$folder/won/log.jsonl")
 [[ $settings == '{"step":0,"settings":{"train":["'"$data"'"],"val":[],"tokenizer":"bytes","shuffle":false,"model":null,'*'"lr":0.002,'* ]]
 check "the first line of log.jsonl records the settings" $? "$settings"
-[[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-place":"before","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,'*'"tied-head":true,"recipe":"coat",'* ]]
+[[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-place":"before","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,'*'"tied-head":true,'*'"recipe":"coat",'* ]]
 check "the settings in log.jsonl include the shape" $? "$settings"
 starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight" # flags of the process, and train-weight, which is next to train
 missing=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts" | while read -r flag; do grep -q "[{,]\"$flag\":" <<<"$settings" || echo "$flag"; done)

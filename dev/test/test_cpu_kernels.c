@@ -102,8 +102,8 @@ static void run_all(const CpuKernels *k, float out[12][LONGEST]) {
     out[0][2] = k->dot(x, y, n);
     k->norm_apply(out[1], x, s, w, y, n);
     k->norm_gradient(out[2], out[3], out[4], y, x, s, w, n, true, true);
-    k->gelu(out[5], x, n);
-    k->gelu_gradient(out[6], y, x, n);
+    k->gelu(out[5], x, n, ACT_GELU_TANH);
+    k->gelu_gradient(out[6], y, x, n, ACT_GELU_TANH);
     out[0][3] = k->exponentials(out[7], x, 0.3f, 0.1f, n);
     memcpy(out[8], w, sizeof w);
     k->score_gradient(out[8], y, 0.2f, 0.7f, n);

@@ -13,7 +13,10 @@ static const char *sample_value(const Flag *flag, const Config *defaults) {
     case FLAG_SEED: return "18446744073709551615";
     case FLAG_FLOAT: return flag->min < 1 ? "0.0625" : "16";
     case FLAG_STRING:
-        return strcmp(flag->name, "model") == 0 ? "d6" : strcmp(flag->name, "moments-fp32") == 0 ? "wte,fc*" : "x.bin";
+        return strcmp(flag->name, "model") == 0          ? "d6"
+               : strcmp(flag->name, "vision") == 0       ? "clip:d1"
+               : strcmp(flag->name, "moments-fp32") == 0 ? "wte,fc*"
+                                                         : "x.bin";
     case FLAG_CHOICE:
     case FLAG_FORMAT: {
         const char *name = flag->placeholder + first + 1;
@@ -53,8 +56,12 @@ UNIT_TEST(test_every_flag_parses) {
                 snprintf(text, sizeof text, "--%s%s", opposite ? "no-" : "", flag->name);
             // --channels 768 is a multiple of 48, the sample number of heads
             const bool rotary = strncmp(flag->name, "rope-", 5) == 0 || strcmp(flag->name, "qkv-biases") == 0;
-            snprintf(line, sizeof line, "--plan --train t --val v --out o --channels 768 --heads 48 %s %s",
-                     rotary ? "--model llama:d2 --rope-factor 2" : "", text);
+            const bool tower = flag->offset >= offsetof(Config, shape.vision) &&
+                               flag->offset < offsetof(Config, shape.vision) + sizeof defaults->shape.vision;
+            snprintf(line, sizeof line, "--plan --train t --val v --out o --channels 768 --heads 48 %s %s %s",
+                     rotary || tower || flag->offset == offsetof(Config, vision) ? "--model llama:d2 --rope-factor 2"
+                                                                                 : "",
+                     tower ? "--vision siglip:d1" : "", text);
             accept(line);
             const char *now = (const char *)&config + flag->offset, *before = (const char *)defaults + flag->offset;
             if (flag->size && strcmp(flag->name, "channels")) assert_memory_not_equal(now, before, flag->size);
