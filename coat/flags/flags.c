@@ -101,7 +101,7 @@ static const Flag table[] = {
     {GROUP_MODEL, "rope-positions", FLAG_INT, AT(shape.rope.positions), SHAPE, "TOKENS", 1, MAX_POSITIONS, NULL,
      "with --rope-factor: longest sequence that the model supported before RoPE was stretched, in tokens"},
     {GROUP_MODEL, "init", FLAG_CHOICE, AT(shape.init), SHAPE, "normal|mitchell|truncated", 0, 0, NULL,
-     "initial weights; normal: N(0, 0.02), as GPT-2; mitchell: scaled by width and layer, as OLMo; truncated: within 3 sigma"},
+     "initial weights; normal: N(0, 0.02), as GPT-2; mitchell: by width and layer, as OLMo; truncated: normal within 3 sigma"},
     {GROUP_MODEL, "tied-head", FLAG_BOOL, AT(shape.tied_head), SHAPE, "", 0, 0, NULL,
      "use the token embedding as output head"},
 
@@ -126,7 +126,7 @@ static const Flag table[] = {
     {GROUP_RECIPE, "moments", FLAG_CHOICE, AT(recipe.moments), RECORDED | LOGGED, MOMENTS_NAMES, 0, 0, "%s, by --recipe",
      "format of AdamW's two moments; coat: FP8 with dynamic range expansion"},
     {GROUP_RECIPE, "moments-fp32", FLAG_STRING, AT(recipe.moments_fp32), RECORDED | LOGGED, "PATTERN", 0, 0, "none",
-     "tensors with FP32 moments: comma-separated names from wte qkvw projw fcw fcprojw headw or prefixes (fc*); none: none", .matters = compresses_moments},
+     "tensors with FP32 moments, comma-separated: wte qkvw projw fcw fcprojw headw or prefixes of these (fc*); none: no tensor", .matters = compresses_moments},
     {GROUP_RECIPE, "master", FLAG_CHOICE, AT(recipe.master), RECORDED | LOGGED, MASTER_NAMES, 0, 0, "%s, by --recipe",
      "master weights; split16: the 16 bits that BF16 weights lack; none: no master weights, stochastic rounding", .matters = not_fp32},
     {GROUP_RECIPE, "cache-transposed", FLAG_BOOL, AT(recipe.cache_transposed), LOGGED, "", 0, 0, NULL,
