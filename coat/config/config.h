@@ -291,7 +291,7 @@ typedef struct {
     int64_t health_matmuls;          // steps between comparisons of FP8 wgrad with BF16; 0: never
     char prompt[4096];
     PromptFormat prompt_format;
-    int samples; // number of samples that are generated each time
+    int samples; // number of samples that are generated at each sampling
     float temperature, top_p;
     int top_k;
     bool eval_only, overfit_one_batch;

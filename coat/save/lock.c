@@ -37,9 +37,10 @@ static bool refuse(Lock *lock, const char *folder, const char *remedy, Error *er
                      folder, holder, remedy);
 }
 
-static bool cannot_write(const Lock *lock, int why, Error *err) {
-    return error_set(err, EXIT_DATA, "%s: the lock of the run cannot be written: %s; %s", lock->path, strerror(why),
-                     why == ENOSPC || why == EDQUOT ? "make room there" : "name an --out that can be written");
+static bool cannot_write(const Lock *lock, const char *folder, int why, Error *err) {
+    const bool full = why == ENOSPC || why == EDQUOT;
+    return error_set(err, EXIT_DATA, "%s: the lock of the run cannot be written: %s; %s%s", lock->path, strerror(why),
+                     full ? "free disk space in " : "name an --out that can be written", full ? folder : "");
 }
 
 bool lock_is_held(const Lock *lock) {
@@ -67,12 +68,12 @@ bool lock_acquire(Lock *lock, const char *folder, Error *err) {
             continue; // the file that was locked is gone, because the run that held it has just ended; try again
         if (why == EWOULDBLOCK) return refuse(lock, folder, "", err);
         if (unsupported) return refuse(lock, folder, ", or delete its .lock if that run is dead", err);
-        return cannot_write(lock, why, err);
+        return cannot_write(lock, folder, why, err);
     }
     if (write_holder(lock)) return true;
     const int why = errno;
     lock_release(lock);
-    return cannot_write(lock, why, err);
+    return cannot_write(lock, folder, why, err);
 }
 
 void lock_release(Lock *lock) {

@@ -155,7 +155,7 @@ if mount -t tmpfs -o size=$((kilobytes / 2))k coat-test "$disk" 2>/dev/null; the
     rm -r "$out"
     room 21 # two checkpoints without the log
     "$program" "${run[@]}" --no-quiet --keep 1 --out "$out" >/dev/null 2>"$folder/said"
-    [ "$(grep -c "^note: --out $out: .* for 1 of the 2 more .*; make room$" "$folder/said")" -eq 1 ]
+    [ "$(grep -c "^note: --out $out: .* for 1 of the 2 more .*; free space$" "$folder/said")" -eq 1 ]
     check "a note without a --keep is printed if only the log does not fit" $? "$(head -n 3 "$folder/said")"
 else
     echo "skip - a disk that is too small: this user cannot mount a file system"
