@@ -66,13 +66,16 @@ OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor 
 
 // Computes the cross-entropy losses of a chunk of R tokens, and their gradient, from the logits (R, Vp).
 //   losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns; 0 if target < 0
+//   best (R, 1) FP32 = 1 if the target's logit is the largest of the first `vocab` columns, else 0
+//     Of equal logits, the one with the lowest index is the largest. 0 if target < 0 or if a logit is NaN.
+//     best.data NULL: not computed. Otherwise the GPU reads the logits once more.
 //   dlogits = (softmax - onehot) * state->loss_scale; 0 in columns >= vocab and in rows with target < 0
 //   If dlogits.data is NULL, computes the losses only.
 // Unscaled dlogits and dlogits_t overwrite the logits. FP8 dlogits is E5M2; dlogits_t is its transpose and may use the
 // logits' memory. Their scale needs no amax, because |dlogits| <= loss_scale: loss_gradient_scale() in quantize.h.
 // A non-finite loss sets state->nonfinite.
-OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
-                                  Tensor targets, int vocab, StepState *state))
+OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best,
+                                  Tensor logits, Tensor targets, int vocab, StepState *state))
 // Adds the sum of losses, times state->loss_scale, to state->loss_sum, in a fixed order.
 OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 

@@ -36,6 +36,19 @@ static real element(Tensor t, int64_t row, int64_t column) {
                                 : (real)bf16_decode(((const uint16_t *)row_address(t, row))[column]);
 }
 
+// True if logit `target` is the largest of the row's first `vocab` and the first of equal ones. False if one is NaN.
+static bool is_best(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab, int32_t target) {
+    const real logit = element(logits, row, target);
+    real buffer[CHUNK];
+    for (int64_t begin = 0; begin < vocab; begin += CHUNK) {
+        int64_t count = smaller(CHUNK, vocab - begin);
+        const real *x = row_load(cpu, logits, row, begin, count, buffer);
+        for (int64_t i = 0; i < count; i++)
+            if (!(x[i] < logit || (x[i] == logit && begin + i >= target))) return false;
+    }
+    return true;
+}
+
 // Computes dlogits = (softmax - onehot) * scale for one row. log_sum is the log-sum-exp of the row.
 static void gradient_row(const Cpu *cpu, Tensor dlogits, Tensor logits, int64_t row, int64_t vocab, int32_t target,
                          real log_sum, real scale) {
@@ -68,7 +81,7 @@ static void require_gradient(Tensor dlogits, Tensor dlogits_t, Tensor logits) {
               format_name(dlogits.format));
 }
 
-void cpu_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
+void cpu_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best, Tensor logits,
                                Tensor targets, int vocab, StepState *state) {
     require_plain("loss_forward_backward", logits);
     require_gradient(dlogits, dlogits_t, logits);
@@ -81,6 +94,8 @@ void cpu_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Ten
     for (int64_t row = 0; row < logits.rows; row++) {
         int32_t target = ((const int32_t *)targets.data)[row * targets.stride];
         real loss = 0;
+        if (best.data)
+            *(real *)row_address(best, row) = target >= 0 && is_best(cpu, logits, row, vocab, target) ? 1 : 0;
         if (target >= 0) {
             real log_sum = row_log_sum(cpu, logits, row, vocab);
             loss = log_sum - element(logits, row, target);

@@ -220,33 +220,35 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
 }
 
 // Writes the result of an evaluation to log.jsonl and the event file.
-static void write_result(Log *log, int64_t step, const char *key, double value) {
+static void write_result(Log *log, int64_t step, const Scalar *results, int count) {
     char line[128];
     snprintf(line, sizeof line, "{\"step\":%" PRId64, step);
-    add_number(line, sizeof line, key, "%.9g", value);
+    for (int i = 0; i < count; i++) add_number(line, sizeof line, results[i].tag, "%.9g", results[i].value);
     write_line(log, line, sizeof line);
-    const Scalar scalar = {key, value};
-    write_scalars(log, step, &scalar, 1);
+    write_scalars(log, step, results, count);
 }
 
-void log_val(Log *log, int64_t step, double val_loss) {
+void log_val(Log *log, int64_t step, double val_loss, double accuracy) {
     if (!log->active) return;
     log->end.val_loss = val_loss;
     log->end.validated = true;
     log->end.val_step = step;
-    if (!log_has_val(log, step)) write_result(log, step, "val_loss", val_loss);
+    const Scalar results[] = {{"val_loss", val_loss}, {"val_accuracy", accuracy}};
+    if (!log_has_val(log, step)) write_result(log, step, results, isnan(accuracy) ? 1 : 2);
     log->val_step = step;
     if (log->quiet || log->json) return;
     log_show_step(log);
-    printf("%sval loss %.6f%s after %" PRId64 " step%s\n", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED),
-           val_loss, colour(log, COLOUR_END), step, plural(step));
+    printf("%sval loss %.6f", colour(log, isfinite(val_loss) ? COLOUR_GREEN : COLOUR_RED), val_loss);
+    if (!isnan(accuracy)) printf(", %.1f %% of answers right", 100.0 * accuracy);
+    printf("%s after %" PRId64 " step%s\n", colour(log, COLOUR_END), step, plural(step));
     fflush(stdout);
 }
 
 void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     if (!log->active) return;
     double fraction = (double)right / examples;
-    if (!log_has_hellaswag(log, step)) write_result(log, step, "hellaswag", fraction);
+    const Scalar result = {"hellaswag", fraction};
+    if (!log_has_hellaswag(log, step)) write_result(log, step, &result, 1);
     log->hellaswag_step = step;
     if (log->quiet || log->json) return;
     log_show_step(log);

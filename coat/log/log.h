@@ -4,12 +4,14 @@
 // log.jsonl contains one JSON object per line, in the order of the steps:
 //   {"step":1,"loss":..,"grad_norm":..,"lr":..,"tokens":..,"ms":..,"tokens_per_s":..}    a training step
 //   {"step":20,"val_loss":..}                                                            a validation
+//   {"step":20,"val_loss":..,"val_accuracy":..}     a validation of a vision-language model with a loss mask in the data
 //   {"step":20,"hellaswag":..}                                                           correct answers, 0 to 1
 //   {"step":100,"fp8":{"x_in":{"amax":[..],"saturated":[..],"zero":[..]},..}}            the FP8 tensors (health.h)
 //   {"step":20,"note":".."}                                                              the log begins again here
 //   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}                          FP8 matmuls (health.h)
 // If the step's update was skipped, its line has "skipped":N, the number of updates skipped so far. If the data has a
 // loss mask, "counted":X is the fraction of unmasked targets; loss is their mean. Numbers that are not finite are null.
+// val_accuracy is the fraction of answers that are right (evaluate_loss() in evaluate.h).
 // ms and tokens_per_s are for this step, not smoothed. All other numbers are the same in equal runs.
 #pragma once
 #include <stdint.h>
@@ -50,8 +52,9 @@ void log_show_step(Log *log);
 
 // Logs a validation after `step` steps. Prints the result, but writes it to the file only if log_has_val() reports that
 // the file does not contain it yet.
+// accuracy: fraction of answers that are right; NAN: not computed, and not logged
 bool log_has_val(const Log *log, int64_t step);
-void log_val(Log *log, int64_t step, double val_loss);
+void log_val(Log *log, int64_t step, double val_loss, double accuracy);
 
 // Logs a HellaSwag evaluation after `step` steps: `right` of `examples` were answered correctly. Prints the result, but
 // writes it to the file only if log_has_hellaswag() reports that the file does not contain it yet.

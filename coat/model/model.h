@@ -100,7 +100,7 @@ void vision_forward(Model *m);
 
 // Computes the loss of every token (LOSSES) and adds their sum, times state->loss_scale, to state->loss_sum. With
 // `backward`, also computes the gradients of the head, which overwrite earlier gradients or, with `accumulate`, are
-// added to them.
+// added to them. Without `backward`, also computes BEST if the model has a vision tower.
 void model_loss(Model *m, bool backward, bool accumulate);
 
 // Run one optimizer step. step_begin() takes the number of unmasked targets over all processes and micro-batches.

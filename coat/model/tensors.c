@@ -171,6 +171,7 @@ static const TableRow table[TENSOR_COUNT] = {
     [DLOGITS_Q] =           {{"dlogits_q", DIM_CHUNK, DIM_VP},               RULE_OPERAND,       STAGE_HEAD,          STAGE_BWD_HEAD,      .source = LOGITS, .head = true, .gradient = true, .part = PART_TOKENS},
     [DLOGITS_QT] =          {{"dlogits_qt", DIM_CHUNK, DIM_VP},              RULE_OPERAND,       STAGE_BWD_HEAD,      STAGE_BWD_HEAD,      .source = LOGITS, .transpose_of = DLOGITS_Q, .head = true, .gradient = true, .part = PART_TOKENS},
     [LOSSES] =              {{"losses", DIM_M, DIM_1},                       RULE_RESIDENT,      STAGE_HEAD,          STAGE_HEAD,          .stored = AS_FP32, .part = PART_TOKENS},
+    [BEST] =                {{"best", DIM_M, DIM_1},                         RULE_RESIDENT,      STAGE_HEAD,          STAGE_HEAD,          .stored = AS_FP32, .when = WITH_IMAGES, .part = PART_TOKENS},
     [DRESID] =              {{"dresid", DIM_M, DIM_C},                       RULE_SCRATCH,       STAGE_BWD_NORMF,     STAGE_BWD_EMBED,     .amax = true},
     [DSUBLAYER] =           {{"dbranch", DIM_M, DIM_C},                      RULE_SUBLAYER_GRAD, STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DRESID, .amax = true},
     [DRESID_Q] =            {{"dresid_q", DIM_M, DIM_C, .per_layer = true},  RULE_OPERAND,       STAGE_BWD_FCPROJ,    STAGE_BWD_PROJ,      .source = DSUBLAYER, .gradient = true},

@@ -25,6 +25,7 @@ C_LINKAGE_BEGIN
 //                token; FEATURE_ROWS: the token of each of its rows
 //   TOWER_OUT    residual stream after the tower's last block; MERGED: its rows that the projector reads, which SELECT
 //                lists; SELECT_BACK: the row of MERGED that reads each row of TOWER_OUT
+//   BEST         1 if a token's target has the largest logit, else 0; evaluation writes it
 //   X_PRE        input of the norm before the tower's first block (CLIP); PROJ_IN: input of the projector's first matmul
 // Parameters come first, in the order in which they are initialized, updated and saved. The number of a parameter seeds
 // its random initial values, so a new parameter must be the last one.
@@ -43,7 +44,7 @@ typedef enum {
     X_IN, MEAN1, RSTD1, N1, QKV, QKV_ROPE, O, LSE, OQ, Y_PROJ, Y,
     X_MID, MEAN2, RSTD2, N2, H, Y_FC, G,
     X_FINAL, MEANF, RSTDF, NF,
-    LOGITS, DLOGITS_Q, DLOGITS_QT, LOSSES,
+    LOGITS, DLOGITS_Q, DLOGITS_QT, LOSSES, BEST,
     // tensors of the backward pass
     DRESID, DSUBLAYER, DRESID_Q, DRESID_QT, DN, DN2, DO, DG, DH_Q, DH_QT, QKV_ROPE_RECOMPUTED, DQKV, DQKV_Q, DQKV_QT,
     N1_T, N2_T, G_T, O_T, NF_T,

@@ -1,5 +1,6 @@
 #include "evaluate.h"
 
+#include <math.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -11,7 +12,23 @@ bool stop_at_once(const Model *m) {
     return m->exec.ranks == 1 && (signals_stop() || (m->deadline_ms > 0 && now_ms() > m->deadline_ms));
 }
 
-bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Error *err) {
+// Adds the number of answers in a micro-batch to answers[0], and the number of right ones to answers[1]. best (B*T):
+// BEST of each target. The last target of an example is masked, so an answer ends within its example.
+static void count_answers(const int32_t *targets, const float *best, int B, int T, int64_t answers[2]) {
+    for (int row = 0; row < B; row++, targets += T, best += T) {
+        bool right = true;
+        for (int t = 0; t < T; t++) {
+            if (targets[t] < 0) continue;
+            right = right && best[t] > 0;
+            if (t + 1 < T && targets[t + 1] >= 0) continue;
+            answers[0]++;
+            answers[1] += right;
+            right = true;
+        }
+    }
+}
+
+bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, double *accuracy, Error *err) {
     const Config *c = m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
     int32_t *inputs = (int32_t *)xcalloc(4 * tokens, sizeof(int32_t)), *targets = inputs + tokens;
@@ -19,7 +36,8 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
     int32_t *image_rows = inputs + 3 * tokens;
     uint8_t *pixels = (uint8_t *)xmalloc((size_t)vision_pixel_bytes(c) + 1); // + 1, so that the size is never 0
     bool ok = true;
-    int64_t counted = 0; // number of unmasked targets
+    float *best = m->vision && data_masked(loader) ? (float *)xmalloc(tokens * sizeof *best) : NULL;
+    int64_t counted = 0, answers[2] = {0, 0}; // number of unmasked targets; number of answers and of right answers
     StepState before = m->host;
     m->host.loss_sum = 0.0;
     m->host.loss_scale = 1.0f;
@@ -37,13 +55,19 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Erro
         vision_forward(m);
         model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
+        if (!best) continue;
+        m->ops->download(&m->exec, best, act(m, BEST, 0).data, tokens * sizeof *best);
+        count_answers(targets, best, c->micro_batch, c->seq_len, answers);
     }
     shards_sum_loss(&m->shards, m->state);
     state_download(m);
     counted = comm_sum_i64(m->comm, counted);
+    for (int i = 0; i < 2; i++) answers[i] = comm_sum_i64(m->comm, answers[i]);
     *loss = m->host.loss_sum / (double)counted;
+    *accuracy = answers[0] > 0 ? (double)answers[1] / (double)answers[0] : (double)NAN;
     m->host = before;
     state_upload(m);
+    free(best);
     free(pixels);
     free(inputs);
     return ok;

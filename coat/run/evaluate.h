@@ -16,7 +16,10 @@ bool stop_at_once(const Model *m);
 // Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches, or of fewer if
 // stop_at_once(). The processes divide the micro-batches and make the same number of passes: a process without a batch
 // repeats the last batch with all targets masked, and a process that fails to read its batch continues with zeros.
-bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, Error *err);
+// Sets *accuracy to the fraction of answers that are right, if the model has a vision tower and the data a loss mask;
+// otherwise to NAN. An answer is a maximal run of unmasked targets in an example. It is right if each of its targets
+// has the largest logit, given the tokens before it: sampling with --temperature 0 would then generate this answer.
+bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, double *accuracy, Error *err);
 
 // Returns the number of HellaSwag examples that the model answers correctly. The processes divide the passes. Passes
 // are as short as the longest row allows.

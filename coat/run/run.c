@@ -94,11 +94,12 @@ static void train_step(Run *run) {
 
 bool run_validate(Run *run, Error *err) {
     if (!run->val) return true;
-    double loss;
+    double loss, accuracy;
     int batches = data_batches(run->val, run->config->val_batches);
-    if (!all_ranks_ok(&run->errors, evaluate_loss(&run->model, run->val, batches, &loss, err), err)) return false;
+    bool ok = evaluate_loss(&run->model, run->val, batches, &loss, &accuracy, err);
+    if (!all_ranks_ok(&run->errors, ok, err)) return false;
     // an incomplete validation is not logged; the resumed run repeats it
-    if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss);
+    if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss, accuracy);
     return true;
 }
 

@@ -346,12 +346,18 @@ static bool evaluate(Run *run, Error *err) {
     const Config *c = run->config;
     const bool first = run->place.rank == 0;
     if (run->val) {
-        double loss;
+        double loss, accuracy;
         int batches = data_batches(run->val, c->val_batches);
-        if (!all_ranks_ok(&run->errors, evaluate_loss(&run->model, run->val, batches, &loss, err), err)) return false;
-        if (first)
-            printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g}\n" : "step %lld  val loss %.6f\n",
+        bool ok = evaluate_loss(&run->model, run->val, batches, &loss, &accuracy, err);
+        if (!all_ranks_ok(&run->errors, ok, err)) return false;
+        if (first) {
+            printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g" : "step %lld  val loss %.6f",
                    (long long)run_evaluated_step(run), loss);
+            if (!isnan(accuracy))
+                printf(c->json ? ",\"val_accuracy\":%.9g" : ", %.1f %% of answers right",
+                       c->json ? accuracy : 100.0 * accuracy);
+            puts(c->json ? "}" : "");
+        }
     }
     if (run->hellaswag) {
         int examples = hellaswag_examples(run->hellaswag);

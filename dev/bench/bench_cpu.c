@@ -194,7 +194,8 @@ static void run_bias_gradient(Exec *e, Block *k) {
     e->ops->grad_quantize(e, k->y, k->y, k->dbias, k->y, true);
 }
 static void run_loss(Exec *e, Block *k) {
-    e->ops->loss_forward_backward(e, k->logits, k->logits, k->losses, k->logits, k->targets, 50257, &k->state);
+    e->ops->loss_forward_backward(e, k->logits, k->logits, k->losses, (Tensor){0}, k->logits, k->targets, 50257,
+                                  &k->state);
 }
 static void run_embed(Exec *e, Block *k) {
     e->ops->embed_forward(e, k->r, k->tokens, (Tensor){0}, k->wte, k->wpe, SEQUENCE);

@@ -71,7 +71,7 @@ OPERATION(qk_norm_rope_forward)(e, o->wide_out[s], o->wide[s], o->heads) END
 OPERATION_AS(qk_norm_rope_rotate, qk_norm_rope_forward)(e, o->wide[s], o->wide[s], o->heads) END
 OPERATION(qk_norm_rope_backward)(e, o->wide[s], o->sums, o->sums2, o->wide_out[s], o->heads, true) END
 OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) END
-OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, o->wide[s], o->tokens, VOCAB, o->state) END
+OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, Tensor{}, o->wide[s], o->tokens, VOCAB, o->state) END
 OPERATION(loss_sum)(e, o->losses, o->state) END
 OPERATION(embed_backward)(e, o->dwte, o->dwpe, o->r[s], o->tokens, Tensor{}, o->model.T, true) END
 OPERATION(gradients_add)(e, &o->r[s], &o->y[s], 1) END

@@ -180,17 +180,44 @@ static StepState check_state(Check *c) {
     return state;
 }
 
+static float logit_at(Tensor logits, int64_t row, int column) {
+    const int64_t at = row * logits.cols + column;
+    return logits.format == FMT_BF16 ? bf16_decode(((uint16_t *)logits.data)[at]) : ((float *)logits.data)[at];
+}
+
+// Sets the targets of even rows to the largest logit. In half of them the next token has an equal logit, and in half of
+// these it is the target.
+static void aim_at_best(CheckPair logits, CheckPair targets, int vocab) {
+    for (int64_t i = 0; i < logits.cpu.rows; i += 2) {
+        int32_t *target = (int32_t *)targets.cpu.data + i;
+        int top = 0;
+        for (int j = 1; j < vocab; j++)
+            if (logit_at(logits.cpu, i, j) > logit_at(logits.cpu, i, top)) top = j;
+        const int next = (top + 1) % vocab;
+        const size_t bytes = format_bytes(logits.cpu.format);
+        char *row = (char *)logits.cpu.data + (size_t)(i * logits.cpu.cols) * bytes;
+        if (i % 4 == 2) memcpy(row + (size_t)next * bytes, row + (size_t)top * bytes, bytes);
+        if (*target >= 0) *target = i % 8 == 2 ? next : top;
+    }
+}
+
 static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format format) {
     snprintf(c->shape, sizeof c->shape, "%lld rows of %d and %d columns", (long long)rows, vocab, padded);
     CheckPair logits = check_random(c, rows, padded, format, 0, 3), targets = check_tokens(c, rows, vocab, true);
     CheckPair losses = check_plain(c, rows, 1, FMT_FP32);
+    CheckPair best = check_plain(c, rows, 1, FMT_FP32);
+    aim_at_best(logits, targets, vocab);
+    check_upload(c, logits);
+    check_upload(c, targets);
     check_reset(c, 0);
     for (int backward = 0; backward < 2; backward++) {
         const CheckPair dlogits = backward ? logits : CheckPair{};
-        CHECK_BOTH(c, loss_forward_backward,
-                   (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(logits), SIDE(targets), vocab, e->state));
+        CHECK_BOTH(
+            c, loss_forward_backward,
+            (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(best), SIDE(logits), SIDE(targets), vocab, e->state));
     }
     check_values(c, losses, 1e-5, "loss_forward_backward: losses");
+    check_values(c, best, 0, "loss_forward_backward: best");
     check_values(c, logits, format == FMT_BF16 ? 2e-3 : 1e-5, "loss_forward_backward: dlogits");
     CHECK_BOTH(c, loss_sum, (e, SIDE(losses), e->state));
     StepState state = check_state(c);
@@ -206,7 +233,7 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
             ((float *)logits.cpu.data)[padded + vocab - 1] = bad[i];
         check_upload(c, logits);
         check_reset(c, 0);
-        check_gpu(c)->ops->loss_forward_backward(check_gpu(c), logits.gpu, logits.gpu, losses.gpu, logits.gpu,
+        check_gpu(c)->ops->loss_forward_backward(check_gpu(c), logits.gpu, logits.gpu, losses.gpu, Tensor{}, logits.gpu,
                                                  targets.gpu, vocab, check_gpu(c)->state);
         check_flag(c, 1, "loss_forward_backward");
     }

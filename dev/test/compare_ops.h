@@ -679,6 +679,15 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     Pair positions = pair_positions(b, o.B, o.T), r_masked = pair_poisoned(b, M, C, o.format);
     Pair dwpe_masked = pair_poisoned(b, o.T + 5, C, FMT_FP32);
     Pair logits = pair_random(b, M, Vp, o.format, 3.0f, 47), losses = pair_poisoned(b, M, 1, FMT_FP32);
+    Pair best = pair_poisoned(b, M, 1, FMT_FP32);
+    double *x = pair_values(b, logits, 0);
+    for (int64_t i = 0; i < M; i += 2) { // the targets of even rows have the largest logit
+        int32_t top = 0;
+        for (int32_t j = 1; j < V; j++) top = x[i * Vp + j] > x[i * Vp + top] ? j : top;
+        for (int s = 0; s < 2; s++)
+            b->exec[s].ops->upload(&b->exec[s], tensor_rows(targets.t[s], i, 1).data, &top, sizeof top);
+    }
+    free(x);
     ON_BOTH(b) {
         CALL(b, embed_forward, r.t[s], tokens.t[s], no_tensor(), wte.t[s], wpe.t[s], o.T);
         for (int accumulate = 0; accumulate < 2; accumulate++)
@@ -687,8 +696,8 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
         for (int accumulate = 0; accumulate < 2; accumulate++)
             CALL(b, embed_backward, dwte.t[s], dwpe_masked.t[s], g.t[s], tokens.t[s], positions.t[s], o.T,
                  accumulate != 0);
-        CALL(b, loss_forward_backward, logits.t[s], logits.t[s], losses.t[s], logits.t[s], targets.t[s], (int)V,
-             b->state[s]);
+        CALL(b, loss_forward_backward, logits.t[s], logits.t[s], losses.t[s], best.t[s], logits.t[s], targets.t[s],
+             (int)V, b->state[s]);
         CALL(b, loss_sum, losses.t[s], b->state[s]);
     }
     pair_check(b, r, o.tight, "embedding forward", "r");
@@ -697,6 +706,7 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     pair_check(b, r_masked, o.tight, "embedding forward, documents masked", "r");
     pair_check(b, dwpe_masked, 1e-5, "embedding backward, documents masked", "dwpe");
     pair_check(b, losses, 1e-5, "loss", "losses");
+    pair_check(b, best, 0, "loss", "best");
     pair_check(b, logits, o.tight, "loss", "dlogits");
     StepState a, c;
     b->exec[0].ops->download(&b->exec[0], &a, b->state[0], sizeof a);
@@ -704,7 +714,7 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     char name[128];
     snprintf(name, sizeof name, "GPU against CPU%s: sum of losses %.6f and %.6f", b->shape, c.loss_sum, a.loss_sum);
     check(fabs(a.loss_sum - c.loss_sum) < 1e-5 * fabs(a.loss_sum) && a.nonfinite == 0 && c.nonfinite == 0, name);
-    Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses, positions, r_masked, dwpe_masked};
+    Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses, best, positions, r_masked, dwpe_masked};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 

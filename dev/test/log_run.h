@@ -72,7 +72,7 @@ static inline void run(int rank, int64_t first, int64_t last, double peak) {
     log_text(log, "hello %d", 5);
     for (int64_t s = first < 1 ? 1 : first; s <= last; s++) {
         log_step(log, s, 3.0 / (double)s, 0.5, 0.25, 10.0, s * 1000, 1000, 0);
-        if (s == 2) log_val(log, s, 1.75);
+        if (s == 2) log_val(log, s, 1.75, NAN);
     }
     log_close(log);
 }

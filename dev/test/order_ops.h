@@ -194,14 +194,15 @@ static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, T
 
 // Records the transpose, which is made from the FP8 gradient in a second operation and may reuse the memory of the
 // logits.
-static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
-                                        Tensor targets, int vocab, StepState *state) {
+static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best,
+                                        Tensor logits, Tensor targets, int vocab, StepState *state) {
     (void)exec, (void)vocab;
     begin("loss_forward_backward");
     read_memory(&state->loss_scale, sizeof state->loss_scale);
     reads(logits);
     reads(targets);
     writes(losses);
+    writes(best);
     writes(dlogits);
     if (codes(dlogits)) {
         begin("loss_forward_backward");

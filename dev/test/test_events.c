@@ -285,7 +285,7 @@ UNIT_TEST(log_writes_event_files) {
     Log *log = log_open(config, 0, 4, 3, 0, 1000, &err);
     assert_non_null(log);
     log_step(log, 3, 2.5, 0.75, 1e-3, 10, 3000, 1000, 0);
-    log_val(log, 3, 2.625);
+    log_val(log, 3, 2.625, NAN);
     log_step(log, 4, NAN, INFINITY, 1e-3, 20, 4000, 1000, 1);
     log_object(log, 4, "fp8", "{\"h\":{\"amax\":[1,4,2],\"bias\":[0.5,0.25,-0.75]},\"w.m\":{\"amax\":[3,null,1]}}");
     assert_int_equal(read_events(event_file(config->out), events, 8), 7);

@@ -84,7 +84,7 @@ UNIT_TEST(log_every) {
         Log *log = log_open(&config, 0, 40, 1, 0, 1000, &err);
         for (int64_t s = 1; s <= 34; s++) {
             log_step(log, s, s == 7 ? NAN : 2, 0.5, 0.25, 10, s * 1000, 1000, s >= 7);
-            if (s == 12 || s == 20) log_val(log, s, 1.5);
+            if (s == 12 || s == 20) log_val(log, s, 1.5, NAN);
             if (s == 25) log_show_step(log);
             if (s == 26) log_text(log, "saved");
         }
@@ -112,7 +112,7 @@ UNIT_TEST(not_finite_is_null) {
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
     log_step(log, 1, NAN, INFINITY, 0.25, 10, 1000, 1000, 1);
-    log_val(log, 1, -INFINITY);
+    log_val(log, 1, -INFINITY, NAN);
     log_step(log, 2, 2, 1, 0.25, 10, 2000, 1000, 1);
     log_close(log);
     const char *text = captured();
@@ -123,6 +123,18 @@ UNIT_TEST(not_finite_is_null) {
         strstr(text, "{\"step\":1,\"loss\":null,\"grad_norm\":null,\"lr\":0.25,\"tokens\":1000,\"skipped\":1,"));
     assert_non_null(strstr(text, "{\"step\":1,\"val_loss\":null}\n"));
     assert_null(strstr(strstr(text, "\"step\":2"), "skipped"));
+}
+
+// A validation with an accuracy has the key "val_accuracy", and the terminal shows it.
+UNIT_TEST(accuracy_of_a_validation) {
+    capture(STDOUT_FILENO);
+    Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
+    log_val(log, 1, 0.25, 0.96875);
+    log_val(log, 2, 0.25, NAN);
+    log_close(log);
+    assert_non_null(strstr(captured(), "val loss 0.250000, 96.9 % of answers right after 1 step\n"));
+    assert_non_null(strstr(contents(path), "{\"step\":1,\"val_loss\":0.25,\"val_accuracy\":0.96875}\n"));
+    assert_non_null(strstr(contents(path), "{\"step\":2,\"val_loss\":0.25}\n"));
 }
 
 // log_counted() adds the key "counted", the fraction of unmasked targets, to the next step.

@@ -91,7 +91,7 @@ UNIT_TEST(evaluations_of_a_resumed_run) {
         assert_int_equal(has(log, 2), !missing);
         assert_false(has(log, 3));
         if (val)
-            log_val(log, 2, 2);
+            log_val(log, 2, 2, NAN);
         else
             log_hellaswag(log, 2, 1, 4);
         assert_true(has(log, 2));

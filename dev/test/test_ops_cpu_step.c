@@ -57,21 +57,33 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
     const float scale = 0.125f;
     Tensor targets = random_tokens(f, R, vocab), logits = random_tensor(f, f->format, R, Vp, size);
     Tensor before = copy_of(f, logits), losses = poisoned(f, FMT_FP32, R, 1), again = poisoned(f, FMT_FP32, R, 1);
+    Tensor best = poisoned(f, FMT_FP32, R, 1), best_again = poisoned(f, FMT_FP32, R, 1);
     StepState state = {0};
     state.loss_scale = scale;
+    for (int64_t i = 0; i < R; i++) { // gives some targets the largest logit, alone or together with another token
+        const int64_t target = (int64_t)value(targets, i, 0), other = i % 4 == 1 ? 0 : i % 4 == 2 ? vocab - 1 : target;
+        if (i % 4 == 3) continue;
+        set_value(logits, i, target, size);
+        set_value(logits, i, other, size);
+        set_value(before, i, target, size);
+        set_value(before, i, other, size);
+    }
     set_value(targets, R / 2, 0, -1); // a row without a target
     for (int64_t i = 0; i < R; i++)   // sets logits of padding columns, which must be ignored
         for (int64_t j = vocab; j < Vp; j++) set_value(logits, i, j, NAN);
-    ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, logits, targets, vocab, &state);
-    ops->loss_forward_backward(&f->exec, logits, logits, losses, logits, targets, vocab, &state);
-    assert_true(same_bits(losses, again));
+    ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, best_again, logits, targets, vocab, &state);
+    ops->loss_forward_backward(&f->exec, logits, logits, losses, best, logits, targets, vocab, &state);
+    assert_true(same_bits(losses, again) && same_bits(best, best_again));
     assert_int_equal(state.nonfinite, 0);
     double total = 0;
     for (int64_t i = 0; i < R; i++) {
         int64_t target = (int64_t)value(targets, i, 0);
+        int64_t first = 0; // first token with the largest logit
         double sum = 0, highest = 0;
         for (int64_t j = 0; j < vocab; j++) highest = fmax(highest, value(before, i, j));
         for (int64_t j = 0; j < vocab; j++) sum += exp(value(before, i, j) - highest);
+        for (int64_t j = 1; j < vocab; j++) first = value(before, i, j) > value(before, i, first) ? j : first;
+        assert_true(value(best, i, 0) == (target == first));
         double loss = target < 0 ? 0 : highest + log(sum) - value(before, i, target);
         assert_value(losses, i, 0, loss, 1 + size);
         total += value(losses, i, 0);
@@ -95,7 +107,8 @@ UNIT_TEST(loss) {
     run_everywhere(losses);
 }
 
-// A NaN or inf logit sets state->nonfinite if its column is in the vocabulary. In a padding column it does not.
+// A NaN or inf logit sets state->nonfinite if its column is in the vocabulary. In a padding column it does not. If the
+// target's logit is NaN or -inf, another token is the best one.
 UNIT_TEST(loss_reports_nonfinite) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
@@ -104,13 +117,16 @@ UNIT_TEST(loss_reports_nonfinite) {
         state.loss_scale = 1;
         fixture_begin(&f, FMT_FP32, 2);
         Tensor logits = random_tensor(&f, FMT_FP32, 5, 40, 1), losses_ = poisoned(&f, FMT_FP32, 5, 1);
+        Tensor best = poisoned(&f, FMT_FP32, 5, 1);
         Tensor targets = random_tokens(&f, 5, 20);
         set_value(logits, 3, 30, bad[i]); // column 30 of the logits is padding
-        f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, logits, targets, 20, &state);
+        f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, best, logits, targets, 20,
+                                          &state);
         assert_int_equal(state.nonfinite, 0);
         set_value(logits, 3, (int64_t)value(targets, 3, 0), bad[i]);
-        f.exec.ops->loss_forward_backward(&f.exec, logits, logits, losses_, logits, targets, 20, &state);
+        f.exec.ops->loss_forward_backward(&f.exec, logits, logits, losses_, best, logits, targets, 20, &state);
         assert_int_equal(state.nonfinite, 1);
+        assert_true(value(best, 3, 0) == (bad[i] > 0));
         fixture_end(&f);
     }
 }

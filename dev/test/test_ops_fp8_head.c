@@ -29,11 +29,11 @@ static void check_gradient(Fixture *f, int64_t rows, int vocab, int64_t padded, 
     set_value(logits, 0, 0, -20.8 * log(2.0)); // gives the token a probability of at most 2^-20.8
     Tensor expected = decoded(f, logits), losses = poisoned(f, FMT_FP32, rows, 1),
            again = poisoned(f, FMT_FP32, rows, 1);
-    ops->loss_forward_backward(&f->exec, expected, expected, losses, expected, targets, vocab, &state);
+    ops->loss_forward_backward(&f->exec, expected, expected, losses, no_tensor(), expected, targets, vocab, &state);
     Tensor codes = coded(f, FMT_E5M2, rows, padded), transposed = coded_transpose(f, codes);
     transposed.data = logits.data;
     transposed.stride = rows;
-    ops->loss_forward_backward(&f->exec, codes, transposed, again, logits, targets, vocab, &state);
+    ops->loss_forward_backward(&f->exec, codes, transposed, again, no_tensor(), logits, targets, vocab, &state);
     assert_true(same_bits(losses, again));
     assert_int_equal(state.nonfinite, 0);
     assert_int_equal(float_bits(*(const float *)codes.scale), float_bits(scale * 0x1p-15f));
@@ -64,12 +64,12 @@ static void gradient_limits(Fixture *f) {
     Tensor targets = random_targets(f, 4, 20), losses = poisoned(f, FMT_FP32, 4, 1);
     Tensor logits = random_logits(f, 4, 20, 48, 2), codes = coded(f, FMT_E5M2, 4, 48);
     Tensor transposed = coded_transpose(f, codes);
-    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, logits, targets, 20, &state);
+    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, no_tensor(), logits, targets, 20, &state);
     assert_true(*(const float *)codes.scale == 0x1p-55f && state.nonfinite == 0);
     assert_true(code_at(codes, 0, (int64_t)value(targets, 0, 0)) > 0x80);
     set_value(logits, 1, 3, NAN);
     state.loss_scale = 1;
-    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, logits, targets, 20, &state);
+    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, no_tensor(), logits, targets, 20, &state);
     assert_int_equal(state.nonfinite, 1);
 }
 

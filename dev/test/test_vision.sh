@@ -64,6 +64,11 @@ PYTHON
 
 base=(--model llama:d1 --tokenizer bytes --vision siglip:d1 --image-size 16 --patch-size 4 --documents apart --seq-len 40
     --sample-tokens 0 --quiet --device "$device" --lr 3e-3 --warmup 20)
+# accuracy NAME LOW HIGH RUN: checks that the last fraction of right answers of a run is from LOW to HIGH.
+accuracy() {
+    values val_accuracy "$4" | tail -1 | tr -d '}' | awk -v low="$2" -v high="$3" '!(low <= $1 && $1 <= high) { bad = 1 } END { exit bad || NR == 0 }'
+    check "$1" $? "$(values val_accuracy "$4")"
+}
 files() { flags=("${base[@]}" --train "$folder/$1.bin" --val "$folder/$2.bin"); }
 below() { # NAME LIMIT RUN: checks that the last validation loss of a run is below the limit
     values val_loss "$3" | tail -1 | awk -v limit="$2" '!($1 < limit) { bad = 1 } END { exit bad || NR == 0 }'
@@ -72,11 +77,18 @@ below() { # NAME LIMIT RUN: checks that the last validation loss of a run is bel
 
 files drawn unseen
 train 1 seen --micro-batch 8 --steps 250 --precision fp32 && below "the model names the colors in images that it has not seen" 0.02 seen
+accuracy "nearly all answers are right" 0.98 1 seen
+said=$(timeout 100 "$program" "${flags[@]}" --micro-batch 8 --eval-only --resume --out "$folder/seen" --precision fp32 --json 2>"$folder/said")
+[ "$said" = "$(grep val_loss "$folder/seen/log.jsonl" | tail -1)" ]; check "--eval-only has the accuracy of training" $? "$said" "$(cat "$folder/said")"
+said=$(timeout 100 "$program" "${flags[@]}" --micro-batch 3 --eval-only --resume --out "$folder/seen" --precision fp32 2>"$folder/said")
+has "--eval-only prints the accuracy" "$said" '% of answers right'
 train 1 coat --micro-batch 8 --steps 250 --recipe coat && below "it does so with COAT's recipe" 0.1 coat
+accuracy "most answers are right with COAT's recipe" 0.9 1 coat
 files drawn blank
 train 1 blind --micro-batch 8 --steps 250 --precision fp32
 values val_loss blind | tail -1 | awk '!($1 > 0.5) { bad = 1 } END { exit bad || NR == 0 }'
 check "control: it cannot without images" $? "$(values val_loss blind)"
+accuracy "control: a third of the answers, guesses at one color of three, is right" 0.2 0.5 blind
 
 # The loss of a step of 16 sequences, in micro-batches of 16, 2 and 1, on one and two processes.
 files drawn unseen
@@ -87,11 +99,16 @@ for name in two ranks; do
     near "images: $name has the losses of one micro-batch of 16" loss 1e-6 sixteen $name
     near "gradients' norms" grad_norm 1e-5 sixteen $name
     near "validation losses" val_loss 1e-6 sixteen $name
+    [ "$(values val_accuracy $name)" = "$(values val_accuracy sixteen)" ]; check "accuracies" $? "$(values val_accuracy $name)"
 done
 train 1 one "${short[@]}" --micro-batch 16 --images-per-sequence 1
 has "--images-per-sequence 1: each sequence has one example" "$(cat "$folder/one/log.jsonl")" '"images-per-sequence":1'
 files text text
 train 1 text "${short[@]}" --micro-batch 2 && near "text only: a vision-language model trains" loss 0 text text
+accuracy "text only: a vision-language model counts answers" 0 1 text
+timeout 100 "$program" --model llama:d1 --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/text.bin" \
+    --val "$folder/text.bin" --sample-tokens 0 --out "$folder/language" --steps 1 >"$folder/said" 2>&1
+grep -q '"val_loss":[^,]*}' "$folder/language/log.jsonl"; check "a language model has no accuracy" $? "$(cat "$folder/said" "$folder/language/log.jsonl")"
 
 # Image files and conversations, prepared by data/prepare.py for this model's processor.
 if python3 -c 'import PIL' 2>/dev/null; then

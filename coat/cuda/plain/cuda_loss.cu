@@ -236,6 +236,29 @@ template <typename T, int V, typename Gradient> void loss_run(const CudaBackend 
     loss_launch<T, V, false, Gradient>(backend, a, threads, shared);
 }
 
+// --- best: is the target's logit the largest? ---------------------------------------------------------------
+// Computes `best` (rows): 1 if a row's target has the largest logit and no earlier token has an equal one, otherwise 0.
+// Each block compares the logits of one row with the target's. This is not part of loss_kernel, because only evaluation
+// needs it.
+template <typename T, int V> __global__ __launch_bounds__(LOSS_THREADS) void best_kernel(LossArguments a, float *best) {
+    const T *const row = (const T *)a.logits + blockIdx.x * a.stride;
+    const int target = a.targets[blockIdx.x * a.target_stride];
+    bool beaten = target < 0;
+    if (target >= 0) {
+        float logit;
+        unpack<1>(load<1>(row + target), &logit);
+        for (int i = (int)threadIdx.x * V; i < a.vocab; i += LOSS_THREADS * V) {
+            float x[V];
+            unpack<V>(load<V>(row + i), x);
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                beaten |= i + j < a.vocab && !(x[j] < logit || (x[j] == logit && i + j >= target));
+        }
+    }
+    beaten = __syncthreads_or(beaten);
+    if (threadIdx.x == 0) best[blockIdx.x] = beaten ? 0.0f : 1.0f;
+}
+
 // --- sum of the losses of all tokens, and host code ---------------------------------------------------------
 constexpr int SUM_THREADS = 1024;
 
@@ -268,7 +291,7 @@ static void loss_codes(Exec *exec, const char *operation, LossArguments a, Tenso
     fp8_transpose_codes(exec, dlogits_t, dlogits);
 }
 
-void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor logits,
+void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best, Tensor logits,
                                 Tensor targets, int vocab, StepState *state) {
     const char *operation = "loss_forward_backward";
     require_format(operation, "losses", losses, FMT_FP32);
@@ -285,6 +308,13 @@ void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Te
     a.vocab = vocab;
     a.backward = dlogits.data != NULL;
     a.state = state;
+    if (best.data) { // before dlogits overwrites the logits
+        require_format(operation, "best", best, FMT_FP32);
+        for_layout(operation, logits.format, tensor_wide(logits), [&]<typename T, int V>(Layout<T, V>) {
+            best_kernel<T, V><<<grid_of(a.rows), LOSS_THREADS, 0, cuda_backend(exec)->stream>>>(a, (float *)best.data);
+        });
+        LAUNCH_CHECK("best_kernel");
+    }
     if (dlogits.data && format_is_fp8(dlogits.format)) {
         loss_codes(exec, operation, a, dlogits, dlogits_t, logits);
         return;
