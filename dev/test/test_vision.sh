@@ -101,6 +101,17 @@ for name in two ranks; do
     near "validation losses" val_loss 1e-6 sixteen $name
     [ "$(values val_accuracy $name)" = "$(values val_accuracy sixteen)" ]; check "accuracies" $? "$(values val_accuracy $name)"
 done
+for frozen in none language projector,language; do
+    parts=()
+    [ $frozen = none ] || parts=(--freeze $frozen)
+    for zero in 0 1 2 3; do
+        train 2 $frozen$zero --recipe coat --steps 3 --micro-batch 2 --batch-tokens 320 --zero $zero "${parts[@]}"
+    done
+    for stage in 0 2; do
+        [ "$(cat "$folder/$frozen$stage/step-00000003"/*.safetensors | cksum)" = "$(cat "$folder/$frozen$((stage + 1))/step-00000003"/*.safetensors | cksum)" ]
+        check "ZeRO $((stage + 1)) has the bits of stage $stage; frozen: $frozen" $?
+    done
+done
 train 1 one "${short[@]}" --micro-batch 16 --images-per-sequence 1
 has "--images-per-sequence 1: each sequence has one example" "$(cat "$folder/one/log.jsonl")" '"images-per-sequence":1'
 files text text
