@@ -29,7 +29,7 @@ void error_saved(const char *out, int64_t step) {
     if (!out[0])
         snprintf(text, sizeof advice[0], "nothing is saved without --out: start again");
     else if (step <= 0)
-        snprintf(text, sizeof advice[0], "nothing is saved yet: start again with --out %s --resume", out);
+        snprintf(text, sizeof advice[0], "no checkpoint is saved: start again from step 0 with --out %s --resume", out);
     else
         snprintf(text, sizeof advice[0], "nothing is saved since step %lld: continue with --out %s --resume",
                  (long long)step, out);

@@ -129,8 +129,11 @@ bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channe
         return error_set(err, EXIT_DATA, "%s: %lld channel%s cannot be divided among %lld heads", path,
                          (long long)channels, plural(channels), (long long)heads);
     if (channels / heads > MAX_HEAD_WIDTH)
-        return error_set(err, EXIT_DATA, "%s: %lld channels of %lld head%s make a head wider than %d", path,
-                         (long long)channels, (long long)heads, plural(heads), MAX_HEAD_WIDTH);
+        return error_set(err, EXIT_DATA,
+                         "%s: %lld channels / %lld head%s = head width %lld, but at most %d is supported; use a model "
+                         "with more heads or fewer channels",
+                         path, (long long)channels, (long long)heads, plural(heads), (long long)(channels / heads),
+                         MAX_HEAD_WIDTH);
     shape_gpt2(shape, (int)layers, (int)heads, (int)channels, (int)positions);
     if (ffn) shape->ffn = (int)ffn;
     model_shape_vocab(shape, (int)vocab);
@@ -211,7 +214,8 @@ static const Name other_names[] = {
 const char *model_names(void) {
     return "gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3:cN, llama2-7b, llama2-13b, llama-30b, llama3-8b, llama3.1-8b, "
            "llama3.2-1b, llama3.2-3b, mistral-7b, tinyllama, smollm2-135m, olmo-1b, olmo-7b, olmo2-1b, olmo2-7b, "
-           "olmo2-13b, qwen2.5-0.5b to -14b, qwen3-0.6b to -8b, or dN, llama:dN, olmo:dN, "
+           "olmo2-13b, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, qwen2.5-14b, qwen3-0.6b, qwen3-1.7b, "
+           "qwen3-4b, qwen3-8b, or dN, llama:dN, olmo:dN, "
            "olmo2:dN, qwen2:dN, qwen3:dN of N layers, 1 to 96";
 }
 

@@ -27,7 +27,10 @@ static bool check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     if (s->layers < 1 || s->heads < 1 || s->kv_heads < 1 || s->head_dim < 1 || s->channels < 1 || s->ffn < 1 ||
         s->vocab < 1)
-        return error_set(err, EXIT_DATA, "%s: the model's shape is incomplete", c->shape_files);
+        return error_set(err, EXIT_DATA,
+                         "%s: the model's shape is incomplete: layers, heads, kv-heads, head-dim, channels, ffn and "
+                         "vocab must all be at least 1",
+                         c->shape_files);
     if (s->heads % s->kv_heads)
         return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", s->kv_heads, s->heads);
     if (!config_check_block(c, err)) return false;

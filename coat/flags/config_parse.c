@@ -172,7 +172,8 @@ static int fitting_channels(int channels, int heads, bool heads_given) {
     return width * heads;
 }
 
-// Completes the model's shape: values without a flag are derived from those with a flag.
+// Completes the model's shape: derives values whose flags were not given from --model and from the given flags, such as
+// the number of heads from --channels. A shape in files is read later.
 static bool finish_shape(const Parse *p, Error *err) {
     Config *config = p->config;
     ModelShape *shape = &config->shape;

@@ -55,10 +55,11 @@ static const Flag table[] = {
      "read the training sequences in random order"},
 
     {GROUP_MODEL, "model", FLAG_STRING, AT(model), RESTARTED | LOGGED, "NAME|PATH", 0, 0, "gpt2",
-     "checkpoint folder or weight file to start from, or a new model: gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
-     "llama2-7b -13b, llama-30b, llama3-8b, llama3.1-8b, llama3.2-1b -3b, mistral-7b, tinyllama, smollm2-135m, olmo-1b "
-     "-7b, olmo2-1b -7b -13b, qwen2.5-0.5b to -14b, qwen3-0.6b to -8b; of N layers: dN (GPT-2), llama:dN, olmo:dN, "
-     "olmo2:dN, qwen2:dN, qwen3:dN; of width N: gpt3:cN. A resumed run keeps its model"},
+     "checkpoint folder or weight file, or a new model: gpt2, gpt2-medium, gpt2-large, gpt2-xl, "
+     "llama2-7b, llama2-13b, llama-30b, llama3-8b, llama3.1-8b, llama3.2-1b, llama3.2-3b, mistral-7b, tinyllama, "
+     "smollm2-135m, olmo-1b, olmo-7b, olmo2-1b, olmo2-7b, olmo2-13b, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, "
+     "qwen2.5-14b, qwen3-0.6b, qwen3-1.7b, qwen3-4b, qwen3-8b; of N layers: dN (GPT-2), llama:dN, olmo:dN, olmo2:dN, "
+     "qwen2:dN, qwen3:dN; of width N: gpt3:cN. --resume keeps the model"},
     {GROUP_MODEL, "layers", FLAG_INT, AT(shape.layers), SHAPE | RECORDED, "N", 1, MAX_LAYERS, "%s, from --model",
      "number of blocks"},
     {GROUP_MODEL, "heads", FLAG_INT, AT(shape.heads), SHAPE | RECORDED, "N", 1, MAX_HEADS, "%s, from --model, else channels / 64",

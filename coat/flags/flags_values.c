@@ -98,8 +98,10 @@ static bool set_whole(const Flag *flag, void *field, const char *value, Error *e
         return out_of_range(flag, value, err);
     if (kilo == 1024 && is_rounded_power(value, number, &power))
         return error_set(err, EXIT_USER,
-                         "--%s %s: for tokens, k is 1024 and M is 1024 k; write %lldk for %lld, or %lld", flag->name,
-                         value, (long long)(power / 1024), (long long)power, (long long)number);
+                         "--%s %s: ambiguous: for tokens, k is 1024 and M is 1024 k, which gives %lld, but a rounded "
+                         "%lld may be meant; write %lldk for %lld, or write %lld",
+                         flag->name, value, (long long)number, (long long)power, (long long)(power / 1024),
+                         (long long)power, (long long)number);
     if (flag->kind == FLAG_INT)
         *(int *)field = (int)number;
     else

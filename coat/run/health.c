@@ -50,8 +50,11 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
     *e = (Entry){id, role, t->layers, c->tensors - begin, begin};
     for (int layer = begin; layer < t->layers; layer++) {
         Tensor tensor = arena_tensor(arena, id, role, layer);
-        if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL; // data is lost: later layers reused the memory
-        if (t->shard_elements < tensor_elements(tensor)) {          // sharded: reports this process's shard as one row
+        // An activation or gradient that is not saved for backward shares its memory with other layers, which may have
+        // overwritten it. Without data, only its amax is reported, estimated from its scale.
+        if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL;
+        // Of a sharded tensor, this process reports only its own shard, as one row.
+        if (t->shard_elements < tensor_elements(tensor)) {
             tensor.rows = 1;
             tensor.cols = tensor.stride = t->shard_elements;
         }

@@ -44,7 +44,7 @@ static bool find_sets(DataLoader *loader, const char *patterns, const double *we
         const char *end = strstr(at, "\n\n");
         const size_t length = end ? (size_t)(end - at) : strlen(at);
         if (loader->set_count == MAX_SETS)
-            return error_set(err, EXIT_USER, "--train-weight: at most %d sets can have one", MAX_SETS);
+            return error_set(err, EXIT_USER, "--train-weight: at most %d --train flags can have a weight", MAX_SETS);
         if (!add_set(loader, at, length, weights[loader->set_count], err)) return false;
         at += end ? length + 2 : length;
     }

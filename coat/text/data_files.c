@@ -327,7 +327,8 @@ bool token_file_read(const TokenFile *file, int fd, int64_t sequence, int T, int
     for (; place < T; place++) {
         inputs[place] = 0;
         targets[place] = -1;
-        if (positions) positions[place] = 0; // position 0, so that each padding token attends only to itself
+        // Position 0 starts a new example, so each padding token is an example of its own and attends only to itself.
+        if (positions) positions[place] = 0;
     }
     return true;
 }

@@ -46,8 +46,8 @@ static Tensor scale_only(Tensor t) {
     return t;
 }
 
-// True if matmul operands have one scale per tensor (recipe coat-paper), for which operations read the saved FP8
-// values.
+// True if the matmuls' FP8 operands have one scale per tensor (recipe coat-paper). Norms and activations are then
+// computed from the saved FP8 values, otherwise from their input before it is quantized.
 static bool is_paper(const Operands *o) {
     return o->codes[0].granularity != SCALE_ROW;
 }

@@ -44,7 +44,8 @@ static Bounded moment_of(const CheckTensor *t, int second, int64_t i) {
     return decode_bound(((const uint8_t *)moment.data)[i], group, moment.format);
 }
 
-// Computes each parameter's bound from the CPU's states before the step.
+// Computes, for each parameter, the largest allowed difference between the GPU's and the CPU's result of the next step
+// (update_bound.h), from the CPU's states before it.
 static void bounds_make(OptimizerCheck *c, CheckTensor *t) {
     const BoundStep step = bound_step(&c->cpu_state, c->cpu_state.t + 1);
 #pragma omp parallel for schedule(static)

@@ -192,7 +192,7 @@ rank=$(rank_of "${pids[1]}")
 kill -STOP "${pids[1]}"
 begun=$SECONDS
 ended 75
-[ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank [0-9]: waited 45 s .* rank $rank, which hangs or is lost; nothing is saved yet: start again with --out $folder/stopped --resume" "$folder/stopped.said"
+[ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank [0-9]: waited 45 s .* rank $rank, which hangs or is lost; no checkpoint is saved: start again from step 0 with --out $folder/stopped --resume" "$folder/stopped.said"
 check "a process stopped during training ends all, and is named" $? "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/stopped.said")"
 later='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != 1 ] || { sleep 2; kill -STOP $$; } & exec "$@"'
 status=0 begun=$SECONDS

@@ -249,8 +249,9 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
 
 // --- which contents each unit of memory has -----------------------------------------------------------------------
 
-// True if the contents of a unit are up to date, which depends on the tensor:
-//   activations: computed in this pass or, with order.kept, in a pass of this sample
+// True if the contents of a memory unit (UNIT bytes) are up to date, which depends on the tensor:
+//   activations: computed in this pass or, if attention reads k and v from the KV cache (order.kept), in any pass of the
+//     current sample
 //   gradients: computed in this step or, after the sum over the ranks, in this pass
 //   health counts of the first pass: computed in this step
 //   weights and tensors made from them: computed after the last update

@@ -85,7 +85,8 @@ UNIT_TEST(test_joined_patterns) {
     assert_non_null(strstr(err.text, "/j_a.bin and 2 more: "));
 }
 
-// MIX_T: sequence length; MIX_A, MIX_B: sequences of the sets, whose tokens start at 0 and at 1000
+// MIX_T: tokens of a sequence; MIX_A, MIX_B: numbers of sequences in the two sets. Token ids ascend from 0 in the first
+// set and from 1000 in the second.
 enum { MIX_T = 4, MIX_A = 20, MIX_B = 7 };
 
 static DataLoader *open_mixture(double a, double b, int B, int rank, int ranks, uint64_t seed, bool shuffle) {

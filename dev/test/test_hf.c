@@ -115,7 +115,7 @@ UNIT_TEST(test_bounds) {
         --*sizes[i];
     }
     assert_false(gpt2_shape(&s, 1, 1, MAX_CHANNELS, 0, 257, 8, "here", &err));
-    assert_says(&err, "head wider than 4096");
+    assert_says(&err, "head width 65536, but at most 4096 ");
 }
 
 #define SIZES                                                                                                          \

@@ -229,7 +229,7 @@ else
     bad "if a process is killed, the others name the last saved step, and the run resumes" "status $status" "$(cat "$folder/said")" "$(ls "$folder/killed")"
 fi
 lost_process early "$folder/early/log.jsonl" --out "$folder/early"
-[ $status -ne 0 ] && [ "$advice" = "nothing is saved yet: start again with --out $folder/early --resume" ]
+[ $status -ne 0 ] && [ "$advice" = "no checkpoint is saved: start again from step 0 with --out $folder/early --resume" ]
 check "if a process is killed before the first save, the others say that nothing is saved" $? "status $status" "$(cat "$folder/said")"
 # A process's GPUs and checkpoints decide on its recipe, which must be the same for all.
 differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --recipe bf16 ;; *) exec "$@" ;; esac'

@@ -10,7 +10,8 @@ static const Format gradient_formats[GRADIENT_FORMATS] = {FMT_E4M3, FMT_E5M2};
 
 typedef struct {
     const char *name;
-    // number of rows per scale, which is a power of two (row_scale_from_amax); 0: one scale_from_amax for all rows
+    // number of rows that share one scale, which is then a power of two, from row_scale_from_amax(); 0: all rows share
+    // one scale, from scale_from_amax()
     int64_t rows;
     bool by_parts; // separate scales for each column range of Parts
 } ScaleRule;

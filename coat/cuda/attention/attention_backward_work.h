@@ -25,10 +25,11 @@ struct Problem {
     // (B * T) amaxes over dq, dk and dv. The amax of 16 rows is stored at the first of them. NULL: not computed
     uint32_t *amax;
     int64_t dq_stride, dk_stride, dv_stride;
-    int heads, kv_heads;                   // query heads and key/value heads of all sequences
-    int sequence_heads, sequence_kv_heads; // query heads and key/value heads of one sequence
-    int group;                             // query heads per key/value head
-    // T: tokens of a sequence; blocks: units of queries per head, which equals the number of units of keys
+    int heads, kv_heads;                   // numbers of query heads and of key/value heads of all sequences
+    int sequence_heads, sequence_kv_heads; // numbers of query heads and of key/value heads of one sequence
+    int group;                             // number of query heads per key/value head
+    // T: number of tokens of a sequence; blocks: number of units of queries per query head, which equals the number of
+    // units of keys per key/value head
     int T, blocks;
     int heads_together;    // number of heads whose units of work are claimed before those of other heads
     int kv_heads_together; // with grouped heads: number of key/value heads whose units come first

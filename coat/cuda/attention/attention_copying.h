@@ -1,6 +1,10 @@
 // Work of the two copying threads of a block, which are in different warps so that neither waits for the other. The
 // owner thread claims units of work and copies the rows that the warpgroups own. The streaming thread copies the tiles
 // of the other operand. A single thread would issue copies too slowly for the tensor cores.
+//
+// A unit of work is one block of TILE rows of one head, with all tiles of the other operand that these rows need. The
+// rows are queries or, in attention's backward, queries or keys with their values (Work in attention_forward.cu, Unit
+// in attention_backward_work.h). A unit with tiles = 0 tells its receivers that there are no more units.
 #pragma once
 #include "attention_fragments.h"
 
@@ -40,20 +44,22 @@ template <typename Unit> __device__ static inline int unit_claim(Handover<Unit> 
     return units == 0 ? (int)blockIdx.x : (int)(gridDim.x + atomicAdd(counter, 1u));
 }
 
-// Passes the claimed unit to the streaming thread. Called by the owner thread.
+// Passes the claimed unit of work, or a unit with tiles = 0 if none is left, to the streaming thread. Called by the
+// owner thread.
 template <typename Unit> __device__ static inline void unit_pass(Handover<Unit> &x, const Unit &unit) {
     x.unit = unit;
     barrier_arrive(&x.full);
 }
 
-// Waits for a unit and returns it. Called by the streaming thread.
+// Waits until the owner thread passes a unit of work and returns it; tiles = 0: there are no more. units: number of
+// units that this block's streaming thread received before. Called by the streaming thread.
 template <typename Unit> __device__ static inline Unit unit_receive(Handover<Unit> &x, int units) {
     barrier_wait(&x.full, (uint32_t)(units % 2));
     return x.unit;
 }
 
-// Allows the owner thread to claim the next unit of work. Called by the streaming thread once per unit, near the unit's
-// end.
+// Allows the owner thread to claim the next unit of work. Called by the streaming thread once per unit, shortly before
+// the unit's end (REQUEST_AT).
 template <typename Unit> __device__ static inline void unit_request(Handover<Unit> &x) {
     barrier_arrive(&x.empty);
 }

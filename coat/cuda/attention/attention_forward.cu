@@ -19,10 +19,11 @@ struct Problem {
     bf16 *o;
     float *lse; // log-sum-exp of each query's scores, (B * heads, T); NULL: not written
     int64_t o_stride;
-    // heads: query heads of a sequence; group: query heads per key/value head; T: tokens of a sequence
+    // heads: number of query heads of a sequence; group: number of query heads per key/value head; T: tokens of a
+    // sequence
     int heads, group, T;
-    // all_heads: heads of all sequences; blocks: units of work per head; heads_together: number of heads whose units
-    // are claimed before those of other heads
+    // all_heads: number of query heads of all sequences; blocks: number of units of work per head; heads_together:
+    // number of heads whose units are claimed before those of other heads
     int all_heads, blocks, heads_together;
     float scale; // factor that multiplies the attention scores
 };
@@ -47,7 +48,7 @@ template <int HEAD> struct Shared {
 template <int HEAD> constexpr size_t SHARED_BYTES = sizeof(Shared<HEAD>) + 1024;
 template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 
-// Returns the token positions of the sequence that the unit belongs to. Used with document masking only.
+// Returns the token positions of the sequence that the unit of work belongs to. Used with document masking only.
 [[maybe_unused]] __device__ const int32_t *positions_of(const Problem &x, const Work &work) {
     return x.positions + (int64_t)work.sequence * x.T;
 }

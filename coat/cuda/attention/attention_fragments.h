@@ -8,7 +8,7 @@
 
 typedef __nv_bfloat16 bf16;
 
-constexpr int TILE = ATTENTION_TILE; // query or key rows that one unit of work owns
+constexpr int TILE = ATTENTION_TILE; // query or key rows that one unit of work owns (attention_copying.h)
 constexpr int HALF = TILE / 2;       // rows per warpgroup; also the rows per tile that attention's backward streams
 constexpr int PANEL = 64;            // columns per panel; a tile in shared memory is a sequence of panels
 constexpr int COMPUTING = 2;         // number of warpgroups of a block that compute; another warp issues copies
@@ -34,7 +34,7 @@ template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16);
 // Position of a thread of a computing warpgroup: the rows and columns of its fragments (layout: hopper.h) and the
 // operands of its warpgroup.
 struct Place {
-    int half; // the warpgroup owns rows HALF * half to HALF * half + HALF - 1 of the unit
+    int half; // the warpgroup owns rows HALF * half to HALF * half + HALF - 1 of the unit of work
     // this thread computes rows `row` and `row + 8` of the unit of work and, in every 8-column block, columns `pair`
     // and `pair + 1`
     int row, pair;

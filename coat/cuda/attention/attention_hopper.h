@@ -6,7 +6,7 @@
 
 C_LINKAGE_BEGIN
 
-#define ATTENTION_TILE 128 // query or key rows that one unit of work owns
+#define ATTENTION_TILE 128 // query or key rows that one unit of work owns (attention_copying.h)
 
 // True if the kernels support a shape on a GPU of this compute capability (10 * major + minor).
 static inline bool attention_hopper_supported(AttentionShape shape, int capability) {
@@ -19,7 +19,8 @@ static inline size_t attention_blocks(AttentionShape shape) {
 }
 
 // Returns the byte offset of the units' lengths in the workspace of attention's backward. The workspace contains a
-// counter, two FP32 values per query and head, and these lengths, which are used with document masking.
+// counter of the claimed units of work, two FP32 values per query and head, and the number of tiles that each unit
+// streams, which is used with document masking.
 static inline size_t attention_backward_tiles_at(AttentionShape shape) {
     size_t rows = (size_t)shape.B * (size_t)shape.heads * attention_blocks(shape) * ATTENTION_TILE;
     return 256 + rows * 2 * sizeof(float);

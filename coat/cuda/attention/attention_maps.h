@@ -38,7 +38,7 @@ static bool view_fits(Tensor view) {
 }
 
 // Returns how many heads are processed at the same time: few enough that their q, k, v and do fit in the L2 cache, and
-// enough to fill the GPU with units of work.
+// enough to fill the GPU with units of work (attention_copying.h).
 static inline int attention_heads_together(AttentionShape shape) {
     const int64_t cached = 32 << 20, head = (int64_t)shape.T * shape.head_dim * 4 * (int64_t)sizeof(bf16);
     return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;

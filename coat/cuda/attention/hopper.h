@@ -72,8 +72,8 @@ __device__ static inline uint64_t wgmma_operand_at(uint64_t operand, uint32_t un
 constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // add to a wgmma operand descriptor to advance by 16 columns
 constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // add to a wgmma operand descriptor to advance by 16 rows
 
-// Loads a first operand from shared memory into registers: 16 columns of the warp's 16 rows. Lane 16 h + r passes the
-// address of half h (16 bytes) of row r.
+// Loads 16 columns of the calling warp's 16 rows of a first operand from shared memory into the registers a[0] to a[3].
+// Lane 16 h + r passes the address of the 8 columns (16 bytes) of row r that start at column 8 h of these 16.
 __device__ static inline void wgmma_operand_load(uint32_t *a, const void *half_row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])

@@ -198,7 +198,8 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
     if (column >= a.cols || next >= a.rows) return;
     const int token = a.tokens[next - 1];
     if (a.tokens[next] != token) return; // no run of equal tokens continues into the next chunk
-    // returns if the run of equal tokens started in an earlier chunk, which adds the partial sums
+    // The whole chunk belongs to a run of equal tokens that started in an earlier chunk. The block of that chunk adds
+    // the partial sums.
     if (a.tokens[begin] == token && begin > 0 && a.tokens[begin - 1] == token) return;
     float *const out = a.dwte + token * a.dwte_stride + column;
     const Pack<float, V> before = load<V>(out);
