@@ -105,7 +105,7 @@ typedef struct {
 static const TableRow table[TENSOR_COUNT] = {
     // columns of a parameter: name, rows, cols
     [WTE] =     {{"wte", DIM_VP, DIM_C, .init = INIT_NORMAL}, .part = PART_TOKENS},
-    [WPE] =     {{"wpe", DIM_POS, DIM_C, .init = INIT_NORMAL},                               .when = WITH_POSITIONS},
+    [WPE] =     {{"wpe", DIM_POS, DIM_C, .init = INIT_POSITIONS},                            .when = WITH_POSITIONS},
     [LN1W] =    {{"ln1w", DIM_1, DIM_C, .per_layer = true, .init = INIT_ONE},                .when = WITH_NORM_WEIGHTS},
     [LN1B] =    {{"ln1b", DIM_1, DIM_C, .per_layer = true},                                  .when = WITH_NORM_BIASES},
     [QKVW] =    {{"qkvw", DIM_QKV, DIM_C, .per_layer = true, .init = INIT_NORMAL},           .input = N1},

@@ -128,7 +128,9 @@ typedef enum {
 
 // how parameters_init() initializes a parameter
 // INIT_FAN_IN: normal with deviation 1 / sqrt(columns)
-typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL, INIT_FAN_IN } Init;
+// INIT_POSITIONS: normal with deviation 1 in a vision tower, because smaller positions are slow to learn; otherwise as
+//                 INIT_NORMAL
+typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL, INIT_FAN_IN, INIT_POSITIONS } Init;
 
 // Part of a row of the table of tensors that does not depend on the configuration.
 typedef struct {

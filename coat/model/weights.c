@@ -66,6 +66,7 @@ static float deviation(const ModelShape *s, Init init, int64_t cols, int layer) 
     const bool residual = init == INIT_NORMAL_RESIDUAL;
     const float one = (float)init_deviation(s->init);
     if (init == INIT_FAN_IN) return 1.0f / sqrtf((float)cols);
+    if (init == INIT_POSITIONS && s->tower) return 1.0f;
     switch (s->init) {
     case INIT_KIND_NORMAL: return residual ? one / sqrtf(2.0f * (float)s->layers) : one;
     case INIT_KIND_MITCHELL: return 1.0f / sqrtf((float)cols * (residual ? 2.0f * (float)(layer + 1) : 1.0f));
