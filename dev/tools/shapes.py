@@ -5,12 +5,12 @@
     dev/tools/shapes.py OUT --images 1000 --questions 1 --seed 2    other images, with one question each
     dev/tools/shapes.py OUT ... --blank                   the same questions about empty images, as a control
 
-Writes OUT.jsonl, a conversation per line in LLaVA's format, and the folder OUT with the images and processor_config.json,
-which data/prepare.py needs as --image-processor.
+Writes OUT.jsonl, a conversation per line in LLaVA's format, and the folder OUT with the images and
+processor_config.json, which data/prepare.py needs as --image-processor.
 
 Each image has 32 x 32 pixels and shows two of the shapes circle, square and triangle, in two of six colors, at the left
-and at the right. Questions: `circle?` has the answer `red`, or `none` if the image shows no circle; `red?` has the answer
-`circle`; `left?` has the answer `red`.
+and at the right. Questions: `circle?` has the answer `red`, or `none` if the image shows no circle; `red?` has the
+answer `circle`; `left?` has the answer `red`.
 """
 import argparse
 import json
