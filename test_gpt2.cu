@@ -231,7 +231,7 @@ static void check_gradients(Model *m, Model *part) {
         // Combines central differences over one and two steps, so that the error falls with the fourth power of the
         // step. Short steps make it unlikely that the kink of the QKV clip is between two points. The loss depends less
         // on a tower's parameters, so their steps are longer.
-        const double step = part != m ? 1e-4 : m->config->shape.clip_qkv > 0 ? 2e-7 : 4e-6;
+        const double step = part != m ? 2e-4 : m->config->shape.clip_qkv > 0 ? 2e-7 : 4e-6;
         double losses[4];
         for (int k = 0; k < 4; k++) {
             const double moved = (k % 2 ? -1.0 : 1.0) * (1 + k / 2) * step;
