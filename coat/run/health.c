@@ -53,7 +53,7 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
         // An activation or gradient that is not saved for backward shares its memory with other layers, which may have
         // overwritten it. Without data, only its amax is reported, estimated from its scale.
         if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL;
-        // Of a sharded tensor, this process reports only its own shard, as one row.
+        // This process reports only its own shard of a sharded tensor, as one row.
         if (t->shard_elements < tensor_elements(tensor)) {
             tensor.rows = 1;
             tensor.cols = tensor.stride = t->shard_elements;

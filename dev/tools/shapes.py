@@ -3,7 +3,7 @@
 
     dev/tools/shapes.py OUT                               6000 images, each with all its questions, in random order
     dev/tools/shapes.py OUT --images 1000 --questions 1 --seed 2    other images, with one question each
-    dev/tools/shapes.py OUT ... --blank                   the same questions about empty images, as a control
+    dev/tools/shapes.py OUT ... --empty                   the same questions about empty images, as a control
 
 Writes OUT.jsonl, a conversation per line in LLaVA's format, and the folder OUT with the images and
 processor_config.json, which data/prepare.py needs as --image-processor.
@@ -41,7 +41,7 @@ def draw(picture, shape, color, x, y, radius):
         picture.polygon([(x, y - radius), (x - radius, y + radius), (x + radius, y + radius)], fill=COLORS[color])
 
 
-def make(pick, blank):
+def make(pick, empty):
     """Returns an image and its seven questions with their answers."""
     shapes, colors = pick.sample(SHAPES, 3), pick.sample(sorted(COLORS), 2)
     image = Image.new("RGB", (SIDE, SIDE), GROUND)
@@ -50,7 +50,7 @@ def make(pick, blank):
         radius = pick.randint(4, 6)
         x = SIDE // 2 * side + pick.randint(radius + 1, SIDE // 2 - radius - 2)
         y = pick.randint(radius + 1, SIDE - radius - 2)
-        if not blank:
+        if not empty:
             draw(picture, shape, color, x, y, radius)
     answers = list(zip(shapes, colors + ["none"])) + list(zip(colors, shapes)) + list(zip(("left", "right"), colors))
     pick.shuffle(answers)
@@ -63,13 +63,13 @@ def main():
     parser.add_argument("--images", type=int, default=6000, help="number of images (default 6000)")
     parser.add_argument("--questions", type=int, default=7, help="questions per image, at most 7 (default 7)")
     parser.add_argument("--seed", type=int, default=1, help="random seed of images and questions (default 1)")
-    parser.add_argument("--blank", action="store_true", help="draw empty images; the questions stay the same")
+    parser.add_argument("--empty", action="store_true", help="draw empty images; the questions stay the same")
     options = parser.parse_args()
     os.makedirs(options.out, exist_ok=True)
     pick = random.Random(options.seed)
     with open(options.out + ".jsonl", "w", encoding="utf-8") as file:
         for number in range(options.images):
-            image, answers = make(pick, options.blank)
+            image, answers = make(pick, options.empty)
             name = "%05d.png" % number
             image.save(os.path.join(options.out, name))
             turns = []
