@@ -70,6 +70,8 @@ def rows_of(folder, side, processor, config):
     rows = processor.get("image_seq_length", config.get("image_seq_length"))
     if type(patch) is int and patch > 0 and type(more) is int:
         rows = (side // patch)**2 + more - (strategy == "default")
+        if config.get("mm_projector_type") == "mlp_downsample":  # 2 x 2 patches become one row
+            rows = (-(-(side // patch) // 2))**2
     if type(rows) is not int or rows < 1:
         raise Failure("--image-processor %s: the number of tokens per image is unknown; add patch_size to the folder's "
                       "processor_config.json" % folder)
