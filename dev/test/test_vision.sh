@@ -101,7 +101,7 @@ for name in two ranks; do
     near "validation losses" val_loss 1e-6 sixteen $name
     [ "$(values val_accuracy $name)" = "$(values val_accuracy sixteen)" ]; check "accuracies" $? "$(values val_accuracy $name)"
 done
-for frozen in none language projector,language; do
+for frozen in none language; do
     parts=()
     [ $frozen = none ] || parts=(--freeze $frozen)
     for zero in 0 1 2 3; do
