@@ -24,7 +24,7 @@ typedef enum {
     RULE_RESIDENT,      // stored in separate memory that outlives the micro-batch
     RULE_GROUPS,        // saved for backward: unscaled, or E4M3 with a scale per group (--saved coat)
     RULE_SCRATCH,       // stored in memory shared with tensors of other stages
-    RULE_ALIAS,         // stored in its source's memory, for example because several matmuls write to it in turn
+    RULE_ALIAS,         // no memory of its own: stored in the memory of the tensor that the field `source` names
     RULE_LOGITS,        // scratch; alive in fewer stages if the gradient of the logits has separate memory
     RULE_QKV_ROPE,      // q, k, v after RoPE: in the qkv matmul's output; scratch if clipping or QK-norm changes them
     RULE_FC_OUT,        // fc matmul's output: in h's memory (the activation's input) if h is unscaled, else scratch
@@ -34,7 +34,7 @@ typedef enum {
     RULE_RESIDUAL,
     // like RULE_RESIDUAL, but saved if --recompute 3 recomputes blocks from it and X_IN does not contain it
     RULE_BLOCK_IN,
-    // operand of a matmul. FP8: scratch. Unscaled: stored in its source's memory, or scratch if no source has its width
+    // operand of a matmul. FP8: scratch. Unscaled: stored in the memory of `source`, or scratch if that has another width
     RULE_OPERAND,
     RULE_NORM_OUT, // operand that a norm computes: saved, or scratch if backward recomputes it
     RULE_ACT_OUT   // operand that the activation function computes: saved, or scratch if backward recomputes it

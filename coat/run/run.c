@@ -182,7 +182,8 @@ static double deadline(const Run *run) {
 }
 
 static bool time_is_up(const Run *run) {
-    // a stopped evaluation means that the time is up; this decision is final, even if saving becomes faster
+    // An evaluation that stopped early has reached the time limit minus the time for saving. The run then ends, even if
+    // a later estimate of the time for saving is shorter.
     if (stop_at_once(&run->model)) return true;
     double last = deadline(run);
     return last > 0 && now_ms() + 1.2 * run->longest_ms > last;

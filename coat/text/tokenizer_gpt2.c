@@ -73,7 +73,7 @@ bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *er
         json_object_foreach(root, key, value) {
             int id = (int)json_integer_value(value);
             int64_t length = bytes_of_characters(key, strlen(key), bytes);
-            // A token with a character that represents no byte is special: its text is its name.
+            // A token that contains a character outside GPT-2's table of bytes is special: its text is used as it is.
             const char *token = length < 0 ? key : bytes;
             ok = ok && vocabulary_set(&t->bpe.vocabulary, id, token, length < 0 ? strlen(key) : (size_t)length);
             if (!ok) {

@@ -82,7 +82,7 @@ static void check_rescaled(Check *c, CheckPair q, CheckPair q_t, const char *wha
     void *codes = check_download(c, q.gpu.data, bytes), *row_scales = check_download(c, q.gpu.scale, scales);
     Tensor of = q.cpu;
     of.data = codes, of.scale = row_scales;
-    // activation_recompute only transposes a g that is already in FP8
+    // If g, the activation's output, is in FP8, activation_recompute transposes it instead of computing it.
     c->cpu.ops->activation_recompute(&c->cpu, q_t.cpu, of, Tensor{}, ACT_GELU_TANH);
     check_scales(c, q_t, 0, what);
     check_code_bytes(c, q_t, 0, what);

@@ -52,8 +52,8 @@ static int groups_wrong(const Bank *bank, const std::vector<float> &want, const 
     return wrong;
 }
 
-// Compares first moments as the kernel decodes them with the host's. Counts those that differ by more than the error of
-// the special-function unit, or by more than the smallest subnormal number.
+// Compares the first moments decoded by the kernel with those decoded on the host. Counts those that differ by more
+// than the error of the special-function unit, or by more than the smallest subnormal number.
 static int decoded_wrong(Bank *bank, const BankStates &s) {
     int wrong = 0;
     const std::vector<float> have = bank_decode_first(bank);
