@@ -34,7 +34,7 @@ typedef enum {
     RULE_RESIDUAL,
     // like RULE_RESIDUAL, but saved if --recompute 3 recomputes blocks from it and X_IN does not contain it
     RULE_BLOCK_IN,
-    // operand of a matmul. FP8: scratch. Unscaled: stored in the memory of `source`, or scratch if that has another width
+    // operand of a matmul. FP8: scratch. Unscaled: in the memory of `source`, or scratch if that has another width
     RULE_OPERAND,
     RULE_NORM_OUT, // operand that a norm computes: saved, or scratch if backward recomputes it
     RULE_ACT_OUT   // operand that the activation function computes: saved, or scratch if backward recomputes it

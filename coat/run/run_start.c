@@ -42,8 +42,8 @@ static bool same_data(Run *run, const char *folder, Error *err) {
     return true;
 }
 
-// True if the checkpoint that --resume names exists, or if the run may start without one, because it trains and names no
-// step. Called before the data is read. Otherwise sets err.
+// True if the checkpoint that --resume names exists, or if the run may start without one, because it trains and names
+// no step. Called before the data is read. Otherwise sets err.
 static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     Error none;
     if (!c->resume || run->place.rank > 0) return true;
