@@ -24,7 +24,7 @@ static const char usage[] = "usage: gradient_check [--reference FOLDER]\n"
 static const char usage[] =
     "usage: test_gpt2 [--small] [PART...] | --reference FOLDER | --logits FOLDER OUT [fp32]\n"
     "\n"
-    "  PART                  only these tests: twin operations fp8 products kernels fp8-kernels optimizer models\n"
+    "  PART                  only these tests: cpu operations fp8 products kernels fp8-kernels optimizer models\n"
     "  --small               the GPU's on few small shapes, for compute-sanitizer\n"
     "  --reference FOLDER    compare loss, gradients and ten updates with PyTorch's, which dev/test/reference.py "
     "wrote\n"
@@ -581,7 +581,7 @@ int main(int argc, char **argv) {
         write_logits(argv[2], argv[3], !fp32);
         return 0;
     }
-    const char *parts[] = {"--small", "twin",        "operations", "fp8",   "products",
+    const char *parts[] = {"--small", "cpu",         "operations", "fp8",   "products",
                            "kernels", "fp8-kernels", "optimizer",  "models"};
     const int known = sizeof parts / sizeof *parts;
     for (int i = 1; i < argc; i++) {
@@ -594,13 +594,13 @@ int main(int argc, char **argv) {
         return EXIT_USER;
     }
 #ifdef COAT_DOUBLE
-    for (block = blocks; wanted(argc, argv, "twin") && block < blocks + BLOCKS; block++) test_finite_differences();
+    for (block = blocks; wanted(argc, argv, "cpu") && block < blocks + BLOCKS; block++) test_finite_differences();
     block = blocks;
     test_vision_differences(VISION_CLIP, true, PROJECTOR_MLP);
     test_vision_differences(VISION_CLIP, false, PROJECTOR_MLP);
     test_vision_differences(VISION_SIGLIP, false, PROJECTOR_DOWNSAMPLE);
 #else
-    for (block = blocks; wanted(argc, argv, "twin") && block < blocks + BLOCKS; block++) {
+    for (block = blocks; wanted(argc, argv, "cpu") && block < blocks + BLOCKS; block++) {
         test_recompute();
         test_accumulation();
         test_loss_scale(DEVICE_CPU);

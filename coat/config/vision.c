@@ -3,45 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Named towers. The projector reads the output of the last block but one, as in LLaVA-1.5 and VILA.
+// Named towers, with the number of blocks in files. The projector reads the output of the last block but one, as in
+// LLaVA-1.5 and VILA.
 static const struct {
     const char *name;
-    VisionShape shape;
+    VisionKind kind;
+    int image_size, patch_size, channels, ffn, heads, blocks;
 } towers[] = {
-    {"clip-l14-336",
-     {.kind = VISION_CLIP,
-      .image_size = 336,
-      .patch_size = 14,
-      .channels = 1024,
-      .ffn = 4096,
-      .heads = 16,
-      .layers = 23,
-      .file_layers = 24,
-      .activation = ACT_GELU_QUICK,
-      .norm_eps = 1e-5f,
-      .drops_class_row = true}},
-    {"siglip-b16-224",
-     {.kind = VISION_SIGLIP,
-      .image_size = 224,
-      .patch_size = 16,
-      .channels = 768,
-      .ffn = 3072,
-      .heads = 12,
-      .layers = 11,
-      .file_layers = 12,
-      .activation = ACT_GELU_TANH,
-      .norm_eps = 1e-6f}},
-    {"siglip-so400m-384",
-     {.kind = VISION_SIGLIP,
-      .image_size = 384,
-      .patch_size = 14,
-      .channels = 1152,
-      .ffn = 4304,
-      .heads = 16,
-      .layers = 26,
-      .file_layers = 27,
-      .activation = ACT_GELU_TANH,
-      .norm_eps = 1e-6f}},
+    {"clip-l14-336", VISION_CLIP, 336, 14, 1024, 4096, 16, 24},
+    {"siglip-b16-224", VISION_SIGLIP, 224, 16, 768, 3072, 12, 12},
+    {"siglip-so400m-384", VISION_SIGLIP, 384, 14, 1152, 4304, 16, 27},
 };
 
 // Returns the depth N of a name such as siglip:dN; 0 if the name does not begin with `prefix` or N is out of range.
@@ -53,25 +24,34 @@ static int depth_of(const char *name, const char *prefix) {
     return *end == '\0' && depth >= 1 && depth <= MAX_VISION_DEPTH ? (int)depth : 0;
 }
 
-// Sets a tower of N blocks, all of which are computed.
-static bool tower_of_depth(const char *name, VisionShape *v) {
-    const int clip = depth_of(name, "clip:d"), depth = clip ? clip : depth_of(name, "siglip:d");
-    if (!depth) return false;
-    *v = towers[clip ? 0 : 1].shape;
-    v->channels = 64 * depth;
-    v->ffn = 256 * depth;
-    v->heads = v->layers = v->file_layers = depth;
-    return true;
+// Sets the shape from row i of the table.
+static void set_tower(VisionShape *v, size_t i) {
+    const bool clip = towers[i].kind == VISION_CLIP;
+    *v = (VisionShape){.kind = towers[i].kind,
+                       .image_size = towers[i].image_size,
+                       .patch_size = towers[i].patch_size,
+                       .channels = towers[i].channels,
+                       .ffn = towers[i].ffn,
+                       .heads = towers[i].heads,
+                       .layers = towers[i].blocks - 1,
+                       .file_layers = towers[i].blocks,
+                       .activation = clip ? ACT_GELU_QUICK : ACT_GELU_TANH,
+                       .norm_eps = clip ? 1e-5f : 1e-6f,
+                       .drops_class_row = clip};
 }
 
 bool vision_named(const char *name, VisionShape *vision) {
     const VisionShape given = *vision;
-    size_t i = 0;
-    while (i < sizeof towers / sizeof *towers && strcmp(towers[i].name, name) != 0) i++;
-    if (i < sizeof towers / sizeof *towers)
-        *vision = towers[i].shape;
-    else if (!tower_of_depth(name, vision))
-        return false;
+    const int clip = depth_of(name, "clip:d"), depth = clip ? clip : depth_of(name, "siglip:d");
+    size_t i = depth && !clip; // a tower named by its depth has the other sizes of row 0 (CLIP) or row 1 (SigLIP)
+    while (!depth && i < sizeof towers / sizeof *towers && strcmp(towers[i].name, name) != 0) i++;
+    if (i == sizeof towers / sizeof *towers) return false;
+    set_tower(vision, i);
+    if (depth) { // all blocks are computed
+        vision->channels = 64 * depth;
+        vision->ffn = 256 * depth;
+        vision->heads = vision->layers = vision->file_layers = depth;
+    }
     if (given.image_size) vision->image_size = given.image_size;
     if (given.patch_size) vision->patch_size = given.patch_size;
     vision->projector = given.projector;
@@ -127,6 +107,11 @@ bool vision_freeze(Config *c, Error *err) {
                          "--%s: the model has no vision tower; remove --%s, or use --vision or a "
                          "vision-language model's folder as --model",
                          flag, flag);
+    if (c->lr == 0 && (c->lr_vision > 0 || c->lr_projector > 0)) // these parts use a multiple of the schedule's rate
+        return error_set(err, EXIT_USER,
+                         "--lr 0: it sets the schedule of --%s, too; give --lr a rate, and add --freeze "
+                         "language to keep the language model",
+                         c->lr_vision > 0 ? "lr-vision" : "lr-projector");
     if (c->freeze == (PART_VISION | PART_PROJECTOR | PART_LANGUAGE))
         return error_set(err, EXIT_USER, "--freeze %s: nothing would be trained; remove a part", c->frozen);
     return true;

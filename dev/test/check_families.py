@@ -126,6 +126,20 @@ class Stream:
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), rows[:, 1:].flatten())
 
 
+def first_fit(lengths):
+    """Returns the examples of each sequence of T tokens: first fit, longest first; sequences and their examples in file
+    order."""
+    rows, left = [], []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        row = next((row for row, room in enumerate(left) if room >= lengths[i]), len(left))
+        if row == len(left):
+            left.append(T)
+            rows.append([])
+        left[row] -= lengths[i]
+        rows[row].append(i)
+    return sorted(sorted(row) for row in rows)
+
+
 class Packed:
     """Makes packed batches: examples of 2 to T tokens; the first 30 to 70 % of each are masked in the loss."""
 
@@ -141,15 +155,7 @@ class Packed:
         starts = [0, *itertools.accumulate(lengths)][:-1]
         with open(path, "wb") as file:
             file.write(masked_file(2, text, starts, mask))
-        self.rows, left = [], []  # first fit, longest first; rows and their examples in file order
-        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-            row = next((row for row, room in enumerate(left) if room >= lengths[i]), len(left))
-            if row == len(left):
-                left.append(T)
-                self.rows.append([])
-            left[row] -= lengths[i]
-            self.rows[row].append(i)
-        self.rows = sorted(sorted(row) for row in self.rows)
+        self.rows = first_fit(lengths)
 
     def loss(self, model, step):
         ids, positions = torch.zeros(B, T, dtype=torch.long), torch.zeros(B, T, dtype=torch.long)
@@ -196,6 +202,22 @@ def train_there(a, folder, tokens, out, recipe, updates=UPDATES, clip=1):
     return [line["loss"] for line in steps], [line["lr"] for line in steps]
 
 
+def worst_gradient(ours, theirs):
+    """Returns the largest relative error of a gradient, and its tensor. ours: an optimizer.safetensors after one update;
+    theirs: PyTorch's gradients by name, from which those that were compared are removed."""
+    worst, of = 0.0, ""
+    for key in [key[:-2] for key in ours if key.endswith(".m")]:
+        parts = [key]  # this program stores q, k, v in one tensor, and gate and up in one
+        for one, several in ("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")):
+            parts = [part.replace(one, each) for part in parts for each in (several if one in part else [one])]
+        expected = torch.cat([theirs.pop(part) for part in parts])
+        expected = expected.reshape(len(expected), -1) if expected.dim() > 1 else expected
+        found = ours[key + ".m"].reshape(-1, *expected.shape[1:])[: len(expected)] * 10  # drops the vocabulary's padding
+        difference = ((found - expected).norm() / expected.norm()).item()
+        worst, of = max((worst, of), (number(difference), key))
+    return worst, of
+
+
 def check_gradients(a, name, model, data, folder, tokens):
     out = folder + "-gradients"
     train_there(a, folder, tokens, out, "--precision fp32", updates=1, clip=0)
@@ -203,15 +225,7 @@ def check_gradients(a, name, model, data, folder, tokens):
     model.zero_grad()
     data.loss(model, 0).backward()
     theirs = {key: p.grad for key, p in model.named_parameters()}
-    worst, of = 0.0, ""
-    for key in [key[:-2] for key in ours if key.endswith(".m")]:
-        parts = [key]  # this program stores q, k, v in one tensor, and gate and up in one
-        for one, several in ("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")):
-            parts = [part.replace(one, each) for part in parts for each in (several if one in part else [one])]
-        expected = torch.cat([theirs.pop(part) for part in parts])
-        found = ours[key + ".m"][: len(expected)] * 10  # drops the vocabulary's padding
-        difference = ((found - expected).norm() / expected.norm()).item()
-        worst, of = max((worst, of), (number(difference), key))
+    worst, of = worst_gradient(ours, theirs)
     report(f"{name}, largest error of {of} gradients", math.inf if theirs else worst, GRADIENT_TOLERANCE)
 
 

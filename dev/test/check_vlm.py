@@ -21,7 +21,6 @@ import json
 import os
 import random
 import struct
-import subprocess
 import sys
 import tempfile
 import zlib
@@ -32,7 +31,9 @@ if {"-h", "--help"} & set(sys.argv):
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 import check_families  # noqa: E402
-from check_families import GRADIENT_TOLERANCE, OPTIMIZER, number, report, some_tokens  # noqa: E402
+from check_families import (B, GRADIENT_TOLERANCE, OPTIMIZER, T, UPDATES, VOCAB, first_fit, number, report,  # noqa: E402
+                            some_tokens, train_there, worst_gradient)
+from check_llava import published  # noqa: E402
 from prepare_masks import VERSION_IMAGES, masked_file  # noqa: E402
 
 import torch  # noqa: E402
@@ -40,7 +41,7 @@ from safetensors.torch import load_file  # noqa: E402
 from transformers import (CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, Qwen2Config,  # noqa: E402
                           Qwen3Config, SiglipVisionConfig)
 
-VOCAB, B, T, UPDATES, IMAGE_TOKEN = 300, 4, 40, 30, 299
+IMAGE_TOKEN = VOCAB - 1
 TEXT = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=112, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.05, eos_token_id=None, pad_token_id=None)
 TEXTS = {
@@ -64,18 +65,6 @@ RATES = {"vision": 2e-4, "projector": 3e-3, "language": 1e-3}
 def part_of(key):
     key = key.removeprefix("model.")
     return next(part for part, prefix in PARTS.items() if key.startswith(prefix))
-
-
-def published(key):
-    """Returns a parameter's name in the published layout of Llava folders."""
-    key = key.removeprefix("model.")
-    if key.startswith("lm_head."):
-        return "language_model." + key
-    if key.startswith("language_model.") and not key.startswith(("language_model.model.", "language_model.lm_head.")):
-        return key.replace("language_model.", "language_model.model.", 1)
-    if key.startswith("vision_tower.") and not key.startswith("vision_tower.vision_model."):
-        return key.replace("vision_tower.", "vision_tower.vision_model.", 1)
-    return key
 
 
 def write_model(name, folder):
@@ -104,6 +93,8 @@ def write_model(name, folder):
 
 class Data:
     """Makes packed examples of 0, 1 or 2 images and text; the first 30 to 70 % of the text are masked in the loss."""
+
+    flags = ("--micro-batch", B // 2, "--batch-tokens", B * T, "--documents", "apart")
 
     def __init__(self, path, side, rows):
         pick, count = random.Random(3), 8 * UPDATES
@@ -140,15 +131,7 @@ class Data:
             words += struct.pack("<Iii", zlib.crc32(pixels, zlib.crc32(table)), 1, IMAGE_TOKEN)
             words += struct.pack("<6f", *MEAN, *DEVIATION)
             out.write(words.ljust(1024, b"\0") + table + pixels)
-        self.rows, left = [], []  # first fit, longest first; rows and their examples in file order
-        for i in sorted(range(count), key=lambda i: -lengths[i]):
-            row = next((row for row, room in enumerate(left) if room >= lengths[i]), len(left))
-            if row == len(left):
-                left.append(T)
-                self.rows.append([])
-            left[row] -= lengths[i]
-            self.rows[row].append(i)
-        self.rows = sorted(sorted(row) for row in self.rows)
+        self.rows = first_fit(lengths)
 
     def pixels(self, image):
         scaled = (self.images[image].double() * (1 / 255)).float()
@@ -198,19 +181,6 @@ def train_here(model, data, rates, factors, frozen):
     return losses
 
 
-def train_there(a, folder, tokens, out, flags, updates=UPDATES, clip=1):
-    command = [a.program, "--model", folder, "--train", tokens, "--no-shuffle", "--steps", updates, "--micro-batch", B // 2,
-               "--batch-tokens", B * T, "--documents", "apart", "--seq-len", T, "--lr", 1e-3, "--warmup", UPDATES,
-               "--schedule", "constant", "--weight-decay", 0.1, "--beta2", 0.95, "--grad-clip", clip, "--sample-tokens", 0,
-               "--quiet", "--out", out, *flags.split(), *a.flags]
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        sys.exit(f"failed ({done.returncode}): {' '.join(map(str, command))}\n{done.stdout}")
-    lines = [json.loads(line) for line in open(os.path.join(out, "log.jsonl"), encoding="utf-8")]
-    steps = [line for line in lines if "step" in line and "loss" in line]
-    return [line["loss"] for line in steps], [line["lr"] for line in steps]
-
-
 def check_gradients(a, name, model, data, folder, tokens):
     out = folder + "-gradients"
     train_there(a, folder, tokens, out, "--precision fp32", updates=1, clip=0)
@@ -218,16 +188,7 @@ def check_gradients(a, name, model, data, folder, tokens):
     model.zero_grad()
     data.loss(model, 0).backward()
     theirs = {published(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
-    worst, of = 0.0, ""
-    for key in [key[:-2] for key in ours if key.endswith(".m")]:
-        named = key.removeprefix("vision.") if key.startswith("vision.vision_tower") else key
-        parts = [named]  # this program stores q, k, v in one tensor, and gate and up in one
-        for one, several in ("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")):
-            parts = [part.replace(one, each) for part in parts for each in (several if one in part else [one])]
-        expected = torch.cat([theirs.pop(part).flatten(1) if theirs[part].dim() > 2 else theirs.pop(part) for part in parts])
-        found = ours[key + ".m"].reshape(-1, *expected.shape[1:])[: len(expected)] * 10  # drops the vocabulary's padding
-        difference = ((found - expected).norm() / expected.norm()).item()
-        worst, of = max((worst, of), (number(difference), key))
+    worst, of = worst_gradient(ours, theirs)
     report(f"{name}, largest error of {of} gradients, {len(theirs)} without one", worst + 9 * len(theirs), GRADIENT_TOLERANCE)
 
 
@@ -282,7 +243,7 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("models", nargs="*")
     a = parser.parse_args(words)
-    a.flags = flags
+    a.flags, a.data = flags, Data
     for name in a.models:
         if name not in MODELS:
             sys.exit(f"{name}: must be one of {', '.join(MODELS)}")

@@ -171,6 +171,9 @@ has "a checkpoint records the data's pixel values" "$(cat "$folder/two/step-0000
 files unseen unseen
 fails "a resumed run with other images" 2 'was trained on other data' --out "$folder/two" --resume --steps 8
 files drawn unseen
+fails "an unknown part" 1 '--freeze visoin: no part is named visoin' --freeze visoin
+fails "all parts frozen" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
+fails "a tower's rate without --lr" 1 '--lr 0: it sets the schedule of --lr-vision' --lr 0 --lr-vision 1e-3
 fails "--examples split" 2 '--examples split: .*drawn.bin has images' --examples split
 fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* model.s 32 x 32' --image-size 32
 printf x | dd of="$folder/drawn.images" bs=1 seek=30000 conv=notrunc 2>/dev/null
@@ -179,5 +182,7 @@ rm "$folder/drawn.images"
 fails "missing images" 2 'drawn.images is missing'
 flags=(--model llama:d1 --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/drawn.bin")
 fails "a model without a vision tower" 2 'drawn.bin has images, but the model reads text only; .* --model'
+fails "a frozen part of it" 1 '--freeze: the model has no vision tower' --freeze vision
+fails "a size of its images" 1 '--image-size: the model has no vision tower' --image-size 32
 fails "a limit of images for it" 1 '--images-per-sequence: the model has no vision tower' --images-per-sequence 2
 exit $failures
