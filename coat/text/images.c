@@ -129,8 +129,7 @@ ImageFile *images_open(const char *path, VisionShape *vision, XXH64_state_t *has
                   path);
         return NULL;
     }
-    const size_t length = strlen(path),
-                 kept = length > 4 && strcmp(path + length - 4, ".bin") == 0 ? length - 4 : length;
+    const size_t kept = strlen(path) - (text_ends_with(path, ".bin") ? strlen(".bin") : 0);
     ImageFile *f = (ImageFile *)xcalloc(1, sizeof *f);
     f->file.path = (char *)xcalloc(kept + sizeof ".images", 1);
     memcpy(f->file.path, path, kept);
