@@ -427,12 +427,12 @@ int main(int argc, char **argv) {
         const char *name;
         AttentionShape shape;
     } times[] = {
-        {"GPT-2 124M", {64, 1024, 12, 12, 64}},       {"GPT-2 1558M", {16, 1024, 25, 25, 64}},
-        {"GPT-2 350M", {32, 1024, 16, 16, 64}},       {"longer", {16, 4096, 12, 12, 64}},
-        {"2048 channels", {4, 2048, 16, 16, 128}},    {"2048 channels, longer", {4, 4096, 16, 16, 128}},
-        {"4096 channels", {4, 2048, 32, 32, 128}},    {"4096 channels, longer", {4, 4096, 32, 32, 128}},
-        {"grouped", {64, 1024, 12, 4, 64}},           {"grouped, 4096 channels", {4, 2048, 32, 8, 128}},
-        {"grouped, 28 heads", {4, 2048, 28, 4, 128}},
+        {"GPT-2 124M", {64, 1024, 12, 12, 64, false}},       {"GPT-2 1558M", {16, 1024, 25, 25, 64, false}},
+        {"GPT-2 350M", {32, 1024, 16, 16, 64, false}},       {"longer", {16, 4096, 12, 12, 64, false}},
+        {"2048 channels", {4, 2048, 16, 16, 128, false}},    {"2048 channels, longer", {4, 4096, 16, 16, 128, false}},
+        {"4096 channels", {4, 2048, 32, 32, 128, false}},    {"4096 channels, longer", {4, 4096, 32, 32, 128, false}},
+        {"grouped", {64, 1024, 12, 4, 64, false}},           {"grouped, 4096 channels", {4, 2048, 32, 8, 128, false}},
+        {"grouped, 28 heads", {4, 2048, 28, 4, 128, false}},
     };
     const size_t time_count = sizeof times / sizeof times[0];
     ModelShape *model = &bench.config.shape;
