@@ -87,8 +87,7 @@ def not_utf8(text, path):
 
 
 def work(job):
-    """Tokenizes a unit. Returns {split: bytes of its tokens} for the splits still needed, what was skipped, and notes.
-    Tokenizes a unit. Returns {split: bytes of its tokens} for the splits still needed, what was skipped, and notes."""
+    """Tokenizes a unit. Returns {split: bytes of its tokens} for the splits still needed, what was skipped, and notes."""
     number, pieces, wanted = job
     tokenizer, field, rule, fraction, chat, skipped = worker
     if chat:

@@ -81,8 +81,7 @@ def messages_of(record, kind, name, lists):
 
 
 def answers_that_count(messages, trained):
-    """Returns for each answer whether it has a loss: False for weight 0; with trained "last", True only for the last.
-    Returns for each answer whether it has a loss: False for weight 0; with trained "last", True only for the last."""
+    """Returns for each answer whether it has a loss: False for weight 0; with trained "last", True only for the last."""
     weights = [message.get("weight") for message in messages]
     wrong = next((weight for weight in weights if weight is not None and (
         isinstance(weight, bool) or weight not in (0, 1))), None)

@@ -37,8 +37,7 @@ def token_text(entry):
 
 
 def template_token(processor):
-    """Returns the name of the special token that a post_processor puts first, or None. The last template is outermost.
-    Returns the name of the special token that a post_processor puts first, or None. The last template is outermost."""
+    """Returns the name of the special token that a post_processor puts first, or None. The last template is outermost."""
     name = None
     for step in processor["processors"] if processor.get("type") == "Sequence" else [processor]:
         if step.get("type") == "TemplateProcessing" and step["single"]:
@@ -52,8 +51,7 @@ class Model(Encoder):
     strict = True  # text may be cut only where no rule merges the two sides
 
     def finish(self, path, vocab, characters, bos, end, name_of):
-        """characters: True for SentencePiece; bos, end: ids or None, used unless tokenizer_config.json overrides them.
-        characters: True for SentencePiece; bos, end: ids or None, used unless tokenizer_config.json overrides them."""
+        """characters: True for SentencePiece; bos, end: ids or None, used unless tokenizer_config.json overrides them."""
         config = config_beside(path)
         named = self.named(config, "bos_token")
         if config.get("add_bos_token") is False:
@@ -120,8 +118,7 @@ class JsonModel(Model):
         self.finish(path, vocab, characters, bos and self.token(bos), end, self.tokenizer.id_to_token)
 
     def check_ids(self, path, added):
-        """Fails if the package gives an added token another id than the file, because the trainer uses the file's ids.
-        Fails if the package gives an added token another id than the file, because the trainer uses the file's ids."""
+        """Fails if the package gives an added token another id than the file, because the trainer uses the file's ids."""
         self.tokenizer.encode_special_tokens = False
         rows = self.ids([token["content"] for token in added])
         self.tokenizer.encode_special_tokens = True  # so that a name such as <|endoftext|> in a text is ordinary text

@@ -348,8 +348,7 @@ class Template:
         return "probe" in text and "'type'" not in text
 
     def parts(self, messages, counted, _, tools):
-        """Returns [(text, True if it has a loss), ...] of the example. counted: for each answer, True if it has a loss.
-        Returns [(text, True if it has a loss), ...] of the example. counted: for each answer, True if it has a loss."""
+        """Returns [(text, True if it has a loss), ...] of the example. counted: for each answer, True if it has a loss."""
         if self.marks:
             pieces = self.render(messages, tools).split(MARK)
             if all(counted):

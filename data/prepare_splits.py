@@ -13,8 +13,7 @@ def key_of(document):
 
 
 def rule_of(documents, fraction):
-    """Returns the rule that chooses validation documents. documents: (key, size) of all; stops early if there are many.
-    Returns the rule that chooses validation documents. documents: (key, size) of all; stops early if there are many."""
+    """Returns the rule that chooses validation documents. documents: (key, size) of all; stops early if there are many."""
     sizes, total, squares, held, keys = collections.Counter(), 0, 0, 0, set()
     if not fraction:
         return frozenset()

@@ -1,5 +1,4 @@
-"""The tokenizers of prepare.py: encode documents (bytes) to little-endian token ids. Imports packages only when used.
-The tokenizers of prepare.py: encode documents (bytes) to little-endian token ids. Imports packages only when used."""
+"""The tokenizers of prepare.py: encode documents (bytes) to little-endian token ids. Imports packages only when used."""
 import array
 import functools
 import json
@@ -91,8 +90,7 @@ def encode_each(encode, rows, places):
 
 
 def places_before(characters):
-    """Returns the pattern that matches between a letter or digit and one of `characters`, where texts may be divided.
-    Returns the pattern that matches between a letter or digit and one of `characters`, where texts may be divided."""
+    """Returns the pattern that matches between a letter or digit and one of `characters`, where texts may be divided."""
     return re.compile(r"(?<=[^\W_])[%s]" % re.escape(characters) if characters else "(?!)")
 
 
@@ -232,8 +230,7 @@ class Bytes(Plain):
 
 
 class Pairs(Encoder, Plain):
-    """GPT-2's byte-pair encoding, with tiktoken if it is installed and supports the vocabulary, else with tokenizers.
-    GPT-2's byte-pair encoding, with tiktoken if it is installed and supports the vocabulary, else with tokenizers."""
+    """GPT-2's byte-pair encoding, with tiktoken if it is installed and supports the vocabulary, else with tokenizers."""
 
     def __init__(self, spec):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # because the worker processes already use all cores
@@ -270,8 +267,7 @@ class Pairs(Encoder, Plain):
             return no_pointer(model) if MADE in file.read(4096) else path
 
     def check_gpt2(self, path):
-        """Checks that a vocabulary without a pre-tokenization rule is GPT-2's. Fails for other models' pairs of files.
-        Checks that a vocabulary without a pre-tokenization rule is GPT-2's. Fails for other models' pairs of files."""
+        """Checks that a vocabulary without a pre-tokenization rule is GPT-2's. Fails for other models' pairs of files."""
         from prepare_models import config_beside
 
         name, why = config_beside(path).get("tokenizer_class"), None

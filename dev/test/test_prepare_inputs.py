@@ -483,8 +483,7 @@ class InputsTest(unittest.TestCase):
     # --- manifests
 
     def test_hostile_manifests(self):
-        """A manifest with wrong types, huge numbers or names of other files is a one-line error, and no file changes.
-        A manifest with wrong types, huge numbers or names of other files is a one-line error, and no file changes."""
+        """A manifest with wrong types, huge numbers or names of other files is a one-line error, and no file changes."""
         source, name = self.write("a.txt", base.words(1, 3000)), self.path("o_manifest.json")
         arguments = ("--bytes", "--workers", 1, "--shard-tokens", 3000, "--out", self.path("o"), source)
         self.run_program(*arguments)

@@ -147,8 +147,7 @@ class Fidelity:
                           "byte-level model is trained on the CPU")
 
     def check_recipes(self, of):
-        """Checks the flags of recipes with the trainer's --plan. A dry run without it uses the CPU's trainer, if any.
-        Checks the flags of recipes with the trainer's --plan. A dry run without it uses the CPU's trainer, if any."""
+        """Checks the flags of recipes with the trainer's --plan. A dry run without it uses the CPU's trainer, if any."""
         planner = self.trainer if is_built(self.trainer) else lab.CPU_TRAINER
         names = [("RECIPES", name) for name in self.recipes] + [("EVALUATE", name) for name in self.evaluations]
         for variable, name in names if is_built(planner) else []:

@@ -128,8 +128,7 @@ class Runs:
         return self.results.find(**dict(zip(KEY, run.key)))
 
     def tell_what_is_missing(self):
-        """Lists the runs that ended before a name was added to EVALUATE or TEXTS, because their checkpoints are gone.
-        Lists the runs that ended before a name was added to EVALUATE or TEXTS, because their checkpoints are gone."""
+        """Lists the runs that ended before a name was added to EVALUATE or TEXTS, because their checkpoints are gone."""
         for column in ["in " + name for name in self.study.evaluations] + ["on " + name for name in self.study.texts]:
             rows = [row for row in map(self.row_of, self.runs) if row and row["ended"] == "done"]
             names = [" ".join(row[key] for key in KEY) for row in rows if row.get(column, "-") == "-"]
@@ -146,8 +145,10 @@ class Runs:
             self.train(run)
         finally:
             point = self.point_of(run)
-            if run.of.start and not self.dry and not setting("KEEP_BRANCH_POINTS") and not self.is_needed(point):
-                remove(point.folder, "step-*", "events.*")
+            if run.of.start and not self.dry and not setting("KEEP_BRANCH_POINTS"):
+                with self.point_locks[point]:  # because two runs of a seed may end at the same time
+                    if not self.is_needed(point):
+                        remove(point.folder, "step-*", "events.*")
 
     def command(self, run, save_every, *more):
         """Returns the command that trains or resumes a run."""

@@ -276,8 +276,7 @@ class Reproduce:
                                 self.out + "/narrow.bin"])
 
     def measure_model(self, model, gpus, recipe, batch, length):
-        """Returns tokens/s per GPU, GB of the plan and GB of the driver; None if scripts/measure.sh prints no such row.
-        Returns tokens/s per GPU, GB of the plan and GB of the driver; None if scripts/measure.sh prints no such row."""
+        """Returns tokens/s per GPU, GB of the plan and GB of the driver; None if scripts/measure.sh prints no such row."""
         name, llama = f"speed-{model}-{gpus}-{recipe}-{batch}", model.startswith("llama")
         if llama:
             self.narrow_text()
@@ -344,8 +343,7 @@ class Reproduce:
                 yield (1, self.bench, *bench)
 
     def use_all_gpus(self):
-        """Runs everything that the pieces need: first measurements of one GPU, one on each, then those of several GPUs.
-        Runs everything that the pieces need: first measurements of one GPU, one on each, then those of several GPUs."""
+        """Runs everything that the pieces need: first measurements of one GPU, one on each, then those of several GPUs."""
         def do(function, *arguments):
             with contextlib.suppress(Broken):  # its piece reports the failure
                 function(*arguments)

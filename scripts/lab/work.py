@@ -202,8 +202,7 @@ class Work:
             tell(f"failed: {failure}")
 
     def places(self, jobs):
-        """Returns CUDA_VISIBLE_DEVICES for each of `jobs` threads: one of several GPUs, or None to leave it unchanged.
-        Returns CUDA_VISIBLE_DEVICES for each of `jobs` threads: one of several GPUs, or None to leave it unchanged."""
+        """Returns CUDA_VISIBLE_DEVICES for each of `jobs` threads: one of several GPUs, or None to leave it unchanged."""
         return [self.gpus[k % len(self.gpus)] if len(self.gpus) > 1 else None for k in range(jobs)]
 
     def each(self, function, items, places):
