@@ -170,6 +170,7 @@ static void tower_shape(ModelShape *s, const ModelShape *model) {
     s->activation = v->activation;
     s->position_kind = POSITIONS_LEARNED;
     s->norm_eps = v->norm_eps;
+    s->init = model->init;
     s->rope.factor = 1.0f;
     s->pad = s->ids.bos = -1;
 }
