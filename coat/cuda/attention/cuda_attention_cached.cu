@@ -1,6 +1,6 @@
 // Attention for sampling: computes a few new queries of a sequence whose earlier keys and values are in a KV cache. A
-// block computes one query of one head. Its warps alternate over groups of keys, each with its own running maximum and
-// sums; the warps' sums are combined at the end in the order of the warps.
+// block computes one query of one head. Each warp takes every n-th group of keys (n warps) and has its own running
+// maximum and sums, which are combined at the end in the order of the warps.
 #include "attention_rows.h"
 
 namespace {
@@ -18,7 +18,7 @@ template <typename T> struct Cached {
     float scale;             // factor that multiplies the attention scores: 1 / sqrt(head_dim)
 };
 
-// Computes attention with cached keys and values. N: number of values of a head that each lane holds.
+// Computes attention with cached keys and values. N: number of values of a head in each lane's registers.
 template <typename T, int N> __global__ __launch_bounds__(CACHED_THREADS) void attention_cached_kernel(Cached<T> a) {
     __shared__ float sums[CACHED_WARPS][N * WARP], largests[CACHED_WARPS], totals[CACHED_WARPS];
     const int head = (int)blockIdx.x, query = (int)blockIdx.y, lane = (int)threadIdx.x % WARP;
