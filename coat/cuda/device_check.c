@@ -1,4 +1,4 @@
-// Checks a GPU before it is used, and lists the peak FLOP/s of GPUs.
+// Checks whether the program supports a GPU before the GPU is used, and lists the peak FLOP/s of GPUs.
 #include "device_check.h"
 
 #include <string.h>
@@ -52,8 +52,8 @@ bool device_check(const DeviceQuery *q, Error *err) {
     return true;
 }
 
-// Returns the peak FLOP/s of the first table row whose text occurs in the GPU's name. A longer name is listed before
-// the names that it contains.
+// Returns the FLOP/s of the first table row whose text occurs in the GPU's name, so a row that contains another row's
+// text must come first.
 double device_peak_flops(const char *name) {
     static const struct {
         const char *part;
