@@ -1,21 +1,21 @@
-// Sources for passes over rows (fp8_act_row_scale.h, fp8_act_tensor_scale.h) that take h from a matmul's output y, save
-// it in E4M3 with a scale per group, and compute g: GELU of h = y + bias, or SwiGLU of y's gate and up. y may have row
-// scales. With SAVED, g is computed from the saved h, otherwise from h before quantization. Included by
+// Sources for passes over rows (fp8_act_row_scale.h, fp8_act_tensor_scale.h). They take h from a matmul's output y,
+// save h in E4M3 with a scale per group, and compute g: GELU of h = y + bias, or SwiGLU of y's gate and up. y may have
+// row scales. With SAVED, g is computed from the saved h, otherwise from h before quantization. Included by
 // fp8_activation.cu only.
 #pragma once
 #include "fp8_act.h"
 
 namespace {
 
-// Output for h in E4M3 with group scales. A thread's 16 columns belong to one group; larger groups span 2, 4 or 8
-// threads.
+// Storage of h in E4M3 with group scales. A thread's 16 columns belong to one group; groups of 32, 64 or 128 columns
+// span 2, 4 or 8 threads.
 struct HiddenGroups {
     uint8_t *codes;
     char *scales; // group scales in BF16, (rows, groups)
     StepState *state;
     int codes_bytes, scale_bytes, group_bits;
 
-    // Quantizes x and stores it. With SAVED, replaces x by the stored values. Raises *largest_h to the amax of x.
+    // Quantizes and stores x, 16 values of h. With SAVED, x becomes the stored values. Raises *largest_h to x's amax.
     template <bool SAVED>
     __device__ void keep(int row, int column, bool inside, float x[SPAN], float *largest_h) const {
         const int group_lanes = (1 << group_bits) / SPAN;
