@@ -116,7 +116,7 @@ void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size) {
             cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
             device_has_fp8(major, minor) || cudaGetDeviceProperties(&prop, device) != cudaSuccess)
             continue;
-        snprintf(why, size, "%s has compute capability %d.%d and FP8 needs 8.9", prop.name, major, minor);
+        snprintf(why, size, "%s has compute capability %d.%d, but FP8 needs 8.9 or later", prop.name, major, minor);
     }
     cudaGetLastError(); // resets CUDA's error state; cuda_open() reports the error
 }
@@ -179,8 +179,8 @@ void *cuda_allocate(Exec *exec, size_t bytes, Error *err) {
     cudaGetLastError();
     size_t free_bytes = 0, total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
-    error_set(err, EXIT_DEVICE, "GPU memory: %.2f GB needed, but only %.2f of %.2f GB free (%s)", (double)bytes / 1e9,
-              (double)free_bytes / 1e9, (double)total_bytes / 1e9, cudaGetErrorString(error));
+    error_set(err, EXIT_DEVICE, "GPU memory: %.2f GB are needed, but %.2f of %.2f GB are free (%s)",
+              (double)bytes / 1e9, (double)free_bytes / 1e9, (double)total_bytes / 1e9, cudaGetErrorString(error));
     return NULL;
 }
 
@@ -294,7 +294,7 @@ void cuda_synchronize(Exec *exec) {
 bool cuda_replay_begin(Exec *exec, int id) {
     CudaBackend *backend = cuda_backend(exec);
     if (id < 0 || id >= MAX_REPLAYS || backend->replay_current >= 0)
-        fatal(EXIT_DEVICE, "internal error: graph %d: must be below %d, and one at a time", id, MAX_REPLAYS);
+        fatal(EXIT_DEVICE, "internal error: graph %d cannot start: another is open, or id >= %d", id, MAX_REPLAYS);
     Replay *replay = &backend->replay[id];
     if (replay->stage == REPLAY_RECORDED) {
         CUDA_CHECK(cudaGraphLaunch(replay->graph, backend->stream), "replaying a micro-step's graph");
@@ -309,7 +309,7 @@ bool cuda_replay_begin(Exec *exec, int id) {
 void cuda_replay_end(Exec *exec, int id) {
     CudaBackend *backend = cuda_backend(exec);
     if (backend->replay_current != id)
-        fatal(EXIT_DEVICE, "internal error: graph %d ends, but graph %d was started", id, backend->replay_current);
+        fatal(EXIT_DEVICE, "internal error: graph %d ends, but the open graph is %d", id, backend->replay_current);
     backend->replay_current = -1;
     Replay *replay = &backend->replay[id];
     if (replay->stage == REPLAY_COLD) {

@@ -200,7 +200,7 @@ static dim3 health_grid(const CudaBackend *backend, int64_t pieces) {
 
 void cuda_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
     if (!codes.data || !format_is_fp8(codes.format))
-        fatal(EXIT_DEVICE, "internal error: codes_count on the GPU: a %s tensor has no FP8 values",
+        fatal(EXIT_DEVICE, "internal error: codes_count on the GPU: a tensor is stored as %s, but must be FP8",
               format_name(codes.format));
     const CudaBackend *backend = cuda_backend(exec);
     const int64_t lines = codes.transposed ? codes.cols : codes.rows;
@@ -239,7 +239,7 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         const Tensor t = tensors[i];
         if (!format_is_fp8(t.format) || !t.scale || t.transposed ||
             (!t.data && t.granularity != SCALE_TENSOR && t.granularity != SCALE_ROW))
-            fatal(EXIT_DEVICE, "internal error: health on the GPU needs FP8 values and scales, not %s",
+            fatal(EXIT_DEVICE, "internal error: health on the GPU: a %s tensor lacks FP8 values or scales",
                   format_name(t.format));
         if (t.data) {
             const HealthWalk w = walk_of(t);

@@ -119,7 +119,7 @@ static const Plan *plan_get(AttentionState *state, const Key &key, Error *err) {
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     char doing[160];
-    snprintf(doing, sizeof doing, "planning the %s for %lld sequences of %lld tokens, %lld heads of %lld",
+    snprintf(doing, sizeof doing, "planning the %s for %lld sequences of %lld tokens, %lld heads of width %lld",
              key.backward ? "backward" : "forward", (long long)key.B, (long long)key.T, (long long)key.heads,
              (long long)key.head_dim);
     bool built = step(err, doing, [&] {
@@ -140,7 +140,7 @@ static bool plan_run(AttentionState *state, const Plan *plan, Pointers &pointers
     const char *what = plan->key.backward ? "the backward" : "the forward";
     if ((size_t)plan->workspace_bytes > workspace_bytes)
         return error_set(err, EXIT_DEVICE,
-                         "cuDNN attention: %s needs %lld bytes of workspace, but only %zu are planned", what,
+                         "internal error: cuDNN attention: %s needs %lld bytes of workspace, but %zu are planned", what,
                          (long long)plan->workspace_bytes, workspace_bytes);
     return step(err, what, [&] { return plan->graph->execute(state->handle, pointers, workspace); });
 }
@@ -229,7 +229,7 @@ extern "C" bool attention_prepare(AttentionState *state, AttentionShape shape, s
     if (!forward) return false;
     if ((size_t)forward->workspace_bytes > workspace_bytes)
         return error_set(err, EXIT_DEVICE,
-                         "cuDNN attention: the forward needs %lld bytes of workspace, but only %zu are planned",
+                         "cuDNN attention: the forward needs %lld workspace bytes, but %zu are planned; update cuDNN",
                          (long long)forward->workspace_bytes, workspace_bytes);
     return true;
 }

@@ -92,7 +92,7 @@ void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
     const char *operation = "attention_forward";
     if (shape.B != 1 || shape.head_dim > MAX_CACHED_HEAD_DIM)
         fatal(EXIT_DEVICE,
-              "internal error: %s on the GPU with a KV cache supports 1 sequence and heads up to %d (are %d and %d)",
+              "internal error: %s with a KV cache supports 1 sequence and head widths up to %d (got %d of width %d)",
               operation, MAX_CACHED_HEAD_DIM, shape.B, shape.head_dim);
     require_format(operation, "k", k, q.format);
     require_format(operation, "v", v, q.format);

@@ -166,8 +166,8 @@ template <typename T> View<T> view(Tensor t) {
 template <typename T>
 Operands<T> operands(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
     if (shape.head_dim > MAX_HEAD_DIM)
-        fatal(EXIT_DEVICE, "--head-dim: attention on the GPU supports at most %d (is %d); use --device cpu",
-              MAX_HEAD_DIM, shape.head_dim);
+        fatal(EXIT_DEVICE, "attention on the GPU supports --head-dim up to %d (is %d); use --device cpu", MAX_HEAD_DIM,
+              shape.head_dim);
     Operands<T> x = {};
     x.q = view<T>(q), x.k = view<T>(k), x.v = view<T>(v), x.o = view<T>(o);
     x.lse = (float *)lse.data;

@@ -150,7 +150,7 @@ void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Ten
     static_assert(2048 * SPAN == FP8_MAX_ACTIVATION_WIDTH, "the widest activation must fit 2048 spans");
     if (spans > 2048)
         fatal(EXIT_DEVICE,
-              "%s on the GPU: a scale per token supports at most %d columns (are %d); use --recipe coat-paper",
+              "%s on the GPU: FP8 with a scale per token supports at most %d columns (is %d); use --recipe coat-paper",
               operation, FP8_MAX_ACTIVATION_WIDTH, w.cols);
     const auto launch = [&](auto run) { run(exec, operation, op, w, dbias, accumulate); };
     if constexpr (Op::gated) // uses 640 threads, because 512 threads would spill ten times as many registers

@@ -332,8 +332,8 @@ void cuda_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, T
     const bool gated = kind == ACT_SWIGLU;
     if (!is_grouped(h) || !scaled_by_row(dh_q) || (gated && (dbias.data || dg.cols % h.group)))
         fatal(EXIT_DEVICE,
-              "internal error: %s on the GPU needs h with group scales and dh with row scales; SwiGLU whole groups and "
-              "no bias",
+              "internal error: %s on the GPU needs h with group scales and dh with row scales; with SwiGLU also whole "
+              "groups and no bias",
               operation);
     if (dg.rows == 0 || dg.cols == 0) return;
     scale_over_rows(exec, dh_qt, dh_q);

@@ -246,8 +246,8 @@ template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStr
     case 7: return run(RowShape<4, 7>{});
     case 8: return run(RowShape<4, 8>{});
     }
-    fatal(EXIT_DEVICE, "internal error: norms on the GPU support at most %d channels in FP8 (are %d)",
-          FP8_MAX_NORM_WIDTH, a.cols);
+    fatal(EXIT_DEVICE, "internal error: FP8 norms on the GPU support at most %d channels (is %d)", FP8_MAX_NORM_WIDTH,
+          a.cols);
 }
 
 // Runs the first pass of a norm. Returns the row amaxes of n if n is FP8 with one scale per tensor and needs a second

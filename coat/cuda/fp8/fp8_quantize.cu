@@ -188,10 +188,10 @@ void row_cast_launch(cudaStream_t stream, const RowCast &a) {
     if (vectors <= 8) return run(RowShape<4, 8>{});
     if (vectors <= 16) return run(RowShape<4, 16>{});
     static_assert(16 * ROW_THREADS * ROW_WIDTH == FP8_MAX_CAST_WIDTH, "the widest cast must fit 16 vectors per thread");
-    fatal(
-        EXIT_DEVICE,
-        "quantize_forward on the GPU: a scale per token supports at most %d columns (are %d); use --recipe coat-paper",
-        FP8_MAX_CAST_WIDTH, a.cols);
+    fatal(EXIT_DEVICE,
+          "quantize_forward on the GPU: FP8 with a scale per token supports at most %d columns (is %d); use --recipe "
+          "coat-paper",
+          FP8_MAX_CAST_WIDTH, a.cols);
 }
 
 } // namespace

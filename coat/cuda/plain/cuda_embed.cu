@@ -60,7 +60,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForwa
 template <typename T, int V, int ROWS> void embed_forward_run(const CudaBackend *backend, const EmbedForward<T> &a) {
     const int64_t sequences = ceil_div(a.rows, a.T_length), threads = (int64_t)a.T_length * (a.cols / V);
     if (threads > INT32_MAX)
-        fatal(EXIT_DEVICE, "internal error: embed_forward on the GPU: %d positions of %d channels are too many",
+        fatal(EXIT_DEVICE, "internal error: embed_forward on the GPU: %d positions of %d channels exceed its limit",
               a.T_length, a.cols);
     const dim3 grid((unsigned)ceil_div(threads, EMBED_THREADS), (unsigned)ceil_div(sequences, ROWS));
     embed_forward_kernel<T, V, ROWS><<<grid, EMBED_THREADS, 0, backend->stream>>>(a);
