@@ -15,7 +15,7 @@ void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
 
 #include <nccl.h>
 
-// size of the ring of CUDA events that mark tickets; a wait for an overwritten ticket waits for a later event
+// number of CUDA events in the ring; a wait for a ticket whose event was reused waits for a later event
 #define MARKS 64
 #define HOST_VALUES 8 // maximum number of values of host_reduce
 

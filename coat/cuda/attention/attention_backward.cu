@@ -26,7 +26,7 @@ struct Rows {
     int64_t o_stride, d_o_stride;
     float *statistics;
     unsigned *next_unit;
-    uint32_t *amax; // row amaxes of the gradients dq, dk and dv, which this kernel sets to 0; NULL: not computed
+    uint32_t *amax; // row amaxes of dq, dk and dv, which statistics_kernel sets to 0; NULL: not computed
     int heads, T, blocks;
 };
 

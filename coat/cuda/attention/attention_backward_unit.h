@@ -173,7 +173,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
         documents.streamed = documents.own + tile_row(KEYS, tile);
         mask_documents<KEYS, HALF>(p, place_get(place.half), documents);
     }
-    // Computes the next tile's operand before barrier_wait(), in which the threads of a warp may diverge.
+    // Computes the next operand's descriptor before barrier_wait(), in which the threads of a warp may diverge.
     const uint64_t next_first = pair_operand(shared, next.index, false);
     probabilities<KEYS>(p, place, lse, scale);
     if constexpr (ahead) {

@@ -14,7 +14,7 @@ template <int HEAD> constexpr int SLOTS = STAGES<HEAD> + OWN_BUFFERS<HEAD> *COMP
 struct Problem {
     CUtensorMap q, d_o; // TMA maps of (B, T, heads * HEAD) tensors, read in boxes of (1, HALF, PANEL)
     CUtensorMap k, v;   // TMA maps of (B, T, kv heads * HEAD) tensors, read in boxes of (1, HALF, PANEL)
-    // lse / ln 2 and delta of each row, (B * heads, T in HALF, 2, HALF), ordered by statistic_at()
+    // lse / ln 2 and delta of each row, (B * heads, tiles of HALF rows, 2, HALF), ordered by statistic_at()
     const float *statistics;
     unsigned *next_unit;
     bf16 *dq, *dk, *dv;
@@ -113,7 +113,7 @@ template <int HEAD> struct Shared {
     bf16 stored[COMPUTING * 4][STORED];      // staging area in which each warp converts results for sum_store()
     float statistics[SLOTS<HEAD>][2 * HALF]; // for each tile of q and do: lse / ln 2 of its rows, then delta
     uint64_t full[SLOTS<HEAD>], empty[SLOTS<HEAD>];
-    Unit unit[SLOTS<HEAD>]; // unit of work that each own tile belongs to
+    Unit unit[SLOTS<HEAD>]; // unit of work to which the tiles in each own slot belong
     Handover<Unit> next;    // passes a unit of work to the thread that streams its tiles
 };
 static_assert(sizeof(Pair<64>) % 1024 == 0, "tiles must begin at periods of the swizzle");

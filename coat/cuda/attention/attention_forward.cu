@@ -160,8 +160,8 @@ template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> 
     wgmma_commit();
 }
 
-// Replaces the scores s by softmax weights and updates the running maximum and sum. Sets keep to the factor by which
-// earlier sums must be multiplied.
+// Replaces the scores s by softmax weights and updates the running maximum and sum. Sets `keep` to the factor by which
+// the sums of earlier tiles must be multiplied.
 template <int COUNT>
 __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2], float (&keep)[2], float scale) {
 #pragma unroll

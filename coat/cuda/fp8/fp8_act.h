@@ -142,7 +142,7 @@ SourceOf<GRADIENT, OUTPUTS, Function> source_of(const Function &function) {
 
 // --- amax over all blocks of a kernel --------------------------------------------------------------------------------
 // Counts a finished block. One thread of each block calls this function. In the last block, returns true and sets *amax
-// to the amax of all blocks. The last block also resets the tally to 0 for the next kernel, which runs later.
+// to the amax of all blocks. Resets the tally for the next operation; operations never run concurrently.
 __device__ inline bool last_block(BlockTally *tally, uint32_t *amax) {
     atomicMax(&tally->amax, *amax);
     __threadfence();

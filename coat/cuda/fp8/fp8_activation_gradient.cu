@@ -67,7 +67,7 @@ struct Slopes {
     int groups, gate, group;
     bool wide; // true if 8 scales can be loaded at a time
 
-    // True if a group contains only zeros. Its scale is 1, which the bound must ignore.
+    // True if a group of h contains only zeros. Such a group has scale 1, which the bound must ignore.
     __device__ bool zeros(int64_t row, int i) const {
         uint32_t any = 0;
         for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);

@@ -152,7 +152,8 @@ __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at
     }
 }
 
-// Quantizes all weights that have FP8 values: either entire weights only, or shards (with amaxes) only.
+// Replaces a row's norm input in `value` by the norm, and stores the norm in BF16 if a.n has data. With post-norm, adds
+// the norm to r, stores r_out, and replaces `value` by r_out. Returns the largest magnitude of this thread's values.
 template <NormPlace PLACE, typename Shape>
 __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &at, HatOf hat, Bf16Words<ROW_WIDTH> *r,
                                  bf16 *r_out, float (*value)[ROW_WIDTH]) {

@@ -59,6 +59,7 @@ typedef struct {
 // Ends the process with an internal error that describes the matmul.
 [[noreturn]] void matmul_fail(const Matmul *p, const char *why);
 
+// Installs a visitor that receives the errors of all FP8 algorithms, for tests.
 void matmul_visit(Exec *exec, MatmulVisitor visitor);
 
 // Runs a matmul with the algorithm of its plan. When a matmul first occurs, it may be run several times to choose an

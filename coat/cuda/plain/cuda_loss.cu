@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int LOSS_THREADS = 512;         // number of threads of a block that processes rows alone
+constexpr int LOSS_THREADS = 512;         // number of threads of a block that processes whole rows
 constexpr int LOSS_PART_THREADS = 256;    // number of threads of a block that shares rows with other blocks
 constexpr int LOSS_BLOCKS_PER_SM = 2;     // minimum number of resident blocks per SM; doubled if blocks share rows
 constexpr int LOSS_PARTS = 8;             // maximum number of blocks that share a row; every GPU supports clusters of 8
