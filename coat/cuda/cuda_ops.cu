@@ -81,7 +81,7 @@ static void copy_rows(Exec *exec, Tensor to, Tensor from) {
                "copying the residual stream");
 }
 
-// The post-norm kernels write only r_out. If n is unscaled and separate from r_out, it is copied from r_out.
+// The post-norm kernels write only the residual stream r_out. An unscaled result n with separate memory is copied.
 void cuda_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
     const bool fp8 = is_fp8(n) || is_fp8(norm.x) || y.granularity == SCALE_ROW;
     if (y.data) {

@@ -45,7 +45,7 @@ __device__ static inline int statistic_at(int row) {
 // A unit of work: 128 rows of keys and values, or of queries, of one head. Key/value head h of a sequence is used by
 // the query heads group * h to group * h + group - 1.
 struct Unit {
-    bool keys; // true: the unit owns keys and values; false: it owns queries
+    bool keys; // true: the unit of work owns keys and values; false: queries
     int sequence, head,
         block; // sequence, head and block of the rows that the unit owns; head is a key/value head if `keys` is true
     // number of blocks of TILE rows to stream per head, the diagonal block first; 0: there are no more units

@@ -18,7 +18,7 @@
 namespace {
 
 // --- forward of the activation function: h from the matmul's output y, then g from h ---------------------------------
-// Computes h from y and, in the same pass, g in BF16, g in FP8 with row scales, or only the amaxes of g.
+// Computes the saved input h from y and, in the same pass, the output g: BF16, FP8 with row scales, or only amaxes.
 template <bool SAVED>
 void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes) {
     const int64_t width = g.data ? g.cols : y.cols;
@@ -59,15 +59,15 @@ void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
     });
 }
 
-// --- backward of the activation function: dh, its transpose and its column sums --------------------------------------
-// Computes the scales of dh and of its transpose from dh's amaxes.
+// --- backward of the activation function: its input's gradient dh, dh's transpose and column sums --------------------
+// Computes the scales of dh (gradient of the activation function's input) and of its transpose from dh's amaxes.
 void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *amaxes) {
     for_gradient<false>(dg, h, [&](auto function) {
         act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, amaxes, dh_t);
     });
 }
 
-// Casts dh and its transpose to FP8 with scales that are already in memory, and sums dh's columns.
+// Casts the input's gradient dh and its transpose to FP8 with scales already in memory, and sums dh's columns.
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
     for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
@@ -81,7 +81,7 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
     });
 }
 
-// Computes dh with a scale per row and sums its columns. Then writes dh's transpose with a single scale.
+// Computes the input's gradient dh with row scales and sums its columns. Then writes dh's transpose, with one scale.
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
     for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
@@ -91,7 +91,7 @@ void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
     fp8_transpose_rescaled(exec, dh_t, dh);
 }
 
-// Calls fatal() unless the kernels support the activation function and the formats of g and h.
+// Calls fatal() unless the kernels support the activation function and the formats of its output g and input h.
 void require_gelu(const char *operation, Tensor g, Tensor h, ActivationKind kind) {
     if (kind != ACT_GELU_TANH && kind != ACT_SWIGLU)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: FP8 requires tanh-GELU or SwiGLU", operation);

@@ -47,8 +47,8 @@ struct CodeRows {
     int cols, stride;
 };
 
-// Computes, for each block, the largest sum of squares of the columns of w. w is stored transposed, so these columns
-// are rows in memory.
+// Computes, for each block, the largest sum of squares of the columns of the weight w. w is stored transposed, so these
+// columns are rows in memory.
 __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(CodeRows w, double *largest) {
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     double most = 0.0;
@@ -108,7 +108,7 @@ struct Slopes {
     }
 };
 
-// Writes the row scales of dh, computed from the bound that gradient_bound() returns.
+// Writes the row scales of dh (gradient of the activation function's input), computed from gradient_bound().
 __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy, const double *largest, int blocks,
                                                                     const float *scale, const float *weight_scale,
                                                                     Slopes slopes, float *scales, StepState *state) {

@@ -7,8 +7,8 @@
 
 namespace {
 
-// Storage of h in E4M3 with group scales. A thread's 16 columns belong to one group; groups of 32, 64 or 128 columns
-// span 2, 4 or 8 threads.
+// Storage of the activation function's input h in E4M3 with group scales. A thread's 16 columns belong to one group;
+// groups of 32, 64 or 128 columns span 2, 4 or 8 threads.
 struct HiddenGroups {
     uint8_t *codes;
     char *scales; // group scales in BF16, (rows, groups)
@@ -41,7 +41,7 @@ template <bool BIAS, bool SAVED> struct GeluHidden : HiddenGroups {
     static constexpr int outputs = 1;
     typedef Bf16Words<SPAN> Loaded;
     Bf16Reader<true> y;
-    const float *y_scales; // (rows) scales that y must be multiplied by; NULL: y is unscaled
+    const float *y_scales; // row scales of the matmul's output y, (rows); NULL: y is unscaled
     const bf16 *bias;
 
     __device__ Bf16Words<SPAN> parameter(int column) const { return load_words<SPAN, CACHE_PARAMETER>(bias + column); }
@@ -73,7 +73,7 @@ template <bool SAVED> struct SwigluHidden : HiddenGroups {
         Bf16Words<SPAN> gate, up;
     };
     Bf16Reader<true> y;
-    const float *y_scales; // (rows) scales that y must be multiplied by; NULL: y is unscaled
+    const float *y_scales; // row scales of the matmul's output y, (rows); NULL: y is unscaled
     int width;             // number of columns of gate, and of up
 
     __device__ float row_factor(int row) const { return y_scales ? y_scales[row] : 1.0f; }
@@ -96,7 +96,7 @@ template <bool SAVED> struct SwigluHidden : HiddenGroups {
     }
 };
 
-// Calls f(source) with the source that computes g, `width` columns wide, from y and saves h.
+// Calls f(source) with the source that computes the output g, `width` columns wide, from y and saves the input h.
 template <bool SAVED, typename F> void for_hidden(Exec *exec, int64_t width, Tensor h, Tensor y, Tensor bias, F f) {
     const HiddenGroups groups = {
         (uint8_t *)h.data, (char *)h.scale, exec->state, (int)h.stride, (int)(2 * ceil_div(h.cols, h.group)),

@@ -28,10 +28,10 @@ struct Fp8NormForward {
     Matrix<bf16> x, r_out;      // outputs that are not written if their data is NULL
     Matrix<bf16> n;        // norm in BF16; data is NULL if the norm is FP8, not computed, or (post-norm) r_out itself
     RowCodes n_codes;      // norm's result in FP8 with row scales, written in the same pass
-    uint32_t *amaxes;      // row amaxes of n for a later quantization; NULL: not computed
+    uint32_t *amaxes;      // row amaxes of the norm's result n, for a later quantization; NULL: not computed
     Matrix<uint8_t> codes; // FP8 values of x, saved with group scales
     bf16 *scales;          // group scales of x, (rows, groups)
-    const float *y_scales; // (rows) scales that y must be multiplied by; NULL: y is unscaled
+    const float *y_scales; // row scales of the sublayer's output y, (rows); NULL: y is unscaled
     const bf16 *y_bias, *weight, *bias; // y_bias and bias may be NULL
     float *mean, *rstd;                 // mean and 1 / standard deviation of each row; mean is NULL for RMSNorm
     StepState *state;
@@ -47,8 +47,8 @@ template <int N> __device__ inline void parameters(const bf16 *address, float ou
     unpack<N>(words, out);
 }
 
-// Quantizes a row of x per group and stores FP8 values and scales. With INPUT_SAVED, replaces `value` by the stored
-// values. A group is 2, 4, 8 or 16 adjacent lanes of a warp.
+// Quantizes a row of the norm's input x per group and stores FP8 values and scales. With INPUT_SAVED, replaces `value`
+// by the stored values. A group is 2, 4, 8 or 16 adjacent lanes of a warp.
 template <NormInput INPUT, typename Shape>
 __device__ inline void store_groups(const Fp8NormForward &a, const RowPart<Shape> &at, const Bf16Words<ROW_WIDTH> *x,
                                     float (*value)[ROW_WIDTH]) {
@@ -176,7 +176,7 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &
             for (int i = 0; i < V; i++) stream[i] += value[k][i];
             r[k] = packed_words<V>(stream);
             store_words(r_out + k * STEP, r[k]);
-            unpack<V>(r[k], value[k]); // FP8 values are computed from the stored BF16 values
+            unpack<V>(r[k], value[k]); // r_out rounded to BF16, from which n's FP8 values are computed
             largest = largest_magnitude(r[k], largest);
         } else if (a.n.data) {
             store(n + k * STEP, packed<bf16, V>(value[k]));
@@ -219,7 +219,7 @@ __launch_bounds__(ROW_THREADS,
     row_statistics(a, at, value, &mean, &rstd);
     if (!AFTER && !a.n.data && !a.amaxes && !a.n_codes.scales) return;
     const float largest = row_norm<PLACE>(a, at, hat_of(mean, rstd), r, r_out, value);
-    // Writes n in FP8 with a row scale, or only its row amax.
+    // Writes the norm's result n in FP8 with a row scale, or only its row amax.
     if (!a.amaxes && !a.n_codes.scales) return;
     const uint32_t bits = row_amax(at, largest);
     if (a.amaxes && at.lane == 0) a.amaxes[row] = bits;
@@ -326,7 +326,7 @@ template <typename S> struct NormOf {
     }
 };
 
-// Computes n from x, in the format of n's descriptor, with n's scale, which must already be in memory.
+// Computes the norm n from its input x, in the format of n's descriptor. n's scale must already be in memory.
 void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm, bool overlaps) {
     const TileOut out = n.transposed ? tile_out(Tensor{}, n) : tile_out(n, Tensor{});
     for_reader<true>(x, [&](auto reader) {

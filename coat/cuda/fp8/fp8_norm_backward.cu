@@ -15,7 +15,7 @@ struct Fp8NormBackward {
     const uint16_t *scales; // (rows, groups) group scales
     const bf16 *weight;
     const float *mean, *rstd; // mean and 1 / standard deviation of each row, from the forward; mean is NULL for RMSNorm
-    const float *dn_scales;   // (rows) scales that dn must be multiplied by; NULL: dn is unscaled
+    const float *dn_scales;   // row scales of dn, the gradient of the norm's result, (rows); NULL: dn is unscaled
     uint32_t *amax;           // row amaxes of g, the residual stream's gradient; NULL: not computed
     float *partials;          // (gridDim.x, 2, cols) the blocks' partial sums for dweight and dbias
     int rows, cols, groups, group_bits;
@@ -67,7 +67,7 @@ template <int ROWS> struct RowFactors {
     uint16_t scale[ROWS];
 };
 
-// Converts dn to FP32 and multiplies it by its row scale.
+// Converts dn, the gradient of the norm's result, to FP32 and multiplies it by its row scale.
 __device__ inline void unpack_scaled(const Pack<bf16, V> &dn, float scale, float out[V]) {
     unpack<V>(dn, out);
 #pragma unroll

@@ -11,7 +11,7 @@ struct UpdateScalars {
     float clip;                     // gradient clipping: factor that multiplies every gradient element
     float correction1, correction2; // bias corrections of the moments: 1 / (1 - beta^t)
     float rate, floor;              // for 8-bit moments: lr * correction1 / sqrt(correction2), eps / sqrt(correction2)
-    uint64_t seed;                  // seeds stochastic rounding, together with t
+    uint64_t seed;                  // seed of stochastic rounding, which is combined with t
     int64_t t;                      // number of this optimizer update
     int32_t skip;
 };

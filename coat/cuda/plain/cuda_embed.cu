@@ -81,7 +81,7 @@ template <typename T> struct PositionGradient {
 // Each thread computes V columns of the gradient of one position's embedding. Sequences are added in order.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(PositionGradient<T> a) {
-    constexpr int BATCH = 8; // number of rows that are loaded before the first is added
+    constexpr int BATCH = 8; // number of gradient rows that are loaded before the first is added
     const int64_t vectors = a.cols / V, index = (int64_t)blockIdx.x * EMBED_THREADS + threadIdx.x;
     const int64_t position = index / vectors, column = index % vectors * V;
     if (position >= a.positions) return;

@@ -22,7 +22,7 @@ struct LossArguments {
     const int32_t *targets;
     int64_t rows, stride, target_stride;
     int cols, vocab;
-    int parts; // number of blocks that share a row, a power of two
+    int parts; // number of blocks that share a row of logits, a power of two
     bool backward;
     StepState *state; // the step's state, which contains loss_scale
 };

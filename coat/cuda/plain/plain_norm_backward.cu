@@ -80,7 +80,7 @@ template <typename T, int V> struct ResidualBackward {
     };
     Matrix<T> g;
     Matrix<const T> dn;
-    const float *dn_scales; // (rows) scales that dn must be multiplied by; NULL: dn is unscaled
+    const float *dn_scales; // row scales of dn, the gradient of the sublayer's input, (rows); NULL: dn is unscaled
 
     __device__ void begin(int64_t) {}
     __device__ Loaded load(int64_t row, int64_t column) const {
