@@ -15,7 +15,7 @@ void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
 
 #include <nccl.h>
 
-// number of CUDA events in the ring of tickets; to wait for an older ticket, a later event is waited for
+// number of CUDA events in the ring; a wait for a ticket whose event was reused waits for a later event
 #define MARKS 64
 #define HOST_VALUES 8 // maximum number of values of host_reduce
 
@@ -40,7 +40,7 @@ static Nccl *nccl_of(Comm *comm) {
     return (Nccl *)comm->backend;
 }
 
-// --- NCCL's errors as messages and exit codes ------------------------------------------------------------------------
+// --- conversion of NCCL's errors to messages and exit codes ----------------------------------------------------------
 
 static ExitCode nccl_exit_code(ncclResult_t result) {
     return result == ncclRemoteError ? EXIT_RANK : EXIT_DEVICE;
@@ -57,7 +57,7 @@ static bool nccl_error(const Comm *comm, ncclResult_t result, const char *doing,
                             : "set NCCL_DEBUG=WARN for details");
 }
 
-// Ends the run if a collective could not be enqueued.
+// Prints the error and ends the run if NCCL could not enqueue a collective.
 static void nccl_check(Comm *comm, ncclResult_t result, const char *doing) {
     Error err = {};
     if (result == ncclSuccess || result == ncclInProgress) return;
@@ -78,7 +78,7 @@ static void count(Nccl *n, int which) {
     LAUNCH_CHECK("comm_count");
 }
 
-// begin() and end() enclose every NCCL group and every collective outside a group, and count them for the watchdog.
+// begin() and end() must enclose every NCCL group and every ungrouped collective, so that the watchdog counts them.
 static Nccl *begin(Comm *comm) {
     Nccl *n = nccl_of(comm);
     if (!n->in_group) count(n, 0);
@@ -144,7 +144,7 @@ static void nccl_host_reduce(Comm *comm, int64_t *values, int n_values, CommOp o
     memcpy(values, n->pinned->values, bytes);
 }
 
-// --- order of communication and computation on the GPU --------------------------------------------------------------
+// --- order of communication relative to computation on the GPU -------------------------------------------------------
 
 static void nccl_after_compute(Comm *comm) {
     Nccl *n = nccl_of(comm);
@@ -175,8 +175,8 @@ static bool comm_nccl_check(Comm *comm, Error *err) {
 
 // --- opening and closing NCCL ---------------------------------------------------------------------------------------
 
-// Releases everything except NCCL and MPI. After a failure MPI stays open, because closing it would wait for the other
-// ranks.
+// Releases everything of a communicator except NCCL and MPI. After a failure MPI stays open, because closing MPI would
+// wait for the other ranks.
 static void release(Comm *comm) {
     Nccl *n = nccl_of(comm);
     watchdog_close(comm->watchdog);
@@ -266,7 +266,7 @@ bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
         return false;
     }
     comm->ops = &nccl_ops;
-    comm_barrier(comm); // makes NCCL open and test its connections between the ranks
+    comm_barrier(comm); // makes NCCL open and test its connections to the other ranks
     watchdog_all_connected(comm->watchdog);
     return true;
 }

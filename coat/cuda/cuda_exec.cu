@@ -1,4 +1,4 @@
-// Opens the GPU and implements memory, transfers, CUDA graphs of micro-steps, and profiler ranges.
+// Opens and closes the GPU. Implements memory, transfers, CUDA graphs of micro-steps, and profiler ranges.
 #include "base/memory.h"
 #include "cuda/attention/attention.h"
 #include "cuda/common/cuda_internal.h"
@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Size in bytes of the pieces in which uploads are copied through pinned memory, so that the host does not wait for the
-// GPU.
+// Bytes per upload piece. Uploads go through pinned memory piece by piece, so that the host does not wait for the GPU.
 #define STAGING_PIECE ((size_t)1 << 20)
 #define STAGING_PIECES 8
 
@@ -30,7 +29,7 @@ void cuda_fail(cudaError_t error, const char *doing, const char *file, int line)
 }
 
 // --- opening and closing the GPU ----------------------------------------------------------------------------
-// A kernel that is looked up but never launched. If its machine code can be loaded, the program was built for this GPU.
+// This kernel is looked up but never launched. If its machine code can be loaded, the program was built for this GPU.
 __global__ void probe_kernel(int *out) {
     *out = 1;
 }
@@ -46,7 +45,7 @@ static void query_device(const Exec *exec, const Config *config, DeviceQuery *q,
     q->driver_too_old = error == cudaErrorInsufficientDriver;
     if (error != cudaSuccess) q->count = 0;
     bool answered = error == cudaSuccess || error == cudaErrorNoDevice || q->driver_too_old;
-    // If each of several processes sees only one GPU, the launcher has assigned the GPUs.
+    // If there are several processes and this process sees only one GPU, the launcher has assigned that GPU.
     if (q->count == 1 && exec->ranks > 1) q->index = 0;
     if (q->index >= 0 && q->index < q->count) {
         error = cudaGetDeviceProperties(prop, q->index);
@@ -109,15 +108,15 @@ void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size) {
     why[0] = '\0';
     if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
     for (int device = 0; device < count && !why[0]; device++) {
-        // Also checks the GPUs of this machine's other processes, so that all processes reach the same decision. If a
-        // process sees only one GPU, its launcher has assigned it.
+        // Also checks the GPUs of this machine's other processes, so that all processes make the same choice about FP8.
+        // If a process sees only one GPU, its launcher has assigned that GPU.
         const bool used = count == 1 || (local_ranks > 1 ? device < local_ranks : device == local_rank);
         if (!used) continue;
         if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
             cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess ||
             device_has_fp8(major, minor) || cudaGetDeviceProperties(&prop, device) != cudaSuccess)
             continue;
-        snprintf(why, size, "%s has compute capability %d.%d and FP8 needs 8.9", prop.name, major, minor);
+        snprintf(why, size, "%s has compute capability %d.%d, but FP8 needs 8.9 or later", prop.name, major, minor);
     }
     cudaGetLastError(); // resets CUDA's error state; cuda_open() reports the error
 }
@@ -171,7 +170,7 @@ void cuda_close(Exec *exec) {
     exec->backend = NULL;
 }
 
-// --- memory of the GPU and pinned host memory, and transfers ------------------------------------------------
+// --- allocation of GPU memory and pinned host memory, and transfers between them -------------------------------------
 void *cuda_allocate(Exec *exec, size_t bytes, Error *err) {
     (void)exec;
     void *memory = NULL;
@@ -180,8 +179,8 @@ void *cuda_allocate(Exec *exec, size_t bytes, Error *err) {
     cudaGetLastError();
     size_t free_bytes = 0, total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
-    error_set(err, EXIT_DEVICE, "GPU memory: %.2f GB needed, but only %.2f of %.2f GB free (%s)", (double)bytes / 1e9,
-              (double)free_bytes / 1e9, (double)total_bytes / 1e9, cudaGetErrorString(error));
+    error_set(err, EXIT_DEVICE, "GPU memory: %.2f GB are needed, but %.2f of %.2f GB are free (%s)",
+              (double)bytes / 1e9, (double)free_bytes / 1e9, (double)total_bytes / 1e9, cudaGetErrorString(error));
     return NULL;
 }
 
@@ -196,8 +195,8 @@ void cuda_release(Exec *exec, void *memory) {
     CUDA_CHECK(cudaFree(memory), "releasing memory");
 }
 
-// Sets `set` to the CPU cores of the GPU's NUMA node, read from the kernel's list ("0-31,64-95"). Returns false if the
-// list is not available.
+// Sets `set` to the CPU cores of the GPU's NUMA node, read from the kernel's list, such as "0-31,64-95". Returns false
+// if that list is not available.
 static bool near_processors(cpu_set_t *set) {
     int device, node = -1;
     char path[64], text[4096] = "";
@@ -221,8 +220,8 @@ static bool near_processors(cpu_set_t *set) {
     return CPU_COUNT(set) > 0;
 }
 
-// Zeroes memory on threads that run on the GPU's NUMA node, if this process may use these cores. Linux places a page on
-// the node of the thread that first writes to it.
+// Zeroes host memory with threads on the GPU's NUMA node, if this process may use that node's cores. Linux places a
+// page on the node of the thread that first writes to the page.
 static void clear_near(char *memory, size_t size) {
     cpu_set_t near_cpus;
     const bool has_near = near_processors(&near_cpus);
@@ -238,8 +237,8 @@ static void clear_near(char *memory, size_t size) {
     }
 }
 
-// Allocates page-locked host memory, which the GPU copies at full bus speed; NULL on failure. Many cores zero the huge
-// pages in parallel, because cudaHostAlloc() would zero them on one core.
+// Allocates page-locked host memory, which the GPU copies at full bus speed; NULL on failure. Many cores zero the
+// memory in parallel, because cudaHostAlloc() would zero it on one core.
 void *cuda_host_allocate(Exec *exec, size_t bytes) {
     (void)exec;
     const size_t size = memory_whole_pages(bytes);
@@ -289,13 +288,13 @@ void cuda_synchronize(Exec *exec) {
 }
 
 // --- CUDA graphs of micro-steps --------------------------------------------------------------------------------------
-// Runs, captures or replays a micro-step. The first run is not captured, because libraries then load code and choose
-// algorithms, which graph capture does not allow. The second run is captured into a CUDA graph. Later runs replay the
-// graph.
+// Runs, captures or replays micro-step `id`. The first run is not captured, because libraries then load code and choose
+// algorithms, which graph capture does not allow. The second run is captured into a CUDA graph, which later runs
+// replay.
 bool cuda_replay_begin(Exec *exec, int id) {
     CudaBackend *backend = cuda_backend(exec);
     if (id < 0 || id >= MAX_REPLAYS || backend->replay_current >= 0)
-        fatal(EXIT_DEVICE, "internal error: graph %d: must be below %d, and one at a time", id, MAX_REPLAYS);
+        fatal(EXIT_DEVICE, "internal error: graph %d cannot start: another is open, or id >= %d", id, MAX_REPLAYS);
     Replay *replay = &backend->replay[id];
     if (replay->stage == REPLAY_RECORDED) {
         CUDA_CHECK(cudaGraphLaunch(replay->graph, backend->stream), "replaying a micro-step's graph");
@@ -310,7 +309,7 @@ bool cuda_replay_begin(Exec *exec, int id) {
 void cuda_replay_end(Exec *exec, int id) {
     CudaBackend *backend = cuda_backend(exec);
     if (backend->replay_current != id)
-        fatal(EXIT_DEVICE, "internal error: graph %d ends, but graph %d was started", id, backend->replay_current);
+        fatal(EXIT_DEVICE, "internal error: graph %d ends, but the open graph is %d", id, backend->replay_current);
     backend->replay_current = -1;
     Replay *replay = &backend->replay[id];
     if (replay->stage == REPLAY_COLD) {
@@ -325,7 +324,7 @@ void cuda_replay_end(Exec *exec, int id) {
     CUDA_CHECK(cudaGraphLaunch(replay->graph, backend->stream), "running a recorded micro-step");
 }
 
-// --- profiler ranges and figures about the GPU --------------------------------------------------------------
+// --- ranges for profilers, and the GPU's name, memory and peak speed -------------------------------------------------
 void cuda_range_push(Exec *exec, const char *name) {
     (void)exec;
     nvtxRangePushA(name);

@@ -1,6 +1,6 @@
-// Computes FP8 statistics for the log, which show how well each tensor's scales fit its values. Reads each tensor once,
-// a few times per thousand steps. Counts and amaxes are unsigned integers, so atomics give the same result in any
-// order.
+// Computes FP8 statistics for the log, which show how well each tensor's scales fit its values. Each tensor is read
+// once, a few times per thousand steps. Counts and amaxes are unsigned integers, so that atomics give the same result
+// in any order.
 #include "cuda/fp8/fp8_kernels.h"
 #include "numerics/moments.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int HEALTH_THREADS = 256;
 constexpr int HEALTH_BLOCKS_PER_SM = 8;
-// number of FP8 values that a thread counts at a time, for a tensor with a single scale
+// number of FP8 values that a thread counts at a time if the tensor has a single scale
 constexpr int TENSOR_GROUP = 128;
 
 // Division of a tensor into groups that have one scale each. A thread counts the values of one group at a time.
@@ -22,13 +22,13 @@ struct HealthWalk {
     Granularity granularity;
 };
 
-// Number of FP8 values in ranges of magnitude. top: at least the largest finite value. small: below the smallest normal
-// value.
+// Number of FP8 values by magnitude. top: largest finite value or above. small: below the smallest normal value, zeros
+// included.
 struct Counts {
     uint32_t largest = 0, zero = 0, top = 0, small = 0;
 };
 
-// Adds the four FP8 values of a word to the counts.
+// Adds the four FP8 values in a 32-bit word to the counts.
 __device__ inline void count_word(Counts &c, uint32_t word, uint32_t top, uint32_t normal) {
     const uint32_t magnitude = word & 0x7f7f7f7fu;
     c.largest = __vmaxu4(c.largest, magnitude);
@@ -48,7 +48,7 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t t
             for (uint32_t word : words.value) count_word(c, word, top, normal);
         }
     }
-    // counts the remaining values one by one, each in a word whose three zero bytes are not counted
+    // counts the last values one by one, each in a word whose three zero bytes are not counted
     for (; i < count; i++) {
         const uint32_t code = codes[i] & 0x7fu;
         c.largest = __vmaxu4(c.largest, code);
@@ -60,7 +60,7 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t t
     return c;
 }
 
-// Returns a group's amax, computed from its scale and the largest of its FP8 values without sign.
+// Returns a group's amax, computed from its scale. `largest`: the largest of its FP8 values, without sign bit.
 __device__ inline float group_amax(const HealthWalk &w, int64_t group, uint32_t largest) {
     if (largest == 0) return 0.0f;
     if (w.granularity == SCALE_EXPAND) return ((const float *)w.scale)[group];
@@ -100,7 +100,7 @@ __global__ __launch_bounds__(HEALTH_THREADS) void health_kernel(HealthWalk w, He
     atomicMax(&out->largest, largest);
 }
 
-// Estimates a tensor's amax from the largest of its `rows` scales; `none` is the scale of a tensor of zeros.
+// Estimates a tensor's amax from the largest of its `rows` scales. `none` is the scale that a tensor of zeros has.
 __global__ void health_scale_kernel(const float *scale, int64_t rows, float none, float largest, Health *out) {
     float most = *scale;
     for (int64_t row = threadIdx.x; row < rows; row += WARP) most = fmaxf(most, scale[row]);
@@ -108,8 +108,8 @@ __global__ void health_scale_kernel(const float *scale, int64_t rows, float none
     if (threadIdx.x == 0) out->amax = most == none ? 0u : magnitude_bits(most * largest);
 }
 
-// Counts the FP8 values of `lines` lines of `length` values. Each line is divided into `pieces` pieces; each thread
-// counts every step-th piece.
+// Counts the FP8 values of `lines` rows of `length` values by magnitude. Each row is divided into `pieces` pieces. A
+// thread counts every step-th piece.
 __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8_t *codes, int64_t lines,
                                                                      int64_t length, int64_t stride, int64_t pieces,
                                                                      Format format, CodeCounts *out) {
@@ -132,10 +132,10 @@ __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8
 }
 
 // --- comparison of an FP8 wgrad with its BF16 reference --------------------------------------------------------------
-constexpr int INNER_BLOCKS = 512; // number of partial sums; fixed on every GPU, so that the order of addition is fixed
+constexpr int INNER_BLOCKS = 512; // number of partial sums, equal on every GPU so that the order of addition is fixed
 constexpr int HEALTH_WARPS = HEALTH_THREADS / WARP;
 
-// Adds the three inner products of the block's threads; thread 0 writes the results.
+// Adds the three inner products over the block's threads. Thread 0 writes the results.
 __device__ inline void inner_products_store(double ab, double aa, double bb, InnerProducts *out) {
     __shared__ double shared[3][HEALTH_WARPS];
     ab = block_sum<HEALTH_WARPS>(ab, shared[0]);
@@ -192,7 +192,7 @@ HealthWalk walk_of(Tensor t) {
 
 } // namespace
 
-// Returns the grid size for `pieces` work items: one thread each, but at most as many blocks as fill the GPU.
+// Returns the grid size for `pieces` work items: one thread per item, but at most as many blocks as fill the GPU.
 static dim3 health_grid(const CudaBackend *backend, int64_t pieces) {
     const int64_t most = (int64_t)backend->sm_count * HEALTH_BLOCKS_PER_SM, blocks = ceil_div(pieces, HEALTH_THREADS);
     return grid_of(blocks < most ? blocks : most);
@@ -200,7 +200,7 @@ static dim3 health_grid(const CudaBackend *backend, int64_t pieces) {
 
 void cuda_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
     if (!codes.data || !format_is_fp8(codes.format))
-        fatal(EXIT_DEVICE, "internal error: codes_count on the GPU: a %s tensor has no FP8 values",
+        fatal(EXIT_DEVICE, "internal error: codes_count on the GPU: a tensor is stored as %s, but must be FP8",
               format_name(codes.format));
     const CudaBackend *backend = cuda_backend(exec);
     const int64_t lines = codes.transposed ? codes.cols : codes.rows;
@@ -239,7 +239,7 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         const Tensor t = tensors[i];
         if (!format_is_fp8(t.format) || !t.scale || t.transposed ||
             (!t.data && t.granularity != SCALE_TENSOR && t.granularity != SCALE_ROW))
-            fatal(EXIT_DEVICE, "internal error: health on the GPU needs FP8 values and scales, not %s",
+            fatal(EXIT_DEVICE, "internal error: health on the GPU: a %s tensor lacks FP8 values or scales",
                   format_name(t.format));
         if (t.data) {
             const HealthWalk w = walk_of(t);
@@ -254,6 +254,6 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         }
     }
     cuda_download(exec, out, found, bytes);
-    for (int i = 0; i < count; i++) // the value that determines the scale is not counted as saturated
+    for (int i = 0; i < count; i++) // the value that determined the scale does not count as saturated
         if (tensors[i].granularity == SCALE_TENSOR && out[i].saturated > 0) out[i].saturated--;
 }

@@ -1,13 +1,13 @@
-// The CUDA backend's implementation table for operations.h. Chooses a kernel by format, GPU and shape.
+// Implements operations.h for the CUDA backend. Chooses a kernel by format, GPU and shape.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_hopper.h"
 #include "cuda/common/cuda_kernels.h"
 #include "cuda/fp8/fp8_ops.h"
 
-// --- attention: chooses the kernels or cuDNN ----------------------------------------------------------------
+// --- attention: choice between the project's kernels and cuDNN -------------------------------------------------------
 
-// BF16 attention uses the Hopper kernels (head width 64 or 128) or, without document masking, cuDNN. FP32, and BF16 in
-// all other cases, use slow kernels (cuda_attention_plain.cu). With a KV cache, k has more rows than q.
+// BF16 attention uses the Hopper kernels (head width 64 or 128) or, without document masking, cuDNN. Other attention
+// uses slow kernels (cuda_attention_plain.cu). If k has more rows than q, k and v include a KV cache.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
@@ -38,18 +38,18 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
                            exec->workspace_bytes);
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rope_table, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rope_table, shape);
-    // cuDNN and the slow attention kernels do not write row amaxes, so a separate kernel computes them
+    // cuDNN and the slow attention kernels do not write row amaxes, so a separate kernel computes these amaxes
     Tensor packed = dq;
     packed.cols = dq.cols + dk.cols + dv.cols;
     if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);
 }
 
-// --- choice of kernels by format: plain/ for unscaled tensors, fp8/ for tensors with scales --------------------------
+// --- norms and activations: plain/ implements unscaled tensors, fp8/ implements tensors with scales ------------------
 static bool is_fp8(Tensor t) {
     return t.data && format_is_fp8(t.format);
 }
 
-// Returns a copy of `norm`; gives a norm without weight a weight of ones, in FP32 if `like` is FP32, else in BF16.
+// Returns a copy of `norm`, with a weight of ones (FP32 if `like` is FP32, else BF16) if the norm has no weight.
 static Norm with_weight(Exec *exec, Norm norm, Tensor like) {
     const CudaBackend *backend = cuda_backend(exec);
     if (norm.weight.data) return norm;
@@ -81,7 +81,7 @@ static void copy_rows(Exec *exec, Tensor to, Tensor from) {
                "copying the residual stream");
 }
 
-// The kernels write only r_out. An unscaled n is then copied from r_out, unless both share memory.
+// The post-norm kernels write only the residual stream r_out. An unscaled result n with separate memory is copied.
 void cuda_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
     const bool fp8 = is_fp8(n) || is_fp8(norm.x) || y.granularity == SCALE_ROW;
     if (y.data) {

@@ -1,4 +1,4 @@
-// Computes the CUDA backend's workspace size for the memory plan. Pure arithmetic in C, so that it works without CUDA.
+// Computes the CUDA backend's workspace size for the memory plan. Needs no CUDA, so that CPU builds can use it.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_hopper.h"
 #include "ops.h"
@@ -10,9 +10,8 @@ static size_t larger(size_t a, size_t b) {
 }
 
 // Returns the workspace bytes that reductions need. The token embedding's gradient needs most: the sort of the tokens
-// (keys and rows, input and output, and the library's buffers) and two partial sums per chunk of sorted tokens. The
-// norms' reductions need less than half of cuBLASLt's workspace: blocks * 2 * channels floats, with at most 8192
-// channels and as many blocks as fill the device.
+// (keys, rows and library buffers) and two partial sums per chunk of sorted tokens. The norms' reductions need blocks *
+// 2 * channels floats, which is less than half of cuBLASLt's workspace, with at most 8192 channels.
 static size_t reductions_bytes(const Config *config) {
     size_t tokens = (size_t)config_micro_tokens(config);
     size_t sort = 24 * tokens + ((size_t)1 << 20);
@@ -20,7 +19,7 @@ static size_t reductions_bytes(const Config *config) {
 }
 
 // Returns the workspace bytes that attention's backward needs: the larger of cuDNN's and the Hopper kernels' sizes,
-// since either may run.
+// because either implementation may run.
 static size_t attention_bytes(const Config *config) {
     if (config->recipe.precision == PRECISION_FP32) return 0;
     const AttentionShape shape = attention_shape(&config->shape, config->micro_batch, config->seq_len);

@@ -1,4 +1,4 @@
-// Checks a GPU before it is used, and lists the peak FLOP/s of GPUs.
+// Checks whether the program supports a GPU before the GPU is used, and lists the peak FLOP/s of GPUs.
 #include "device_check.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static bool check_driver(const DeviceQuery *q, Error *err) {
     if (q->driver_too_old)
         return error_set(
             err, EXIT_DEVICE,
-            "the NVIDIA driver is too old: it supports CUDA %d.%d, this program was built with CUDA %d.%d; "
+            "the NVIDIA driver is too old: it supports CUDA %d.%d, but this program was built with CUDA %d.%d; "
             "update the driver, build with an older CUDA, " CPU_HINT,
             driver_major, driver_minor, runtime_major, runtime_minor);
     if (q->failure[0])
@@ -33,27 +33,27 @@ bool device_check(const DeviceQuery *q, Error *err) {
                          "no GPU: the driver shows none to this process; check CUDA_VISIBLE_DEVICES, " CPU_HINT);
     if (q->index < 0 || q->index >= q->count)
         return error_set(err, EXIT_DEVICE,
-                         "process %d of this machine has no GPU: there are only %d; start fewer processes per machine",
+                         "process %d of this machine has no GPU: there are only %d GPUs; start fewer processes on it",
                          q->index, q->count);
     if (q->major < OLDEST_MAJOR)
         return error_set(err, EXIT_DEVICE,
-                         "%s has compute capability %d.%d, the program needs 8.0 or later (8.9 for FP8); use a newer "
+                         "%s has compute capability %d.%d, but 8.0 or later is needed (8.9 for FP8); use a newer "
                          "GPU, " CPU_HINT,
                          q->name, q->major, q->minor);
     if (q->needs_fp8 && !device_has_fp8(q->major, q->minor))
         return error_set(err, EXIT_DEVICE,
-                         "%s has compute capability %d.%d, FP8 matmuls need 8.9 or later; use --linear bf16 or "
+                         "%s has compute capability %d.%d, but FP8 matmuls need 8.9 or later; use --linear bf16 or "
                          "--recipe bf16",
                          q->name, q->major, q->minor);
     if (!q->kernels_match)
         return error_set(err, EXIT_DEVICE,
-                         "the program was not built for %s (compute capability %d.%d); build it again on this machine",
+                         "the program was not built for %s (compute capability %d.%d); run make on this machine",
                          q->name, q->major, q->minor);
     return true;
 }
 
-// Returns the peak FLOP/s of the first table row whose text occurs in the GPU's name. A longer name is listed before
-// the names that it contains.
+// Returns the FLOP/s of the first table row whose text occurs in the GPU's name, so a row that contains another row's
+// text must come first.
 double device_peak_flops(const char *name) {
     static const struct {
         const char *part;

@@ -10,23 +10,23 @@ typedef struct {
     int driver_version;  // newest CUDA version that the driver supports, 1000 * major + 10 * minor; 0: no driver
     int runtime_version; // CUDA version that the program was built with
     bool driver_too_old; // true if the driver is too old for the CUDA runtime
-    char failure[160];   // the CUDA runtime's error message if querying the GPUs failed for another reason, else ""
-    int count;           // number of GPUs that this process may use
+    char failure[160];   // CUDA's error message if querying the GPUs failed, except if the driver is too old; else ""
+    int count;           // number of GPUs that the driver shows to this process
     int index;           // index of the GPU to use, which is this process's rank on this machine
-    char name[256];      // name of GPU `index`; undefined, like the following fields, if that GPU does not exist
+    char name[256];      // name of GPU `index`; undefined, like the following fields, if this process has no such GPU
     int major, minor;    // compute capability of the GPU
     bool kernels_match;  // true if the program contains machine code for this GPU
     bool needs_fp8;      // true if the recipe uses FP8 matmuls
 } DeviceQuery;
 
-// True if the GPU can be used. Otherwise sets err to EXIT_DEVICE and one line that has the reason and the remedy.
+// True if the GPU can be used. Otherwise sets err (EXIT_DEVICE) to one line that names the reason and the remedy.
 bool device_check(const DeviceQuery *query, Error *err);
 
 // True if GPUs of this compute capability have FP8 matmuls.
 bool device_has_fp8(int major, int minor);
 
-// Returns the dense BF16 peak (FP32 accumulation) in FLOP/s from the vendor's data sheets, given the driver's name of
-// the GPU; 0 if unknown.
+// Returns a GPU's dense BF16 peak (FP32 accumulation) in FLOP/s, from the vendor's data sheets; 0 if unknown. name: the
+// driver's name of the GPU.
 double device_peak_flops(const char *name);
 
 C_LINKAGE_END

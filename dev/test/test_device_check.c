@@ -63,7 +63,7 @@ UNIT_TEST(test_refused) {
           .name = "NVIDIA B200",
           .major = 10},
          "NVIDIA B200 (compute capability 10.0)",
-         "build it again"}};
+         "run make"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_false(device_check(&cases[i].query, &err));
         assert_int_equal(err.code, EXIT_DEVICE);

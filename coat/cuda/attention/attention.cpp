@@ -21,7 +21,7 @@ enum { Q, K, V, O, LSE, D_O, DQ, DK, DV, OPERANDS };
 struct Key {
     bool backward, stats, bidirectional;
     int64_t B, T, heads, kv_heads, head_dim;
-    // distance in elements between tokens, for each operand; 0: this graph does not use the operand
+    // row stride of each operand (elements between consecutive tokens); 0: the graph does not use the operand
     int64_t stride[OPERANDS];
 };
 
@@ -43,7 +43,7 @@ static bool same_key(const Key &a, const Key &b) {
            a.T == b.T && a.heads == b.heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
 }
 
-// Runs a frontend call that returns its status or throws. Returns false with an err that names the step.
+// Runs one call of the cuDNN frontend, which returns a status or throws. On failure, err names the step `doing`.
 template <typename Step> static bool step(Error *err, const char *doing, Step run) {
     std::string message;
     try {
@@ -54,7 +54,7 @@ template <typename Step> static bool step(Error *err, const char *doing, Step ru
     return error_set(err, EXIT_DEVICE, "cuDNN attention: %s failed: %s", doing, message.c_str());
 }
 
-// Describes an operand (B, heads, T, head_dim), stored as (B, T, row) with the head's columns in each row.
+// Describes an operand to cuDNN: shape (B, heads, T, head_dim), stored as (B, T, row); a row has all heads.
 static fe::graph::Tensor_attributes operand(const Key &key, int id) {
     int64_t heads = id == K || id == V || id == DK || id == DV ? key.kv_heads : key.heads;
     int64_t row = key.stride[id];
@@ -119,7 +119,7 @@ static const Plan *plan_get(AttentionState *state, const Key &key, Error *err) {
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     char doing[160];
-    snprintf(doing, sizeof doing, "planning the %s for %lld sequences of %lld tokens, %lld heads of %lld",
+    snprintf(doing, sizeof doing, "planning the %s for %lld sequences of %lld tokens, %lld heads of width %lld",
              key.backward ? "backward" : "forward", (long long)key.B, (long long)key.T, (long long)key.heads,
              (long long)key.head_dim);
     bool built = step(err, doing, [&] {
@@ -140,7 +140,7 @@ static bool plan_run(AttentionState *state, const Plan *plan, Pointers &pointers
     const char *what = plan->key.backward ? "the backward" : "the forward";
     if ((size_t)plan->workspace_bytes > workspace_bytes)
         return error_set(err, EXIT_DEVICE,
-                         "cuDNN attention: %s needs %lld bytes of workspace, but only %zu are planned", what,
+                         "internal error: cuDNN attention: %s needs %lld bytes of workspace, but %zu are planned", what,
                          (long long)plan->workspace_bytes, workspace_bytes);
     return step(err, what, [&] { return plan->graph->execute(state->handle, pointers, workspace); });
 }
@@ -157,7 +157,7 @@ static Key key_make(AttentionShape shape, AttentionSlice slice, bool backward, b
     return key;
 }
 
-// Returns the address of an operand's data for sequence b and key/value head h.
+// Returns the address of an operand for sequence b, from key/value head h or from its first query head on.
 static void *operand_at(AttentionShape shape, const Tensor *operands, int id, int b, int h) {
     int group = shape.heads / shape.kv_heads;
     if (id == LSE) return (float *)operands[LSE].data + ((int64_t)b * shape.heads + (int64_t)h * group) * shape.T;
@@ -165,8 +165,8 @@ static void *operand_at(AttentionShape shape, const Tensor *operands, int id, in
     return (uint16_t *)operands[id].data + (int64_t)b * shape.T * operands[id].stride + (int64_t)head * shape.head_dim;
 }
 
-// Finds a slice of the backward whose plan fits the workspace: the planned slice, or a smaller one if this cuDNN
-// version needs more workspace than planned. Returns false with err if none fits.
+// Chooses the slice (sequences and heads processed at once) of the backward: the planned slice, or a smaller one if
+// this cuDNN version needs more workspace than planned. Returns false with err if no slice fits the workspace.
 static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
                            AttentionSlice *slice, Error *err) {
     *slice = attention_slice(shape, ATTENTION_WORKSPACE_LIMIT);
@@ -218,7 +218,7 @@ extern "C" bool attention_prepare(AttentionState *state, AttentionShape shape, s
     Tensor operands[OPERANDS] = {};
     for (int i = 0; i < OPERANDS; i++) {
         bool packed = i == Q || i == K || i == V || i == DQ || i == DK || i == DV;
-        operands[i].data = state; // any non-NULL pointer: it is only compared with NULL
+        operands[i].data = state; // placeholder that is only compared with NULL
         operands[i].stride = (int64_t)(shape.heads + (packed ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }
     AttentionSlice slice;
@@ -229,7 +229,7 @@ extern "C" bool attention_prepare(AttentionState *state, AttentionShape shape, s
     if (!forward) return false;
     if ((size_t)forward->workspace_bytes > workspace_bytes)
         return error_set(err, EXIT_DEVICE,
-                         "cuDNN attention: the forward needs %lld bytes of workspace, but only %zu are planned",
+                         "cuDNN attention: the forward needs %lld workspace bytes, but %zu are planned; update cuDNN",
                          (long long)forward->workspace_bytes, workspace_bytes);
     return true;
 }

@@ -5,9 +5,9 @@
 
 C_LINKAGE_BEGIN
 
-// Maximum workspace in bytes for cuDNN's deterministic attention backward. It stores the BF16 gradient of all scores,
-// so it grows with the square of the sequence length. To stay within the limit, the backward processes slices of the
-// batch, or slices of the heads if one sequence needs too much.
+// Maximum workspace in bytes for cuDNN's deterministic attention backward, which stores the BF16 gradient of all
+// scores. The size of that gradient grows with the square of the sequence length. To stay within the limit, the
+// backward processes slices of the batch, or slices of the heads if one sequence needs too much.
 #define ATTENTION_WORKSPACE_LIMIT ((size_t)256 * 1000 * 1000)
 
 // Size of a slice of attention's backward: a number of sequences and, in each sequence, a number of key/value heads
@@ -16,8 +16,8 @@ typedef struct {
     int sequences, kv_heads;
 } AttentionSlice;
 
-// Returns the workspace bytes that the backward of a slice needs: for each query head the BF16 gradient of the scores
-// in tiles of 64 x 128 and an FP32 sum per row; with grouped heads also dk and dv of every query head.
+// Returns the workspace bytes that attention's backward needs for a slice: for each query head, the BF16 gradient of
+// the scores in tiles of 64 x 128 and an FP32 sum per row. With grouped heads, dk and dv of every query head are added.
 static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice slice) {
     size_t T = (size_t)shape.T, group = (size_t)(shape.heads / shape.kv_heads);
     size_t scores = (T + 63) / 64 * 64 * ((T + 127) / 128 * 128);
@@ -62,8 +62,8 @@ void attention_close(AttentionState *state);
 // Returns false with err if cuDNN does not support the shape or the workspace is too small, before training starts.
 bool attention_prepare(AttentionState *state, AttentionShape shape, size_t workspace_bytes, Error *err);
 
-// Compute attention_forward() and attention_backward() (operations.h) with cuDNN. q, k, v, o and their gradients are
-// BF16 with 16-byte aligned rows. lse is FP32; lse.data is NULL if no backward follows. Call fatal() if cuDNN fails.
+// Attention by cuDNN (see operations.h). q, k, v, o and their gradients are BF16 with 16-byte aligned rows. lse is
+// FP32; lse.data is NULL if no backward follows. These functions call fatal() if cuDNN fails.
 void attention_forward(AttentionState *state, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape,
                        void *workspace, size_t workspace_bytes);
 void attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,

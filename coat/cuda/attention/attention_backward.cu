@@ -3,16 +3,14 @@
 //
 //   ds = p (dp - delta)   dv = p^T do   dk = ds^T q / sqrt(d)   dq = ds k / sqrt(d)
 //
-// There are two kinds of units of work. Each owns 128 rows of one head and iterates over tiles of 64 rows of the other
-// operand:
+// The backward is divided into units of work. A unit owns 128 rows of one head, either keys or queries, and iterates
+// over tiles of 64 rows of the other kind. s^T and dp^T are the transposed tiles.
 //   keys     owns k, v; streams q, do, lse, delta: s^T, dp^T, then dv += p^T do and dk += ds^T q
 //   queries  owns q, do, lse, delta; streams k, v: s, dp, then dq += ds k
-// Computing s and dp in both kinds costs two of seven matmuls. In return every sum stays in the registers of one
-// warpgroup and has a fixed order, so results are equal in every run, no sums go through memory, and units are
-// independent.
-// Blocks claim units from a counter, long units before short ones within a few heads, whose operands stay in the L2
-// cache. With grouped heads, a unit of keys streams the query heads of its group one after the other and adds them in
-// that order.
+// Units of both kinds compute s and dp, which costs two of seven matmuls. In return, every sum stays in the registers
+// of one warpgroup in a fixed order: results are equal in every run, and no sums go through memory.
+// Blocks claim units from a counter. Long units are claimed before short ones within a few heads, whose operands stay
+// in the L2 cache. With grouped heads, a unit of keys adds the terms of its group's query heads one after the other.
 //
 // A block has two computing warpgroups, 64 own rows each, that run independently, and two threads that start TMA copies
 // of own rows and of a ring of tiles (attention_copying.h). Exponentials overlap with matmuls of the same warpgroup
@@ -21,22 +19,22 @@
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
 
-// --- lse and delta per row -------------------------------------------------------------------------------------------
+// --- kernels that prepare the backward: lse and delta of each row, number of tiles of each unit of work --------------
 struct Rows {
     const bf16 *o, *d_o;
-    const float *lse; // log-sum-exp from the forward, (B * heads, T)
+    const float *lse; // log-sum-exp of each query's scores from the forward, (B * heads, T)
     int64_t o_stride, d_o_stride;
     float *statistics;
     unsigned *next_unit;
-    uint32_t *amax; // row amaxes of the gradients, which this kernel sets to 0; NULL: not computed
+    uint32_t *amax; // row amaxes of dq, dk and dv, which statistics_kernel sets to 0; NULL: not computed
     int heads, T, blocks;
 };
 
 template <int HEAD> constexpr int ROW_THREADS = HEAD / 8;
 template <int HEAD> constexpr int ROWS_PER_BLOCK = 256 / ROW_THREADS<HEAD>;
 
-// Computes delta and stores lse / ln 2 and delta. Each thread processes eight columns of a row of one head. Rows after
-// the end of the sequence get lse = inf, so that their probabilities are 0.
+// Stores lse / ln 2 and delta = rowsum(do * o) of each row. Each thread processes eight columns of a row of one head.
+// Rows after the end of the sequence get lse = inf, so that their probabilities are 0.
 template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     constexpr int threads = ROW_THREADS<HEAD>;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *x.next_unit = 0;
@@ -60,7 +58,7 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     to[HALF] = delta;
 }
 
-// Computes the number of tiles of each unit of work with document masking; one thread block per sequence. A unit of
+// Computes the number of tiles of each unit of work if documents are masked; one thread block per sequence. A unit of
 // queries needs the keys back to the start of the document of its first query. A unit of keys needs the queries up to
 // the last block that sees one of its keys.
 __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T, int blocks) {
@@ -74,8 +72,8 @@ __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T,
     }
 }
 
-// --- copies from global to shared memory --------------------------------------------------------------------------
-// Two tensors that are copied together, for one head of a sequence: k and v, or q and do with lse and delta.
+// --- copies of attention's backward from global to shared memory -----------------------------------------------------
+// Two tensors that are copied together, for one head of a sequence: k and v, or q and do. lse and delta accompany q.
 struct Source {
     const CUtensorMap *first, *second;
     const float *statistics; // lse and delta of the head's first row; NULL if the source is k and v
@@ -87,7 +85,7 @@ template <int HEAD> __device__ static inline Source source_of(const Problem &x, 
     return {queries ? &x.q : &x.k, queries ? &x.d_o : &x.v, queries ? statistics : NULL, head * HEAD, sequence};
 }
 
-// Copies HALF rows of both tensors, starting at `row`, and the lse and delta of these rows.
+// Copies HALF rows, starting at `row`, of k and v or of q and do. Copies lse and delta of these rows along with q.
 template <int HEAD>
 __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const Source &from, int row) {
     Pair<HEAD> &to = shared->pair[slot];
@@ -102,9 +100,10 @@ __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const So
         copy_bytes(shared->statistics[slot], from.statistics + row * 2, sizeof shared->statistics[slot], full);
 }
 
-// Loop of the thread that loads own rows. For each unit it claims, it passes the unit to the streaming thread and
-// copies the tiles of both computing warpgroups. The warpgroup that finished the previous unit first is served first,
-// because its part of the diagonal block is smaller. A final unit with tiles = 0 ends the loops of all receivers.
+// Loop of the thread that loads the rows owned by each unit of work. The thread claims a unit, passes it to the
+// streaming thread and copies both warpgroups' tiles. The warpgroup that finished the previous unit first is served
+// first, because its part of the diagonal block is smaller. A final unit with tiles = 0 ends the loops of all
+// receivers.
 template <int HEAD> __device__ static inline void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = unit_count(x);
     int first_side = 0;
@@ -130,8 +129,8 @@ template <int HEAD> __device__ static inline void copy_own(const Problem &x, Sha
     }
 }
 
-// Loop of the thread that streams tiles: copies the tiles of each unit of work, head by head in the order in which they
-// are added.
+// Loop of the thread that streams tiles: copies the tiles of each unit of work, head by head in the order in which the
+// heads' terms are added to the gradients.
 template <int HEAD> __device__ static inline void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;; units++) {

@@ -5,16 +5,16 @@
 #include "cuda/common/rotation.h"
 
 // --- matmuls of attention's backward, on tensor cores --------------------------------------------------------------
-// True if the registers suffice to compute the next tile's scores in advance and to hold the warpgroup's first operand
-// (k or q). A unit of keys with head width 128 needs 128 registers for its two results, so they do not suffice.
+// AHEAD is true if the registers suffice to compute the next tile's scores in advance and to hold the warpgroup's first
+// operand (k or q). A unit of keys with head width 128 needs 128 registers for dk and dv, so AHEAD is false for it.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
-// True if the registers suffice to hold both operands that the warpgroup owns (k and v, or q and do). Otherwise the
-// second operand is read from shared memory for every tile.
+// BOTH_OWN is true if the registers suffice to hold both operands that the warpgroup owns (k and v, or q and do).
+// Otherwise the second operand is read from shared memory for every tile.
 template <int HEAD, bool KEYS> constexpr bool BOTH_OWN = HEAD == 64 && !KEYS;
 
-// Matmul operands and results of a warpgroup, in registers.
+// Registers of a warpgroup that hold the operands and results of the matmuls of attention's backward.
 template <int HEAD> struct Matmuls {
-    // results: dk and dv for a unit of keys; dq in `first` for a unit of queries
+    // results of a unit of work: dk and dv if it owns keys; dq, in `first`, if it owns queries
     float first[HALF * HEAD / 128], second[HALF * HEAD / 128];
     float s[HALF / 2], dp[HALF / 2];    // s: scores of own rows and a tile; dp: gradient of the probabilities
     uint32_t p[HALF / 4], ds[HALF / 4]; // p and ds packed to BF16 pairs
@@ -22,7 +22,7 @@ template <int HEAD> struct Matmuls {
     uint32_t own_second[HEAD / 4];      // own rows of v or do; used if BOTH_OWN
 };
 
-// Starts the matmul that computes the scores s of a tile, whose k or q is at `first`.
+// Starts the matmul that computes a tile's scores s. `first` is the wgmma descriptor of the tile's k or q.
 template <int HEAD, bool KEYS>
 __device__ static inline void scores(Matmuls<HEAD> &x, const Place &place, uint64_t first) {
     wgmma_fence();
@@ -42,7 +42,7 @@ __device__ static inline void score_gradients(Matmuls<HEAD> &x, const Place &pla
         multiply_rows<HEAD, HALF, HALF>(x.dp, place.own[1], pair_operand(shared, slot, true));
 }
 
-// Compiler barrier (wgmma_hold) for the registers of the results and of the operands p and ds.
+// Keeps the compiler from moving computations on the results and on the operands p and ds across this call.
 template <bool KEYS, int HEAD> __device__ static inline void sums_hold(Matmuls<HEAD> &x) {
     wgmma_hold(x.first);
     wgmma_hold(x.ds);
@@ -69,7 +69,7 @@ __device__ static inline void sums_add(Matmuls<HEAD> &x, Shared<HEAD> *shared, i
 }
 
 // --- elementwise steps between the matmuls of attention's backward -------------------------------------------------
-// lse or delta of the four streamed queries that a thread's fragment elements i to i + 7 belong to.
+// lse or delta of four streamed queries: those to which elements i to i + 7 of a thread's fragment belong.
 struct Columns {
     float value[4];
 };
@@ -116,8 +116,8 @@ __device__ static inline void weights(Matmuls<HEAD> &x, const float (&p)[COUNT],
     }
 }
 
-// Returns 0, computed from p so that the compiler cannot know it. Adding it to the parity of a barrier wait keeps the
-// exponentials before that wait, where they overlap with matmuls.
+// Returns 0, computed from p in a way that the compiler cannot predict. A barrier wait whose parity includes this value
+// stays after the exponentials that compute p, so that these overlap with matmuls.
 template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p)[COUNT]) {
     uint32_t bits = 0;
 #pragma unroll
@@ -125,8 +125,8 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
     return bits >> 31;
 }
 
-// --- processing a unit of work --------------------------------------------------------------------------------------
-// Processes tile i. Schedule of a warpgroup, in which everything in a column runs concurrently:
+// --- schedule and execution of a unit of work of attention's backward ------------------------------------------------
+// Processes tile i of a unit of work. In this schedule of a warpgroup, everything in a column runs concurrently:
 //
 //   tensor cores        dp(i), sums(i - 1)   s(i + 1)   dp(i + 1), sums(i)   s(i + 2)
 //   warpgroup           p(i)                 ds(i)      p(i + 1)             ds(i + 1)
@@ -137,8 +137,8 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
 //   tensor cores        sums(i - 1), s(i)    dp(i)        sums(i), s(i + 1)    dp(i + 1)
 //   warpgroup                                p(i)  ds(i)                       p(i + 1)  ds(i + 1)
 //
-// previous: slot of the previous tile, which is released after its sums; -1: none. next: slot of the next tile, if
-// NEXT.
+// previous: slot of the previous tile, released after the tile's sums; -1 if this is the first tile. next: slot of the
+// next tile, used only if NEXT is true.
 template <int HEAD, bool KEYS, bool NEXT, bool MASKED>
 __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x, int tile,
                                         int previous, Ring<STAGES<HEAD>> stage, Ring<STAGES<HEAD>> next, float scale,
@@ -152,7 +152,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
             sums_add<KEYS>(x, shared, previous);
             wgmma_wait<2>();
         } else {
-            wgmma_wait<1>(); // without this wait, the compiler assumes that s is still being computed
+            wgmma_wait<1>(); // tells the compiler that the matmul into s has finished
         }
         wgmma_hold(x.s);
 #pragma unroll
@@ -173,7 +173,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
         documents.streamed = documents.own + tile_row(KEYS, tile);
         mask_documents<KEYS, HALF>(p, place_get(place.half), documents);
     }
-    // Computes the next tile's operand before barrier_wait(), in which the threads of a warp may diverge.
+    // Computes the next operand's descriptor before barrier_wait(), in which the threads of a warp may diverge.
     const uint64_t next_first = pair_operand(shared, next.index, false);
     probabilities<KEYS>(p, place, lse, scale);
     if constexpr (ahead) {
@@ -183,8 +183,8 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
         sums_hold<KEYS>(x);
         if (previous >= 0) release(place, &shared->empty[previous]);
     } else {
-        // This barrier is already complete. Waiting for it again prevents the compiler from moving the exponentials
-        // after it.
+        // This barrier is already complete. Waiting for it again keeps the compiler from moving the exponentials
+        // further down.
         barrier_wait(&shared->full[stage.index], stage.phase);
         wgmma_wait<0>();
     }
@@ -192,7 +192,7 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
     weights<KEYS>(x, p, place, delta);
 }
 
-// Releases the buffer of a tile that the causal mask hides completely from this warpgroup.
+// Releases the buffer of a tile that this warpgroup skips because the causal mask hides the whole tile from it.
 template <int HEAD>
 __device__ static inline void tile_skip(Shared<HEAD> *shared, const Place &place, Ring<STAGES<HEAD>> &stage) {
     barrier_wait(&shared->full[stage.index], stage.phase);
@@ -200,16 +200,16 @@ __device__ static inline void tile_skip(Shared<HEAD> *shared, const Place &place
     ring_next(stage);
 }
 
-// Raises the amax stored at the warp's first row to the largest magnitude that the warp stored. Uses an atomic maximum,
-// whose result does not depend on the order.
+// Raises the amax stored for the warp's first row to `largest`, the largest magnitude that the warp stored. The atomic
+// maximum gives the same result in any order.
 __device__ static inline void amax_store(const Problem &x, int64_t token, uint32_t largest) {
     largest = __reduce_max_sync(0xffffffffu, max(largest << 16, largest & 0xffff0000u));
     if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);
 }
 
-// Processes all tiles of one streamed head, the diagonal block first. In it, the first half of the queries sees only
-// the first tile, and the last half of the keys is seen only by the second. Returns the slot of the last tile, whose
-// sums head_finish() adds.
+// Processes all tiles of one streamed head. The diagonal block comes first: its first 64 queries see only the first 64
+// keys, and its last 64 keys are seen only by the last 64 queries. Returns the slot of the last tile, whose terms
+// head_finish() adds.
 template <int HEAD, bool KEYS, bool MASKED>
 __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x,
                                       Ring<STAGES<HEAD>> &stage, int blocks, float scale, Documents documents) {
@@ -243,7 +243,7 @@ __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, 
     return previous;
 }
 
-// Adds the last tile's terms to the results and waits for these matmuls.
+// Adds the last tile's terms to dk and dv, or to dq, and waits for these matmuls.
 template <int HEAD, bool KEYS>
 __device__ static inline void head_finish(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x, int slot) {
     sums_add<KEYS>(x, shared, slot);
@@ -277,7 +277,7 @@ __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Prob
     }
 }
 
-// Stores the finished results of a unit of work.
+// Stores the gradients of a finished unit of work: dk and dv, or dq.
 template <int HEAD, bool KEYS>
 __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared, int warpgroup, Matmuls<HEAD> &sums,
                                          Unit unit) {
@@ -297,12 +297,12 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
     if (x.amax && warp_row < rows) amax_store(x, token + warp_row, largest);
 }
 
-// Computes the unit of work in slot `own`, which has `tiles` tiles per streamed head. Returns the number of units
-// computed so far.
+// Computes the unit of work in slot `own`, which has `tiles` tiles per streamed head. Returns the number of units that
+// this block has computed so far.
 template <int HEAD, bool KEYS, bool MASKED>
 __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, int tiles, int own,
                                       Ring<STAGES<HEAD>> &stage) {
-    // Initializes all registers here. Otherwise the compiler reserves the registers of the accumulators from the start
+    // Initializes all matmul registers here. Otherwise the compiler reserves the accumulators' registers from the start
     // of the kernel.
     Matmuls<HEAD> matmuls = {};
     Documents documents = {};
@@ -334,7 +334,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
         if (heads == 1) break;
         head_finish<HEAD, KEYS>(shared, place, matmuls, last);
     }
-    // The unit is read from shared memory again, because keeping it would take registers.
+    // The unit of work is read from shared memory again, because keeping it would take registers.
     const Unit unit = shared->unit[own];
     release(place, &shared->empty[own]);
     head_finish<HEAD, KEYS>(shared, place, matmuls, last);

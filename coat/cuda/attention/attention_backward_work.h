@@ -1,38 +1,37 @@
 // Arguments of attention's backward on Hopper, its units of work, and its shared memory. attention_backward.cu explains
 // the algorithm.
 //
-// Tiles are copied in pairs of 64 rows: of k and v, or of q and do. Each warpgroup owns one pair per unit of work,
-// double-buffered for head width 64 and single-buffered for head width 128. The ring of streamed pairs uses the
-// remaining shared memory.
+// Tiles are copied in pairs of 64 rows: k and v, or q and do. For each unit of work, a warpgroup owns one pair, which
+// is double-buffered for head width 64 and single-buffered for head width 128. The remaining shared memory holds the
+// ring of streamed pairs.
 #pragma once
 #include "attention_copying.h"
 
-template <int HEAD> constexpr int STAGES = 512 / HEAD; // number of slots in the ring of streamed tiles
+template <int HEAD> constexpr int STAGES = 512 / HEAD; // number of slots in the ring of streamed tile pairs
 template <int HEAD> constexpr int OWN_BUFFERS = 128 / HEAD;
 template <int HEAD> constexpr int SLOTS = STAGES<HEAD> + OWN_BUFFERS<HEAD> *COMPUTING;
 
 struct Problem {
     CUtensorMap q, d_o; // TMA maps of (B, T, heads * HEAD) tensors, read in boxes of (1, HALF, PANEL)
     CUtensorMap k, v;   // TMA maps of (B, T, kv heads * HEAD) tensors, read in boxes of (1, HALF, PANEL)
-    // lse / ln 2 and delta of each row, (B * heads, T in HALF, 2, HALF), ordered by statistic_at()
+    // lse / ln 2 and delta of each row, (B * heads, tiles of HALF rows, 2, HALF), ordered by statistic_at()
     const float *statistics;
     unsigned *next_unit;
     bf16 *dq, *dk, *dv;
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
-    // number of tiles of each unit of queries, then of each unit of keys, (B, 2, blocks); NULL: no masking
+    // number of tiles of each unit of work, (B, 2, blocks), queries before keys; NULL: no document masking
     const int *tiles;
     const float *rope_table; // RoPE table (T, HEAD) for q and k; NULL: no RoPE
-    // (B * T) amaxes over dq, dk and dv. The amax of 16 rows is stored at the first of them. NULL: not computed
+    // amax of dq, dk and dv over 16 rows, stored at the first of them, (B * T); NULL: not computed
     uint32_t *amax;
     int64_t dq_stride, dk_stride, dv_stride;
     int heads, kv_heads;                   // numbers of query heads and of key/value heads of all sequences
     int sequence_heads, sequence_kv_heads; // numbers of query heads and of key/value heads of one sequence
     int group;                             // number of query heads per key/value head
-    // T: number of tokens of a sequence; blocks: number of units of queries per query head, which equals the number of
-    // units of keys per key/value head
+    // T: number of tokens of a sequence. blocks: number of units of work per query head and per key/value head.
     int T, blocks;
     int heads_together;    // number of heads whose units of work are claimed before those of other heads
-    int kv_heads_together; // with grouped heads: number of key/value heads whose units come first
+    int kv_heads_together; // number of key/value heads whose units come first, if heads are grouped
     float scale;           // factor that multiplies the attention scores
 };
 
@@ -46,20 +45,20 @@ __device__ static inline int statistic_at(int row) {
 // A unit of work: 128 rows of keys and values, or of queries, of one head. Key/value head h of a sequence is used by
 // the query heads group * h to group * h + group - 1.
 struct Unit {
-    bool keys; // true: the unit owns keys and values; false: it owns queries
+    bool keys; // true: the unit of work owns keys and values; false: queries
     int sequence, head,
         block; // sequence, head and block of the rows that the unit owns; head is a key/value head if `keys` is true
     // number of blocks of TILE rows to stream per head, the diagonal block first; 0: there are no more units
     int tiles;
-    int number; // number of units that this thread block computed before
+    int number; // number of units of work that this thread block computed before this one
 };
 
 __device__ static inline int unit_count(const Problem &x) {
     return (x.heads + x.kv_heads) * x.blocks;
 }
 
-// Returns the unit of work with this index, without grouped heads. Units of keys and of queries alternate, the longest
-// first within heads_together heads. Heads are numbered over all sequences.
+// Returns the unit of work with this index if query heads are not grouped. Units of keys and of queries alternate, the
+// longest first within heads_together heads. Heads are numbered over all sequences.
 __device__ static inline Unit unit_of_heads(const Problem &x, int index) {
     const Divided group = divide(index, 2 * x.heads_together * x.blocks);
     const int first = group.quotient * x.heads_together, heads = min(x.heads_together, x.heads - first);
@@ -72,8 +71,8 @@ __device__ static inline Unit unit_of_heads(const Problem &x, int index) {
     return unit;
 }
 
-// Returns the unit of work with this index, with grouped heads. Units of keys are `group` times as long, so they all
-// come first; the shorter units of queries fill the remaining time.
+// Returns the unit of work with this index if query heads are grouped. Units of keys are `group` times as long as units
+// of queries, so they all come first, and the shorter units fill the remaining time.
 __device__ static inline Unit unit_of_groups(const Problem &x, int index) {
     Unit unit;
     unit.keys = index < x.kv_heads * x.blocks;
@@ -98,36 +97,36 @@ __device__ static inline Unit unit_get(const Problem &x, int index) {
     return unit;
 }
 
-// Returns the first row of a streamed tile, relative to the unit's first row. A unit of keys streams the tiles from its
-// own block to the end; a unit of queries streams the tiles up to its own block.
+// Returns the first row of a streamed tile, relative to the first row that the unit of work owns. A unit of keys
+// streams from its own block to the end of the sequence; a unit of queries streams up to its own block.
 __device__ static inline int tile_row(bool keys, int tile) {
     return keys ? tile * HALF : tile % 2 * HALF - tile / 2 * TILE;
 }
 
-// --- layout of shared memory --------------------------------------------------------------------------------------
+// --- layout of the shared memory of attention's backward -------------------------------------------------------------
 template <int HEAD> struct Pair {
     bf16 first[HALF * HEAD], second[HALF * HEAD]; // tiles of k and v, or of q and do
 };
 
 template <int HEAD> struct Shared {
     Pair<HEAD> pair[SLOTS<HEAD>];
-    bf16 stored[COMPUTING * 4][STORED];      // staging area of each warp for sum_store()
-    float statistics[SLOTS<HEAD>][2 * HALF]; // for each tile of q and do: lse of its rows, then delta
+    bf16 stored[COMPUTING * 4][STORED];      // staging area in which each warp converts results for sum_store()
+    float statistics[SLOTS<HEAD>][2 * HALF]; // for each tile of q and do: lse / ln 2 of its rows, then delta
     uint64_t full[SLOTS<HEAD>], empty[SLOTS<HEAD>];
-    Unit unit[SLOTS<HEAD>]; // unit of work that each own tile belongs to
+    Unit unit[SLOTS<HEAD>]; // unit of work to which the tiles in each own slot belong
     Handover<Unit> next;    // passes a unit of work to the thread that streams its tiles
 };
 static_assert(sizeof(Pair<64>) % 1024 == 0, "tiles must begin at periods of the swizzle");
 
-// Returns the wgmma descriptor of the first or second tile of a slot. next_panel is the distance in bytes between
-// panels.
+// Returns the wgmma descriptor of the first tile (k or q) or second tile (v or do) of a slot. next_panel is the
+// distance in bytes between panels.
 template <int HEAD>
 __device__ static inline uint64_t pair_operand(Shared<HEAD> *shared, int slot, bool second, int next_panel = 1024) {
     constexpr uint32_t pair = sizeof(Pair<HEAD>) / 16, tile = sizeof shared->pair->first / 16;
     return wgmma_operand_at(wgmma_operand(shared->pair, next_panel), (uint32_t)slot * pair + second * tile);
 }
 
-// Return the slot of a warpgroup's own tiles and the phase of its barriers, after `units` units of work.
+// own_slot() and own_phase(): slot of a warpgroup's own tiles, and barrier parity, after `units` units of work.
 template <int HEAD> __device__ static inline int own_slot(int units, int warpgroup) {
     return STAGES<HEAD> + units % OWN_BUFFERS<HEAD> * COMPUTING + warpgroup;
 }

@@ -1,6 +1,6 @@
-// Work of the two copying threads of a block, which are in different warps so that neither waits for the other. The
-// owner thread claims units of work and copies the rows that the warpgroups own. The streaming thread copies the tiles
-// of the other operand. A single thread would issue copies too slowly for the tensor cores.
+// A block has two copying threads, in different warps so that neither waits for the other. The owner thread claims
+// units of work and copies the rows that the warpgroups own. The streaming thread copies the tiles of the other
+// operand. A single thread would issue copies too slowly for the tensor cores.
 //
 // A unit of work is one block of TILE rows of one head, with all tiles of the other operand that these rows need. The
 // rows are queries or, in attention's backward, queries or keys with their values (Work in attention_forward.cu, Unit
@@ -21,7 +21,7 @@ __device__ static inline Divided divide(int x, int by) {
     return {(int)quotient, (int)((unsigned)x - quotient * (unsigned)by)};
 }
 
-// the streaming thread requests the next unit of work when this many tiles of TILE rows remain
+// number of tiles left in a unit of work when the streaming thread requests the next unit
 constexpr int REQUEST_AT = 1;
 
 // Mailbox in shared memory that passes units of work from the thread that claims them to the thread that streams their
@@ -36,9 +36,9 @@ template <typename Unit> __device__ static inline void handover_init(Handover<Un
     barrier_init(&x.empty, 1);
 }
 
-// Claims the next unclaimed unit of work and returns its index, which exceeds the last unit's if none is left. units:
-// number of units that this block claimed before. Waits for the streaming thread's request first, because a block that
-// claims too early keeps a unit from blocks that are idle.
+// Claims the next unit of work and returns its index, which exceeds the last unit's index if none is left. First waits
+// for the streaming thread's request, because a block that claims too early keeps a unit from idle blocks. units:
+// number of units that this block claimed before.
 template <typename Unit> __device__ static inline int unit_claim(Handover<Unit> &x, int units, unsigned *counter) {
     barrier_wait(&x.empty, (uint32_t)(units % 2) ^ 1);
     return units == 0 ? (int)blockIdx.x : (int)(gridDim.x + atomicAdd(counter, 1u));
@@ -51,8 +51,8 @@ template <typename Unit> __device__ static inline void unit_pass(Handover<Unit> 
     barrier_arrive(&x.full);
 }
 
-// Waits until the owner thread passes a unit of work and returns it; tiles = 0: there are no more. units: number of
-// units that this block's streaming thread received before. Called by the streaming thread.
+// Waits for the unit of work that the owner thread passes and returns it; tiles = 0: there are no more units. Called by
+// the streaming thread. units: number of units that this thread received before.
 template <typename Unit> __device__ static inline Unit unit_receive(Handover<Unit> &x, int units) {
     barrier_wait(&x.full, (uint32_t)(units % 2));
     return x.unit;

@@ -1,10 +1,10 @@
 // Forward of causal attention on Hopper: BF16, heads 64 or 128 wide, with or without document masking.
 //
-// A unit of work is 128 queries of a head, and the tiles of 128 keys and values that they see: from the diagonal tile
-// back to the document of the first query. Every query sees its own key, so its running maximum is finite after the
-// first tile. Each SM runs one block, which claims units from a counter. A block has two computing warpgroups, 64
-// queries each, and two threads that start TMA copies of queries and tiles, ahead into the next unit. The matmul with a
-// tile's values runs in the tensor cores while the exponentials of the next tile are computed.
+// A unit of work is 128 queries of a head with the tiles of 128 keys and values that they see. The tiles go from the
+// diagonal back to the document of the first query. Every query sees its own key, so its running maximum is finite
+// after the first tile. Each SM runs one block, which claims units from a counter. A block has two warpgroups that
+// compute, 64 queries each, and two threads that start TMA copies ahead of need. The tensor cores multiply one tile's
+// weights by its values while the exponentials of the next tile are computed.
 #include "attention_copying.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
@@ -12,18 +12,18 @@
 namespace {
 
 struct Problem {
-    // TMA maps of (B, T, heads * HEAD) tensors, read in boxes of (1, HALF, PANEL); for k and v of (1, TILE, PANEL)
+    // TMA maps of (B, T, heads * HEAD) tensors, in boxes of (1, HALF, PANEL) for q, (1, TILE, PANEL) for k and v
     CUtensorMap q, k, v;
     unsigned *next_unit;
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     bf16 *o;
     float *lse; // log-sum-exp of each query's scores, (B * heads, T); NULL: not written
     int64_t o_stride;
-    // heads: number of query heads of a sequence; group: number of query heads per key/value head; T: tokens of a
-    // sequence
+    // heads: number of query heads of a sequence. group: number of query heads per key/value head. T: number of tokens
+    // of a sequence.
     int heads, group, T;
-    // all_heads: number of query heads of all sequences; blocks: number of units of work per head; heads_together:
-    // number of heads whose units are claimed before those of other heads
+    // all_heads: number of query heads of all sequences. blocks: number of units of work per head. heads_together:
+    // number of heads whose units are claimed before those of other heads.
     int all_heads, blocks, heads_together;
     float scale; // factor that multiplies the attention scores
 };
@@ -32,8 +32,8 @@ struct Problem {
 template <int HEAD> constexpr int QUERIES = HEAD == 64 ? 2 : 1;
 template <int HEAD> constexpr int STAGES = HEAD == 64 ? 4 : 3;
 
-// A unit of work: 128 queries of one head and `tiles` tiles of keys. tiles = 0 tells the receiver that there are no
-// more units.
+// A unit of work: 128 queries of one head and `tiles` tiles of keys. tiles = 0 tells the receiving thread that there
+// are no more units.
 struct Work {
     int block, head, sequence, tiles;
 };
@@ -48,7 +48,7 @@ template <int HEAD> struct Shared {
 template <int HEAD> constexpr size_t SHARED_BYTES = sizeof(Shared<HEAD>) + 1024;
 template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 
-// Returns the token positions of the sequence that the unit of work belongs to. Used with document masking only.
+// Returns the token positions of the sequence of a unit of work, which document masking needs.
 [[maybe_unused]] __device__ const int32_t *positions_of(const Problem &x, const Work &work) {
     return x.positions + (int64_t)work.sequence * x.T;
 }
@@ -73,7 +73,7 @@ template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
     return x.all_heads * x.blocks;
 }
 
-// --- copies from global to shared memory --------------------------------------------------------------------------
+// --- copies of attention's forward from global to shared memory ------------------------------------------------------
 // Copies the queries of a unit of work to shared memory. The HALF rows of each warpgroup are contiguous in every panel.
 template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, const Work &work, uint64_t *full) {
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
@@ -85,7 +85,6 @@ template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, con
                       work.sequence, full);
 }
 
-// Copies a tile of keys or values to shared memory.
 template <int HEAD>
 __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, int sequence, uint64_t *full) {
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
@@ -142,7 +141,7 @@ template <int HEAD> struct Sums {
     uint32_t p[TILE / 4];
 };
 
-// Returns the maximum over the four threads that share a row.
+// Returns the maximum over the four threads that share a row of scores.
 [[maybe_unused]] __device__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
     return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
@@ -161,8 +160,8 @@ template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> 
     wgmma_commit();
 }
 
-// Replaces the scores s by softmax weights and updates the running maximum and sum. Sets keep to the factor by which
-// earlier sums must be multiplied.
+// Replaces the scores s by softmax weights and updates the running maximum and sum. Sets `keep` to the factor by which
+// the sums of earlier tiles must be multiplied.
 template <int COUNT>
 __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2], float (&keep)[2], float scale) {
 #pragma unroll
@@ -184,8 +183,8 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
     }
 }
 
-// Computes the weights of the first COLUMNS keys of a tile; the others get weight 0. With PREVIOUS, adds the previous
-// tile's values meanwhile.
+// Computes the softmax weights of the first COLUMNS keys of a tile and sets the other keys' weights to 0. With
+// PREVIOUS, the matmul that adds the previous tile's values runs meanwhile.
 template <int HEAD, int COLUMNS, bool PREVIOUS>
 __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
                           Ring<STAGES<HEAD>> previous, bool masked, const Documents &documents, float scale) {
@@ -209,8 +208,8 @@ __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &
     if (masked) mask_documents<false, COLUMNS>(s, place, documents);
     weigh(s, sums.largest, sums.total, keep, scale);
     if constexpr (PREVIOUS) {
-        // This barrier is already complete. Waiting for it again prevents the compiler from moving the exponentials
-        // after the next wait.
+        // This barrier is already complete. Waiting for it again keeps the compiler from moving the exponentials
+        // further down.
         barrier_wait(&shared->k_full[stage.index], stage.phase);
         wgmma_wait<0>();
         wgmma_hold(sums.o);
@@ -223,7 +222,7 @@ __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &
     for (int i = 0; i < TILE / 2; i += 2) sums.p[i / 2] = i < COLUMNS / 2 ? bf16_pair(s[i], s[i + 1]) : 0;
 }
 
-// Divides o by the sum of the softmax weights and stores o and lse.
+// Divides the output o by the sum of the softmax weights and stores o and lse.
 template <int HEAD>
 __device__ void sums_store(const Problem &x, const Work &work, const Place &place, Sums<HEAD> &sums, bf16 *stored) {
     const int t = work.block * TILE + place.half * HALF;

@@ -1,6 +1,5 @@
-// Attention tiles on Hopper as register fragments of a computing warpgroup (layout: hopper.h).
-//
-// Heads are HEAD = 64 or 128 columns wide. A tile in shared memory is a sequence of panels of 64 columns.
+// Register fragments in which a warpgroup holds attention tiles on Hopper (layout: hopper.h). Heads are HEAD = 64 or
+// 128 columns wide. A tile in shared memory is a sequence of panels of 64 columns.
 #pragma once
 #include "attention_hopper.h"
 #include "cuda/common/cuda_internal.h"
@@ -10,9 +9,9 @@ typedef __nv_bfloat16 bf16;
 
 constexpr int TILE = ATTENTION_TILE; // query or key rows that one unit of work owns (attention_copying.h)
 constexpr int HALF = TILE / 2;       // rows per warpgroup; also the rows per tile that attention's backward streams
-constexpr int PANEL = 64;            // columns per panel; a tile in shared memory is a sequence of panels
+constexpr int PANEL = 64;            // columns per panel of a tile
 constexpr int COMPUTING = 2;         // number of warpgroups of a block that compute; another warp issues copies
-constexpr int WARP_ROWS = 16;        // rows of the unit of work that one warp computes
+constexpr int WARP_ROWS = 16;        // rows of a unit of work that one warp computes
 constexpr int STORED = WARP_ROWS * PANEL; // number of values in a warp's rows of one panel
 constexpr int THREADS = (COMPUTING + 1) * 128;
 constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
@@ -31,14 +30,14 @@ constexpr int WARPGROUP_SIGNALS = 4 * SIGNALLING;
 // distance in bytes between two panels of a tile
 template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16);
 
-// Position of a thread of a computing warpgroup: the rows and columns of its fragments (layout: hopper.h) and the
-// operands of its warpgroup.
+// Position of a thread within its warpgroup: the rows and columns of its fragments (layout: hopper.h), and the operands
+// that the warpgroup owns.
 struct Place {
     int half; // the warpgroup owns rows HALF * half to HALF * half + HALF - 1 of the unit of work
     // this thread computes rows `row` and `row + 8` of the unit of work and, in every 8-column block, columns `pair`
     // and `pair + 1`
     int row, pair;
-    bool signals;           // true: this thread signals for its warp that a buffer is free
+    bool signals;           // true if this thread signals for its warp that a buffer is free
     uint64_t own[2];        // wgmma descriptors of the two operands that the warpgroup owns
     float lse[2], delta[2]; // lse and delta of this thread's two rows; used if the rows are queries
 };
@@ -79,7 +78,7 @@ __device__ static inline Place place_get(int warpgroup) {
     return place;
 }
 
-// Starts the matmul d = (own rows) * (COLUMNS rows of another tile)^T, 16 columns of the head at a time. The other tile
+// Starts the matmul d = (owned rows) * (COLUMNS rows of another tile)^T, 16 columns of the head at a time. That tile
 // has ROWS rows.
 template <int HEAD, int ROWS, int COLUMNS>
 __device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t own, uint64_t other) {
@@ -91,7 +90,7 @@ __device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t ow
     wgmma_commit();
 }
 
-// Starts the matmul d = (own rows) * (HALF rows of another tile)^T, whose first operand is in registers.
+// Starts the matmul d = (owned rows) * (HALF rows of another tile)^T. The owned rows are in registers.
 template <int COUNT>
 __device__ static inline void multiply_rows(float (&d)[HALF / 2], const uint32_t (&own)[COUNT], uint64_t other) {
 #pragma unroll
@@ -100,7 +99,7 @@ __device__ static inline void multiply_rows(float (&d)[HALF / 2], const uint32_t
     wgmma_commit();
 }
 
-// Loads a warp's 16 rows of a tile of HALF rows into registers, as the first operand of multiply_rows().
+// Loads a warp's 16 rows of a tile of HALF rows into registers, where multiply_rows() uses them as its first operand.
 template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUNT], const bf16 *tile) {
     const unsigned thread = thread_get(), row = thread / 32 % 4 * WARP_ROWS + thread % 16, chunk = thread / 16 % 2;
 #pragma unroll
@@ -112,7 +111,7 @@ template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUN
 // keys and the streamed rows are queries. from: first streamed row, relative to the start of the unit of work.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, int from) {
-    const int ahead = place.row - place.pair - from; // own row minus streamed row, for this thread's first score
+    const int ahead = place.row - place.pair - from; // owned row minus streamed row, for this thread's first score
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) {
         const int other_ahead = i / 4 * 8 + i % 2 - i / 2 % 2 * 8;
@@ -120,15 +119,15 @@ __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, 
     }
 }
 
-// Returns the first token that query t can see with document masking. positions: token positions of its sequence, which
-// may start in the middle of a document.
+// Returns the first token of the document of query t. positions: position of each token of the sequence within its
+// document. The sequence may start in the middle of a document.
 __device__ static inline int document_begin(const int32_t *positions, int t) {
     return max(t - positions[t], 0);
 }
 
-// State for document masking: the token positions of a sequence of T tokens, the first tokens of the owned rows and of
-// the streamed tile, and the first tokens that this thread's two queries and the warpgroup's last query can see (if own
-// rows are queries).
+// State for document masking. `own` and `streamed` are the first tokens of the owned rows and of the streamed tile. If
+// the owned rows are queries, begin[2] and last_begin are the first tokens that this thread's two queries and the
+// warpgroup's last query can see.
 struct Documents {
     const int32_t *positions;
     int T, own, streamed;
@@ -142,15 +141,15 @@ __device__ static inline Documents documents_of(const int32_t *positions, int T,
     return x;
 }
 
-// Sets scores of queries and keys in different documents to -inf. Returns at once if the tile's last query sees its
-// first key, because documents are contiguous, so every query then sees every key.
+// Sets the scores of queries and keys in different documents to -inf. Returns at once if the tile's last query sees its
+// first key: documents are contiguous, so in that case every query sees every key.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Place &place, const Documents &x) {
     if constexpr (KEYS) {
         const int own = x.own + place.row;
         const int last = min(x.streamed + COLUMNS - 1, x.T - 1);
         if (document_begin(x.positions, last) <= x.own + place.half * HALF) return;
-        // first token that a query can see; each thread of the warp loads this for COLUMNS / 32 queries
+        // first visible token of COLUMNS / 32 queries; the lanes of a warp share these loads
         int begins[COLUMNS / 32];
 #pragma unroll
         for (int i = 0; i < COLUMNS / 32; i++)
@@ -174,7 +173,7 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
 
 // Multiplies a warpgroup's result by scale, rounds it to BF16 and stores its first `rows` rows at `to`. The result goes
 // through shared memory (`stored`, STORED values per warp), so that eight threads write each row contiguously. Returns
-// the maximum of `largest` and this thread's magnitudes, as the bits of two BF16 amaxes.
+// `largest`, two BF16 amaxes as bits, raised to this thread's magnitudes.
 template <int COUNT>
 __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
                                             bf16 *stored, uint32_t largest) {

@@ -1,6 +1,6 @@
-// Causal attention on Hopper by this project's kernels: BF16, head width 64 or 128, with or without grouped query
-// heads. cuDNN (attention.h) handles other shapes, formats and GPUs. This header is plain C without CUDA, so that the
-// memory plan can use it in CPU builds.
+// Causal attention on Hopper with this project's kernels: BF16, head width 64 or 128, with or without grouped query
+// heads. cuDNN (attention.h) handles other cases. This header is plain C without CUDA, so that CPU builds can plan
+// memory with it.
 #pragma once
 #include "ops.h"
 
@@ -8,38 +8,38 @@ C_LINKAGE_BEGIN
 
 #define ATTENTION_TILE 128 // query or key rows that one unit of work owns (attention_copying.h)
 
-// True if the kernels support a shape on a GPU of this compute capability (10 * major + minor).
+// True if attention's Hopper kernels support a shape on a GPU of this compute capability (10 * major + minor).
 static inline bool attention_hopper_supported(AttentionShape shape, int capability) {
     return capability == 90 && !shape.bidirectional && (shape.head_dim == 64 || shape.head_dim == 128);
 }
 
-// Returns the number of tiles in a sequence.
+// Returns the number of 128-row tiles in a sequence.
 static inline size_t attention_blocks(AttentionShape shape) {
     return ((size_t)shape.T + ATTENTION_TILE - 1) / ATTENTION_TILE;
 }
 
-// Returns the byte offset of the units' lengths in the workspace of attention's backward. The workspace contains a
-// counter of the claimed units of work, two FP32 values per query and head, and the number of tiles that each unit
-// streams, which is used with document masking.
+// Returns the byte offset, in the workspace of attention's backward, of the number of tiles that each unit of work
+// streams. That array is used with document masking. A counter of claimed units and two FP32 values per query and head
+// precede it.
 static inline size_t attention_backward_tiles_at(AttentionShape shape) {
     size_t rows = (size_t)shape.B * (size_t)shape.heads * attention_blocks(shape) * ATTENTION_TILE;
     return 256 + rows * 2 * sizeof(float);
 }
 
-// Returns the workspace bytes that attention's backward needs. The forward needs only a counter.
+// Returns the workspace bytes that attention's backward on Hopper needs. The forward needs only a counter.
 static inline size_t attention_backward_bytes(AttentionShape shape) {
     return attention_backward_tiles_at(shape) + (size_t)shape.B * 2 * attention_blocks(shape) * sizeof(int);
 }
 
-// Computes o and lse; same arguments and results as attention_forward() (operations.h). lse.data is NULL if no backward
-// follows. Returns false without doing anything if the shape or GPU is not supported, if a view is not BF16 with
-// 16-byte aligned rows, or if there is no workspace.
+// Computes o and lse as attention_forward() does (operations.h). lse.data is NULL if no backward follows. Returns false
+// without doing anything if the shape or GPU is not supported, if a view is not BF16 with 16-byte aligned rows, or if
+// there is no workspace.
 bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                               AttentionShape shape);
 
-// Computes dq, dk and dv; same arguments and results as attention_backward() (operations.h). Results are bit-identical
-// in every run. Returns false without doing anything if the kernel does not support the shape, GPU or views or the
-// workspace is too small.
+// Computes dq, dk and dv as attention_backward() does (operations.h), with bit-identical results in every run. Returns
+// false without doing anything if the kernel does not support the shape, GPU or views, or if the workspace is too
+// small.
 bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                                Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape);
 

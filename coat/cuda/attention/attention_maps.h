@@ -6,8 +6,7 @@ typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, 
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// Returns the driver's cuTensorMapEncodeTiled. It is looked up at run time, so that the program starts without a
-// driver.
+// Returns the driver's cuTensorMapEncodeTiled, looked up at run time so that the program starts without a driver.
 static EncodeTiled encode_tiled() {
     static EncodeTiled found = NULL;
     if (found) return found;
@@ -19,8 +18,8 @@ static EncodeTiled encode_tiled() {
     return found;
 }
 
-// Creates the TMA map of a view, which is copied in boxes of `rows` rows and one panel of columns. Rows beyond T are
-// read as zeros. Returns false on failure.
+// Creates the TMA map of a tensor view, which is copied in boxes of `rows` rows and one panel of columns. Rows beyond T
+// are read as zeros. Returns false on failure.
 template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape, int heads, int rows) {
     EncodeTiled encode = encode_tiled();
     cuuint64_t row = (cuuint64_t)view.stride * sizeof(bf16);
@@ -37,8 +36,8 @@ static bool view_fits(Tensor view) {
     return view.format == FMT_BF16 && !view.transposed && view.stride % 8 == 0 && (uintptr_t)view.data % 16 == 0;
 }
 
-// Returns how many heads are processed at the same time: few enough that their q, k, v and do fit in the L2 cache, and
-// enough to fill the GPU with units of work (attention_copying.h).
+// Returns how many heads attention processes at the same time: few enough that their q, k, v and do fit in the L2
+// cache, and enough to fill the GPU with units of work (attention_copying.h).
 static inline int attention_heads_together(AttentionShape shape) {
     const int64_t cached = 32 << 20, head = (int64_t)shape.T * shape.head_dim * 4 * (int64_t)sizeof(bf16);
     return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;

@@ -1,6 +1,6 @@
 // Attention for sampling: computes a few new queries of a sequence whose earlier keys and values are in a KV cache. A
-// block computes one query of one head. Its warps alternate over groups of keys, each with its own running maximum and
-// sums; the warps' sums are combined at the end in the order of the warps.
+// block computes one query of one head. Each warp takes every n-th group of keys (n warps) and has its own running
+// maximum and sums, which are combined at the end in the order of the warps.
 #include "attention_rows.h"
 
 namespace {
@@ -18,7 +18,7 @@ template <typename T> struct Cached {
     float scale;             // factor that multiplies the attention scores: 1 / sqrt(head_dim)
 };
 
-// Computes attention with cached keys and values. N: number of values of a head that each lane holds.
+// Computes attention with cached keys and values. N: number of values of a head in each lane's registers.
 template <typename T, int N> __global__ __launch_bounds__(CACHED_THREADS) void attention_cached_kernel(Cached<T> a) {
     __shared__ float sums[CACHED_WARPS][N * WARP], largests[CACHED_WARPS], totals[CACHED_WARPS];
     const int head = (int)blockIdx.x, query = (int)blockIdx.y, lane = (int)threadIdx.x % WARP;
@@ -92,7 +92,7 @@ void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
     const char *operation = "attention_forward";
     if (shape.B != 1 || shape.head_dim > MAX_CACHED_HEAD_DIM)
         fatal(EXIT_DEVICE,
-              "internal error: %s on the GPU with a KV cache supports 1 sequence and heads up to %d (are %d and %d)",
+              "internal error: %s with a KV cache supports 1 sequence and head widths up to %d (got %d of width %d)",
               operation, MAX_CACHED_HEAD_DIM, shape.B, shape.head_dim);
     require_format(operation, "k", k, q.format);
     require_format(operation, "v", v, q.format);

@@ -1,12 +1,12 @@
-// Slow, exact attention without tensor cores. FP32: for --precision fp32 and as a reference. BF16: for document masking
-// with shapes or GPUs that no faster kernel supports. Each warp computes one row of the output and visits the other
+// Slow, exact attention without tensor cores: FP32 for --precision fp32 and as a reference, BF16 for document masking
+// with shapes or GPUs that no faster kernel supports. Each warp computes one row of the output and reads the other
 // operand's tokens in order, so FP32 sums have a fixed order.
 #include "attention_rows.h"
 
 namespace {
 
 constexpr int WARPS_PER_BLOCK = 4;
-constexpr int LANE_VALUES = 8; // number of values of a head that each lane holds
+constexpr int LANE_VALUES = 8; // number of values of a head in each lane's registers
 constexpr int MAX_HEAD_DIM = WARP * LANE_VALUES;
 
 // Attention operand in memory: element (b, t, head, d) is data[(b * T + t) * stride + head * head_dim + d].
@@ -23,13 +23,13 @@ template <typename T> struct Operands {
     float scale; // factor that multiplies the attention scores: 1 / sqrt(head_dim)
 };
 
-// Returns the first token that token t of a sequence can see with document masking. `first` is the index of the
-// sequence's first row.
+// Returns the first token that token t of a sequence can see, which is the start of its document if documents are
+// masked. `first` is the index of the sequence's first row.
 template <typename T> __device__ int document_begin(const Operands<T> &x, int64_t first, int t) {
     return x.positions ? max(t - x.positions[first + t], 0) : 0;
 }
 
-// Returns the token after the last one that token t of a sequence can see.
+// Returns the index after the last token that token t can see: t + 1 if attention is causal, otherwise T.
 __device__ int visible_end(AttentionShape shape, int t) {
     return shape.bidirectional ? shape.T : t + 1;
 }
@@ -166,8 +166,8 @@ template <typename T> View<T> view(Tensor t) {
 template <typename T>
 Operands<T> operands(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
     if (shape.head_dim > MAX_HEAD_DIM)
-        fatal(EXIT_DEVICE, "--head-dim: attention on the GPU supports at most %d (is %d); use --device cpu",
-              MAX_HEAD_DIM, shape.head_dim);
+        fatal(EXIT_DEVICE, "attention on the GPU supports --head-dim up to %d (is %d); use --device cpu", MAX_HEAD_DIM,
+              shape.head_dim);
     Operands<T> x = {};
     x.q = view<T>(q), x.k = view<T>(k), x.v = view<T>(v), x.o = view<T>(o);
     x.lse = (float *)lse.data;

@@ -21,8 +21,8 @@ __device__ static inline uint32_t bf16_pair(float low, float high) {
     return bits;
 }
 
-// --- TMA copies, which one thread issues; a barrier counts their bytes -----------------------------------------------
-// Copies a box of a tensor, described by `from`, to shared memory.
+// --- TMA copies to shared memory, whose bytes are counted by a barrier -----------------------------------------------
+// Starts copying a box of the tensor that `from` describes to shared memory.
 __device__ static inline void copy_tile(void *to, const CUtensorMap *from, int column, int row, int sequence,
                                         uint64_t *barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -39,7 +39,7 @@ __device__ static inline void copy_bytes(void *to, const void *from, uint32_t by
                  : "memory");
 }
 
-// --- lowering (release) or raising (acquire) a warpgroup's registers per thread to COUNT -----------------------------
+// --- changes of the number of registers per thread to COUNT: release lowers, acquire raises it -----------------------
 template <int COUNT> __device__ static inline void registers_release() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
@@ -48,7 +48,7 @@ template <int COUNT> __device__ static inline void registers_acquire() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// --- matmuls of a warpgroup (wgmma) -----------------------------------------------------------------------
+// --- matmuls of a warpgroup with wgmma instructions ------------------------------------------------------------------
 // wgmma is asynchronous: operands and results belong to the tensor cores from the call until wgmma_wait().
 //
 // A result (64, n) is distributed over 128 threads. Thread 32 w + 4 g + t holds, for each block of 8 columns, the
@@ -56,10 +56,10 @@ template <int COUNT> __device__ static inline void registers_acquire() {
 // registers, (64, 16) at a time, has the layout of two such blocks with its pairs packed to BF16. Therefore a packed
 // result can be used as an operand.
 
-// Returns the descriptor of an operand in shared memory: its address and the distance between periods of the swizzle (8
-// rows). The instruction determines whether k runs along rows or down columns. Along rows, it reads 16 columns of one
-// panel of 64. Down columns, it reads all columns of 16 rows: element (row, column) is in period row / 8 of panel
-// column / 64. next_panel is the distance between panels in bytes.
+// Returns the wgmma descriptor of an operand in shared memory: its address and the distance between periods of the
+// swizzle (8 rows). The instruction determines whether k runs along rows or down columns. Along rows, it reads 16
+// columns of one panel of 64. Down columns, it reads all columns of 16 rows: element (row, column) is in period row / 8
+// of panel column / 64. next_panel is the distance between panels in bytes.
 __device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel = 1024) {
     const uint64_t swizzle_128 = (uint64_t)1 << 62, distance = 1024 >> 4, panel = (uint64_t)next_panel >> 4;
     return swizzle_128 | distance << 32 | panel << 16 | (uint64_t)(warp_uniform(shared_address(tile)) >> 4 & 0x3fff);
@@ -69,8 +69,8 @@ __device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel
 __device__ static inline uint64_t wgmma_operand_at(uint64_t operand, uint32_t units) {
     return operand >> 32 << 32 | ((uint32_t)operand + units);
 }
-constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // add to a wgmma operand descriptor to advance by 16 columns
-constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // add to a wgmma operand descriptor to advance by 16 rows
+constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // addend that advances a wgmma operand descriptor by 16 columns
+constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // addend that advances a wgmma operand descriptor by 16 rows
 
 // Loads 16 columns of the calling warp's 16 rows of a first operand from shared memory into the registers a[0] to a[3].
 // Lane 16 h + r passes the address of the 8 columns (16 bytes) of row r that start at column 8 h of these 16.
@@ -81,16 +81,16 @@ __device__ static inline void wgmma_operand_load(uint32_t *a, const void *half_r
                  : "memory");
 }
 
-// Stores four 8 x 8 blocks of packed results to shared memory. Lane 8 i + r passes the address for row r of block i (16
-// bytes).
+// Stores four 8 x 8 blocks of packed BF16 results to shared memory. Lane 8 i + r passes the address of row r (16 bytes)
+// of block i.
 __device__ static inline void blocks_store(void *row, const uint32_t (&block)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
                  "r"(block[0]), "r"(block[1]), "r"(block[2]), "r"(block[3])
                  : "memory");
 }
 
-// Stores 16 bytes to global memory if `stores`. Uses a predicated instruction instead of a branch, so that stores can
-// follow each other.
+// Stores 16 bytes to global memory if `stores` is true. Uses a predicated instruction instead of a branch, so that
+// stores can be issued back to back.
 __device__ static inline void store_if(void *to, uint4 x, bool stores) {
     asm volatile(
         "{ .reg .pred stores; setp.ne.u32 stores, %5, 0; @stores st.global.v4.b32 [%0], {%1, %2, %3, %4}; }" ::"l"(
@@ -99,7 +99,7 @@ __device__ static inline void store_if(void *to, uint4 x, bool stores) {
         : "memory");
 }
 
-// Makes the following wgmma instructions wait for earlier register accesses.
+// Makes the following wgmma instructions wait for earlier register accesses of this thread.
 __device__ static inline void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -109,13 +109,13 @@ __device__ static inline void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until at most UNFINISHED committed groups of wgmma matmuls are unfinished.
+// Waits until at most UNFINISHED of the committed groups of wgmma matmuls are still running.
 template <int UNFINISHED> __device__ static inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(UNFINISHED) : "memory");
 }
 
-// Compiler barrier for registers: no computation on them is moved across it. Call it before wgmma_fence() on registers
-// that matmuls read or accumulate to, and after wgmma_wait() on registers that matmuls wrote.
+// Keeps the compiler from moving computations on these registers across this call. Call it before wgmma_fence() on
+// registers that matmuls read or accumulate to, and after wgmma_wait() on registers that matmuls wrote.
 template <int COUNT> __device__ static inline void wgmma_hold(float (&registers)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(registers[i])::"memory");
@@ -126,7 +126,7 @@ template <int COUNT> __device__ static inline void wgmma_hold(uint32_t (&registe
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
-// Result registers of a wgmma instruction: placeholders in the instruction's text, and the list of asm operands.
+// Text and operand list that an asm statement uses for the 32 or 64 result registers of a wgmma instruction.
 #define WGMMA_NAMES_32                                                                                                 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                           \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -189,8 +189,8 @@ __device__ static inline void wgmma_columns(float (&d)[64], const uint32_t *a, u
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// True in code compiled for sm_90a, the only target that has the wgmma instructions. Code for plain sm_90 could also be
-// launched on Hopper; it traps so that it cannot return wrong results.
+// True in code compiled for sm_90a, the only target that has wgmma instructions. On Hopper, the driver could also
+// launch a kernel compiled for plain sm_90, so such a kernel traps instead of returning wrong results.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool HOPPER_CODE = true;
 #else

@@ -7,12 +7,12 @@ __device__ static inline uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-// Initializes a barrier for the given number of arrivals per phase.
+// Initializes a barrier, each of whose phases expects the given number of arrivals.
 __device__ static inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-// Orders this thread's reads and writes of shared memory before copies that TMA starts later.
+// Orders this thread's earlier accesses of shared memory before TMA copies that it starts later.
 __device__ static inline void copies_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -27,8 +27,8 @@ __device__ static inline void barrier_arrive(uint64_t *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Arrives at the barrier if `signals`. Uses a predicated instruction, because the compiler would surround a branch with
-// warp votes.
+// Arrives at the barrier if `signals` is true. Uses a predicated instruction, because the compiler would surround a
+// branch with warp votes.
 __device__ static inline void barrier_arrive_if(uint64_t *barrier, bool signals) {
     asm volatile("{ .reg .pred signals; setp.ne.u32 signals, %1, 0;"
                  "@signals mbarrier.arrive.shared::cta.b64 _, [%0]; }" ::"r"(shared_address(barrier)),

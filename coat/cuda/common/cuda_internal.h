@@ -20,13 +20,13 @@ typedef enum { REPLAY_COLD, REPLAY_WARM, REPLAY_RECORDED } ReplayStage;
 
 typedef struct {
     ReplayStage
-        // state of a micro-step's graph. cold: the micro-step has not run yet; warm: it has run once, so that libraries
-        // have loaded their code
+        // state of a micro-step's graph. REPLAY_COLD: the micro-step has not run yet. REPLAY_WARM: it has run once, so
+        // that libraries have loaded their code.
         stage;
     cudaGraphExec_t graph;
 } Replay;
 
-// Counters that the blocks of a kernel share: the amax so far, and the number of finished blocks.
+// Counters in device memory that the blocks of a kernel share: the amax so far, and the number of finished blocks.
 typedef struct {
     uint32_t amax;
     unsigned blocks;
@@ -44,33 +44,33 @@ typedef struct CudaBackend {
     // true if adamw_update() has written the weights' amaxes and weights_quantize() has not read them yet
     bool amaxes_valid;
     struct MatmulState *matmul;
-    struct AttentionState *attention; // cuDNN's attention; NULL with --precision fp32
-    struct Staging *staging;          // pinned host memory through which uploads are copied
-    BlockTally *tally; // counters in device memory that the blocks of a kernel share; all 0 between operations
+    struct AttentionState *attention; // cuDNN's attention (attention.cpp); NULL with --precision fp32
+    struct Staging *staging;
+    BlockTally *tally; // counters that the blocks of a kernel share; all 0 between operations
     float *ones;       // array of `ones_count` ones in FP32, then in BF16; serves as the weight of norms without weight
     int64_t ones_count;
     Replay replay[MAX_REPLAYS];
-    int replay_current; // id of the CUDA graph between replay_begin and replay_end; -1 outside
+    int replay_current; // id of the CUDA graph between replay_begin and replay_end; -1 at other times
 } CudaBackend;
 
 static inline CudaBackend *cuda_backend(Exec *exec) {
     return (CudaBackend *)exec->backend;
 }
 
-// Ends the process with one line that names the failed operation, the rank, the source position and a remedy.
+// Ends the process with one line that names the failed CUDA call, the rank, the source position and a remedy.
 [[noreturn]] void cuda_fail(cudaError_t error, const char *doing, const char *file, int line);
 
 static inline void cuda_check(cudaError_t error, const char *doing, const char *file, int line) {
     if (error != cudaSuccess) cuda_fail(error, doing, file, line);
 }
 
-// Ends the process if a CUDA call failed: CUDA_CHECK(cudaMemsetAsync(...), "zeroing the gradients"). CUDA_CHECK is a
+// Ends the process if a CUDA call failed. Example: CUDA_CHECK(cudaMemsetAsync(...), "zeroing the gradients"). This is a
 // macro because it records __LINE__.
 #define CUDA_CHECK(call, doing) cuda_check((call), (doing), __FILE__, __LINE__)
-// Ends the process if a kernel launch failed: LAUNCH_CHECK("activation_forward").
+// Ends the process if the preceding kernel launch failed. Example: LAUNCH_CHECK("activation_forward").
 #define LAUNCH_CHECK(kernel) cuda_check(cudaGetLastError(), "launching the kernel " kernel, __FILE__, __LINE__)
 
-// Returns 2^x by the hardware instruction, to within 2 ulp. Subnormal inputs and results are treated as 0.
+// Returns 2^x, computed by the hardware instruction to within 2 ulp. Subnormal inputs and results are treated as 0.
 __device__ static inline float fast_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -81,7 +81,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-// --- declarations of the operations, documented in device_functions.h and operations.h -------------------------------
+// --- declarations of the backend's operations, documented in device_functions.h and operations.h ---------------------
 #define DEVICE_FUNCTION(name, result, parameters) result cuda_##name parameters;
 #include "device_functions.h"
 #undef DEVICE_FUNCTION
@@ -94,15 +94,14 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
 #include "operations.h"
 #undef OPERATION
 
-// Opens cuBLASLt; NULL with err on failure. The algorithm of each matmul shape comes from a table (matmul_algos.h) or
-// from cuBLASLt's heuristics. When a shape first occurs, the algorithm's result is checked and, with --autotune, its
-// time is measured. Check and timing overwrite the matmul's output before the final result is written.
+// Opens cuBLASLt; NULL with err on failure. Each matmul shape gets its algorithm from a table (matmul_algos.h) or from
+// cuBLASLt's heuristics. When a shape first occurs, the algorithm's result is checked and, with --autotune, its time is
+// measured. Check and timing overwrite the matmul's output before the final result is written.
 struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);
 
-// Compute attention_forward and attention_backward with the project's own kernels: any head width up to 256, FP32 or
-// BF16 (cuda_attention_plain.cu). cuda_ops.cu chooses between them, cuDNN (attention.h) and the Hopper kernels
-// (attention_hopper.h).
+// Attention with the project's portable kernels: any head width up to 256, FP32 or BF16 (cuda_attention_plain.cu).
+// cuda_ops.cu chooses between these functions, cuDNN (attention.h) and the Hopper kernels (attention_hopper.h).
 void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                              AttentionShape shape);
 void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
@@ -110,6 +109,6 @@ void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tenso
 // Computes attention_forward with a KV cache: k and v have rows of cached tokens before the rows of q's tokens.
 void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
 
-// Destroys all recorded CUDA graphs. Call it before the NCCL communicator is destroyed, because graphs with collectives
-// refer to it.
+// Destroys all recorded CUDA graphs. Must be called before the NCCL communicator is destroyed, because graphs with
+// collectives refer to the communicator.
 void cuda_replay_forget(Exec *exec);

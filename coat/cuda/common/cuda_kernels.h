@@ -9,7 +9,7 @@ constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 // --- lists of model parameters as kernel arguments ----------------------------------------------------------
-// Maximum size of a kernel argument that lists parameters. A longer list is split into several launches.
+// Maximum size in bytes of a kernel argument that lists parameters. A longer list is split into several launches.
 constexpr size_t TABLE_BYTES = 32764;
 
 // Returns the table entry that contains work item `piece`, that is, first_piece[entry] <= piece < first_piece[entry +
@@ -26,9 +26,9 @@ __device__ static inline int table_find(const int *first_piece, int count, int p
     return low;
 }
 
-// --- vectors of stored values ----------------------------------------------------------------------------------------
-// Vector of V consecutive values of type T (BF16 or FP32), loaded and stored in accesses of up to 16 bytes. V is 8, 4
-// in the optimizer, or 1 for shapes that are not multiples of 8.
+// --- vectors of adjacent values in memory ----------------------------------------------------------------------------
+// Vector of V adjacent values of type T (BF16 or FP32), loaded and stored in accesses of up to 16 bytes. V is 8, 4 in
+// the optimizer, or 1 for shapes that are not multiples of 8.
 template <typename T, int V> struct Pack {
     static constexpr int bytes = V * (int)sizeof(T);
     static constexpr int word_bytes = bytes < 16 ? bytes : 16;
@@ -80,11 +80,11 @@ template <typename T, int V> __device__ static inline void store(T *address, Pac
     Word words[Pack<T, V>::words];
     memcpy(words, &pack, sizeof pack);
 #pragma unroll
-    // __stwb is used because it compiles to a single memory access
+    // __stwb is used because the compiler turns it into a single memory access
     for (int i = 0; i < Pack<T, V>::words; i++) __stwb((Word *)address + i, words[i]);
 }
 
-// A matrix of T with a row stride. If data is NULL, the tensor does not exist.
+// A matrix of T with a row stride, in elements. data is NULL for an optional tensor that does not exist.
 template <typename T> struct Matrix {
     T *data;
     int64_t stride;
@@ -119,7 +119,7 @@ template <int PENDING> __device__ static inline void copies_wait(void) {
 }
 
 // --- overlapping kernels (programmatic dependent launch) -------------------------------------------------------------
-// Allows the next kernel of the stream to start while this one still runs (compute capability 9.0 or later). The next
+// Allows the stream's next kernel to start while this kernel still runs (compute capability 9.0 or later). The next
 // kernel must call first_stage_wait() before it reads this kernel's results.
 __device__ static inline void second_stage_allow(void) {
 #if __CUDA_ARCH__ >= 900
@@ -134,8 +134,8 @@ __device__ static inline void first_stage_wait(void) {
 #endif
 }
 
-// Launches a kernel. If `overlaps` and the GPU is Hopper or later, it may start as soon as the previous kernel calls
-// second_stage_allow(); it must call first_stage_wait() before it reads that kernel's results.
+// Launches a kernel. If `overlaps` is true and the GPU is Hopper or later, the kernel may start as soon as the previous
+// kernel calls second_stage_allow(). It must call first_stage_wait() before it reads that kernel's results.
 template <typename... P, typename... A>
 static void launch_after(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
                          bool overlaps, A... arguments) {
@@ -153,13 +153,13 @@ static void launch_after(Exec *exec, const char *doing, void (*kernel)(P...), di
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...), doing);
 }
 
-// --- conversion to and from FP32 -------------------------------------------------------------------------------------
+// --- conversion of vectors to and from FP32 --------------------------------------------------------------------------
 template <int V> __device__ static inline void unpack(Pack<float, V> pack, float out[V]) {
 #pragma unroll
     for (int i = 0; i < V; i++) out[i] = pack.value[i];
 }
 
-// Two packed BF16 values are converted to FP32 with a shift and a mask, because BF16 is the upper half of FP32.
+// Converts packed BF16 values to FP32 with a shift and a mask, because BF16 is the upper half of FP32.
 template <int V> __device__ static inline void unpack(Pack<bf16, V> pack, float out[V]) {
     if constexpr (V == 1) {
         out[0] = __bfloat162float(pack.value[0]);
@@ -197,13 +197,13 @@ template <typename T> __device__ static inline float stored(float x) {
 }
 
 // --- fast exponential, reciprocal and sigmoid ---------------------------------------------------------------
-// Returns exp(x) with the hardware's exponential, accurate to about 22 bits; results below 2^-126 become 0. __expf() is
-// not used because most of its instructions handle subnormal results.
+// Returns exp(x), computed by the hardware's 2^x to about 22 bits; results below 2^-126 become 0. __expf() is not used,
+// because most of its instructions handle subnormal results.
 __device__ static inline float fast_exp(float x) {
     return fast_exp2(x * 1.4426950408889634f);
 }
 
-// Returns 1 / x with the hardware instruction; subnormal inputs and results become 0.
+// Returns 1 / x, computed by the hardware instruction; subnormal inputs and results become 0.
 __device__ static inline float fast_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -223,8 +223,8 @@ template <typename F> __device__ static inline F warp_sum(F x) {
     return x;
 }
 
-// Sums N values over a warp, N a power of two. Lane l returns the sum of value[l % N]. Each exchange sends the half of
-// the values that the lane does not keep, so N sums take about N exchanges instead of 5 N.
+// Sums N values over a warp; N is a power of two. Lane l returns the sum of value[l % N]. In each exchange a lane sends
+// the half of the values that it does not keep, so N sums take about N exchanges instead of 5 N.
 template <int N> __device__ static inline float warp_sums(float value[N]) {
     const int lane = (int)threadIdx.x % WARP;
 #pragma unroll
@@ -265,7 +265,7 @@ template <int THREADS, typename Take> __device__ static inline void block_max(ui
     take(x);
 }
 
-// --- choosing the kernel for a tensor's type and alignment --------------------------------------------------
+// --- choice of a kernel's template arguments by a tensor's type and alignment ----------------------------------------
 // Tag type that passes the storage type T and the vector width V to a kernel template.
 template <typename T, int V> struct Layout {};
 
@@ -295,11 +295,10 @@ template <typename F> static void for_layout(const char *operation, Format forma
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: format %s is not supported", operation, format_name(format));
 }
 
-// --- column walk: a pass over a matrix that can also sum its columns -------------------------------------------------
+// --- column walk: a pass over a matrix that can also sum the matrix's columns ----------------------------------------
 // One pass over a (rows, cols) matrix. Each thread keeps its V columns and iterates over rows, so per-column data (a
 // bias, a norm's weight) stays in registers, and column sums need an exchange only at the end.
-// A block is 8 warps, one row per warp. blockIdx.x is the tile of columns; the blocks of a tile alternate over its
-// rows.
+// A block is 8 warps, one row per warp. blockIdx.x selects a tile of columns; blockIdx.y selects rows of the tile.
 // `Op` defines the work on each vector: begin(column), load(row, column) -> Loaded, apply(row, column, loaded, sum).
 //   Op::unroll    vectors in flight per thread
 //   Op::rolling   false: loads all vectors, then uses them; true: reloads each vector once it is used, which is faster

@@ -1,10 +1,10 @@
-// GELU and its gradient on saved tensors (COAT: saved activations, FP8 flow), 16 values at a time. Included by the
-// passes of fp8_activation.cu: over rows with one scale per tensor (fp8_act_tensor_scale.h) or per row
+// Computes GELU, SwiGLU and their gradients on saved activations (COAT, FP8 flow), 16 values at a time. The passes of
+// fp8_activation.cu use this file: over rows with one scale per tensor (fp8_act_tensor_scale.h) or per row
 // (fp8_act_row_scale.h), and over tiles (fp8_act_transpose.h).
 //
 // A pass over tiles takes a function object:
 //   load(row, column) -> Loaded; word(loaded): a word that depends on the loads; values(loaded, out): 16 values
-//   multiplied(loaded, reciprocal, out): values * reciprocal, to be rounded to FP8; gradients do not have it
+//   multiplied(loaded, reciprocal, out): values * reciprocal, to be rounded to FP8; gradients lack this function
 //   gated: true for SwiGLU
 // A pass over rows takes a source, made from a function object (SourceOf) or from a matmul's output (fp8_hidden.h):
 //   load(row, column) -> Loaded; word(loaded); row_factor(row) -> the row's scale, loaded ahead as well
@@ -21,24 +21,24 @@
 
 namespace {
 
-// --- GELU and its derivative --------------------------------------------------------------------------------
+// --- GELU and its derivative as functions of an FP8 value and its scale ----------------------------------------------
 // Coefficients of GELU. gelu(x) = x * gate(x), gate(x) = 1 / (1 + exp(-2 u)), u = sqrt(2/pi) (x + 0.044715 x^3). The
 // gate equals 0.5 (1 + tanh u) without its cancellation for negative u. gelu'(x) = gate + 2 x u'(x) gate (1 - gate).
 // The constants include 1 / ln 2, because the hardware computes powers of two.
 //
-// For x = t * scale, t being an unscaled FP8 value, the exponent is a polynomial in t with the scale in its
-// coefficients, so x itself is not computed.
+// For x = t * scale, t being an unscaled FP8 value, GELU's exponent is a polynomial in t whose coefficients contain the
+// scale. Therefore x itself is not computed.
 constexpr float GELU_LINEAR = -2.0f * 0.7978845608028654f * 1.4426950408889634f;
 constexpr float GELU_CUBIC = GELU_LINEAR * 0.044715f;
 constexpr float SLOPE = 2.0f * 0.7978845608028654f; // 2 u'(x) = SLOPE + SLOPE_SQUARE x^2
 constexpr float SLOPE_SQUARE = 3.0f * 0.044715f * SLOPE;
 
-// Upper limit of the scale in GELU's coefficients, which would overflow beyond it. Limiting the scale changes no
-// result, because the smallest nonzero FP8 value is 2^-9 and saturates the gate.
+// Maximum of the scale in GELU's coefficients, which would overflow at larger scales. Limiting the scale changes no
+// result, because even the smallest nonzero FP8 value, 2^-9, then saturates the gate.
 constexpr float GATE_SCALE_MAX = 0x1p30f;
 
 struct GeluScaled {
-    float linear, cubic;       // coefficients of GELU's exponent, a polynomial in the FP8 value t
+    float linear, cubic;       // coefficients of the exponent of GELU's gate, a polynomial in the FP8 value t
     float slope, slope_square; // coefficients of 2 u'(x) x = t (slope + slope_square t^2)
 
     __device__ explicit GeluScaled(float scale) {
@@ -64,7 +64,7 @@ __device__ inline void gelu_span(float x[SPAN]) {
     for (int i = 0; i < SPAN; i++) x[i] = gelu_of(x[i]);
 }
 
-// --- order in which a thread loads its operands -------------------------------------------------------------
+// --- order in which a thread loads operands and computes -------------------------------------------------------------
 // Fixes the order of a thread's loads. A thread should start its next loads as soon as the previous ones have arrived,
 // and then compute. The compiler would move the loads later, or so early that waiting for the previous loads also waits
 // for the next. Two values that the compiler cannot know prevent this: a load's address includes (words of the previous
@@ -75,7 +75,7 @@ struct LoadOrder {
 };
 constexpr LoadOrder LOAD_ORDER = {0, -1};
 
-constexpr float RATIO_MIN = 0x1p-126f; // smallest normal FP32 number, whose reciprocal is normal, too
+constexpr float RATIO_MIN = 0x1p-126f; // smallest normal FP32 number, whose reciprocal is a normal number, too
 
 template <typename S> struct GeluOf : S {
     static constexpr bool gated = false;
@@ -86,7 +86,7 @@ template <typename S> struct GeluOf : S {
         gelu_span(out);
     }
     // Computes gelu(x) * reciprocal as t / (ratio + ratio * power) with ratio = 1 / (scale * reciprocal), which saves
-    // two multiplications. Use it only if the result is rounded to FP8; for values stored in BF16 use values().
+    // two multiplications. Its result must be rounded to FP8. For values stored in BF16 use values().
     __device__ static void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) {
         const float scale = S::scale(loaded);
         const float ratio = fast_reciprocal(fminf(fmaxf(scale * reciprocal, RATIO_MIN), 1.0f / RATIO_MIN));
@@ -118,8 +118,8 @@ template <typename S, bool LAST> struct GeluGradientOf {
     }
 };
 
-// Makes a source for a pass over rows from a function object. With two outputs, it computes both halves of SwiGLU's
-// gradient.
+// Makes a source (input of a pass over rows) from a function object. A source with two outputs computes both halves of
+// SwiGLU's gradient.
 template <bool GRADIENT, int OUTPUTS, typename Function> struct SourceOf : Function {
     static constexpr bool parameters = false, gradient = GRADIENT, sums = GRADIENT && OUTPUTS == 1;
     static constexpr int outputs = OUTPUTS;
@@ -140,9 +140,9 @@ SourceOf<GRADIENT, OUTPUTS, Function> source_of(const Function &function) {
     return {function};
 }
 
-// --- reduction over all blocks of a kernel ---------------------------------------------------------------------------
-// Counts a finished block; one thread of each block calls it. Returns true in the last block, with *amax set to the
-// amax of all blocks. The last block resets the tally to 0 for the next kernel; operations never run concurrently.
+// --- amax over all blocks of a kernel --------------------------------------------------------------------------------
+// Counts a finished block. One thread of each block calls this function. In the last block, returns true and sets *amax
+// to the amax of all blocks. Resets the tally for the next operation; operations never run concurrently.
 __device__ inline bool last_block(BlockTally *tally, uint32_t *amax) {
     atomicMax(&tally->amax, *amax);
     __threadfence();

@@ -1,11 +1,11 @@
-// Pass over rows that writes FP8 with a scale per row in one pass: a block holds a whole row in registers until its
-// amax is known, then writes scale and FP8 values. Included by fp8_activation.cu only.
+// Activation pass that writes FP8 with a scale per row. A block holds a whole row in registers until the row's amax is
+// known, then writes scale and FP8 values. Included by fp8_activation.cu only.
 #pragma once
 #include "fp8_act.h"
 
 namespace {
 
-// shared memory for the parameters of columns, in bytes; a block stays within the default limit of 48 KiB
+// bytes of shared memory for the parameters of columns, within the default limit of 48 KiB per block
 constexpr size_t PARAMETER_BYTES = 40 << 10;
 
 __device__ inline void store_sums(float *to, const float sum[SPAN]) {
@@ -14,13 +14,13 @@ __device__ inline void store_sums(float *to, const float sum[SPAN]) {
 }
 
 // Arguments of act_row_kernel. A block processes every gridDim.x-th row. A thread owns SPANS spans of 16 columns,
-// THREADS spans apart, and loads its part of the next row while it computes the current one. There is one barrier per
-// row, for its amax. Parameters of the columns are held in shared memory if they fit PARAMETER_BYTES. For a gradient,
-// the largest row scale becomes the scale of its transpose. `Op` is a source (fp8_act.h).
+// THREADS spans apart, and loads its part of the next row while it computes the current row. Each row needs one
+// barrier, for its amax. Column parameters are held in shared memory if they fit PARAMETER_BYTES. For a gradient, the
+// largest row scale becomes the scale of its transpose. `Op` is a source (fp8_act.h).
 struct RowWalk {
     char *codes;
     float *scales;
-    float *over_rows; // scale of the transposed output, which is the largest row scale; NULL: not computed
+    float *over_rows; // scale of the transposed output, equal to the largest row scale; NULL: not computed
     Format transposed;
     float *sums; // (gridDim.x, cols) partial column sums; NULL: not computed
     StepState *state;
@@ -37,7 +37,7 @@ __global__ __launch_bounds__(THREADS, BLOCKS) void act_row_kernel(const __grid_c
     static_assert(WARPS <= WARP, "one warp must read the amaxes of all warps");
     constexpr bool IN_SHARED = Op::parameters && SPANS * THREADS * sizeof(Bf16Words<SPAN>) <= PARAMETER_BYTES;
     __shared__ uint32_t amaxes[2][WARPS];
-    // `parameters` needs no barrier, because each entry is used by one thread only
+    // needs no barrier, because each entry is used by one thread only
     __shared__ Bf16Words<SPAN> parameters[IN_SHARED ? SPANS : 1][IN_SHARED ? THREADS : 1];
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     const auto column_of = [&](int s) { return ((int)threadIdx.x + s * THREADS) * SPAN; };
@@ -134,9 +134,9 @@ void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w,
     if (sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)blocks, w.cols, accumulate);
 }
 
-// Writes q's FP8 values and row scales; for a gradient also its column sums and the scale of its transpose q_t. The
-// number of threads roughly equals the number of spans in common widths. More blocks per SM have more rows in flight;
-// fewer blocks leave more registers for sums or for SwiGLU's two inputs.
+// Writes q's FP8 values and row scales. For a gradient, also writes its column sums and the scale of its transpose q_t.
+// The number of threads roughly equals the number of 16-column spans in common widths. More blocks per SM have more
+// rows in flight; fewer blocks leave more registers for sums or for SwiGLU's two inputs.
 template <typename Op>
 void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
                   bool accumulate) {
@@ -150,10 +150,10 @@ void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Ten
     static_assert(2048 * SPAN == FP8_MAX_ACTIVATION_WIDTH, "the widest activation must fit 2048 spans");
     if (spans > 2048)
         fatal(EXIT_DEVICE,
-              "%s on the GPU: a scale per token supports at most %d columns (are %d); use --recipe coat-paper",
+              "%s on the GPU: FP8 with a scale per token supports at most %d columns (is %d); use --recipe coat-paper",
               operation, FP8_MAX_ACTIVATION_WIDTH, w.cols);
     const auto launch = [&](auto run) { run(exec, operation, op, w, dbias, accumulate); };
-    if constexpr (Op::gated) // 640 threads, because 512 would spill ten times as many registers
+    if constexpr (Op::gated) // uses 640 threads, because 512 threads would spill ten times as many registers
         if (spans > 1024 && spans <= 1280) return launch(act_rows_launch<640, 2, 1, Op>);
     if (spans > 1024) return launch(act_rows_launch<512, 4, 1, Op>);
     if (spans > 512) return launch(act_rows_launch<512, 2, 1, Op>);

@@ -1,13 +1,13 @@
-// Pass over rows that computes amaxes, or casts to BF16 or to FP8 with one scale per tensor. Launches as many blocks as
-// the SMs can hold; each loads the next values while it converts the previous ones.
+// Activation pass over rows that computes amaxes, or casts to BF16 or to FP8 with one scale per tensor. As many blocks
+// run as the SMs can hold; each loads the next values while it converts the previous ones.
 #pragma once
 #include "fp8_act.h"
 
 namespace {
 
-// --- row walk: an activation pass over rows that computes amaxes --------------------------------------------
-// A block processes rows blockIdx.x, blockIdx.x + gridDim.x, ... in the order of the pass. Its warps alternate over the
-// rows' chunks of 32 spans, as if the rows were concatenated. `Op` is WalkOf a source:
+// --- row walk: the kernel of an activation pass over rows ------------------------------------------------------------
+// A block processes rows blockIdx.x, blockIdx.x + gridDim.x, ... in the order of the pass. Its warps take turns at the
+// chunks of 32 spans (512 columns) of these rows, as if the rows were concatenated. `Op` is a WalkOf around a source:
 //   begin() -> the thread's state `own`; load(row, column) -> Loaded; word(loaded); finish(own)
 //   apply(row, column, inside, loaded, &own) -> largest magnitude; 0 if outside the tensor
 // If Op::amaxes, the row amaxes are written to amaxes, and the tensor's scale is computed from them.
@@ -16,11 +16,11 @@ constexpr int ACT_WALK_ROWS = 1024; // maximum number of rows that a block proce
 
 struct Walk {
     int rows, cols, chunks; // chunks: number of chunks of 32 spans per row
-    // number of rows and chunks from one chunk of a warp to its next, which is ACT_WALK_WARPS chunks later
+    // distance from one chunk of a warp to its next chunk, in rows and chunks: ACT_WALK_WARPS chunks in total
     int step_rows, step_chunks;
     uint32_t *amaxes;                  // row amaxes to write; NULL: not computed
     float *scale, *scale_transposed;   // scale_transposed is NULL if the transpose shares the scale
-    float largest, largest_transposed; // largest finite value of the FP8 format, and of the transpose's format
+    float largest, largest_transposed; // largest finite value of the output's FP8 format, and of its transpose's format
     StepState *state;
     BlockTally *tally;
     LoadOrder order;
@@ -36,8 +36,8 @@ struct WalkAt {
     }
 };
 
-// Combines the amaxes of all blocks. The last block writes the scales, and sets the step's nonfinite flag if the amax
-// is inf or NaN.
+// Combines the amaxes of all blocks. The last block writes the tensor's scales. It sets the step's nonfinite flag if
+// the amax is inf or NaN.
 __device__ inline void walk_scale(const Walk &w, uint32_t amax) {
     if (!last_block(w.tally, &amax)) return;
     *w.scale = scale_from_amax(amax, w.largest);
@@ -154,8 +154,8 @@ template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
     }
 };
 
-// Runs the pass over rows. t: the output, `cols` wide; with MAKES_AMAXES, the tensor whose scale is computed.
-// transposed: the transpose of t; if it has its own scale, writes that scale, too.
+// Runs the activation pass over rows. t: the output, `cols` wide; with MAKES_AMAXES, the tensor whose scale is
+// computed. transposed: the transpose of t, whose scale is written if it differs from t's.
 template <WalkMakes MAKES, int BATCH, int BLOCKS, bool BACKWARD, typename Source>
 void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, Tensor t, uint32_t *amaxes = NULL,
                   Tensor transposed = Tensor{}) {

@@ -1,13 +1,13 @@
-// Pass over tiles that casts and transposes the values of a function object (fp8_act.h) and sums its columns.
+// Activation pass over tiles: casts and transposes the values of a function object (fp8_act.h) and sums their columns.
 #pragma once
 #include "fp8_act.h"
 #include "fp8_tile.h"
 
 namespace {
 
-// --- tile walk: an activation pass down tiles that also writes the transpose --------------------------------
+// --- tile walk: the kernel of an activation pass over tiles ----------------------------------------------------------
 // A block processes one tile or, if columns are summed, every gridDim.y-th tile of a column of tiles. A thread loads
-// its next BATCH rows in advance, also across the end of a tile.
+// its next BATCH rows in advance, even if they are in the next tile.
 constexpr int ACT_COLUMNS = 128;
 template <bool GRADIENT> constexpr int ACT_BLOCKS = GRADIENT ? 3 : 4; // number of resident blocks per SM
 
@@ -17,8 +17,8 @@ struct TileWalk {
     LoadOrder order;
 };
 
-// Kernel that casts and transposes. With GRADIENT, writes the gradient in format F, its column sums and, unless F is
-// BF16, its transpose in T. Otherwise writes the transpose of GELU's output.
+// Casts and transposes. With GRADIENT, writes the gradient in format F, its column sums and, unless F is BF16, its
+// transpose in format T. Otherwise writes the transpose of GELU's output.
 template <Format F, Format T, bool GRADIENT, typename Function>
 __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
                              ACT_BLOCKS<GRADIENT>) void act_tile_kernel(const __grid_constant__ Function function,
@@ -31,7 +31,7 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
     const int column = first_column + (int)threadIdx.x % TILE_LANES<ACT_COLUMNS> * SPAN;
     const int step = (int)gridDim.y * TILE_ROWS;
     const int limit =
-        column < w.cols ? w.rows : 0; // rows below this limit are processed; 0 if the thread has no columns
+        column < w.cols ? w.rows : 0; // rows below this limit are processed; 0 if the thread's columns do not exist
     int row = (int)blockIdx.y * TILE_ROWS + row_group * THREAD_ROWS;
     const int from = min(column, w.cols - SPAN);
     typename Function::Loaded loaded[BATCH];
@@ -99,9 +99,9 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
     }
 }
 
-// Runs the pass over a tensor. If dbias has data, computes dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column
-// sums. An FP8 gradient follows the pass that computes its amaxes; its kernel starts early, because the earlier pass
-// writes nothing that the function object reads.
+// Runs the activation pass over tiles. If dbias has data, dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column
+// sums. An FP8 gradient's kernel runs after the pass that computes the gradient's amaxes. It starts before that pass
+// ends, because that pass writes nothing that the function object reads.
 template <Format F, Format T, bool GRADIENT, typename Function>
 void act_tiles_run(Exec *exec, const char *operation, const Function &function, Tensor plain, Tensor transposed,
                    int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {

@@ -2,7 +2,7 @@
 // GELU is always computed from the saved h. Outputs with a scale per row are written in one pass. With one scale per
 // tensor (Group Scaling), GELU and its derivative are recomputed in each pass instead of being stored.
 //
-// Bytes of device memory per element and pass: y and dg 2, h 1.125 (groups of 16), g, dh and their transposes 1.
+// Bytes of device memory per element: y and dg 2, h 1.125 (groups of 16), g and dh and their transposes 1 each.
 //                                               reads                       writes
 //   activation_forward, a scale per tensor      y, then h                   h, then g
 //   activation_forward, a scale per row         y                           h, g
@@ -17,8 +17,8 @@
 
 namespace {
 
-// --- activation function's forward --------------------------------------------------------------------------
-// Computes h from y and, in the same pass, g in BF16, g in FP8 with row scales, or only the amaxes of g.
+// --- forward of the activation function: h from the matmul's output y, then g from h ---------------------------------
+// Computes the saved input h from y and, in the same pass, the output g: BF16, FP8 with row scales, or only amaxes.
 template <bool SAVED>
 void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes) {
     const int64_t width = g.data ? g.cols : y.cols;
@@ -32,21 +32,21 @@ void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y,
     });
 }
 
-// Computes g's scale from the amaxes of gelu(h).
+// Computes the scale of g, the activation function's output, from the amaxes of gelu(h).
 void act_amaxes(Exec *exec, Tensor g, Tensor h, uint32_t *amaxes) {
     for_activation<false>(h, g.cols, [&](auto function) {
         act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<false, 1>(function), h.rows, g.cols, g, amaxes);
     });
 }
 
-// Computes g in FP8 with a scale per row from h in BF16.
+// Computes g, the activation function's output, in FP8 with a scale per row, from h in BF16.
 void act_rows(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_activation<false>(h, g.cols, [&](auto function) {
         act_rows_run(exec, operation, source_of<false, 1>(function), g, Tensor{}, Tensor{}, false);
     });
 }
 
-// Computes g in FP8 from h, using g's scale, which is already in memory.
+// Computes g, the activation function's output, in FP8 from h. g's scale must already be in memory.
 void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
     for_activation<true>(h, g.cols, [&](auto function) {
         if (g.transposed)
@@ -59,15 +59,15 @@ void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
     });
 }
 
-// --- activation function's backward -------------------------------------------------------------------------
-// Computes the scales of dh and of its transpose from dh's amaxes.
+// --- backward of the activation function: its input's gradient dh, dh's transpose and column sums --------------------
+// Computes the scales of dh (gradient of the activation function's input) and of its transpose from dh's amaxes.
 void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *amaxes) {
     for_gradient<false>(dg, h, [&](auto function) {
         act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, amaxes, dh_t);
     });
 }
 
-// Casts dh and its transpose to FP8 with their scales, which are already in memory, and sums dh's columns.
+// Casts the input's gradient dh and its transpose to FP8 with scales already in memory, and sums dh's columns.
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
     for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
@@ -81,7 +81,7 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
     });
 }
 
-// Computes dh with a scale per row and sums its columns; then writes the transpose with a single scale.
+// Computes the input's gradient dh with row scales and sums its columns. Then writes dh's transpose, with one scale.
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate) {
     for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
@@ -91,7 +91,7 @@ void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
     fp8_transpose_rescaled(exec, dh_t, dh);
 }
 
-// Calls fatal() if the kernels support neither the activation function nor the formats of g and h.
+// Calls fatal() unless the kernels support the activation function and the formats of its output g and input h.
 void require_gelu(const char *operation, Tensor g, Tensor h, ActivationKind kind) {
     if (kind != ACT_GELU_TANH && kind != ACT_SWIGLU)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: FP8 requires tanh-GELU or SwiGLU", operation);
@@ -122,7 +122,7 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     uint32_t *const amaxes = cast ? amaxes_of(exec, operation, g) : NULL;
     if (by_row && from_saved && is_grouped(h))
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: g from the saved h cannot have row scales", operation);
-    if (is_grouped(h)) { // with one scale per tensor, the second pass reads the saved h
+    if (is_grouped(h)) { // if g has one scale per tensor, its second pass reads the saved h
         (from_saved || !g.data || cast ? hidden_run<true> : hidden_run<false>)(exec, operation, g, h, y, bias, amaxes);
     } else {
         plain_activation_forward(exec, Tensor{}, h, y, bias, true, kind); // after this call, h is complete

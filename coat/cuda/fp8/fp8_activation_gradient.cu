@@ -1,9 +1,9 @@
-// activation_bound and activation_backward_recompute (COAT: saved activations, FP8 flow). If the scales of dh's rows
-// come from a bound, no value has to wait for the rest of its row: one pass over tiles writes dh, its transpose and the
-// transpose of g.
+// Implements activation_bound and activation_backward_recompute (COAT: saved activations, FP8 flow). The scales of dh's
+// rows come from an upper bound of |dh|, so no value has to wait for the rest of its row: one pass over tiles writes
+// dh, its transpose and the transpose of g.
 //
-// Bytes of memory per element of g, groups of 16: reads dg (2), h (1.125); writes dh and the transposes of dh and g (1
-// each). SwiGLU's h and dh are twice as large. activation_bound reads dy and w once, and with SwiGLU h's scales.
+// Bytes of memory per element of g with groups of 16: reads dg (2) and h (1.125), writes dh and the transposes of dh
+// and g (1 each). SwiGLU doubles h and dh. activation_bound reads dy, w and SwiGLU's scales of h once.
 #include "fp8_act.h"
 #include "fp8_tile.h"
 
@@ -47,8 +47,8 @@ struct CodeRows {
     int cols, stride;
 };
 
-// Computes each block's largest sum of squares over a column of w. w is stored transposed, so its columns are rows in
-// memory.
+// Computes, for each block, the largest sum of squares of the columns of the weight w. w is stored transposed, so these
+// columns are rows in memory.
 __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(CodeRows w, double *largest) {
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     double most = 0.0;
@@ -58,8 +58,8 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(Cod
     if (threadIdx.x == 0) largest[blockIdx.x] = most;
 }
 
-// Upper bound of the activation function's derivative. For SwiGLU it is computed from the group scales of h: groups [0,
-// gate) are gate's, the others up's. For GELU, scales is NULL.
+// Upper bound of the activation function's derivative. For SwiGLU, the bound is computed from the group scales of h:
+// groups [0, gate) belong to gate, the others to up. For GELU, scales is NULL.
 struct Slopes {
     const uint8_t *codes;
     const uint16_t *scales; // group scales of h in BF16
@@ -67,7 +67,7 @@ struct Slopes {
     int groups, gate, group;
     bool wide; // true if 8 scales can be loaded at a time
 
-    // True if a group contains only zeros. Its scale is 1, which the bound must ignore.
+    // True if a group of h contains only zeros. Such a group has scale 1, which the bound must ignore.
     __device__ bool zeros(int64_t row, int i) const {
         uint32_t any = 0;
         for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
@@ -108,7 +108,7 @@ struct Slopes {
     }
 };
 
-// Writes the row scales of dh, computed from the bound that gradient_bound() returns.
+// Writes the row scales of dh (gradient of the activation function's input), computed from gradient_bound().
 __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy, const double *largest, int blocks,
                                                                     const float *scale, const float *weight_scale,
                                                                     Slopes slopes, float *scales, StepState *state) {
@@ -143,7 +143,7 @@ struct GeluBoth {
         const float scale = GroupReader<true>::scale(now.h);
         const GeluScaled gelu(scale);
         const float factor =
-            // The factor is limited so that g is not inf; beyond the limit, g is 0 or underflows.
+            // This limit keeps g from becoming inf. With a larger factor, g is 0 or underflows anyway.
             fminf(scale * reciprocal, 0x1p100f);
         float t[SPAN];
         GroupReader<true>::unscaled(now.h, t);
@@ -201,8 +201,8 @@ struct OnePass {
     LoadOrder order;
 };
 
-// Kernel of the fused backward pass. A block processes tiles blockIdx.y, blockIdx.y + gridDim.y, ... of a column of
-// tiles. A thread loads its next row in advance.
+// Kernel of the activation function's fused backward pass. A block processes tiles blockIdx.y, blockIdx.y + gridDim.y,
+// ... of a column of tiles. A thread loads its next row in advance.
 template <typename Source>
 __global__ __launch_bounds__(TILE_THREADS<Source::COLUMNS>,
                              Source::BLOCKS) void one_pass_kernel(const __grid_constant__ Source source,
@@ -274,7 +274,7 @@ void one_pass_run(Exec *exec, const char *operation, const Source &source, OnePa
     if (w.sums) partials_sum(exec, (float *)dbias.data, w.sums, (int)splits, w.cols, accumulate);
 }
 
-// Returns the memory layout of an E4M3 tensor with one scale; calls fatal() for other tensors.
+// Returns the memory layout of an E4M3 tensor with a single scale; calls fatal() for other tensors.
 CodeRows code_rows(const char *operation, const char *what, Tensor t) {
     require_format(operation, what, t, FMT_E4M3);
     require_spans(operation, what, t);
@@ -332,8 +332,8 @@ void cuda_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, T
     const bool gated = kind == ACT_SWIGLU;
     if (!is_grouped(h) || !scaled_by_row(dh_q) || (gated && (dbias.data || dg.cols % h.group)))
         fatal(EXIT_DEVICE,
-              "internal error: %s on the GPU needs h with group scales and dh with row scales; SwiGLU whole groups and "
-              "no bias",
+              "internal error: %s on the GPU needs h with group scales and dh with row scales; with SwiGLU also whole "
+              "groups and no bias",
               operation);
     if (dg.rows == 0 || dg.cols == 0) return;
     scale_over_rows(exec, dh_qt, dh_q);

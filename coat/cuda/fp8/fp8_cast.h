@@ -1,15 +1,15 @@
 // A pass over a tensor that computes values, casts them to FP8 and writes them untransposed, transposed, or both (COAT:
 // saved activations, FP8 flow). Its blocks may start before the kernel that computes the scale has finished. A block
-// usually processes one tile, or a few tiles if the partial sums of more blocks would not fit. If a block must first
-// compute factors of its columns, it is persistent instead: it loops over tiles and loads the rows of the next tile in
-// advance.
+// usually processes one tile, or a few tiles if the partial sums of more blocks would not fit in the workspace. If a
+// block must first compute factors of its columns, it is persistent: it loops over tiles and loads the next tile's rows
+// in advance.
 #pragma once
 #include "fp8_readers.h"
 #include "fp8_tile.h"
 
-constexpr int CAST_COLUMNS = 64; // width of a tile: more model widths are multiples of 64 than of 128
+constexpr int CAST_COLUMNS = 64; // width of a tile; more models' widths are multiples of 64 than of 128
 
-// --- sources of a quantization pass: readers that supply its values -----------------------------------------
+// --- sources of a cast pass: readers that supply its values ----------------------------------------------------------
 // A source has begin(column), called once per thread, load(row, column) -> Loaded, and one of
 //   codes(loaded, reciprocal, out)   16 FP8 values, if makes_codes is true
 //   values(loaded, out)              16 values; if scaled is true, times the reciprocal given to scale_by()
@@ -70,12 +70,12 @@ template <Format TO> struct RescaledCodes {
     }
 };
 
-// True if the pass uses persistent blocks. Persistent blocks serve the norm's transposing pass, in which computing the
-// factors of the columns costs more than a tile.
+// True if the cast pass uses persistent blocks, as the norm's transposing pass does. There, computing the factors of
+// the columns costs more than a tile.
 template <typename Source, bool TRANSPOSE> constexpr bool cast_stays = TRANSPOSE &&Source::scaled;
 
-// Distribution of a tensor's rows over blocks: each block gets the same number of full tiles, and the remaining rows
-// are divided into equal parts.
+// Distribution of a tensor's rows over blocks: each block gets the same number of full tiles. The remaining rows are
+// divided into equal parts.
 struct CastRows {
     int whole; // number of full tiles per block
     int rest;  // maximum number of rows in a block's last tile
@@ -132,7 +132,7 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     };
     int begin = begin_of(0), end = end_of(0, begin);
     typename Source::Loaded loaded[THREAD_ROWS];
-    // Loads all rows that this thread processes in a tile. If the tile has fewer rows, repeats the last one.
+    // Loads all rows that this thread processes in a tile. If the tile has fewer rows, loads its last row repeatedly.
     const auto load_rows = [&](int row, int behind) {
         if (!inside || row >= behind) return;
 #pragma unroll
@@ -177,9 +177,9 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     }
 }
 
-// Runs the pass over a tensor. If dbias has data, dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums. The
-// distribution of rows depends on the shape and the workspace; with persistent blocks also on the number of SMs, which
-// hold BLOCKS each. If `overlaps`, the previous kernel computes the scale; this one may start before it ends.
+// Runs the cast pass over a tensor. If dbias has data, dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums.
+// The distribution of rows depends on the shape and the workspace; with persistent blocks also on the number of SMs,
+// which hold BLOCKS each. If `overlaps`, the cast starts before the previous kernel, which computes the scale, ends.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {

@@ -1,21 +1,21 @@
-// Sources for passes over rows (fp8_act_row_scale.h, fp8_act_tensor_scale.h) that take h from a matmul's output y, save
-// it in E4M3 with a scale per group, and compute g: GELU of h = y + bias, or SwiGLU of y's gate and up. y may have row
-// scales. With SAVED, g is computed from the saved h, otherwise from h before quantization. Included by
+// Sources for passes over rows (fp8_act_row_scale.h, fp8_act_tensor_scale.h). They take h from a matmul's output y,
+// save h in E4M3 with a scale per group, and compute g: GELU of h = y + bias, or SwiGLU of y's gate and up. y may have
+// row scales. With SAVED, g is computed from the saved h, otherwise from h before quantization. Included by
 // fp8_activation.cu only.
 #pragma once
 #include "fp8_act.h"
 
 namespace {
 
-// Output for h in E4M3 with group scales. A thread's 16 columns belong to one group; larger groups span 2, 4 or 8
-// threads.
+// Storage of the activation function's input h in E4M3 with group scales. A thread's 16 columns belong to one group;
+// groups of 32, 64 or 128 columns span 2, 4 or 8 threads.
 struct HiddenGroups {
     uint8_t *codes;
     char *scales; // group scales in BF16, (rows, groups)
     StepState *state;
     int codes_bytes, scale_bytes, group_bits;
 
-    // Quantizes x and stores it. With SAVED, replaces x by the stored values. Raises *largest_h to the amax of x.
+    // Quantizes and stores x, 16 values of h. With SAVED, x becomes the stored values. Raises *largest_h to x's amax.
     template <bool SAVED>
     __device__ void keep(int row, int column, bool inside, float x[SPAN], float *largest_h) const {
         const int group_lanes = (1 << group_bits) / SPAN;
@@ -41,7 +41,7 @@ template <bool BIAS, bool SAVED> struct GeluHidden : HiddenGroups {
     static constexpr int outputs = 1;
     typedef Bf16Words<SPAN> Loaded;
     Bf16Reader<true> y;
-    const float *y_scales; // (rows) scales that y must be multiplied by; NULL: y is unscaled
+    const float *y_scales; // row scales of the matmul's output y, (rows); NULL: y is unscaled
     const bf16 *bias;
 
     __device__ Bf16Words<SPAN> parameter(int column) const { return load_words<SPAN, CACHE_PARAMETER>(bias + column); }
@@ -73,7 +73,7 @@ template <bool SAVED> struct SwigluHidden : HiddenGroups {
         Bf16Words<SPAN> gate, up;
     };
     Bf16Reader<true> y;
-    const float *y_scales; // (rows) scales that y must be multiplied by; NULL: y is unscaled
+    const float *y_scales; // row scales of the matmul's output y, (rows); NULL: y is unscaled
     int width;             // number of columns of gate, and of up
 
     __device__ float row_factor(int row) const { return y_scales ? y_scales[row] : 1.0f; }
@@ -96,7 +96,7 @@ template <bool SAVED> struct SwigluHidden : HiddenGroups {
     }
 };
 
-// Calls f(source) with the source that computes g, `width` columns wide, from y and saves h.
+// Calls f(source) with the source that computes the output g, `width` columns wide, from y and saves the input h.
 template <bool SAVED, typename F> void for_hidden(Exec *exec, int64_t width, Tensor h, Tensor y, Tensor bias, F f) {
     const HiddenGroups groups = {
         (uint8_t *)h.data, (char *)h.scale, exec->state, (int)h.stride, (int)(2 * ceil_div(h.cols, h.group)),

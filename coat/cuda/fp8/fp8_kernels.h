@@ -115,13 +115,13 @@ template <int N> __device__ static inline void decode(const uint32_t code[N / 4]
     for (int i = 0; i < N; i++) out[i] *= scale;
 }
 
-// Multiplies N E4M3 values by a power of two and converts the results to format TO, in FP16, which represents E4M3
-// exactly. The factor is at most 1, or 2^7 from E4M3 to E5M2. A value that underflows in FP16 is too small for FP8,
-// too, so the result is always correctly rounded.
+// Multiplies N E4M3 values by a power of two and converts the results to format TO. Computes in FP16, which represents
+// E4M3 exactly. The factor is at most 1 if TO is E4M3, and at most 2^7 if TO is E5M2. A value that underflows in FP16
+// also underflows in FP8, so the result is always correctly rounded.
 template <Format TO, int N>
 __device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
 #if __CUDA_ARCH__ >= 890
-    // smallest FP16 number; two such factors suffice to reach every nonzero result
+    // smallest positive FP16 number; two such factors in succession reach every result that is not 0
     constexpr float smallest = 0x1p-24f;
     const float first = fmaxf(factor, smallest), second = fminf(fmaxf(factor * 0x1p24f, smallest), 1.0f);
     const __half2 firsts = __float2half2_rn(first), seconds = __float2half2_rn(second);
@@ -157,21 +157,21 @@ __device__ static inline void rescale_codes(const uint32_t code[N / 4], float fa
 }
 
 // --- amaxes, and the scales of groups --------------------------------------------------------------------------------
-// Returns the maximum of `maximum` and |x|; NaN if either is NaN.
+// Returns the larger of `maximum` and |x|; NaN if either is NaN.
 __device__ static inline float larger_magnitude(float maximum, float x) {
     float out;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(maximum), "f"(fabsf(x)));
     return out;
 }
 
-// Returns the maximum of `maximum` and the magnitudes of N values; NaN if any is NaN.
+// Returns the largest of `maximum` and the magnitudes of N values; NaN if any is NaN.
 template <int N> __device__ static inline float largest_magnitude(const float x[N], float maximum) {
 #pragma unroll
     for (int i = 0; i < N; i++) maximum = larger_magnitude(maximum, x[i]);
     return maximum;
 }
 
-// Returns the maximum of `maximum` and the magnitudes of N BF16 values, computed two at a time; NaN if any is NaN.
+// Returns the largest of `maximum` and the magnitudes of N BF16 values, computed two at a time; NaN if any is NaN.
 template <int N> __device__ static inline float largest_magnitude(const Bf16Words<N> &words, float maximum) {
     __nv_bfloat162 pairs[N / 2];
     memcpy(pairs, &words, sizeof pairs);
@@ -192,13 +192,13 @@ __device__ static inline uint32_t warp_amax_bits(float amax) {
     return __reduce_max_sync(ALL_LANES, __float_as_uint(amax));
 }
 
-// Returns the amax over `lanes` adjacent lanes (a power of two), in each of them.
+// Returns the amax over `lanes` adjacent lanes (a power of two) in each of these lanes.
 __device__ static inline float lanes_amax(float amax, int lanes) {
     for (int mask = 1; mask < lanes; mask *= 2) amax = larger_magnitude(amax, __shfl_xor_sync(ALL_LANES, amax, mask));
     return amax;
 }
 
-// Returns the BF16 scale of an E4M3 group for its amax, and the scale as FP32. Same result as group_scale_from_amax()
+// Returns the BF16 scale of an E4M3 group with this amax, and the scale as FP32. Same result as group_scale_from_amax()
 // in fewer instructions: multiplying by 1 / 448 and one correction step give the correctly rounded quotient for every
 // amax.
 __device__ static inline __nv_bfloat16 group_scale(float amax, float *scale) {
@@ -211,8 +211,8 @@ __device__ static inline __nv_bfloat16 group_scale(float amax, float *scale) {
     return rounded;
 }
 
-// Returns 1 / scale of a group, correctly rounded: the hardware's approximation and one Newton step suffice for a BF16
-// divisor. Group scales are between 2^-126 and 2^120, so all intermediates are normal numbers.
+// Returns 1 / scale of a group, correctly rounded. The hardware's approximation and one Newton step suffice because the
+// divisor is BF16. Group scales are between 2^-126 and 2^120, so all intermediates are normal numbers.
 __device__ static inline float group_scale_reciprocal(float scale) {
     const float near = fast_reciprocal(scale);
     return fmaf(fmaf(-scale, near, 1.0f), near, near);
@@ -234,14 +234,14 @@ __device__ static inline void codes_transpose(uint32_t *word, const uint32_t cod
 }
 
 // --- scales of tensors and rows from their amaxes ------------------------------------------------------------
-// Returns memory for the row amaxes of a tensor: t.amax, or the workspace if it has none. Calls fatal() if they do not
-// fit.
+// Returns memory for the row amaxes of a tensor: t.amax, or the workspace if t.amax is NULL. Calls fatal() if the
+// workspace is too small.
 uint32_t *amaxes_of(Exec *exec, const char *operation, Tensor t);
-// Writes t's scale for the given amaxes. Sets the step's nonfinite flag if an amax is inf or NaN.
+// Writes t's scale, computed from amaxes. Sets the step's nonfinite flag if an amax is inf or NaN.
 void scale_from_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
-// Writes t's scale for the given amaxes, in a kernel that overlaps with the kernel that computes them. The latter must
-// call second_stage_allow(). The next kernel may overlap, too: before first_stage_wait() it may read everything except
-// the scale.
+// Writes t's scale, computed from amaxes, in a kernel that may start before the amaxes are complete. The kernel that
+// computes them must call second_stage_allow(). The kernel after this one may also start early: before its
+// first_stage_wait() it may read everything except the scale.
 void scale_after_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
 
 // Returns the maximum of `count` amaxes in thread 0 of a block.
@@ -263,18 +263,18 @@ template <int THREADS> __device__ static inline uint32_t block_amax(const uint32
     return largest;
 }
 
-// Writes the scale for an amax and a format whose largest value is `largest`. Sets the step's nonfinite flag if the
-// amax is inf or NaN.
+// Writes the scale that maps `amax` to `largest`, the largest value of the FP8 format. Sets the step's nonfinite flag
+// if the amax is inf or NaN.
 __device__ static inline void scale_write(float *scale, uint32_t amax, float largest, StepState *state) {
     *scale = scale_from_amax(amax, largest);
     if (amax >= NONFINITE_BITS && state) state->nonfinite = 1;
 }
 
-// Writes the scale of q_t, the transposed copy of q that wgrad reads. If q is SCALE_ROW, the scale is the largest row
-// scale. If q is unscaled, it is computed from q.amax. Otherwise q_t shares q's scale and nothing is written. Returns
-// true if it launched a kernel, which the next kernel may overlap with.
+// Writes the scale of q_t, the transposed copy of q that wgrad reads. If q has row scales, q_t's scale is the largest
+// row scale. If q is unscaled, q_t's scale is computed from q.amax. Otherwise q_t shares q's scale and nothing is
+// written. Returns true if it launched a kernel, with which the next kernel may overlap.
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
-// Returns the E4M3 scale of a row whose amax has these FP32 bits. The thread whose `first` is true stores it at
+// Returns the E4M3 scale of a row whose amax has these FP32 bits. The thread whose `first` is true stores the scale at
 // `address`.
 __device__ static inline float row_scale(uint32_t bits, float *address, bool first, StepState *state) {
     const float scale = row_scale_from_amax(bits, FMT_E4M3);
@@ -285,7 +285,7 @@ __device__ static inline float row_scale(uint32_t bits, float *address, bool fir
     return scale;
 }
 
-// Returns 1 / scale of a row, which is a power of two, without a division.
+// Returns 1 / scale of a row without a division, because row scales are powers of two.
 __device__ static inline float row_scale_reciprocal(float scale) {
     return __uint_as_float(0x7f000000u - __float_as_uint(scale));
 }
@@ -295,7 +295,7 @@ static inline bool is_grouped(Tensor t) {
     return t.data && t.granularity == SCALE_GROUP;
 }
 
-// Calls fatal() unless the tensor can be accessed 16 columns at a time: BF16 or FP8, aligned, with a supported group
+// Calls fatal() unless tensor t can be accessed 16 columns at a time: BF16 or FP8, aligned, with a supported group
 // size.
 static inline void require_spans(const char *operation, const char *what, Tensor t) {
     if (!t.data) return;
@@ -311,7 +311,7 @@ static inline void require_spans(const char *operation, const char *what, Tensor
     const bool grouped = t.granularity == SCALE_GROUP;
     if (grouped && (t.format != FMT_E4M3 || (t.group != 16 && t.group != 32 && t.group != 64 && t.group != 128)))
         fatal(EXIT_DEVICE,
-              "internal error: %s on the GPU: %s has groups of %d %s, but must have 16, 32, 64 or 128 e4m3", operation,
+              "internal error: %s on the GPU: %s has groups of %d %s values, not of 16, 32, 64 or 128 e4m3", operation,
               what, t.group, format_name(t.format));
     if (format_is_fp8(t.format) && !t.scale)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: %s has no scale", operation, what);

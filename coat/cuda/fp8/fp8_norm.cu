@@ -1,9 +1,9 @@
 // Forward norms and their recompute for wgrad (COAT: saved activations): residual add, norm, the norm's input saved in
-// E4M3 with a scale per group or in BF16, and the result in E4M3 or BF16. Recipes without FP8 use these kernels for
-// BF16, too. A result with one scale per tensor (Group Scaling) is never stored in BF16: the first pass computes its
-// amaxes, the second recomputes it and casts.
+// E4M3 with a scale per group or in BF16, and the result n in E4M3 or BF16. Recipes without FP8 use these kernels for
+// BF16, too. If n has one scale per tensor (Group Scaling), it is never stored in BF16: the first pass computes its
+// amaxes, the second pass recomputes n and casts it.
 //
-// Bytes of device memory per element: r_in, y and r_out 2, x 1.125 (FP8 in groups of 16), FP8 n and its transpose 1.
+// Bytes of memory per element: r_in, y, r_out 2 each; x 1.125 (FP8 in groups of 16); FP8 n and its transpose 1 each.
 //                                                       reads      writes
 //   residual_norm_forward, a scale per row              r_in, y    r_out, x, n
 //   residual_norm_forward, a scale per tensor, pass 1   r_in, y    r_out, x
@@ -20,20 +20,20 @@
 namespace {
 
 // Storage of the norm's input, which is the residual stream (pre-norm) or the sublayer's output (post-norm).
-// PLAIN: in BF16. SAVED: in FP8 groups, from which the norm is computed. RESIDUAL: in FP8 groups for backward only.
+// PLAIN: BF16. SAVED: FP8 groups, from which the norm is computed. RESIDUAL: FP8 groups, which only backward reads.
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
     Matrix<const bf16> r_in, y; // with pre-norm, y.data may be NULL; then r_out = r_in
     Matrix<bf16> x, r_out;      // outputs that are not written if their data is NULL
     Matrix<bf16> n;        // norm in BF16; data is NULL if the norm is FP8, not computed, or (post-norm) r_out itself
-    RowCodes n_codes;      // norm in FP8 with row scales, written in the same pass
-    uint32_t *amaxes;      // row amaxes of n for a later quantization; NULL: not computed
+    RowCodes n_codes;      // norm's result in FP8 with row scales, written in the same pass
+    uint32_t *amaxes;      // row amaxes of the norm's result n, for a later quantization; NULL: not computed
     Matrix<uint8_t> codes; // FP8 values of x, saved with group scales
     bf16 *scales;          // group scales of x, (rows, groups)
-    const float *y_scales; // (rows) scales that y must be multiplied by; NULL: y is unscaled
+    const float *y_scales; // row scales of the sublayer's output y, (rows); NULL: y is unscaled
     const bf16 *y_bias, *weight, *bias; // y_bias and bias may be NULL
-    float *mean, *rstd;                 // statistics of each row; mean NULL: RMSNorm
+    float *mean, *rstd;                 // mean and 1 / standard deviation of each row; mean is NULL for RMSNorm
     StepState *state;
     int64_t rows;
     int cols, groups, group_bits;
@@ -47,8 +47,8 @@ template <int N> __device__ inline void parameters(const bf16 *address, float ou
     unpack<N>(words, out);
 }
 
-// Quantizes a row of x per group and stores FP8 values and scales. With INPUT_SAVED, replaces `value` by the stored
-// values. A group is 2, 4, 8 or 16 adjacent lanes of a warp.
+// Quantizes a row of the norm's input x per group and stores FP8 values and scales. With INPUT_SAVED, replaces `value`
+// by the stored values. A group is 2, 4, 8 or 16 adjacent lanes of a warp.
 template <NormInput INPUT, typename Shape>
 __device__ inline void store_groups(const Fp8NormForward &a, const RowPart<Shape> &at, const Bf16Words<ROW_WIDTH> *x,
                                     float (*value)[ROW_WIDTH]) {
@@ -81,8 +81,8 @@ __device__ inline void store_groups(const Fp8NormForward &a, const RowPart<Shape
     if (bits >= NONFINITE_BITS && at.lane % WARP == 0 && a.state) a.state->nonfinite = 1;
 }
 
-// Computes mean and reciprocal standard deviation of a row held in registers (`value`), in two passes; every thread
-// gets both.
+// Computes mean and reciprocal standard deviation of a row held in registers (`value`), in two passes. Every thread
+// gets both results.
 template <typename Shape>
 __device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Shape> &at,
                                       const float (*value)[ROW_WIDTH], float *mean, float *rstd) {
@@ -152,8 +152,8 @@ __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at
     }
 }
 
-// Replaces a row's norm input in `value` by the norm, and stores it in BF16 if requested. With post-norm, adds the norm
-// to r, stores r_out, and replaces `value` by r_out. Returns the largest magnitude of this thread's values.
+// Replaces a row's norm input in `value` by the norm, and stores the norm in BF16 if a.n has data. With post-norm, adds
+// the norm to r, stores r_out, and replaces `value` by r_out. Returns the largest magnitude of this thread's values.
 template <NormPlace PLACE, typename Shape>
 __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &at, HatOf hat, Bf16Words<ROW_WIDTH> *r,
                                  bf16 *r_out, float (*value)[ROW_WIDTH]) {
@@ -176,7 +176,7 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &
             for (int i = 0; i < V; i++) stream[i] += value[k][i];
             r[k] = packed_words<V>(stream);
             store_words(r_out + k * STEP, r[k]);
-            unpack<V>(r[k], value[k]); // FP8 values are computed from the stored BF16 values
+            unpack<V>(r[k], value[k]); // r_out rounded to BF16, from which n's FP8 values are computed
             largest = largest_magnitude(r[k], largest);
         } else if (a.n.data) {
             store(n + k * STEP, packed<bf16, V>(value[k]));
@@ -188,8 +188,8 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &
     return largest;
 }
 
-// Kernel of the forward norms. It processes the last rows first, so that the second pass, which starts with the first
-// rows, finds them in the L2 cache.
+// Kernel of the forward norms. It processes the last rows first. The second pass starts with the first rows and finds
+// them in the L2 cache.
 template <NormInput INPUT, NormPlace PLACE, typename Shape>
 __global__
 __launch_bounds__(ROW_THREADS,
@@ -219,7 +219,7 @@ __launch_bounds__(ROW_THREADS,
     row_statistics(a, at, value, &mean, &rstd);
     if (!AFTER && !a.n.data && !a.amaxes && !a.n_codes.scales) return;
     const float largest = row_norm<PLACE>(a, at, hat_of(mean, rstd), r, r_out, value);
-    // Writes n in FP8 with a row scale, or only its row amax.
+    // Writes the norm's result n in FP8 with a row scale, or only its row amax.
     if (!a.amaxes && !a.n_codes.scales) return;
     const uint32_t bits = row_amax(at, largest);
     if (a.amaxes && at.lane == 0) a.amaxes[row] = bits;
@@ -247,12 +247,12 @@ template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStr
     case 7: return run(RowShape<4, 7>{});
     case 8: return run(RowShape<4, 8>{});
     }
-    fatal(EXIT_DEVICE, "internal error: norms on the GPU support at most %d channels in FP8 (are %d)",
-          FP8_MAX_NORM_WIDTH, a.cols);
+    fatal(EXIT_DEVICE, "internal error: FP8 norms on the GPU support at most %d channels (is %d)", FP8_MAX_NORM_WIDTH,
+          a.cols);
 }
 
-// Runs the first pass of a norm. If n is FP8 with one scale per tensor and needs a second pass, returns its row amaxes;
-// otherwise NULL.
+// Runs the first pass of a norm. Returns the row amaxes of n if n is FP8 with one scale per tensor and needs a second
+// pass; otherwise returns NULL.
 template <NormPlace PLACE>
 uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                        Tensor y_bias, bool from_saved) {
@@ -265,7 +265,7 @@ uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, T
     if (!codes) a.n = matrix_of<bf16>(n);
     if (one_pass) a.n_codes = row_codes(exec, n);
     if (codes && !one_pass) a.amaxes = amaxes_of(exec, operation, n);
-    if (!codes) a.amaxes = n.amax; // backward will quantize an unscaled n and then needs n's row amaxes
+    if (!codes) a.amaxes = n.amax; // an unscaled n is quantized in backward, which needs n's row amaxes
     a.y_scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
     a.y_bias = (const bf16 *)y_bias.data;
     a.weight = (const bf16 *)norm.weight.data;
@@ -303,7 +303,7 @@ template <typename S> struct NormOf {
     };
     S x;
     const bf16 *weight, *bias; // bias may be NULL
-    const float *mean, *rstd;  // statistics of each row; mean NULL: RMSNorm
+    const float *mean, *rstd;  // mean and 1 / standard deviation of each row; mean is NULL for RMSNorm
     float weight_here[SPAN], bias_here[SPAN];
 
     __device__ void begin(int column) {
@@ -326,7 +326,7 @@ template <typename S> struct NormOf {
     }
 };
 
-// Computes n from x, in the format of n's descriptor, with the scale that n already has.
+// Computes the norm n from its input x, in the format of n's descriptor. n's scale must already be in memory.
 void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm, bool overlaps) {
     const TileOut out = n.transposed ? tile_out(Tensor{}, n) : tile_out(n, Tensor{});
     for_reader<true>(x, [&](auto reader) {
@@ -377,7 +377,7 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     const bool from_saved = grouped && (norm.from_saved || !r_out.data);
     const bool x_holds_sum = !grouped && norm.x.data; // without r_out, only x stores the sum
     const Tensor residual = r_out.data ? r_out : (x_holds_sum ? norm.x : r_in);
-    // Outputs may share memory with inputs (operations.h). An output that already contains its value is not written.
+    // Outputs may share memory with inputs (operations.h). An output that already contains its result is not written.
     const bool sum_is_input = !y.data;
     if (norm.x.data == r_out.data || (sum_is_input && norm.x.data == r_in.data)) norm.x.data = NULL;
     if (sum_is_input && r_out.data == r_in.data) r_out.data = NULL;

@@ -1,7 +1,7 @@
 // Backward of norms (COAT: FP8 flow) from an input saved in E4M3 with a scale per group or in BF16: the gradient of the
 // residual stream with its row amaxes, and the gradients of the norm's parameters, reduced in a fixed order.
 //
-// Bytes of memory per element, groups of 16: reads dn 2, x 1.125, residual's gradient 2; writes residual's gradient 2.
+// Bytes per element with groups of 16: reads dn 2, x 1.125, residual's gradient 2; writes residual's gradient 2.
 #include "fp8_norm.h"
 
 namespace {
@@ -14,9 +14,9 @@ struct Fp8NormBackward {
     Matrix<const char> x; // input that the forward saved, in E4M3 with group scales or in BF16; the stride is in bytes
     const uint16_t *scales; // (rows, groups) group scales
     const bf16 *weight;
-    const float *mean, *rstd; // statistics of each row from the forward; mean NULL: RMSNorm
-    const float *dn_scales;   // (rows) scales that dn must be multiplied by; NULL: dn is unscaled
-    uint32_t *amax;           // row amaxes of the gradient g; NULL: not computed
+    const float *mean, *rstd; // mean and 1 / standard deviation of each row, from the forward; mean is NULL for RMSNorm
+    const float *dn_scales;   // row scales of dn, the gradient of the norm's result, (rows); NULL: dn is unscaled
+    uint32_t *amax;           // row amaxes of g, the residual stream's gradient; NULL: not computed
     float *partials;          // (gridDim.x, 2, cols) the blocks' partial sums for dweight and dbias
     int rows, cols, groups, group_bits;
     bool add;
@@ -54,8 +54,8 @@ template <> struct SavedColumns<false> {
     __device__ static void unpacked(const Values &values, float out[V]) { unpack<V>(values, out); }
 };
 
-// Ring buffer in shared memory for the inputs of ROWS rows at a time, loaded STAGES groups of rows in advance. Each
-// slot is used by one thread only.
+// Ring buffer in shared memory. A slot holds one thread's inputs of ROWS rows, which are loaded STAGES groups of ROWS
+// rows in advance.
 template <bool GROUPED, int THREADS, int ROWS, int STAGES> struct Ring {
     Pack<bf16, V> dn[STAGES][ROWS][THREADS], g[STAGES][ROWS][THREADS];
     SavedColumns<GROUPED> x[STAGES][ROWS][THREADS];
@@ -67,7 +67,7 @@ template <int ROWS> struct RowFactors {
     uint16_t scale[ROWS];
 };
 
-// Converts dn to FP32 and multiplies it by its row scale.
+// Converts dn, the gradient of the norm's result, to FP32 and multiplies it by its row scale.
 __device__ inline void unpack_scaled(const Pack<bf16, V> &dn, float scale, float out[V]) {
     unpack<V>(dn, out);
 #pragma unroll
@@ -88,8 +88,8 @@ __device__ inline void add_to_sums(const float dn[V], const float x[V], const fl
     }
 }
 
-// Computes the means over a row's columns from 2 * ROWS sums. Each warp has written its part of every sum. The means
-// are returned in lanes that are WARPS apart.
+// Computes the means over a row's columns from 2 * ROWS sums, of which each warp has written its part. Lanes that are
+// WARPS apart return the means.
 template <int ROWS, int WARPS, int PARTS>
 __device__ inline void means_of_rows(const float (&shared)[WARPS][2 * ROWS], int lane, int warps, float per_column,
                                      float (&mean)[PARTS]) {
@@ -101,9 +101,9 @@ __device__ inline void means_of_rows(const float (&shared)[WARPS][2 * ROWS], int
     }
 }
 
-// Persistent blocks process ROWS rows at a time. A thread keeps its 8 columns, so the weight and the partial sums of
-// dweight and dbias stay in registers. a.rows is a multiple of ROWS. There is one barrier per group of rows; row amaxes
-// are written one group later. Threads without columns have zeros in their slots.
+// Kernel of the norms' backward. Persistent blocks process groups of ROWS rows, with one barrier per group. Row amaxes
+// are written one group later. A thread keeps its 8 columns, so the weight and the partial sums of dweight and dbias
+// stay in registers. a.rows is a multiple of ROWS. Threads without columns have zeros in their slots.
 template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 __global__ __launch_bounds__(THREADS,
                              BLOCKS_PER_SM) void fp8_norm_backward_kernel(const __grid_constant__ Fp8NormBackward a) {
@@ -177,7 +177,7 @@ __global__ __launch_bounds__(THREADS,
         for (int r = 0; r < ROWS; r++) {
             hat[r] = hat_of(next.mean.value[r], next.rstd.value[r]);
             if (GROUPED)
-                // multiplies by the group scale of x, which was read without its scale
+                // x was read without its group scale, so the scale is multiplied into the factor
                 hat[r].factor *= bf16_decode(next.scale[r]);
             rstd[r] = next.rstd.value[r];
             dn_scale[r] = next.dn_scale.value[r];

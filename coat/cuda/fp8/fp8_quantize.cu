@@ -1,18 +1,18 @@
-// Scales from amaxes, and quantization of matmul inputs: the attention's output and gradients (COAT: FP8 matmuls, FP8
-// flow). fp8_weights.cu quantizes weights.
+// Computes scales from amaxes, and quantizes matmul inputs: the attention's output and gradients (COAT: FP8 matmuls,
+// FP8 flow). fp8_weights.cu quantizes weights.
 //
-// Bytes of memory per element (BF16 2, FP8 1): quantize_forward reads x twice, with a scale per row once, and writes q.
-// quantize_recompute reads x and writes q. grad_quantize reads dy, twice without dy.amax, and writes q and its
-// transpose.
+// Memory traffic per element (BF16 2 bytes, FP8 1): quantize_forward reads x once if q has row scales, otherwise twice,
+// and writes q. quantize_recompute reads x and writes q. grad_quantize reads dy once if dy.amax exists, otherwise
+// twice, and writes q and its transpose.
 #include "fp8_cast.h"
 #include "fp8_rows.h"
 
 namespace {
 
-// --- tensor scales from row amaxes --------------------------------------------------------------------------
+// --- scales of tensors, computed from row amaxes or row scales -------------------------------------------------------
 constexpr int SCALE_THREADS = 1024;
 
-// Destination and format of the scale of a tensor, or of its transpose in another format.
+// Address and FP8 format of a scale to write: the scale of a tensor, or of its transpose in another format.
 struct ScaleOf {
     float *scale;  // address of the scale; NULL: not written
     float largest; // largest finite value of the FP8 format
@@ -21,7 +21,7 @@ struct ScaleOf {
 __global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(ScaleOf q, ScaleOf q_t, const uint32_t *amaxes,
                                                               int64_t count, StepState *state) {
     first_stage_wait();
-    // the next kernel may start now; it may read all results except the scale that this kernel writes
+    // allows the next kernel to start; it may read all results except the scale that this kernel writes
     second_stage_allow();
     const uint32_t amax = block_amax<SCALE_THREADS>(amaxes, count);
     if (threadIdx.x != 0) return;
@@ -29,7 +29,7 @@ __global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(ScaleOf q, ScaleOf
     if (q_t.scale) scale_write(q_t.scale, amax, q_t.largest, state);
 }
 
-// Writes the largest row scale. Scales are positive, so their bits can be compared as unsigned integers.
+// Writes the largest row scale to *scale. Scales are positive, so their bits can be compared as unsigned integers.
 __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *scale, const float *scales, int64_t rows,
                                                                         Format from, Format to) {
     first_stage_wait();
@@ -41,8 +41,8 @@ __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *s
 // --- row amaxes of BF16 tensors, and rescaling of FP8 tensors --------------------------------------------------------
 constexpr int AMAX_WARPS = 8;
 
-// Writes the amax of each row; one warp processes a row. Processes the last rows first, because the next pass starts
-// with the first rows and finds them in the L2 cache.
+// Writes the amax of each row; one warp processes a row. The last rows come first, because the next pass starts with
+// the first rows and finds them in the L2 cache.
 __global__ __launch_bounds__(AMAX_WARPS *WARP) void bf16_amaxes_kernel(const bf16 *x, int64_t stride, uint32_t *amaxes,
                                                                        int64_t rows, int64_t cols) {
     constexpr int V = 8, UNROLL = 8;
@@ -147,7 +147,7 @@ void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x) {
                                                   Tensor{}, false, false);
 }
 
-// --- quantization with row scales, as for attention's output ------------------------------------------------
+// --- quantization with a scale per row, used for attention's output --------------------------------------------------
 namespace {
 
 struct RowCast {
@@ -188,10 +188,10 @@ void row_cast_launch(cudaStream_t stream, const RowCast &a) {
     if (vectors <= 8) return run(RowShape<4, 8>{});
     if (vectors <= 16) return run(RowShape<4, 16>{});
     static_assert(16 * ROW_THREADS * ROW_WIDTH == FP8_MAX_CAST_WIDTH, "the widest cast must fit 16 vectors per thread");
-    fatal(
-        EXIT_DEVICE,
-        "quantize_forward on the GPU: a scale per token supports at most %d columns (are %d); use --recipe coat-paper",
-        FP8_MAX_CAST_WIDTH, a.cols);
+    fatal(EXIT_DEVICE,
+          "quantize_forward on the GPU: FP8 with a scale per token supports at most %d columns (is %d); use --recipe "
+          "coat-paper",
+          FP8_MAX_CAST_WIDTH, a.cols);
 }
 
 } // namespace
@@ -232,7 +232,7 @@ void fp8_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
                                                  Tensor{}, false, own_scale);
 }
 
-// --- quantization of gradients ------------------------------------------------------------------------------
+// --- quantization of gradients, with their transposes ----------------------------------------------------------------
 void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
     const char *operation = "grad_quantize";
     require_format(operation, "dy", dy, FMT_BF16);

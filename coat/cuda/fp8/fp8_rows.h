@@ -15,7 +15,7 @@ template <int WARPS_, int VECTORS_> struct RowShape {
 };
 
 // Part of a row that a thread holds: its first column, and which of its vectors exist. Only the last vector may be
-// missing, unless SPARE is set for a shape with more vectors than the row needs.
+// missing. If SPARE is set, the shape may have more vectors than the row needs.
 template <typename Shape, bool SPARE = false> struct RowPart {
     int64_t row;
     int lane, column, cols;
@@ -33,8 +33,8 @@ template <typename Shape, bool SPARE = false> struct RowPart {
     __device__ static int64_t index() { return (int64_t)blockIdx.x * Shape::ROWS + threadIdx.x / Shape::LANES; }
 };
 
-// Returns the amax over the threads of a row as FP32 bits, in each of them. All threads of the row must call it. A
-// kernel may call it only once, because its shared memory is not protected by a second barrier.
+// Returns the amax over the threads of a row as FP32 bits, in each of these threads. All of them must call this
+// function. A kernel may call it only once, because its shared memory is not protected by a second barrier.
 template <typename Shape, bool SPARE>
 __device__ static inline uint32_t row_amax(const RowPart<Shape, SPARE> &at, float largest) {
     static_assert(Shape::WARPS == 1 || Shape::WARPS == ROW_WARPS, "a row belongs to a warp or to the block");

@@ -77,8 +77,8 @@ template <typename S, bool LAST> struct SwigluGradientOf {
     }
 };
 
-// Calls f(function) with the function object that computes g, `width` columns wide, from h: GELU, or SwiGLU if h is
-// wider.
+// Calls f(function) with the function object that computes the output g, `width` columns wide, from the input h: GELU
+// if h has `width` columns, SwiGLU if h is wider.
 template <bool LAST, typename F> void for_activation(Tensor h, int64_t width, F f) {
     for_reader<LAST>(h, [&](auto reader) {
         if (h.cols == width)
@@ -88,8 +88,8 @@ template <bool LAST, typename F> void for_activation(Tensor h, int64_t width, F 
     });
 }
 
-// Calls f(function) with the function object that computes dh from dg and h: for GELU, or for SwiGLU if h is wider than
-// dg.
+// Calls f(function) with the function object that computes the input's gradient dh from dg and h: for GELU if h is as
+// wide as dg, for SwiGLU if h is wider.
 template <bool LAST, typename F> void for_gradient(Tensor dg, Tensor h, F f) {
     for_reader<LAST>(h, [&]<typename Reader>(Reader reader) {
         if (h.cols == dg.cols)

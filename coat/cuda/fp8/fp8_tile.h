@@ -70,8 +70,8 @@ __device__ static inline void tile_write(Tile<COLUMNS> *tile, uint8_t *transpose
     }
 }
 
-// Writes the block's column sums. Adds over lanes, then over warps, in a fixed order. Reuses the tile's memory, so it
-// first waits until all threads have read the tile.
+// Writes the block's column sums. Adds over lanes, then over warps, in a fixed order. The sums use the tile's memory,
+// so this function first waits until all threads have read the tile.
 template <int COLUMNS>
 __device__ static inline void tile_sums(Tile<COLUMNS> *tile, float sum[SPAN], float *out, int columns) {
     constexpr int LANES = TILE_LANES<COLUMNS>;
@@ -108,8 +108,8 @@ static inline int64_t tile_sum_parts(const Exec *exec, const char *operation, in
     return most;
 }
 
-// Chooses the number of parts that rows are split into if blocks write partial sums, so that the last wave of blocks is
-// nearly full. Depends only on the shape and the number of SMs.
+// Returns the number of parts into which rows are split if blocks write partial sums. Chosen so that the last wave of
+// blocks is nearly full. Depends only on the shape and the number of SMs.
 static inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t most) {
     int64_t best = 1, least = INT64_MAX;
     if (most > down) most = down;

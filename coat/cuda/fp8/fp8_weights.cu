@@ -1,4 +1,4 @@
-// Quantization of weights to FP8 (COAT: FP8 matmuls): all weights in a few launches, each with a table of weights.
+// Quantizes all weights to FP8 (COAT: FP8 matmuls) in a few launches; each launch has a table of weights.
 //
 // Bytes of device memory per element: reads the weight (2), once more if the optimizer has not just written its amax;
 // writes FP8 values and, with cached transposes, their transpose (1 each).
@@ -7,7 +7,6 @@
 
 namespace {
 
-// Maximum number of weights per kernel launch.
 constexpr int WEIGHT_ENTRIES = 60;
 constexpr int WEIGHT_THREADS = 256;
 constexpr int WEIGHT_COLUMNS = 128;        // number of columns of a tile
@@ -19,7 +18,7 @@ struct WeightEntry {
     uint8_t *codes, *codes_t;
     float *scale;
     uint32_t *amax;       // amax of the weight, which the optimizer wrote; NULL: not stored
-    uint32_t *whole_amax; // amax of the entire weight if this table entry is a shard; else NULL
+    uint32_t *whole_amax; // amax of the entire weight if this table entry is a shard of a weight; else NULL
     int rows, cols;
 };
 
@@ -28,12 +27,12 @@ struct WeightTable {
     int first_block[WEIGHT_ENTRIES + 1]; // index of each weight's first block, in the kernel that computes amaxes
     int first_tile[WEIGHT_ENTRIES + 1];
     int count;
-    uint32_t *amaxes; // one amax per block; NULL: the amaxes that the optimizer wrote are used
+    uint32_t *amaxes; // one amax per block; NULL if the amaxes that the optimizer wrote are used
     StepState *state;
 };
 static_assert(sizeof(WeightTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-// Computes the amax of the part of a weight that each block processes.
+// Each block computes the amax of its part of a weight.
 __global__ __launch_bounds__(WEIGHT_THREADS) void weight_amaxes_kernel(const __grid_constant__ WeightTable table) {
     constexpr int V = 8, UNROLL = 4;
     const int at = table_find(table.first_block, table.count, (int)blockIdx.x);
@@ -65,7 +64,7 @@ __global__ __launch_bounds__(WEIGHT_THREADS) void weight_scales_kernel(const __g
     scale_write(e.scale, amax, E4M3_MAX, table.state);
 }
 
-// Computes the amax of each weight shard. The caller reduces them over the processes.
+// Computes the amax of each weight shard. The caller reduces these amaxes over the processes.
 __global__ __launch_bounds__(WEIGHT_THREADS) void shard_amaxes_kernel(const __grid_constant__ WeightTable table) {
     const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
     const uint32_t amax = block_amax<WEIGHT_THREADS>(table.amaxes + first, count);
@@ -111,8 +110,8 @@ __global__ __launch_bounds__(TILE_THREADS<WEIGHT_COLUMNS>,
     tile_write(&tile, e.codes_t, e.rows, first_row, first_column, e.rows, e.cols);
 }
 
-// True if the transpose of this weight has memory of its own. A transpose whose memory several weights share is written
-// just before the matmul that reads it, not here.
+// True if the transpose of this weight has memory of its own. If several weights share a transpose's memory, the
+// transpose is written just before the matmul that reads it, not here.
 bool has_own_transpose(const Parameter *parameters, int count, int index) {
     const void *const memory = parameters[index].weight.codes_t.data;
     for (int i = 0; i < count; i++)
@@ -152,7 +151,7 @@ void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
     table->count = 0;
 }
 
-// Quantizes all weights that have FP8 values. The weights must either all be entire, or all be shards (with amax).
+// Quantizes all weights that have FP8 values: either entire weights only, or shards (with amaxes) only.
 void weights_run(Exec *exec, const char *operation, const Parameter *parameters, int count, WeightWork work) {
     CudaBackend *backend = cuda_backend(exec);
     bool known = backend->amaxes_valid && work == QUANTIZE_WEIGHTS;

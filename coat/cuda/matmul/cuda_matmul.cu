@@ -2,8 +2,8 @@
 // matmuls), and in FP32 for exact comparisons.
 //
 // cuBLASLt is column-major: a row-major (rows, cols) matrix with a row stride is a column-major (cols, rows) matrix
-// with that leading dimension, so y = x w^T is computed as y^T = w x^T. On Hopper, k must be the contiguous dimension
-// of both FP8 operands; therefore FP8 tensors have a transposed copy.
+// whose leading dimension is that stride. Therefore y = x w^T is computed as y^T = w x^T. On Hopper, k must be the
+// contiguous dimension of both FP8 operands, so FP8 tensors have a transposed copy.
 #include "cuda/common/cuda_internal.h"
 #include "cuda/fp8/fp8_ops.h"
 #include "matmul_plan.h"
@@ -29,7 +29,7 @@ static void matmul_run(Exec *exec, const Matmul *p) {
     matmul_launch(exec, p);
 }
 
-// Describes the matmul D = op(A) * op(B), except for its sizes.
+// Returns a description of the matmul D = op(A) * op(B) without its sizes, which matmul_size() sets.
 static Matmul matmul_make(const char *name, Tensor d, Tensor a, Tensor b, bool transpose_a, bool transpose_b) {
     Matmul p = {};
     p.name = name;
@@ -46,8 +46,8 @@ static void matmul_size(Matmul *p, int64_t m, int64_t n, int64_t k) {
     p->key.shape.m = m, p->key.shape.n = n, p->key.shape.k = k;
 }
 
-// If the result d is SCALE_ROW, excludes the row scales of b from the matmul: d is stored without them and shares b's
-// scale pointer. Calls fatal() if d's scales are not b's.
+// If the result d has row scales, d is stored without multiplying by b's row scales and shares b's scale pointer. Calls
+// fatal() unless d and b share their row scales.
 static void carry_scales(Matmul *p, Tensor d, Tensor b) {
     if (b.granularity != SCALE_ROW && d.granularity != SCALE_ROW) return;
     if (b.granularity != d.granularity || b.scale != d.scale || p->bias)
@@ -79,7 +79,7 @@ void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     matmul_run(exec, &p);
 }
 
-// Computes a linear layer's wgrad: dw^T (in, out) (+)= x^T (in, M) * dy (M, out).
+// Computes a linear layer's wgrad: dw^T (in, out) = (accumulate ? dw^T : 0) + x^T (in, M) * dy (M, out).
 void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     if (!dw.data) return;
     bool fp8 = format_is_fp8(dy.format);
@@ -90,7 +90,7 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
     matmul_run(exec, &p);
 }
 
-// --- opening and closing cuBLASLt, and tables of chosen algorithms ------------------------------------------
+// --- opening and closing cuBLASLt, and reading the tables of algorithms ----------------------------------------------
 // Returns the committed table's rows for this GPU. Any Hopper GPU with 132 SMs also uses the H200's rows for shapes
 // without a row of its own, because an 80 GB H100 is the same chip with other memory.
 static MatmulAlgos committed_algos(const CudaBackend *backend, size_t cublas_version) {

@@ -25,7 +25,7 @@ bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact) {
 }
 
 // ---------------------------------------------------------------- parsing a table of algorithms
-// Each read_ function parses one item at *at, in a line that ends with '\n' or 0, and advances *at past it.
+// Each read_ function parses one item of a table row at *at and advances *at past the item. Rows end with '\n' or 0.
 
 static int digit_value(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : 16;
@@ -81,7 +81,7 @@ static bool read_shape(const char **at, MatmulShape *s) {
            read_flag(at, &s->transpose_a) && read_flag(at, &s->transpose_b) && read_flag(at, &s->fast);
 }
 
-// Parses a row's part in parentheses, which has the strides and alignments, if the row has one.
+// Parses the strides and alignments that a table row may have in parentheses. Rows without parentheses are accepted.
 static bool read_memory(const char **at, MatmulAlgo *algo) {
     MatmulKey *key = &algo->key;
     *at += strspn(*at, " ");

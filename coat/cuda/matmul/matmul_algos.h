@@ -50,21 +50,21 @@ static inline bool matmul_same_shape(const MatmulShape *x, const MatmulShape *y)
 
 bool matmul_same_key(const MatmulKey *x, const MatmulKey *y);
 
-// True if the table row applies to a GEMM: to exactly this key or, if !exact, to its shape and to memory that is
-// aligned no better than the key's.
+// True if the table row applies to a GEMM. If `exact`, the keys must be equal. Otherwise the shapes must be equal, and
+// the row must have been recorded with alignments that are at most the GEMM's.
 bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact);
 
-// Parses a table of algorithms and returns its rows for this GPU and cuBLAS version, in their order. Skips rows for
-// other GPUs or versions, and lines that are not rows.
+// Parses a table of algorithms and returns its rows for this GPU and cuBLAS version, in the table's order. Skips rows
+// for other GPUs or versions, and lines that are not rows.
 MatmulAlgos algos_read(const char *text, const char *gpu, size_t cublas_version);
-// Appends the rows for another GPU of a table. If both GPUs have a row for a shape, the earlier row is used.
+// Appends the table's rows for another GPU, `gpu`. If a shape then has several rows, the first of them is used.
 void algos_add(MatmulAlgos *algos, const char *text, const char *gpu, size_t cublas_version);
 // Reads a table of algorithms from the file `path`, as algos_read() parses it. Returns false with err (EXIT_DATA) if
 // the file cannot be read.
 bool algos_read_file(const char *path, const char *gpu, size_t cublas_version, MatmulAlgos *algos, Error *err);
 
-// Returns the rows as text, sorted, so that it does not depend on the order of the GEMMs. Allocated with malloc(); NULL
-// if there are no rows.
+// Returns the rows as text, sorted so that the text does not depend on the order in which GEMMs occurred. The text is
+// allocated with malloc(); NULL if there are no rows.
 char *algos_text(const MatmulAlgo rows[], int count, const char *gpu, size_t cublas_version);
 
 C_LINKAGE_END

@@ -1,4 +1,4 @@
-// Plans of cuBLASLt matmuls: creates the descriptors, chooses the algorithm and launches the matmul.
+// Implements plans of cuBLASLt matmuls: creates descriptors, chooses the algorithm and launches the matmul.
 #include "matmul_plan.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ static const cublasLtMatmulDescAttributes_t BIAS = CUBLASLT_MATMUL_DESC_BIAS_POI
           s->bias == FMT_NONE ? "" : ", bias", why);
 }
 
-// Calls fatal() with the matmul and cuBLASLt's status if the status is an error.
+// Calls fatal() with a description of the matmul if cuBLASLt's status is an error.
 static void check(const Matmul *p, cublasStatus_t status, const char *doing) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     char why[256];
@@ -77,7 +77,7 @@ static void set_preference(const Matmul *p, cublasLtMatmulPreference_t preferenc
     check(p, cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes), "choosing an algorithm");
 }
 
-// True if cuBLASLt accepts the algorithm for this plan and its workspace fits.
+// True if cuBLASLt accepts the algorithm for this plan and the algorithm's workspace fits.
 static bool usable(const MatmulState *state, const Plan *plan, const cublasLtMatmulAlgo_t *algorithm) {
     cublasLtMatmulHeuristicResult_t result;
     cublasStatus_t status =
@@ -87,7 +87,7 @@ static bool usable(const MatmulState *state, const Plan *plan, const cublasLtMat
 }
 
 // Rebuilds an FP32 algorithm from its attributes, so that all its bytes are defined. cuBLASLt leaves some bytes unset,
-// and checkpoints store all of them; equal runs must write equal checkpoints. Does nothing if cuBLASLt rejects the
+// but checkpoints store all bytes, and equal runs must write equal checkpoints. Does nothing if cuBLASLt rejects the
 // copy.
 static void set_all_bytes(const MatmulState *state, const Matmul *p, const Plan *plan,
                           cublasLtMatmulAlgo_t *algorithm) {
@@ -170,8 +170,8 @@ static float timed(Exec *exec, const Matmul *p, const Plan *plan) {
     return ms / (float)RUNS;
 }
 
-// Sets the plan's algorithm to that of the table's row for this matmul or, if `others`, of a row with the same shape.
-// Returns false if there is no usable row.
+// Sets the plan's algorithm from the table's row for this matmul. If `others`, a row with the same shape but another
+// memory layout is used if there is no exact row. Returns false if no row is usable.
 static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others, Plan *plan) {
     for (int i = 0; i < (others ? 2 : 1) * table->count; i++) {
         const MatmulAlgo *algo = &table->rows[i % table->count];
@@ -186,9 +186,9 @@ static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others
     return false;
 }
 
-// Sets the algorithm of a matmul that adds to D to that of the matmul of equal shape that overwrites D, because trying
-// or timing it would change D. The overwriting matmul comes first in every step. If there is none for this k, uses the
-// algorithm for another k. Returns false if no algorithm is usable.
+// Chooses the algorithm of a matmul that adds to D, because trying or timing algorithms would change D. Takes the
+// algorithm of the matmul of equal shape that overwrites D, which comes first in every step. If that shape has not run,
+// takes the algorithm of a matmul with another k. Returns false if no algorithm is usable.
 static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     for (int i = 0; i < 2 * state->count; i++) {
         const Plan *other = &state->plans[i % state->count];
@@ -202,7 +202,7 @@ static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     return false;
 }
 
-// Runs the matmul with this plan's algorithm. Returns the error of samples of its output; INFINITY if cuBLASLt fails.
+// Runs the matmul with this plan's algorithm. Returns the error of samples of its output, INFINITY if cuBLASLt fails.
 static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *p, const Plan *plan) {
     const SampledMatmul sampled = {p->key, p->a, p->b, p->d, (const float *)p->scale_a, (const float *)p->scale_b};
     matmul_samples_before(exec, state->samples, &sampled);
@@ -211,7 +211,7 @@ static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *
 }
 
 // Reports the error of every algorithm to the test's visitor. For a matmul that adds to D, reports only the algorithm
-// that it would use.
+// that the matmul would use.
 static void visit(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     const MatmulVisitor *v = &state->visitor;
@@ -226,8 +226,8 @@ static void visit(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     }
 }
 
-// Chooses cuBLASLt's first algorithm. If `exact`, chooses the first algorithm that accumulates in FP32, or else the one
-// with the least error, with a warning. If the operands are all 0 or not finite, as in a skipped step, errors cannot be
+// Chooses cuBLASLt's first algorithm or, if `exact`, the first that accumulates in FP32. If none does, warns and
+// chooses the one with the least error. If the operands are all 0 or not finite, as in a skipped step, errors cannot be
 // measured and the first algorithm is used.
 static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
@@ -254,9 +254,9 @@ static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *
         p->name, (long long)s->m, (long long)s->n, (long long)s->k, format_name(s->a), format_name(s->b), 100 * least);
 }
 
-// Chooses the fastest of cuBLASLt's algorithms; if `exact`, the fastest that accumulates in FP32. Returns false if
-// there is none. Each round times every algorithm once, because the GPU's clock falls under load and all must be timed
-// at equal clocks.
+// Chooses the fastest of cuBLASLt's algorithms; if `exact`, the fastest that accumulates in FP32. Returns false if no
+// algorithm is usable. Each round times every algorithm once: the GPU's clock falls under load, and all algorithms must
+// be timed at equal clocks.
 static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
     constexpr int ROUNDS = 6; // number of rounds that time every algorithm; the first one warms up
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
@@ -280,7 +280,7 @@ static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan
 
 // Chooses a plan's algorithm. A resumed run uses the algorithms recorded in its checkpoint, also with --autotune.
 // --autotune tunes only the matmuls of training, because a resumed run does not repeat earlier evaluations. A matmul
-// that the checkpoint does not list had not occurred, so it is chosen as an uninterrupted run would choose it.
+// that the checkpoint does not list had not run before, so it is chosen as an uninterrupted run would choose it.
 static void choose(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     const bool tunes = state->autotune && exec->trains;
     const bool exact = format_is_fp8(p->key.shape.a) && !p->key.shape.fast && !p->key.accumulate;
@@ -292,7 +292,7 @@ static void choose(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) 
     choose_first(exec, state, p, plan, exact);
 }
 
-// Returns the plan of a matmul. Creates it when the shape and strides first occur.
+// Returns the plan of a matmul. Creates the plan when its shape and memory layout first occur.
 static const Plan *plan_get(Exec *exec, const Matmul *p) {
     MatmulState *state = cuda_backend(exec)->matmul;
     for (int i = 0; i < state->count; i++) {

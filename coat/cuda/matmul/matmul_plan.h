@@ -4,8 +4,8 @@
 // Sources of the algorithm, in this order: the checkpoint that the run resumes from; --matmul-table; the committed
 // table; cuBLASLt's first choice. With --autotune, cuBLASLt's algorithms are timed instead of using the committed
 // table.
-// An FP8 matmul that must accumulate in FP32 uses the first (or fastest) algorithm that does: samples of its result are
-// compared with FP64 sums (matmul_samples.h). Algorithms from a checkpoint or table are not checked at run time;
+// An FP8 matmul that must accumulate in FP32 uses the first (or fastest) algorithm that does so: samples of its result
+// are compared with FP64 sums (matmul_samples.h). Algorithms from a checkpoint or table are not checked at run time;
 // test_gpt2 checks those of the committed table.
 // A matmul that adds to D uses the algorithm of the matmul that overwrites D.
 #pragma once
@@ -26,8 +26,8 @@ typedef struct {
     cublasLtMatmulAlgo_t algorithm;
 } Plan;
 
-// Test hook: receives the error of every algorithm that an FP8 matmul could use, when its shape first occurs. index:
-// position in cuBLASLt's list; -1: the table's algorithm.
+// Test hook that receives the error of every algorithm that an FP8 matmul could use, when the matmul's shape first
+// occurs. index: the algorithm's position in cuBLASLt's list; -1 for the table's algorithm.
 typedef struct {
     void (*report)(void *context, const MatmulKey *key, int index, MatmulError error);
     void *context;
@@ -59,9 +59,9 @@ typedef struct {
 // Ends the process with an internal error that describes the matmul.
 [[noreturn]] void matmul_fail(const Matmul *p, const char *why);
 
-// Installs a visitor that receives the errors of FP8 algorithms, for tests.
+// Installs a visitor that receives the errors of all FP8 algorithms, for tests.
 void matmul_visit(Exec *exec, MatmulVisitor visitor);
 
-// Runs a matmul with the algorithm of its plan. At its first occurrence, may run it several times to choose an
+// Runs a matmul with the algorithm of its plan. When a matmul first occurs, it may be run several times to choose an
 // algorithm.
 void matmul_launch(Exec *exec, const Matmul *p);

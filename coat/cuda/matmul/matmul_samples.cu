@@ -7,10 +7,10 @@
 #define SAMPLES 1024
 #define SAMPLE_THREADS 256
 
-// One sampled output element of a matmul, with its reference sums, as computed on the GPU.
+// One sampled output element of a matmul and its reference sums, which the GPU computes.
 typedef struct {
-    double sum, squares; // FP64 sums of the element's terms and of their squares
-    double added, d;     // added: value that the matmul added to D; d: D after the matmul
+    double sum, squares; // FP64 sums of the terms that make up the element, and of the terms' squares
+    double added, d;     // added: what the matmul added to the element of D; d: the element after the matmul
 } Sample;
 
 struct MatmulSamples {
@@ -23,7 +23,7 @@ __device__ static inline float element(const MatmulKey &key, const void *d, int6
     return key.shape.d == FMT_BF16 ? bf16_decode(((const uint16_t *)d)[at]) : ((const float *)d)[at];
 }
 
-// Returns the random position (i, j) of sample s, which is the same in every run.
+// Returns the pseudo-random position (i, j) in D of sample s, which is the same in every run.
 __device__ static inline void place_of(const MatmulShape &shape, int s, int64_t *i, int64_t *j) {
     const uint64_t bits = rng_hash(11, 0, (uint64_t)s);
     *i = (int64_t)((bits & 0xffffffffu) % (uint64_t)shape.m);
@@ -38,7 +38,7 @@ __global__ static void before_kernel(SampledMatmul p, float *before) {
     before[s] = p.key.accumulate ? element(p.key, p.d, i, j) : 0.0f;
 }
 
-// Computes the reference sums of one sample per block.
+// Computes the reference sums of a matmul's samples, one sample per block.
 __global__ __launch_bounds__(SAMPLE_THREADS) static void after_kernel(SampledMatmul p, const float *before,
                                                                       Sample *sample) {
     __shared__ double sums[SAMPLE_THREADS], squares[SAMPLE_THREADS];

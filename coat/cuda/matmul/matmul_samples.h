@@ -4,8 +4,8 @@
 #include "cuda/common/cuda_internal.h"
 #include "matmul_algos.h"
 
-// Shape and scales of D (m, n) = A (m, k) * B (k, n), column-major, with k contiguous in A and B, as cuBLASLt requires
-// for FP8 on Hopper.
+// Shape and scales of a sampled matmul D (m, n) = A (m, k) * B (k, n), column-major. k is contiguous in A and B, as
+// cuBLASLt requires for FP8 on Hopper.
 typedef struct {
     MatmulKey key;
     const void *a, *b, *d;
@@ -31,9 +31,9 @@ typedef struct MatmulSamples MatmulSamples;
 MatmulSamples *matmul_samples_open(void); // allocates 36 KB of device memory
 void matmul_samples_close(MatmulSamples *samples);
 
-// Measure a matmul's error; call them before and after the matmul. matmul_samples_before() saves samples of D if the
-// matmul adds to D. matmul_samples_after() waits for the GPU and returns the error, or NaN if the operands are all 0 or
-// not finite.
+// Measure a matmul's error. matmul_samples_before() must run before the matmul and saves samples of D if the matmul
+// adds to D. matmul_samples_after() must run after the matmul. It waits for the GPU and returns the error, or NaN if
+// the operands are all 0 or not finite.
 void matmul_samples_before(Exec *exec, MatmulSamples *samples, const SampledMatmul *p);
 MatmulError matmul_samples_after(Exec *exec, MatmulSamples *samples, const SampledMatmul *p);
 

@@ -1,5 +1,5 @@
-// Accumulates gradients and computes the gradient norm. Both operations process a list of tensors in a few launches;
-// the list is a kernel argument, so nothing is uploaded.
+// Accumulates gradients and computes the gradient norm. Both operations process a list of tensors in a few launches.
+// The list is a kernel argument, so nothing is uploaded.
 #include "cuda_optimizer.h"
 
 namespace {
@@ -10,7 +10,7 @@ constexpr int NORM_ENTRIES = 1024;
 constexpr int64_t SUM_ELEMENTS = 8192; // number of gradient elements per block
 constexpr int64_t NORM_ELEMENTS = 65536;
 
-// --- adding gradients to gradient sums ----------------------------------------------------------------------
+// --- kernels that add gradients to gradient sums ---------------------------------------------------------------------
 struct SumTable {
     void *sum[SUM_ENTRIES];
     const void *part[SUM_ENTRIES];
@@ -48,14 +48,14 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS) void gradients_add_kernel(const 
                   table.wide[entry]);
 }
 
-// --- global norm of the gradients ---------------------------------------------------------------------------
+// --- kernels that compute the global norm of the gradients -----------------------------------------------------------
 struct NormTable {
     const void *grad[NORM_ENTRIES];
     int64_t elements[NORM_ENTRIES];
     bool is_bf16[NORM_ENTRIES], wide[NORM_ENTRIES]; // wide: true if the tensor is 16-byte aligned
     int first_block[NORM_ENTRIES + 1];
     int count;
-    double *partials; // partial sums of squares, starting with this launch's first block
+    double *partials; // partial sums of squares, one per block, starting with this launch's first block
 };
 static_assert(sizeof(NormTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 

@@ -29,7 +29,7 @@ constexpr int64_t UPDATE_ELEMENTS = 8192; // number of parameter elements per bl
 constexpr int UPDATE_WIDTH = 4;           // elements per memory access: 16 bytes of FP32
 
 // --- AdamW kernels for moments in FP32 or BF16 --------------------------------------------------------------
-// Starts a step on one thread: counts it as an update or as skipped, and computes the scalars that all elements use.
+// Starts a step on one thread: counts the step as an update or as skipped, and computes the scalars for all elements.
 __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
     UpdateScalars s = {};
     s.skip = state->nonfinite;
@@ -54,7 +54,7 @@ __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
         s.correction2 = (float)correction2;
         s.rate = (float)((double)s.lr * correction1 / sqrt(correction2));
         s.floor = fmaxf((float)((double)s.eps / sqrt(correction2)),
-                        0x1p-63f); // minimum: square root of the smallest normal number, which prevents division by 0
+                        0x1p-63f); // minimum of `floor`, sqrt(smallest normal number), which prevents division by 0
     }
     *scalars = s;
 }

@@ -11,20 +11,20 @@ struct UpdateScalars {
     float clip;                     // gradient clipping: factor that multiplies every gradient element
     float correction1, correction2; // bias corrections of the moments: 1 / (1 - beta^t)
     float rate, floor;              // for 8-bit moments: lr * correction1 / sqrt(correction2), eps / sqrt(correction2)
-    uint64_t seed;                  // seeds stochastic rounding, together with t
+    uint64_t seed;                  // seed of stochastic rounding, which is combined with t
     int64_t t;                      // number of this optimizer update
     int32_t skip;
 };
 
-// Returns the scalars of a parameter whose learning rate is `rate` times the step's.
+// Returns the step's scalars for a parameter whose learning rate is the step's learning rate times `rate`.
 __device__ static inline UpdateScalars with_rate(UpdateScalars s, float rate) {
     s.lr *= rate;
     s.rate *= rate;
     return s;
 }
 
-// Storage of a full-precision parameter: the FP32 value itself; the BF16 value itself (updated by stochastic rounding);
-// FP32 master weights; or the BF16 value as upper and U16 master weights as lower half (split16).
+// Storage of full-precision parameters. IN_VALUE: FP32 value. IN_VALUE_BF16: BF16 value, rounded stochastically.
+// IN_FP32: FP32 master weights. IN_SPLIT16: BF16 value as upper half, U16 master weights as lower half.
 enum MasterStore { IN_VALUE, IN_VALUE_BF16, IN_FP32, IN_SPLIT16 };
 
 // Returns how the parameter's full-precision value is stored. Calls fatal() if its formats are not supported.

@@ -1,22 +1,22 @@
-// AdamW on 8-bit moments with dynamic range expansion (COAT: optimizer states). Reads gradients, and reads and writes
-// states and parameters, once. With BF16 gradients and split16 master weights, it reads 8 bytes per element (gradient
-// 2, parameter 4, m and v 1 each) and writes 6, and reads and writes 10 bytes of scales and exponents per group of 128.
-// A warp processes four groups, a chunk, at a time (lanes: fp8_moments.h).
+// AdamW on 8-bit moments with dynamic range expansion (COAT: optimizer states). Gradients are read once; states and
+// parameters are read and written once. With BF16 gradients and split16 master weights, each element takes 8 bytes of
+// reads (gradient 2, parameter 4, m and v 1 each) and 6 of writes. The 10 bytes of scales and exponents per group of 128
+// are read and written, too. A warp processes a chunk of four groups at a time (lanes: fp8_moments.h).
 #include "moment_parameters.h"
 
 namespace {
 
-constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // number of elements that a warp processes at a time
-// number of consecutive chunks that a warp processes, so that each lane holds the parameters of one group
+constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // number of elements in a chunk, which a warp processes at a time
+// number of consecutive chunks that a warp processes (a run), so that each lane holds the scales of one group
 constexpr int RUN = WARP / (CHUNK / GROUP);
 
 // Number of resident blocks per SM. Stochastic rounding computes a random number per element, and more warps hide that
-// arithmetic. Without it, memory bandwidth is the limit, and more warps only compete for it.
+// arithmetic. Without stochastic rounding, memory bandwidth is the limit, and more warps only compete for it.
 template <MasterStore MASTER> constexpr int CHUNK_BLOCKS = MASTER == IN_VALUE_BF16 ? 5 : 4;
 
 // --- update of full chunks of a parameter ----------------------------------------------------------------------------
-// Scales and exponents of one group. Each lane holds one group of a run, so that these small arrays are read and
-// written once per run, in full cache lines.
+// Scales and exponents of one group. Each lane of a warp holds one group of a run of chunks, so that these small arrays
+// are read and written once per run, in full cache lines.
 struct RunGroup {
     float a[2]; // scales of m and v
     uint32_t k; // exponents in sixteenths: of m in the lowest byte, of v in the next byte
@@ -40,7 +40,7 @@ __device__ inline void group_store(const MomentEntry &e, int64_t at, bool inside
     if (!(x.a[0] < INFINITY) || !(x.a[1] < INFINITY)) state->nonfinite = 1;
 }
 
-// Returns the group that another lane holds.
+// Returns the scales and exponents of the group that another lane holds.
 __device__ inline RunGroup group_of_lane(RunGroup x, int lane) {
     x.a[0] = __shfl_sync(ALL_LANES, x.a[0], lane);
     x.a[1] = __shfl_sync(ALL_LANES, x.a[1], lane);
@@ -48,7 +48,7 @@ __device__ inline RunGroup group_of_lane(RunGroup x, int lane) {
     return x;
 }
 
-// Updates one chunk. `old` is the group that contains this lane's elements; returns that group's new scales and
+// Updates one chunk. `old` is the group that contains this lane's elements. Returns that group's new scales and
 // exponents. Raises *amax, in shared memory, to the amax of the stored BF16 values.
 template <MasterStore MASTER, typename G>
 __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
@@ -56,7 +56,7 @@ __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateSc
     const int lane = (int)threadIdx.x % WARP;
     const int64_t first = begin + lane / GROUP_LANES * GROUP + lane % GROUP_LANES * WIDTH;
 
-    // Starts all loads before it uses the first value.
+    // Starts all loads before the first loaded value is used.
     uint32_t code[2][LANE_ELEMENTS / 4];
     Pack<G, WIDTH> grad[SPANS];
     MasterPack<MASTER> master[SPANS];
@@ -180,8 +180,8 @@ __launch_bounds__(CHUNK_THREADS,
                 for (int i = 0; i < LINES; i++)
                     if (line[i].address) prefetch_l2(line[i].address + next * line[i].chunk_bytes);
             }
-            // The lanes starting at `here` hold the chunk's groups. Lane l processes elements of the group of lane here
-            // + l / 8. After the step, lane here + i receives its updated group from lane 8 i.
+            // The lanes from `here` on hold the chunk's groups. Lane l processes elements of the group that lane here +
+            // l / 8 holds. After the step, lane here + i receives its updated group from lane 8 i.
             const int here = (chunk - begin) * (CHUNK / GROUP);
             const RunGroup old = group_of_lane(group, here + lane / GROUP_LANES);
             const RunGroup fresh = update_chunk<MASTER, G>(table, with_rate(scalars, e.rate), &tables, e,
@@ -196,9 +196,9 @@ __launch_bounds__(CHUNK_THREADS,
         if (table.entry[i].amax && amaxes[i]) atomicMax(table.entry[i].amax, amaxes[i] << 16);
 }
 
-// --- update of the remaining groups of a parameter -------------------------------------------------------------------
-// Updates the groups that do not fill a chunk (the last may be short), and tensors that are not 16-byte aligned. A warp
-// updates one group, using the functions of moments.h.
+// --- update of the groups that do not fill a chunk -------------------------------------------------------------------
+// Updates the groups that do not fill a chunk (the last group may be short), and all groups of tensors that are not
+// 16-byte aligned. A warp updates one group, using the functions of moments.h.
 
 // Computes the scale and exponent of group x of m (which = 0) or v (which = 1) in a warp. Lane 0 stores them.
 __device__ inline MomentGroup rest_measure(const MomentTable &table, const MomentEntry &e, int which, int64_t at,
@@ -256,7 +256,7 @@ __launch_bounds__(OPTIMIZER_THREADS) void adamw_moments_rest_kernel(const __grid
     }
 }
 
-// --- host code that launches the update kernels ----------------------------------------------------------------------
+// --- host code that launches the update kernels of 8-bit moments -----------------------------------------------------
 void require_moment(const char *what, Tensor t) {
     if (t.granularity != SCALE_EXPAND || t.group != GROUP || t.format != FMT_E4M3)
         fatal(EXIT_DEVICE, "internal error: adamw_update on the GPU: %s in %s groups of %d is not supported", what,
@@ -322,7 +322,7 @@ template <MasterStore MASTER, typename G> void table_launch(const CudaBackend *b
     table->count = 0;
 }
 
-// Updates the parameters with this kind of master weights and gradient type.
+// Updates the parameters whose master storage is MASTER and whose gradient type is G.
 template <MasterStore MASTER, typename G>
 void update_kind(const CudaBackend *backend, const Parameter *parameters, int count, MomentTable *table) {
     const Format grad = sizeof(G) == 2 ? FMT_BF16 : FMT_FP32;

@@ -1,5 +1,5 @@
-// Device code for groups of 8-bit moments (numerics/moments.h): 8 lanes share a group, 16 elements each. Memory is the
-// limit, but the arithmetic takes more than half of its time, so:
+// Device code for groups of 8-bit moments (numerics/moments.h): 8 lanes share a group, 16 elements each. Memory
+// bandwidth is the limit, but the arithmetic takes more than half as long, so it is shortened:
 //   - log2(value / F) of an FP8 value is read from a table in shared memory;
 //   - the four extremes of a group (largest and smallest of m and of v) end up in different lanes, which compute the
 //     four logarithms of the two exponents k in parallel;
@@ -14,7 +14,7 @@
 constexpr int GROUP = 128;
 constexpr int GROUP_LANES = 8;
 constexpr int WIDTH = 8; // number of elements per memory access
-// number of accesses that a lane needs for its elements of a group
+// number of memory accesses with which a lane loads its elements of a group
 constexpr int SPANS = GROUP / (GROUP_LANES * WIDTH);
 constexpr int LANE_ELEMENTS = SPANS * WIDTH;
 constexpr int CHUNK_THREADS = 128; // threads per block
@@ -91,8 +91,8 @@ __device__ static inline void decode_lane(const CodeTables *tables, LaneGroup gr
     }
 }
 
-// Extremes of a lane's elements: the largest |x| as raw bits, and the maximum of -bits as unsigned, which yields the
-// smallest nonzero |x|.
+// Extremes of a lane's elements: the largest |x| as raw bits, and the largest -bits as an unsigned number, which gives
+// the smallest nonzero |x|.
 struct LaneExtremes {
     uint32_t largest, negated;
 };
@@ -111,8 +111,8 @@ __device__ static inline LaneExtremes lane_extremes(const float x[LANE_ELEMENTS]
     return e;
 }
 
-// Computes the groups of the new m and v from the extremes of their eight lanes. Lanes 0, 2, 4, 6 of a group reduce m's
-// largest, m's smallest, v's largest and v's smallest; each odd lane duplicates the lane before it.
+// Computes the groups of the new m and v from the extremes of their eight lanes. Lanes 0, 2, 4 and 6 of a group reduce
+// m's largest, m's smallest, v's largest and v's smallest value. Each odd lane duplicates the lane before it.
 __device__ static inline void groups_measure(const CodeTables *tables, LaneExtremes m, LaneExtremes v, bool expand,
                                              LaneGroup *group_m, LaneGroup *group_v) {
     const int lane = (int)threadIdx.x % WARP, first = lane & ~(GROUP_LANES - 1);
@@ -145,8 +145,8 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
 }
 
 // --- encoding moments to FP8 -----------------------------------------------------------------------------------------
-// Returns F * (|x| / a)^k as moment_position() does, for elements that are 0 or normal. Rounding may exceed F, the
-// largest FP8 value; the later conversion saturates such values.
+// Returns F * (|x| / a)^k as moment_position() does, F being the largest FP8 value. x must be 0 or normal. Rounding may
+// exceed F; the later conversion to FP8 saturates such values.
 __device__ static inline float lane_position(float x, float k, float log2_a) {
     return element_position(fast_log2(fabsf(x)) - log2_a, k, FMT_E4M3);
 }

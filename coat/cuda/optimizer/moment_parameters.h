@@ -1,4 +1,4 @@
-// Kernel argument that lists the parameters with 8-bit moments, and functions that load and store parameter values,
+// Kernel argument that lists the parameters with 8-bit moments. Functions that load and store values of parameters,
 // WIDTH at a time or one by one.
 #pragma once
 #include "fp8_moments.h"
@@ -14,7 +14,7 @@ struct MomentEntry {
     float *scale[2];
     uint8_t *exponent[2];
     uint32_t *amax; // amax of the stored weight values; NULL: not computed
-    // number of elements and of full chunks; chunks is 0 if the tensors are not 16-byte aligned
+    // elements: number of elements. chunks: number of full chunks, 0 if the tensors are not 16-byte aligned.
     int64_t elements, chunks;
     uint64_t index; // Parameter.index
     bool decay;
@@ -33,8 +33,8 @@ struct MomentTable {
 };
 static_assert(sizeof(MomentTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-// --- access to vectors of parameter values ------------------------------------------------------------------
-// WIDTH parameter values in full precision, in their storage format.
+// --- access to WIDTH adjacent parameter values at a time -------------------------------------------------------------
+// WIDTH full-precision parameter values in their storage format.
 template <MasterStore MASTER> struct MasterPack {
     Pack<float, MASTER == IN_VALUE || MASTER == IN_FP32 ? WIDTH : 1> full;
     Pack<uint16_t, MASTER == IN_SPLIT16 || MASTER == IN_VALUE_BF16 ? WIDTH : 1> high;
@@ -69,7 +69,7 @@ template <MasterStore MASTER> __device__ inline void master_values(const MasterP
     }
 }
 
-// Combine the lower (or upper) 16 bits of two words into one word.
+// lower_halves() and upper_halves() combine the lower or upper 16 bits of two words into one word.
 __device__ inline uint32_t lower_halves(uint32_t first, uint32_t second) {
     return __byte_perm(first, second, 0x5410);
 }
@@ -77,8 +77,8 @@ __device__ inline uint32_t upper_halves(uint32_t first, uint32_t second) {
     return __byte_perm(first, second, 0x7632);
 }
 
-// Stores WIDTH updated parameters. Returns the amaxes of the BF16 values at even and at odd positions, or 0 for FP32
-// values.
+// Stores WIDTH updated parameters. Returns the amaxes of the BF16 values at even and at odd positions; 0 if the
+// parameter is FP32.
 template <MasterStore MASTER>
 __device__ inline __nv_bfloat162 master_write(const MomentEntry &e, const UpdateScalars &s, int64_t at,
                                               const float p[WIDTH]) {
@@ -121,7 +121,7 @@ __device__ inline void amax_note(uint32_t *amax, __nv_bfloat162 largest) {
     if (threadIdx.x % WARP == 0) atomicMax(amax, bits);
 }
 
-// --- access to single parameter values ----------------------------------------------------------------------
+// --- access to one parameter value at a time -------------------------------------------------------------------------
 template <MasterStore MASTER> __device__ inline float rest_load(const MomentEntry &e, int64_t at) {
     if constexpr (MASTER == IN_VALUE) return ((const float *)e.value)[at];
     if constexpr (MASTER == IN_FP32) return ((const float *)e.master)[at];
@@ -129,7 +129,7 @@ template <MasterStore MASTER> __device__ inline float rest_load(const MomentEntr
     return MASTER == IN_SPLIT16 ? master_join(high, ((const uint16_t *)e.master)[at]) : bf16_decode(high);
 }
 
-// Stores one updated parameter. Returns the BF16 value's bits without sign; 0 for an FP32 value.
+// Stores one updated parameter. Returns the bits of its BF16 value without sign, or 0 if the parameter is FP32.
 template <MasterStore MASTER>
 __device__ inline uint32_t rest_store(const MomentEntry &e, const UpdateScalars &s, int64_t at, float p) {
     if constexpr (MASTER == IN_VALUE) ((float *)e.value)[at] = p;

@@ -7,19 +7,19 @@ namespace {
 
 constexpr int EMBED_THREADS = 128;
 
-// --- embedding's forward ------------------------------------------------------------------------------------
+// --- forward of the token and position embeddings --------------------------------------------------------------------
 template <typename T> struct EmbedForward {
     T *r;
     const int32_t *tokens;
     const T *wte, *wpe; // token and position embedding tables; wpe may be NULL
-    // position of each row with document masking; NULL: the position is row % T_length, or there is no wpe
+    // position of each row if documents are masked; NULL: the position is row % T_length, or there is no wpe
     const int32_t *positions;
     int64_t r_stride, wte_stride, wpe_stride;
     int64_t rows;
     int cols, T_length;
 };
 
-// Computes 8 columns of the embeddings of one position for ROWS sequences per thread. The position embedding is thus
+// Each thread computes V columns of the embeddings of one position for ROWS sequences. The position embedding is thus
 // read once for all sequences, and the token embeddings are loaded in parallel. With document masking, each row has its
 // own position.
 template <typename T, int V, int ROWS>
@@ -60,7 +60,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForwa
 template <typename T, int V, int ROWS> void embed_forward_run(const CudaBackend *backend, const EmbedForward<T> &a) {
     const int64_t sequences = ceil_div(a.rows, a.T_length), threads = (int64_t)a.T_length * (a.cols / V);
     if (threads > INT32_MAX)
-        fatal(EXIT_DEVICE, "internal error: embed_forward on the GPU: %d positions of %d channels are too many",
+        fatal(EXIT_DEVICE, "internal error: embed_forward on the GPU: %d positions of %d channels exceed its limit",
               a.T_length, a.cols);
     const dim3 grid((unsigned)ceil_div(threads, EMBED_THREADS), (unsigned)ceil_div(sequences, ROWS));
     embed_forward_kernel<T, V, ROWS><<<grid, EMBED_THREADS, 0, backend->stream>>>(a);
@@ -78,10 +78,10 @@ template <typename T> struct PositionGradient {
     bool accumulate;
 };
 
-// Computes 8 columns of one position's gradient per thread. Sequences are added in order.
+// Each thread computes V columns of the gradient of one position's embedding. Sequences are added in order.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(PositionGradient<T> a) {
-    constexpr int BATCH = 8; // number of rows that are loaded before the first is added
+    constexpr int BATCH = 8; // number of gradient rows that are loaded before the first is added
     const int64_t vectors = a.cols / V, index = (int64_t)blockIdx.x * EMBED_THREADS + threadIdx.x;
     const int64_t position = index / vectors, column = index % vectors * V;
     if (position >= a.positions) return;
@@ -114,17 +114,17 @@ __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(Positi
 }
 
 // --- gradient of the token embedding ---------------------------------------------------------------------------------
-// Number of sorted rows per chunk in the gradient of the token embedding (and, with document masking, of the position
-// embedding, with positions instead of tokens). The rows are sorted by token (stable, so equal tokens keep their order)
-// and divided into chunks. A run of equal tokens within a chunk is summed and added to the token's row of dwte. A run
-// that crosses chunks stores one partial sum per chunk: `head` if it continues from the previous chunk, `tail` if it
-// starts here and continues. A second kernel adds these in order.
+// Number of sorted rows per chunk in the gradient of the token embedding. The rows are sorted by token (stable, so
+// equal tokens keep their order) and divided into chunks. A run of equal tokens within a chunk is summed and added to
+// the token's row of dwte. A run that crosses chunks stores one partial sum per chunk: `head` if it continues from the
+// previous chunk, `tail` if it starts here and continues. A second kernel adds these partial sums in order. With
+// document masking, the gradient of the position embedding is computed in the same way, sorted by position.
 constexpr int CHUNK = 64;
 
 template <typename T> struct TokenGradient {
     float *dwte;
     const T *g;
-    const int32_t *tokens, *order; // tokens in sorted order, and the row of g that each belongs to
+    const int32_t *tokens, *order; // tokens in sorted order, and for each of them its row of the gradient g
     float *head, *tail;            // partial sums of runs that cross chunks, (chunks, cols)
     int64_t dwte_stride, g_stride;
     int rows, cols;
@@ -187,8 +187,8 @@ __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_g
     }
 }
 
-// Adds the partial sums of a run of equal tokens that crosses chunks; done in the chunk in which the run starts. Loads
-// the partial sums in batches.
+// Adds the partial sums of a run of equal tokens that crosses chunks. The block of the run's first chunk does this. It
+// loads the partial sums in batches.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(TokenGradient<T> a) {
     constexpr int BATCH = 8;
@@ -235,7 +235,7 @@ __global__ void row_numbers_kernel(int32_t *numbers, int count) {
     if (i < count) numbers[i] = i;
 }
 
-// --- workspace of the token embedding's gradient, and host code ---------------------------------------------
+// --- host code that divides the workspace and launches the kernels ---------------------------------------------------
 // Divides Exec.workspace into consecutive pieces.
 struct Pieces {
     char *next;

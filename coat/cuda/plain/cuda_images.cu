@@ -1,4 +1,4 @@
-// Operations of vision towers on the GPU: patches from pixels, their embedding, and gathering rows.
+// GPU operations of vision towers: patches from pixels, embedding of patches, and gathering of rows.
 #include "cuda/common/cuda_kernels.h"
 
 namespace {

@@ -1,13 +1,13 @@
 // Computes the cross-entropy loss of a chunk of tokens and its gradient. The gradient overwrites the logits, the
 // model's widest tensor, with one read and one write. With --head fp8, the gradient is written in FP8 (2 bytes read, 1
-// written per element) and then transposed for wgrad (1 read, 1 written).
+// written per element). A second pass then transposes the FP8 gradient for wgrad (1 byte read, 1 written).
 #include "cuda/fp8/fp8_kernels.h"
 
 #include "loss_parts.h"
 
 namespace {
 
-constexpr int LOSS_THREADS = 512;         // number of threads of a block that processes rows alone
+constexpr int LOSS_THREADS = 512;         // number of threads of a block that processes whole rows
 constexpr int LOSS_PART_THREADS = 256;    // number of threads of a block that shares rows with other blocks
 constexpr int LOSS_BLOCKS_PER_SM = 2;     // minimum number of resident blocks per SM; doubled if blocks share rows
 constexpr int LOSS_PARTS = 8;             // maximum number of blocks that share a row; every GPU supports clusters of 8
@@ -22,7 +22,7 @@ struct LossArguments {
     const int32_t *targets;
     int64_t rows, stride, target_stride;
     int cols, vocab;
-    int parts; // number of blocks that share a row, a power of two
+    int parts; // number of blocks that share a row of logits, a power of two
     bool backward;
     StepState *state; // the step's state, which contains loss_scale
 };
@@ -44,7 +44,7 @@ template <typename T, int V> struct Largest {
     }
 };
 
-template <> struct Largest<bf16, 8> { // computes the maximum of two BF16 values at a time
+template <> struct Largest<bf16, 8> {
     __nv_bfloat162 most = __float2bfloat162_rn(-INFINITY);
 
     __device__ void add(Pack<bf16, 8> pack, int real) {
@@ -87,7 +87,7 @@ template <typename T, int V, bool STAGED> struct RowReader {
     }
 };
 
-// Writes the gradient over the logits. Callers multiply the values by `unit` first, which is 1.
+// Writes the gradient over the logits. The gradient needs no scale, so `unit`, by which callers multiply it, is 1.
 template <typename T, int V> struct GradientInPlace {
     T *row;
     static constexpr float unit = 1.0f;
@@ -97,7 +97,7 @@ template <typename T, int V> struct GradientInPlace {
     __device__ void element(int column, float x) const { store(row + column, packed<T, 1>(&x)); }
 };
 
-// Writes the gradient in E5M2. Callers multiply the values by `unit` first, which is the reciprocal of the scale.
+// Writes the gradient in E5M2. Callers multiply the gradient by `unit`, the reciprocal of the scale, before writing.
 template <typename T, int V> struct GradientCodes {
     uint8_t *row;
     float unit;
@@ -188,7 +188,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
 }
 
 // Launches the loss kernel with `shared` bytes of shared memory per block. If blocks share rows, launches only as many
-// as can run at once, so that no group of blocks starts after another has ended.
+// blocks as can run at once, so that no group of blocks starts after another has ended.
 template <typename T, int V, bool STAGED, typename Gradient>
 void loss_launch(const CudaBackend *backend, const LossArguments &a, int threads, size_t shared) {
     const auto kernel = loss_kernel<T, V, STAGED, Gradient>;
@@ -217,7 +217,7 @@ void loss_launch(const CudaBackend *backend, const LossArguments &a, int threads
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, a), "launching the kernel loss_kernel");
 }
 
-// Chooses how many blocks share a row, and STAGED if a row's parts fit in shared memory.
+// Chooses how many blocks share a row. Chooses STAGED if the block's part of a row fits in shared memory.
 template <typename T, int V, typename Gradient> void loss_run(const CudaBackend *backend, LossArguments a) {
     int most = 0;
     CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device),
@@ -236,10 +236,10 @@ template <typename T, int V, typename Gradient> void loss_run(const CudaBackend 
     loss_launch<T, V, false, Gradient>(backend, a, threads, shared);
 }
 
-// --- best: is the target's logit the largest? ---------------------------------------------------------------
-// Computes `best` (rows): 1 if a row's target has the largest logit and no earlier token has an equal one, otherwise 0.
-// Each block compares the logits of one row with the target's. This is not part of loss_kernel, because only evaluation
-// needs it.
+// --- kernel that tests whether the target has the largest logit ------------------------------------------------------
+// Computes best (rows): 1 if the row's target has the largest logit and no earlier token has an equal logit, otherwise
+// 0. Each block compares the logits of one row with the target's logit. loss_kernel does not compute `best`, because
+// only evaluation needs it.
 template <typename T, int V> __global__ __launch_bounds__(LOSS_THREADS) void best_kernel(LossArguments a, float *best) {
     const T *const row = (const T *)a.logits + blockIdx.x * a.stride;
     const int target = a.targets[blockIdx.x * a.target_stride];
@@ -259,7 +259,7 @@ template <typename T, int V> __global__ __launch_bounds__(LOSS_THREADS) void bes
     if (threadIdx.x == 0) best[blockIdx.x] = beaten ? 0.0f : 1.0f;
 }
 
-// --- sum of the losses of all tokens, and host code ---------------------------------------------------------
+// --- kernel that sums the losses of all tokens, and host code --------------------------------------------------------
 constexpr int SUM_THREADS = 1024;
 
 __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *losses, int64_t count, StepState *state) {
@@ -267,7 +267,7 @@ __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *loss
     const double before = state->loss_sum; // read by all threads: a branch would delay the loads of the losses
     const float scale = state->loss_scale;
     double sum = 0.0;
-// The loop is unrolled by 4. The compiler would choose 16, which would load 4,096 losses one by one as a remainder.
+// The loop is unrolled by 4. The compiler would choose 16 and load a remainder of 4,096 losses one by one.
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < count; i += SUM_THREADS) sum += (double)losses[i];
     sum = block_sum<SUM_THREADS / WARP>(sum, shared);
@@ -276,7 +276,7 @@ __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *loss
 
 } // namespace
 
-// Computes the gradient of the loss in E5M2, and its transpose.
+// Computes the gradient of the loss in E5M2, and that gradient's transpose.
 static void loss_codes(Exec *exec, const char *operation, LossArguments a, Tensor dlogits, Tensor dlogits_t,
                        Tensor logits) {
     require_format(operation, "the logits", logits, FMT_BF16);

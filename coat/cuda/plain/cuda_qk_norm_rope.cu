@@ -1,5 +1,5 @@
-// Clips q, k and v, applies QK-norm and RoPE between the matmul and attention, and computes their backward. A block
-// processes a token. With RoPE alone, every value is read once and written once.
+// Computes QKV clip, QK-norm and RoPE, which are applied between the qkv matmul and attention, and their backward. A
+// block processes one token. With RoPE alone, every value is read once and written once.
 #include "heads_walk.h"
 
 namespace {
@@ -8,7 +8,7 @@ namespace {
 template <typename T, int V, bool NORMS>
 __global__ __launch_bounds__(HEADS_THREADS) void qk_norm_rope_forward_kernel(HeadsOf<T> a) {
     constexpr CachePolicy POLICY = NORMS ? CACHE_DEFAULT : CACHE_STREAM;
-    extern __shared__ float of_heads[]; // sums of squares (heads, across), followed by rstd of each norm
+    extern __shared__ float of_heads[]; // partial sums of squares (heads, across), then rstd of each norm
     float *const rstd = of_heads + a.heads * a.across;
     const int64_t token = blockIdx.x;
     const T *const from = a.qkv + token * a.qkv_stride;
@@ -60,7 +60,7 @@ __global__ __launch_bounds__(HEADS_THREADS) void qk_norm_rope_forward_kernel(Hea
 }
 
 // --- backward of QKV clip, QK norm and RoPE -------------------------------------------------------------------------
-// Loads both halves of a head's gradient and applies RoPE's backward to them.
+// Loads a head's gradient, V values of each half of the head, and applies RoPE's backward to it.
 template <int V, typename T>
 __device__ inline void load_gradient(const HeadsOf<T> &a, const T *g, int column, const float *rotation,
                                      const float cosine[V], const float sine[V], float d[2][V]) {
@@ -69,8 +69,8 @@ __device__ inline void load_gradient(const HeadsOf<T> &a, const T *g, int column
     if (rotation) rotate_back<V>(d, cosine, sine);
 }
 
-// Layout of a block's shared memory, all FP32: partial sums of the norm weights' gradients (copies, q's width + k's
-// width); two sums per thread of each half head; rstd and mean of each norm.
+// Layout of a block's shared memory, all FP32: (1) partial sums of the norm weights' gradients (copies, q's width + k's
+// width), (2) two sums per thread for each half head, (3) rstd and mean of each norm.
 template <typename T> struct NormsShared {
     float *sums, *squares, *dots, *rstd, *mean;
 
@@ -119,7 +119,7 @@ __device__ inline void token_norms(const HeadsOf<T> &a, const NormsShared<T> &sh
     __syncthreads();
 }
 
-// Replaces d, the gradient with respect to V values of a norm's output, by the gradient with respect to its input. Adds
+// Replaces d, the gradient of V values of a norm's output, by the gradient of the norm's input. Adds the values' terms
 // to the gradient of the norm's weight.
 template <int V, typename T>
 __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &shared, const T *x, int head, int at,
@@ -210,7 +210,7 @@ __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
     if constexpr (NORMS) store_partials(a, shared.sums);
 }
 
-// --- host code that launches the kernels ----------------------------------------------------------------------------
+// --- host code that launches the kernels of QKV clip, QK norm and RoPE -----------------------------------------------
 template <typename T, int V> HeadsOf<T> heads_of(Tensor out, Tensor qkv, const QkRope &h, int threads) {
     HeadsOf<T> a = {};
     a.out = (T *)out.data;
@@ -251,7 +251,7 @@ void require_heads(const char *operation, Tensor out, Tensor qkv, const QkRope &
     require_format(operation, "the weight of k's norm", h.k_weight, out.format);
 }
 
-// True if 8 values at a time can be loaded and always lie in the same half of a head.
+// True if values can be loaded 8 at a time and 8 adjacent values always belong to the same half of a head.
 bool heads_wide(Tensor out, Tensor qkv, const QkRope &h) {
     return h.shape.head_dim % 16 == 0 && tensor_wide(out) && tensor_wide(qkv) && tensor_wide(h.rope_table) &&
            tensor_wide(h.q_weight) && tensor_wide(h.k_weight);

@@ -1,13 +1,13 @@
-// Second stage of column sums: adds partial sums. Also computes column sums for bias gradients. The work is divided in
-// a fixed way, so that results do not depend on timing.
+// Adds the partial column sums that blocks of other kernels have written, and computes column sums for bias gradients.
+// The division of the work is fixed, so that results do not depend on timing.
 #include "cuda/common/cuda_kernels.h"
 
 namespace {
 
-// --- second stage of column sums: adds the sums of the blocks -----------------------------------------------
+// --- second stage of column sums: adds the blocks' partial sums ------------------------------------------------------
 constexpr int FINISH_SLICES = 32; // number of parts of the partial sums that a block adds in parallel
 
-// Adds partials (count, width) over count. Writes columns below `cols` to `first`, the others to `second`.
+// Adds partials (count, width) over count. Writes the sums of columns below `cols` to `first`, the others to `second`.
 __global__ __launch_bounds__(FINISH_SLICES *WARP) void partials_sum_kernel(float *first, float *second,
                                                                            const float *partials, int count,
                                                                            int64_t cols, int64_t width,
@@ -40,7 +40,7 @@ __global__ __launch_bounds__(FINISH_SLICES *WARP) void partials_sum_kernel(float
     out[at] = accumulate ? out[at] + total : total;
 }
 
-// --- bias gradients -----------------------------------------------------------------------------------------
+// --- bias gradients: column sums of the output's gradient ------------------------------------------------------------
 template <typename T, int V> struct ColumnSum {
     static constexpr int unroll = sizeof(T) == 4 ? 3 : 6;
     static constexpr bool sums = true, rolling = false;

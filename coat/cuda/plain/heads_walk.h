@@ -6,8 +6,8 @@
 
 namespace {
 
-// Number of threads per block. The backward with norms uses few large blocks, each of which sums the weights' gradients
-// over its tokens.
+// Number of threads per block. The backward with norms uses few large blocks, because each block sums the weights'
+// gradients over its tokens.
 constexpr int HEADS_THREADS = 64, HEADS_BLOCKS_PER_SM = 16, NORMS_THREADS = 256, NORMS_BLOCKS_PER_SM = 3;
 
 // Kernel argument of clipping, QK-norm and RoPE: tensors and shapes. Heads are numbered q's first, then k's. RoPE pairs
@@ -22,7 +22,7 @@ template <typename T> struct HeadsOf {
     uint32_t *amax;           // row amaxes of the gradient; NULL: not computed
     int64_t out_stride, qkv_stride, tokens;
     int T_length, heads, q_heads, half, width[2]; // width: number of columns of a norm, for q and for k
-    int q_norms, norms;                           // number of norms per token: for q alone, and for q and k
+    int q_norms, norms;                           // numbers of norms per token: q_norms for q alone, norms for q and k
     int across, at_once;                          // across: threads per half head; at_once: heads processed at a time
     int lanes;                                    // number of lanes that sum the values of a norm
     int copies;  // number of copies of the weight gradients' sums, so that each copy has a single writer
@@ -76,9 +76,9 @@ template <int V> __device__ inline void rotate_back(float d[2][V], const float c
     for (int j = 0; j < V; j++) rotate_pair(d[0][j], d[1][j], cosine[j], -sine[j]);
 }
 
-// --- QK norms of q and k --------------------------------------------------------------------------------------------
-// Finds the norm that a head belongs to: its number within the token, whether it is one of k's, and the head's first
-// column in it.
+// --- QK-norm: norms of q and k ---------------------------------------------------------------------------------------
+// Describes the norm that a head belongs to: whether it is a norm of k, the norm's number within the token, and the
+// head's first column within the norm.
 template <typename T> struct HeadNorm {
     int k, number, begin;
 
@@ -91,7 +91,7 @@ template <typename T> struct HeadNorm {
     }
 };
 
-// Stores a thread's partial sum of a head in of_heads (heads, across).
+// Stores a thread's partial sum of a head in of_heads (heads, across), or adds to the thread's earlier sum.
 template <int V, typename T>
 __device__ inline void head_adds(const HeadsOf<T> &a, float *of_heads, int head, int i, float value) {
     float *const at = of_heads + head * a.across + i / V % a.across;

@@ -1,7 +1,7 @@
 // Combines the softmax statistics of a row of logits that several blocks share. A row is read once if it fits in shared
-// memory, and several blocks per SM are needed so that one computes while another's row is being copied. Therefore, on
-// Hopper and later, the blocks of a cluster share a long row: each block processes a part, and each warp sends its
-// statistics to all blocks.
+// memory. Several blocks must fit in an SM, so that one block computes while another block's row is being copied.
+// Therefore, on Hopper and later, the blocks of a cluster share a long row: each block processes a part, and each warp
+// sends its statistics to all blocks.
 #pragma once
 #include "cuda/common/barriers.h"
 #include "cuda/common/cuda_kernels.h"
@@ -42,7 +42,7 @@ struct RowParts {
         return 2 * sizeof(uint64_t) + 2 * (size_t)(parts * warps) * sizeof(SoftmaxSum);
     }
 
-    // Initializes the barriers of the exchange. All threads call it before the first row.
+    // Initializes the barriers of the exchange. All threads of the block must call this function before the first row.
     __device__ void open() const {
 #if __CUDA_ARCH__ >= 900
         if (parts == 1) return;
@@ -57,8 +57,8 @@ struct RowParts {
     }
 
     // Returns the softmax statistics of a row, combined from the statistics of each thread. All threads of the row's
-    // blocks get identical bits. `row` counts the rows of these blocks from 0. Two sets of places suffice, because a
-    // block that sends for a row has already read those of the previous row.
+    // blocks get identical bits. row: index of the row among the rows of these blocks. Two sets of `places` suffice,
+    // because a block that sends statistics of a row has already read all statistics of the previous row.
     __device__ SoftmaxSum join(SoftmaxSum mine, int row) const {
         const int lane = (int)threadIdx.x % WARP, count = parts * warps, set = row & 1;
         SoftmaxSum *const here = places + set * count, *const to = here + part * warps + threadIdx.x / WARP;
@@ -78,8 +78,8 @@ struct RowParts {
     }
 
   private:
-    // Writes x to the shared memory of block `other`, at the address that `to` has in this block. Adds its bytes to
-    // that block's barrier.
+    // Writes x to the shared memory of block `other`, at the address that `to` has in this block. That block's barrier
+    // counts the bytes of x.
     __device__ static void send(SoftmaxSum *to, uint64_t *barrier, int other, SoftmaxSum x) {
 #if __CUDA_ARCH__ >= 900
         asm volatile(

@@ -6,8 +6,8 @@
 
 namespace {
 
-// Two forms of GELU are x * gate(x) with gate(x) = 1 / (1 + exp(-u)), u = slope * (x + cubic * x^3). With slope
-// 2 sqrt(2/pi) the gate equals 0.5 (1 + tanh(u / 2)), without its cancellation for negative u. NaN stays NaN, and both
+// Tanh-GELU and quick GELU are x * gate(x) with gate(x) = 1 / (1 + exp(-u)), u = slope * (x + cubic * x^3). With slope
+// 2 sqrt(2/pi), the gate equals 0.5 (1 + tanh(u / 2)) without its cancellation for negative u. NaN stays NaN, and both
 // tails are correct. ACT_GELU_ERF has the normal distribution function as its gate.
 template <ActivationKind K> struct Gelu {
     static constexpr bool quick = K == ACT_GELU_QUICK;

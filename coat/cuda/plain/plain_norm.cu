@@ -1,18 +1,18 @@
-// Forward norms in BF16 and FP32, LayerNorm or RMSNorm: residual add followed by the norm (pre-norm) or preceded by it
-// (post-norm), and the norm recomputed for wgrad. These kernels handle FP32, for exact comparisons, and BF16 of unusual
-// widths; other BF16 norms use fp8_norm.cu.
+// Forward norms in BF16 and FP32, LayerNorm or RMSNorm, with the residual add, and the norm recomputed for wgrad. The
+// norm follows the residual add with pre-norm and precedes it with post-norm. These kernels handle FP32, for exact
+// comparisons, and BF16 of unusual widths; other BF16 norms use fp8_norm.cu.
 #include "plain_norm.h"
 
 namespace {
 
-// Arguments of the norm kernel. If the data pointer of an output is NULL, it is not written; if that of an input is
-// NULL, it is not added.
+// Arguments of the norm kernel. An output whose data pointer is NULL is not written. An input whose data pointer is
+// NULL is not added.
 template <typename T> struct NormForward {
     Matrix<T> n, x, r_out;
     Matrix<const T> r_in, y;
     Matrix<const T> stream;          // with post-norm: the residual stream, to which the norm is added
     const T *y_bias, *weight, *bias; // y_bias and bias may be NULL
-    float *mean, *rstd;              // statistics of each row; mean NULL: RMSNorm; rstd NULL: not written
+    float *mean, *rstd;              // mean (NULL: RMSNorm) and 1 / standard deviation (NULL: not written) of each row
     int cols;
     float eps;
 };

@@ -4,15 +4,15 @@
 
 #include <initializer_list>
 
-constexpr int ANY_THREADS = 256; // number of threads of a block, which processes one row
+constexpr int ANY_THREADS = 256; // number of threads of a block that processes one row of a norm
 
 // Returns xhat, the normalized value of x. Rounds after each multiplication and addition, as the CPU reference does.
 __device__ static inline float norm_hat(float x, float mean, float rstd) {
     return __fmul_rn(__fsub_rn(x, mean), rstd);
 }
 
-// True if the kernels of fp8_norm.cu and fp8_norm_backward.cu support a norm's tensors, which may be absent. Calls
-// fatal() if a tensor has another format.
+// True if the kernels of fp8_norm.cu and fp8_norm_backward.cu support a norm's tensors. Tensors without data are
+// ignored. Calls fatal() if a tensor's format is not `format`.
 static inline bool fp8_norm_supports(const char *operation, Format format, std::initializer_list<Tensor> tensors) {
     bool takes = format == FMT_BF16;
     for (const Tensor &t : tensors) {

@@ -1,6 +1,6 @@
 // Backward of norms (COAT: FP8 flow), LayerNorm or RMSNorm: the gradient of the residual stream, and the gradients of
 // the norm's parameters, reduced in a fixed order. BF16 of common widths uses fp8_norm_backward.cu instead. Also
-// residual_backward for post-norm, which per element reads g and dn (2 bytes each) and writes g (2 bytes).
+// implements residual_backward for post-norm, which per element reads g and dn (2 bytes each) and writes g (2 bytes).
 #include "plain_norm.h"
 
 namespace {
@@ -9,14 +9,14 @@ template <typename T> struct NormBackward {
     Matrix<T> g;
     Matrix<const T> dn, x;
     const T *weight;
-    const float *mean, *rstd; // statistics of each row from the forward; mean NULL: RMSNorm
+    const float *mean, *rstd; // mean and 1 / standard deviation of each row, from the forward; mean is NULL for RMSNorm
     uint32_t *amax;           // amax of each row of g as FP32 bits; NULL: not computed
     int cols;
     bool add;
 };
 
-// Computes the gradient g for any width, one block per row. The column walk computes the gradients of the norm's
-// parameters.
+// Computes the residual stream's gradient g for norms of any width, one block per row. The column walk computes the
+// gradients of the norm's parameters.
 template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_backward_kernel(NormBackward<T> a) {
     __shared__ float shared[2][ANY_THREADS / WARP];
     __shared__ uint32_t shared_max[ANY_THREADS / WARP];
@@ -80,7 +80,7 @@ template <typename T, int V> struct ResidualBackward {
     };
     Matrix<T> g;
     Matrix<const T> dn;
-    const float *dn_scales; // (rows) scales that dn must be multiplied by; NULL: dn is unscaled
+    const float *dn_scales; // row scales of dn, the gradient of the sublayer's input, (rows); NULL: dn is unscaled
 
     __device__ void begin(int64_t) {}
     __device__ Loaded load(int64_t row, int64_t column) const {

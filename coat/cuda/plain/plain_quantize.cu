@@ -1,4 +1,4 @@
-// quantize_forward without FP8: matmuls read the unscaled tensors themselves, so there is nothing to do.
+// Implements quantize_forward for recipes without FP8: matmuls read unscaled tensors directly, so nothing is quantized.
 #include "cuda/common/cuda_kernels.h"
 
 // Calls fatal() unless q is absent or shares x's memory.
