@@ -1,6 +1,6 @@
 // Error handling. A function that can fail because of the user's input returns false and fills an Error. main() prints
-// the Error in one line and exits with its code. Only fatal() ends the process elsewhere, if the device fails or memory
-// is exhausted.
+// the Error in one line and exits with its code. Outside main(), only fatal() ends the process: if the device fails or
+// memory is exhausted.
 #pragma once
 #include <errno.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 C_LINKAGE_BEGIN
 
-// Exit codes of the program. They are documented for users.
+// Exit codes of the program, as documented for users.
 typedef enum {
     EXIT_DONE = 0,     // the run has finished
     EXIT_USER = 1,     // exit code if a flag is wrong or flags contradict each other

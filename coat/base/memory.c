@@ -79,6 +79,6 @@ size_t memory_whole_pages(size_t bytes) {
 void *memory_in_huge_pages(size_t bytes) {
     const size_t size = memory_whole_pages(bytes);
     void *memory = aligned_alloc(HUGE_PAGE, size);
-    if (memory) madvise(memory, size, MADV_HUGEPAGE); // a failure is ignored, because huge pages are optional
+    if (memory) madvise(memory, size, MADV_HUGEPAGE); // failure of madvise() is ignored: huge pages are optional
     return memory;
 }

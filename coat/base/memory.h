@@ -17,7 +17,7 @@ int64_t memory_limit_left(const char **limit);
 // available memory, which includes evictable page cache.
 int64_t memory_available(void);
 
-#define MEMORY_RESERVE ((size_t)64 << 20) // bytes kept free for files, thread stacks and libraries
+#define MEMORY_RESERVE ((size_t)64 << 20) // bytes that memory_fits() keeps free for files, stacks and libraries
 
 // True if `bytes` bytes and MEMORY_RESERVE are available. malloc() cannot tell, because Linux grants memory that does
 // not exist and kills the process when it writes to that memory.

@@ -115,7 +115,7 @@ bool call_is_unsupported(int why) {
     case EINVAL:     // CIFS and FUSE reject fsync() on a folder; some file systems reject flags of renameat2()
     case ENOSYS:     // the kernel is too old for renameat2(), or a sandbox lacks the system call
     case EOPNOTSUPP: // the same number as ENOTSUP
-    case ENOTTY:     // some FUSE file systems do not implement the call
+    case ENOTTY:     // some FUSE file systems return ENOTTY for calls that they lack
     case EBADF:      // some file systems flush or lock only files open for writing, which a folder cannot be
     case EPERM:      // sandboxes forbid the call
     case EACCES:     // the folder lacks the read permission that open() needs

@@ -225,7 +225,7 @@ int bpe_encode(const Bpe *b, const char *pretoken, size_t length, int32_t *out) 
     if (length > INT32_MAX / 8) return -1;
     if (length > FEW) {
         g.symbols = (Symbol *)xmalloc(length * sizeof *g.symbols);
-        g.heap = (Due *)xmalloc(3 * length * sizeof *g.heap); // at most one entry per symbol, and two more per merge
+        g.heap = (Due *)xmalloc(3 * length * sizeof *g.heap); // room for one heap entry per symbol and two per merge
     }
     int32_t count = 0;
     for (size_t at = 0, bytes = 1; at < length; at += bytes, count++) {

@@ -40,13 +40,13 @@ typedef struct {
     Merge *slots; // (slot_mask + 1) hash table indexed by (left, right); `merged` is -1 in empty slots
     uint32_t slot_mask;
     bool by_text;  // true: two tokens merge if their joined bytes are a token; slots is NULL
-    int32_t *rank; // (vocabulary.count) rank of the merge into each token, if by_text; NULL: the rank is the token's id
+    int32_t *rank; // (vocabulary.count) rank of the merge that yields each token, if by_text; NULL: ids are ranks
 } Merges;
 
 void merges_init(Merges *m, int count);
 // Adds a merge. Call it at most `count` times. A later merge of the same pair replaces an earlier one.
 void merges_add(Merges *m, Merge merge);
-bool merges_equal(const Merges *a, const Merges *b); // true if the merges are equal, or if `a` or `b` lists none
+bool merges_equal(const Merges *a, const Merges *b); // true if the merges are equal, or if `a` or `b` lists no merges
 
 typedef struct {
     Vocabulary vocabulary;

@@ -69,7 +69,7 @@ static bool check_bare(TokenFile *file, const void *head, size_t have, int vocab
     return true;
 }
 
-// Reads a file with a loss mask and, if its version says so, opens its images.
+// Reads a token file with a loss mask and, if its version is DATA_VERSION_IMAGES, opens its images.
 static bool check_masked(TokenFile *file, int fd, const int32_t *header, int vocab, VisionShape *vision,
                          XXH64_state_t *hash, Error *err) {
     MaskedFile masked;
@@ -212,7 +212,7 @@ int64_t token_file_kept(const TokenFile *file, int64_t example, int T) {
 // Packs examples into sequences with at most `most` images each. lengths[i] is the number of tokens of example i, 0 if
 // the example is dropped. Returns false with err if an example has more than `most` images.
 static bool pack(TokenFile *file, int T, int32_t *lengths, int64_t most, Error *err) {
-    const int64_t room = file->images ? (T + most - 1) / most : 0; // tokens reserved per image if `most` is a limit
+    const int64_t room = file->images ? (T + most - 1) / most : 0; // tokens reserved per image; `most` images fill T
     const bool limited = file->images && (most + 1) * file->images->rows <= T;
     int64_t largest = 0, found = 0; // example with the most images, and the number of its images
     for (int64_t i = 0; limited && i < file->examples; i++) {
@@ -356,7 +356,7 @@ static bool add_matches(const char *pattern, TokenFile **files, int *count, Erro
     memset(&found, 0, sizeof found);
     // GLOB_NOSORT, because glob() would sort by the locale's rules, and the order of the data must not depend on them.
     int status = glob(pattern, GLOB_NOSORT, NULL, &found);
-    if (status == GLOB_NOMATCH && access(pattern, F_OK) == 0) // the pattern is the name of a file that contains [ or *
+    if (status == GLOB_NOMATCH && access(pattern, F_OK) == 0) // the pattern is a file name that contains [ or *
         status = glob(pattern, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found);
     if (status != 0 || found.gl_pathc == 0 || found.gl_pathc > (size_t)(INT32_MAX - *count)) {
         globfree(&found);

@@ -16,8 +16,8 @@ C_LINKAGE_BEGIN
 
 typedef struct HellaSwag HellaSwag;
 
-// Reads and checks a file. NULL with err: EXIT_USER if a row is longer than seq_len tokens, because a truncated row
-// would change the score; EXIT_DATA for every other fault.
+// Reads and checks a HellaSwag file. Returns NULL with err on failure: EXIT_USER if a row has more than seq_len tokens,
+// because a truncated row would change the score; EXIT_DATA for every other fault.
 HellaSwag *hellaswag_open(const char *path, int seq_len, int vocab, Error *err);
 void hellaswag_close(HellaSwag *set); // frees the set; the argument may be NULL
 

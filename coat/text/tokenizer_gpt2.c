@@ -8,7 +8,7 @@
 #define BIN_HEADER 1024
 #define GPT2_VOCAB 50257
 
-// --- GPT-2's way of writing bytes as characters ------------------------------------------------------------
+// --- GPT-2's encoding of bytes as characters ---------------------------------------------------------------
 
 // Returns the byte that a character of GPT-2's JSON files represents; -1 if there is none. JSON cannot represent
 // arbitrary bytes, so GPT-2 writes printable bytes as their Latin-1 characters and the others, in order, as U+0100,
