@@ -75,7 +75,6 @@ static bool append_hashed(SafeWriter *writer, const void *data, size_t bytes, Er
     return file_append(writer->fd, writer->path, data, bytes, err);
 }
 
-// Bytes of a tensor that a thread adds to two hashes: the tensor's and the file's.
 typedef struct {
     SafeWriter *writer;
     const void *data;

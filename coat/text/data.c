@@ -28,7 +28,6 @@ static char *name_of(const char *patterns, size_t length) {
     return name;
 }
 
-// Adds a set that consists of the files matching the lines of `patterns`.
 static bool add_set(DataLoader *loader, const char *patterns, size_t length, double weight, Error *err) {
     Set *set = &loader->sets[loader->set_count++];
     set->name = name_of(patterns, length);

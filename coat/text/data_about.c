@@ -50,7 +50,6 @@ bool data_has_ids(DataLoader *loader, const SpecialIds *ids) {
     return false;
 }
 
-// True if a file seems to have been made with --tokenizer bytes. False, too, if the file has too few tokens to decide.
 static bool begins_with_bytes(DataLoader *loader, int index) {
     return is_telling(&loader->files[index]) && begins_with(loader, index, is_byte, NULL) == ALL_SUCH;
 }

@@ -14,7 +14,6 @@ static bool damaged(const char *path, Error *err, const char *what) {
     return error_set(err, EXIT_DATA, "%s is damaged: %s; copy the file again or regenerate it", path, what);
 }
 
-// State of reading a token file with a loss mask.
 typedef struct {
     const char *path;
     int fd;
@@ -96,7 +95,6 @@ static bool is_of_vocabulary(const Reader *r, Error *err) {
                      r->path, r->out_of_vocab, r->out_of_vocab_id, r->vocab - 1);
 }
 
-// Reads a token file with a loss mask in the order of its bytes, and verifies its checksum.
 static bool read_all(Reader *r, const int32_t *header, MaskedFile *file, Error *err) {
     int32_t cleared[DATA_HEADER_BYTES / 4];
     uint64_t said;

@@ -9,7 +9,6 @@
 // becomes true; *crc is then undefined. stop may be NULL. Returns false with err if the file cannot be read.
 bool data_checksum(int fd, const char *path, int64_t bytes, const bool *stop, uint32_t *crc, Error *err);
 
-// State of the checksum verification in one process.
 typedef struct {
     const TokenFile *files;
     int count, rank, ranks;

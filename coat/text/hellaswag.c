@@ -29,7 +29,6 @@ struct HellaSwag {
     uint64_t fingerprint;
 };
 
-// State of reading a HellaSwag file.
 typedef struct {
     const char *path;
     const uint32_t *at, *end;

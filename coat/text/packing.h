@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 typedef struct {
-    int64_t rows; // number of rows
+    int64_t rows;
     // (rows + 1) index in `members` of each row's first example; the last entry is the total number of members
     int32_t *first;
     int32_t *members; // indices of the examples, row by row, ascending within a row

@@ -33,7 +33,6 @@ static bool find_beside(const char *path, bool inside, const char *name, char *f
 
 typedef enum { FILE_JSON, FILE_BIN, FILE_MODEL, FILE_TIKTOKEN } FileKind;
 
-// Returns the kind of a tokenizer file, determined from its first bytes.
 static FileKind kind_of(const char *text, size_t size) {
     int32_t magic = 0;
     if (size >= sizeof magic) memcpy(&magic, text, sizeof magic);
