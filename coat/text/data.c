@@ -136,7 +136,7 @@ static bool check_sets(DataLoader *loader, Error *err) {
         snprintf(others, sizeof others, " and %d other set%s", loader->set_count - 1, plural(loader->set_count - 1));
     if (loader->sequences >= needed) return true;
     int64_t examples;
-    const bool packed = is_packed(loader, &examples); // true: a smaller --seq-len would not help
+    const bool packed = is_packed(loader, &examples); // if true, a smaller --seq-len would not help
     const int64_t from = packed ? examples : loader->tokens;
     return error_set(err, EXIT_DATA,
                      "%s%s: %" PRId64 " %s%s make%s %" PRId64 " sequence%s of %d%s tokens%s, but one micro-batch needs "

@@ -11,7 +11,7 @@ void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t se
     for (int k = 0; k < sets; k++) sum += weights[k];
     for (int k = 0; k < sets; k++) mixture->units[k] = (uint64_t)fmax(1, nearbyint(weights[k] / sum * 0x1p40));
     mixture->sets = sets;
-    mixture->seed = seed ^ 0xa0761d6478bd642fu; // differs from the seed that shuffles each set's sequences
+    mixture->seed = seed ^ 0xa0761d6478bd642fu; // a seed other than the one that shuffles each set's sequences
     mixture->shuffle = shuffle;
     mixture->block = -1;
 }

@@ -84,7 +84,7 @@ static size_t cl100k_pretoken(const char *text, size_t length, int digits) {
     end = text[0] == ' ' && more ? 1 : 0;
     if (next_class(text + end, length - end, &next) == CHAR_OTHER) {
         end = run_end(text, end, length, CHAR_OTHER, INT32_MAX);
-        while (end < length && is_line_end(text[end])) end++; // includes the line ends after the characters
+        while (end < length && is_line_end(text[end])) end++; // includes line ends that follow the run of characters
         return end;
     }
     size_t last_line = 0; // offset after the last line end in the white space

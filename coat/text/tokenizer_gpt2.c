@@ -110,7 +110,7 @@ bool tokenizer_read_merges(Tokenizer *t, const char *path, const char *text, siz
     int lines = 1, number = 0, rank = 0;
     for (size_t i = 0; i < size; i++) lines += text[i] == '\n';
     bool ok = lines <= VOCABULARY_MAX;
-    if (!ok) error_set(err, EXIT_DATA, "tokenizer %s: more than %d merges", path, VOCABULARY_MAX);
+    if (!ok) error_set(err, EXIT_DATA, "tokenizer %s has more than %d merges, the maximum", path, VOCABULARY_MAX);
     merges_init(&t->bpe.merges, ok ? lines : 0);
     char *scratch = (char *)xmalloc(size);
     for (size_t begin = 0; ok && begin < size;) {
@@ -140,7 +140,7 @@ bool tokenizer_read_bin(Tokenizer *t, const char *path, const char *text, size_t
     if (version != 1 && version != 2)
         return error_set(err, EXIT_DATA, "tokenizer %s: version %d is not supported, only 1 and 2 are", path, version);
     if (count < 1 || count > VOCABULARY_MAX)
-        return error_set(err, EXIT_DATA, "tokenizer %s: its header says %d tokens", path, count);
+        return error_set(err, EXIT_DATA, "tokenizer %s is damaged: its header says %d tokens", path, count);
     if ((size_t)count > size - BIN_HEADER) // every token takes at least 1 byte
         return error_set(err, EXIT_DATA,
                          "tokenizer %s is truncated: its header says %d token%s, but %zu byte%s follow%s", path, count,

@@ -166,7 +166,7 @@ static bool read_merges(Tokenizer *t, const char *path, json_t *merges, char *sc
     size_t i;
     if (!json_is_array(merges)) return refuse(path, "its model has no merges", err);
     if (count > VOCABULARY_MAX)
-        return error_set(err, EXIT_DATA, "tokenizer %s: more than %d merges", path, VOCABULARY_MAX);
+        return error_set(err, EXIT_DATA, "tokenizer %s has more than %d merges, the maximum", path, VOCABULARY_MAX);
     merges_init(&t->bpe.merges, (int)count);
     json_array_foreach(merges, i, value) {
         if (!add_merge(t, value, (int)i, scratch, room))
