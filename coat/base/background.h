@@ -10,7 +10,7 @@ typedef struct {
     bool running;
 } BackgroundTask;
 
-// Starts work(argument) in a thread that blocks all signals. If no thread can be created, runs the work before
+// Starts work(argument) in a thread that blocks all signals. If no thread can be created, calls work(argument) before
 // returning. The return value of work is ignored.
 void background_begin(BackgroundTask *task, void *(*work)(void *argument), void *argument);
 

@@ -1,4 +1,4 @@
-// Reads monotonic time, which does not change when the system clock is set.
+// Reads the monotonic clock, which does not change when the system clock is set.
 #pragma once
 #include <time.h>
 

@@ -1,6 +1,6 @@
 // Error handling. A function that can fail because of the user's input returns false and fills an Error. main() prints
-// the Error in one line and exits with its code. Only fatal() ends the process elsewhere, if the device fails or memory
-// is exhausted.
+// the Error in one line and exits with its code. Outside main(), only fatal() ends the process: if the device fails or
+// memory is exhausted.
 #pragma once
 #include <errno.h>
 #include <stdarg.h>
@@ -15,26 +15,26 @@
 
 C_LINKAGE_BEGIN
 
-// Exit codes of the program, which are documented for users.
+// Exit codes of the program, as documented for users.
 typedef enum {
     EXIT_DONE = 0,     // the run has finished
-    EXIT_USER = 1,     // a flag is wrong, or flags contradict each other
-    EXIT_DATA = 2,     // a file is missing, damaged, of the wrong kind, or cannot be written
-    EXIT_DEVICE = 3,   // the GPU, its driver or its memory failed
-    EXIT_DIVERGED = 4, // the loss or gradient stayed non-finite
-    EXIT_RANK = 5      // another process of the run was lost
+    EXIT_USER = 1,     // exit code if a flag is wrong or flags contradict each other
+    EXIT_DATA = 2,     // exit code if a file is missing, damaged, of the wrong kind, or cannot be written
+    EXIT_DEVICE = 3,   // exit code if the GPU, its driver or its memory failed
+    EXIT_DIVERGED = 4, // exit code if the loss or gradient stayed non-finite
+    EXIT_RANK = 5      // exit code if another process of the run was lost
 } ExitCode;
 
 typedef struct {
     ExitCode code;
-    char text[1024]; // one line: the failed action, its object, and what the user can change
-    // errno if a file exists but could not be opened or read, so that its contents are unknown; otherwise 0
+    char text[1024]; // error message in one line: the failed action, its object, and what the user can change
+    // errno of the failed call if a file exists but could not be opened or read; otherwise 0
     int unread;
 } Error;
 
-// Replaces every control character of UTF-8 text with '?', in place: U+0000 to U+001F except those in `kept`, U+007F to
-// U+009F, and invalid bytes of those values. Returns the new length, and ends the text with a 0 if it became shorter.
-// Text that quotes a file, a name or a sample must pass through here, because terminals execute such characters.
+// Replaces every control character of UTF-8 text by '?', in place: U+0000 to U+001F except those in `kept`, U+007F to
+// U+009F, and invalid bytes of these values. Returns the new length, and ends the text with a 0 if it became shorter.
+// Call it before printing a file's contents, a name or a sample, because terminals execute control characters.
 size_t text_printable(char *text, size_t length, const char *kept);
 
 __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, ExitCode code, const char *format,
@@ -48,8 +48,8 @@ __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, 
     text_printable(err->text, strlen(err->text), "");
 }
 
-// Fills err and returns false, for use as `return error_set(...)`. It is a macro because compilers do not inline
-// variadic functions and would not see that the result is always false.
+// Fills err and returns false, for use as `return error_set(...)`. error_set() is a macro because compilers do not
+// inline variadic functions and would not see that the result is always false.
 #define error_set(...) (error_fill(__VA_ARGS__), error_result())
 static inline bool error_result(void) {
     return false;
@@ -62,8 +62,8 @@ static inline const char *usage_flags(const char *usage) {
     return name + strcspn(name, " ");
 }
 
-// Prints the help text and returns true if the command line has --help or -h. For a wrong command line, USAGE_LINE()
-// makes the first line of that text an error: error_set(err, EXIT_USER, USAGE_LINE(usage)).
+// Prints the help text and returns true if the command line has --help or -h. USAGE_LINE() makes the first line of the
+// help text the message for a wrong command line: error_set(err, EXIT_USER, USAGE_LINE(usage)).
 static inline bool usage_asked(int argc, char **argv, const char *usage) {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
@@ -85,22 +85,22 @@ static inline int usage_main(int argc, char **argv, const char *usage, bool (*ru
 extern int error_rank;
 
 // Marks the calling thread as a background thread, in which fatal() ends the process with _exit(). exit() would destroy
-// objects that the training thread still uses. In glibc 2.41 and later it could also deadlock: it waits for an exit()
-// of the training thread, which may itself wait for this thread.
+// objects that the training thread still uses. In glibc 2.41 and later, exit() could also deadlock: it waits for an
+// exit() of the training thread, which may itself wait for the background thread.
 void error_mark_background_thread(void);
 extern void (*error_exit_hook)(int code); // function that fatal() calls in a background thread, before _exit(); or NULL
 __attribute__((noreturn)) void error_exit(ExitCode code);
 
-// Sets the text of error_advice() to the command that resumes from the last complete checkpoint, which is that of
-// `step` in folder `out`. If step is 0, there is no checkpoint yet; if out is "", the run saves nothing. Called by the
-// training thread.
+// Sets the text that error_advice() returns: how to resume from the last complete checkpoint, the one of `step` in
+// folder `out`. If step is 0, there is no checkpoint yet; if out is "", the run saves nothing. Only the training thread
+// may call error_saved().
 void error_saved(const char *out, int64_t step);
 
-// Returns advice for the user if another process is lost, as set by error_saved(). The text stays valid until
-// error_saved() has been called twice more. Any thread or signal handler may call this.
+// Returns the advice that error_saved() set for the case that another process is lost. The text stays valid until
+// error_saved() has been called twice more. Any thread or signal handler may call error_advice().
 const char *error_advice(void);
 
-// Prints an error and exits. Uses a single write, because several processes may share the stream.
+// Prints an error to stderr and ends the process. Writes it with one call, because several processes may share stderr.
 __attribute__((format(printf, 2, 3), noreturn)) static inline void fatal(ExitCode code, const char *format, ...) {
     char text[1024], who[32] = "";
     va_list args;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Appends formatted text to `text` in a buffer of `size` bytes, and truncates it if it does not fit.
+// Appends formatted text to the string `text` in a buffer of `size` bytes. Text that does not fit is truncated.
 __attribute__((format(printf, 3, 4))) static inline void text_append(char *text, size_t size, const char *format, ...) {
     const size_t used = strlen(text);
     va_list args;
@@ -16,7 +16,7 @@ __attribute__((format(printf, 3, 4))) static inline void text_append(char *text,
     va_end(args);
 }
 
-// True if text ends with `end` and is longer.
+// True if `text` ends with `end` and is longer than `end`.
 static inline bool text_ends_with(const char *text, const char *end) {
     const size_t length = strlen(text), end_length = strlen(end);
     return length > end_length && strcmp(text + length - end_length, end) == 0;
@@ -24,7 +24,7 @@ static inline bool text_ends_with(const char *text, const char *end) {
 
 #define MEMORY_TEXT 24
 
-// Writes a size such as "35.81 GB", "512.30 MB", "8.19 KB" or "1 B". Returns text.
+// Writes a number of bytes as text, such as "35.81 GB", "512.30 MB", "8.19 KB" or "1 B". Returns text.
 static inline const char *memory_text(char text[MEMORY_TEXT], size_t bytes) {
     const double value = (double)bytes;
     if (bytes < 1000)
@@ -43,7 +43,7 @@ static inline const char *plural(double count) {
     return count >= 0.9995 && count < 1.005 ? "" : "s";
 }
 
-// Returns the ending of the verb that follows a count and its noun: "1 file holds", "2 files hold".
+// Returns the ending of the verb after a count and its noun: "s" for "1 file holds", "" for "2 files hold".
 static inline const char *singular(double count) {
     return *plural(count) ? "" : "s";
 }

@@ -8,8 +8,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-// Reads the number that follows `key` at the beginning of a line in a file. Returns false if there is none, for example
-// if the value is "max".
+// Reads the number that follows `key` at the beginning of a line in a file. Returns false if no number follows `key`,
+// for example if its value is "max".
 static bool read_number(const char *path, const char *key, double *number) {
     char line[256];
     bool found = false;
@@ -20,7 +20,7 @@ static bool read_number(const char *path, const char *key, double *number) {
     return found;
 }
 
-// Returns how many more bytes the control group at `folder` allows.
+// Returns how many more bytes of memory the control group (cgroup) at `folder` allows.
 static double group_leaves(const char *folder) {
     char path[4200];
     double limit, used;
@@ -31,8 +31,8 @@ static double group_leaves(const char *folder) {
     return limit > used ? limit - used : 0;
 }
 
-// Returns how many more bytes the process's control group allows. In a container, this is the root of the mounted file
-// system; otherwise /proc/self/cgroup names the group.
+// Returns how many more bytes the process's control group allows. In a container, the group is the root of the mounted
+// cgroup file system; elsewhere, /proc/self/cgroup names the group.
 static double groups_leave(void) {
     char line[4096], folder[4150];
     double least = group_leaves("/sys/fs/cgroup");
@@ -79,6 +79,6 @@ size_t memory_whole_pages(size_t bytes) {
 void *memory_in_huge_pages(size_t bytes) {
     const size_t size = memory_whole_pages(bytes);
     void *memory = aligned_alloc(HUGE_PAGE, size);
-    if (memory) madvise(memory, size, MADV_HUGEPAGE); // its failure is ignored: huge pages are optional
+    if (memory) madvise(memory, size, MADV_HUGEPAGE); // failure of madvise() is ignored: huge pages are optional
     return memory;
 }

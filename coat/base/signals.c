@@ -19,9 +19,9 @@ static volatile sig_atomic_t stop_signal, save_asked;
 static struct timespec stop_time; // time of the first request to end
 static volatile pid_t writer;     // id of the thread registered by signals_writer(); 0: no thread is registered
 
-// Checks once a second, after a request to end, whether standard output and error accept data. If a stream accepts none
-// for TERMINAL_TIMEOUT_S seconds, for example because Ctrl-S stopped the terminal, replaces the stream by /dev/null
-// under the same descriptor. A blocked write then restarts when this handler returns, so that the run can save and end.
+// Checks once a second, after a request to end, whether standard output and error accept data. If a stream accepts no
+// data for TERMINAL_TIMEOUT_S seconds (Ctrl-S may have stopped the terminal), replaces the stream by /dev/null under
+// the same descriptor. A blocked write then restarts when this handler returns, so that the run can save and end.
 static void on_alarm(int number) {
     static int refused[2]; // seconds for which standard output and error have not accepted data
     int before = errno;
@@ -89,11 +89,11 @@ static void on_stop(int number) {
     struct pollfd output = {STDERR_FILENO, POLLOUT, 0};
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (!stop_signal) {
-        stop_time = now; // stop_time is set first: another thread may handle a second signal at the same time
+        stop_time = now; // stop_time is set before stop_signal, because another thread may handle a second signal now
         stop_signal = number;
         alarm(1);
-        // prints only if the write cannot block: a second signal sent at the same moment would wait for a blocked write
-        // and then look like a later one
+        // prints only if the write cannot block: a duplicate of this signal would wait for a blocked write and would
+        // then be taken for a second request, which ends the process
         if (poll(&output, 1, 0) > 0) say_stop();
     } else if ((now.tv_sec - stop_time.tv_sec) * 1000000000LL + (now.tv_nsec - stop_time.tv_nsec) > REPEATED_NS) {
         _exit(128 + number);
@@ -144,7 +144,7 @@ int signals_stop(void) {
 
 bool signals_consume_save(void) {
     if (!save_asked) return false;
-    save_asked = 0; // a second request that arrives before this line is served by the same checkpoint
+    save_asked = 0; // a request that arrives before save_asked is cleared is served by the same checkpoint
     return true;
 }
 

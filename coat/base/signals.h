@@ -1,6 +1,6 @@
 // Signals during training.
-//   SIGTERM, SIGINT, SIGHUP   save and end. A second one at least 0.2 s later (some senders send everything twice) ends
-//                             the process at once, with exit code 128 + the signal's number.
+//   SIGTERM, SIGINT, SIGHUP   save and end. A second signal at least 0.2 s later ends the process at once, with exit
+//                             code 128 + the signal's number. (Some senders send every signal twice.)
 //   SIGUSR1                   save a checkpoint.
 // The handlers only set flags that the training loop reads. One exception: if standard output or error is a terminal or
 // pipe that accepts nothing, it is redirected to /dev/null 2 seconds after a request to end, so that the run can save.
@@ -19,14 +19,14 @@ void signals_open(void);
 // the process.
 void signals_fail_writes(void);
 
-// Registers (begins) or unregisters a thread that prints and blocks signals. If a terminal blocks the thread's write
-// after a request to end, the write is interrupted as in the main thread. Only one such thread may exist at a time.
+// Registers the calling thread, which prints and blocks signals; unregisters it if `begins` is false. After a request
+// to end, SIGALRM interrupts a write of this thread that a terminal blocks. At most one thread is registered.
 void signals_writer(bool begins);
 
 // Returns the signal that requested the end of the run; 0 if there was none.
 int signals_stop(void);
 
-// True if a checkpoint was requested since the last call.
+// True if SIGUSR1 has requested a checkpoint since the last call.
 bool signals_consume_save(void);
 
 const char *signals_name(int number); // returns a name such as "SIGTERM"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define PATH_BUFFER 4096
-#define LFS_POINTER "version https://git-lfs.github.com/spec/v1" // the first line of one
+#define LFS_POINTER "version https://git-lfs.github.com/spec/v1" // first line of a Git LFS pointer file
 
 bool path_is_file(const char *path) {
     struct stat st;
@@ -39,7 +39,7 @@ bool path_is_link(const char *path) {
 
 bool path_check_no_link(const char *path, Error *err) {
     return !path_is_link(path) ||
-           error_set(err, EXIT_DATA, "%s is a link; replace it by the file that it points to, or remove it", path);
+           error_set(err, EXIT_DATA, "%s is a link; replace it with the file that it points to, or remove it", path);
 }
 
 const char *path_base(const char *path) {
@@ -112,13 +112,13 @@ bool folder_make(const char *path, Error *err) {
 
 bool call_is_unsupported(int why) {
     switch (why) {
-    case EINVAL:     // CIFS and FUSE do not support fsync() on a folder; some file systems lack flags of renameat2()
-    case ENOSYS:     // sandboxes and old kernels lack the system call
+    case EINVAL:     // CIFS and FUSE reject fsync() on a folder; some file systems reject flags of renameat2()
+    case ENOSYS:     // the kernel is too old for renameat2(), or a sandbox lacks the system call
     case EOPNOTSUPP: // the same number as ENOTSUP
-    case ENOTTY:     // FUSE file systems without the call
+    case ENOTTY:     // some FUSE file systems return ENOTTY for calls that they lack
     case EBADF:      // some file systems flush or lock only files open for writing, which a folder cannot be
     case EPERM:      // sandboxes forbid the call
-    case EACCES:     // the folder has no read permission, which open() needs
+    case EACCES:     // the folder lacks the read permission that open() needs
     case ENOLCK:     // NFS without its lock service
         return true;
     default: return false;
@@ -127,7 +127,7 @@ bool call_is_unsupported(int why) {
 
 bool folder_sync(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    // an unsupported flush is accepted: a power failure may lose names, but a run that never saves would lose more
+    // accepts file systems that cannot flush folders: a power failure may lose names, but the run can save
     bool good = (fd >= 0 && fsync(fd) == 0) || call_is_unsupported(errno);
     if (!good) error_set(err, EXIT_DATA, "cannot flush the folder %s: %s", path, strerror(errno));
     if (fd >= 0) close(fd);
@@ -136,14 +136,14 @@ bool folder_sync(const char *path, Error *err) {
 
 #define WALK_OPEN 16 // number of folders that nftw() keeps open at a time
 
-static __thread Error *walk_err; // error of nftw()'s callbacks, because nftw() cannot pass an argument to them
+static __thread Error *walk_err; // error set by nftw()'s callbacks, because nftw() passes them no argument
 
 static int may_remove(const char *path, const struct stat *st, int kind, struct FTW *at) {
     char folder[PATH_BUFFER];
     (void)st, (void)at;
     if (!path_folder(folder, sizeof folder, path, walk_err)) return 1;
     if (access(folder, W_OK | X_OK) != 0)
-        error_set(walk_err, EXIT_DATA, "cannot remove what is in %s: %s", folder, strerror(errno));
+        error_set(walk_err, EXIT_DATA, "cannot remove the contents of %s: %s", folder, strerror(errno));
     else if (kind == FTW_DNR)
         error_set(walk_err, EXIT_DATA, "cannot remove %s: it cannot be read", path);
     else
@@ -221,8 +221,8 @@ bool file_read_all(const char *path, size_t limit, char **data, size_t *size, Er
     *data = NULL;
     *size = 0;
     if (!file_open(path, &fd, &length, err)) return false;
-    bool good = length <= limit || error_set(err, EXIT_DATA, "%s has %llu bytes, more than the %zu expected at most",
-                                             path, (unsigned long long)length, limit);
+    bool good = length <= limit || error_set(err, EXIT_DATA, "%s has %llu bytes, more than the maximum of %zu", path,
+                                             (unsigned long long)length, limit);
     if (good) {
         *data = (char *)xmalloc((size_t)length + 1);
         *size = (size_t)length;

@@ -1,5 +1,5 @@
-// Accesses files and folders: reads of bounded size, and writes that are flushed. Every function that can fail names
-// the path in err (EXIT_DATA).
+// Reads, writes, creates and removes files and folders. Every function that can fail sets err to EXIT_DATA and to a
+// message with the path.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,16 +19,16 @@ bool path_is_link(const char *path); // true for a symbolic link, even if it is 
 bool path_check_no_link(const char *path, Error *err);
 const char *path_base(const char *path); // returns the part after the last '/'
 
-// Returns the name of a program that creates token files: the installed name if it is in this program's folder,
-// otherwise its path in the source tree.
+// Return the name of a program that creates token files: the installed name if the program is in the running program's
+// folder, otherwise its path in the source tree.
 const char *prepare_name(void);
 const char *prepare_bytes_name(void);
 
-// Writes folder/name to out[size]. Fails if it does not fit.
+// Writes the path folder/name to out[size]. Fails if the path does not fit.
 bool path_join(char *out, size_t size, const char *folder, const char *name, Error *err);
-// Writes path without its last component to out[size]; "." if path has no '/'. Fails if it does not fit.
+// Writes path without its last component to out[size]; "." if path has no '/'. Fails if the result does not fit.
 bool path_folder(char *out, size_t size, const char *path, Error *err);
-// True if `name` can be a file in the same folder: not empty, without '/', not "." or "..".
+// True if `name` can name a file in a given folder: it is not empty, "." or "..", and has no '/'.
 bool name_is_plain(const char *name);
 
 // Creates a folder and its parents if they do not exist.
@@ -36,13 +36,13 @@ bool folder_make(const char *path, Error *err);
 // True if `why`, an errno of fsync() on a folder, flock() or renameat2(), shows that the file system or a sandbox does
 // not support the call. The user cannot change that, so callers do not report it as an error.
 bool call_is_unsupported(int why);
-// Flushes a folder's entries to the disk, so that a rename in it survives a power failure. Also returns true if the
-// file system does not support this.
+// Flushes a folder's entries to the disk, so that a rename in the folder survives a power failure. Also returns true if
+// the file system cannot flush folders.
 bool folder_sync(const char *path, Error *err);
 // Removes a file, or a folder with its contents. Removes links without following them. Succeeds if `path` does not
 // exist.
 bool folder_remove(const char *path, Error *err);
-// True if permissions allow folder_remove() on `path`. Checking first avoids removing only a part.
+// True if permissions allow folder_remove() on `path`. A check before the removal avoids removing only a part.
 bool folder_may_remove(const char *path, Error *err);
 
 // Opens a regular file for reading and sets *size to its length. Does not block if the path is a pipe. Fails if the
@@ -54,22 +54,20 @@ bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t by
 bool file_read_all(const char *path, size_t limit, char **data, size_t *size, Error *err);
 // Opens a regular file as a stream for file_read_line(). Returns NULL with err on failure.
 FILE *file_open_lines(const char *path, Error *err);
-// Reads the next line of a file into line[size], including its '
-// ' if it has one, without a terminating 0. Returns its length, or 0 at the end of the file. Skips lines longer than
-// size.
+// Reads the next line of a file into line[size], including a final newline, without a terminating 0. Returns the line's
+// length, or 0 at the end of the file. Skips lines longer than `size`.
 size_t file_read_line(FILE *file, char *line, size_t size);
 
-// Appends `bytes` bytes to an open file.
 bool file_append(int fd, const char *path, const void *data, size_t bytes, Error *err);
 // Opens a file for reading and writing, and creates it if it does not exist. Fails if path is a symbolic link, a hard
 // link or not a regular file, because another program could guess the name and place a link to another file there.
-// flags: O_EXCL, which refuses an existing file, and O_APPEND. Returns the descriptor; -1 with err and errno.
+// `flags` may have O_EXCL, which refuses an existing file, and O_APPEND. Returns the descriptor; -1 with err and errno.
 int file_open_write(const char *path, int flags, Error *err);
 // Creates a new file with file_open_write() and returns a stream for writing; NULL with err and errno on failure.
 FILE *file_create_stream(const char *path, Error *err);
 // Creates a file with the contents `data` and flushes it to the disk. Fails if the file exists.
 bool file_create(const char *path, const void *data, size_t bytes, Error *err);
-// Replaces a file's contents atomically: writes PATH.tmp, flushes it to the disk and renames it to path.
+// Replaces a file's contents atomically: writes PATH.tmp, flushes it to the disk and renames it to PATH.
 bool file_replace(const char *path, const void *data, size_t bytes, Error *err);
 
 C_LINKAGE_END

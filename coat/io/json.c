@@ -43,7 +43,7 @@ static void append_quoted(JsonText *t, const char *value) {
     append_text(t, "\"");
 }
 
-// Writes the comma, newline and key that precede a JSON value.
+// Writes the comma, the newline and the key that precede a JSON value.
 static void lead_in(JsonText *t, const char *key) {
     if (t->started) append_text(t, ",");
     if (t->depth) new_line(t);
@@ -184,7 +184,7 @@ bool json_get_int(const json_t *object, const char *path, const char *key, int64
     if (!json_is_integer(item)) return error_set(err, EXIT_DATA, "%s: '%s' must be a whole number", path, key);
     int64_t got = (int64_t)json_integer_value(item);
     if (got < min || got > max)
-        return error_set(err, EXIT_DATA, "%s: '%s' is %lld, outside %lld ... %lld", path, key, (long long)got,
+        return error_set(err, EXIT_DATA, "%s: '%s' is %lld, but must be %lld to %lld", path, key, (long long)got,
                          (long long)min, (long long)max);
     *value = got;
     return true;

@@ -1,6 +1,6 @@
-// Reads and writes JSON files. This project's functions write them, so that equal contents give equal bytes with every
-// version of Jansson, which reads them. Reading is strict: no duplicate keys, bounded sizes, values checked for type
-// and range.
+// Reads and writes JSON files. This project's code writes them, so that equal contents give equal bytes whatever the
+// version of Jansson, which reads them. Reading is strict: duplicate keys are refused, sizes are limited, and values
+// are checked for type and range.
 #pragma once
 #include <jansson.h>
 #include <stdbool.h>
@@ -11,8 +11,8 @@
 
 C_LINKAGE_BEGIN
 
-// A JSON text that is being written. Initialize the struct with zeros; free it with json_text_free(). pretty: one value
-// per line. In all functions, key is NULL inside arrays and for the outermost value.
+// A JSON text that is being written. Initialize the struct with zeros; free it with json_text_free(). If `pretty` is
+// true, each value is on its own line. The parameter `key` is NULL inside arrays and for the outermost value.
 typedef struct {
     char *text;
     size_t size, capacity;
@@ -30,7 +30,7 @@ void json_text_null(JsonText *t, const char *key);
 void json_text_float(JsonText *t, const char *key, float value);
 void json_text_double(JsonText *t, const char *key, double value);
 void json_text_hex(JsonText *t, const char *key, uint64_t value); // writes a string of 16 hexadecimal digits
-// writes a value; objects and arrays inside it are written on one line
+// writes a parsed JSON value; an object or array is written on one line
 void json_text_value(JsonText *t, const char *key, const json_t *value);
 void json_text_space(JsonText *t); // writes a space between or after values
 void json_text_free(JsonText *t);
@@ -40,8 +40,8 @@ json_t *json_parse_object(const char *text, size_t size, const char *path, Error
 // Reads the file `path` of at most `limit` bytes, which must contain one JSON object. Returns NULL with err on failure.
 json_t *json_read_object(const char *path, size_t limit, Error *err);
 
-// Get the value of a key of `object`. Return false with err if the value is missing, of another type or out of range;
-// err names path, key and the expected value.
+// Each json_get function gets the value of a key of `object`. It returns false with err if the value is missing, of
+// another type or out of range; err names path, key and the expected value.
 bool json_get_int(const json_t *object, const char *path, const char *key, int64_t min, int64_t max, int64_t *value,
                   Error *err);
 bool json_get_double(const json_t *object, const char *path, const char *key, double *value, Error *err);

@@ -27,8 +27,8 @@ static bool parse_dtype(SafeTensor *tensor, const json_t *entry, const char *pat
         tensor->dtype = (Dtype)i;
         if (strcmp(name, dtypes[i].name) == 0) return true;
     }
-    return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has the type %.20s, which this program does not read", path,
-                     tensor->name, name);
+    return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has type %.20s, which is not supported", path, tensor->name,
+                     name);
 }
 
 const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_t *shape) {
@@ -76,7 +76,7 @@ static bool parse_range(SafeTensor *tensor, const json_t *entry, const char *pat
             "%s: tensor '%.200s' is outside the file, which may be truncated; download the file again or regenerate it",
             path, tensor->name);
     if ((uint64_t)(end - begin) != expected)
-        return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has %lld byte%s where its shape and type need %llu", path,
+        return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has %lld byte%s, but its shape and type need %llu", path,
                          tensor->name, (long long)(end - begin), plural(end - begin), (unsigned long long)expected);
     tensor->begin = (uint64_t)begin;
     tensor->bytes = expected;
@@ -97,11 +97,11 @@ static bool check_coverage(const SafeFile *file, Error *err) {
         const SafeTensor *tensor = &file->tensors[i];
         if (tensor->begin != at)
             return error_set(err, EXIT_DATA, "%s: tensor '%.200s' %s", file->path, tensor->name,
-                             tensor->begin < at ? "overlaps another" : "leaves a hole before it");
+                             tensor->begin < at ? "overlaps another tensor" : "begins after a hole in the data");
         at += tensor->bytes;
     }
     if (at != file->data_bytes)
-        return error_set(err, EXIT_DATA, "%s: %llu byte%s after the last tensor belong%s to none", file->path,
+        return error_set(err, EXIT_DATA, "%s: %llu byte%s after the last tensor belong%s to no tensor", file->path,
                          (unsigned long long)(file->data_bytes - at), plural(file->data_bytes - at),
                          singular(file->data_bytes - at));
     return true;
@@ -158,7 +158,7 @@ bool safetensors_open(SafeFile *file, const char *path, Error *err) {
     if (!good || header_bytes > size - sizeof header_bytes)
         good = error_set(err, EXIT_DATA, "%s is truncated or is not a safetensors file", path);
     else if (header_bytes > SAFETENSORS_MAX_HEADER)
-        good = error_set(err, EXIT_DATA, "%s has a header of %llu bytes; this program reads up to %d", path,
+        good = error_set(err, EXIT_DATA, "%s has a header of %llu bytes, more than the maximum of %d", path,
                          (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER);
     if (!good) {
         close(fd);

@@ -1,6 +1,6 @@
 // Reads and writes the safetensors file format: 8 bytes of header length, a JSON header with the type, shape and byte
-// range of each tensor, then the tensors' bytes without gaps. Numbers are little-endian. The reader checks everything.
-// The writer streams, so that a model is not copied; it sorts and pads, so that equal contents give equal bytes.
+// range of each tensor, then the tensors' bytes without gaps. Numbers are little-endian. The reader checks the entire
+// header. The writer streams, to avoid a copy of the model; it sorts and pads, so that equal contents give equal bytes.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,8 +11,8 @@
 C_LINKAGE_BEGIN
 
 #define SAFETENSORS_MAX_RANK 8
-// Maximum size of a header in bytes. The format allows 100 MB, whose parsed form takes gigabytes; the largest models
-// need a few MB.
+// Maximum size of a header in bytes. The format allows headers of 100 MB, which need gigabytes when parsed; the largest
+// models need a few MB.
 #define SAFETENSORS_MAX_HEADER (32 << 20)
 
 typedef enum {
@@ -37,9 +37,9 @@ typedef struct {
     Dtype dtype;
     int rank;
     int64_t shape[SAFETENSORS_MAX_RANK];
-    uint64_t begin, bytes; // offset and length of the tensor's bytes in the data that follows the header
-    uint64_t hash;         // XXH3 hash of the bytes; set by the writer when they are written
-    int tag;               // free for the writer's caller
+    uint64_t begin, bytes; // offset and length of the tensor's bytes in the data after the header
+    uint64_t hash;         // XXH3 hash of the tensor's bytes, which the writer sets when it has written them
+    int tag;               // value that the writer's caller chooses
 } SafeTensor;
 
 #define SHAPE_TEXT (4 + 22 * SAFETENSORS_MAX_RANK) // bytes of the longest text that describes a shape
@@ -61,7 +61,7 @@ typedef struct {
 // Opens a safetensors file and checks its header: types are known; byte ranges match shape and type, cover the data
 // without overlaps or gaps, and end at the file's end; no name occurs twice. Returns false with err on failure.
 bool safetensors_open(SafeFile *file, const char *path, Error *err);
-// Checks a header (the JSON text) as safetensors_open() does, for data of data_bytes bytes. Sets file->fd to -1.
+// Checks a safetensors header (JSON text) as safetensors_open() does, for data_bytes bytes of data. Opens no file.
 bool safetensors_parse(SafeFile *file, const char *path, const char *header, size_t header_bytes, uint64_t data_bytes,
                        Error *err);
 void safetensors_close(SafeFile *file);
@@ -73,16 +73,16 @@ bool safetensors_read(const SafeFile *file, const SafeTensor *tensor, uint64_t o
 
 // ---------------------------------------------------------------- writing safetensors files
 
-// Writes a file in these steps: zero the struct, declare all tensors, begin, write the bytes, end. Bytes are written in
-// parts of any size, in the order of writer.tensors. safewriter_begin() sorts these by width of type, the widest first,
-// which aligns them all, then by name. Call safewriter_close() at the end or after an error.
+// Writes a safetensors file. Zero the struct, declare all tensors, begin, write the bytes, end. Bytes are written in
+// parts of any size, in the order of writer.tensors. safewriter_begin() sorts the tensors by the size of their type,
+// the largest first, which aligns all of them, then by name. Call safewriter_close() at the end or after an error.
 typedef struct {
     char *path;
     int fd;
     SafeTensor *tensors;
     int count, capacity;
     int current;                   // index of the tensor that is being written
-    uint64_t written;              // number of its bytes written so far
+    uint64_t written;              // number of the current tensor's bytes written so far
     uint64_t bytes;                // number of the file's bytes written so far
     void *file_hash, *tensor_hash; // states of the running XXH3 hashes
     bool open;

@@ -75,7 +75,6 @@ static bool append_hashed(SafeWriter *writer, const void *data, size_t bytes, Er
     return file_append(writer->fd, writer->path, data, bytes, err);
 }
 
-// Bytes of a tensor that a thread adds to the tensor's hash and to the file's hash.
 typedef struct {
     SafeWriter *writer;
     const void *data;
@@ -99,7 +98,7 @@ static bool append_tensor(SafeWriter *writer, const void *data, size_t bytes, Er
     else
         background_begin(&hashing, hash_bytes, &work);
     const bool good = file_append(writer->fd, writer->path, data, bytes, err);
-    // makes Linux start writing to the disk now; with much free memory, it might otherwise wait for fsync() at the end
+    // makes Linux write to the disk now; with much free memory, Linux might otherwise wait for the final fsync()
     sync_file_range(writer->fd, (off_t)writer->bytes, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
     background_end(&hashing);
     writer->bytes += bytes;
@@ -145,7 +144,7 @@ bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error 
     const char *at = (const char *)data;
     while (bytes) {
         if (writer->current == writer->count)
-            return error_set(err, EXIT_DATA, "%s: more bytes are written than its tensors have", writer->path);
+            return error_set(err, EXIT_DATA, "%s: more bytes were written than its tensors have", writer->path);
         uint64_t room = writer->tensors[writer->current].bytes - writer->written;
         size_t part = bytes < room ? bytes : (size_t)room;
         if (!append_tensor(writer, at, part, err)) return false;

@@ -119,13 +119,13 @@ void bpe_free(Bpe *b) {
 // --- encoding a pretoken by merging pairs ------------------------------------------------------------------
 
 typedef struct {
-    uint32_t begin, end;  // byte range in the pretoken; if end is 0, the symbol was merged to the left
-    int32_t left, right;  // indices of the neighbors; -1: none
-    int32_t id;           // token of the symbol; -1: none
+    uint32_t begin, end;  // byte range in the pretoken; if end is 0, the symbol was merged into its left neighbor
+    int32_t left, right;  // indices of the neighbors; -1: no such neighbor
+    int32_t id;           // id of the symbol's token; -1: the vocabulary has none
     int32_t rank, merged; // rank of the merge with the right neighbor (INT32_MAX: none), and the merged token
 } Symbol;
 
-// A candidate merge of a symbol with its right neighbor. It is outdated if the symbol's rank has changed.
+// A candidate merge of a symbol with its right neighbor. The candidate is outdated if the symbol's rank has changed.
 typedef struct {
     int32_t rank, symbol;
 } Due;
@@ -134,7 +134,7 @@ typedef struct {
     const Bpe *bpe;
     const char *pretoken;
     Symbol *symbols;
-    Due *heap; // heap of candidate merges: the lowest rank first, then the leftmost
+    Due *heap; // candidate merges: the lowest rank first, then the leftmost symbol
     size_t due;
 } Merging;
 
@@ -160,7 +160,7 @@ static Due heap_pop(Merging *g) {
     return first;
 }
 
-// Finds the merge of symbol i with its right neighbor, and adds it to the heap.
+// Finds the merge of symbol i with its right neighbor, and adds the merge to the heap.
 static void find_merge(Merging *g, int32_t i) {
     const Merges *m = &g->bpe->merges;
     Symbol *s = &g->symbols[i];
@@ -182,7 +182,7 @@ static void merge_all(Merging *g) {
     while (g->due > 0) {
         const Due due = heap_pop(g);
         Symbol *s = &g->symbols[due.symbol];
-        // skips an outdated entry: an earlier merge changed one of its two symbols
+        // skips an outdated candidate: an earlier merge changed one of its two symbols
         if (s->end == 0 || s->rank != due.rank) continue;
         Symbol *next = &g->symbols[s->right];
         s->id = s->merged;
@@ -225,7 +225,7 @@ int bpe_encode(const Bpe *b, const char *pretoken, size_t length, int32_t *out) 
     if (length > INT32_MAX / 8) return -1;
     if (length > FEW) {
         g.symbols = (Symbol *)xmalloc(length * sizeof *g.symbols);
-        g.heap = (Due *)xmalloc(3 * length * sizeof *g.heap); // at most one entry per symbol, and two more per merge
+        g.heap = (Due *)xmalloc(3 * length * sizeof *g.heap); // room for one heap entry per symbol and two per merge
     }
     int32_t count = 0;
     for (size_t at = 0, bytes = 1; at < length; at += bytes, count++) {

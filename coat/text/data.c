@@ -28,7 +28,6 @@ static char *name_of(const char *patterns, size_t length) {
     return name;
 }
 
-// Adds a set that consists of the files matching the lines of `patterns`.
 static bool add_set(DataLoader *loader, const char *patterns, size_t length, double weight, Error *err) {
     Set *set = &loader->sets[loader->set_count++];
     set->name = name_of(patterns, length);
@@ -62,8 +61,8 @@ static bool is_packed(const DataLoader *loader, int64_t *examples) {
     return packed;
 }
 
-// Checks why a set has no sequence. Returns true if it has too few tokens. Returns false with err if no example has an
-// unmasked target, or if no example has an unmasked target among its first T + 1 tokens.
+// Checks why a set has no sequence. Returns true if the set has too few tokens. Returns false with err if no example
+// has an unmasked target, or if no example has an unmasked target among its first T + 1 tokens.
 static bool lacks_tokens(const DataLoader *loader, int first, int end, const char *name, Error *err) {
     int64_t examples = 0, cut = 0, longest = 0;
     for (int i = first; i < end; i++) {
@@ -76,7 +75,7 @@ static bool lacks_tokens(const DataLoader *loader, int first, int end, const cha
     if (cut == 0)
         return error_set(err, EXIT_DATA,
                          "%s: none of its %" PRId64 " example%s has an unmasked target (the first token of an "
-                         "example is not a target); make the file again, with answers that are not masked",
+                         "example is not a target); regenerate the file with answers that are not masked",
                          name, examples, plural(examples));
     return error_set(err, EXIT_DATA,
                      "%s: all unmasked targets are cut off, because none of its %" PRId64
@@ -85,7 +84,7 @@ static bool lacks_tokens(const DataLoader *loader, int first, int end, const cha
                      name, examples, plural(examples), loader->T, longest - 1);
 }
 
-// Checks the files of a set, and divides them into sequences.
+// Checks the files of a set, and divides the files into sequences.
 static bool check_set(DataLoader *loader, int number, XXH64_state_t *hash, Error *err) {
     Set *set = &loader->sets[number];
     const int end = number + 1 < loader->set_count ? loader->sets[number + 1].first_file : loader->count;
@@ -137,7 +136,7 @@ static bool check_sets(DataLoader *loader, Error *err) {
         snprintf(others, sizeof others, " and %d other set%s", loader->set_count - 1, plural(loader->set_count - 1));
     if (loader->sequences >= needed) return true;
     int64_t examples;
-    const bool packed = is_packed(loader, &examples); // true: a smaller --seq-len would not help
+    const bool packed = is_packed(loader, &examples); // if true, a smaller --seq-len would not help
     const int64_t from = packed ? examples : loader->tokens;
     return error_set(err, EXIT_DATA,
                      "%s%s: %" PRId64 " %s%s make%s %" PRId64 " sequence%s of %d%s tokens%s, but one micro-batch needs "
@@ -162,7 +161,7 @@ static int file_of_sequence(const DataLoader *loader, int64_t s) {
     return low;
 }
 
-// Sets positions[] so that tokens count from 0 in each document. positions[0] is already set.
+// Sets positions[] so that tokens count from 0 in each document of a sequence. The caller has set positions[0].
 static void count_positions(const SpecialIds *ids, const int32_t *inputs, int T, int32_t *positions) {
     for (int t = 1; t < T; t++)
         if (ids->bos >= 0 ? inputs[t] == ids->bos : is_eos(ids, inputs[t - 1]))
@@ -243,7 +242,7 @@ static DataLoader *open_loader(const char *patterns, const double *weights, Exam
                                int rank, int ranks, uint64_t seed, bool shuffle, bool fills, int vocab,
                                const DataImages *images, Error *err) {
     if (B < 1 || T < 1 || T > INT32_MAX / 8 || ranks < 1 || rank < 0 || rank >= ranks || vocab < 1) {
-        error_set(err, EXIT_USER, "token reader: micro-batch %d, sequence length %d, rank %d of %d, vocabulary %d", B,
+        error_set(err, EXIT_USER, "token reader: invalid micro-batch %d, length %d, rank %d of %d or vocabulary %d", B,
                   T, rank, ranks, vocab);
         return NULL;
     }
@@ -318,7 +317,7 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
     return data_batch_at(loader, n * rows, inputs, targets, NULL, err);
 }
 
-// Returns the index, among the sequences of all files, of the sequence at a position of the run.
+// Returns the index of the sequence that the run reads at `position`, among the sequences of all files.
 static int64_t sequence_at(DataLoader *loader, int64_t position) {
     int64_t index = position; // position within the set's order
     const int number = loader->set_count > 1 ? mixture_at(&loader->mixture, position, &index) : 0;

@@ -12,38 +12,38 @@ C_LINKAGE_BEGIN
 // Reads the data of one rank. Not thread-safe, because it owns the buffer into which rows are read.
 typedef struct DataLoader DataLoader;
 
-// Opens the files that match one of the patterns, which are the lines of `patterns`, each path once, in the byte order
-// of their names.
+// Opens the token files that match a line of `patterns`: each path once, in the byte order of the names.
 //   - A sequence is T tokens and the target of the last one, cut from the stream of one file. Tokens at a file's end
 //     that do not fill a sequence, and sequences whose targets are all masked, are not used.
-//   - shuffle: every epoch is a permutation of all sequences of all files, drawn from `seed`. Else they are in file
-//     order.
-// NULL with err (EXIT_DATA) if a pattern has no match, a file is not a token file, is damaged or was made for another
-// vocabulary (checked in the first sequence, or in all of a file with a mask), or all files together have fewer than
-// B * ranks sequences.
+//   - If `shuffle` is true, every epoch is a permutation of all sequences of all files, drawn from `seed`. Otherwise,
+//     sequences are read in the order of the files.
+// Returns NULL with err (EXIT_DATA) if a pattern has no match or a file is damaged or not a token file. Also fails if a
+// file has tokens outside the vocabulary (checks the first sequence, or all of a file with a mask), or if all files
+// together have fewer than B * ranks sequences.
 DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
                       Error *err);
 
-// The images that a vision-language model reads.
+// Shape and number of the images that a vision-language model reads.
 typedef struct {
     VisionShape vision;
     int per_sequence; // largest number of images in a sequence
 } DataImages;
 
-// Opens several sets of files. The other parameters and errors are those of data_open().
-//   patterns   one paragraph per set; an empty line ends a paragraph
-//   weights    the run draws sequences from the sets in this ratio (mixture.h); each set has its own order and epochs.
+// Opens several sets of token files. data_open() explains the other parameters and errors.
+//   patterns   one paragraph of patterns per set; an empty line ends a paragraph
+//   weights    ratio in which the run draws sequences from the sets (mixture.h). Each set has its own order and epochs.
 //              NULL: all files are one set. A set without a sequence is an error.
-//   examples   for files that record where examples begin. EXAMPLES_SPLIT: ignored, sequences are cut from the stream.
-//              Else a sequence is as many complete examples of a file as fit (packing.h), padded with tokens 0 without
-//              targets. Files with images cannot be split.
+//   examples   how examples become sequences, in files that record them. EXAMPLES_SPLIT: the stream is cut regardless
+//              of examples. Else a sequence is as many complete examples of a file as fit (packing.h), padded with
+//              tokens 0 without targets. Files with images cannot be split.
 //   images     images that the model reads, which those of the files must match. NULL or VISION_NONE: the model reads
 //              text only, and a file with images is an error.
 DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
                            int ranks, uint64_t seed, bool shuffle, int vocab, const DataImages *images, Error *err);
 
-// Opens validation data, without shuffling, as one process would read it; processes divide its micro-batches. The last
-// micro-batch is padded with sequences of tokens 0 without targets, so that every sequence is evaluated for every B.
+// Opens validation data without shuffling, as a single process would read it; the processes divide its micro-batches.
+// The last micro-batch is padded with sequences of tokens 0 without targets, so that every sequence is evaluated for
+// every B.
 DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab,
                                  const DataImages *images, Error *err);
 void data_close(DataLoader *loader);
@@ -52,7 +52,7 @@ void data_close(DataLoader *loader);
 // token or, if the vocabulary has none, after every EOS token.
 //   ways    `count` candidate id sets, best first. Uses the first whose ids occur in the first DATA_LOOKED_AT tokens of
 //           these files. If none occurs, uses the first that has an id, and sets *found to false.
-// False with err (EXIT_USER) if there are such files and no candidate has an id.
+// Returns false with err (EXIT_USER) if a file does not record its documents and no candidate has an id.
 bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err);
 // Returns a hash of the ids that data_mask_documents() chose, for comparison between processes.
 int64_t data_documents_hash(const DataLoader *loader);
@@ -63,44 +63,44 @@ int64_t data_sequences(const DataLoader *loader); // returns the number of seque
 bool data_masked(const DataLoader *loader);       // true if a file has a loss mask
 
 // Returns the prompt format that the files record; files without one are ignored. If two files differ, returns NONE and
-// sets `different` to both formats; otherwise sets it to NONE.
+// sets `different` to both formats; otherwise sets both entries of `different` to NONE.
 PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different[2]);
 
-// Returns the number of unmasked targets in targets[tokens]. In every sequence of the data it is at least one.
+// Returns the number of unmasked targets in targets[tokens]. Every sequence of the data has at least one.
 int64_t data_unmasked_targets(const int32_t *targets, int64_t tokens);
 
-// Returns the number of micro-batches of B sequences in a pass over the data on one rank, at most `max` if max > 0. The
-// last, padded micro-batch of validation data is included, an incomplete one of training data is not.
+// Returns the number of micro-batches of B sequences in a pass over the data on one rank, at most `max` if max > 0.
+// Counts the last, padded micro-batch of validation data, but not an incomplete one of training data.
 int data_batches(const DataLoader *loader, int max);
 
-// Reads this rank's part of a micro-batch: the B sequences of the run from first + rank * B on, first >= 0.
+// Reads this rank's part of a micro-batch: B sequences of the run, starting with number first + rank * B, first >= 0.
 //   inputs, targets   (B, T); a masked target is -1
-//   positions         (B, T) within documents, if data_mask_documents() was called; NULL: not computed
-// Sequence s of one set belongs to epoch s / data_sequences(), so a batch may continue into the next epoch. The rows
-// depend only on `first`. So a run can resume with another B and on any number of ranks and trains on the same tokens.
-// False with err (EXIT_DATA) if a file cannot be read or has a token outside the vocabulary.
+//   positions         (B, T) positions within documents, if data_mask_documents() was called; NULL: not computed
+// If there is one set, sequence s belongs to epoch s / data_sequences(), so a batch may continue into the next epoch.
+// The rows depend only on `first`. So a run that resumes with another B or number of ranks trains on the same tokens.
+// Returns false with err (EXIT_DATA) if a file cannot be read or has a token outside the vocabulary.
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
                    Error *err);
 
-// Reads the images of the micro-batch that data_batch_at() reads for the same `first`, which has succeeded.
+// Reads the images of a micro-batch. Call it with the same `first` after data_batch_at() has succeeded.
 //   image_rows   (B, T): row i * vision_rows() + k for the k-th placeholder of image i of the micro-batch; else -1
 //   pixels       (images, 3 * side * side): bytes of the images in the order of their places; room for B * per_sequence
-//   count        set to the number of images
-// False with err (EXIT_DATA) if a file cannot be read or has changed. `count` is then 0, and image_rows is all -1.
+//   count        receives the number of images
+// Returns false with err (EXIT_DATA) if a file cannot be read or has changed; *count is then 0, and image_rows all -1.
 bool data_images_at(DataLoader *loader, int64_t first, int32_t *image_rows, uint8_t *pixels, int *count, Error *err);
 
-// Returns the images that the model reads, with mean and deviation of the files' images if DataImages has none.
+// Returns the shape of the images that the model reads. Mean and deviation are the files' if DataImages has none.
 const VisionShape *data_vision(const DataLoader *loader);
 
 // Reads micro-batch n >= 0 of the run: data_batch_at() with first = n * ranks * B, without positions.
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err);
 
 // True if the first `batches` micro-batches can be read and have no token outside the vocabulary; otherwise false with
-// err (EXIT_DATA). Finds the errors that data_batch() would return later, for data that is not shuffled.
+// err (EXIT_DATA). For data that is not shuffled, this finds the errors that data_batch() would return later.
 bool data_check(DataLoader *loader, int batches, Error *err);
 
-// True if the first file seems to have been made with --tokenizer bytes: its first DATA_LOOKED_AT tokens are at most
-// 256. False if it has too few tokens to decide (1,024; with examples 128) or cannot be read.
+// True if the first file seems to have been made with --tokenizer bytes: none of its first DATA_LOOKED_AT tokens
+// exceeds 256. False if it has too few tokens to decide (1,024; with examples 128) or cannot be read.
 bool data_begins_with_bytes(DataLoader *loader);
 
 // True if some files look like --tokenizer bytes and others do not, which suggests different tokenizers. Sets *bytes
@@ -121,11 +121,11 @@ const char *data_file_of_two_sets(const DataLoader *loader);
 
 // Statistics of a set of files (0 <= set < data_sets()) after `position` sequences of the run.
 typedef struct {
-    const char *name; // file patterns on one line; owned by the loader
+    const char *name; // the set's file patterns on one line; owned by the loader
     double share;     // the set's fraction of the run's sequences
     int64_t tokens;   // number of tokens in its files
-    int64_t seen;     // number of its sequences that have been read
-    double epochs;    // number of passes over its sequences
+    int64_t seen;     // number of the set's sequences that have been read
+    double epochs;    // number of passes over the set's sequences
 } DataSet;
 int data_sets(const DataLoader *loader);
 DataSet data_set(DataLoader *loader, int set, int64_t position);
@@ -135,7 +135,7 @@ DataSet data_set(DataLoader *loader, int set, int64_t position);
 //   files with masks   the fraction of unmasked tokens, such as ", 37.5 % in the loss", is added at the end
 //   files with images  the number of stored images, such as ", 600 images", is added at the end
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
-// true if this description, which a checkpoint recorded, is of files with masks
+// true if `text`, which data_describe() wrote to a checkpoint, describes files with loss masks
 bool data_describes_mask(const char *text);
 
 // Statistics of the examples that are packed into sequences; all 0 if no examples are packed.
@@ -147,9 +147,9 @@ typedef struct {
 } DataExamples;
 DataExamples data_examples(const DataLoader *loader);
 
-// Returns a hash of the files' headers, sizes, first and last tokens, in order, of the headers of their images, and of
-// the sets' files and weights.
-// File names are not hashed. Checkpoints record the hash, so that resuming with other data is detected.
+// Returns a hash of the headers, sizes, first and last tokens of the files in order, of the headers of their images,
+// and of the sets' files and weights. File names are not hashed. Checkpoints record the hash, so that resuming with
+// other data is detected.
 uint64_t data_fingerprint(const DataLoader *loader);
 
 C_LINKAGE_END

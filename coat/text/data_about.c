@@ -6,8 +6,8 @@
 #include "images.h"
 #include "io/files.h"
 
-// True if a file has enough tokens to decide whether they are bytes. Fewer suffice in a file with examples, because
-// fine-tuning files are often small.
+// True if a file has enough tokens to decide whether they are bytes. Fewer tokens suffice in a file with examples,
+// because fine-tuning files are often small.
 static bool is_telling(const TokenFile *file) {
     return file->tokens >= (file->mask ? 128 : 1024);
 }
@@ -50,7 +50,6 @@ bool data_has_ids(DataLoader *loader, const SpecialIds *ids) {
     return false;
 }
 
-// True if a file seems to have been made with --tokenizer bytes. False, too, if it has too few tokens to decide.
 static bool begins_with_bytes(DataLoader *loader, int index) {
     return is_telling(&loader->files[index]) && begins_with(loader, index, is_byte, NULL) == ALL_SUCH;
 }

@@ -44,8 +44,8 @@ static bool looks_wide(const uint16_t *words, size_t count) {
     return count >= 64;
 }
 
-// Checks a token file without a header, such as OLMo's. head: the file's first bytes. The size of the vocabulary
-// determines the width of tokens.
+// Checks a token file without a header, such as OLMo's. `head` contains the file's first `have` bytes. The size of the
+// vocabulary determines the width of tokens.
 static bool check_bare(TokenFile *file, const void *head, size_t have, int vocab, Error *err) {
     const char *path = file->path;
     if (have >= 6 && !memcmp(head, "\x93NUMPY", 6))
@@ -69,7 +69,7 @@ static bool check_bare(TokenFile *file, const void *head, size_t have, int vocab
     return true;
 }
 
-// Reads a file with a loss mask and, if its version says so, opens its images.
+// Reads a token file with a loss mask and, if its version is DATA_VERSION_IMAGES, opens its images.
 static bool check_masked(TokenFile *file, int fd, const int32_t *header, int vocab, VisionShape *vision,
                          XXH64_state_t *hash, Error *err) {
     MaskedFile masked;
@@ -86,7 +86,7 @@ static bool check_masked(TokenFile *file, int fd, const int32_t *header, int voc
     return true;
 }
 
-// Checks the header of a file in llm.c's format; checks all of a file with a loss mask.
+// Checks the header of a file in llm.c's format. Checks the entire file if it has a loss mask.
 static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t have, int vocab, VisionShape *vision,
                          XXH64_state_t *hash, Error *err) {
     const char *path = file->path;
@@ -102,7 +102,7 @@ static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t 
     if (header[0] == DATA_MAGIC_MASKED) return check_masked(file, fd, header, vocab, vision, hash, err);
     const int version = wide ? DATA_VERSION_U32 : DATA_VERSION_U16;
     if (header[1] != version)
-        return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is known",
+        return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is required",
                          path, (int)header[1], (int)header[0], version);
     file->header_bytes = DATA_HEADER_BYTES;
     file->token_bytes = wide ? 4 : 2;
@@ -111,13 +111,13 @@ static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t 
     file->has_crc = header[9] == DATA_CHECKSUM;
     const int64_t room = (file->bytes - DATA_HEADER_BYTES) / file->token_bytes;
     if (file->tokens == 0)
-        return error_set(err, EXIT_DATA, "%s is empty: its header says 0 tokens; make the file again", path);
+        return error_set(err, EXIT_DATA, "%s is empty: its header says 0 tokens; regenerate the file", path);
     if (file->tokens < 0)
-        return error_set(err, EXIT_DATA, "%s: its header says %" PRId64 " tokens; make the file again as smaller files",
+        return error_set(err, EXIT_DATA, "%s: its header says %" PRId64 " tokens; regenerate the data as smaller files",
                          path, file->tokens);
     if (file->tokens > room)
         return error_set(err, EXIT_DATA,
-                         "%s is truncated: its header says %" PRId64 " token%s, the file holds %" PRId64
+                         "%s is truncated: its header says %" PRId64 " token%s, but the file has %" PRId64
                          "; copy the file again or regenerate it",
                          path, file->tokens, plural(file->tokens), room);
     if (file->bytes != DATA_HEADER_BYTES + file->tokens * file->token_bytes)
@@ -162,7 +162,7 @@ bool token_file_stat(TokenFile *file, int fd, Error *err) {
 bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, XXH64_state_t *hash, Error *err) {
     const char *path = file->path;
     if (!token_file_stat(file, fd, err)) return false;
-    if (file->bytes == 0) return error_set(err, EXIT_DATA, "%s is empty; make it again with %s", path, prepare_name());
+    if (file->bytes == 0) return error_set(err, EXIT_DATA, "%s is empty; regenerate it with %s", path, prepare_name());
 
     int32_t header[DATA_HEADER_BYTES / 4];
     memset(header, 0, sizeof header);
@@ -191,7 +191,7 @@ static bool has_target(const uint8_t *mask, int64_t begin, int64_t end) {
     return begin < end;
 }
 
-// Lists the sequences, cut from the stream of tokens, that have an unmasked target.
+// Lists in file->chosen the sequences of the token stream that have an unmasked target.
 static void choose_sequences(TokenFile *file, int T) {
     const int64_t all = (file->tokens - 1) / T;
     file->chosen = (int32_t *)xmalloc((size_t)(all + 1) * sizeof *file->chosen); // + 1, so that the size is never 0
@@ -209,12 +209,12 @@ int64_t token_file_kept(const TokenFile *file, int64_t example, int T) {
     return last >= begin && last + images->rows > begin + T ? last - begin : T + 1;
 }
 
-// Packs examples into sequences with at most `most` images each. lengths: the tokens of each example; 0: it is dropped.
-// False with err if an example has more images.
+// Packs examples into sequences with at most `most` images each. lengths[i] is the number of tokens of example i, 0 if
+// the example is dropped. Returns false with err if an example has more than `most` images.
 static bool pack(TokenFile *file, int T, int32_t *lengths, int64_t most, Error *err) {
-    const int64_t room = file->images ? (T + most - 1) / most : 0; // tokens reserved per image if `most` is a limit
+    const int64_t room = file->images ? (T + most - 1) / most : 0; // tokens reserved per image; `most` images fill T
     const bool limited = file->images && (most + 1) * file->images->rows <= T;
-    int64_t largest = 0, found = 0; // the example with the most images, and their number
+    int64_t largest = 0, found = 0; // example with the most images, and the number of its images
     for (int64_t i = 0; limited && i < file->examples; i++) {
         const int64_t begin = file->starts[i], end = lengths[i] > 0 ? begin + token_file_kept(file, i, T) : begin;
         const int64_t images = images_before(file->images, end) - images_before(file->images, begin);
@@ -258,7 +258,7 @@ bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Er
         free(lengths);
         return error_set(err, EXIT_DATA,
                          "--examples whole: %s: example %" PRId64 " of %" PRId64 " has %" PRId64 " tokens, and %" PRId64
-                         " are longer than a sequence; use --seq-len %" PRId64 ", or --examples cut",
+                         " examples are longer than a sequence; use --seq-len %" PRId64 ", or --examples cut",
                          file->path, longest + 1, file->examples, most, file->cut, file->images ? most : most - 1);
     }
     const bool packed = pack(file, T, lengths, images, err);
@@ -266,8 +266,8 @@ bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Er
     return packed;
 }
 
-// Reads `count` tokens, starting with token `first`: the first `length` as inputs, and for each the next token as its
-// target. If count == length, the last input has no target (-1).
+// Reads `count` tokens of a file, starting with token `first`. The first `length` tokens are inputs, and the token
+// after each input is its target. If count == length, the last input has no target (-1).
 static bool read_tokens(const TokenFile *file, int fd, int64_t first, int64_t count, int64_t length, int vocab,
                         void *buffer, int32_t *inputs, int32_t *targets, Error *err) {
     const uint64_t at = (uint64_t)file->header_bytes + (uint64_t)first * (uint64_t)file->token_bytes;
@@ -289,7 +289,7 @@ static bool read_tokens(const TokenFile *file, int fd, int64_t first, int64_t co
 }
 
 // Sets the positions of T tokens of the stream, starting with token `first`. Positions count from 0 in each example;
-// the first example counts from the start of the sequence.
+// those of the first example, which may be incomplete, count from the start of the sequence.
 static void count_positions(const TokenFile *file, int64_t first, int T, int32_t *positions) {
     // binary search for the first example that starts after `first`
     int64_t low = 0, high = file->starts ? file->examples : 0;
@@ -327,7 +327,7 @@ bool token_file_read(const TokenFile *file, int fd, int64_t sequence, int T, int
     for (; place < T; place++) {
         inputs[place] = 0;
         targets[place] = -1;
-        // Position 0 starts a new example, so each padding token is an example of its own and attends only to itself.
+        // Position 0 starts a new example, so each padding token is its own example and attends only to itself.
         if (positions) positions[place] = 0;
     }
     return true;
@@ -356,7 +356,7 @@ static bool add_matches(const char *pattern, TokenFile **files, int *count, Erro
     memset(&found, 0, sizeof found);
     // GLOB_NOSORT, because glob() would sort by the locale's rules, and the order of the data must not depend on them.
     int status = glob(pattern, GLOB_NOSORT, NULL, &found);
-    if (status == GLOB_NOMATCH && access(pattern, F_OK) == 0) // the pattern is the name of a file that contains [ or *
+    if (status == GLOB_NOMATCH && access(pattern, F_OK) == 0) // the pattern is a file name that contains [ or *
         status = glob(pattern, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found);
     if (status != 0 || found.gl_pathc == 0 || found.gl_pathc > (size_t)(INT32_MAX - *count)) {
         globfree(&found);
@@ -389,7 +389,7 @@ bool token_files_find(const char *patterns, size_t length, TokenFile **files, in
         }
         at = line_end + 1;
     }
-    if (*count == before) return error_set(err, EXIT_DATA, "no token files are named");
+    if (*count == before) return error_set(err, EXIT_DATA, "no token files are given; the list of patterns is empty");
     TokenFile *mine = *files + before;
     int kept = 1;
     qsort(mine, (size_t)(*count - before), sizeof *mine, compare_paths);

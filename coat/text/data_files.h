@@ -2,7 +2,7 @@
 //   llm.c's .bin   a header of 256 int32, then the tokens. Magic 20240520 version 1: uint16 tokens; magic 20240801
 //                  version 7: uint32. header[2] is the number of tokens.
 //   OLMo's .npy    only tokens, uint16 if the vocabulary has at most 65,536 ids, else uint32
-//   with a mask    this program's own (data_masks.h)
+//   with a mask    this program's own format (data_masks.h)
 #pragma once
 #include <sys/types.h>
 #include <time.h>
@@ -24,10 +24,10 @@ typedef struct {
     char *path;
     int64_t bytes;    // size of the file
     int64_t tokens;   // number of tokens after the header
-    int header_bytes; // bytes of the header; 0: none
+    int header_bytes; // bytes of the header; 0: the file has no header
     int token_bytes;  // bytes per token: 2 or 4
     int64_t counted;  // number of unmasked tokens
-    uint8_t *mask;    // one bit per token, lowest bit first; 1: unmasked. NULL: all tokens are unmasked
+    uint8_t *mask;    // loss mask: one bit per token, lowest bit first; 1: unmasked. NULL: all tokens are unmasked
     int64_t examples; // number of examples; 0 in a file without a mask
     // index of each example's first token, followed by the end of the last example; NULL: not recorded
     uint32_t *starts;
@@ -49,43 +49,42 @@ typedef struct {
 } TokenFile;
 
 // Appends the files that match patterns to *files, which is reallocated: each path once, in byte order of the names.
-// patterns: `length` bytes, one pattern per line; empty lines are skipped. Returns false with err (EXIT_DATA) if a
-// pattern has no match.
+// `patterns` has `length` bytes and one pattern per line; empty lines are skipped. Returns false with err (EXIT_DATA)
+// if a pattern has no match.
 bool token_files_find(const char *patterns, size_t length, TokenFile **files, int *count, Error *err);
 
-// Opens a token file. Fails if it has changed since token_file_check(). Returns the file descriptor; -1 with err
-// (EXIT_DATA).
+// Opens a token file. Fails if the file has changed since token_file_check(). Returns the file descriptor; -1 with err
+// (EXIT_DATA) on failure.
 int token_file_open(const TokenFile *file, Error *err);
 
-// Records size, identity and modification time of an open file for token_file_open(). False with err (EXIT_DATA).
+// Records size, identity and modification time of an open file for token_file_open(). Fails with EXIT_DATA.
 bool token_file_stat(TokenFile *file, int fd, Error *err);
 
-// Checks the header of an open file against its size, fills `file` except for its path and sequences, and adds size,
-// first and last bytes and the header of its images to the hash. vision: images that the model reads (images_open()).
-// False with err (EXIT_DATA).
+// Checks the header of an open file against its size, and fills `file` except for its path and sequences. Adds size,
+// first and last bytes and the header of its images to the hash. `vision`: images that the model reads (images_open()).
+// Returns false with err (EXIT_DATA) on failure.
 bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, XXH64_state_t *hash, Error *err);
 
-// Divides the file into sequences of T tokens and the target of the last one: from the stream of its tokens or, if the
-// file has examples and kind is not EXAMPLES_SPLIT, from as many complete examples as fit. Sequences and examples
-// without an unmasked target are dropped, because an update on them alone would divide by 0. False with err (EXIT_DATA)
-// if kind is EXAMPLES_WHOLE and an example has more than T + 1 tokens.
-// images: largest number of images in a sequence. False, too, if an example has more, or if a file with images is to be
-// divided with EXAMPLES_SPLIT.
+// Divides a token file into sequences of T tokens and the target of the last one. The sequences are cut from the stream
+// of tokens or, if the file has examples and kind is not EXAMPLES_SPLIT, are as many complete examples as fit.
+// Drops sequences and examples without an unmasked target, because an update on them alone would divide by 0.
+// Returns false with err (EXIT_DATA) if kind is EXAMPLES_WHOLE and an example has more than T + 1 tokens, if an example
+// has more than `images` images, or if kind is EXAMPLES_SPLIT and the file has images.
 bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Error *err);
 
 // Returns the number of tokens of an example that a sequence contains, at most T inputs and the target of the last one.
-// An example whose end does not fit is cut, before an image of which a part would be cut off.
+// A longer example is truncated, before any image that would otherwise be cut in part.
 int64_t token_file_kept(const TokenFile *file, int64_t example, int T);
 
-// Reads a sequence. False with err (EXIT_DATA), also if a token is outside the vocabulary.
+// Reads a sequence. Returns false with err (EXIT_DATA) if the file cannot be read or a token is outside the vocabulary.
 //   inputs      T tokens; 0 after the last packed example
 //   targets     the token after each input; -1: masked or padding
-//   positions   of each token in its example or, without examples, in the sequence; 0: padding. NULL: not computed.
+//   positions   position of each token in its example or, without examples, in the sequence; 0: padding. Can be NULL.
 //   buffer      room for T + 1 tokens of 4 bytes
 bool token_file_read(const TokenFile *file, int fd, int64_t sequence, int T, int vocab, void *buffer, int32_t *inputs,
                      int32_t *targets, int32_t *positions, Error *err);
 
-// Adds the images of a sequence to a micro-batch, as images_read() does. image_rows: (T), already filled with -1.
+// Adds the images of a sequence to a micro-batch, as images_read() does. image_rows[T] must be filled with -1.
 bool token_file_read_images(const TokenFile *file, int64_t sequence, int T, int32_t *image_rows, uint8_t *pixels,
                             int *count, Error *err);
 

@@ -1,4 +1,4 @@
-// The struct of the token reader, which data.c and data_about.c share.
+// The struct of the token reader (data.h), which data.c and data_about.c share.
 #pragma once
 #include "data.h"
 #include "data_files.h"
@@ -6,7 +6,7 @@
 #include "mixture.h"
 
 // Maximum number of open token files. A shuffled epoch reads all files in turn, which may be more than a process may
-// open. File i shares its descriptor with the files i + k * OPEN_FILES.
+// open. The files i + k * OPEN_FILES share one descriptor.
 #define OPEN_FILES 256
 
 // A set of token files, whose sequences are shuffled together.
@@ -23,13 +23,13 @@ struct DataLoader {
     Set sets[MAX_SETS];
     int set_count;
     Mixture mixture;             // chooses the set that each sequence is read from, if there are several sets
-    ExamplesKind examples;       // how examples of files with masks become sequences
+    ExamplesKind examples;       // how examples of files with loss masks become sequences
     int descriptors[OPEN_FILES]; // file descriptors; -1: closed
     int open_file[OPEN_FILES];   // index of the file that each descriptor belongs to
     int B, T, rank, ranks, vocab;
     uint64_t seed, fingerprint;
     bool shuffle;
-    VisionShape vision; // images that the model reads; its mean and deviation are those of the files if known
+    VisionShape vision; // shape of the images that the model reads; mean and deviation are the files' if known
     int max_images;     // largest number of images in a sequence
     SpecialIds ids;     // token ids that mark document boundaries in files that do not record them
     int64_t tokens, sequences, counted; // totals over all files; counted: number of unmasked tokens
@@ -39,8 +39,8 @@ struct DataLoader {
     Verifier verifier;
 };
 
-// True if one of the ids that mark document boundaries occurs among the first tokens of a file that does not record its
-// documents.
+// True if one of the ids that mark document boundaries occurs among the first tokens of a file that does not record
+// document starts.
 bool data_has_ids(DataLoader *loader, const SpecialIds *ids);
 
 // Returns the file descriptor of a token file, which it opens if necessary; -1 with err on failure.

@@ -8,13 +8,12 @@
 #include "io/files.h"
 
 #define PIECE 4096 // number of bytes read at a time
-#define HASH_AT 32 // offset of the checksum in the header; the checksum is computed with 0 in its place
+#define HASH_AT 32 // offset of the checksum in the header; the checksum is computed with zeros at this offset
 
 static bool damaged(const char *path, Error *err, const char *what) {
     return error_set(err, EXIT_DATA, "%s is damaged: %s; copy the file again or regenerate it", path, what);
 }
 
-// State of reading a token file with a loss mask.
 typedef struct {
     const char *path;
     int fd;
@@ -69,11 +68,11 @@ static bool read_mask(Reader *r, MaskedFile *file, Error *err) {
     for (int64_t i = 0; i < bytes; i++) counted += __builtin_popcount(file->mask[i]);
     if (file->tokens % 8 && file->mask[bytes - 1] >> (file->tokens % 8))
         return damaged(r->path, err, "its mask continues after the last token");
-    return counted == file->counted || damaged(r->path, err, "its mask and its header count differently");
+    return counted == file->counted || damaged(r->path, err, "its mask does not match the count in its header");
 }
 
-// Masks the placeholders of images as targets, because the model does not predict them. Checks that they match the
-// images.
+// Masks the placeholders of images as targets, because the model does not predict them. Fails if the placeholders do
+// not match the images.
 static bool mask_images(const Reader *r, MaskedFile *file, Error *err) {
     const ImageFile *images = r->images;
     if (!images) return true;
@@ -86,8 +85,8 @@ static bool mask_images(const Reader *r, MaskedFile *file, Error *err) {
     return true;
 }
 
-// Fails if a token is outside the vocabulary. Call it after the checksum is verified, so that damage is reported as
-// damage.
+// Fails if a token is outside the vocabulary. Call it after the checksum is verified, so that a damaged file is
+// reported as damaged and not as made for another vocabulary.
 static bool is_of_vocabulary(const Reader *r, Error *err) {
     if (r->out_of_vocab < 0) return true;
     return error_set(err, EXIT_DATA,
@@ -96,7 +95,6 @@ static bool is_of_vocabulary(const Reader *r, Error *err) {
                      r->path, r->out_of_vocab, r->out_of_vocab_id, r->vocab - 1);
 }
 
-// Reads the file in order and verifies its checksum.
 static bool read_all(Reader *r, const int32_t *header, MaskedFile *file, Error *err) {
     int32_t cleared[DATA_HEADER_BYTES / 4];
     uint64_t said;
@@ -113,8 +111,8 @@ bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header,
                  MaskedFile *file, Error *err) {
     if (header[1] != DATA_VERSION_MASKED && header[1] != DATA_VERSION_IMAGES)
         return error_set(err, EXIT_DATA,
-                         "%s has version %d of the token format with magic %d; versions %d and %d are known", path,
-                         (int)header[1], DATA_MAGIC_MASKED, DATA_VERSION_MASKED, DATA_VERSION_IMAGES);
+                         "%s has version %d of the token format with magic %d; only versions %d and %d are supported",
+                         path, (int)header[1], DATA_MAGIC_MASKED, DATA_VERSION_MASKED, DATA_VERSION_IMAGES);
     file->tokens = header[2];
     file->token_bytes = header[3];
     file->counted = header[5];

@@ -6,10 +6,10 @@
 
 #include "config/config.h"
 
-#define DATA_HEADER_BYTES 1024 // size of the header, which equals that of llm.c's files
+#define DATA_HEADER_BYTES 1024 // size of the header in bytes, as in llm.c's token files
 #define DATA_MAGIC_MASKED 20261124
 #define DATA_VERSION_MASKED 1
-#define DATA_VERSION_IMAGES 2 // the tokens contain placeholders of images (images.h)
+#define DATA_VERSION_IMAGES 2 // version of files whose tokens contain placeholders of images (images.h)
 
 struct ImageFile;
 
@@ -17,15 +17,15 @@ typedef struct {
     int64_t tokens, counted; // counted: number of unmasked tokens
     int token_bytes;         // bytes per token: 2 or 4
     int64_t examples;
-    // index of each example's first token, followed by the end of the last example; the caller frees it
+    // index of each example's first token, followed by the end of the last example; freed by the caller
     uint32_t *starts;
-    uint8_t *mask;              // one bit per token, lowest bit first; 1: unmasked. The caller frees it
+    uint8_t *mask;              // loss mask: one bit per token, lowest bit first; 1: unmasked. The caller frees it
     PromptFormat prompt_format; // prompt format of the examples; NONE: not recorded
 } MaskedFile;
 
 // Reads and checks an open file of `bytes` bytes that begins with `header`: its checksum, its structure, and that all
-// tokens are below `vocab`. Returns false with err (EXIT_DATA) on failure.
-// images: images of a file of DATA_VERSION_IMAGES, else NULL. Finds their placeholders and masks them as targets.
+// tokens are below `vocab`. Returns false with err (EXIT_DATA) on failure. In a file of DATA_VERSION_IMAGES, finds the
+// placeholders of `images` and masks them as targets; otherwise `images` is NULL.
 bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, int vocab, struct ImageFile *images,
                  MaskedFile *file, Error *err);
 

@@ -13,7 +13,7 @@
 #define HEADER_BYTES 1024
 #define FILE_LIMIT ((size_t)1 << 30)
 #define START 65535
-#define FIELDS 6 // number of words of an example before the situation's tokens, including their count
+#define FIELDS 6 // number of words of an example before the situation's tokens, including the count of these tokens
 
 typedef struct {
     const uint32_t *situation, *ending; // addresses of the tokens in HellaSwag.words
@@ -24,12 +24,11 @@ typedef struct {
 struct HellaSwag {
     uint32_t *words; // words of the file after its header, widened to 32 bits
     int examples, longest;
-    Row *rows;      // rows, 4 per example
+    Row *rows;      // HELLASWAG_ENDINGS rows per example
     uint8_t *label; // index of each example's right ending
     uint64_t fingerprint;
 };
 
-// State of reading a file.
 typedef struct {
     const char *path;
     const uint32_t *at, *end;
@@ -42,18 +41,18 @@ static bool damaged(const Cursor *c, const char *what, Error *err) {
                      c->example, what);
 }
 
-// Reads the number of a text's tokens, and the tokens.
+// Reads the number of tokens of a text, then the tokens.
 static bool read_tokens(Cursor *c, const uint32_t **tokens, int *count, Error *err) {
     if (c->at >= c->end) return damaged(c, "ends early", err);
     const uint32_t said = *c->at++;
     *tokens = c->at;
-    if (said == 0) return damaged(c, "has a text without tokens", err);
+    if (said == 0) return damaged(c, "has a situation or an ending without tokens", err);
     if (c->end - c->at < (int64_t)said) return damaged(c, "is shorter than its tokens", err);
     *count = (int)said;
     for (int i = 0; i < *count; i++)
         if (c->at[i] >= (uint32_t)c->vocab)
             return error_set(err, EXIT_DATA,
-                             "%s: example %d holds token %u, but the vocabulary ends at %d; use the "
+                             "%s: example %d has token %u, but the vocabulary ends at %d; use the "
                              "--tokenizer that the file was made with, or copy the file again if it is damaged",
                              c->path, c->example, c->at[i], c->vocab - 1);
     c->at += *count;
@@ -66,7 +65,7 @@ static bool read_example(HellaSwag *set, Cursor *c, Error *err) {
     int situation_tokens;
     c->at += 2;
     if (endings != HELLASWAG_ENDINGS) return damaged(c, "does not have 4 endings", err);
-    if (label >= endings) return damaged(c, "has no ending of the number that is right", err);
+    if (label >= endings) return damaged(c, "has a right ending that is not 0 to 3", err);
     set->label[c->example] = (uint8_t)label;
     if (!read_tokens(c, &situation, &situation_tokens, err)) return false;
     for (int i = 0; i < HELLASWAG_ENDINGS; i++) {
@@ -93,9 +92,9 @@ static bool read_examples(HellaSwag *set, Cursor *c, const uint32_t *end, Error 
         if (end - start < FIELDS) return damaged(c, "is missing: the file is truncated", err);
         if (start[0] != START) return damaged(c, "does not begin with 65535", err);
         const uint32_t words = start[1] / c->width;
-        if (start[1] % c->width != 0 || words < FIELDS) return damaged(c, "has a length that cannot be", err);
-        if (end - start < (int64_t)words) return damaged(c, "is cut: the file is truncated", err);
-        if (start[2] != (uint32_t)c->example) return damaged(c, "has another number", err);
+        if (start[1] % c->width != 0 || words < FIELDS) return damaged(c, "has an invalid length", err);
+        if (end - start < (int64_t)words) return damaged(c, "is incomplete: the file is truncated", err);
+        if (start[2] != (uint32_t)c->example) return damaged(c, "has the wrong number", err);
         c->at = start + 3;
         c->end = start + words;
         if (!read_example(set, c, err)) return false;
@@ -131,7 +130,7 @@ static bool read_file(HellaSwag *set, const char *path, const char *data, size_t
         return error_set(err, EXIT_DATA, "%s: version %d is not supported, only %d and %d are; make the file again",
                          path, header[1], NARROW, WIDE);
     const uint32_t width = header[1] == WIDE ? 4 : 2;
-    if (header[2] < 1 || header[2] > 65536 || size % width != 0) // examples are numbered in 16 bits
+    if (header[2] < 1 || header[2] > 65536 || size % width != 0) // example numbers have 16 bits
         return error_set(err, EXIT_DATA,
                          "%s is damaged: %d example%s in %zu bytes; copy the file again or regenerate it", path,
                          header[2], plural(header[2]), size);
@@ -186,7 +185,7 @@ uint64_t hellaswag_fingerprint(const HellaSwag *set) {
 }
 
 int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks) {
-    // Number of passes in a group that begins and ends with complete examples.
+    // number of passes in a group that begins and ends with complete examples
     const int together = batch % HELLASWAG_ENDINGS == 0 ? 1 : batch % 2 == 0 ? 2 : HELLASWAG_ENDINGS;
     const int64_t round = (int64_t)(n / together) * ranks * together, rows = hellaswag_rows(set);
     if ((round + n % together) * batch >= rows) return -1; // no row is left if rank 0, whose rows come first, has none

@@ -1,8 +1,8 @@
-// HellaSwag: everyday situations with four endings, one of which is right (Zellers et al., 2019, arXiv 1905.07830).
-// A model is right if that ending has the smallest mean loss per token, given the situation. Guessing scores 25 %.
+// HellaSwag: everyday situations with four endings, one of which is right (Zellers et al., 2019, arXiv 1905.07830). A
+// model's answer is the ending with the smallest mean loss per token, given the situation. Guessing scores 25 %.
 // The file has llm.c's evaluation format, little-endian:
-//   header: 256 int32: magic 20240522, version 1, number of examples, bytes of the longest
-//   an example, all uint16: 65535, its bytes, its number (from 0), number of the right ending, number of endings (4),
+//   header: 256 int32: magic 20240522, version 1, number of examples, bytes of the longest example
+//   each example, all uint16: 65535, its bytes, its number (from 0), number of the right ending, number of endings (4),
 //   tokens of the situation: count, ids; for each ending: count, ids
 // Version 2 is this program's own, for vocabularies above 65,536: all numbers are uint32.
 #pragma once
@@ -16,8 +16,8 @@ C_LINKAGE_BEGIN
 
 typedef struct HellaSwag HellaSwag;
 
-// Reads and checks a file. NULL with err: EXIT_USER if a row is longer than seq_len tokens, because a truncated row
-// would change the score; EXIT_DATA for every other fault.
+// Reads and checks a HellaSwag file. Returns NULL with err on failure: EXIT_USER if a row has more than seq_len tokens,
+// because a truncated row would change the score; EXIT_DATA for every other fault.
 HellaSwag *hellaswag_open(const char *path, int seq_len, int vocab, Error *err);
 void hellaswag_close(HellaSwag *set); // frees the set; the argument may be NULL
 
@@ -27,21 +27,21 @@ int hellaswag_length(const HellaSwag *set); // returns the number of tokens of t
 
 uint64_t hellaswag_fingerprint(const HellaSwag *set); // returns a hash of the file
 
-// Returns the first row of a process's n-th pass of `batch` rows; -1 after the last pass. It may be after the last row,
-// because all processes make the same number of passes. Passes are dealt to the processes in turn, in groups that
-// contain complete examples. So the rows of a pass, which may share an FP8 scale, do not depend on the number of
+// Returns the first row of a process's n-th pass of `batch` rows; -1 after the last pass. The row may be after the last
+// row of the file, because all processes make the same number of passes. The processes get passes in turn, in groups
+// that contain complete examples. So the rows of a pass, which may share an FP8 scale, do not depend on the number of
 // processes.
 int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks);
 
 // Fills inputs and targets (count, T) with rows first to first + count - 1, T >= hellaswag_length(). Inputs are
-// situation and ending. Targets are the ending's tokens at the positions that predict them; elsewhere, the target is -1
-// and the loss is 0. Rows after the last are padding.
+// situation and ending. A target is a token of the ending at the position that predicts the token; elsewhere, the
+// target is -1 and the loss is 0. Rows after the last row of the file are padding.
 void hellaswag_batch(const HellaSwag *set, int first, int count, int T, int32_t *inputs, int32_t *targets);
 
 // Adds the token losses (count, T) of a batch from hellaswag_batch(). Batches may be added in any order.
 void hellaswag_add_losses(HellaSwag *set, int first, int count, int T, const float *losses);
 
-// Returns the number of examples, among those whose losses were added, that the model answered correctly. Of equal
+// Returns the number of examples that the model answered correctly, among those whose losses were added. Of equal
 // losses, the first ending is chosen; a loss that is not finite is never chosen.
 int hellaswag_right(const HellaSwag *set);
 

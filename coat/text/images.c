@@ -14,7 +14,7 @@ static const char *values_text(const float *m, const float *d, char *text, size_
     return text;
 }
 
-// Checks the words of the header that do not depend on the model.
+// Checks the header words of a file of images that do not depend on the model.
 static bool check_words(const ImageFile *f, const int32_t *header, Error *err) {
     enum { MAX_SIDE = 1 << 14 };
     static const struct {
@@ -33,8 +33,8 @@ static bool check_words(const ImageFile *f, const int32_t *header, Error *err) {
         return error_set(err, EXIT_DATA, "%s is not a file of images (first word %d, not %d); regenerate it with %s",
                          path, (int)header[IMAGES_WORD_MAGIC], IMAGES_MAGIC, prepare_name());
     if (header[IMAGES_WORD_VERSION] != IMAGES_VERSION)
-        return error_set(err, EXIT_DATA, "%s has version %d of the format of images; version %d is known", path,
-                         (int)header[IMAGES_WORD_VERSION], IMAGES_VERSION);
+        return error_set(err, EXIT_DATA, "%s has version %d of the format of images; only version %d is supported",
+                         path, (int)header[IMAGES_WORD_VERSION], IMAGES_VERSION);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         const int32_t word = header[words[i].word];
         if (word < words[i].least || word > words[i].most)
@@ -52,17 +52,17 @@ static bool check_words(const ImageFile *f, const int32_t *header, Error *err) {
                              path);
 }
 
-// Checks that the file has the images that the model reads. Sets the model's image token, mean and deviation if they
-// are not known.
+// Fails unless the file's images match those that the model reads. Sets the model's image token, mean and deviation if
+// they are not known.
 static bool matches_model(const ImageFile *f, int side, VisionShape *v, Error *err) {
     if (v->image_token < 0) v->image_token = f->token;
     if (side != v->image_size || f->rows != vision_rows(v) || f->token != v->image_token)
-        return error_set(err, EXIT_DATA,
-                         "%s does not match the model: its images have %d x %d pixels and take %d tokens with the id "
-                         "%d, the model's %d x %d, %d and %d; regenerate it with --image-processor of the model's "
-                         "folder",
-                         f->file.path, side, side, f->rows, f->token, v->image_size, v->image_size, vision_rows(v),
-                         v->image_token);
+        return error_set(
+            err, EXIT_DATA,
+            "%s does not match the model: its images have %d x %d pixels and take %d tokens with the id "
+            "%d, but the model needs %d x %d, %d and %d; regenerate it with --image-processor of the model's "
+            "folder",
+            f->file.path, side, side, f->rows, f->token, v->image_size, v->image_size, vision_rows(v), v->image_token);
     const size_t bytes = sizeof f->mean;
     if (v->deviation[0] == 0) {
         memcpy(v->mean, f->mean, bytes);
@@ -70,15 +70,14 @@ static bool matches_model(const ImageFile *f, int side, VisionShape *v, Error *e
     }
     char found[128], expected[128];
     return (memcmp(v->mean, f->mean, bytes) == 0 && memcmp(v->deviation, f->deviation, bytes) == 0) ||
-           error_set(
-               err, EXIT_DATA,
-               "%s does not match the model or earlier files: its pixels have %s, theirs %s; regenerate all files "
-               "with --image-processor of the model's folder",
-               f->file.path, values_text(f->mean, f->deviation, found, sizeof found),
-               values_text(v->mean, v->deviation, expected, sizeof expected));
+           error_set(err, EXIT_DATA,
+                     "%s does not match the model or earlier files: its pixels have %s, not %s; regenerate all files "
+                     "with --image-processor of the model's folder",
+                     f->file.path, values_text(f->mean, f->deviation, found, sizeof found),
+                     values_text(v->mean, v->deviation, expected, sizeof expected));
 }
 
-// Checks the file's size, then reads the list of places.
+// Checks the size of a file of images, then reads its list of places.
 static bool read_places(ImageFile *f, int fd, Error *err) {
     const char *path = f->file.path;
     const int64_t said = DATA_HEADER_BYTES + 4 * f->places + f->count * f->image_bytes;

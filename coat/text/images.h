@@ -1,7 +1,7 @@
 // Files of images: NAME.images next to a token file NAME.bin of version DATA_VERSION_IMAGES. All little-endian:
-//   header   1024 bytes, see the words below
-//   places   uint32 per place: the stored image that it shows. A place is a group of IMAGES_WORD_ROWS placeholders in
-//            the token file; the n-th group belongs to entry n
+//   header   1024 bytes, with the words IMAGES_WORD_...
+//   places   uint32 per place: index of the stored image that the place shows. A place is a group of IMAGES_WORD_ROWS
+//            placeholders in the token file, where places have the same order
 //   images   3 * side * side bytes each: channel, row, column
 #pragma once
 #include "data_files.h"
@@ -11,16 +11,16 @@ C_LINKAGE_BEGIN
 #define IMAGES_MAGIC 20261129
 #define IMAGES_VERSION 1
 
-// Words of the header. The words after the last are 0.
+// Words of an image file's header, which are int32 unless noted. The words after the last one are 0.
 enum {
     IMAGES_WORD_MAGIC,
     IMAGES_WORD_VERSION,
     IMAGES_WORD_COUNT, // number of stored images
     IMAGES_WORD_SIDE,  // width and height in pixels
     IMAGES_WORD_CHANNELS,
-    IMAGES_WORD_ROWS,        // placeholder tokens per place
+    IMAGES_WORD_ROWS,        // number of placeholder tokens per place
     IMAGES_WORD_PLACES,      // number of places
-    IMAGES_WORD_PREPARATION, // 0: the processor's, 1: padded to a square, 2: resized to a square
+    IMAGES_WORD_PREPARATION, // preparation of images; 0: the processor's, 1: padded to a square, 2: resized to one
     IMAGES_WORD_CRC,         // CRC-32 of all bytes after the header
     IMAGES_WORD_CHECKSUM,    // DATA_CHECKSUM
     IMAGES_WORD_TOKEN,       // id of the placeholder token
@@ -36,25 +36,25 @@ struct ImageFile {
     int64_t image_bytes; // bytes of an image
     int64_t places;
     int rows, token;  // placeholders per place and their id
-    uint32_t *shown;  // (places) stored image that each place shows
+    uint32_t *shown;  // (places) index of the stored image that each place shows
     uint32_t *starts; // (places) index in the token file of each place's first placeholder
     float mean[3], deviation[3];
-    int64_t found, last; // number of placeholders found so far, and the index of the last
-    int64_t broken;      // last placeholder of the first incomplete group; -1: none
+    int64_t found, last; // number of placeholders found so far, and the token index of the last one
+    int64_t broken;      // token index of the last placeholder of the first incomplete group; -1: none
 };
 
 // Opens the images of the token file `path`, checks the header, the size and the list of places, and adds the header to
-// `hash`. The checksum is verified later, by the Verifier. Returns NULL with err (EXIT_DATA) if the file is missing or
-// damaged, or does not match the images that a model reads (`vision`). Sets mean and deviation of `vision` if they are
-// not known.
+// `hash`. The Verifier verifies the checksum later. Returns NULL with err (EXIT_DATA) if the file is missing or
+// damaged, or does not match the images that a model reads (`vision`). Sets token, mean and deviation of `vision` if
+// they are not known.
 ImageFile *images_open(const char *path, VisionShape *vision, XXH64_state_t *hash, Error *err);
 void images_close(ImageFile *images);
 
 // Records that token `at` of the token file is a placeholder. Call it for all placeholders in order.
 void images_add_placeholder(ImageFile *images, int64_t at);
 
-// Checks the placeholders that were found: they must form as many groups as there are places, and no example may begin
-// inside a group. path, starts, examples: of the token file. Returns false with err (EXIT_DATA) otherwise.
+// Checks the placeholders that were found in the token file `path`. They must form as many groups as there are places,
+// and no example (first tokens: `starts`) may begin inside a group. Returns false with err (EXIT_DATA) otherwise.
 bool images_check_placeholders(ImageFile *images, const char *path, const uint32_t *starts, int64_t examples,
                                Error *err);
 
@@ -62,7 +62,7 @@ bool images_check_placeholders(ImageFile *images, const char *path, const uint32
 int64_t images_before(const ImageFile *images, int64_t at);
 
 // Adds the images of the tokens [begin, end) to a micro-batch. No place may cross `end`.
-//   image_rows   of these tokens; row i * rows + k for placeholder k of image i of the micro-batch
+//   image_rows   (end - begin): set to i * rows + k at placeholder k of image i of the micro-batch
 //   pixels       (images of the micro-batch, image_bytes)
 //   count        number of images of the micro-batch so far
 // Returns false with err (EXIT_DATA) if the file cannot be read or has changed.

@@ -11,13 +11,13 @@ void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t se
     for (int k = 0; k < sets; k++) sum += weights[k];
     for (int k = 0; k < sets; k++) mixture->units[k] = (uint64_t)fmax(1, nearbyint(weights[k] / sum * 0x1p40));
     mixture->sets = sets;
-    mixture->seed = seed ^ 0xa0761d6478bd642fu; // differs from the seed that shuffles each set's sequences
+    mixture->seed = seed ^ 0xa0761d6478bd642fu; // a seed other than the one that shuffles each set's sequences
     mixture->shuffle = shuffle;
     mixture->block = -1;
 }
 
 // Divides `positions` among the sets by weight. The first set gets its fraction, rounded; the remainder is divided
-// among the others in the same way. So each further position increases the count of exactly one set.
+// among the other sets in the same way. So each additional position increases the count of exactly one set.
 static void even_counts(const Mixture *mixture, uint64_t positions, uint64_t counts[MAX_SETS]) {
     uint64_t left = positions, total = 0;
     for (int k = 0; k < mixture->sets; k++) total += mixture->units[k];
@@ -29,8 +29,8 @@ static void even_counts(const Mixture *mixture, uint64_t positions, uint64_t cou
     }
 }
 
-// Fills the mixture's tables for a block of positions: the sets alternate evenly, then a permutation shuffles the
-// block.
+// Fills the mixture's tables for a block of positions. The sets alternate evenly, then a permutation shuffles the block
+// if mixture->shuffle is true.
 static void enter_block(Mixture *mixture, int64_t block) {
     if (mixture->block == block) return;
     uint8_t turns[MIXTURE_BLOCK];

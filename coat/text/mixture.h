@@ -16,13 +16,13 @@ typedef struct {
     int64_t index[MIXTURE_BLOCK]; // for each position of the block, the number of earlier positions of the same set
 } Mixture;
 
-// Initializes a mixture of `sets` <= MAX_SETS sets. weights: finite and positive; only their ratios matter. At every
-// multiple of MIXTURE_BLOCK positions, each set has had its fraction of them, rounded. Within a block, the order of the
-// sets is drawn from `seed`; without `shuffle`, they alternate evenly.
+// Initializes a mixture of `sets` <= MAX_SETS sets. weights: finite and positive; only their ratios matter. Before
+// every multiple of MIXTURE_BLOCK, each set has received its fraction of the positions, rounded. Within a block, the
+// order of the sets is drawn from `seed`; without `shuffle`, the sets alternate evenly.
 void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t seed, bool shuffle);
 
 // Returns the set of the run's sequence at `position` >= 0. Sets *index to the number of earlier positions of this set.
 int mixture_at(Mixture *mixture, int64_t position, int64_t *index);
 
-// Returns how many of the positions before `position` >= 0 belong to the set.
+// Returns how many of the positions before `position` >= 0 belong to a set.
 int64_t mixture_count(Mixture *mixture, int set, int64_t position);

@@ -2,8 +2,7 @@
 
 #include "base/error.h"
 
-// Numbers of free tokens in each row, as a binary tree of maxima: node 1 is the root, and the rows start at node
-// `leaves`.
+// Numbers of free tokens in the rows, as a binary tree of maxima: most[1] is the root, and most[leaves + r] is row r.
 typedef struct {
     int64_t leaves;
     int32_t *most;
@@ -17,7 +16,7 @@ static Room room_open(int64_t rows, int T) {
     return room;
 }
 
-// Reserves `length` tokens in the first row that has that many free. Returns the row.
+// Reserves `length` tokens in the first row that has this many free tokens. Returns the row.
 static int32_t room_take(Room *room, int32_t length) {
     int64_t at = 1;
     while (at < room->leaves) at = 2 * at + (room->most[2 * at] < length);
@@ -30,7 +29,7 @@ static int32_t room_take(Room *room, int32_t length) {
     return row;
 }
 
-// Sorts the examples that are not dropped by length, the longest first; equal ones by index. Returns their number.
+// Sorts the examples that are not dropped: the longest first, those of equal length by index. Returns their number.
 static int64_t sort_by_length(const int32_t *lengths, int64_t examples, int T, int32_t *sorted) {
     int64_t *begin = (int64_t *)xcalloc((size_t)T + 1, sizeof *begin), count = 0;
     for (int64_t i = 0; i < examples; i++) begin[lengths[i]]++;
@@ -45,10 +44,10 @@ static int64_t sort_by_length(const int32_t *lengths, int64_t examples, int T, i
     return count;
 }
 
-// Numbers the rows by their first examples, and lists the examples row by row. rows[i]: row that example i was packed
-// into, in the old numbering.
+// Renumbers the rows in the order of their first examples, and lists the examples row by row. rows[i] is the old number
+// of the row that example i was packed into.
 static void list_rows(Packing *packing, const int32_t *lengths, int64_t examples, int64_t most, const int32_t *rows) {
-    // number[row]: new number of the row + 1; 0: none yet
+    // number[row] is the new number of the row plus 1, or 0 before the row has a new number
     int32_t *number = (int32_t *)xcalloc((size_t)most + 1, sizeof *number);
     int64_t *next = (int64_t *)xcalloc((size_t)most + 1, sizeof *next);
     for (int64_t i = 0; i < examples; i++) {

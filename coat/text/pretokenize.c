@@ -31,7 +31,7 @@ static CharClass next_class(const char *text, size_t length, size_t *bytes) {
     return unicode_class(utf8_read(text, length, bytes));
 }
 
-// Returns the end of the run of characters of class `kind` that starts at `at`, limited to `max` characters.
+// Returns the end of the run of characters of class `kind` that starts at offset `at`, limited to `max` characters.
 static size_t run_end(const char *text, size_t at, size_t length, CharClass kind, int max) {
     size_t bytes;
     for (; at < length && max > 0 && next_class(text + at, length - at, &bytes) == kind; max--) at += bytes;
@@ -41,7 +41,7 @@ static size_t run_end(const char *text, size_t at, size_t length, CharClass kind
 static size_t contraction(const char *text, size_t length, bool any_case) {
     static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
     if (text[0] != '\'') return 0;
-    // U+017F equals s when case is ignored.
+    // U+017F (long s) equals s if case is ignored.
     if (any_case && length > 2 && memcmp(text + 1, "\xc5\xbf", 2) == 0) return 3;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         const size_t n = strlen(endings[i]);
@@ -51,8 +51,8 @@ static size_t contraction(const char *text, size_t length, bool any_case) {
     return 0;
 }
 
-// Returns the end of the white space at the start of text. Unless the text ends there, the last of several spaces is
-// excluded, because it belongs to the next pretoken.
+// Returns the end of the white space at the start of text. If more text follows several white-space characters,
+// excludes the last of them, because it belongs to the next pretoken.
 static size_t space_end(const char *text, size_t length) {
     size_t end, bytes, last = 0;
     for (end = 0; end < length && next_class(text + end, length - end, &bytes) == CHAR_SPACE; end += bytes) last = end;
@@ -77,17 +77,17 @@ static size_t cl100k_pretoken(const char *text, size_t length, int digits) {
     const CharClass kind = next_class(text, length, &bytes);
     if (kind == CHAR_LETTER) return run_end(text, 0, length, CHAR_LETTER, INT32_MAX);
     if (kind == CHAR_NUMBER) return run_end(text, 0, length, CHAR_NUMBER, digits);
-    // One character of another class belongs to the letters that follow it.
+    // A character that is not a letter, number or line end belongs to the letters that follow it.
     const bool more = bytes < length;
     if (more && !is_line_end(text[0]) && next_class(text + bytes, length - bytes, &next) == CHAR_LETTER)
         return run_end(text, bytes, length, CHAR_LETTER, INT32_MAX);
     end = text[0] == ' ' && more ? 1 : 0;
     if (next_class(text + end, length - end, &next) == CHAR_OTHER) {
         end = run_end(text, end, length, CHAR_OTHER, INT32_MAX);
-        while (end < length && is_line_end(text[end])) end++; // includes the line ends that follow
+        while (end < length && is_line_end(text[end])) end++; // includes line ends that follow the run of characters
         return end;
     }
-    size_t last_line = 0; // offset after the last line end in this white space
+    size_t last_line = 0; // offset after the last line end in the white space
     for (end = 0; end < length && next_class(text + end, length - end, &bytes) == CHAR_SPACE; end += bytes)
         if (is_line_end(text[end])) last_line = end + 1;
     return last_line > 0 ? last_line : space_end(text, length);

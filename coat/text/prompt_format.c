@@ -4,16 +4,16 @@
 
 #include "unicode.h"
 
-#define NAME_BYTES 256 // maximum bytes of a special token's name
+#define NAME_BYTES 256 // maximum length of a special token's name in bytes
 #define BEGIN "\1"     // marks the position of BOS in a chat template, if the vocabulary has one
 #define END "\2"       // marks the position of EOS in a chat template, if the vocabulary has one
 
 // clang-format off
 static const struct {
     const char *name;
-    const char *before, *after; // text before and after a prompt, with special tokens as <|NAME|>
+    const char *before, *after; // text before and after the user's prompt, with special tokens as <|NAME|>
     bool trims; // true: white space at both ends of the prompt is removed
-    const char *end; // special token that ends an answer; NULL: EOS
+    const char *end; // special token that ends an answer; NULL: the EOS token
     const char *chat; // chat template in Jinja, on one line
 } formats[PROMPT_FORMAT_DATA] = {
 #define CHATML_CHAT \
@@ -60,8 +60,8 @@ const char *prompt_format_name(PromptFormat format) {
     return formats[format].name;
 }
 
-// State of encoding a prompt. text: text after the last special token; each text between special tokens is encoded
-// separately.
+// State of encoding a prompt. `text` is the text after the last special token, because the tokenizer encodes each text
+// between special tokens separately.
 typedef struct {
     const Tokenizer *tokenizer;
     PromptFormat format;
@@ -93,7 +93,7 @@ static bool find_token(const Tokenizer *t, PromptFormat format, const char *name
                      formats[format].name, name);
 }
 
-// Adds text of the prompt format, in which <|NAME|> is a special token.
+// Adds text of the prompt format. In the text, <|NAME|> stands for a special token.
 static bool add_format(Prompt *p, const char *text) {
     for (const char *token; (token = strstr(text, "<|")); text = strstr(token, "|>") + 2) {
         char name[NAME_BYTES];
@@ -113,7 +113,7 @@ static bool add_format(Prompt *p, const char *text) {
 // 0x1f.
 static void strip(const char **text, size_t *length) {
     const char *const end = *text + *length;
-    const char *first = end, *last = end; // ends of the remaining text
+    const char *first = end, *last = end; // start and end of the remaining text
     size_t bytes;
     for (const char *at = *text; at < end; at += bytes) {
         const uint32_t code = utf8_read(at, (size_t)(end - at), &bytes);
@@ -147,7 +147,7 @@ bool prompt_end(const Tokenizer *tokenizer, PromptFormat format, int *id, Error 
 char *prompt_template(const Tokenizer *tokenizer, PromptFormat format) {
     const char *at = formats[format].chat;
     const int tokens[] = {tokenizer_bos(tokenizer), tokenizer_eos(tokenizer)}; // tokens that replace BEGIN and END
-    // a template contains at most two of them
+    // a template contains at most two of the markers BEGIN and END
     char *text = (char *)xmalloc(strlen(at) + 2 * NAME_BYTES + 1), *out = text;
     for (; *at; at++) {
         const int which = *at - *BEGIN;

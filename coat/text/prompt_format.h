@@ -6,14 +6,13 @@
 
 const char *prompt_format_name(PromptFormat format);
 
-// Encodes text as one turn of the user, up to the start of the answer, without BOS. Returns the number of ids, or -1
-// with err as tokenizer_encode() does; also -1 with err (EXIT_USER) if the vocabulary lacks a special token of the
-// format.
+// Encodes text as one turn of the user, up to the start of the answer, without BOS. Returns the number of ids. Returns
+// -1 with err if tokenizer_encode() fails, or (EXIT_USER) if the vocabulary lacks a special token of the format.
 int prompt_encode(const Tokenizer *tokenizer, PromptFormat format, const char *text, int32_t *ids, int max, Error *err);
 
 // Sets *id to the token that ends an answer: the format's end token, or EOS if the format has none; -1 if the
 // vocabulary has no EOS. Returns false with err (EXIT_USER) if the vocabulary lacks the format's end token.
 bool prompt_end(const Tokenizer *tokenizer, PromptFormat format, int *id, Error *err);
 
-// Returns the contents of chat_template.jinja, which transformers reads. Allocated with malloc().
+// Returns the contents of chat_template.jinja, which Hugging Face's transformers reads. Allocated with malloc().
 char *prompt_template(const Tokenizer *tokenizer, PromptFormat format);

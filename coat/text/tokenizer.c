@@ -6,9 +6,9 @@
 #include "io/files.h"
 #include "tokenizer_parts.h"
 
-#define FILE_BYTES_MAX (64 << 20) // maximum size of a tokenizer file: three times the largest vocabulary in use
+#define FILE_BYTES_MAX (64 << 20) // maximum size of a tokenizer file in bytes, three times the largest in use
 #define HEAD_BYTES 4096
-#define BIN_MAGIC 20240328 // magic number of llm.c's tokenizer file, in its first word
+#define BIN_MAGIC 20240328 // magic number in the first word of llm.c's tokenizer file
 
 // --- finding and reading tokenizer files -------------------------------------------------------------------
 
@@ -22,8 +22,8 @@ static char *read_vocabulary(const char *path, size_t *size, Error *err) {
     return NULL;
 }
 
-// Searches the folder of `path`, or (if inside) the folder `path` itself, for the file `name`. If it exists, returns
-// true and writes its path to found[size].
+// Writes the path of the file `name` to found[size], and returns true if the file exists. Looks in the folder of `path`
+// or, if `inside` is true, in the folder `path` itself.
 static bool find_beside(const char *path, bool inside, const char *name, char *found, size_t size) {
     const char *slash = strrchr(path, '/');
     int folder = inside ? (int)strlen(path) : slash ? (int)(slash - path) + 1 : 0;
@@ -33,7 +33,6 @@ static bool find_beside(const char *path, bool inside, const char *name, char *f
 
 typedef enum { FILE_JSON, FILE_BIN, FILE_MODEL, FILE_TIKTOKEN } FileKind;
 
-// Returns the kind of a tokenizer file, determined from its first bytes.
 static FileKind kind_of(const char *text, size_t size) {
     int32_t magic = 0;
     if (size >= sizeof magic) memcpy(&magic, text, sizeof magic);
@@ -41,8 +40,8 @@ static FileKind kind_of(const char *text, size_t size) {
     size_t at = 0;
     while (at < size && strchr(" \t\r\n", text[at]) && text[at]) at++;
     if (at < size && text[at] == '{') return FILE_JSON;
-    if (text[0] == '\n') return FILE_MODEL; // first byte of a protobuf message that starts with field 1
-    // A line of a tiktoken file is a token in base64, a space, and its rank.
+    if (text[0] == '\n') return FILE_MODEL; // byte 10 begins a protobuf message whose first field is field 1
+    // Each line of a tiktoken file is a token in base64, a space, and the rank of the token.
     size_t digits = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=");
     return digits >= 4 && digits % 4 == 0 && text[digits] == ' ' && strchr("0123456789", text[digits + 1]) &&
                    text[digits + 1]
@@ -50,7 +49,7 @@ static FileKind kind_of(const char *text, size_t size) {
                : FILE_JSON;
 }
 
-// Reads a file's first bytes to `head` and appends a 0. Returns their number; 0 if the file cannot be read.
+// Reads a file's first bytes to `head` and appends a 0. Returns the number of bytes; 0 if the file cannot be read.
 static size_t read_head(const char *path, char head[HEAD_BYTES + 1]) {
     int fd;
     uint64_t size;
@@ -76,9 +75,9 @@ const char *tokenizer_usual_name(const char *path) {
     return strstr(head, "\"added_tokens\"") || strstr(head, "\"truncation\"") ? "tokenizer.json" : "vocab.json";
 }
 
-// Reads the JSON object in the file `name` in the folder of `path` into *root; sets it to NULL if there is no such file
-// or it is not JSON. Returns false with err if the file cannot be read. Integers are read as reals, because
-// transformers writes a model_max_length that exceeds 64 bits.
+// Parses the file `name` in the folder of `path` into *root. Sets *root to NULL if there is no such file or it is not
+// JSON. Returns false with err if the file cannot be read. Integers are read as reals, because transformers writes a
+// model_max_length that exceeds 64 bits.
 static bool read_beside(const char *path, const char *name, json_t **root, Error *err) {
     char found[TOKENIZER_PATH_BYTES], *text;
     size_t size;
@@ -116,11 +115,11 @@ Tokenizer *tokenizer_bytes(void) {
     return t;
 }
 
-// Fails if a pair of vocabulary and merges files does not belong to GPT-2. The files do not contain a pre-tokenization
+// Fails if a vocabulary file and its merges file do not belong to GPT-2. Such files do not contain a pre-tokenization
 // rule, so GPT-2's rule is used.
 static bool check_gpt2(const Tokenizer *t, const char *path, const json_t *config, Error *err) {
     static const char advice[] =
-        "so GPT-2's rule may not be the one that cuts its text; name a tokenizer.json, which has "
+        "so GPT-2's rule may not be the one that splits its text; use --tokenizer with its tokenizer.json, which has "
         "the rule";
     const char *class_name = json_string_value(json_object_get(config, "tokenizer_class"));
     if (class_name && strcmp(class_name, "GPT2Tokenizer") != 0 && strcmp(class_name, "GPT2TokenizerFast") != 0)
@@ -130,7 +129,7 @@ static bool check_gpt2(const Tokenizer *t, const char *path, const json_t *confi
            error_set(err, EXIT_DATA, "tokenizer %s: its last token is not " END_OF_TEXT_NAME ", %s", path, advice);
 }
 
-// Loads GPT-2's pair of files, vocabulary and merges. `root`: contents of the first file.
+// Loads GPT-2's vocabulary and merges files. `root` is the parsed vocabulary file.
 static bool load_pair(Tokenizer *t, const char *path, json_t *root, Error *err) {
     char merges[TOKENIZER_PATH_BYTES], *text;
     size_t size;
@@ -150,8 +149,8 @@ static bool load_json(Tokenizer *t, const char *path, const char *text, size_t s
     json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &fault);
     if (!root)
         return error_set(err, EXIT_DATA,
-                         "tokenizer %s: neither JSON (line %d: %.100s) nor llm.c's binary form nor SentencePiece's; "
-                         "give tokenizer.json, tokenizer.model, encoder.json, vocab.json or their folder",
+                         "tokenizer %s: neither JSON (line %d: %.100s) nor llm.c's binary file nor SentencePiece's; "
+                         "use tokenizer.json, tokenizer.model, encoder.json, vocab.json or their folder",
                          path, fault.line, fault.text);
     bool good;
     if (json_is_object(json_object_get(root, "model")))
@@ -189,7 +188,7 @@ static bool load(Tokenizer *t, const char *path, Error *err) {
     return good;
 }
 
-// True if the folder contains a tokenizer file. Writes its path to `found`.
+// Writes the path of the first known tokenizer file in the folder to `found`. Returns false if there is none.
 static bool find_in(const char *folder, char found[TOKENIZER_PATH_BYTES]) {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model", "encoder.json", "vocab.json",
                                         "gpt2_tokenizer.bin"};
@@ -203,8 +202,8 @@ bool tokenizer_is_in(const char *path) {
     return path_is_folder(path) && find_in(path, found);
 }
 
-// True if the tokenizer.json at `path` was made by tokenizer_write_json() from the tokenizer.model in its folder.
-// Writes the path of tokenizer.model to `found`.
+// True if tokenizer_write_json() made the tokenizer.json at `path` from the tokenizer.model in the same folder. Writes
+// the path of tokenizer.model to `found`.
 static bool is_made(const char *path, char found[TOKENIZER_PATH_BYTES]) {
     char head[HEAD_BYTES + 1];
     return read_head(path, head) > 0 && strstr(head, "\"" MADE_KEY "\":\"" MADE_OF "\"") &&

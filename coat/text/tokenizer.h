@@ -16,13 +16,13 @@ typedef struct Tokenizer Tokenizer;
 
 Tokenizer *tokenizer_bytes(void);
 
-// Opens one of these files, or a folder that contains one. NULL with err (EXIT_DATA) if the file is missing, malformed
-// or of an unknown kind.
+// Opens one of the files below, or a folder that contains one. Returns NULL with err (EXIT_DATA) if the file is
+// missing, malformed or of an unknown kind.
 //   tokenizer.json       Hugging Face's. tokenizer_config.json in the same folder may override BOS and EOS.
 //   tokenizer.model      SentencePiece's. In a folder it is used only if there is no tokenizer.json, or if
 //                        tokenizer_write_json() made tokenizer.json from it.
-//   encoder.json         GPT-2's, with vocab.bpe in the same folder, or vocab.json with merges.txt. Without merges it
-//                        only decodes. Files of other models than GPT-2 are refused.
+//   encoder.json         GPT-2's, with vocab.bpe in the same folder, or vocab.json with merges.txt. Without merges, the
+//                        tokenizer can only decode. Files of models other than GPT-2 are refused.
 //   gpt2_tokenizer.bin   llm.c's
 Tokenizer *tokenizer_open(const char *path, Error *err);
 void tokenizer_close(Tokenizer *tokenizer);
@@ -36,8 +36,8 @@ int tokenizer_bos(const Tokenizer *tokenizer);   // returns the BOS token's id; 
 // returns the id for unknown characters; -1 if the vocabulary has none
 int tokenizer_unknown(const Tokenizer *tokenizer);
 
-// Compares the ids that both vocabularies have, and returns how many stand for different tokens. Special tokens of
-// `own` are not compared, because a model may rename its reserved tokens.
+// Returns how many of the ids that both vocabularies have stand for different tokens. Special tokens of `own` are not
+// compared, because a model may rename its reserved tokens.
 int tokenizer_differing(const Tokenizer *own, const Tokenizer *other);
 // True if both tokenizers have equal merges, or if one of their files lists no merges.
 bool tokenizer_same_merges(const Tokenizer *a, const Tokenizer *b);
@@ -46,10 +46,10 @@ bool tokenizer_same_merges(const Tokenizer *a, const Tokenizer *b);
 int tokenizer_token(const Tokenizer *tokenizer, const char *name);
 
 // Copies the first `size` bytes of a token to out, without a terminating 0 (a token may be part of a UTF-8 character).
-// Returns the token's full length, or 0 if the id does not exist.
+// Returns the token's full length; 0 if the id does not exist.
 size_t tokenizer_decode(const Tokenizer *tokenizer, int32_t id, char *out, size_t size);
 
-// True if encoding prepends a space to the text, as SentencePiece does. Decoding returns this space, too.
+// True if encoding prepends a space to the text, as SentencePiece does. Decoding then returns this space, too.
 bool tokenizer_adds_space(const Tokenizer *tokenizer);
 
 // Encodes text, without BOS. The text need not be valid UTF-8; names of special tokens in it are ordinary text. Returns
@@ -60,8 +60,8 @@ int tokenizer_encode(const Tokenizer *tokenizer, const char *text, int32_t *ids,
 // True if the tokenizer was read from SentencePiece's tokenizer.model.
 bool tokenizer_is_sentencepiece(const Tokenizer *tokenizer);
 
-// Writes a tokenizer.json for a tokenizer that was read from tokenizer.model. With it, Hugging Face's libraries encode
-// text as SentencePiece does.
+// Writes a tokenizer.json for a tokenizer that was read from tokenizer.model. Hugging Face's libraries then encode text
+// as SentencePiece does.
 void tokenizer_write_json(const Tokenizer *tokenizer, JsonText *out);
 
 // Returns the file name that other programs expect for this tokenizer file, determined from its name and its first

@@ -1,4 +1,4 @@
-// Encodes text: finds added tokens, normalizes the text between them, cuts it into pretokens and merges these.
+// Encodes text: finds added tokens, normalizes the text between them, cuts it into pretokens and encodes these.
 #include <string.h>
 
 #include "tokenizer_parts.h"
@@ -63,7 +63,7 @@ static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     return good;
 }
 
-// Encodes a part of normalized text between added tokens. `first` tells whether it is at the start of the text.
+// Encodes normalized text between two added tokens. `first` is true if the text is at the start of the whole text.
 static bool put_stretch(Encoder *e, const char *text, size_t length, bool first) {
     const Tokenizer *t = e->t;
     if (length == 0) return true;
@@ -79,7 +79,7 @@ static bool put_stretch(Encoder *e, const char *text, size_t length, bool first)
 
 static bool put_text(Encoder *e, const char *text, size_t length, bool first, bool normalized);
 
-// Encodes text that contains none of the added tokens that must be found before normalization.
+// Encodes text that contains no added token that must be found before normalization.
 static bool put_plain(Encoder *e, const char *text, size_t length, bool first) {
     size_t bytes;
     if (length == 0) return true;

@@ -3,12 +3,12 @@
 
 #include "tokenizer_parts.h"
 
-// Header size in bytes of llm.c's tokenizer file: 256 int32 {magic, version, vocabulary, EOS (version 2)}. Every token
-// follows as one byte of length and its bytes.
+// Size in bytes of the header of llm.c's tokenizer file: 256 int32 {magic, version, vocabulary, EOS (version 2)}. The
+// tokens follow, each as one byte of length and that many bytes.
 #define BIN_HEADER 1024
 #define GPT2_VOCAB 50257
 
-// --- GPT-2's way of writing bytes as characters ------------------------------------------------------------
+// --- GPT-2's encoding of bytes as characters ---------------------------------------------------------------
 
 // Returns the byte that a character of GPT-2's JSON files represents; -1 if there is none. JSON cannot represent
 // arbitrary bytes, so GPT-2 writes printable bytes as their Latin-1 characters and the others, in order, as U+0100,
@@ -25,7 +25,7 @@ int64_t bytes_of_characters(const char *text, size_t length, char *out) {
     int64_t count = 0;
     for (size_t i = 0; i < length; i++) {
         uint32_t code = p[i];
-        if (code >= 0x80) { // all characters that stand for bytes are below U+0800 and take at most two bytes
+        if (code >= 0x80) { // every character that stands for a byte is below U+0800 and takes at most two bytes
             if (code < 0xc2 || code > 0xdf || i + 1 >= length || (p[i + 1] & 0xc0) != 0x80) return -1;
             code = (code & 0x1f) << 6 | (p[++i] & 0x3f);
         }
@@ -40,14 +40,14 @@ int64_t bytes_of_characters(const char *text, size_t length, char *out) {
 
 static bool check_json(const char *path, json_t *root, int *count, size_t *text_bytes, Error *err) {
     if (!json_is_object(root) || json_object_size(root) == 0)
-        return error_set(err, EXIT_DATA, "tokenizer %s: not an object of tokens and their ids", path);
+        return error_set(err, EXIT_DATA, "tokenizer %s: the JSON is not an object of tokens and their ids", path);
     const char *key;
     json_t *value;
     int64_t largest = 0;
     json_object_foreach(root, key, value) {
         if (!json_is_integer(value))
             return error_set(err, EXIT_DATA,
-                             "tokenizer %s: '%.40s' has no integer id: use an encoder.json or vocab.json, such as the "
+                             "tokenizer %s: '%.40s' has no integer id; use an encoder.json or vocab.json, such as the "
                              "vocab.json from which a tokenizer.json was made",
                              path, key);
         int64_t id = (int64_t)json_integer_value(value);
@@ -73,7 +73,7 @@ bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *er
         json_object_foreach(root, key, value) {
             int id = (int)json_integer_value(value);
             int64_t length = bytes_of_characters(key, strlen(key), bytes);
-            // A token that contains a character outside GPT-2's table of bytes is special: its text is used as it is.
+            // A token with a character outside GPT-2's table of bytes is special: its name is used without conversion.
             const char *token = length < 0 ? key : bytes;
             ok = ok && vocabulary_set(&t->bpe.vocabulary, id, token, length < 0 ? strlen(key) : (size_t)length);
             if (!ok) {
@@ -87,7 +87,7 @@ bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *er
     return ok;
 }
 
-// Adds one line of a merges file, "left right", as the merge with rank `rank`.
+// Adds the merge of one line of a merges file ("left right") with the given rank. Returns false if it is not valid.
 static bool add_merge(Tokenizer *t, const char *line, size_t length, int rank, char *scratch) {
     const char *space = (const char *)memchr(line, ' ', length);
     if (!space) return false;
@@ -110,7 +110,7 @@ bool tokenizer_read_merges(Tokenizer *t, const char *path, const char *text, siz
     int lines = 1, number = 0, rank = 0;
     for (size_t i = 0; i < size; i++) lines += text[i] == '\n';
     bool ok = lines <= VOCABULARY_MAX;
-    if (!ok) error_set(err, EXIT_DATA, "tokenizer %s: more than %d merges", path, VOCABULARY_MAX);
+    if (!ok) error_set(err, EXIT_DATA, "tokenizer %s has more than %d merges, the maximum", path, VOCABULARY_MAX);
     merges_init(&t->bpe.merges, ok ? lines : 0);
     char *scratch = (char *)xmalloc(size);
     for (size_t begin = 0; ok && begin < size;) {
@@ -140,11 +140,11 @@ bool tokenizer_read_bin(Tokenizer *t, const char *path, const char *text, size_t
     if (version != 1 && version != 2)
         return error_set(err, EXIT_DATA, "tokenizer %s: version %d is not supported, only 1 and 2 are", path, version);
     if (count < 1 || count > VOCABULARY_MAX)
-        return error_set(err, EXIT_DATA, "tokenizer %s: its header says %d tokens", path, count);
+        return error_set(err, EXIT_DATA, "tokenizer %s is damaged: its header says %d tokens", path, count);
     if ((size_t)count > size - BIN_HEADER) // every token takes at least 1 byte
-        return error_set(err, EXIT_DATA, "tokenizer %s is truncated: its header says %d token%s, %zu byte%s follow%s",
-                         path, count, plural(count), size - BIN_HEADER, plural(size - BIN_HEADER),
-                         singular(size - BIN_HEADER));
+        return error_set(err, EXIT_DATA,
+                         "tokenizer %s is truncated: its header says %d token%s, but %zu byte%s follow%s", path, count,
+                         plural(count), size - BIN_HEADER, plural(size - BIN_HEADER), singular(size - BIN_HEADER));
     int end_of_text = version == 2 ? header[3] : count == GPT2_VOCAB ? GPT2_VOCAB - 1 : -1;
     if (version == 2 && (end_of_text < 0 || end_of_text >= count))
         return error_set(err, EXIT_DATA, "tokenizer %s: its end-of-text token %d is not one of its %d token%s", path,

@@ -8,7 +8,7 @@ static bool refuse(const char *path, const char *what, Error *err) {
     return error_set(err, EXIT_DATA, "tokenizer %s: %s", path, what);
 }
 
-// Returns the token id in a JSON value; -1 with err if it is not valid.
+// Returns the token id in a JSON value; -1 with err if the value is not a valid id.
 static int id_of(const char *path, const char *token, const json_t *value, Error *err) {
     const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
     if (id >= 0 && id < VOCABULARY_MAX) return (int)id;
@@ -79,7 +79,7 @@ static bool is_true(const json_t *object, const char *key) {
     return json_is_true(json_object_get(object, key));
 }
 
-// Reads the added tokens of tokenizer.json. Adds the added tokens that the vocabulary lacks to the vocabulary.
+// Reads the added tokens of tokenizer.json. Puts those that the vocabulary lacks into the vocabulary.
 static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *added, Error *err) {
     const size_t count = json_array_size(added);
     AddedToken *list = (AddedToken *)xcalloc(count, sizeof *list);
@@ -123,7 +123,7 @@ static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *a
 
 // --- reading the merges of tokenizer.json ------------------------------------------------------------------
 
-// Returns the two parts of a merge, which is "left right" or [left, right], in parts[]. Returns false for other JSON
+// Sets parts[] to the two parts of a merge, which is "left right" or [left, right]. Returns false for other JSON
 // values.
 static bool parts_of_merge(const json_t *merge, const char *parts[2], size_t lengths[2]) {
     if (json_is_array(merge) && json_array_size(merge) == 2) {
@@ -166,7 +166,7 @@ static bool read_merges(Tokenizer *t, const char *path, json_t *merges, char *sc
     size_t i;
     if (!json_is_array(merges)) return refuse(path, "its model has no merges", err);
     if (count > VOCABULARY_MAX)
-        return error_set(err, EXIT_DATA, "tokenizer %s: more than %d merges", path, VOCABULARY_MAX);
+        return error_set(err, EXIT_DATA, "tokenizer %s has more than %d merges, the maximum", path, VOCABULARY_MAX);
     merges_init(&t->bpe.merges, (int)count);
     json_array_foreach(merges, i, value) {
         if (!add_merge(t, value, (int)i, scratch, room))
@@ -198,7 +198,7 @@ static bool check_model(const char *path, const json_t *model, Error *err) {
     return true;
 }
 
-// Sets BOS to the first special token in the post_processor's template.
+// Sets BOS to the special token that the post_processor's template begins with, if any.
 static void read_template(Tokenizer *t, const json_t *processor) {
     const char *type = json_string_value(json_object_get(processor, "type"));
     json_t *value;
@@ -215,8 +215,8 @@ static void read_template(Tokenizer *t, const json_t *processor) {
     }
 }
 
-// Sets EOS to the special token that has the first of several usual names. A token `</s>` that is not special is
-// ordinary text.
+// Sets EOS to the special token that has one of the usual names in `ends`; of several such tokens, the earliest name in
+// the list decides. A token `</s>` that is not special is ordinary text.
 static void find_end(Tokenizer *t, json_t *added) {
     static const char *const ends[] = {END_OF_TEXT_NAME, "<|end_of_text|>", "</s>", "<eos>"};
     json_t *value;
@@ -259,8 +259,8 @@ bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *er
     return true;
 }
 
-// Returns the id of a token that tokenizer_config.json gives as a name or as an object with a name; -1 if there is
-// none.
+// Returns the id of a token that tokenizer_config.json specifies as a name or as an object with a name; -1 if there is
+// no such token.
 static int config_token(const Tokenizer *t, const json_t *config, const char *key) {
     const json_t *value = json_object_get(config, key);
     const char *name = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);

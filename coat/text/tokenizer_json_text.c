@@ -3,15 +3,15 @@
 
 #include "tokenizer_parts.h"
 
-#define MAX_STEPS 8 // maximum number of steps in a Sequence
+#define MAX_STEPS 8 // maximum number of steps of a normalizer or pre_tokenizer
 
 static const char *string_of(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? text : "";
 }
 
-// Returns the number of steps in a normalizer or pre_tokenizer: those of a Sequence, or the part itself as one step; -1
-// if malformed. Writes them to the output array.
+// Sets steps[] to the steps of a normalizer or pre_tokenizer: those of a Sequence, or `part` itself as one step.
+// Returns the number of steps; -1 if `part` is malformed.
 static int steps_of(const json_t *part, const char *list, const json_t *steps[MAX_STEPS]) {
     if (!part || json_is_null(part)) return 0;
     if (strcmp(string_of(part, "type"), "Sequence") != 0) {
@@ -45,7 +45,7 @@ static bool read_normalizer(Tokenizer *t, const json_t *step) {
     return (t->marks = strcmp(string_of(json_object_get(step, "pattern"), "String"), " ") == 0);
 }
 
-// Reads Metaspace: spaces become markers, one is prepended to the text, and pretokens begin at markers.
+// Reads a Metaspace step: spaces become markers, a marker is prepended to the text, and pretokens begin at markers.
 static bool read_metaspace(Tokenizer *t, const json_t *step) {
     const char *scheme = string_of(step, "prepend_scheme");
     if (strcmp(string_of(step, "replacement"), MARK) != 0) return false;
@@ -53,7 +53,7 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
     t->prefix = strcmp(scheme, "always") == 0  ? PREFIX_MISSING
                 : strcmp(scheme, "first") == 0 ? PREFIX_FIRST
                                                : PREFIX_NEVER;
-    t->late_marks = !t->marks; // true unless the normalizer replaces spaces with markers
+    t->late_marks = !t->marks; // false if the normalizer replaces spaces with markers
     t->marks = true;
     if (!json_is_false(json_object_get(step, "split"))) t->pretokens.kind = PRETOKENS_SPACE;
     return true;
@@ -62,7 +62,7 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
 static bool read_split(Tokenizer *t, const json_t *step) {
     const char *behavior = string_of(step, "behavior");
     const bool inverted = json_is_true(json_object_get(step, "invert"));
-    // Isolated and inverted Removed are equivalent, because the rules match all text.
+    // The behavior Isolated equals the inverted behavior Removed, because the rules match all text.
     const bool isolated = strcmp(behavior, "Isolated") == 0 && !inverted;
     const bool kept = strcmp(behavior, "Removed") == 0 && inverted;
     return (isolated || kept) && t->pretokens.kind == PRETOKENS_NONE &&
@@ -74,7 +74,7 @@ static bool read_bytes(Tokenizer *t, const json_t *step, bool *bytes) {
     const bool first = t->pretokens.kind == PRETOKENS_NONE && !t->pretokens.alone_digits && !t->marks;
     *bytes = true;
     if (json_is_true(json_object_get(step, "add_prefix_space"))) t->prefix = PREFIX_MISSING;
-    if (t->prefix == PREFIX_MISSING && !first) return false; // not supported, because every pretoken would get a space
+    if (t->prefix == PREFIX_MISSING && !first) return false; // not supported: every pretoken would get a space
     if (cuts && t->pretokens.kind != PRETOKENS_NONE) return false;
     if (cuts) t->pretokens.kind = PRETOKENS_GPT2;
     return true;

@@ -6,7 +6,7 @@
 
 typedef struct {
     const Tokenizer *t;
-    bool *found; // (vocabulary) true for tokens that are searched in text before BPE
+    bool *found; // (vocabulary) true for tokens that the encoder searches in text before BPE
     char *name;  // buffer for the names of one or two tokens
     JsonText *out;
 } Writer;
@@ -15,7 +15,7 @@ bool tokenizer_is_sentencepiece(const Tokenizer *t) {
     return t->bpe.merges.by_text;
 }
 
-// Writes a token's text with space markers and a final 0. Returns the end of the text.
+// Writes the text of a token, with space markers instead of spaces, and a final 0. Returns the end of the text.
 static char *put_marked(const Vocabulary *v, int id, char *to) {
     for (int32_t i = 0; i < v->length[id]; i++) {
         *to = v->text[v->offset[id] + (size_t)i];
@@ -25,7 +25,7 @@ static char *put_marked(const Vocabulary *v, int id, char *to) {
     return to;
 }
 
-// Returns the name that a token has in tokenizer.json; valid until the next call.
+// Returns the name of a token in tokenizer.json. The name is valid until the next call.
 static const char *name_of(const Writer *w, int id) {
     const Vocabulary *v = &w->t->bpe.vocabulary;
     if (tokenizer_is_byte(w->t, id))
@@ -37,8 +37,8 @@ static const char *name_of(const Writer *w, int id) {
     return w->name;
 }
 
-// Finds every pair of tokens whose concatenation is a token. Returns the number of pairs. Writes them to out unless it
-// is NULL.
+// Finds every pair of tokens whose concatenation is a token. Returns the number of pairs. Writes them to `out` unless
+// `out` is NULL.
 static int find_merges(const Tokenizer *t, Merge *out) {
     const Vocabulary *v = &t->bpe.vocabulary;
     int count = 0;
@@ -116,7 +116,7 @@ static void write_added(const Writer *w) {
     json_text_close(w->out, ']');
 }
 
-// Writes a step of tokenizer.json that replaces a pattern with `content`.
+// Writes a Replace step of tokenizer.json, which replaces a pattern with `content`.
 static void write_replace(JsonText *out, const char *kind, const char *pattern, const char *content) {
     json_text_open(out, NULL, '{');
     json_text_string(out, "type", "Replace");
@@ -169,7 +169,7 @@ static void write_part(JsonText *out, const char *kind, const char *id, int type
     json_text_close(out, '}');
 }
 
-// Writes the template for one text and for two texts, each preceded by BOS.
+// Writes the post_processor, whose templates put BOS before one text or before each of two texts.
 static void write_template(const Writer *w) {
     static const char *const texts[] = {"A", "B"};
     if (w->t->bos < 0) {
@@ -238,7 +238,7 @@ void tokenizer_write_json(const Tokenizer *t, JsonText *out) {
     json_text_string(out, "version", "1.0");
     json_text_null(out, "truncation");
     json_text_null(out, "padding");
-    write_model(&w); // The model is written early, because MADE_KEY is searched in the first bytes of the file.
+    write_model(&w); // The model comes early, because MADE_KEY is searched in the first bytes of the file.
     write_added(&w);
     write_normalizer(&w);
     json_text_null(out, "pre_tokenizer");

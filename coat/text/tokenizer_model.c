@@ -9,7 +9,7 @@
 
 typedef enum { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE } PieceType;
 
-// The part of a protobuf message that has not been read yet.
+// The part of a protobuf message that has not been read yet; `bad` is true if the message is damaged.
 typedef struct {
     const unsigned char *at, *end;
     bool bad;
@@ -17,8 +17,8 @@ typedef struct {
 
 typedef struct {
     int number;     // field number; 0: end of the message
-    uint64_t value; // a number, or the length of bytes
-    Reader content; // contents of the field: bytes, or a number of 4 or 8 bytes
+    uint64_t value; // value of a number field, or length of a bytes field
+    Reader content; // contents of a bytes field or of a number of 4 or 8 bytes
 } Field;
 
 typedef struct {
@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     Piece *pieces;
     int count, room;
-    int64_t kind, unknown, begin, end; // kind: 1 for unigram, 2 for BPE; the others are token ids
+    int64_t kind, unknown, begin, end; // kind: 1 for unigram, 2 for BPE. unknown, begin and end are token ids
     bool byte_fallback, suffix, prefix, remove_spaces, escape, normalized;
 } Model;
 
@@ -47,8 +47,8 @@ static uint64_t read_number(Reader *r) {
     return 0;
 }
 
-// Reads the next field of a protobuf message. Returns field number 0 at the end, or if the message is damaged (then
-// r->bad is set).
+// Reads the next field of a protobuf message. Returns field number 0 at the end of the message, or if the message is
+// damaged (then r->bad is true).
 static Field read_field(Reader *r) {
     Field field = {0, 0, {NULL, NULL, false}};
     if (r->bad || r->at >= r->end) return field;
@@ -138,7 +138,7 @@ static int compare_scores(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-// Sets the ranks of the merges: tokens with higher scores are merged earlier. Returns false if a score is not finite.
+// Sets the ranks of the merges: tokens with higher scores are merged first. Returns false if a score is not finite.
 static bool rank_pieces(Tokenizer *t, const Model *m) {
     float *scores = (float *)xmalloc((size_t)m->count * sizeof *scores);
     t->bpe.merges.rank = (int32_t *)xmalloc((size_t)m->count * sizeof *t->bpe.merges.rank);
@@ -210,7 +210,7 @@ static bool set_pieces(Tokenizer *t, const Model *m, const char *path, size_t si
     return good;
 }
 
-// Returns id if it is a control piece, as BOS and EOS must be; otherwise -1.
+// Returns `id` if it is the id of a control piece, as BOS and EOS must be; otherwise -1.
 static int control_id(const Model *m, int64_t id) {
     return id >= 0 && id < m->count && m->pieces[id].type == PIECE_CONTROL ? (int)id : -1;
 }

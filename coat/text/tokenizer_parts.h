@@ -12,18 +12,18 @@
 #define BYTE_NAME "<0x%02X>" // format of SentencePiece's names of byte tokens
 #define MARK "\xe2\x96\x81"  // SentencePiece's space marker, U+2581
 // Start of the regular expression in a normalizer step that removes the prepended space from the name of an added
-// token. Names are normalized like text. Without this step, a name would only be found after a space.
+// token. Names are normalized like text. Without this step, the encoder would find a name only after a space.
 #define ADDED_ALONE "\\A" MARK "(?=(?:"
 // Key that tokenizer_write_json() writes to a tokenizer.json made from the tokenizer.model in the same folder.
 // Libraries drop the key when they rewrite the file, possibly with tokens that the model lacks.
 #define MADE_KEY "made_from"
 #define MADE_OF "tokenizer.model"
 
-// Where the encoder prepends a space to text.
+// Whether and where the encoder prepends a space to text.
 typedef enum {
     PREFIX_NEVER,
-    PREFIX_MISSING, // a space before every part between added tokens that does not begin with a space
-    PREFIX_FIRST    // a space at the start of the text, if it does not begin with a space
+    PREFIX_MISSING, // prepends a space to every part between added tokens that does not begin with one
+    PREFIX_FIRST    // prepends a space to the text if the text does not begin with one
 } Prefix;
 
 // A token that the encoder searches in text before BPE.
@@ -31,8 +31,8 @@ typedef struct {
     char *text;
     size_t length;
     int32_t id;
-    bool special;    // true: not searched in text, where its name is ordinary text
-    bool normalized; // true: searched in normalized text
+    bool special;    // true: the token is not searched in text, where its name is ordinary text
+    bool normalized; // true: the token is searched in normalized text
 } AddedToken;
 
 typedef struct {
@@ -47,18 +47,18 @@ struct Tokenizer {
     bool can_merge; // true: the merges are known
     int bos, eos;   // ids of the BOS and EOS tokens; -1: the vocabulary has none
     AddedTokens added;
-    // steps of encoding: text is normalized (nfc, add_space, marks), split at added tokens, prefixed with a space and
-    // cut into pretokens
+    // Steps of encoding: text is normalized (nfc, add_space, marks), split at added tokens, prefixed with a space and
+    // cut into pretokens.
     bool nfc, add_space, marks;
-    bool late_marks;  // true: spaces become space markers after added tokens are found; false: before
-    bool added_alone; // true: no space is prepended to the name of an added token
+    bool late_marks;  // true: spaces become space markers after added tokens are found; false: before that
+    bool added_alone; // true: the space that is prepended to the name of an added token is removed
     Prefix prefix;
     PretokenRule pretokens;
     char name[TOKENIZER_PATH_BYTES]; // path of the tokenizer file, for messages
 };
 
-// Converts text in GPT-2's byte characters to the bytes that they represent, at most `length`. Returns the number of
-// bytes; -1 if a character represents no byte.
+// Converts text in GPT-2's byte characters to the bytes that they represent, at most `length` bytes. Returns the number
+// of bytes; -1 if a character does not represent a byte.
 int64_t bytes_of_characters(const char *text, size_t length, char *out);
 
 // Replaces SentencePiece's space markers by spaces, in place. Returns the new length.
@@ -72,22 +72,22 @@ bool tokenizer_is_special(const Tokenizer *t, int id);
 // Returns the normalized form of text, allocated with malloc().
 char *tokenizer_normalize(const Tokenizer *t, const char *text, size_t length, size_t *out_length);
 
-// Copies the added tokens and sorts them. Skips empty ones.
+// Copies the added tokens and sorts them by length, the longest first. Skips empty tokens.
 void added_tokens_set(AddedTokens *added, const AddedToken *tokens, int count);
 void added_tokens_free(AddedTokens *added);
 // Finds the first added token in text that is not special and whose field `normalized` has the given value. Sets *at
-// and *bytes to its position and length. Returns its id; -1 if there is none.
+// and *bytes to its position and length. Returns the id of the token; -1 if there is none.
 int32_t added_tokens_find(const AddedTokens *added, bool normalized, const char *text, size_t length, size_t *at,
                           size_t *bytes);
 
-// Parse tokenizer files: GPT-2's JSON and merges, llm.c's binary file, SentencePiece's tokenizer.model, Hugging Face's
-// tokenizer.json. Return false with err (EXIT_DATA) on failure.
+// The tokenizer_read functions parse tokenizer files: GPT-2's JSON and merges, llm.c's binary file, SentencePiece's
+// tokenizer.model, Hugging Face's tokenizer.json. They return false with err (EXIT_DATA) on failure.
 bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *err);
 bool tokenizer_read_merges(Tokenizer *t, const char *path, const char *text, size_t size, Error *err);
 bool tokenizer_read_bin(Tokenizer *t, const char *path, const char *text, size_t size, Error *err);
 bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size_t size, Error *err);
 bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *err);
-// Reads the normalizer and the pre_tokenizer of a tokenizer.json.
+// Reads the normalizer and the pre_tokenizer of a tokenizer.json, which process text before BPE.
 bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *root, Error *err);
 // Sets BOS and EOS from tokenizer_config.json; config is NULL if there is no such file.
 void tokenizer_read_config(Tokenizer *t, const json_t *config);

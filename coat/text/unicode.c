@@ -1,4 +1,4 @@
-// Normalization form C (Unicode Standard Annex 15) decomposes characters, sorts their marks and composes them again.
+// Classifies Unicode characters, and converts text to normalization form C (Unicode Standard Annex 15).
 #include "unicode.h"
 
 #include <pthread.h>
@@ -9,8 +9,8 @@
 #include "unicode_tables.h"
 
 #define MAX_PARTS 4           // maximum number of parts of a decomposed character
-#define FIRST_AFFECTED 0x300u // text of characters below this code is always in normalization form C
-// first codes of Hangul's leading consonants, vowels, trailing consonants and syllables, and their numbers
+#define FIRST_AFFECTED 0x300u // text of characters below this code is already in normalization form C
+// Hangul: first code and number of leading consonants (L), vowels (V), trailing consonants (T) and syllables (S)
 #define L_BASE 0x1100u
 #define V_BASE 0x1161u
 #define T_BASE 0x11a7u
@@ -27,12 +27,12 @@ typedef struct {
 } Range;
 
 typedef struct {
-    uint32_t code, first, second; // second is 0 if `first` is an equivalent single character
+    uint32_t code, first, second; // a decomposition into one character has second = 0
 } Decomposition;
 
 typedef struct {
     uint32_t code;
-    uint32_t place; // position in the text, which makes the sort by `order` stable
+    uint32_t place; // position in the text, which keeps marks of equal class in order
     uint32_t order; // canonical combining class of the mark
 } Mark;
 
@@ -85,7 +85,7 @@ static void unpack_tables(void) {
     qsort(compositions, composition_count, sizeof *compositions, compare_parts);
 }
 
-// Returns the value of the range that contains the character; 0 if no range does.
+// Returns the value of the range that contains a character; 0 if no range contains it.
 static uint32_t value_of(uint32_t code, const Range *ranges, size_t count) {
     pthread_once(&unpacked, unpack_tables);
     size_t low = 0, high = count; // binary search for the first range that does not end before code
@@ -99,7 +99,7 @@ static uint32_t value_of(uint32_t code, const Range *ranges, size_t count) {
     return low < count && ranges[low].first <= code ? ranges[low].value : 0;
 }
 
-// --- UTF-8 encoding and the class of a character -------------------------------------------------------------
+// --- UTF-8 encoding, and the class of a character ------------------------------------------------------------
 
 size_t utf8_write(uint32_t code, char *out) {
     if (code < 0x80 || (code & NO_CHARACTER)) {
@@ -119,7 +119,7 @@ CharClass unicode_class(uint32_t code) {
         if (code >= '0' && code <= '9') return CHAR_NUMBER;
         return code == ' ' || (code >= 9 && code <= 13) ? CHAR_SPACE : CHAR_OTHER;
     }
-    // Characters above ASCII that Unicode classifies as White_Space.
+    // characters above ASCII that Unicode classifies as White_Space
     if (code == 0x85 || code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
         code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000)
         return CHAR_SPACE;
@@ -138,7 +138,7 @@ static size_t decompose(uint32_t code, uint32_t parts[MAX_PARTS]) {
         parts[2] = T_BASE + s % T_COUNT;
         return s % T_COUNT ? 3 : 2;
     }
-    uint32_t last[MAX_PARTS]; // parts after the first, in reverse order
+    uint32_t last[MAX_PARTS]; // parts after the first part, in reverse order
     size_t after = 0, count = 0;
     for (;;) {
         const Decomposition key = {code, 0, 0};
@@ -152,7 +152,7 @@ static size_t decompose(uint32_t code, uint32_t parts[MAX_PARTS]) {
     return count;
 }
 
-// Returns the character that two parts compose; 0 if there is none.
+// Returns the character that two parts compose; 0 if they do not compose.
 static uint32_t compose(uint32_t first, uint32_t second) {
     if (first - L_BASE < L_COUNT && second - V_BASE < V_COUNT)
         return S_BASE + ((first - L_BASE) * V_COUNT + second - V_BASE) * T_COUNT;
@@ -170,7 +170,7 @@ static int compare_marks(const void *a, const void *b) {
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
-// Sorts every run of combining marks (class other than 0) by their combining class.
+// Sorts each run of combining marks (characters of a class other than 0) by their combining class.
 static void sort_marks(Mark *marks, size_t count) {
     for (size_t i = 0; i < count;) {
         size_t end = i;
@@ -182,9 +182,9 @@ static void sort_marks(Mark *marks, size_t count) {
     }
 }
 
-// Composes characters in place. Returns the number of remaining characters.
+// Composes characters in place, after sort_marks(). Returns the number of remaining characters.
 static size_t compose_all(Mark *marks, size_t count) {
-    // kept: number of characters kept; starter: index of the last kept character of class 0
+    // kept: number of characters kept so far; starter: index of the last kept character of class 0
     size_t kept = 0, starter = SIZE_MAX;
     for (size_t i = 0; i < count; i++) {
         const Mark mark = marks[i];

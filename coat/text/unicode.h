@@ -8,13 +8,12 @@
 
 typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE } CharClass;
 
-// Writes a code from utf8_read() as UTF-8; an invalid byte is written unchanged. Returns the number of bytes, at most
-// 4.
+// Writes a code from utf8_read() as UTF-8. Writes an invalid byte unchanged. Returns the number of bytes, at most 4.
 size_t utf8_write(uint32_t code, char *out);
 
 // Returns the class of a code from utf8_read(). An invalid byte is CHAR_OTHER.
 CharClass unicode_class(uint32_t code);
 
-// Returns text in normalization form C, allocated with malloc(), and sets *out_length to its length. Bytes that are not
-// valid UTF-8 are copied.
+// Returns text in normalization form C, allocated with malloc(), and sets *out_length to its length in bytes. Copies
+// bytes that are not valid UTF-8.
 char *unicode_nfc(const char *text, size_t length, size_t *out_length);

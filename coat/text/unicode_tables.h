@@ -1,11 +1,11 @@
-// Tables of Unicode 16.0.0, written by dev/tools/unicode_tables.py. Each is a list of numbers, packed as text: a
-// number is written in base 31, its lowest digit first. A digit is one of the 62 characters from '@' to '~', without
-// the backslash. The characters from 31 on stand for the digits from 0 on, and say that another digit follows.
-// Ranges are {first - last of the range before, last - first, value}.
+// Tables of Unicode 16.0.0, written by dev/tools/unicode_tables.py. Each table is a list of numbers, packed as
+// text. A number is written in base 31, the lowest digit first. A digit is one of the 62 characters from '@' to
+// '~', without the backslash: one of the first 31 if it ends the number, one of the other 31 if another digit
+// follows. A range is stored as {first - last of the previous range, last - first, value}.
 #pragma once
 
 // clang-format off
-// General categories L (value 1: CHAR_LETTER) and N (value 2: CHAR_NUMBER).
+// Ranges of the general categories L (value 1: CHAR_LETTER) and N (value 2: CHAR_NUMBER).
 #define CLASSES_COUNT 821
 static const char classes_packed[] =
     "qAIBHYAGYAqA@AHABB@AD@BA@ABBBBVAB_ABwNAEKAODAH@AB@AfDDABAACCAB@AG@ABBAB@ABSABtBABnDAIjEABfAAC@AGiAAjBZAECAoAkAAVIB"
@@ -34,7 +34,7 @@ static const char classes_packed[] =
     "AB@AB@AG@AE@AB@AB@ABBABAAB@AC@AB@AB@AB@AB@ABAAB@ACCABFABCABCAB@ABIABPAFBABDABPAwRLB}{BIBhbAanmAAbA~iDAGdGACz~EAOax"
     "GAPaTArqBnQAsqAidEAFfkDA";
 
-// Canonical combining classes, except class 0.
+// Ranges of the canonical combining classes, except class 0.
 #define ORDERS_COUNT 393
 static const char orders_packed[] =
     "xXTmGA@oGACcGA@oGA@~FADcGAApFACcGAApFAJcGADAACcGAGmGA@wGA@mGABcGABmGAAcGBBmGACcGA@mGA@oGAAcGA@mGA@pGAAqGA@pGAAqGA@"
@@ -52,8 +52,8 @@ static const char orders_packed[] =
     "@IA@GdH@IA@GcD@IzC@IA@GwC@IvH@IA@GkHAIE@GbE@IvB@IS@ItB@IsM@IkH@GBAItB@IwMAImqQ@IqrBDA}AFmGahAAFfmT@ArpEA~FABAD@iGA"
     "D~FIGcGCDmGAAcG`ACmGyDBmGmtCFmGBPmGCFmGBAmGBDmGhC@mGfEFmGdL@mG`BCmGmPAoGA@cGA@mGgH@mGA@cGxWFcGqCEmGA@G";
 
-// Canonical decompositions, except Hangul's: {2 * (code - code before) + c, first part, second part -
-// 0x2ff or 0 if there is none}. c: 1 if normalization form C composes the two parts, else 0.
+// Canonical decompositions, except Hangul's: {2 * (code - previous code) + c, first part,
+// second part - 0x2ff or 0 without a second part}. c is 1 if normalization form C composes the two parts, else 0.
 #define DECOMPOSITIONS_COUNT 2081
 static const char decompositions_packed[] =
     "mLcBACcBBCcBCCcBDCcBICcBKEeBiACgBACgBBCgBCCgBICkBACkBBCkBCCkBIEpBDCqBACqBBCqBCCqBDCqBIGwBACwBBCwBCCwBIC{BBGdCACdCB"

@@ -31,9 +31,9 @@ UNIT_TEST(test_bad_files) {
                    {DATA_MAGIC_U16, 1, -5, 2, 100, "-5 tokens", "header.bin"},
                    {DATA_MAGIC_U16, 1, 0, 2, 0, " 0 tokens", "header.bin"},
                    {DATA_MAGIC_U16, 1, INT32_MAX, 2, 100, "truncated", "2147483647"},
-                   {DATA_MAGIC_U16, 1, 101, 2, 100, "truncated", "holds 100"},
-                   {DATA_MAGIC_U32, 7, 100, 2, 100, "truncated", "holds 50"}, // the file has only half of the bytes
-                   {DATA_MAGIC_U16, 1, 1, 2, 0, "says 1 token,", "holds 0"},
+                   {DATA_MAGIC_U16, 1, 101, 2, 100, "truncated", "has 100"},
+                   {DATA_MAGIC_U32, 7, 100, 2, 100, "truncated", "has 50"}, // the file has only half of the bytes
+                   {DATA_MAGIC_U16, 1, 1, 2, 0, "says 1 token,", "has 0"},
                    {DATA_MAGIC_U16, 1, 1, 2, 2, "says 1 token ", "damaged"},
                    {DATA_MAGIC_U16, 1, 99, 2, 100, "damaged", "99"}};
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {

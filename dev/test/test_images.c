@@ -359,7 +359,7 @@ UNIT_TEST(test_hostile_headers) {
                  {4, 4, "number of channels 4"},
                  {5, 0, "tokens per image 0"},
                  {5, -4, "tokens per image -4"},
-                 {5, 5, "take 5 tokens with the id 9, the model's 8 x 8, 4 and 9"},
+                 {5, 5, "take 5 tokens with the id 9, but the model needs 8 x 8, 4 and 9"},
                  {5, INT32_MAX, "take 2147483647 tokens"},
                  {6, 0, "number of places 0"},
                  {6, -1, "number of places -1"},
@@ -370,7 +370,7 @@ UNIT_TEST(test_hostile_headers) {
                  {7, -1, "kind of preparation -1"},
                  {9, 0, "mark of a checksum 0, not 1 to 1"},
                  {10, -1, "placeholder token -1"},
-                 {10, 8, "with the id 8, the model's 8 x 8, 4 and 9"},
+                 {10, 8, "with the id 8, but the model needs 8 x 8, 4 and 9"},
                  {11, nan, "mean, deviation or unused"},
                  {12, infinite, "mean, deviation or unused"},
                  {14, 0, "mean, deviation or unused"},
@@ -389,7 +389,7 @@ UNIT_TEST(test_hostile_headers) {
     Images m = make_images(3, 16, N, 5, TOKEN); // a file of another side
     write_images("h.images", &m, 3, 16, 5);
     expect_refused("h.bin", EXAMPLES_CUT, 16, &images,
-                   "have 16 x 16 pixels and take 4 tokens with the id 9, the model's 8 x 8", "h.images");
+                   "have 16 x 16 pixels and take 4 tokens with the id 9, but the model needs 8 x 8", "h.images");
     free(m.pixels);
     m = make_images(3, SIDE, N, 5, TOKEN);
     for (m.extra = -DATA_HEADER_BYTES; m.extra < 3; m.extra++) {

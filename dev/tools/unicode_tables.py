@@ -13,10 +13,10 @@ try:
 except ImportError:
     import unicodedata
 
-HEAD = """// Tables of Unicode {version}, written by dev/tools/unicode_tables.py. Each is a list of numbers, packed as text: a
-// number is written in base 31, its lowest digit first. A digit is one of the 62 characters from '@' to '~', without
-// the backslash. The characters from 31 on stand for the digits from 0 on, and say that another digit follows.
-// Ranges are {{first - last of the range before, last - first, value}}.
+HEAD = """// Tables of Unicode {version}, written by dev/tools/unicode_tables.py. Each table is a list of numbers, packed as
+// text. A number is written in base 31, the lowest digit first. A digit is one of the 62 characters from '@' to
+// '~', without the backslash: one of the first 31 if it ends the number, one of the other 31 if another digit
+// follows. A range is stored as {{first - last of the previous range, last - first, value}}.
 """
 HANGUL = range(0xAC00, 0xD7A4)  # decomposed by a formula
 
@@ -67,9 +67,10 @@ def decompositions():
 
 
 print(HEAD.format(version=unicodedata.unidata_version) + "#pragma once\n\n// clang-format off", end="")
-table("classes", "General categories L (value 1: CHAR_LETTER) and N (value 2: CHAR_NUMBER).",
+table("classes", "Ranges of the general categories L (value 1: CHAR_LETTER) and N (value 2: CHAR_NUMBER).",
       ranges(lambda c: "LN".find(unicodedata.category(c)[0]) + 1))
-table("orders", "Canonical combining classes, except class 0.", ranges(unicodedata.combining))
-table("decompositions", "Canonical decompositions, except Hangul's: {2 * (code - code before) + c, first part, second part -\n"
-      "// 0x2ff or 0 if there is none}. c: 1 if normalization form C composes the two parts, else 0.", decompositions())
+table("orders", "Ranges of the canonical combining classes, except class 0.", ranges(unicodedata.combining))
+table("decompositions", "Canonical decompositions, except Hangul's: {2 * (code - previous code) + c, first part,\n"
+      "// second part - 0x2ff or 0 without a second part}. c is 1 if normalization form C composes the two parts, else 0.",
+      decompositions())
 print("// clang-format on")
