@@ -4,8 +4,8 @@
 #include "config/shapes.h"
 #include "hf.h"
 
-// State for reading a JSON object: the object, the file's path for messages, and the error to set. nested: the object
-// is the text_config of a vision-language model, which may omit sizes that are the defaults of its class.
+// State for reading a JSON object: the object, the file's path for messages, and the error to set. nested: true if the
+// object is the text_config of a vision-language model, which omits sizes that are the defaults of its class.
 typedef struct {
     const json_t *root;
     const char *path;
@@ -36,8 +36,8 @@ static bool get_bool(const Reader *r, const char *key, bool otherwise, bool *val
            error_set(r->err, EXIT_DATA, "%s: '%s' must be true or false", r->path, key);
 }
 
-// Sets *value to the key's integer, which must be from 1 to max. If the key is absent, uses `otherwise`, or fails if
-// that is 0.
+// Sets *value to the key's integer, which must be from 1 to max. If the key is absent, sets *value to `otherwise`, or
+// fails if `otherwise` is 0.
 static bool get_int(const Reader *r, const char *key, int64_t max, int64_t otherwise, int *value) {
     int64_t found = otherwise;
     if ((!otherwise || find(r, key)) && !json_get_int(r->root, r->path, key, 1, max, &found, r->err)) return false;
@@ -45,7 +45,7 @@ static bool get_int(const Reader *r, const char *key, int64_t max, int64_t other
     return true;
 }
 
-// Sets *value to the key's number, which must be from min to max. If the key is absent, uses `otherwise`.
+// Sets *value to the key's number, which must be from min to max, or to `otherwise` if the key is absent.
 static bool get_float(const Reader *r, const char *key, double min, double max, float otherwise, float *value) {
     double found;
     *value = otherwise;
@@ -56,21 +56,21 @@ static bool get_float(const Reader *r, const char *key, double min, double max, 
            error_set(r->err, EXIT_DATA, "%s: %s is %g, outside %g ... %g", r->path, key, found, min, max);
 }
 
-// Fails unless the key's activation function is `name` (also if the key is absent) or `other`.
+// Fails if the key is present and its activation function is neither `name` nor `other`.
 static bool require_activation(const Reader *r, const char *key, const char *name, const char *other) {
     const json_t *item = json_object_get(r->root, key);
-    const char *value = item ? json_string_value(item) : name; // an absent key stands for transformers' default
+    const char *value = item ? json_string_value(item) : name; // an absent key means transformers' default, `name`
     if (value && (strcmp(value, name) == 0 || strcmp(value, other) == 0)) return true;
     return error_set(r->err, EXIT_DATA, "%s: %s is '%.60s'; only '%s' is supported", r->path, key,
                      value ? value : "not a name", name);
 }
 
-// The architecture that a model_type stands for, and the defaults of its config class in transformers for absent keys.
-// If a key is present and null, there is no sliding window, and num_key_value_heads equals num_attention_heads.
+// The architecture that a model_type stands for, and the defaults of absent keys in its transformers config class. A
+// key that is present and null means: no sliding window, num_key_value_heads equal to num_attention_heads.
 typedef struct {
     const char *type;
     Architecture architecture;
-    int kv_heads; // default of num_key_value_heads; 0: num_attention_heads
+    int kv_heads; // default of num_key_value_heads; 0: equal to num_attention_heads
     int head_dim; // default of head_dim; 0: hidden_size / num_attention_heads
     int positions;
     int window;          // default of sliding_window; 0: none
@@ -80,7 +80,7 @@ typedef struct {
     int channels, ffn, vocab;
 } ModelType;
 
-// default of num_hidden_layers and of num_attention_heads, of all types that a vision-language model can contain
+// default of num_hidden_layers and num_attention_heads in every type that a vision-language model can contain
 enum { DEFAULT_DEPTH = 32 };
 
 // clang-format off
@@ -97,14 +97,14 @@ static const ModelType model_types[] = {
 };
 // clang-format on
 
-// Returns a token id; -1 if the value is not an integer or outside the vocabulary.
+// Returns the token id in a JSON value; -1 if the value is not an integer or is outside the vocabulary.
 static int id_of(const json_t *item, const ModelShape *s) {
     const json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
     return id >= 0 && id < s->vocab ? (int)id : -1;
 }
 
-// Adds the ids of eos_token_id (an id, null or a list) to shape->ids, up to MAX_EOS in all. Ignores ids outside the
-// vocabulary, because small test models inherit the defaults of their class.
+// Adds the ids of the key eos_token_id (an id, null or a list) to shape->ids, up to MAX_EOS ids in all. Ignores ids
+// outside the vocabulary, because small test models inherit the defaults of their class.
 static bool read_eos(const Reader *r, ModelShape *s) {
     const json_t *ends = json_object_get(r->root, "eos_token_id");
     if (ends && !json_is_integer(ends) && !json_is_null(ends) && !json_is_array(ends))
@@ -119,8 +119,8 @@ static bool read_eos(const Reader *r, ModelShape *s) {
     return true;
 }
 
-// Sets *id to the key's token id, or to -1 if it is null or outside the vocabulary. If the key is absent, uses
-// `otherwise`.
+// Sets *id to the key's token id, or to -1 if the key is null or its id is outside the vocabulary. If the key is
+// absent, sets *id to `otherwise`.
 static bool read_id(const Reader *r, const char *key, int otherwise, const ModelShape *s, int *id) {
     const json_t *item = json_object_get(r->root, key);
     *id = item ? id_of(item, s) : otherwise < s->vocab ? otherwise : -1;
@@ -154,7 +154,7 @@ static bool read_gpt2(const Reader *r, ModelShape *shape) {
     return true;
 }
 
-// Reads RoPE scaling from `object`, which is rope_scaling of transformers 4 or rope_parameters of version 5.
+// Reads RoPE scaling from `object`: rope_scaling in transformers 4, rope_parameters in transformers 5.
 static bool read_rope_scaling(const Reader *file, Architecture architecture, const json_t *object, RopeScaling *rope) {
     const Reader r = {object, file->path, file->err, false};
     const char *kind = json_string_value(find(&r, "rope_type") ? find(&r, "rope_type") : find(&r, "type"));
@@ -185,7 +185,7 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
                      r.path);
 }
 
-// Fails if the object `name` has RoPE parameters per layer type, as transformers 5 allows.
+// Fails if the object `name` has separate RoPE parameters for each layer type, which transformers 5 allows.
 static bool check_one_rope(const Reader *r, const char *name) {
     const char *kind;
     json_t *value;
@@ -200,7 +200,7 @@ static bool check_one_rope(const Reader *r, const char *name) {
 }
 
 // Reads RoPE's base and scaling. As in transformers 5, rope_scaling overrides rope_parameters, and a rope_theta inside
-// that object overrides the rope_theta outside.
+// the one that is used overrides the rope_theta outside.
 static bool read_rope(const Reader *r, Architecture architecture, ModelShape *shape) {
     const char *const names[] = {"rope_parameters", "rope_scaling"};
     const json_t *object = NULL;
@@ -226,8 +226,7 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     return !has_kind || read_rope_scaling(r, architecture, object, &shape->rope);
 }
 
-// Reads the sliding window. It is supported by limiting shape->positions to the window, because attention within the
-// window is full.
+// Reads the sliding window and limits shape->positions to it, because attention within the window is full.
 static bool read_window(const Reader *r, const ModelType *type, ModelShape *shape) {
     int window = json_object_get(r->root, "sliding_window") ? 0 : type->window;
     const json_t *kinds = find(r, "layer_types");
@@ -247,7 +246,6 @@ static bool read_window(const Reader *r, const ModelType *type, ModelShape *shap
     return true;
 }
 
-// Reads the number of key/value heads and the head width.
 static bool read_heads(const Reader *r, const ModelType *type, ModelShape *s) {
     const bool has_kv = json_object_get(r->root, "num_key_value_heads") != NULL;
     const int kv_heads = has_kv || !type->kv_heads ? s->heads : type->kv_heads;
@@ -336,7 +334,7 @@ static bool read_text(const Reader *r, ModelShape *shape) {
 
 // ---------------------------------------------------------------- vision-language models
 
-// Reads the activation function of a vision tower; `otherwise` if the key is absent.
+// Sets *value to the activation function of a vision tower, or to `otherwise` if its key is absent.
 static bool read_tower_activation(const Reader *r, ActivationKind otherwise, ActivationKind *value) {
     static const struct {
         const char *name;
@@ -387,7 +385,7 @@ static bool read_tower(const Reader *r, VisionShape *v) {
                      v->channels, v->heads, MAX_HEAD_WIDTH);
 }
 
-// Reads which rows of the tower the projector reads, and the token that they replace.
+// Reads which layer and rows of the vision tower feed the projector, and the token that image rows replace.
 static bool read_features(const Reader *r, int vocab, VisionShape *v) {
     const json_t *strategy = json_object_get(r->root, "vision_feature_select_strategy");
     const char *name = strategy ? json_string_value(strategy) : "default";
@@ -435,7 +433,7 @@ static bool read_llava(const Reader *r, ModelShape *shape) {
         !require_activation(r, "projector_hidden_act", "gelu", "gelu") ||
         !require_bool(r, "multimodal_projector_bias", true) || !get_bool(r, "tie_word_embeddings", false, &tied))
         return false;
-    if (tied) shape->tied_head = true; // transformers 5 ties if either place says so
+    if (tied) shape->tied_head = true; // transformers 5 ties the head if tie_word_embeddings is true in either object
     shape->vision.features = shape->channels;
     const json_t *projector = find(r, "mm_projector_type"); // a key of this program only
     if (!projector) return true;

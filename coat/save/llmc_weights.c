@@ -56,7 +56,7 @@ static void add_tensor(JsonText *t, const char *name, Dtype dtype, int rank, int
     json_text_close(t, '}');
 }
 
-// Writes the safetensors header for the parameters that follow llm.c's header. Returns the parameters' size in bytes.
+// Writes the safetensors header that describes the parameters in an llm.c weight file. Returns their size in bytes.
 static uint64_t tensors_text(JsonText *t, const ModelShape *shape, Dtype dtype) {
     typedef TensorLayout Row[ROLE_COUNT];
     Row *layout = (Row *)xcalloc(TENSOR_COUNT, sizeof *layout);
