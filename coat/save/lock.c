@@ -22,7 +22,7 @@ static bool write_holder(const Lock *lock) {
     return ftruncate(lock->fd, 0) == 0 && pwrite(lock->fd, text, (size_t)length, 0) == length;
 }
 
-// Sets err to name the run that holds the lock. Returns false.
+// Sets err to an error that names the run that holds the lock. Returns false.
 static bool refuse(Lock *lock, const char *folder, const char *remedy, Error *err) {
     char *text = NULL, host[256], start[64], holder[400] = "its .lock does not say which";
     size_t size;
