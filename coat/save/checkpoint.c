@@ -257,8 +257,8 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 static bool check_name(const char *folder, Error *err) {
     const int64_t step = checkpoint_weights_step(folder), named = checkpoint_step(folder);
     return step == named || error_set(err, EXIT_DATA,
-                                      "%s holds the checkpoint of step %" PRId64 ", by its " STATE_NAME
-                                      "; rename it to step-%08" PRId64 ", or move it elsewhere",
+                                      "%s: its " STATE_NAME " records step %" PRId64
+                                      ", unlike its name; rename it to step-%08" PRId64 ", or move it elsewhere",
                                       folder, step, step);
 }
 

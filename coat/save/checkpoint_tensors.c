@@ -221,7 +221,7 @@ static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *ex
     size_t bytes = checkpoint_tensor_bytes(t), piece = t->transposed || bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
     char *buffer = t->host ? NULL : (char *)malloc(piece), *transposed = t->transposed ? (char *)malloc(piece) : NULL;
     bool good = (buffer || t->host) && (transposed || !t->transposed);
-    if (!good) error_set(err, EXIT_DATA, "%s: not enough memory to write '%s'", writer->path, t->name);
+    if (!good) error_set(err, EXIT_DATA, "%s: not enough host memory to write tensor '%s'", writer->path, t->name);
     for (size_t at = 0; good && at < bytes; at += piece) {
         size_t part = bytes - at < piece ? bytes - at : piece;
         const char *values = t->host ? t->host + at : buffer;
@@ -302,8 +302,8 @@ static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const C
     for (int i = 0; same && i < t->rank; i++) same = stored->shape[i] == shape[i];
     if (!same) {
         char there[SHAPE_TEXT], here[SHAPE_TEXT];
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s; this run's is %s", file->path, t->name,
-                         safetensors_shape_text(there, stored->rank, stored->shape),
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s, but this run's tensor has %s", file->path,
+                         t->name, safetensors_shape_text(there, stored->rank, stored->shape),
                          safetensors_shape_text(here, t->rank, shape));
     }
     return true;

@@ -131,8 +131,8 @@ static bool add_indexed(HfWeights *weights, const char *folder, const char *inde
         else
             good = path_join(path, sizeof path, folder, name, err) &&
                    (path_is_file(path) ||
-                    error_set(err, EXIT_DATA, "%s names %.100s, which does not exist; download it, too", index_path,
-                              name)) &&
+                    error_set(err, EXIT_DATA, "%s names %.100s, which does not exist; download that file, too",
+                              index_path, name)) &&
                    add_file(weights, path, err);
     }
     json_decref(index);
@@ -151,8 +151,8 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
     if (folder_has_file(folder, HF_CONFIG_NAME)) // a model folder, perhaps without its index
-        return error_set(err, EXIT_DATA, "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; download what is missing",
-                         folder);
+        return error_set(err, EXIT_DATA,
+                         "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; download the missing file", folder);
     return no_model_in(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);
 }
 

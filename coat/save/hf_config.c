@@ -53,7 +53,7 @@ static bool get_float(const Reader *r, const char *key, double min, double max, 
     if (!json_get_double(r->root, r->path, key, &found, r->err)) return false;
     *value = (float)found;
     return (found >= min && found <= max) ||
-           error_set(r->err, EXIT_DATA, "%s: %s is %g, outside %g ... %g", r->path, key, found, min, max);
+           error_set(r->err, EXIT_DATA, "%s: %s is %g; it must be from %g to %g", r->path, key, found, min, max);
 }
 
 // Fails if the key is present and its activation function is neither `name` nor `other`.
@@ -111,8 +111,7 @@ static bool read_eos(const Reader *r, ModelShape *s) {
         return error_set(r->err, EXIT_DATA, "%s: eos_token_id must be a number, a list of numbers or null", r->path);
     for (size_t i = 0; i < json_array_size(ends); i++)
         if (!json_is_integer(json_array_get(ends, i)))
-            return error_set(r->err, EXIT_DATA, "%s: the list of eos_token_id holds something that is not a number",
-                             r->path);
+            return error_set(r->err, EXIT_DATA, "%s: every item of the list eos_token_id must be a number", r->path);
     if (json_is_integer(ends)) model_shape_add_eos(s, id_of(ends, s));
     for (size_t i = 0; i < json_array_size(ends) && s->ids.eos_count < MAX_EOS; i++)
         model_shape_add_eos(s, id_of(json_array_get(ends, i), s));
@@ -161,7 +160,7 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
     if (!kind) return error_set(r.err, EXIT_DATA, "%s: rope scaling has no 'rope_type'", r.path);
     if (strcmp(kind, "default") == 0) return true;
     if (strcmp(kind, "llama3") != 0 || architecture != ARCHITECTURE_LLAMA)
-        return error_set(r.err, EXIT_DATA, "%s: rope scaling '%.60s' of %s is not supported; only 'llama3' of llama is",
+        return error_set(r.err, EXIT_DATA, "%s: rope scaling '%.60s' is not supported for %s; only 'llama3' for llama",
                          r.path, kind, architecture_name(architecture));
     if (!get_float(&r, "factor", MIN_ROPE_FACTOR, MAX_ROPE_FACTOR, 0, &rope->factor) ||
         !get_float(&r, "low_freq_factor", MIN_ROPE_BAND, MAX_ROPE_BAND, 0, &rope->low) ||
@@ -177,8 +176,8 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
     const json_t *outer = find(file, "original_max_position_embeddings");
     if (outer && json_number_value(outer) != rope->positions)
         return error_set(r.err, EXIT_DATA,
-                         "%s: 'original_max_position_embeddings' must be %d, as in its rope scaling; transformers 4 "
-                         "and 5 use different ones",
+                         "%s: 'original_max_position_embeddings' must be %d, as in the rope scaling; otherwise "
+                         "transformers 4 and 5 use different values",
                          r.path, rope->positions);
     return (rope->factor > 0 && rope->low > 0 && rope->high > rope->low) ||
            error_set(r.err, EXIT_DATA, "%s: rope scaling needs factor, low_freq_factor and a larger high_freq_factor",
@@ -207,7 +206,7 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     for (int i = 0; i < 2; i++) {
         const json_t *found = find(r, names[i]);
         if (found && !json_is_object(found))
-            return error_set(r->err, EXIT_DATA, "%s: '%s' is not an object", r->path, names[i]);
+            return error_set(r->err, EXIT_DATA, "%s: '%s' must be an object or null", r->path, names[i]);
         if (found && !check_one_rope(r, names[i])) return false;
         if (found) object = found;
     }
@@ -264,7 +263,7 @@ static bool read_heads(const Reader *r, const ModelType *type, ModelShape *s) {
         return error_set(r->err, EXIT_DATA, "%s: %s %d is odd; RoPE needs pairs of channels", r->path, source,
                          s->head_dim);
     if (s->head_dim > MAX_HEAD_WIDTH)
-        return error_set(r->err, EXIT_DATA, "%s: %s %d, outside 1 ... %d", r->path, source, s->head_dim,
+        return error_set(r->err, EXIT_DATA, "%s: %s %d must be from 1 to %d", r->path, source, s->head_dim,
                          MAX_HEAD_WIDTH);
     const bool own_width = type->architecture == ARCHITECTURE_LLAMA || type->architecture == ARCHITECTURE_QWEN3;
     return own_width || s->head_dim * s->heads == s->channels ||
@@ -381,8 +380,8 @@ static bool read_tower(const Reader *r, VisionShape *v) {
         return error_set(r->err, EXIT_DATA, "%s: patch_size %d exceeds image_size %d", r->path, v->patch_size,
                          v->image_size);
     return (v->channels % v->heads == 0 && v->channels / v->heads <= MAX_HEAD_WIDTH) ||
-           error_set(r->err, EXIT_DATA, "%s: hidden_size %d must be num_attention_heads %d times 1 ... %d", r->path,
-                     v->channels, v->heads, MAX_HEAD_WIDTH);
+           error_set(r->err, EXIT_DATA, "%s: hidden_size %d / num_attention_heads %d must be an integer from 1 to %d",
+                     r->path, v->channels, v->heads, MAX_HEAD_WIDTH);
 }
 
 // Reads which layer and rows of the vision tower feed the projector, and the token that image rows replace.

@@ -39,8 +39,8 @@ static bool refuse(Lock *lock, const char *folder, const char *remedy, Error *er
 
 static bool cannot_write(const Lock *lock, const char *folder, int why, Error *err) {
     const bool full = why == ENOSPC || why == EDQUOT;
-    return error_set(err, EXIT_DATA, "%s: the lock of the run cannot be written: %s; %s%s", lock->path, strerror(why),
-                     full ? "free disk space in " : "name an --out that can be written", full ? folder : "");
+    return error_set(err, EXIT_DATA, "%s: the run's lock cannot be written: %s; %s%s", lock->path, strerror(why),
+                     full ? "free disk space in " : "set --out to a folder that can be written", full ? folder : "");
 }
 
 bool lock_is_held(const Lock *lock) {

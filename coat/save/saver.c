@@ -154,7 +154,7 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     snapshot_read_carried(&s->snapshot);
     if (config->save_every > 0 && !snapshot_reserve(&s->snapshot) && !config->quiet)
         print_remark("note: ",
-                     "there is no room for a copy of the states (%s of host memory); training waits while "
+                     "there is no room for a copy of the training state (%s of host memory); training waits while "
                      "checkpoints are written",
                      memory_text(bytes, s->snapshot.bytes));
     at_exit = s;

@@ -141,8 +141,8 @@ static bool find_state(Reader *r, const char *name, TensorId id, Role role, int6
         r->part[i].tensor = t = safetensors_find(r->file, full);
         if (!t) return error_set(err, EXIT_DATA, "%s has no tensor '%s'", r->file->path, full);
         if (t->dtype != dtype || !is_shaped(t, 1, 1, (elements + STORED_GROUP - 1) / STORED_GROUP))
-            return error_set(err, EXIT_DATA, "%s: tensor '%s' does not hold one value per %d elements", r->file->path,
-                             full, STORED_GROUP);
+            return error_set(err, EXIT_DATA, "%s: tensor '%s' must have one value per %d elements", r->file->path, full,
+                             STORED_GROUP);
     }
     return true;
 }
@@ -221,8 +221,8 @@ static bool read_state(Reader *r, Role role, Local to, Local value, Range range,
     const Format format = to.tensor.format;
     if (!to.tensor.data) return true;
     if (to.tensor.granularity == SCALE_EXPAND && to.tensor.group != STORED_GROUP)
-        return error_set(err, EXIT_DATA, "%s: '%s' cannot be read in groups of %d", r->file->path,
-                         r->part[VALUES].tensor->name, to.tensor.group);
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' cannot be read in groups of %d elements, only of 128",
+                         r->file->path, r->part[VALUES].tensor->name, to.tensor.group);
     if (!streams_begin(r, range, err)) return false;
     for (int64_t at = range.begin; at < range.end; at += PIECE) {
         const int64_t n = smaller(PIECE, range.end - at);

@@ -4,8 +4,8 @@
 // FP32 and encoded with the optimizer's own functions:
 //   moments  Encoding rounds to nearest. A nonzero second moment does not become 0, as in an update. FP8 values with
 //            and without dynamic range expansion have the same layout, so they are copied.
-//   masters  Conversion between fp32 and split16 is exact. If the run has no masters, the weights stay as loaded; if the
-//            file has none, the masters are set to the BF16 weights.
+//   masters  Conversion between fp32 and split16 is exact. If the run has no masters, the BF16 weights are kept; if
+//            the file has none, the masters are set to the BF16 weights.
 #pragma once
 #include "checkpoint_tensors.h"
 
