@@ -67,7 +67,7 @@ bool hf_processor_pixels(const json_t *processor, VisionShape *v, Error *err) {
         return false;
     for (int i = 0; i < 3; i++)
         if (!isfinite(v->mean[i]) || !isfinite(v->deviation[i]) || !(v->deviation[i] > 0))
-            return error_set(err, EXIT_DATA, "the model's image processor: mean %g and std %g must be finite, std > 0",
+            return error_set(err, EXIT_DATA, "the model's image processor: image_mean %g, image_std %g (must be > 0)",
                              (double)v->mean[i], (double)v->deviation[i]);
     return true;
 }
