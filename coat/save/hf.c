@@ -150,7 +150,7 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     if (path_is_file(pickled))
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
-    if (folder_has_file(folder, HF_CONFIG_NAME)) // a model folder, perhaps without its index
+    if (folder_has_file(folder, HF_CONFIG_NAME)) // a model folder that lacks its weights or their index
         return error_set(err, EXIT_DATA,
                          "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; download the missing file", folder);
     return no_model_in(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);

@@ -85,8 +85,8 @@ enum { DEFAULT_DEPTH = 32 };
 
 // clang-format off
 static const ModelType model_types[] = {
+    // The columns are the fields of ModelType. read_gpt2() reads the keys of gpt2 that have other names.
     // type     architecture         kv head_dim positions window eps  begin  end    pad channels ffn vocab
-    // read_gpt2() reads its other keys
     {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0,     0,     50256, 50256, -1, 0,    0,     0},
     {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0,     1e-6f, 1,     2,     -1, 4096, 11008, 32000},
     {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096,  1e-6f, 1,     2,     -1, 4096, 14336, 32000},
@@ -308,7 +308,7 @@ static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape
     return read_rope(r, architecture, shape) && read_window(r, type, shape);
 }
 
-// Reads the shape of a text model: of a complete config.json, or of the text_config of a vision-language model.
+// Reads the shape of a text model from a complete config.json or from the text_config of a vision-language model.
 static bool read_text(const Reader *r, ModelShape *shape) {
     const char *type = json_string_value(json_object_get(r->root, "model_type"));
     const int count = sizeof model_types / sizeof *model_types;

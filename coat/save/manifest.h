@@ -34,7 +34,7 @@ const json_t *manifest_entry(const Manifest *manifest, const char *name, Error *
 // Checks the size and hash of one file of a checkpoint. Fails if the manifest does not list the file, or if it is a
 // symbolic link, because a checkpoint must contain its own files.
 bool manifest_check_file(const Manifest *manifest, const char *name, Error *err);
-// Checks the sizes and hashes of all listed files without tensors, which are small.
+// Checks the sizes and hashes of all listed files that contain no tensors. Such files are small.
 bool manifest_check_texts(const Manifest *manifest, Error *err);
 // Checks all files that the manifest lists: sizes and hashes if `deep`, otherwise only sizes.
 bool manifest_check_all(const Manifest *manifest, bool deep, Error *err);

@@ -12,7 +12,7 @@
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160
-#define STORED_GROUP 128         // number of elements per FP8 scale in the files; divides shard sizes
+#define STORED_GROUP 128         // FP8 values per amax and exponent in the files; shard sizes are multiples of this
 #define PIECE ((int64_t)1 << 20) // number of elements read at a time; a multiple of STORED_GROUP
 
 static int64_t smaller(int64_t a, int64_t b) {
@@ -37,7 +37,7 @@ static int format_parts(Format format) {
     return format == FMT_NONE ? 0 : format_is_fp8(format) ? PARTS : 1;
 }
 
-// Elements [begin, end) of a tensor that must be read. first: index in the tensor of the file's first element.
+// Elements [begin, end) of a tensor that must be read. The first element in the file is element `first` of the tensor.
 typedef struct {
     int64_t first, begin, end;
 } Range;
@@ -51,7 +51,7 @@ typedef struct {
 // The open file, the optimizer state that is being read from it, and host memory for one piece of this state.
 typedef struct {
     const Manifest *manifest;
-    const Arena *whole, *arena; // whole: the language model's arena; arena: the one that is read
+    const Arena *whole, *arena; // whole: language model's arena; arena: the arena being read, whole or whole->vision
     Exec *exec;
     int rank, ranks; // rank and number of ranks of the process that wrote the file
     const char *name;

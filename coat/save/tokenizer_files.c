@@ -60,7 +60,7 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
         json_text_bool(text, "add_prefix_space", tokenizer_adds_space(t));
     }
     json_text_bool(text, "clean_up_tokenization_spaces", false);
-    // without model_input_names, generate() rejects the tokenizer's other outputs
+    // without model_input_names, transformers' generate() rejects other outputs of the tokenizer
     json_text_open(text, "model_input_names", '[');
     json_text_string(text, NULL, "input_ids");
     json_text_string(text, NULL, "attention_mask");
