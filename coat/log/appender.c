@@ -59,8 +59,8 @@ bool appender_flush(Appender *a) {
 bool appender_flush_or_warn(Appender *a, int64_t step) {
     const bool good = appender_flush(a);
     if (!good && !a->failing)
-        print_remark("warning: ", "%s: cannot be written: %s; lines from step %" PRId64 " on wait in memory", a->path,
-                     strerror(errno), step);
+        print_remark("warning: ", "%s: cannot be written: %s; lines from step %" PRId64 " on are buffered in memory",
+                     a->path, strerror(errno), step);
     if (good && a->failing) print_remark("note: ", "%s: can be written again; no line is missing", a->path);
     a->failing = !good;
     return good;

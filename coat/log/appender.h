@@ -30,8 +30,8 @@ void appender_add(Appender *appender, const void *record, size_t bytes);
 // Writes the pending records to the file. Returns false with errno if that fails; they remain pending.
 bool appender_flush(Appender *appender);
 
-// Writes the pending records like appender_flush(). Prints a line on stderr when writing first fails and when it works
-// again. step: step of the newest record, for the message.
+// Writes the pending records like appender_flush(). Prints a line on stderr when writing first fails and when writing
+// works again. step: training step of the newest record, which the line on stderr names.
 bool appender_flush_or_warn(Appender *appender, int64_t step);
 
 // Tries to write the pending records, then closes the file.

@@ -11,23 +11,23 @@
 #include "io/files.h"
 
 #define NAME_PREFIX "events.out.tfevents."
-#define EVENT_BYTES 2048 // maximum bytes of an event; an event with a dozen scalars has a tenth of that
+#define EVENT_BYTES 2048 // maximum size of an event in bytes; an event with 12 scalars has about 200
 
 struct EventWriter {
     Appender file;
     char path[PATH_MAX_LENGTH + 160];
-    bool has_scalars; // true: the file contains scalars, not only its version and the session's start
+    bool has_scalars; // true: the file contains scalars; false: only the format's version and a session's start
 };
 
-// --- TFRecord encoding: records with lengths and checksums ---------------------------------------------------------
+// --- encoding of TFRecords: length, bytes and checksums ------------------------------------------------------------
 
 uint32_t crc32c(const void *bytes, size_t count) {
     const uint8_t *p = (const uint8_t *)bytes;
     uint32_t crc = 0xFFFFFFFFu;
     for (size_t i = 0; i < count; i++) {
         crc ^= p[i];
-        // 0x82F63B78 is the polynomial 0x1EDC6F41 with reversed bits. No table is used, because a step has only a few
-        // hundred bytes.
+        // 0x82F63B78 is CRC-32C's polynomial 0x1EDC6F41 with reversed bits. No lookup table is used, because a training
+        // step checksums only a few hundred bytes.
         for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ ((crc & 1) ? 0x82F63B78u : 0);
     }
     return ~crc;
@@ -38,7 +38,7 @@ uint32_t crc32c_masked(const void *bytes, size_t count) {
     return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
 
-// A message in protobuf's wire format, while it is being built.
+// Buffer in which a message is built in protobuf's wire format.
 typedef struct {
     uint8_t bytes[EVENT_BYTES];
     size_t size;
@@ -54,14 +54,14 @@ static void put_raw(Message *m, const void *bytes, size_t count) {
     m->size += count;
 }
 
-// Appends the lowest `count` bytes of value in little-endian order.
+// Appends the lowest `count` bytes of value to the message in little-endian order.
 static void put_little_endian(Message *m, uint64_t value, int count) {
     uint8_t bytes[8];
     for (int i = 0; i < count; i++) bytes[i] = (uint8_t)(value >> 8 * i);
     put_raw(m, bytes, (size_t)count);
 }
 
-// Appends the event as a TFRecord to the pending records. Returns false if it is too long.
+// Appends the event as a TFRecord to the pending records. Returns false if the event is too long.
 static bool add_record(EventWriter *writer, const Message *event) {
     Message record;
     record.size = 0;
@@ -109,7 +109,7 @@ static void put_float(Message *m, int field, float value) {
     put_little_endian(m, bits, 4);
 }
 
-// Begins an Event: wall_time = 1 (double), step = 2 (int64). One more field must follow.
+// Begins an Event message: fields 1, wall_time (double), and 2, step (int64). The caller must append one more field.
 static void event_begin(Message *m, int64_t step) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -136,14 +136,14 @@ static void add_session_start(EventWriter *writer, int64_t first_step) {
     add_record(writer, &event);
 }
 
-// --- event files -----------------------------------------------------------------------------------------------------
+// --- creating, writing and closing event files -----------------------------------------------------------------------
 
 bool events_is_name(const char *name) {
     return strncmp(name, NAME_PREFIX, sizeof NAME_PREFIX - 1) == 0;
 }
 
-// Returns the seconds for the name of a new event file: the current time, but at least one more than in the newest
-// existing name. File names thus sort by start, even if two starts occur in the same second or the clock was set back.
+// Returns SECONDS for the name of a new event file: the current time, but at least 1 more than in the newest existing
+// name. File names thus sort by start, even if two starts occur in the same second or the clock was set back.
 static int64_t name_time(const char *folder) {
     int64_t seconds = (int64_t)time(NULL);
     DIR *dir = opendir(folder);

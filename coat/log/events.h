@@ -16,15 +16,15 @@ typedef struct EventWriter EventWriter;
 
 typedef struct {
     const char *tag; // name of the curve
-    double value;    // value, which is stored as a float; inf and NaN are allowed
+    double value;    // value of the scalar, which the file stores as a float; inf and NaN are allowed
 } Scalar;
 
-// Creates a new event file in the existing folder. first_step: first step that will be written. Readers ignore events
-// of earlier files from this step (from all steps if it is 1 or less). Returns NULL with err (EXIT_DATA) on failure.
+// Creates a new event file in the existing folder. Returns NULL with err (EXIT_DATA) on failure. first_step: first step
+// that will be written. Readers ignore events of earlier files from first_step on, or all events if it is 1 or less.
 EventWriter *events_open(const char *folder, int64_t first_step, Error *err);
 
-// Writes one event with the scalars of a step. Returns false if the event is too long, which drops it, or if the file
-// cannot be written. In that case the event is buffered in memory (appender.h), and the first failure prints a warning.
+// Writes one event with the scalars of a step. Returns false if the event is too long, which drops the event, or if the
+// file cannot be written. Events that cannot be written are buffered (appender.h); the first failure prints a warning.
 bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int count);
 
 // True if events_path() still names the open file. False after the file or its folder was removed or replaced.
@@ -38,6 +38,6 @@ void events_close(EventWriter *writer);
 // True if `name` is the name of an event file.
 bool events_is_name(const char *name);
 
-// Return the CRC-32C (Castagnoli) of the bytes; crc32c_masked() returns it in the masked form that TFRecords store.
+// crc32c() returns the CRC-32C (Castagnoli) of the bytes, crc32c_masked() the same in the masked form of TFRecords.
 uint32_t crc32c(const void *bytes, size_t count);
 uint32_t crc32c_masked(const void *bytes, size_t count);

@@ -31,9 +31,9 @@ struct Log {
     int64_t val_step, hellaswag_step;    // steps of the last val_loss and hellaswag lines in the file; -1: none
     EndLine end;                         // data for the last line of the run
     int64_t every;                       // steps between lines on the terminal
-    StepLine line;                       // data for the terminal line of the latest step
+    StepLine line;                       // terminal line of the latest step, which may not be printed yet
     bool held;                           // true: `line` has not been printed yet
-    double counted;                      // fraction of unmasked targets; 0: not logged
+    double counted;                      // fraction of unmasked targets; 0: the fraction is not logged
     int64_t first_saved;                 // step of the first checkpoint read or written by this process; -1: none
     size_t bf16_blocks;                  // number of blocks with BF16 forward matmuls, which have no FP8 inputs
 };
@@ -56,8 +56,8 @@ static bool open_file(Log *log, const Config *config, int64_t first_step, Error 
     if (fd < 0) return false;
     appender_open(&log->file, fd, log->path);
     if (ftruncate(fd, (off_t)scan.cut) != 0)
-        return error_set(err, EXIT_DATA, "%s: cannot be cut off at step %lld: %s", log->path, (long long)first_step,
-                         strerror(errno));
+        return error_set(err, EXIT_DATA, "%s: lines from step %lld on cannot be removed: %s", log->path,
+                         (long long)first_step, strerror(errno));
     log->events = events_open(config->out, first_step, err);
     return log->events != NULL;
 }
@@ -85,9 +85,9 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     return log;
 }
 
-// --- lines of log.jsonl ----------------------------------------------------------------------------------------
+// --- writing lines to log.jsonl --------------------------------------------------------------------------------
 
-// Appends ,"key":value to a JSON line; null if the value is not finite. %.9g represents every float exactly.
+// Appends ,"key":value to a JSON line, with null if the value is not finite. "%.9g" represents every float exactly.
 static void add_number(char *line, size_t size, const char *key, const char *format, double value) {
     size_t used = strlen(line);
     used += (size_t)snprintf(line + used, size - used, ",\"%s\":", key);
@@ -113,14 +113,14 @@ static void write_scalars(Log *log, int64_t step, const Scalar *scalars, int cou
     if (log->events) events_write(log->events, step, scalars, count);
 }
 
-// --- lines on the terminal ---------------------------------------------------------------------------------------
+// --- printing lines on the terminal ------------------------------------------------------------------------------
 
 static const char *colour(const Log *log, const char *code) {
     return log->colour ? code : "";
 }
 
-// Updates the moving averages of time and tokens per step. A process's first step is a warm-up, so it is dropped when
-// the second step is added. Both averages have the same weights; dividing by their sum corrects the bias towards 0.
+// Updates the moving averages of time and tokens per step. Drops a process's first step, which is a warm-up, when the
+// second is added. Both averages have the same weights; dividing by the weights' sum corrects the bias towards 0.
 static void update_rates(Log *log, double ms, int64_t tokens) {
     if (!isfinite(ms) || ms <= 0.0) return;
     if (log->steps_here == 2) log->mean_ms = log->mean_tokens = log->weight = 0.0;
@@ -133,7 +133,7 @@ static double seconds_left(const Log *log) {
     return log->weight > 0.0 ? (double)(log->end.total_steps - log->end.step) * log->mean_ms / log->weight * 1e-3 : 0.0;
 }
 
-// Prints the expected duration of the run after the third step of a process, if it is at least a minute.
+// After the third step of a process, prints the expected remaining time of the run if it is at least a minute.
 static void print_expected(Log *log) {
     double left = seconds_left(log);
     if (log->steps_here != 3 || left < 60.0 || !(left < 1e9) || log->quiet) return;
@@ -143,7 +143,7 @@ static void print_expected(Log *log) {
     struct tm local;
     format_duration(duration, sizeof duration, left);
     strftime(end, sizeof end, "%Y-%m-%d %H:%M %Z", localtime_r(&then, &local));
-    snprintf(text, sizeof text, "%s more, until %s, without evaluations, samples and saves", duration, end);
+    snprintf(text, sizeof text, "%s more, until %s, plus time for evaluations, samples and saves", duration, end);
     print_item(stream, "expected", text);
     fflush(stream);
 }
@@ -257,7 +257,7 @@ void log_hellaswag(Log *log, int64_t step, int right, int examples) {
     fflush(stdout);
 }
 
-// True if all values of a tensor's statistics are null in this layer because its matmuls are in BF16.
+// True if a layer's values are null in all statistics of a tensor because the layer's matmuls are in BF16.
 static bool is_absent(const Log *log, json_t *figures, size_t layer) {
     const char *figure;
     json_t *layers;
@@ -268,8 +268,8 @@ static bool is_absent(const Log *log, json_t *figures, size_t layer) {
     return true;
 }
 
-// Sets *largest to the value of largest magnitude in `layers`, a list with one value per layer; NAN if one is not
-// finite. Returns false if no layer has a value.
+// Sets *largest to the value of largest magnitude in `layers`, a list with one value per layer, or to NAN if a value is
+// not finite. Returns false if no layer has a value.
 static bool find_largest(const Log *log, json_t *figures, const json_t *layers, double *largest) {
     bool found = false;
     size_t i;
@@ -284,7 +284,7 @@ static bool find_largest(const Log *log, json_t *figures, const json_t *layers, 
     return found;
 }
 
-// Writes the statistics passed to log_object() to the TensorBoard event file.
+// Writes the largest magnitude of each list in log_object()'s JSON text to the TensorBoard event file.
 static void write_largest(Log *log, int64_t step, const char *key, const char *json) {
     enum { MAX_FIGURES = 8 };
     char tag[MAX_FIGURES][96];

@@ -4,15 +4,15 @@
 // log.jsonl contains one JSON object per line, in the order of the steps:
 //   {"step":1,"loss":..,"grad_norm":..,"lr":..,"tokens":..,"ms":..,"tokens_per_s":..}    a training step
 //   {"step":20,"val_loss":..}                                                            a validation
-//   {"step":20,"val_loss":..,"val_accuracy":..}     a validation of a vision-language model with a loss mask in the data
+//   {"step":20,"val_loss":..,"val_accuracy":..}    a validation of a vision-language model with a loss mask in the data
 //   {"step":20,"hellaswag":..}                                                           correct answers, 0 to 1
 //   {"step":100,"fp8":{"x_in":{"amax":[..],"saturated":[..],"zero":[..]},..}}            the FP8 tensors (health.h)
-//   {"step":20,"note":".."}                                                              the log begins again here
-//   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}                          FP8 matmuls (health.h)
+//   {"step":20,"note":".."}                            log.jsonl was removed and created again, without earlier lines
+//   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}   FP8 weight gradients compared with BF16 (health.h)
 // If the step's update was skipped, its line has "skipped":N, the number of updates skipped so far. If the data has a
-// loss mask, "counted":X is the fraction of unmasked targets; loss is their mean. Numbers that are not finite are null.
-// val_accuracy is the fraction of answers that are right (evaluate_loss() in evaluate.h).
-// ms and tokens_per_s are for this step, not smoothed. All other numbers are the same in equal runs.
+// loss mask, "counted":X is the fraction of unmasked targets, and loss is the mean over these. Non-finite numbers are
+// null. val_accuracy is the fraction of answers that are right (evaluate_loss() in evaluate.h). ms and tokens_per_s are
+// the step's own, not smoothed. All numbers except ms and tokens_per_s are equal in equal runs.
 #pragma once
 #include <stdint.h>
 
@@ -32,10 +32,10 @@ typedef struct Log Log;
 Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops,
               int64_t parameters, Error *err);
 
-// Sets the number of updates that were skipped before this process started; it is 0 without this call.
+// Sets the number of updates that were skipped before this process started. If log_resume() is not called, it is 0.
 void log_resume(Log *log, int64_t skipped);
 
-// Sets the fraction of unmasked targets for the following steps. Without this call, lines have no "counted".
+// Sets the fraction of unmasked targets for the following steps. Without this call, log lines have no key "counted".
 void log_counted(Log *log, double fraction);
 
 // Logs a training step.
@@ -61,8 +61,8 @@ void log_val(Log *log, int64_t step, double val_loss, double accuracy);
 bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
-// Logs a JSON text after `step` steps as {"step":..,KEY:JSON}. If it is {TENSOR:{FIGURE:[one number per layer],..},..},
-// TensorBoard gets the number of largest magnitude of each list as KEY/TENSOR/FIGURE.
+// Logs a JSON text after `step` steps as {"step":..,KEY:JSON}. If the text has the form {TENSOR:{FIGURE:[one number per
+// layer],..},..}, TensorBoard gets the number of largest magnitude of each list as KEY/TENSOR/FIGURE.
 void log_object(Log *log, int64_t step, const char *key, const char *json);
 
 // Logs the settings of the run, a JSON object, unless the last settings in the file are equal.
@@ -71,12 +71,12 @@ void log_settings(Log *log, int64_t step, const char *json);
 // Prints a line to stdout, or to stderr with --json. Adds the newline. Prints nothing with --quiet.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
 
-// Records that the step has a checkpoint, for the last line of the run. nonfinite: name of a weight tensor in it that
-// is not finite; NULL: all are finite.
+// Records that a checkpoint of `step` exists, for the last line of the run. nonfinite: name of a weight tensor in the
+// checkpoint that is not finite; NULL: all are finite.
 void log_saved(Log *log, int64_t step, const char *nonfinite);
 
-// Opens log.jsonl and the event file again if they or their folder were removed or replaced, that is, if their names no
-// longer refer to the open files. Earlier lines are not copied. If a file cannot be opened, prints a warning.
+// Opens log.jsonl and the event file again if their names no longer refer to the open files, because the files or their
+// folder were removed or replaced. Earlier lines are not copied. If a file cannot be opened, prints a warning.
 void log_reopen(Log *log);
 
 // Flushes log.jsonl to the disk. Any thread may call it, except during log_reopen() and log_close().
@@ -86,8 +86,8 @@ void log_sync(const Log *log);
 // has no last line) if weights, loss or gradient are not finite, or if the loss has risen. The argument may be NULL.
 void log_close(Log *log);
 
-// Returns the floating-point operations of forward and backward per token: 6 per parameter, and 6 * L * C * T for the
-// two matmuls of causal attention.
+// Returns the floating-point operations of forward and backward per token: 6 per parameter, and 6 * layers * attention
+// width * sequence length for the two matmuls of causal attention.
 double log_flops_per_token(const Config *config, int64_t parameters);
 
 C_LINKAGE_END

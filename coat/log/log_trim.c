@@ -19,7 +19,7 @@ static void scan_line(LogScan *scan, const json_t *object, int64_t step) {
     if (json_object_get(object, "hellaswag")) scan->hellaswag_step = step;
     if (loss) {
         scan->loss_step = step;
-        // a loss that is not finite is logged as null
+        // log.jsonl contains null for a loss that is not finite
         scan->loss = json_is_number(loss) ? json_number_value(loss) : NAN;
         losses_add(&scan->losses, scan->loss);
     }
@@ -72,7 +72,7 @@ static FILE *create_abandoned(char path[LOG_PATH + 64], const Config *config, in
 bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Error *err) {
     char path[LOG_PATH], kept[LOG_PATH + 64];
     LogScan scan;
-    // A run that continues from its newest checkpoint computes the later steps again, so their lines need no copy.
+    // A run that resumes from its newest checkpoint computes the later steps again, so their lines need no copy.
     if (!config->resume || (first_step > 1 && config->resume_step < 0 && !other)) return true;
     snprintf(path, sizeof path, "%s/log.jsonl", config->out);
     const int64_t first = first_step <= 1 ? 0 : first_step;
@@ -93,7 +93,7 @@ bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Er
     if (to && !good) error_set(err, EXIT_DATA, "%s: cannot be written: %s", kept, strerror(errno));
     if (to && !good) unlink(kept);
     if (from) fclose(from);
-    if (good) print_remark("note: ", "%s: lines of the run that is abandoned now are kept in %s", path, kept);
+    if (good) print_remark("note: ", "%s: the lines of the abandoned run are copied to %s", path, kept);
     return good;
 }
 

@@ -1,4 +1,4 @@
-// Reads the log.jsonl of an earlier run that a run resumes, and finds where to cut it off.
+// Reads the log.jsonl of the run that is resumed, and finds the position from which its lines must be removed.
 #pragma once
 #include <jansson.h>
 #include <stdint.h>
@@ -6,16 +6,16 @@
 #include "config/config.h"
 #include "step_line.h"
 
-// Compares the log `path` with a checkpoint of `step` that has loss `loss`. If the log has another loss for `step`, or
-// has earlier steps but not `step`, writes the contradiction to `text`; otherwise "". Because equal runs have equal
-// losses, a contradiction means that the checkpoint belongs to another run.
+// Compares the log `path` with a checkpoint of `step` that records the loss `loss`. If the log has another loss for
+// `step`, or has earlier steps but not `step`, writes the contradiction to `text`; otherwise "". Because equal runs
+// have equal losses, a contradiction means that the checkpoint belongs to another run.
 void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size);
 
-// Copies the lines from first_step on to a new file, log-abandoned-STEP.jsonl (STEP is first_step - 1), if another run
-// begins at first_step: after --resume=STEP, after --resume without a checkpoint, or if `other` says that the
-// checkpoint is from another run. Call it on rank 0, before the checkpoints of the abandoned run are renamed and before
-// log_open() cuts these lines off. Then a crash at any time loses no line. Fails (EXIT_DATA) if the log cannot be
-// read or the new file cannot be written.
+// Copies the log lines of first_step and later steps to a new file, log-abandoned-STEP.jsonl (STEP is first_step - 1),
+// if another run begins at first_step: after --resume=STEP, after --resume without a checkpoint, or if `other` says
+// that the checkpoint is from another run. Call it on rank 0, before the checkpoints of the abandoned run are renamed
+// and before log_open() removes these lines. Then a crash at any time loses no line. Fails (EXIT_DATA) if the log
+// cannot be read or the new file cannot be written.
 bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Error *err);
 
 // Results of scanning a log file with log_scan().

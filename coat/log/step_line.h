@@ -8,7 +8,7 @@ typedef struct {
     int64_t step, total_steps;
     double loss, grad_norm, lr, ms;
     double tokens_per_s;  // moving average of tokens per second
-    double share_of_peak; // fraction of the peak FLOP/s, 0 to 1; 0: unknown
+    double share_of_peak; // achieved fraction of the peak FLOP/s, 0 to 1; 0: unknown
     double seconds_left;
     int64_t skipped; // number of updates skipped so far
     bool skipped_now;
@@ -22,7 +22,7 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
 
 // The first finite loss of a run and its latest losses. All fields are zero if no loss is known yet.
 typedef struct {
-    double first, last[LAST_LOSSES]; // last: ring buffer; loss number i is last[i % LAST_LOSSES]
+    double first, last[LAST_LOSSES]; // first: the first loss; last: ring buffer, with loss i at last[i % LAST_LOSSES]
     int64_t count;
 } Losses;
 
@@ -31,7 +31,7 @@ void losses_add(Losses *losses, double loss);
 typedef struct {
     int64_t step, total_steps, skipped;
     double seconds;                   // duration of the steps of this process
-    bool trained, validated;          // true: a training loss (trained) or a validation loss (validated) is known
+    bool trained, validated;          // true: a training loss (trained) or validation loss (validated) exists
     double loss, grad_norm, val_loss; // latest values
     Losses losses;                    // losses of the whole run, including steps read from log.jsonl
     bool earlier;                     // true: a checkpoint of an earlier step exists
@@ -39,8 +39,8 @@ typedef struct {
     int64_t val_step;                 // step of the validation loss
 } EndLine;
 
-// Writes "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training" without a newline. If
-// `columns` is not 0 and less than that, writes "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31", which omits the
+// Writes "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training" without a newline. If that is
+// longer than `columns` and columns is not 0, writes "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31", without a
 // validation loss of an earlier step. Returns text.
 const char *end_line(char *text, size_t size, const EndLine *line, int columns);
 

@@ -44,7 +44,7 @@ void format_count(char *text, size_t size, double value) {
 
 enum { TEXT_COLUMN = 12 }; // column in which the text of an item of the start-up report begins
 
-// Prints label and text as one line. Pads the label to `indent` columns.
+// Prints the label, padded to `indent` columns, and the text as one line.
 static void put_line(FILE *out, int indent, const char *label, const char *text, int length) {
     char *shown = strndup(text, (size_t)length);
     if (!shown) fatal(EXIT_DEVICE, "host memory: could not allocate a line of %d bytes", length);
@@ -53,14 +53,14 @@ static void put_line(FILE *out, int indent, const char *label, const char *text,
     free(shown);
 }
 
-// Wraps text at spaces into lines of at most `room` columns, and prints each line after `indent` columns. The label is
-// printed in these columns of the first line.
+// Wraps text at spaces into lines of at most `room` columns, each indented by `indent` columns. The label is printed in
+// the indentation of the first line.
 static void print_folded(FILE *out, const char *label, int indent, int room, const char *text, int length) {
     for (const char *const end = text + length; text < end; label = "") {
         int cut = (int)(end - text);
         if (cut > room)
             for (cut = room; cut > 0 && text[cut] != ' ';) cut--;
-        if (cut == 0) // a word longer than the line is not broken
+        if (cut == 0) // a word that is longer than a line is not broken
             while (text + cut < end && text[cut] != ' ') cut++;
         put_line(out, indent, label, text, cut);
         text += cut + (text + cut < end);

@@ -13,15 +13,15 @@ C_LINKAGE_BEGIN
 // the terminal, at most 79 columns.
 void print_item(FILE *out, const char *label, const char *text);
 
-// Prints text after a label such as "note: ", "error: " or "". Wraps it at spaces on a terminal, and prints one line
-// elsewhere.
+// Prints text after a label such as "note: ", "error: " or "". Wraps the text at spaces if the output is a terminal;
+// otherwise prints one line.
 void print_labelled(FILE *out, const char *label, const char *text);
 
 // Format a text and print it as print_labelled() does. print_remark() prints to standard error.
 void print_remark_of(FILE *out, const char *label, const char *format, va_list args);
 __attribute__((format(printf, 2, 3))) void print_remark(const char *label, const char *format, ...);
 
-// Prints lines that begin with "note: " and end with a newline, each as print_labelled() does.
+// Prints the lines of `notes`, which begin with "note: " and end with a newline, as print_labelled() does.
 void print_notes(FILE *out, const char *notes);
 
 // Returns the width of the terminal that fd is connected to; 0 if it is not a terminal. Also returns 0 if a launcher

@@ -15,8 +15,8 @@
 #define COAT_HD
 #endif
 
-// Type that stores FMT_FP32 values on the CPU. It is float. Only the gradient check compiles the CPU backend with
-// COAT_DOUBLE, so that finite differences are exact enough to reveal a wrong term.
+// Type that stores FMT_FP32 values on the CPU: float, or double with COAT_DOUBLE. Only the gradient check defines
+// COAT_DOUBLE, so that its finite differences are exact enough to reveal a wrong term.
 #ifdef COAT_DOUBLE
 typedef double real;
 #else
@@ -62,7 +62,7 @@ COAT_HD static inline float bits_float(uint32_t u) {
     return x;
 }
 
-// Rounds x to BF16, the upper half of an FP32, to nearest even. A NaN becomes a quiet NaN.
+// Rounds x to BF16, the upper 16 bits of an FP32, to nearest even. A NaN becomes a quiet NaN.
 COAT_HD static inline uint16_t bf16_encode(float x) {
     uint32_t u = float_bits(x);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
@@ -73,9 +73,9 @@ COAT_HD static inline float bf16_decode(uint16_t b) {
     return bits_float((uint32_t)b << 16);
 }
 
-// Encodes x as an 8-bit float with `mbits` mantissa bits and exponent bias `bias`. Rounds to nearest even. Saturates to
-// the largest finite value `max_code`, infinities too. NaN gives 0x7f with its sign; callers detect non-finite values
-// before the cast (COAT: FP8 matmuls).
+// Encodes x as an 8-bit float with `mbits` mantissa bits and exponent bias `bias`. Rounds to nearest even. Larger
+// values and infinities become the largest finite value, `max_code`. NaN gives 0x7f with its sign; callers detect
+// non-finite values before the cast (COAT: FP8 matmuls).
 COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint8_t max_code) {
     uint32_t u = float_bits(x), sign = u >> 31, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint8_t)(sign << 7 | 0x7fu);
@@ -89,7 +89,7 @@ COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint
         uint32_t mant = (mag & 0x7fffffu) | 0x800000u;
         uint32_t kept = mant >> drop, rest = mant & ((1u << drop) - 1u), half = 1u << (drop - 1);
         kept += (rest > half || (rest == half && (kept & 1u))) ? 1u : 0u;
-        // `kept` includes the implicit leading 1 of normal values; a carry increments the exponent
+        // for normal values, the leading 1 in `kept` adds 1 to the exponent field, and so does a carry from rounding
         code = exponent < lowest ? kept : kept + ((uint32_t)(exponent + bias - 1) << mbits);
         if (code > max_code) code = max_code;
     }

@@ -1,13 +1,12 @@
 // The optimizer's 8-bit states with dynamic range expansion (COAT: optimizer states). A group of consecutive elements
-// has FP8 values, its amax a, and an exponent k that stretches the group's range to the format's. Shared by host and
-// device.
+// is stored as FP8 values, its amax a, and an exponent k that stretches the group's range to the format's range.
 //
 // Host and device agree to the last bit in a (a maximum of bits) and in k. k comes from moment_log2(), which uses only
 // integer operations, fmaf, and multiplications whose result is not added to anything. Compile with -ffp-contract=off
 // and -fmad=false, and do not flush subnormals. For the elements, the device uses its special-function unit: FP8 values
 // then differ only if a value lies within about 1e-5 of a rounding boundary.
 //
-// The gradient norm detects non-finite gradients before the update. If one arrives here nevertheless, its group's a is
+// The gradient norm detects non-finite gradients before the update. If one gets into a moment, its group's a is
 // non-finite and every non-zero element of the group decodes to a non-finite value, so that later checks find it.
 #pragma once
 #include "base/c_linkage.h"
@@ -16,7 +15,7 @@
 C_LINKAGE_BEGIN
 
 #define MOMENT_K_ONE 16       // stored exponent of a group with k = 1; k is stored in sixteenths, 1 to 255
-#define MOMENT_K_MAX 255      // largest stored exponent, for groups whose log2 range is at most 16.8 / 15.9 (E4M3)
+#define MOMENT_K_MAX 255      // largest stored exponent, if a group's largest / smallest |x| < 2.1 (E4M3), 3.8 (E5M2)
 #define MOMENT_TINY 0x1p-149f // smallest FP32 number; a nonzero FP8 value never decodes to less
 
 // Random stream for rounding weights without master weights stochastically; its low bits contain the step.
@@ -62,8 +61,7 @@ COAT_HD static inline float moment_exp2(float x) {
     return x < -126.0f ? 0.0f : p * power;
 }
 
-// Return log2 x and 2^x of one element. The device uses its special-function unit; the host calls moment_log2() and
-// moment_exp2().
+// Return log2 x and 2^x. The device uses its special-function unit; the host calls moment_log2() and moment_exp2().
 COAT_HD static inline float element_log2(float x) {
 #ifdef __CUDA_ARCH__
     return __log2f(x);
@@ -84,8 +82,8 @@ COAT_HD static inline float element_exp2(float x) {
 
 // --- magnitudes of FP8 values ---------------------------------------------------------------------------------------
 
-// Return F, the format's largest value; its FP8 bits; and log2(F / 2s), the range that k stretches a group to. s is the
-// format's smallest subnormal.
+// moment_largest() returns F, the format's largest value, moment_max_code() the FP8 bits of F, and moment_target() the
+// range log2(F / 2s) that k stretches a group to. s is the format's smallest subnormal.
 COAT_HD static inline float moment_largest(Format format) {
     return format == FMT_E4M3 ? E4M3_MAX : E5M2_MAX;
 }
@@ -103,8 +101,8 @@ COAT_HD static inline float code_magnitude(uint8_t code, Format format) {
     return c < 4 ? (float)c * 0x1p-16f : bits_float((c << 21) + (112u << 23));
 }
 
-// Returns the FP8 value nearest to y in [0, F], ties to even. Gives the same result as the casts in formats.h in fewer
-// steps, because the sum of y and a constant has a subnormal result in its low bits.
+// Returns the FP8 value nearest to y in [0, F], ties to even. Equals the casts in formats.h in fewer steps: adding a
+// constant to y puts a subnormal result into the low bits of the sum.
 COAT_HD static inline uint8_t code_nearest(float y, Format format) {
     uint32_t u = float_bits(y);
     if (format == FMT_E4M3) {
@@ -117,7 +115,7 @@ COAT_HD static inline uint8_t code_nearest(float y, Format format) {
     return (uint8_t)(y < 0x1p-14f ? small : normal);
 }
 
-// Returns log2(value / F) of an FP8 value: exactly 0 for the largest value. The result is meaningless for 0.
+// Returns log2(value / F) of an FP8 value, F being the format's largest value. The result is meaningless for value 0.
 COAT_HD static inline float code_log2(uint8_t code, Format format) {
     return element_log2(code_magnitude(code, format) * (1.0f / moment_largest(format)));
 }
@@ -133,10 +131,10 @@ typedef struct {
     bool deep;       // true: the smallest FP8 values decode to less than 2^-126 * a
 } MomentGroup;
 
-// Returns a group's exponent k in sixteenths. range = log2(largest |x|) - log2(smallest non-zero |x|), by
-// moment_log2(). The smallest element then gets the format's second value and stays there: decoded values keep their
-// FP8 values when they are encoded again. (Rounding k down may put it on the third or fourth value; the next encoding
-// can then raise k, once.)
+// Returns a group's exponent k in sixteenths. range: log2(largest |x|) - log2(smallest nonzero |x|), by moment_log2().
+// The smallest element becomes the format's second positive value, so that decoded values keep their FP8 values when
+// they are encoded again. Because k is rounded down, it may become the third or fourth value, and the next encoding may
+// raise k once.
 COAT_HD static inline uint8_t moment_exponent_of(float range, Format format) {
     float scaled = MOMENT_K_ONE * moment_target(format);
     if (!(range * MOMENT_K_MAX > scaled)) return MOMENT_K_MAX; // also for groups of equal magnitudes
@@ -162,14 +160,14 @@ COAT_HD static inline MomentGroup moment_group(float a, uint8_t k_16ths, Format 
 }
 
 // Returns the parameters of a group whose largest |x| has the bits `largest` and whose smallest nonzero |x| has the
-// bits `smallest` (any larger number if all are zero). Without `expand`, k is 1.
+// bits `smallest` (unused if all are zero). Without `expand`, k is 1.
 COAT_HD static inline MomentGroup moment_group_measured(uint32_t largest, uint32_t smallest, Format format,
                                                         bool expand) {
     bool plain = !expand || largest == 0 || largest >= 0x7f800000u;
     return moment_group(bits_float(largest), plain ? MOMENT_K_ONE : moment_exponent(largest, smallest, format), format);
 }
 
-// Returns F * 2^(k * log2_ratio). On the device, the exponent includes log2 F.
+// Returns F * 2^(k * log2_ratio), F being the format's largest value. The device adds log2 F in the exponent.
 COAT_HD static inline float element_position(float log2_ratio, float k, Format format) {
 #ifdef __CUDA_ARCH__
     // log2(448) for E4M3, log2(57344) for E5M2
@@ -179,20 +177,19 @@ COAT_HD static inline float element_position(float log2_ratio, float k, Format f
 #endif
 }
 
-// Returns F * (|x| / a)^k, the position of |x| on the FP8 format's scale. Uses logarithms, so no intermediate leaves
-// FP32's range.
+// Returns F * (|x| / a)^k, the position of |x| on the FP8 format's scale, F being the format's largest value. Uses
+// logarithms, so no intermediate leaves FP32's range.
 COAT_HD static inline float moment_position(float magnitude, MomentGroup group, Format format) {
     float log2_ratio = element_log2(magnitude) - group.log2_a;
-    // If the log ratio is 0 or more, |x| is the amax, or is not finite.
+    // If the log ratio is 0 or more, |x| equals the amax or is not finite.
     return log2_ratio < 0.0f ? element_position(log2_ratio, group.k, format) : moment_largest(format);
 }
 
-// Returns the factor by which the position of a second moment v in E5M2 is multiplied before it is rounded. If k > 1,
-// the value is a concave function of the position, so rounding to the nearest position in every step makes v too low:
-// by 1.1 % for rare gradients, in proportion to the square of the FP8 values' distance. The middle between the values
-// at positions c (1 - e) and c (1 + e) lies at c (1 - (1 - 1/k) e^2 / 2), and the mean of e^2 / 2 is 0.0042. The factor
-// is at least 0.95, so that decoded values keep their FP8 values. In E4M3, v is only 0.4 % too low and is rounded as in
-// the paper.
+// Returns the factor that multiplies the position of a second moment v in E5M2 before rounding. If k > 1, v is a
+// concave function of its position, so rounding to the nearest position in every step would make v too low: by 1.1 %
+// for rare gradients, in proportion to the squared distance of FP8 values. The mean of the values at positions
+// c (1 - e) and c (1 + e) is at position c (1 - (1 - 1/k) e^2 / 2), and the mean of e^2 / 2 is 0.0042. The factor is at
+// least 0.95, so that decoded values keep their FP8 values. In E4M3, v is only 0.4 % too low and rounded as in COAT.
 COAT_HD static inline float moment_raise(float k_inv) {
     float raise = 1.0042f - 0.0042f * k_inv;
     return raise > 0.95f ? raise : 0.95f;

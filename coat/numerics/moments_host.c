@@ -52,7 +52,7 @@ static const MomentLoops *moment_loops(void) {
 
 static void require_groups(Tensor moment, int64_t begin) {
     if (moment.granularity != SCALE_EXPAND || moment.group < 1 || moment.group > MAX_GROUP || begin % moment.group)
-        fatal(EXIT_DEVICE, "internal error: moments cannot be in %s groups of %d from element %lld",
+        fatal(EXIT_DEVICE, "internal error: %s moments in groups of %d cannot be accessed from element %lld",
               format_name(moment.format), moment.group, (long long)begin);
 }
 

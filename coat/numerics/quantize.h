@@ -21,7 +21,7 @@ COAT_HD static inline float format_max(Format f) {
     return f == FMT_E5M2 ? E5M2_MAX : E4M3_MAX;
 }
 
-// Returns the bits, without sign, of the smallest normal FP8 value. Smaller values are subnormal.
+// Returns the bits, without sign, of the format's smallest normal value. FP8 values with smaller bits are subnormal.
 COAT_HD static inline uint8_t fp8_smallest_normal_code(Format f) {
     return f == FMT_E5M2 ? 0x04 : 0x08;
 }
@@ -52,15 +52,15 @@ COAT_HD static inline float row_scale_from_amax(uint32_t amax, Format f) {
     return bits_float((exponent > largest_exponent ? exponent - largest_exponent : 1u) << 23);
 }
 
-// Returns the scale with which format `to` has the same range as format `from` with `scale`. From E4M3 to E5M2 this is
-// 2^-7 of the scale, because both formats' largest values are 1.75 times a power of two.
+// Returns the scale with which format `to` has the same range as format `from` with `scale`. From E4M3 to E5M2, the
+// result is 2^-7 * scale, because both formats' largest values are 1.75 times a power of two.
 COAT_HD static inline float scale_in_format(float scale, Format from, Format to) {
     const float other = scale * (format_max(from) / format_max(to));
     return other < SCALE_MIN ? SCALE_MIN : other;
 }
 
-// Maximum number of consecutive E4M3 values whose squares are summed in FP32, in their order. Callers add such spans in
-// double.
+// Maximum number of consecutive E4M3 values whose squares are summed in FP32, in their order. Callers add the sums of
+// such spans in double.
 #define SQUARES_SPAN 16
 COAT_HD static inline float squares_of(const float *value, int64_t count) {
     float sum = 0.0f;
@@ -69,8 +69,8 @@ COAT_HD static inline float squares_of(const float *value, int64_t count) {
 }
 
 // Returns an upper bound of slope * |dy w| for one row of dy (Cauchy-Schwarz). row_squares: sum of squares of the row;
-// column_squares: largest sum of squares of a column of w; both of unscaled FP8 values. The factor 1.02 covers the
-// matmul's rounding.
+// column_squares: largest sum of squares of a column of w; both sums are of unscaled FP8 values. The factor 1.02 covers
+// the matmul's rounding.
 COAT_HD static inline float gradient_bound(double row_squares, double column_squares, float scale, float weight_scale,
                                            float slope) {
     return (float)(sqrt(row_squares * column_squares) * 1.02 * ((double)scale * (double)weight_scale)) * slope;

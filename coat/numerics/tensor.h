@@ -26,8 +26,8 @@ typedef struct {
     void *data;
     void *scale;       // scales as described by Granularity; NULL with SCALE_NONE
     uint8_t *exponent; // SCALE_EXPAND only: exponent k of each group, in sixteenths
-    // (rows) amax of each row as raw FP32 bits, written by the operation that computes the tensor. One amax may cover
-    // several rows: it is stored at one of these rows, and the others have 0. NULL: unused
+    // amax of each row as raw FP32 bits, (rows), written by the operation that computes the tensor. One amax may cover
+    // several rows: it is stored at one of these rows, and the others have 0. NULL: no amaxes are stored
     uint32_t *amax;
     int64_t rows, cols, stride;
     Format format;
@@ -39,7 +39,7 @@ typedef struct {
 // A linear layer's weight (out, in), with the FP8 copies that FP8 matmuls read.
 typedef struct {
     Tensor value;      // weight (out, in) in BF16 or FP32
-    Tensor codes;      // weight (out, in) in E4M3 with SCALE_TENSOR; data is NULL if its matmuls are not FP8
+    Tensor codes;      // weight (out, in) in E4M3 with SCALE_TENSOR; data is NULL if no matmul reads it
     Tensor codes_t;    // transpose of codes, which dgrad reads
     uint32_t *maximum; // bits of the amax of `value`, which the optimizer writes for the next quantization; NULL: none
 } Weight;
@@ -60,7 +60,7 @@ static inline int64_t tensor_elements(Tensor t) {
     return t.rows * t.cols;
 }
 
-// Returns rows [begin, begin + count) of t. If t is transposed, these are columns of its memory.
+// Returns rows [begin, begin + count) of t. If t is transposed, these rows are columns in memory.
 static inline Tensor tensor_rows(Tensor t, int64_t begin, int64_t count) {
     if (t.data) t.data = (char *)t.data + (size_t)(begin * (t.transposed ? 1 : t.stride)) * format_bytes(t.format);
     if (t.granularity == SCALE_GROUP && t.scale)
@@ -71,7 +71,7 @@ static inline Tensor tensor_rows(Tensor t, int64_t begin, int64_t count) {
     return t;
 }
 
-// Returns columns [begin, begin + count) of a tensor without scales, for example q of a packed qkv.
+// Returns columns [begin, begin + count) of a tensor without scales, such as the columns of q in a packed qkv.
 static inline Tensor tensor_cols(Tensor t, int64_t begin, int64_t count) {
     if (t.data) t.data = (char *)t.data + (size_t)begin * format_bytes(t.format);
     t.cols = count;

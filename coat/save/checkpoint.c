@@ -23,9 +23,9 @@
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
 
-// ---------------------------------------------------------------- names of checkpoint folders
+// ---------------------------------------------------------------- naming and listing checkpoint folders
 
-// Writes the path of a checkpoint folder, OUT/[prefix]step-00000020[suffix], to path[size].
+// Writes the path OUT/[prefix]step-00000020[suffix] of a checkpoint folder to path[size].
 static bool step_path(char *path, size_t size, const char *out, const char *prefix, int64_t step, const char *suffix,
                       Error *err) {
     char name[NAME_BUFFER];
@@ -111,7 +111,7 @@ static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
     json_text_close(t, '}');
 }
 
-// Writes the files of a vision-language model's processor.
+// Writes preprocessor_config.json and processor_config.json of a vision-language model.
 static bool write_processor(const char *folder, const Snapshot *s, JsonText *manifest, Error *err) {
     const VisionShape *v = &s->arena->config->shape.vision;
     JsonText images, processor;
@@ -187,8 +187,8 @@ static bool put_in_place(const char *temporary, const char *final, const char *o
     return folder_remove(old, err);
 }
 
-// Writes the three paths of a checkpoint's folder: while it is being written, when it is complete, and while it is
-// being replaced.
+// Writes the paths of a checkpoint's folder: `temporary` while it is being written, `final` when it is complete, and
+// `old` while it is being replaced.
 static bool save_paths(const char *out, int64_t step, char temporary[PATH_BUFFER], char final[PATH_BUFFER],
                        char old[PATH_BUFFER], Error *err) {
     return step_path(temporary, PATH_BUFFER, out, ".", step, ".tmp", err) &&
@@ -196,7 +196,7 @@ static bool save_paths(const char *out, int64_t step, char temporary[PATH_BUFFER
            step_path(final, PATH_BUFFER, out, "", step, "", err);
 }
 
-// Removes folders under `out` that interrupted saves and removals left: ".step-00000020.tmp" and, if `replaced`,
+// Removes folders under `out` that remain from interrupted saves and removals: ".step-00000020.tmp" and, if `replaced`,
 // ".step-00000020.old". A checkpoint may exist only as an .old folder, so the caller sets `replaced` only if another
 // checkpoint is complete.
 static void remove_leftovers(const char *out, bool replaced) {
@@ -253,12 +253,12 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 
 // ---------------------------------------------------------------- finding, verifying and removing checkpoints
 
-// Fails if state.json in `folder` records another step than the folder's name, as after a manual rename or copy.
+// Fails if state.json in `folder` records another step than the folder's name, for example after a manual rename.
 static bool check_name(const char *folder, Error *err) {
     const int64_t step = checkpoint_weights_step(folder), named = checkpoint_step(folder);
     return step == named || error_set(err, EXIT_DATA,
-                                      "%s holds the checkpoint of step %" PRId64 ", by its " STATE_NAME
-                                      "; rename it to step-%08" PRId64 ", or move it elsewhere",
+                                      "%s: its " STATE_NAME " records step %" PRId64
+                                      ", unlike its name; rename it to step-%08" PRId64 ", or move it elsewhere",
                                       folder, step, step);
 }
 
@@ -318,7 +318,7 @@ static bool find_newest(const char *out, char *folder, size_t size, Error *err) 
             good = false;
         else if (check_folder(folder, true, &why))
             good = found = check_name(folder, err);
-        // the unreadable checkpoint may be valid, so the user must decide whether to resume from an older one
+        // a checkpoint that cannot be read may be valid, so the user must decide whether to resume from an older one
         else if (why.unread)
             good = error_set(err, EXIT_DATA, "%.900s; fix this, or resume from an older checkpoint with --resume=STEP",
                              why.text);
@@ -363,7 +363,7 @@ bool checkpoint_rename_later(const char *out, int64_t step, bool damaged, Error 
 }
 
 // Removes a checkpoint. Renames its folder to .old first, so that an interrupted removal leaves no incomplete
-// checkpoint. Fails before the first change if permissions forbid the removal.
+// checkpoint under the old name. Fails before the first change if permissions forbid the removal.
 static bool remove_step(const char *out, const char *folder, int64_t step, Error *err) {
     char old[PATH_BUFFER];
     if (!step_path(old, sizeof old, out, ".", step, ".old", err) || !folder_may_remove(folder, err)) return false;
@@ -373,12 +373,12 @@ static bool remove_step(const char *out, const char *folder, int64_t step, Error
 }
 
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every) {
-    static int64_t reported = -1; // step of the last checkpoint whose failed removal has been printed
+    static int64_t reported = -1; // newest step whose checkpoint's failed removal has been printed
     remove_leftovers(out, true);
     if (keep <= 0) return;
     int64_t *steps, newest_failed = reported;
     Error err;
-    // complete: number of complete checkpoints, including the new one
+    // `complete` counts the complete checkpoints, including the new one
     int count = checkpoint_steps(out, &steps, &err), complete = 1;
     if (count < 0) print_remark("", "%s", err.text);
     for (int i = 0; i < count; i++) {

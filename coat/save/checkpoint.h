@@ -17,16 +17,16 @@
 
 C_LINKAGE_BEGIN
 
-// The contents of state.json in a checkpoint: everything but tensors and settings.
+// The progress of a run, which state.json in a checkpoint stores together with the run's settings.
 typedef struct {
-    int64_t step;      // updates attempted so far, which is the index of the next step
+    int64_t step;      // updates attempted so far, skipped ones included; also the index of the next step
     int64_t sequences; // sequences consumed by all ranks together: the position in the data
     int64_t pass;      // sequences in one pass over the data, in the unit of `sequences`; 0: not recorded
     int64_t tokens;    // tokens seen so far
     uint64_t data_fingerprint;
     char data[192];  // description of the training data for people (data_describe()); "": unknown
-    StepState state; // the step's state, as downloaded from the device
-    Guard guard;     // recent losses and gradient norms, which --skip-loss-z and --skip-grad-z use
+    StepState state; // counters and loss of the latest step, as downloaded from the device
+    Guard guard;     // outlier guard of --skip-loss-z and --skip-grad-z: recent losses and gradient norms
 } RunState;
 
 // Writes a checkpoint of run->step into `out` and waits for it (saver.h writes in the background). Creates `out` if it
@@ -37,18 +37,17 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
                      Error *err);
 
 // Sets `folder` to a complete checkpoint under `out` after verifying every byte by its checksum.
-//   step < 0:  the newest valid checkpoint; invalid ones are skipped with a line on stderr. True with folder "" if
-//   `out`
-//              has no checkpoints. Fails if all are invalid, or if one cannot be read, because it may be valid.
+//   step < 0:  the newest valid checkpoint; prints each invalid one to stderr. If `out` has no checkpoint, returns true
+//              and folder "". Fails if all are invalid, or if one cannot be read, because it may be valid.
 //   step >= 0: the checkpoint of that step. Fails if it is missing, invalid or unreadable.
-// Fails, too, if state.json records another step than the folder's name.
+// Also fails if state.json records another step than the folder's name.
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err);
 
 // True if `out` has a checkpoint folder of `step` (of any step if step < 0). Looks at folder names only and opens no
 // file. Sets err if there is no such folder.
 bool checkpoint_expect(const char *out, int64_t step, Error *err);
 
-// Writes the path of a step's checkpoint under `out` to folder[size].
+// Writes the path of the checkpoint folder of `step` under `out` to folder[size].
 bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err);
 
 // Returns the step in the name of a checkpoint folder; -1 if the last part of the path has another form.
@@ -65,8 +64,8 @@ bool checkpoint_is_masked(const char *folder);
 // their number: 0 if `out` does not exist, -1 with err if it cannot be read.
 int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 
-// Loads a checkpoint that checkpoint_find() named: parameters, optimizer states, StepState on the device, *run, and, on
-// a GPU of the same kind, the matmul algorithms.
+// Loads a checkpoint that checkpoint_find() has found: parameters, optimizer states, StepState on the device, *run, and
+// on a GPU of the same kind the matmul algorithms.
 //   - Another model or precision is an error that names the setting and both values.
 //   - Other settings that differ are printed to stderr. States in other formats are converted (states_read.h).
 //   - If nothing is trained (config_forward_only()), optimizer states are not read.
@@ -81,9 +80,9 @@ bool checkpoint_check_files(const char *path, bool weights, Error *err);
 // with safetensors (one file or several), a .safetensors file next to its config.json, or a weight file of llm.c.
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err);
 
-// Deletes old checkpoints under `out`, and files that interrupted saves left there. Of the complete checkpoints older
-// than step `saved`, keeps the keep - 1 newest (keep 0: all), those whose step is divisible by keep_every (0: none),
-// and damaged ones. Prints a failure to delete to stderr.
+// Deletes old checkpoints under `out`, and files that remain there from interrupted saves. Keeps damaged checkpoints.
+// Of the complete ones older than step `saved`, keeps the keep - 1 newest (keep 0: all) and those whose step is
+// divisible by keep_every (0: none). Prints a failure to delete to stderr.
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every);
 
 // Renames the checkpoints of steps after `step`, because the run resumes from `step` and must not count or load them.

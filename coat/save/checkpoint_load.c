@@ -27,8 +27,8 @@ static bool other_shape(const char *path, const Config *run, const char *field, 
                      path, field, there, here);
 }
 
-// Checks that the model shape in the files equals the run's. Derived fields come last, so that the error names the
-// setting that the user chose.
+// Checks that the model shape in the files equals the run's. Derived fields come last, so that an error names a setting
+// that the user chose.
 static bool compare_shapes(const char *path, const ModelShape *files, const Config *config, Error *err) {
     const ModelShape *run = &config->shape;
 #define FIELD(name, field)                                                                                             \
@@ -53,7 +53,7 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Conf
                   FIELD("tied-head", tied_head),
                   FIELD("activation", activation),
                   FIELD("norm-eps", norm_eps),
-                  FIELD("vision tower", vision.kind), // this and the next fields are 0 without a vision tower
+                  FIELD("vision tower", vision.kind), // "vision tower" to "image token" are 0 without a vision tower
                   FIELD("image size", vision.image_size),
                   FIELD("patch size", vision.patch_size),
                   FIELD("vision channels", vision.channels),
@@ -67,7 +67,7 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Conf
                   FIELD("dropped class row", vision.drops_class_row),
                   FIELD("projector", vision.projector),
                   FIELD("image token", vision.image_token),
-                  FIELD("clip-qkv", clip_qkv), // this and the next two fields exist only with rotary positions
+                  FIELD("clip-qkv", clip_qkv), // clip-qkv to rope-positions exist only with rotary positions
                   FIELD("rope-theta", rope_theta),
                   FIELD("rope-factor", rope.factor),
                   FIELD("rope-low", rope.low), // rope-low to rope-positions matter only if rope-factor is not 1
@@ -144,7 +144,7 @@ static float f16_decode(uint16_t h) {
     return sign ? -small : small;
 }
 
-// Returns a value stored in format `dtype` as FP32. `at` may be unaligned.
+// Returns the value of format `dtype` at `at`, which may be unaligned, as FP32.
 static float decode_value(const char *at, Dtype dtype) {
     uint16_t half;
     float single;
@@ -216,8 +216,8 @@ static bool find_stored(HfWeights *weights, const HfPart *part, StoredMatrix *st
     return true;
 }
 
-// Checks that the files contain all tensors of `arena`, and that the tensors that its model carries have the right
-// shapes, if the files contain them.
+// Checks that the files contain all tensors of `arena`. Checks the shapes of the tensors that checkpoints only carry
+// along (hf_carried_parts()), if the files contain them.
 static bool check_arena(HfWeights *weights, const char *path, const Arena *arena, Error *err) {
     const ModelShape *shape = &arena->config->shape;
     HfPart parts[HF_MAX_PARTS], *carried = NULL;

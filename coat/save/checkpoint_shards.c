@@ -21,8 +21,8 @@ void checkpoint_shard_name(char *name, size_t size, int rank, int ranks) {
         snprintf(name, size, "optimizer-%05d-of-%05d.safetensors", rank, ranks);
 }
 
-// Writes the name of a rank's note file to name[size]. A note is a manifest of the rank's one file and tells rank 0
-// that this file is complete.
+// Writes the name of a rank's note file to name[size]. A note is a manifest that lists only the rank's shard file. It
+// tells rank 0 that the shard file is complete.
 static void note_name(char *name, size_t size, int rank) {
     snprintf(name, size, "share-%05d.json", rank);
 }
@@ -44,8 +44,8 @@ bool checkpoint_write_shard(const char *folder, const Snapshot *s, Error *err) {
     return good;
 }
 
-// Waits until a rank's note file exists, and writes its path to `path`. Fails as described at
-// checkpoint_collect_shards().
+// Waits until a rank's note file exists, and writes its path to `path`. Fails if another rank failed, the folder
+// disappears, or the rank's shard file does not appear or stops growing.
 static bool await_note(const char *folder, int rank, const Snapshot *s, char *path, size_t size, Error *err) {
     char name[NAME_BUFFER], file[PATH_BUFFER];
     const struct timespec pause = {0, 5000000};
@@ -75,7 +75,7 @@ static bool await_note(const char *folder, int rank, const Snapshot *s, char *pa
     return true;
 }
 
-// Copies the entry of the file `name` from a rank's note to the manifest.
+// Copies the entry of the file `name` from a rank's note file to the manifest.
 static bool copy_entry(JsonText *manifest, const char *note, const char *name, Error *err) {
     json_t *root = json_read_object(note, NOTE_LIMIT, err), *value;
     const json_t *files, *entry, *tensors;

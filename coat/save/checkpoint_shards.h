@@ -13,7 +13,7 @@
 void checkpoint_shard_name(char *name, size_t size, int rank, int ranks);
 
 // Writes this rank's shard of the optimizer's states into the folder that rank 0 created, and then a note file with the
-// shard's hashes. For ranks other than 0.
+// shard's hashes. Only ranks other than 0 call it.
 bool checkpoint_write_shard(const char *folder, const Snapshot *snapshot, Error *err);
 
 // Waits for the note files of all other ranks, adds the ranks' shard files to the manifest and removes the notes. Fails

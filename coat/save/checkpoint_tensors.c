@@ -7,7 +7,7 @@
 #include "hf_names.h"
 #include "io/files.h"
 
-#define PIECE_BYTES ((size_t)8 << 20) // size of the host buffer between device and file
+#define PIECE_BYTES ((size_t)8 << 20) // size in bytes of the host buffer between device and file
 #define PATH_BUFFER 4096
 
 static Dtype dtype_of(Format format) {
@@ -29,7 +29,7 @@ typedef struct {
     int count;
 } List;
 
-// Appends an entry that covers all rows of a tensor. Its name is the parameter's name, the role's suffix and `suffix`.
+// Appends a list entry for all rows of a tensor. Its name is the parameter's name, the role's suffix and `suffix`.
 static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role role, int layer, const char *suffix) {
     Tensor t = arena_tensor(arena, id, role, layer);
     CheckpointTensor *entry = &list->entries[list->count++];
@@ -48,7 +48,7 @@ static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role r
     return entry;
 }
 
-// Changes an entry to a tensor of one dimension. Returns the entry, so that the caller can change its type.
+// Makes a list entry describe a tensor of one dimension. Returns the entry, so that the caller can change its type.
 static CheckpointTensor *flatten(CheckpointTensor *entry, void *data, int64_t elements) {
     entry->data = (char *)data;
     entry->rank = 1;
@@ -57,8 +57,8 @@ static CheckpointTensor *flatten(CheckpointTensor *entry, void *data, int64_t el
     return entry;
 }
 
-// Appends the entries of a moment or of master weights, with one amax (".a") and one exponent (".k") per group if the
-// format has them. With `sharded`, appends only this process's shard, or nothing if the shard is empty.
+// Appends list entries for a moment or master weights, and, if the format has groups, for their amaxes (".a") and
+// exponents (".k"). With `sharded`, appends only this process's shard, or nothing if the shard is empty.
 static void add_state(List *list, const Arena *arena, TensorId id, Role role, int layer, bool sharded) {
     int64_t begin;
     Tensor t = arena_tensor(arena, id, role, layer);
@@ -79,7 +79,7 @@ static List new_list(const Arena *arena, int per_parameter, int others) {
     return (List){(CheckpointTensor *)xcalloc(capacity, sizeof(CheckpointTensor)), 0};
 }
 
-// Limits an entry to the elements [first, first + elements) of a parameter, as far as they are in this process's shard
+// Limits a list entry to those elements of [first, first + elements) of a parameter that are in this process's shard
 // (ZeRO 3).
 static void cut_to_shard(CheckpointTensor *entry, const Arena *arena, int64_t first, int64_t elements) {
     int64_t begin, last = first + elements;
@@ -91,7 +91,7 @@ static void cut_to_shard(CheckpointTensor *entry, const Arena *arena, int64_t fi
     entry->data += (size_t)(from - begin) * dtype_bytes(entry->dtype);
 }
 
-// Appends the entry of one part of a parameter, such as the rows of q in the matrix of q, k and v.
+// Appends a list entry for a part of a parameter, such as the rows of q in the matrix of q, k and v.
 static void add_part(List *list, const Arena *arena, TensorId id, int layer, const HfPart *part) {
     CheckpointTensor *entry = add(list, arena, id, VALUE, layer, "");
     int64_t first = part->first_row * entry->cols + part->first_col;
@@ -143,7 +143,7 @@ int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **out) {
 
 static int optimizer_tensors(const Arena *arena, bool sharded, CheckpointTensor **out) {
     static const Role states[] = {MOMENT_M, MOMENT_V, MASTER};
-    List list = new_list(arena, 7, 0); // 7: two moments of up to three tensors each, and the master weights
+    List list = new_list(arena, 7, 0); // 7 per parameter: two moments of up to 3 tensors, and the master weights
     for (const Arena *a = arena; a; a = a->vision)
         for (int id = 0; id < PARAMETER_COUNT; id++)
             for (int layer = 0; layer < a->layout[id][VALUE].layers; layer++)
@@ -185,7 +185,6 @@ static inline void transpose_block(char *to, const char *from, int64_t rows, int
             memcpy(to + (size_t)(j * rows + i) * bytes, from + (size_t)(i * cols + j) * bytes, bytes);
 }
 
-// Transposes a contiguous (rows, cols) matrix.
 static void matrix_transpose(void *to, const void *from, int64_t rows, int64_t cols, size_t element_bytes) {
     for (int64_t i0 = 0; i0 < rows; i0 += BLOCK) {
         for (int64_t j0 = 0; j0 < cols; j0 += BLOCK) {
@@ -222,7 +221,7 @@ static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *ex
     size_t bytes = checkpoint_tensor_bytes(t), piece = t->transposed || bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
     char *buffer = t->host ? NULL : (char *)malloc(piece), *transposed = t->transposed ? (char *)malloc(piece) : NULL;
     bool good = (buffer || t->host) && (transposed || !t->transposed);
-    if (!good) error_set(err, EXIT_DATA, "%s: not enough memory to write '%s'", writer->path, t->name);
+    if (!good) error_set(err, EXIT_DATA, "%s: not enough host memory to write tensor '%s'", writer->path, t->name);
     for (size_t at = 0; good && at < bytes; at += piece) {
         size_t part = bytes - at < piece ? bytes - at : piece;
         const char *values = t->host ? t->host + at : buffer;
@@ -236,7 +235,7 @@ static bool write_tensor(SafeWriter *writer, const CheckpointTensor *t, Exec *ex
     return good;
 }
 
-// A file that a thread writes, and whether that succeeded.
+// A file that one thread writes, and the result of writing it.
 typedef struct {
     const TensorFile *file;
     const char *folder;
@@ -303,15 +302,15 @@ static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const C
     for (int i = 0; same && i < t->rank; i++) same = stored->shape[i] == shape[i];
     if (!same) {
         char there[SHAPE_TEXT], here[SHAPE_TEXT];
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s; this run's is %s", file->path, t->name,
-                         safetensors_shape_text(there, stored->rank, stored->shape),
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s, but this run's tensor has %s", file->path,
+                         t->name, safetensors_shape_text(there, stored->rank, stored->shape),
                          safetensors_shape_text(here, t->rank, shape));
     }
     return true;
 }
 
 // Reads a tensor from the file to the device, zeroes its padding rows, and compares the checksum of the file's bytes
-// with `expected`. In ZeRO 3, uploads only the shard.
+// with `expected`. In ZeRO 3, uploads only this process's shard.
 static bool read_tensor(const SafeFile *file, const SafeTensor *stored, const CheckpointTensor *t, uint64_t expected,
                         XXH3_state_t *hash, Exec *exec, Error *err) {
     uint64_t bytes = checkpoint_tensor_bytes(t), begin = 0, end = bytes;

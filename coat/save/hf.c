@@ -26,8 +26,8 @@ static bool shape_from_llmc(const char *path, ModelShape *shape, Error *err) {
     return true;
 }
 
-// Reports that `folder` has no file `file`. If it is a run's folder, the message names the newest checkpoint. Always
-// returns false.
+// Reports that `folder` has no file `file`. If `folder` is a run's folder, the message names its newest checkpoint.
+// Always returns false.
 static bool no_model_in(const char *folder, const char *file, Error *err) {
     char newest[PATH_BUFFER] = "OUT/step-00000020";
     int64_t *steps = NULL;
@@ -41,7 +41,6 @@ static bool no_model_in(const char *folder, const char *file, Error *err) {
 
 typedef bool Parse(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
-// Reads the file folder/name and parses it with `parse`.
 static bool parse_file(const char *folder, const char *name, Parse *parse, ModelShape *shape, Error *err) {
     char path[PATH_BUFFER], *text;
     size_t size;
@@ -52,7 +51,7 @@ static bool parse_file(const char *folder, const char *name, Parse *parse, Model
     return good;
 }
 
-// Sets the mean and deviation of pixel values to those of the processor files in the model's folder.
+// Sets the mean and standard deviation of pixel values to those in the processor files of the model's folder.
 static bool read_pixels(const char *folder, VisionShape *vision, Error *err) {
     json_t *processor = hf_processor_open(folder, err);
     const bool good = processor && hf_processor_pixels(processor, vision, err);
@@ -115,7 +114,7 @@ static bool add_file(HfWeights *weights, const char *path, Error *err) {
     return true;
 }
 
-// Opens all weight files that the index names.
+// Opens all weight files that model.safetensors.index.json names.
 static bool add_indexed(HfWeights *weights, const char *folder, const char *index_path, Error *err) {
     json_t *index = json_read_object(index_path, INDEX_LIMIT, err);
     if (!index) return false;
@@ -125,15 +124,15 @@ static bool add_indexed(HfWeights *weights, const char *folder, const char *inde
     for (void *at = good ? json_object_iter(walk) : NULL; good && at; at = json_object_iter_next(walk, at)) {
         const char *name = json_string_value(json_object_iter_value(at));
         char path[PATH_BUFFER];
-        // The index may only name files in its own folder. They may be links, as in Hugging Face's cache.
+        // The index may only name files in its own folder. The files may be links, as in Hugging Face's cache.
         if (!name || !name_is_plain(name))
             good = error_set(err, EXIT_DATA, "%s: '%.100s' is not the name of a file in the folder", index_path,
                              name ? name : "?");
         else
             good = path_join(path, sizeof path, folder, name, err) &&
                    (path_is_file(path) ||
-                    error_set(err, EXIT_DATA, "%s names %.100s, which does not exist; download it, too", index_path,
-                              name)) &&
+                    error_set(err, EXIT_DATA, "%s names %.100s, which does not exist; download that file, too",
+                              index_path, name)) &&
                    add_file(weights, path, err);
     }
     json_decref(index);
@@ -151,9 +150,9 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     if (path_is_file(pickled))
         return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
                          folder);
-    if (folder_has_file(folder, HF_CONFIG_NAME)) // the folder may have weight files without their index
-        return error_set(err, EXIT_DATA, "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; download what is missing",
-                         folder);
+    if (folder_has_file(folder, HF_CONFIG_NAME)) // a model folder that lacks its weights or their index
+        return error_set(err, EXIT_DATA,
+                         "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; download the missing file", folder);
     return no_model_in(folder, HF_MODEL_NAME ", nor " HF_INDEX_NAME, err);
 }
 
@@ -240,7 +239,7 @@ static bool same_values(const SafeFile *file, const SafeTensor *a, const SafeFil
 }
 
 // Fails if the files of a model with a tied head store an output head that differs from the embedding, because
-// transformers 5 would not tie it.
+// transformers 5 would then not tie them.
 static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const SafeFile *head_file,
                             const SafeTensor *head, Error *err) {
     HfPart part[HF_MAX_PARTS];
@@ -248,7 +247,7 @@ static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const S
     const SafeTensor *embedding;
     bool same;
     hf_parts(shape, WTE, 0, part);
-    // loading the model reports the missing tensor
+    // if the embedding is missing, loading the model reports that
     if (!hf_weights_find(weights, part->name, &file, &embedding)) return true;
     if (!same_values(head_file, head, file, embedding, &same, err)) return false;
     return same || error_set(err, EXIT_DATA,
@@ -257,8 +256,8 @@ static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const S
                              head_file->path, head->name);
 }
 
-// True if `name` is a buffer that transformers stores but recomputes: RoPE frequencies, the causal mask, or the numbers
-// of a vision tower's positions.
+// True if `name` is a buffer that transformers stores but recomputes: RoPE frequencies, the causal mask, or the
+// position ids of a vision tower.
 static bool holds_no_weights(const ModelShape *shape, const char *name) {
     static const struct {
         PositionKind positions;

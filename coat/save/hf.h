@@ -1,5 +1,5 @@
-// Hugging Face's model folders: reads a ModelShape from config.json (hf_config.c), writes one (hf_config_text.c), and
-// finds tensors in the safetensors files of a folder, of which there may be several.
+// Model folders of Hugging Face: reads a ModelShape from config.json (hf_config.c), writes config.json
+// (hf_config_text.c), and finds tensors in the folder's safetensors files.
 #pragma once
 #include "config/config.h"
 #include "io/json.h"
@@ -29,39 +29,39 @@ bool hf_parse_generation(const char *text, size_t size, const char *path, ModelS
 // Returns the generation_config.json of the model `path`, to be freed with json_decref(); NULL if there is none.
 json_t *hf_generation_open(const char *path);
 
-// Writes the text of a config.json for a model whose weights are stored as `weights`. Fails if the shape belongs to
+// Writes the text of a config.json for a model whose weights have the type `weights`. Fails if the shape belongs to
 // none of the supported architectures.
 bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, Error *err);
-// Writes the text of a generation_config.json: the BOS and EOS ids of `shape` and all other keys of `source`, the file
-// that came with the model (NULL: none).
+// Writes the text of a generation_config.json: the BOS and EOS ids of `shape`, and all other keys of `source`, which is
+// the generation_config.json that came with the model (NULL: none).
 void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *source);
 
-// Reads the processor files of the vision-language model `path`: processor_config.json, with the object in
-// preprocessor_config.json as its key image_processor, unless it has that key itself. Returns an empty object if there
-// are no such files, or if path is "". To be freed with json_decref(). NULL with err if a file cannot be read.
+// Returns the object in processor_config.json of the vision-language model `path`. If its key image_processor is
+// missing, the key gets the object in preprocessor_config.json. Returns an empty object if neither file exists or path
+// is "", NULL with err if a file cannot be read. Free the object with json_decref().
 json_t *hf_processor_open(const char *path, Error *err);
-// Sets the mean and deviation of each color's pixel values to those of the image processor, or leaves them unchanged if
-// the folder has none. Fails if the processor computes pixel values in another way.
+// Sets the mean and standard deviation of each color's pixel values to those of the image processor in `processor`. If
+// there is none, leaves them unchanged. Fails if the image processor computes pixel values unlike this program.
 bool hf_processor_pixels(const json_t *processor, VisionShape *shape, Error *err);
 // Writes the texts of preprocessor_config.json and processor_config.json. Keys that `source` (hf_processor_open())
 // lacks are derived from `shape`. image_token: text of the token shape->image_token.
 void hf_processor_texts(JsonText *images, JsonText *processor, const json_t *source, const VisionShape *shape,
                         const char *image_token);
 
-// Open weight files of a model: safetensors, or one file of llm.c that is read like safetensors.
+// The open weight files of a model: safetensors files, or one file of llm.c, which is read like a safetensors file.
 typedef struct {
     SafeFile *files;
-    bool **used; // used[file][tensor]: hf_weights_find() has returned this tensor
+    bool **used; // used[file][tensor] is true if hf_weights_find() has returned the tensor
     int count;
-    bool llmc;       // true: a weight file of llm.c, which stores linear weights as (out, in) in every architecture
+    bool llmc;       // true: one weight file of llm.c, which stores linear weights as (out, in)
     char prefix[64]; // prefix of all tensor names, such as torch.compile's "_orig_mod."; "": none
 } HfWeights;
 
 // Opens the weights at `path`: a folder, a .safetensors file, or a weight file of llm.c.
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
 void hf_weights_close(HfWeights *weights);
-// Finds a tensor by its name as hf_parts() writes it, or by its name in another layout of files (hf_other_name()). For
-// example, the leading "transformer." or "model." may be missing. Returns false if there is none.
+// Finds a tensor by the name that hf_parts() writes, or by its name in another layout of files (hf_other_name()). For
+// example, the leading "transformer." or "model." may be missing. Returns false if the files lack the tensor.
 bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
 // Fails if the files contain a tensor that hf_weights_find() has not returned, because it would change the model's
 // results. Ignores buffers that are not weights, and the output head of a model with a tied head if it equals the

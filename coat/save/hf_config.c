@@ -4,8 +4,8 @@
 #include "config/shapes.h"
 #include "hf.h"
 
-// State for reading a JSON object: the object, the file's path for messages, and the error to set. nested: the object
-// is the text_config of a vision-language model, which may omit sizes that are the defaults of its class.
+// State for reading a JSON object: the object, the file's path for messages, and the error to set. nested: true if the
+// object is the text_config of a vision-language model, which omits sizes that are the defaults of its class.
 typedef struct {
     const json_t *root;
     const char *path;
@@ -36,8 +36,8 @@ static bool get_bool(const Reader *r, const char *key, bool otherwise, bool *val
            error_set(r->err, EXIT_DATA, "%s: '%s' must be true or false", r->path, key);
 }
 
-// Sets *value to the key's integer, which must be from 1 to max. If the key is absent, uses `otherwise`, or fails if
-// that is 0.
+// Sets *value to the key's integer, which must be from 1 to max. If the key is absent, sets *value to `otherwise`, or
+// fails if `otherwise` is 0.
 static bool get_int(const Reader *r, const char *key, int64_t max, int64_t otherwise, int *value) {
     int64_t found = otherwise;
     if ((!otherwise || find(r, key)) && !json_get_int(r->root, r->path, key, 1, max, &found, r->err)) return false;
@@ -45,7 +45,7 @@ static bool get_int(const Reader *r, const char *key, int64_t max, int64_t other
     return true;
 }
 
-// Sets *value to the key's number, which must be from min to max. If the key is absent, uses `otherwise`.
+// Sets *value to the key's number, which must be from min to max, or to `otherwise` if the key is absent.
 static bool get_float(const Reader *r, const char *key, double min, double max, float otherwise, float *value) {
     double found;
     *value = otherwise;
@@ -53,24 +53,24 @@ static bool get_float(const Reader *r, const char *key, double min, double max, 
     if (!json_get_double(r->root, r->path, key, &found, r->err)) return false;
     *value = (float)found;
     return (found >= min && found <= max) ||
-           error_set(r->err, EXIT_DATA, "%s: %s is %g, outside %g ... %g", r->path, key, found, min, max);
+           error_set(r->err, EXIT_DATA, "%s: %s is %g; it must be from %g to %g", r->path, key, found, min, max);
 }
 
-// Fails unless the key's activation function is `name` (also if the key is absent) or `other`.
+// Fails if the key is present and its activation function is neither `name` nor `other`.
 static bool require_activation(const Reader *r, const char *key, const char *name, const char *other) {
     const json_t *item = json_object_get(r->root, key);
-    const char *value = item ? json_string_value(item) : name; // an absent key stands for transformers' default
+    const char *value = item ? json_string_value(item) : name; // an absent key means transformers' default, `name`
     if (value && (strcmp(value, name) == 0 || strcmp(value, other) == 0)) return true;
     return error_set(r->err, EXIT_DATA, "%s: %s is '%.60s'; only '%s' is supported", r->path, key,
                      value ? value : "not a name", name);
 }
 
-// The architecture that a model_type stands for, and the defaults of its config class in transformers for absent keys.
-// If a key is present and null, there is no sliding window, and num_key_value_heads equals num_attention_heads.
+// The architecture that a model_type stands for, and the defaults of absent keys in its transformers config class. A
+// key that is present and null means: no sliding window, num_key_value_heads equal to num_attention_heads.
 typedef struct {
     const char *type;
     Architecture architecture;
-    int kv_heads; // default of num_key_value_heads; 0: num_attention_heads
+    int kv_heads; // default of num_key_value_heads; 0: equal to num_attention_heads
     int head_dim; // default of head_dim; 0: hidden_size / num_attention_heads
     int positions;
     int window;          // default of sliding_window; 0: none
@@ -80,13 +80,13 @@ typedef struct {
     int channels, ffn, vocab;
 } ModelType;
 
-// default of num_hidden_layers and of num_attention_heads, of all types that a vision-language model can contain
+// default of num_hidden_layers and num_attention_heads in every type that a vision-language model can contain
 enum { DEFAULT_DEPTH = 32 };
 
 // clang-format off
 static const ModelType model_types[] = {
+    // The columns are the fields of ModelType. read_gpt2() reads the keys of gpt2 that have other names.
     // type     architecture         kv head_dim positions window eps  begin  end    pad channels ffn vocab
-    // read_gpt2() reads its other keys
     {"gpt2",    ARCHITECTURE_GPT2,   0,  0,      0,       0,     0,     50256, 50256, -1, 0,    0,     0},
     {"llama",   ARCHITECTURE_LLAMA,  0,  0,      2048,    0,     1e-6f, 1,     2,     -1, 4096, 11008, 32000},
     {"mistral", ARCHITECTURE_LLAMA,  8,  0,      131072,  4096,  1e-6f, 1,     2,     -1, 4096, 14336, 32000},
@@ -97,30 +97,29 @@ static const ModelType model_types[] = {
 };
 // clang-format on
 
-// Returns a token id; -1 if the value is not an integer or outside the vocabulary.
+// Returns the token id in a JSON value; -1 if the value is not an integer or is outside the vocabulary.
 static int id_of(const json_t *item, const ModelShape *s) {
     const json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
     return id >= 0 && id < s->vocab ? (int)id : -1;
 }
 
-// Adds the ids of eos_token_id (an id, null or a list) to shape->ids, up to MAX_EOS in all. Ignores ids outside the
-// vocabulary, because small test models inherit the defaults of their class.
+// Adds the ids of the key eos_token_id (an id, null or a list) to shape->ids, up to MAX_EOS ids in all. Ignores ids
+// outside the vocabulary, because small test models inherit the defaults of their class.
 static bool read_eos(const Reader *r, ModelShape *s) {
     const json_t *ends = json_object_get(r->root, "eos_token_id");
     if (ends && !json_is_integer(ends) && !json_is_null(ends) && !json_is_array(ends))
         return error_set(r->err, EXIT_DATA, "%s: eos_token_id must be a number, a list of numbers or null", r->path);
     for (size_t i = 0; i < json_array_size(ends); i++)
         if (!json_is_integer(json_array_get(ends, i)))
-            return error_set(r->err, EXIT_DATA, "%s: the list of eos_token_id holds something that is not a number",
-                             r->path);
+            return error_set(r->err, EXIT_DATA, "%s: every item of the list eos_token_id must be a number", r->path);
     if (json_is_integer(ends)) model_shape_add_eos(s, id_of(ends, s));
     for (size_t i = 0; i < json_array_size(ends) && s->ids.eos_count < MAX_EOS; i++)
         model_shape_add_eos(s, id_of(json_array_get(ends, i), s));
     return true;
 }
 
-// Sets *id to the key's token id, or to -1 if it is null or outside the vocabulary. If the key is absent, uses
-// `otherwise`.
+// Sets *id to the key's token id, or to -1 if the key is null or its id is outside the vocabulary. If the key is
+// absent, sets *id to `otherwise`.
 static bool read_id(const Reader *r, const char *key, int otherwise, const ModelShape *s, int *id) {
     const json_t *item = json_object_get(r->root, key);
     *id = item ? id_of(item, s) : otherwise < s->vocab ? otherwise : -1;
@@ -154,14 +153,14 @@ static bool read_gpt2(const Reader *r, ModelShape *shape) {
     return true;
 }
 
-// Reads RoPE scaling from `object`, which is rope_scaling of transformers 4 or rope_parameters of version 5.
+// Reads RoPE scaling from `object`: rope_scaling in transformers 4, rope_parameters in transformers 5.
 static bool read_rope_scaling(const Reader *file, Architecture architecture, const json_t *object, RopeScaling *rope) {
     const Reader r = {object, file->path, file->err, false};
     const char *kind = json_string_value(find(&r, "rope_type") ? find(&r, "rope_type") : find(&r, "type"));
     if (!kind) return error_set(r.err, EXIT_DATA, "%s: rope scaling has no 'rope_type'", r.path);
     if (strcmp(kind, "default") == 0) return true;
     if (strcmp(kind, "llama3") != 0 || architecture != ARCHITECTURE_LLAMA)
-        return error_set(r.err, EXIT_DATA, "%s: rope scaling '%.60s' of %s is not supported; only 'llama3' of llama is",
+        return error_set(r.err, EXIT_DATA, "%s: rope scaling '%.60s' is not supported for %s; only 'llama3' for llama",
                          r.path, kind, architecture_name(architecture));
     if (!get_float(&r, "factor", MIN_ROPE_FACTOR, MAX_ROPE_FACTOR, 0, &rope->factor) ||
         !get_float(&r, "low_freq_factor", MIN_ROPE_BAND, MAX_ROPE_BAND, 0, &rope->low) ||
@@ -177,15 +176,15 @@ static bool read_rope_scaling(const Reader *file, Architecture architecture, con
     const json_t *outer = find(file, "original_max_position_embeddings");
     if (outer && json_number_value(outer) != rope->positions)
         return error_set(r.err, EXIT_DATA,
-                         "%s: 'original_max_position_embeddings' must be %d, as in its rope scaling; transformers 4 "
-                         "and 5 use different ones",
+                         "%s: 'original_max_position_embeddings' must be %d, as in the rope scaling; otherwise "
+                         "transformers 4 and 5 use different values",
                          r.path, rope->positions);
     return (rope->factor > 0 && rope->low > 0 && rope->high > rope->low) ||
            error_set(r.err, EXIT_DATA, "%s: rope scaling needs factor, low_freq_factor and a larger high_freq_factor",
                      r.path);
 }
 
-// Fails if the object `name` has RoPE parameters per layer type, as transformers 5 allows.
+// Fails if the object `name` has separate RoPE parameters for each layer type, which transformers 5 allows.
 static bool check_one_rope(const Reader *r, const char *name) {
     const char *kind;
     json_t *value;
@@ -200,14 +199,14 @@ static bool check_one_rope(const Reader *r, const char *name) {
 }
 
 // Reads RoPE's base and scaling. As in transformers 5, rope_scaling overrides rope_parameters, and a rope_theta inside
-// that object overrides the rope_theta outside.
+// the one that is used overrides the rope_theta outside.
 static bool read_rope(const Reader *r, Architecture architecture, ModelShape *shape) {
     const char *const names[] = {"rope_parameters", "rope_scaling"};
     const json_t *object = NULL;
     for (int i = 0; i < 2; i++) {
         const json_t *found = find(r, names[i]);
         if (found && !json_is_object(found))
-            return error_set(r->err, EXIT_DATA, "%s: '%s' is not an object", r->path, names[i]);
+            return error_set(r->err, EXIT_DATA, "%s: '%s' must be an object or null", r->path, names[i]);
         if (found && !check_one_rope(r, names[i])) return false;
         if (found) object = found;
     }
@@ -226,8 +225,7 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     return !has_kind || read_rope_scaling(r, architecture, object, &shape->rope);
 }
 
-// Reads the sliding window. It is supported by limiting shape->positions to the window, because attention within the
-// window is full.
+// Reads the sliding window and limits shape->positions to it, because attention within the window is full.
 static bool read_window(const Reader *r, const ModelType *type, ModelShape *shape) {
     int window = json_object_get(r->root, "sliding_window") ? 0 : type->window;
     const json_t *kinds = find(r, "layer_types");
@@ -247,7 +245,6 @@ static bool read_window(const Reader *r, const ModelType *type, ModelShape *shap
     return true;
 }
 
-// Reads the number of key/value heads and the head width.
 static bool read_heads(const Reader *r, const ModelType *type, ModelShape *s) {
     const bool has_kv = json_object_get(r->root, "num_key_value_heads") != NULL;
     const int kv_heads = has_kv || !type->kv_heads ? s->heads : type->kv_heads;
@@ -266,7 +263,7 @@ static bool read_heads(const Reader *r, const ModelType *type, ModelShape *s) {
         return error_set(r->err, EXIT_DATA, "%s: %s %d is odd; RoPE needs pairs of channels", r->path, source,
                          s->head_dim);
     if (s->head_dim > MAX_HEAD_WIDTH)
-        return error_set(r->err, EXIT_DATA, "%s: %s %d, outside 1 ... %d", r->path, source, s->head_dim,
+        return error_set(r->err, EXIT_DATA, "%s: %s %d must be from 1 to %d", r->path, source, s->head_dim,
                          MAX_HEAD_WIDTH);
     const bool own_width = type->architecture == ARCHITECTURE_LLAMA || type->architecture == ARCHITECTURE_QWEN3;
     return own_width || s->head_dim * s->heads == s->channels ||
@@ -311,7 +308,7 @@ static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape
     return read_rope(r, architecture, shape) && read_window(r, type, shape);
 }
 
-// Reads the shape of a text model: of a complete config.json, or of the text_config of a vision-language model.
+// Reads the shape of a text model from a complete config.json or from the text_config of a vision-language model.
 static bool read_text(const Reader *r, ModelShape *shape) {
     const char *type = json_string_value(json_object_get(r->root, "model_type"));
     const int count = sizeof model_types / sizeof *model_types;
@@ -336,7 +333,7 @@ static bool read_text(const Reader *r, ModelShape *shape) {
 
 // ---------------------------------------------------------------- vision-language models
 
-// Reads the activation function of a vision tower; `otherwise` if the key is absent.
+// Sets *value to the activation function of a vision tower, or to `otherwise` if its key is absent.
 static bool read_tower_activation(const Reader *r, ActivationKind otherwise, ActivationKind *value) {
     static const struct {
         const char *name;
@@ -383,11 +380,11 @@ static bool read_tower(const Reader *r, VisionShape *v) {
         return error_set(r->err, EXIT_DATA, "%s: patch_size %d exceeds image_size %d", r->path, v->patch_size,
                          v->image_size);
     return (v->channels % v->heads == 0 && v->channels / v->heads <= MAX_HEAD_WIDTH) ||
-           error_set(r->err, EXIT_DATA, "%s: hidden_size %d must be num_attention_heads %d times 1 ... %d", r->path,
-                     v->channels, v->heads, MAX_HEAD_WIDTH);
+           error_set(r->err, EXIT_DATA, "%s: hidden_size %d / num_attention_heads %d must be an integer from 1 to %d",
+                     r->path, v->channels, v->heads, MAX_HEAD_WIDTH);
 }
 
-// Reads which rows of the tower the projector reads, and the token that they replace.
+// Reads which layer and rows of the vision tower feed the projector, and the token that image rows replace.
 static bool read_features(const Reader *r, int vocab, VisionShape *v) {
     const json_t *strategy = json_object_get(r->root, "vision_feature_select_strategy");
     const char *name = strategy ? json_string_value(strategy) : "default";
@@ -435,7 +432,7 @@ static bool read_llava(const Reader *r, ModelShape *shape) {
         !require_activation(r, "projector_hidden_act", "gelu", "gelu") ||
         !require_bool(r, "multimodal_projector_bias", true) || !get_bool(r, "tie_word_embeddings", false, &tied))
         return false;
-    if (tied) shape->tied_head = true; // transformers 5 ties if either place says so
+    if (tied) shape->tied_head = true; // transformers 5 ties the head if tie_word_embeddings is true in either object
     shape->vision.features = shape->channels;
     const json_t *projector = find(r, "mm_projector_type"); // a key of this program only
     if (!projector) return true;

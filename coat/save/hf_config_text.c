@@ -12,7 +12,7 @@ static void id_field(JsonText *t, const char *key, int id) {
         json_text_null(t, key);
 }
 
-// Writes the BOS and EOS ids. Writes null if there are none, because some classes of transformers have other defaults.
+// Writes the BOS and EOS ids. Writes null for missing ids, because some classes of transformers have other defaults.
 static void ids_fields(JsonText *t, const SpecialIds *ids) {
     id_field(t, "bos_token_id", ids->bos);
     if (ids->eos_count == 0) json_text_null(t, "eos_token_id");
@@ -86,8 +86,8 @@ static void text_fields(JsonText *t, const ModelShape *s, Architecture architect
         [ARCHITECTURE_OLMO] = "OlmoForCausalLM",   [ARCHITECTURE_OLMO2] = "Olmo2ForCausalLM",
         [ARCHITECTURE_QWEN2] = "Qwen2ForCausalLM", [ARCHITECTURE_QWEN3] = "Qwen3ForCausalLM",
     };
-    // transformers 5 rejects a llama model whose width is not divisible by its heads. Such a model is written as
-    // mistral without a window, which is identical.
+    // transformers 5 rejects a llama model whose width is not divisible by its number of heads. Such a model is written
+    // as mistral without a sliding window, which computes the same.
     const bool mistral = architecture == ARCHITECTURE_LLAMA && s->channels % s->heads;
     type_fields(t, mistral ? "MistralForCausalLM" : classes[architecture],
                 mistral ? "mistral" : architecture_name(architecture));
@@ -103,7 +103,7 @@ static void text_fields(JsonText *t, const ModelShape *s, Architecture architect
     ids_fields(t, &s->ids);
 }
 
-// Writes the keys of a vision-language model, except those that every model has.
+// Writes all keys of a vision-language model except torch_dtype and transformers_version.
 static void llava_fields(JsonText *t, const ModelShape *s, Architecture architecture) {
     static const char *const activations[] = {
         [ACT_GELU_TANH] = "gelu_pytorch_tanh", [ACT_GELU_QUICK] = "quick_gelu", [ACT_GELU_ERF] = "gelu"};
@@ -152,7 +152,7 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
         llava_fields(t, s, architecture);
     json_text_string(t, "torch_dtype", dtype);
     // transformers_version is required: without it, transformers 4.57.6 mistakes any tokenizer with a large vocabulary
-    // for a faulty tokenizer of Mistral's
+    // for a faulty tokenizer of Mistral
     json_text_string(t, "transformers_version", "4.57.1");
     json_text_close(t, '}');
     return true;

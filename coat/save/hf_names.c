@@ -8,8 +8,8 @@ typedef struct {
     bool transposed;   // true: the file stores (in, out), as GPT-2 does for linear weights
     struct {
         const char *name;
-        Dim rows;          // number of rows, or of columns if the parameter has one row
-    } parts[HF_MAX_PARTS]; // tensors that store the parameter; if there are none, one tensor with the name `whole`
+        Dim rows;          // number of rows of the part (of columns if the parameter has one row)
+    } parts[HF_MAX_PARTS]; // tensors that store the parameter; none: one tensor with the name `whole`
 } HfName;
 
 // clang-format off
@@ -32,7 +32,7 @@ static const HfName gpt2_names[PARAMETER_COUNT] = {
     [LNFB] = {"transformer.ln_f.bias"},
 };
 
-// Tensor names of Llama and of architectures with equal names. Models that fuse q, k and v, or gate and up, use the
+// Tensor names of Llama and of architectures that share its names. Models that fuse q, k and v, or gate and up, use the
 // names of complete parameters.
 static const HfName llama_names[PARAMETER_COUNT] = {
     [WTE] = {"model.embed_tokens.weight"},
@@ -63,7 +63,7 @@ static const HfName olmo2_names[PARAMETER_COUNT] = {
 #define BLOCK "encoder.layers.%d."
 #define PROJECTOR "multi_modal_projector."
 
-// Tensor names of CLIP's and SigLIP's vision towers, without the prefix, and of projectors.
+// Tensor names of projectors, and of CLIP's and SigLIP's vision towers without the tower's prefix.
 static const HfName vision_names[PARAMETER_COUNT] = {
     [CLS] = {"embeddings.class_embedding"},
     [PATCHW] = {"embeddings.patch_embedding.weight"},
@@ -104,13 +104,13 @@ static const HfName *find(const ModelShape *shape, TensorId id) {
     return &(shape->norm_place == NORM_POST && olmo2_names[id].whole ? olmo2_names : llama_names)[id];
 }
 
-// Returns the prefix of a parameter's names in the files of its model.
+// Returns the prefix of a parameter's tensor names in its model's files, such as "language_model."; "" if it has none.
 static const char *prefix_of(const ModelShape *shape, const char *pattern) {
     if (shape->tower) return pattern && strncmp(pattern, PROJECTOR, strlen(PROJECTOR)) == 0 ? "" : TOWER;
     return shape->vision.kind == VISION_NONE ? "" : "language_model.";
 }
 
-// Writes a tensor name to name[]: the prefix, and the pattern with %d replaced by the layer.
+// Writes a tensor name to name[]: the prefix, then the pattern with %d replaced by the layer.
 static void fill_name(char name[HF_NAME_LENGTH], const char *prefix, const char *pattern, TensorId id, int layer) {
     if (!pattern) fatal(EXIT_DATA, "parameter %s has no name in Hugging Face's files", tensor_row(id)->name);
     const char *number = strstr(pattern, "%d");
@@ -159,7 +159,7 @@ void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF
 
 int hf_carried_parts(const ModelShape *tower, HfPart **parts) {
     const int64_t C = tower->channels, F = tower->ffn;
-    // after the blocks come tensors of these shapes; rows 0: one dimension
+    // tensors of the tower after its blocks; rows 0: the tensor has one dimension
     const struct {
         const char *name;
         int64_t rows, cols;

@@ -7,9 +7,9 @@ C_LINKAGE_BEGIN
 
 enum { HF_MAX_PARTS = 3, HF_MAX_RANK = 4, HF_NAME_LENGTH = 128 };
 
-// A tensor in a file that stores rows [first_row, first_row + rows) of a parameter, without the vocabulary's padding.
-// If the parameter has one row, it stores columns [first_col, first_col + cols). rank: its number of dimensions in the
-// file; dims: its shape there if rank > 2.
+// A tensor in a file, which stores rows [first_row, first_row + rows) of a parameter without the vocabulary's padding.
+// If the parameter has one row, it stores columns [first_col, first_col + cols). rank: number of dimensions in the
+// file. dims: shape in the file if rank > 2.
 typedef struct {
     char name[HF_NAME_LENGTH];
     bool transposed; // the file stores (columns, rows)
@@ -18,8 +18,8 @@ typedef struct {
     int64_t dims[HF_MAX_RANK];
 } HfPart;
 
-// Fills parts[] with the tensors that store a parameter of a layer, and returns their number. layer is ignored if the
-// parameter is not per layer.
+// Fills parts[] with the tensors that store a parameter of a layer, and returns their number. `layer` is ignored if the
+// parameter belongs to no layer.
 int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MAX_PARTS]);
 
 // Writes the name of a parameter, under which a checkpoint stores its moments and master weights.
@@ -30,8 +30,8 @@ void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF
 // malloc'ed. Checkpoints carry these tensors, because other programs require them.
 int hf_carried_parts(const ModelShape *tower, HfPart **parts);
 
-// Returns the name of a tensor in the i-th layout of files, from 0 to HF_LAYOUTS - 1, written to `other`; NULL if that
-// layout does not apply to this name. The program writes the layout in which hf_parts() names tensors.
+// Returns the name that a tensor has in the i-th layout of model files (0 <= i < HF_LAYOUTS), written to `other`; NULL
+// if the layout does not apply to this name. The program itself writes the names of hf_parts().
 enum { HF_LAYOUTS = 8 };
 const char *hf_other_name(const char *name, int layout, char other[HF_NAME_LENGTH]);
 

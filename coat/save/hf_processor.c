@@ -1,6 +1,6 @@
-// Reads and writes the files of a vision-language model's processor. transformers 4 reads preprocessor_config.json and
-// processor_config.json. transformers 5 reads both, too, but writes only processor_config.json, which then contains the
-// object of the other file under the key image_processor.
+// Reads and writes the processor files of a vision-language model. transformers 4 reads preprocessor_config.json and
+// processor_config.json. transformers 5 reads both, too, but writes only processor_config.json, in which the key
+// image_processor contains the object of preprocessor_config.json.
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ json_t *hf_processor_open(const char *path, Error *err) {
     return processor;
 }
 
-// Reads three numbers from the key's list. Leaves values[] unchanged if the key is absent.
+// Sets values[] to the list of three numbers of the key. Leaves values[] unchanged if the key is absent.
 static bool read_colors(const json_t *images, const char *key, float values[3], Error *err) {
     const json_t *list = json_object_get(images, key);
     bool good = !list || json_array_size(list) == 3;
@@ -67,12 +67,12 @@ bool hf_processor_pixels(const json_t *processor, VisionShape *v, Error *err) {
         return false;
     for (int i = 0; i < 3; i++)
         if (!isfinite(v->mean[i]) || !isfinite(v->deviation[i]) || !(v->deviation[i] > 0))
-            return error_set(err, EXIT_DATA, "the model's image processor: image_mean and image_std are %g and %g",
+            return error_set(err, EXIT_DATA, "the model's image processor: image_mean %g, image_std %g (must be > 0)",
                              (double)v->mean[i], (double)v->deviation[i]);
     return true;
 }
 
-// Returns a list of three numbers, each the shortest decimal number that rounds to the value.
+// Returns a JSON list of three numbers, each the shortest decimal number that rounds to the float.
 static json_t *colors(const float values[3]) {
     json_t *list = json_array();
     for (int i = 0; i < 3; i++) {
@@ -84,7 +84,7 @@ static json_t *colors(const float values[3]) {
     return list;
 }
 
-// Returns the image processor of CLIP or SigLIP.
+// Returns an image processor of CLIP or SigLIP for the images of `v` as a JSON object.
 static json_t *usual_image_processor(const VisionShape *v) {
     const bool clip = v->kind == VISION_CLIP;
     const int side = v->image_size, bicubic = 3;
@@ -107,7 +107,7 @@ static json_t *usual_image_processor(const VisionShape *v) {
     return images;
 }
 
-// Starts a file's text and writes all keys of `source`.
+// Begins the JSON text of a processor file and writes all keys of `source` except image_processor.
 static void begin(JsonText *t, const json_t *source) {
     const char *key;
     json_t *value;

@@ -34,8 +34,8 @@ bool llmc_parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char *
     int padded = header[7];
     if (!gpt2_shape(shape, layers, heads, channels, 0, vocab, positions, path, err)) return false;
     if (padded < vocab || padded - vocab > vocab + 65536)
-        return error_set(err, EXIT_DATA, "%s: the padded vocabulary of %d does not match the vocabulary of %d", path,
-                         padded, vocab);
+        return error_set(err, EXIT_DATA, "%s: its padded vocabulary of %d does not match its vocabulary of %d tokens",
+                         path, padded, vocab);
     shape->vocab_padded = padded;
     return true;
 }
@@ -56,7 +56,7 @@ static void add_tensor(JsonText *t, const char *name, Dtype dtype, int rank, int
     json_text_close(t, '}');
 }
 
-// Writes the safetensors header for the parameters that follow llm.c's header. Returns the parameters' size in bytes.
+// Writes the safetensors header that describes the parameters in an llm.c weight file. Returns their size in bytes.
 static uint64_t tensors_text(JsonText *t, const ModelShape *shape, Dtype dtype) {
     typedef TensorLayout Row[ROLE_COUNT];
     Row *layout = (Row *)xcalloc(TENSOR_COUNT, sizeof *layout);

@@ -22,7 +22,7 @@ static bool write_holder(const Lock *lock) {
     return ftruncate(lock->fd, 0) == 0 && pwrite(lock->fd, text, (size_t)length, 0) == length;
 }
 
-// Sets err to name the run that holds the lock. Returns false.
+// Sets err to an error that names the run that holds the lock. Returns false.
 static bool refuse(Lock *lock, const char *folder, const char *remedy, Error *err) {
     char *text = NULL, host[256], start[64], holder[400] = "its .lock does not say which";
     size_t size;
@@ -39,8 +39,8 @@ static bool refuse(Lock *lock, const char *folder, const char *remedy, Error *er
 
 static bool cannot_write(const Lock *lock, const char *folder, int why, Error *err) {
     const bool full = why == ENOSPC || why == EDQUOT;
-    return error_set(err, EXIT_DATA, "%s: the lock of the run cannot be written: %s; %s%s", lock->path, strerror(why),
-                     full ? "free disk space in " : "name an --out that can be written", full ? folder : "");
+    return error_set(err, EXIT_DATA, "%s: the run's lock cannot be written: %s; %s%s", lock->path, strerror(why),
+                     full ? "free disk space in " : "set --out to a folder that can be written", full ? folder : "");
 }
 
 bool lock_is_held(const Lock *lock) {

@@ -14,7 +14,7 @@
 #define PATH_BUFFER 4096
 #define TAIL_BYTES 64
 
-// Writes the manifest's last lines, which contain the hash of all lines before them.
+// Writes the last lines of manifest.json, which contain the hash of all lines before them.
 static int tail_text(char tail[TAIL_BYTES], uint64_t hash) {
     return snprintf(tail, TAIL_BYTES, ",\n  \"xxh3\": \"%016llx\"\n}\n", (unsigned long long)hash);
 }
@@ -148,7 +148,7 @@ bool manifest_check_texts(const Manifest *manifest, Error *err) {
     return true;
 }
 
-// A file that a thread checks, and the result.
+// A file that one thread checks, and the result of the check.
 typedef struct {
     const Manifest *manifest;
     const char *name;
@@ -163,7 +163,7 @@ static void *check_in_background(void *argument) {
     return NULL;
 }
 
-// With `deep`, up to CHECKERS files are hashed in parallel, because each process of a run wrote a large file.
+// If `deep`, up to CHECKERS files are hashed in parallel, because each process of a run wrote one large file.
 bool manifest_check_all(const Manifest *manifest, bool deep, Error *err) {
     json_t *files = json_object_get(manifest->root, "files");
     CheckWork work[CHECKERS];

@@ -10,11 +10,11 @@
 // ---------------------------------------------------------------- writing a manifest: begin, one call per file, finish
 
 void manifest_begin(JsonText *t);
-// Adds an entry for a written file to the manifest. tensors: the file's tensors and their hashes; NULL: it has none.
+// Adds the entry of a written file to the manifest. tensors: the file's tensors with their hashes; NULL: it has none.
 void manifest_add(JsonText *t, const char *name, uint64_t bytes, uint64_t hash, const SafeWriter *tensors);
 // Writes the file folder/name and adds its entry to the manifest.
 bool manifest_write(JsonText *t, const char *folder, const char *name, const void *data, size_t bytes, Error *err);
-// Writes `text` to the file folder/name, adds its entry to the manifest, and frees the text.
+// Writes `text` to the file folder/name, adds the file's entry to the manifest, and frees `text`.
 bool manifest_write_text(JsonText *t, const char *folder, const char *name, JsonText *text, Error *err);
 // Completes the manifest's JSON text. Its last value is the hash of all text before it.
 void manifest_finish(JsonText *t);
@@ -26,15 +26,15 @@ typedef struct {
     json_t *root;
 } Manifest;
 
-// Reads folder/manifest.json and checks the hash of its own text. If it fails, manifest_close() must not be called.
+// Reads folder/manifest.json and checks the hash of its own text. After a failure, do not call manifest_close().
 bool manifest_open(Manifest *manifest, const char *folder, Error *err);
 void manifest_close(Manifest *manifest);
-// Returns the manifest's entry of a file; NULL with err if there is none.
+// Returns the entry of a file in the manifest; NULL with err if the manifest does not list the file.
 const json_t *manifest_entry(const Manifest *manifest, const char *name, Error *err);
 // Checks the size and hash of one file of a checkpoint. Fails if the manifest does not list the file, or if it is a
 // symbolic link, because a checkpoint must contain its own files.
 bool manifest_check_file(const Manifest *manifest, const char *name, Error *err);
-// Checks the sizes and hashes of all listed files without tensors, which are small.
+// Checks the sizes and hashes of all listed files that contain no tensors. Such files are small.
 bool manifest_check_texts(const Manifest *manifest, Error *err);
 // Checks all files that the manifest lists: sizes and hashes if `deep`, otherwise only sizes.
 bool manifest_check_all(const Manifest *manifest, bool deep, Error *err);

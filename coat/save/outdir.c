@@ -18,8 +18,8 @@ bool out_is_checkpoint_name(const char *name) {
     return strncmp(name, "step-", 5) == 0 && strspn(name + 5, "0123456789") >= 8;
 }
 
-// True for step-00000020, .step-00000020.tmp and .step-00000020.old; false for a copy of the user's such as
-// step-00000020-good.
+// True for names like step-00000020, .step-00000020.tmp and .step-00000020.old. False for a name that a user gave to a
+// copy, like step-00000020-good.
 static bool is_own_checkpoint(const char *name) {
     if (*name != '.') return checkpoint_step(name) >= 0;
     const char *end = strrchr(name, '.');
@@ -86,7 +86,7 @@ bool out_ensure(OutFolder *out, bool *taken, Error *err) {
     *taken = false;
     if (lock_is_held(&out->lock)) return true;
     OutFolder now = *out;
-    // true if the folder is still the same and only its .lock file was removed
+    // true if out->path is still the same folder and only its .lock file was removed
     const bool same = path_is_open(out->path, out->fd);
     if (!make_folder(out->path, err)) return false;
     if (!lock_folder(&now, err)) {

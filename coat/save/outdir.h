@@ -17,24 +17,24 @@ typedef struct {
     Lock lock;
 } OutFolder;
 
-// Creates config->out if it is missing and locks it until out_close(). Deletes nothing. Fails (EXIT_DATA) if the folder
-// cannot be written, if another run has locked it, or if it holds a run (a log, event files, checkpoints) and neither
-// --resume nor --overwrite is given.
+// Creates the folder config->out if it is missing and locks it until out_close(). Deletes nothing. Fails (EXIT_DATA) if
+// the folder cannot be written, if another run has locked it, or if it holds a run (a log, event files, checkpoints)
+// and neither --resume nor --overwrite is given.
 bool out_prepare(const Config *config, OutFolder *out, Error *err);
 
 // Checks that the folder at out->path is still the one that this run has locked. If it was removed, renamed or
 // replaced, creates and locks it again and prints a warning. Fails (EXIT_DATA) if that is not possible. Sets *taken if
-// the reason is another run, which has locked the folder or has files in it.
+// it fails because another run has locked the folder or has files in it.
 bool out_ensure(OutFolder *out, bool *taken, Error *err);
 
 // Releases the lock on the run's folder.
 void out_close(OutFolder *out);
 
 // With --overwrite, deletes the log and the checkpoints of the old run and no other file. Call it when all input has
-// been read. Fails (EXIT_DATA) without deleting anything if permissions forbid deleting any of them.
+// been read. If permissions forbid deleting one of them, deletes nothing and fails (EXIT_DATA).
 bool out_clear(const Config *config, Error *err);
 
-// True if `name` is the name of a checkpoint, step-00000020, or of a checkpoint that is incomplete or being removed.
+// True for a checkpoint's name such as step-00000020, and for the name of one that is incomplete or being removed.
 bool out_is_checkpoint_name(const char *name);
 // True if a run creates files or folders with this name in its folder.
 bool out_is_run_file(const char *name);
@@ -42,7 +42,7 @@ bool out_is_run_file(const char *name);
 // Disk space for checkpoints in a run's folder.
 typedef struct {
     double free;  // free bytes, including bytes that the start of the run or its first save will free
-    int64_t held; // number of existing checkpoints of this run that --keep counts
+    int64_t held; // number of this run's existing checkpoints that count for --keep
     double block; // block size in bytes, to which the size of every file is rounded up
 } OutRoom;
 

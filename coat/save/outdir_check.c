@@ -18,8 +18,8 @@ static bool is_newest(const char *out, int64_t step) {
     return newest;
 }
 
-// Cuts `path` after its last component that is a checkpoint or has the name of one, without a trailing slash. Returns
-// false if there is no such component.
+// Cuts `path` after its last component that is a checkpoint or has a checkpoint's name, without a trailing slash.
+// Returns false if there is no such component.
 static bool cut_to_checkpoint(char *path) {
     for (size_t length = strlen(path); length > 0;) {
         while (length > 1 && path[length - 1] == '/') length--;

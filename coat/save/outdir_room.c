@@ -8,7 +8,7 @@
 
 #include "outdir.h"
 
-// blocks lost to rounding per checkpoint: one partly filled block per file, and one for its folder
+// number of blocks that one checkpoint loses to rounding: one partly filled block per file, and one for its folder
 #define CHECKPOINT_BLOCKS 12
 #define STEP_BYTES 512 // estimated bytes per step in log.jsonl and the event file, with evaluations and FP8 health
 #define MARGIN 1.02    // factor that allows for the file system's own data
@@ -46,7 +46,7 @@ bool out_room(const Config *config, OutRoom *room) {
     return true;
 }
 
-// Returns the number of multiples of `every` in (begun, steps].
+// Returns how many multiples of `every` are greater than begun and at most steps.
 static int64_t multiples(int64_t begun, int64_t steps, int64_t every) {
     return every > 0 ? steps / every - begun / every : 0;
 }
@@ -82,7 +82,7 @@ bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, 
     const double least = bytes + CHECKPOINT_BLOCKS * room.block, logs = STEP_BYTES * (double)(steps - begun);
     const int64_t count = max_new_checkpoints(config, room.held, begun, steps);
     int64_t fit = room.free > logs ? (int64_t)((room.free - logs) / (MARGIN * least)) : 0;
-    if (fit < 1) fit = room.free >= least; // log lines are buffered in memory if the disk is full
+    if (fit < 1) fit = room.free >= least; // log lines need no room: they are buffered if the disk is full
     note[0] = 0;
     memory_text(one, (size_t)least);
     memory_text(there, (size_t)room.free);

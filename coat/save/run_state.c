@@ -8,7 +8,7 @@
 #include "log/terminal.h"
 
 #define STATE_LIMIT (1u << 20)
-// limit of steps or tokens in state.json, so that adding a run's own counts cannot overflow
+// maximum number of steps or tokens in state.json, so that adding a run's own numbers cannot overflow
 #define COUNT_LIMIT ((int64_t)1 << 53)
 
 // Returns a copy of config with the values that checkpoints record; free() it.
@@ -117,7 +117,7 @@ static void ignore_difference(const char *flag, const char *recorded, const char
     (void)flag, (void)recorded, (void)now;
 }
 
-// Differences are printed by rank 0 of a training run; in other runs most settings have no effect.
+// Compares recorded settings with config. Rank 0 of a training run prints differences; other runs ignore most settings.
 static bool compare_settings(json_t *theirs, const Config *config, const Exec *exec, const char *path, Error *err) {
     Config *now = as_recorded(config, exec->ranks);
     const bool names = exec->rank == 0 && !config_forward_only(config);

@@ -7,7 +7,7 @@ C_LINKAGE_BEGIN
 
 #define STATE_NAME "state.json"
 
-// Writes the contents of state.json to `t`. ranks: the number of processes, which determines batch-tokens.
+// Writes the contents of state.json to `t`. ranks: number of processes, from which batch-tokens is computed.
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
 
 // Reads the state.json file `path` into *run, and compares its settings with config. A different precision is an error.
@@ -15,11 +15,11 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);
 
 // Moves run->sequences to the same fraction of a pass of `pass` sequences, because another --seq-len or --examples cuts
-// the data into other sequences. If the checkpoint did not record a pass, the position is tokens / seq_len.
+// the data into other sequences. If the checkpoint records no pass, sets run->sequences to tokens / seq_len.
 void run_state_scale_position(RunState *run, int64_t pass, int seq_len);
 
-// Reads the step and the data's description from folder/state.json. Sets step to -1 and data to "" if they cannot be
-// read, and all other fields to 0.
+// Reads the step and the data's description from folder/state.json. Sets the other fields to 0. If state.json cannot be
+// read, sets step to -1 and data to "".
 void run_state_summary(const char *folder, RunState *run);
 
 C_LINKAGE_END

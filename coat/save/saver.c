@@ -17,9 +17,9 @@ struct Saver {
     const Config *config;
     Log *log;
     OutFolder *folder; // folder that this process has locked; NULL: the folder is not checked
-    Error taken;       // why this run must not write to the folder any more; EXIT_DONE: it may write
+    Error taken;       // why this run must not write to `folder` any more; EXIT_DONE: this run may write
     int64_t saved;     // step of the last complete checkpoint; 0: none
-    char vocabulary[PATH_MAX_LENGTH + 64]; // folder of the last checkpoint that has a copy of the vocabulary; "": none
+    char vocabulary[PATH_MAX_LENGTH + 64]; // last checkpoint folder with a copy of the vocabulary; "": none
     Snapshot snapshot;
     Shards *shards; // shards of several processes; NULL: there is one process
     // true: at least one process lacks host memory for a snapshot, so training waits on all processes during every save
@@ -38,8 +38,8 @@ struct Saver {
 
 static Saver *at_exit; // saver whose background task exit() waits for
 
-// Writes the GEMM algorithms that --autotune chose to the run's folder, for the user. Runs themselves read only the
-// table in a checkpoint.
+// Writes the GEMM algorithms that --autotune chose to the run's folder, for the user. Runs read only the table in a
+// checkpoint's folder.
 static void write_tuned(const char *out, const char *algos) {
     char path[PATH_MAX_LENGTH + 32 + sizeof MATMUL_TABLE_NAME];
     Error err;
@@ -50,7 +50,7 @@ static void write_tuned(const char *out, const char *algos) {
 static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = path_is_folder(s->vocabulary) ? s->vocabulary : c->vocabulary;
-    log_sync(s->log); // flushes the log first, so that it has all earlier steps, even after a power failure
+    log_sync(s->log); // flushes the log before the checkpoint, so that even after a power failure it has all steps
     s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
     if (!s->good) return;
     if (*vocabulary)
@@ -97,9 +97,9 @@ static void join(Saver *s) {
     if (s->ms > s->longest_ms) s->longest_ms = s->ms;
 }
 
-// Tells all processes whether the latest save succeeded on all of them. All call this together; ranks other than 0
-// first finish writing. If one of them failed, the save fails on all with that rank's reason, and rank 0 stops waiting
-// for its file. Sets the long timeout for files; the caller restores the normal one.
+// Tells all processes whether the latest save succeeded on all of them. All processes call this together, the ranks
+// other than 0 when they have written their shards. If one rank failed, the save fails on all with its error, and rank
+// 0 stops waiting for its file. Sets the long timeout for files, which the caller must reset.
 static void agree(Saver *s) {
     if (s->agreed) return;
     s->agreed = true;
@@ -116,7 +116,7 @@ static void agree(Saver *s) {
     s->err = failed;
 }
 
-// Prints the result of the latest save on rank 0, unless it was printed before.
+// Rank 0 prints the result of the latest save, unless it was printed before.
 static void report_save(Saver *s) {
     if (s->said || s->writing.running) return;
     s->said = true;
@@ -154,7 +154,7 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     snapshot_read_carried(&s->snapshot);
     if (config->save_every > 0 && !snapshot_reserve(&s->snapshot) && !config->quiet)
         print_remark("note: ",
-                     "there is no room for a copy of the states (%s of host memory); training waits while "
+                     "there is no room for a copy of the training state (%s of host memory); training waits while "
                      "checkpoints are written",
                      memory_text(bytes, s->snapshot.bytes));
     at_exit = s;
@@ -183,7 +183,7 @@ bool saver_set_shards(Saver *s, Shards *shards, Error *err) {
                      memory_text(bytes, s->snapshot.bytes));
 }
 
-// Checks the folder before a save and reopens the log in it. Returns false with s->err if the folder cannot be used.
+// Checks the run's folder before a save and reopens the log in it. Returns false with s->err if that is not possible.
 static bool ensure_folder(Saver *s) {
     bool taken = false;
     if (!s->folder) return true;
@@ -221,7 +221,7 @@ void saver_save(Saver *s, const RunState *run) {
     s->step = run->step;
     s->ms = 0;
     s->good = s->shards ? begin_together(s, run) : ensure_folder(s);
-    // saver_poll() and saver_finish() report that another run has taken the folder
+    // if another run has taken the folder, saver_poll() and saver_finish() report the error
     s->said = s->taken.code != EXIT_DONE;
     if (!s->good) return;
     s->agreed = !s->shards;
@@ -229,7 +229,7 @@ void saver_save(Saver *s, const RunState *run) {
     snapshot_copy(&s->snapshot, run);
     s->ms = now_ms() - begin;
     atomic_store(&s->written, false);
-    // Without a copy, rank 0 cannot write and call agree() at the same time, so the other ranks write first.
+    // Without a host copy, rank 0 cannot write and call agree() at the same time, so the other ranks write first.
     if (s->foreground && s->snapshot.exec->rank == 0 && !s->snapshot.memory) agree(s);
     if (!s->snapshot.memory || !background_try(&s->writing, write_in_background, s)) write_now(s);
     if (!s->writing.running && s->ms > s->longest_ms) s->longest_ms = s->ms;
@@ -243,7 +243,7 @@ int64_t saver_step(Saver *s) {
     agree(s);
     join(s);
     update_saved(s);
-    // Only rank 0 looks for the checkpoint, because it names the folder and other ranks may not see the new name yet.
+    // Only rank 0 looks for the checkpoint: it renames the folder, and other ranks may not see the new name yet.
     return s->good && (s->snapshot.exec->rank > 0 || has_checkpoint(s, s->step)) ? s->step : -1;
 }
 
@@ -254,7 +254,7 @@ void saver_save_last(Saver *s, const RunState *run) {
     if (comm) missing = comm_max_i64(comm, missing);
     if (comm) comm_set_timeout(comm, 0);
     if (!missing) return;
-    if (s->step == run->step) s->said = true; // the failed save need not be reported, because this save replaces it
+    if (s->step == run->step) s->said = true; // the failed save is not reported, because it is repeated now
     saver_save(s, run);
 }
 
@@ -296,7 +296,7 @@ bool saver_finish(Saver *s, Error *err) {
         report_save(s);
         return true;
     }
-    s->said = true; // the failure is not reported here, because the caller reports err
+    s->said = true; // not printed here, because the caller prints err
     char from[64] = "";
     if (has_checkpoint(s, s->saved))
         snprintf(from, sizeof from, "; fix this, and continue from step %lld with --resume", (long long)s->saved);

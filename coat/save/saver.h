@@ -15,7 +15,7 @@ typedef struct Saver Saver;
 int64_t saver_bytes(const Arena *arena, Exec *exec);
 
 // Creates a saver for the folder config->out. With --save-every, allocates memory for a copy of the states. If that
-// fails, prints a note, and training waits while a checkpoint is written. exit() waits for a write in progress.
+// fails, prints a note, and training waits while a checkpoint is written. exit() waits for a background write.
 Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log);
 
 // Sets the tokenizer of the vocabulary that config names, which must outlive the saver. Without it, checkpoints contain
@@ -24,14 +24,14 @@ void saver_vocabulary(Saver *saver, const Tokenizer *tokenizer);
 
 // Sets the folder that this process has locked, which must outlive the saver. Before each save, out_ensure() checks the
 // folder, and log_reopen() reopens the log in it. If the folder cannot be created, the save fails. If another run has
-// locked it, nothing more is written, and saver_poll() reports that.
+// locked the folder, nothing more is written, and saver_poll() fails.
 void saver_watch(Saver *saver, OutFolder *folder);
 
-// Makes several processes save together; call it after saver_open(). All processes then call saver_save() for the same
-// steps, and rank 0 prints the messages. Fails (EXIT_DEVICE) if rank 0 has too little memory for its copy.
+// Makes several processes save together. Call it after saver_open(). All processes then call saver_save() for the same
+// steps, and rank 0 prints the messages. In ZeRO 3, fails (EXIT_DEVICE) if rank 0 lacks the host memory for a copy.
 bool saver_set_shards(Saver *saver, Shards *shards, Error *err);
 
-// Saves the state `run` and deletes older checkpoints according to --keep. Returns when the states have been copied.
+// Saves the state `run`; --keep decides which older checkpoints are deleted. Returns when the states have been copied.
 void saver_save(Saver *saver, const RunState *run);
 
 // Saves the state `run` unless its checkpoint exists. All processes call this together at the end of the run. Returns
@@ -42,8 +42,8 @@ void saver_save_last(Saver *saver, const RunState *run);
 // with err (EXIT_DATA) if the run must end because another run has locked the folder.
 bool saver_poll(Saver *saver, Error *err);
 
-// True if this process, one of several, could not write its shard of the latest save and the others do not know it yet.
-// All processes must then call saver_give_up(), which tells them the reason; rank 0 prints it.
+// True if this process, one of several, could not write its shard of the latest save and the others do not know this
+// yet. All processes must then call saver_give_up(), which tells all of them the reason; rank 0 prints it.
 bool saver_has_failed(const Saver *saver);
 void saver_give_up(Saver *saver);
 

@@ -7,7 +7,7 @@
 #include "log/terminal.h"
 #include "numerics/formats.h"
 
-#define TOUCH_BYTES ((size_t)2 << 20) // number of bytes cleared per loop iteration
+#define TOUCH_BYTES ((size_t)2 << 20) // number of bytes that one loop iteration of touch() clears
 
 void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     memset(snapshot, 0, sizeof *snapshot);
@@ -56,7 +56,7 @@ bool snapshot_reserve(Snapshot *snapshot) {
     return true;
 }
 
-// Fills a carried tensor with its initial values: 1 in weights of norms, otherwise 0.
+// Sets a tensor that checkpoints only carry along to its initial values: 1 in the weight of a norm, otherwise 0.
 static void fill_carried(CheckpointTensor *t) {
     const char *end = strrchr(t->name, '.');
     const bool ones = strstr(t->name, "norm") && end && strcmp(end, ".weight") == 0;
@@ -93,7 +93,7 @@ void snapshot_read_carried(Snapshot *s) {
                      err.text);
 }
 
-// Downloads the tensors of the list that have memory in the snapshot. Sharded tensors are gathered on rank 0 one by
+// Downloads the model's or optimizer's tensors that have host memory. Sharded tensors are gathered on rank 0 one by
 // one, so all processes must call this.
 static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int count) {
     Exec *exec = snapshot->exec;

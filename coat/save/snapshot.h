@@ -12,7 +12,7 @@ typedef struct {
     const Arena *arena;
     Exec *exec;
     Shards *shards; // shards of several processes, which save together; NULL: one process saves everything
-    // tokenizer of the vocabulary that is copied into the checkpoint; NULL: none, or not readable
+    // tokenizer of the vocabulary that is copied into the checkpoint; NULL: there is none, or it cannot be read
     const Tokenizer *tokenizer;
     json_t *generation; // the generation_config.json that came with the model; NULL: none
     json_t *processor;  // the processor files that came with a vision-language model (hf_processor_open()); NULL: none
@@ -21,24 +21,24 @@ typedef struct {
     int model_count, optimizer_count;
     char *algos;           // GEMM algorithms that rank 0's device uses, as text; NULL: none
     char *memory;          // copy of the tensors in host memory; NULL: there is no copy
-    size_t carried_bytes;  // size in bytes of the tensors that are carried from file to file
-    size_t bytes;          // size in bytes of the copy, whether or not it exists
+    size_t carried_bytes;  // size in bytes of the tensors that are only carried along (hf_carried_parts())
+    size_t bytes;          // size in bytes of the host copy, also if there is no copy
     bool others_failed;    // atomic: another rank could not write its shard, so rank 0 must not wait for it
     Error others_error;    // why another rank could not write its shard; set before others_failed
     const char *nonfinite; // name of a model tensor that had an infinity or NaN when it was written; NULL: none
 } Snapshot;
 
-// Lists the tensors that this process saves: with one process all; with several, the model's on rank 0 and each rank's
-// shard of the optimizer states. Copies nothing and allocates no memory for a copy.
+// Lists the tensors that this process saves. A single process saves all tensors. With several processes, rank 0 saves
+// the model's tensors, and each rank its shard of the optimizer states. Copies no tensors.
 void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec);
 
-// Allocates memory for the copy, once for the whole run, page-locked if the device supports that. Returns false if the
-// machine has too little memory.
+// Allocates host memory for the copy, once for the whole run; page-locked memory if the device supports that. Returns
+// false if the machine has too little memory.
 bool snapshot_reserve(Snapshot *snapshot);
 
-// Reads the tensors that a vision-language model carries from file to file from its folder, config->shape_files. If the
-// folder lacks one, it becomes 0, or 1 if it is the weight of a norm. Prints a warning if the folder cannot be read.
-// Call it once, before checkpoints replace that folder. Does nothing on ranks other than 0.
+// Reads the tensors that a vision-language model only carries along (hf_carried_parts()) from config->shape_files. If
+// that folder lacks a tensor, sets it to 0, or to 1 if it is the weight of a norm. Prints a warning if the folder
+// cannot be read. Call it once, before checkpoints replace the folder. Does nothing on ranks other than 0.
 void snapshot_read_carried(Snapshot *snapshot);
 
 // Stores `run`, and copies the tensors if there is memory for them. With several processes, all of them must call this.
@@ -51,6 +51,6 @@ void snapshot_close(Snapshot *snapshot);
 bool checkpoint_prepare(const char *out, int64_t step, Error *err);
 
 // Writes a checkpoint of the snapshot into the existing folder `out`, and sets snapshot->nonfinite. Reads from the
-// device only if there is no copy. With several processes, all call this, and rank 0's result tells whether the
-// checkpoint succeeded. On failure, the new checkpoint is removed and older ones are unchanged.
+// device only if there is no host copy. With several processes, all must call this, and rank 0's result is that of the
+// checkpoint. On failure, the new checkpoint is removed and older ones are unchanged.
 bool checkpoint_write(const char *out, Snapshot *snapshot, const char *tokenizer_file, Error *err);

@@ -12,7 +12,7 @@
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160
-#define STORED_GROUP 128         // number of elements that share a scale in the files' FP8 values; divides shard sizes
+#define STORED_GROUP 128         // FP8 values per amax and exponent in the files; shard sizes are multiples of this
 #define PIECE ((int64_t)1 << 20) // number of elements read at a time; a multiple of STORED_GROUP
 
 static int64_t smaller(int64_t a, int64_t b) {
@@ -21,7 +21,7 @@ static int64_t smaller(int64_t a, int64_t b) {
 
 // ---------------------------------------------------------------- reading optimizer states from a file
 
-// A stored tensor that is read in order. The checksum is verified if the range that is read is the complete tensor.
+// A stored tensor that is read in order. If all of the tensor is read, its checksum is verified.
 typedef struct {
     const SafeTensor *tensor;
     XXH3_state_t *hash;
@@ -37,21 +37,21 @@ static int format_parts(Format format) {
     return format == FMT_NONE ? 0 : format_is_fp8(format) ? PARTS : 1;
 }
 
-// Elements [begin, end) of a tensor that are to be read; `first` is the index of the file's first element.
+// Elements [begin, end) of a tensor that must be read. The first element in the file is element `first` of the tensor.
 typedef struct {
     int64_t first, begin, end;
 } Range;
 
-// Part of a tensor in this process's memory, which starts with element `begin`.
+// The part of a tensor that is in this process's memory, from element `begin` of the tensor on.
 typedef struct {
     Tensor tensor;
     int64_t begin;
 } Local;
 
-// State for reading optimizer states: the open file, its current state, and host memory for one piece.
+// The open file, the optimizer state that is being read from it, and host memory for one piece of this state.
 typedef struct {
     const Manifest *manifest;
-    const Arena *whole, *arena; // arena of the language model; arena that is read: that or its vision tower's
+    const Arena *whole, *arena; // whole: language model's arena; arena: the arena being read, whole or whole->vision
     Exec *exec;
     int rank, ranks; // rank and number of ranks of the process that wrote the file
     const char *name;
@@ -81,7 +81,7 @@ static bool streams_begin(Reader *r, Range range, Error *err) {
     return true;
 }
 
-// Reads the next n elements of the current state from the file into r->piece.
+// Reads the values, amaxes and exponents of the next n elements of the current state from the file into r->piece.
 static bool load_piece(Reader *r, int64_t n, Error *err) {
     for (int i = 0; i < format_parts(r->format); i++) {
         Stream *s = &r->part[i];
@@ -113,8 +113,8 @@ static bool is_shaped(const SafeTensor *t, int rank, int64_t rows, int64_t cols)
     return t->rank == rank && (rank == 2 ? t->shape[0] == rows && t->shape[1] == cols : t->shape[0] == cols);
 }
 
-// Finds the tensors that store one state of a parameter: `elements` elements, complete or as a flat shard. Checks their
-// types and shapes and adds their number to *tensors. Master weights may be missing, and states of frozen parameters.
+// Finds the tensors that store one state of a parameter: `elements` elements, complete or as a flat shard. Checks types
+// and shapes, and adds the number of tensors to *tensors. Master weights and states of frozen parameters may be absent.
 static bool find_state(Reader *r, const char *name, TensorId id, Role role, int64_t elements, int *tensors,
                        Error *err) {
     const SafeTensor *t = safetensors_find(r->file, name);
@@ -141,8 +141,8 @@ static bool find_state(Reader *r, const char *name, TensorId id, Role role, int6
         r->part[i].tensor = t = safetensors_find(r->file, full);
         if (!t) return error_set(err, EXIT_DATA, "%s has no tensor '%s'", r->file->path, full);
         if (t->dtype != dtype || !is_shaped(t, 1, 1, (elements + STORED_GROUP - 1) / STORED_GROUP))
-            return error_set(err, EXIT_DATA, "%s: tensor '%s' does not hold one value per %d elements", r->file->path,
-                             full, STORED_GROUP);
+            return error_set(err, EXIT_DATA, "%s: tensor '%s' must have one value per %d elements", r->file->path, full,
+                             STORED_GROUP);
     }
     return true;
 }
@@ -155,13 +155,13 @@ static char *device_at(Local to, int part, int64_t element) {
     return base + part_bytes(to.tensor.format, part, element - to.begin);
 }
 
-// Uploads r->piece, which is in the run's format, to n elements on the device, starting at element `at`.
+// Uploads n elements in the run's format from r->piece to the device, to element `at` and the following ones.
 static void store_piece(Reader *r, Local to, int64_t at, int64_t n) {
     for (int i = 0; i < format_parts(to.tensor.format); i++)
         r->exec->ops->upload(r->exec, device_at(to, i, at), r->piece[i], part_bytes(to.tensor.format, i, n));
 }
 
-// Returns a descriptor of r->piece with n FP8 values, for moments_host.h.
+// Returns a tensor descriptor of the first n FP8 values in r->piece, for the functions in moments_host.h.
 static Tensor fp8_piece(const Reader *r, Format format, int64_t n) {
     Tensor t;
     memset(&t, 0, sizeof t);
@@ -194,9 +194,9 @@ static void convert_moments(Reader *r, Format format, int64_t n, bool second) {
         moments_store(fp8_piece(r, format, n), 0, n, r->values, &how);
 }
 
-// Converts the n master weights in r->piece to `format`. weights: the BF16 weights of these elements on the device.
-// They serve as master weights if the file has none; when FP32 becomes split16, they are overwritten by the upper
-// halves.
+// Converts the n master weights in r->piece to `format`. weights: BF16 weights of these elements on the device. If the
+// file has no master weights, the BF16 weights become the masters. If FP32 becomes split16, the upper halves overwrite
+// the BF16 weights.
 static void convert_masters(Reader *r, Format format, char *weights, int64_t n) {
     const Ops *ops = r->exec->ops;
     uint16_t *low = (uint16_t *)r->piece[VALUES];
@@ -216,13 +216,13 @@ static void convert_masters(Reader *r, Format format, char *weights, int64_t n) 
     memcpy(r->piece[VALUES], r->values, (size_t)n * sizeof(real));
 }
 
-// Reads a range of the current state to the device, piece by piece. Does nothing if the run does not store this state.
+// Reads a range of the current state to the device, piece by piece. Does nothing if this run has no such state.
 static bool read_state(Reader *r, Role role, Local to, Local value, Range range, Error *err) {
     const Format format = to.tensor.format;
     if (!to.tensor.data) return true;
     if (to.tensor.granularity == SCALE_EXPAND && to.tensor.group != STORED_GROUP)
-        return error_set(err, EXIT_DATA, "%s: '%s' cannot be read in groups of %d", r->file->path,
-                         r->part[VALUES].tensor->name, to.tensor.group);
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' cannot be read in groups of %d elements, only of 128",
+                         r->file->path, r->part[VALUES].tensor->name, to.tensor.group);
     if (!streams_begin(r, range, err)) return false;
     for (int64_t at = range.begin; at < range.end; at += PIECE) {
         const int64_t n = smaller(PIECE, range.end - at);
@@ -238,7 +238,7 @@ static bool read_state(Reader *r, Role role, Local to, Local value, Range range,
 
 // ---------------------------------------------------------------- reading the states of all parameters
 
-// Counters: tensors found in the files, and states whose stored format differs from the run's.
+// Number of tensors found in the files, and of moments and master weights whose stored format is not the run's.
 typedef struct {
     int tensors, moments, masters;
 } Found;
@@ -249,7 +249,7 @@ static Local local(const Arena *arena, TensorId id, Role role, int layer) {
     return h;
 }
 
-// Finds the file's shard of one optimizer state of one parameter. With `read`, uploads the elements that this process
+// Finds the file's shard of one optimizer state of one parameter. If `read`, uploads the elements that this process
 // needs.
 static bool visit_state(Reader *r, TensorId id, Role role, int layer, bool read, Found *found, Error *err) {
     char parameter[HF_NAME_LENGTH], name[NAME_BUFFER];
@@ -263,7 +263,7 @@ static bool visit_state(Reader *r, TensorId id, Role role, int layer, bool read,
     Local to = local(r->arena, id, role, layer), m = local(r->arena, id, MOMENT_M, layer);
     Format format = to.tensor.data ? to.tensor.format : FMT_NONE;
     *(role == MASTER ? &found->masters : &found->moments) += r->rank == 0 && r->format != format;
-    // the range of the first moment applies to all states of the parameter
+    // all states of a parameter are sharded like its first moment
     Range range = {first, m.begin > first ? m.begin : first, smaller(last, m.begin + tensor_elements(m.tensor))};
     if (!read || range.begin >= range.end) return true;
     return read_state(r, role, to, local(r->arena, id, VALUE, layer), range, err);

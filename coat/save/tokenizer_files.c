@@ -14,8 +14,8 @@
 #define JSON_NAME "tokenizer.json"
 #define JSON_CLASS "PreTrainedTokenizerFast"
 
-// Copies the file `source` to folder/as. If it cannot be read, prints a warning and succeeds, because the user can copy
-// a vocabulary later, but not the weights.
+// Copies the file `source` to folder/as. If `source` cannot be read, prints a warning and succeeds, because the user
+// can copy a vocabulary later, but not the weights.
 static bool copy_file(const char *folder, const char *as, const char *source, JsonText *manifest, Error *err) {
     char *data;
     size_t size;
@@ -28,7 +28,7 @@ static bool copy_file(const char *folder, const char *as, const char *source, Js
     return good;
 }
 
-// Writes a field with a token's text, or null if the token does not exist.
+// Writes a JSON field with a token's text, or null if the token does not exist.
 static void token_field(JsonText *text, const char *key, const Tokenizer *t, int id) {
     char name[256];
     const size_t length = id < 0 ? 0 : tokenizer_decode(t, id, name, sizeof name - 1);
@@ -54,13 +54,13 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
     if (strcmp(class_name, "GPT2Tokenizer") == 0) token_field(text, "unk_token", t, end);
     if (tokenizer_is_sentencepiece(t)) {
         token_field(text, "unk_token", t, tokenizer_unknown(t));
-        // These fields are written because llama.cpp has other defaults.
+        // add_bos_token, add_eos_token and add_prefix_space are written because llama.cpp has other defaults.
         json_text_bool(text, "add_bos_token", begin >= 0);
         json_text_bool(text, "add_eos_token", false);
         json_text_bool(text, "add_prefix_space", tokenizer_adds_space(t));
     }
     json_text_bool(text, "clean_up_tokenization_spaces", false);
-    // without this list, generate() rejects the tokenizer's other outputs
+    // without model_input_names, transformers' generate() rejects other outputs of the tokenizer
     json_text_open(text, "model_input_names", '[');
     json_text_string(text, NULL, "input_ids");
     json_text_string(text, NULL, "attention_mask");
@@ -68,7 +68,7 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
     json_text_close(text, '}');
 }
 
-// Writes tokenizer_config.json for the files in `folder`, unless transformers has no class for them.
+// Writes tokenizer_config.json for the tokenizer's files in `folder`, unless transformers has no class for them.
 static bool add_config(const char *folder, const Tokenizer *t, JsonText *manifest, Error *err) {
     const char *class_name = JSON_CLASS;
     JsonText text;
@@ -80,7 +80,7 @@ static bool add_config(const char *folder, const Tokenizer *t, JsonText *manifes
     return manifest_write_text(manifest, folder, CONFIG_NAME, &text, err);
 }
 
-// Copies tokenizer_config.json with tokenizer_class set to the class that reads tokenizer.json unchanged.
+// Copies the tokenizer_config.json `path`. Sets tokenizer_class to the class that reads tokenizer.json unchanged.
 static bool copy_config(const char *folder, const char *path, JsonText *manifest, Error *err) {
     static const char key[] = "\"tokenizer_class\"";
     char *text, *out = NULL;

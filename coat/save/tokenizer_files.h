@@ -4,16 +4,15 @@
 #include "io/json.h"
 #include "text/tokenizer.h"
 
-// Copies a vocabulary and the files that belong to it into a checkpoint's folder, and adds them to the manifest. A
-// source file that cannot be read is omitted, with a warning on stderr.
-//   source: tokenizer.json, tokenizer.model, encoder.json with vocab.bpe, vocab.json with merges.txt,
-//   gpt2_tokenizer.bin, or
-//           a folder that contains one of these
+// Copies a vocabulary and the files that belong to it into a checkpoint's folder, and adds them to the manifest. If a
+// source file cannot be read, omits the file and prints a warning to stderr.
+//   source: tokenizer.json, tokenizer.model, encoder.json (with vocab.bpe), vocab.json (with merges.txt),
+//           gpt2_tokenizer.bin, or a folder that contains one of these files
 //   tokenizer: opened from `source`; NULL: only copies files
-// With a tokenizer, also writes the files that `source` lacks:
-// - tokenizer.json, if there is only SentencePiece's tokenizer.model; tokenizer_config.json then names its class
-// - tokenizer_config.json
-// - the chat template of `format`; an older template that this function wrote for another format is not copied, unless
-//   `format` is PROMPT_FORMAT_DATA
+// With a tokenizer, also writes these files if `source` lacks them:
+// - tokenizer.json, if there is only SentencePiece's tokenizer.model
+// - tokenizer_config.json; if tokenizer.json is written, it names the class of tokenizer.json
+// - the chat template of `format`. An older template that this function wrote for another format is not copied, unless
+//   `format` is PROMPT_FORMAT_DATA.
 bool tokenizer_files_copy(const char *folder, const char *source, const Tokenizer *tokenizer, PromptFormat format,
                           JsonText *manifest, Error *err);

@@ -174,7 +174,7 @@ UNIT_TEST(test_other_configs) {
         {"qwen3", KV ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e6, \"rope_type\": \"default\"}}",
          "'rope_parameters'"},
         {"llama", "\"rope_scaling\": {\"full_attention\": {}}", "'rope_scaling'"},
-        {"olmo", "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", "'llama3' of olmo"},
+        {"olmo", "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}", "'llama3' is not supported for olmo"},
         {"llama", "\"rope_parameters\": {\"type\": \"yarn\"}", "'yarn'"},
         {"llama", "\"rope_theta\": 1e4, \"rope_parameters\": {\"partial_rotary_factor\": 0.5}", "partial_rotary"},
         {"llama", "\"rope_theta\": 0", "rope_theta"},

@@ -131,7 +131,7 @@ UNIT_TEST(abandoned_lines_are_copied) {
         assert_true(log_copy_abandoned(&config, cases[i].first_step, false, &err));
         assert_string_equal(contents(path), torn); // the log itself does not change
         log_close(log_open(&config, 0, 9, cases[i].first_step, 0, 1000, &err));
-        const char *said = strstr(captured(), "are kept in ");
+        const char *said = strstr(captured(), "are copied to ");
         assert_int_equal(said != NULL, cases[i].kept != NULL);
         if (said) assert_non_null(strstr(said, cases[i].kept));
         assert_string_equal(contents(path), cases[i].first_step <= 1 ? "" : cases[i].first_step == 4 ? whole : before);
