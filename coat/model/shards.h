@@ -1,12 +1,12 @@
 // Distributes a model over several processes by ZeRO stage:
 //   0  Every process stores and updates all parameters. Gradients are summed over the processes once per step.
-//   1  Each process stores moments and master weights of, and updates, only its shard of each parameter. Once per step,
-//      gradients are summed into shards and the new values of the shards are gathered.
+//   1  Each process updates only its shard of each parameter, and stores moments and master weights only for it. Once
+//      per step, gradients are summed into shards and the new values of the shards are gathered.
 //   2  As 1, but the layers' gradients are summed into shards after every micro-batch, layer by layer.
 //   3  As 2, but each process stores only shards of the blocks' weight matrices, which are gathered before each layer's
 //      forward and backward: in FP8 if the layer's matmuls read FP8.
 // The model reports when it needs a layer's weights and when it has computed a layer's gradients. Communication runs on
-// its own stream (comm.h), one layer ahead of the computation for weights and one layer behind for gradients. Over MPI,
+// a separate stream (comm.h): of weights one layer ahead of the computation, of gradients one layer after it. Over MPI,
 // all stages give the same bits with one micro-batch per step. With several, stages 0 and 1 agree, and 2 and 3 agree,
 // because 2 and 3 sum gradients over the processes before they sum over micro-batches.
 #pragma once

@@ -147,7 +147,7 @@ typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 // A tensor's format, shape and place in the arena, for one configuration.
 typedef struct {
     bool exists;
-    // TensorId of the tensor whose memory this one uses; -1: separate memory. For role PLAIN, the own id means the
+    // TensorId of the tensor whose memory this one uses; -1: separate memory. For role PLAIN, its own id means the
     // memory of the same tensor's VALUE, without scales and amaxes
     int alias;
     int scale_source; // TensorId of the tensor whose scale this one uses; -1: it has its own, or none
