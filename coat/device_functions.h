@@ -35,7 +35,7 @@ DEVICE_FUNCTION(range_push, void, (Exec *exec, const char *name))
 DEVICE_FUNCTION(range_pop, void, (Exec *exec))
 // Starts (`begin`) or stops the recording of a profiler that the program controls (--profile). Waits for earlier work.
 DEVICE_FUNCTION(profile, void, (Exec *exec, bool begin))
-// Writes one line for the start-up report, such as "NVIDIA H200, 132 SMs, 143155 MiB".
+// Writes a description of the device for the start-up report, such as "NVIDIA H200, 132 SMs, 143155 MiB".
 DEVICE_FUNCTION(describe, void, (Exec *exec, char *text, size_t size))
 // Returns the bytes of device memory in use by all programs, as the driver reports them; 0 if unknown.
 DEVICE_FUNCTION(memory_in_use, int64_t, (Exec *exec))

@@ -138,8 +138,8 @@ OPERATION_BY_FORMAT(quantize_recompute, (Exec *exec, Tensor q_t, Tensor q, Tenso
 // Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. Does nothing if g_t shares g's memory. If g is FP8
 // with data, transposes g; otherwise quantizes gelu(h). The scale of g_t follows from g as in norm_recompute.
 OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind))
-// Activation function's backward: dh = dg * gelu'(saved h), quantized to dh_q and dh_qt as in grad_quantize;
-// dbias (1, F) FP32 = column sums of dh.
+// Activation function's backward: dh = dg * gelu'(saved h), quantized to dh_q for dgrad and, transposed, to dh_qt for
+// wgrad. dbias (1, F) FP32 = column sums of dh.
 //   Unscaled dh_q and dh_qt share dg's memory.
 //   If dh_q is E4M3 SCALE_ROW, dh_qt is computed from dh_q and has one scale of its own.
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
@@ -173,8 +173,8 @@ OPERATION(gradients_add, (Exec *exec, const Tensor sums[], const Tensor parts[],
 // Computes state->grad_sq = sum of squares over all gradients, and state->grad_norm = its root. A non-finite root sets
 // state->nonfinite.
 OPERATION(grad_norm, (Exec *exec, const Parameter *parameters, int count, StepState *state))
-// Computes state->grad_norm = root of grad_sq, after grad_sq was summed over the processes. A non-finite root sets
-// nonfinite.
+// Computes state->grad_norm = root of state->grad_sq, after grad_sq was summed over the processes. A non-finite root
+// sets state->nonfinite.
 OPERATION(grad_norm_root, (Exec *exec, StepState *state))
 // Runs AdamW (COAT: optimizer states) on all parameters. Multiplies the gradient by grad_clip / grad_norm if the norm
 // is larger than grad_clip. If state->nonfinite is set, skips the update and increments state->skipped; otherwise first

@@ -137,7 +137,6 @@ typedef struct {
     double ab, aa, bb;
 } InnerProducts;
 
-// Returns the factor of the learning rate of a parameter.
 static inline float parameter_rate(const Parameter *p) {
     return p->rate > 0 ? p->rate : 1.0f;
 }

@@ -237,7 +237,7 @@ typedef struct {
     // settings of the model and the recipe
     char model[PATH_MAX_LENGTH];
     bool model_from_files; // true: `model` is a folder or file whose weights are loaded
-    // folder or file from which model_shape_from_files() reads the shape; "": flags set it
+    // folder or file from which model_shape_from_files() reads the shape; "": flags set the shape
     char shape_files[PATH_MAX_LENGTH + 64];
     char vision[32]; // name of a new vision tower; "": none
     ModelShape shape;

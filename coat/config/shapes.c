@@ -182,8 +182,8 @@ typedef struct {
 
 // clang-format off
 static const Name other_names[] = {
-    // columns: name, architecture, layers, channels, ffn, heads, kv_heads, head_dim, vocabulary, positions, theta, eps,
-    // tied head, RoPE scaling factor, BOS, EOS
+    // A row contains: name, architecture, layers, channels, ffn, heads, kv_heads, head_dim, vocabulary, positions, RoPE
+    // theta, norm eps, tied head, RoPE scaling factor, BOS id, EOS id.
     {"llama2-7b",    ARCHITECTURE_LLAMA, 32, 4096, 11008, 32, 32, 128,  32000,   4096, 1e4f, 1e-5f, false, 0, 1, 2},
     {"llama2-13b",   ARCHITECTURE_LLAMA, 40, 5120, 13824, 40, 40, 128,  32000,   4096, 1e4f, 1e-5f, false, 0, 1, 2},
     {"llama-30b",    ARCHITECTURE_LLAMA, 60, 6656, 17920, 52, 52, 128,  32000,   2048, 1e4f, 1e-6f, false, 0, 1, 2},

@@ -7,7 +7,7 @@ C_LINKAGE_BEGIN
 // Architectures of models, named like model_type in Hugging Face's config.json.
 typedef enum {
     ARCHITECTURE_GPT2,
-    ARCHITECTURE_LLAMA, // Llama, Llama 3, Mistral, TinyLlama and SmolLM2
+    ARCHITECTURE_LLAMA, // architecture of Llama, Llama 3, Mistral, TinyLlama and SmolLM2
     ARCHITECTURE_OLMO,
     ARCHITECTURE_OLMO2,
     ARCHITECTURE_QWEN2,

@@ -107,7 +107,7 @@ bool vision_freeze(Config *c, Error *err) {
                          "--%s: the model has no vision tower; remove --%s, or use --vision or a "
                          "vision-language model's folder as --model",
                          flag, flag);
-    if (c->lr == 0 && (c->lr_vision > 0 || c->lr_projector > 0)) // the rates of these parts are multiples of --lr
+    if (c->lr == 0 && (c->lr_vision > 0 || c->lr_projector > 0))
         return error_set(err, EXIT_USER,
                          "--lr 0: it sets the schedule of --%s, too; use --lr above 0, and add --freeze "
                          "language to leave the language model unchanged",

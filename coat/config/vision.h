@@ -5,7 +5,7 @@
 
 C_LINKAGE_BEGIN
 
-enum { MAX_VISION_DEPTH = 48 }; // largest depth N of a tower named by its depth
+enum { MAX_VISION_DEPTH = 48 }; // largest N of vision towers named clip:dN and siglip:dN
 #define BYTE_IMAGE_TOKEN 255    // image token of the byte vocabulary; no UTF-8 text contains this byte
 #define DOWNSAMPLE 2            // PROJECTOR_DOWNSAMPLE joins 2 x 2 patches to one row
 
@@ -54,7 +54,7 @@ void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]);
 // Returns the largest number of images in a micro-batch; 0 if the model reads text only.
 int vision_images(const Config *config);
 
-// Returns the size of the pixels of vision_images() images in bytes.
+// Returns the bytes of the pixels of vision_images() images.
 int64_t vision_pixel_bytes(const Config *config);
 
 // Sets `tower` to the configuration of config's vision tower: the tower's shape, a micro-batch of vision_images()

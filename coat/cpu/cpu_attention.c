@@ -53,7 +53,7 @@ static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
     return t;
 }
 
-// Computes attention's forward for one head and one document. k and v may start with cached rows.
+// Computes attention's forward for one head and one document. k and v may start with the rows of a KV cache.
 static void forward_head(const Cpu *cpu, Scratch slot, AttentionShape shape, Tensor o, real *lse, Tensor q, Tensor k,
                          Tensor v) {
     int64_t T = q.rows, D = q.cols, before = k.rows - T;

@@ -88,8 +88,6 @@ void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
     }
 }
 
-// --- comparison of an FP8 wgrad with its BF16 reference --------------------------------------------------------------
-
 // Returns the inner products over rows [begin, end) of a and b.
 static InnerProducts rows_matmuls(const Cpu *cpu, Tensor a, Tensor b, int64_t begin, int64_t end, Scratch slot) {
     real *a_buffer = scratch_take(&slot, a.cols), *b_buffer = scratch_take(&slot, a.cols);
@@ -124,8 +122,6 @@ void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
     }
     *out = sum;
 }
-
-// --- counts of saturated, zero and subnormal FP8 values ----------------------------------------------------------
 
 void cpu_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
     if (!codes.data || !format_is_fp8(codes.format))

@@ -27,7 +27,7 @@ static inline int64_t panel_stride(int64_t width, int64_t depth) {
 
 // Inner loops of matmuls, implemented in cpu_matmul_body.h.
 typedef struct {
-    int rows, columns; // rows in a panel of A, columns in a panel of B
+    int rows, columns; // number of rows of a panel of A, and of columns of a panel of B
     // Computes c (m, n) = (add ? c : 0) + a b from packed panels. Writes entire panels, so c needs memory for m and n
     // rounded up to panel sizes.
     void (*multiply)(real *c, int64_t ldc, const real *a, const real *b, int64_t m, int64_t n, int64_t depth, bool add);

@@ -155,9 +155,9 @@ INLINE float VARIANT(exponential)(float x) {
 }
 #endif
 
-// Two forms of GELU are h / (1 + exp(-u)) with u = slope * (h + cubic h^3), which needs one exponential:
-//   tanh    h (1 + tanh(u / 2)) / 2 with slope 2 sqrt(2/pi); this form has no cancellation when the tanh is near -1
-//   quick   h * sigmoid(1.702 h)
+// Coefficients of GELU as h / (1 + exp(-u)) with u = slope * (h + cubic h^3), which needs one exponential:
+//   tanh    equals h (1 + tanh(u / 2)) / 2 with slope 2 sqrt(2/pi), but has no cancellation if the tanh is near -1
+//   quick   equals h * sigmoid(1.702 h)
 typedef struct {
     real slope, cubic;
 } VARIANT(GeluSigmoid);

@@ -1,5 +1,5 @@
-// Computes the cross-entropy loss of a chunk of tokens and its gradient on the CPU. The gradient overwrites the logits
-// or is FP8.
+// Computes the cross-entropy loss of a chunk of tokens and its gradient on the CPU. An unscaled gradient overwrites the
+// logits; an FP8 gradient has separate memory.
 #include "cpu_quantize.h"
 
 #include <math.h>

@@ -97,8 +97,6 @@ void scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
     *(float *)q_t.scale = scale_in_format(largest, q.format, q_t.format);
 }
 
-// --- quantizing unscaled tensors to FP8 ---------------------------------------------------------------------
-
 const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
     const Tensor *t = (const Tensor *)from;
     return row_load(cpu, *t, row, 0, t->cols, buffers.x);
@@ -152,8 +150,6 @@ static void require_same(const char *operation, Tensor q, Tensor x) {
     if (q.data && q.data != x.data)
         fatal(EXIT_DEVICE, "internal error: the CPU backend's %s: an unscaled output is not its input", operation);
 }
-
-// --- operations that quantize: inputs of matmuls, gradients and weights ----------------------------------------
 
 void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     if (!format_is_fp8(q.format)) {

@@ -19,7 +19,7 @@ typedef struct Arena {
     size_t amax_offset; // ZeRO 3 with FP8: offset of one amax (a uint32_t) per sharded weight matrix; 0: none
     size_t category_bytes[CATEGORY_COUNT];
     size_t total_bytes;
-    size_t vision_offset, vision_host_offset; // offsets of the vision tower's memory, after all other memory
+    size_t vision_offset, vision_host_offset; // offsets of the vision tower's device and host memory
     char *base;                               // device memory; NULL until arena_allocate()
     size_t host_bytes;                        // bytes of host memory for --offload-states
     char *host;

@@ -9,8 +9,6 @@ size_t plan_bytes(const Config *config, int ranks, DeviceKind device) {
     return bytes;
 }
 
-// --- finding the largest micro-batch that fits in memory ---------------------------------------------------------
-
 // Returns the largest micro-batch whose memory plan is within `limit` bytes; 0 if micro-batch 1 is not. Doubles the
 // micro-batch while it fits, then bisects.
 static int largest_that_fits(const Config *config, int ranks, DeviceKind device, size_t limit) {
@@ -47,8 +45,6 @@ int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device,
     while (--largest > 0 && !run_accepts(config, ranks, largest, &ignored)) {}
     return largest;
 }
-
-// --- choosing the micro-batch under --memory-limit ----------------------------------------------------------------
 
 bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     Error why;

@@ -23,7 +23,7 @@ typedef struct Shards {
     int zero, layers;
     Parameter *updated; // parameters that this process updates: entire parameters or, with ZeRO, its shards
     int updated_count;
-    Parameter *squared; // gradient shards whose squares this process sums
+    Parameter *squared; // gradient shards whose squares this process sums for the gradient norm
     int squared_count;
     // weights that have FP8 values: first layer by layer (with ZeRO 3 this process's shards), then weights that are not
     // per layer
@@ -50,7 +50,7 @@ void shards_close(Shards *s);
 // Adds the parameters of `other`, which must outlive s, to those that shards_norm() and shards_update() of s process.
 void shards_join(Shards *s, Shards *other);
 
-// --- calls in a pass over a micro-batch --------------------------------------------------------------------------
+// --- functions that every pass over a micro-batch calls ----------------------------------------------------------
 
 // True if the operations of a micro-batch may be recorded and replayed. False if the micro-batch communicates, because
 // a replay would wait for the tickets of the recorded step.
@@ -74,7 +74,7 @@ void shards_gradients_ready(Shards *s, int l, bool accumulate, bool last);
 // backward.
 void shards_pass_end(Shards *s, bool last);
 
-// --- calls once per step -----------------------------------------------------------------------------------------
+// --- functions that an optimizer step, loading or saving calls ---------------------------------------------------
 
 // Computes the norm of the gradients over all processes. Also sums state->loss_sum over the processes, and sets
 // state->nonfinite if any process has set it.

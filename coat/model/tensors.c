@@ -20,7 +20,7 @@
 // Rules for where an activation is stored, and in which format. "Unscaled" means BF16, or FP32 with --precision fp32.
 // "Scratch" means memory that is shared with tensors of other stages.
 typedef enum {
-    RULE_SAVED,    // stored in separate memory from forward to backward, in every recipe
+    RULE_SAVED,    // saved for backward in separate memory, in every recipe
     RULE_RESIDENT, // stored in separate memory that outlives the micro-batch
     RULE_GROUPS,   // saved for backward: unscaled, or E4M3 with a scale per group (--saved coat)
     RULE_SCRATCH,
@@ -36,8 +36,8 @@ typedef enum {
     RULE_BLOCK_IN,
     // operand of a matmul: scratch if it is FP8 or if `source` has another width, else in the memory of `source`
     RULE_OPERAND,
-    RULE_NORM_OUT, // operand that a norm computes: saved, or scratch if backward recomputes it
-    RULE_ACT_OUT   // operand that the activation function computes: saved, or scratch if backward recomputes it
+    RULE_NORM_OUT, // matmul operand that a norm computes: saved, or scratch if backward recomputes it
+    RULE_ACT_OUT   // matmul operand that the activation function computes: saved, or scratch if backward recomputes it
 } Rule;
 
 // Format of a tensor that is not FP8. AS_UNSCALED: BF16 or FP32. AS_GRADS: the format of --grads.
@@ -61,10 +61,10 @@ typedef enum {
     WITH_PATCH_BIAS, // SigLIP
     WITH_PROJECTOR_NORM,
     // conditions on the run, for activations only
-    WITH_DOCUMENT_MASK, // documents in a sequence cannot attend to each other
-    WITH_RESID,         // no saved tensor holds the residual stream unscaled
-    WITH_COUNTS,        // FP8 health counts the values of FP8 gradients
-    WITH_COMPARISONS    // FP8 health compares a wgrad in FP8 with BF16
+    WITH_DOCUMENT_MASK, // exists if documents in a sequence cannot attend to each other
+    WITH_RESID,         // exists if no saved tensor contains the unscaled residual stream
+    WITH_COUNTS,        // exists if FP8 health counts the values of FP8 gradients
+    WITH_COMPARISONS    // exists if FP8 health compares an FP8 wgrad with a BF16 wgrad
 } When;
 
 // Granularity of an FP8 operand's scales: per tensor, or per token (SCALE_ROW). Scales per token require that the

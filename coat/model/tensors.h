@@ -81,7 +81,7 @@ typedef enum {
 } Category;
 
 // The stages of a micro-batch's computation, in order. A scratch tensor is alive from its first to its last stage, and
-// shares memory with scratch tensors that are not alive then. The stages between EMBED and NORMF, and between BWD_NORMF
+// shares memory with tensors of other stages. The stages between EMBED and NORMF, and between BWD_NORMF
 // and BWD_EMBED, repeat for every layer; HEAD and BWD_HEAD repeat for every chunk of logits. A tensor that passes data
 // to the next repetition must therefore be alive in all stages of the loop.
 typedef enum {
@@ -117,7 +117,7 @@ typedef enum {
     // images
     DIM_IMAGES,   // number of images of a micro-batch
     DIM_PIXELS,   // bytes of an image: 3 * side * side
-    DIM_PATCH,    // values of a patch: 3 * patch side * patch side
+    DIM_PATCH,    // number of values of an image patch: 3 * side * side
     DIM_RGB,      // 3
     DIM_BYTES,    // 256
     DIM_FEATURES, // number of rows of the projector's output
@@ -167,7 +167,7 @@ typedef struct {
     int64_t shard_elements;
     // elements of a layer for which this process has memory: all, all plus padding to equal shards, or one shard
     int64_t local_elements;
-    bool sharded;                                               // true: this process stores only its shard
+    bool sharded;                                               // true: each process stores only its shard
     size_t data_bytes, scale_bytes, exponent_bytes, amax_bytes; // sizes in bytes for one layer
     // offsets of layer 0 in bytes from the arena's base
     size_t data_offset, scale_offset, exponent_offset, amax_offset;

@@ -60,7 +60,7 @@ void parameters_zero_moments(const Arena *arena, Exec *exec) {
     }
 }
 
-// Returns the standard deviation of a weight's initial values. cols: width of the matmul's input, for --init mitchell.
+// Returns the standard deviation of a weight's initial values. cols: width of the input of the weight's matmul.
 static float deviation(const ModelShape *s, Init init, int64_t cols, int layer) {
     const bool residual = init == INIT_NORMAL_RESIDUAL;
     const float one = (float)init_deviation(s->init);
