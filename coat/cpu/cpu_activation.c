@@ -97,7 +97,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
 void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
     if (!g_t.data || g_t.data == g.data) return;
     if (!format_is_fp8(g_t.format)) {
-        // h as the input y makes activation_forward compute only g.
+        // Passing h also as y makes activation_forward compute only g.
         cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true, kind);
     } else if (g.data) {
         scale_over_rows(exec, g_t, g);

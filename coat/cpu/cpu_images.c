@@ -19,7 +19,7 @@ static void patch_values(real *out, const uint8_t *pixels, Tensor table, int64_t
 void cpu_patches_forward(Exec *exec, Tensor out, Tensor pixels, Tensor table, int side, int patch, int T) {
     require_plain("patches_forward", out);
     const Cpu *cpu = cpu_of(exec);
-    const int64_t before = T - (int64_t)(side / patch) * (side / patch); // 1 if a class token's row comes first, else 0
+    const int64_t before = T - (int64_t)(side / patch) * (side / patch); // rows before patches: 1 (class token) or 0
     Scratch scratch = scratch_begin(exec);
     int threads = scratch_slots(&scratch, cpu, cpu_row_slot(out.cols));
 #pragma omp parallel num_threads(threads)

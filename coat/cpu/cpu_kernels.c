@@ -1,7 +1,7 @@
 // Compiles the CPU backend's inner loops once per instruction set, and selects a set at run time. Does not use GCC's
 // target_clones, because the dynamic loader selects clones before sanitizers are initialized, and GCC does not clone
 // the functions that OpenMP outlines.
-#pragma GCC optimize("no-trapping-math") // lets GCC vectorize loops with a selection (a < b ? a : b)
+#pragma GCC optimize("no-trapping-math") // no-trapping-math lets GCC vectorize loops with a selection (a < b ? a : b)
 
 #include "cpu_kernels.h"
 
@@ -12,7 +12,7 @@
 
 #define LANES 16
 
-#pragma GCC diagnostic ignored "-Wpsabi" // only inlined functions have vector arguments
+#pragma GCC diagnostic ignored "-Wpsabi" // -Wpsabi warns about vector arguments, but only inlined functions have any
 
 // Integer type as wide as real: element type of index vectors of __builtin_shuffle().
 #ifdef COAT_DOUBLE

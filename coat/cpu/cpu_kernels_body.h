@@ -140,7 +140,7 @@ INLINE float VARIANT(exponential)(float x) {
     clamped = clamped > highest ? highest : clamped;
     float shifted = clamped * 1.44269504088896341f + round_shift;
     float n = shifted - round_shift;
-    float r = clamped - n * 0.693359375f; // first part of ln 2, chosen so that n times it is exact
+    float r = clamped - n * 0.693359375f; // first part of ln 2, chosen so that n times this part is exact
     r = r - n * -2.12194440054690581e-4f;
     float p = 1.0f / 5040;
     p = p * r + 1.0f / 720;
@@ -254,7 +254,7 @@ static void VARIANT(adamw)(real *restrict p, real *restrict m, real *restrict v,
 }
 
 #pragma GCC push_options
-#pragma GCC optimize("fp-contract=fast") // lets the compiler fuse multiply and add if the instruction set has FMA
+#pragma GCC optimize("fp-contract=fast") // fp-contract=fast lets GCC fuse multiply and add if the CPU has FMA
 #include "cpu_matmul_body.h"
 #pragma GCC pop_options
 

@@ -318,7 +318,7 @@ int arena_parameter_count(const Arena *arena) {
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]) {
     int count = 0;
     const Config *c = arena->config;
-    uint64_t index = c->shape.tower ? (uint64_t)1 << 48 : 0; // starts above the language model's indices
+    uint64_t index = c->shape.tower ? (uint64_t)1 << 48 : 0; // a tower's indices start above the language model's
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
             Parameter *p = &list[count];

@@ -32,9 +32,9 @@ static int largest_that_fits(const Config *config, int ranks, DeviceKind device,
 // True if a run accepts the micro-batch. Otherwise sets *why to the reason.
 static bool run_accepts(const Config *config, int ranks, int micro_batch, Error *why) {
     Config c = *config;
-    c.memory_limit = 0; // because with a limit, config_check_recipe() accepts any micro-batch
+    c.memory_limit = 0; // cleared, because with a limit config_check_recipe() accepts any micro-batch
     c.micro_batch = micro_batch;
-    c.micro_batch_recorded = false; // because otherwise, the check would change the micro-batch
+    c.micro_batch_recorded = false; // cleared, because otherwise config_check_recipe() could lower the micro-batch
     return config_check_recipe(&c, ranks, why);
 }
 

@@ -484,7 +484,7 @@ static void shard_parameter(const TableRow *row, const Config *c, int ranks, Ten
     out[GATHERED].granularity = SCALE_NONE; // because the scale is stored with CODES
     store_shard(&out[VALUE]);
     store_shard(&out[CODES]);
-    out[CODES_T].per_layer = false; // transposed from GATHERED one layer at a time
+    out[CODES_T].per_layer = false; // FP8 weights are transposed from GATHERED one layer at a time
 }
 
 int tensor_part(TensorId id, const ModelShape *shape) {
@@ -513,7 +513,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
         out[CODES_T] = out[CODES];
         out[CODES_T].transposed = true;
         out[CODES_T].scale_source = (int)id;
-        if (!r->cache_transposed) out[CODES_T].per_layer = false; // transposed on demand, one layer at a time
+        if (!r->cache_transposed) out[CODES_T].per_layer = false; // weights are transposed one layer at a time
     }
     shard_parameter(row, c, ranks, out);
 }
@@ -584,7 +584,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
         // fall through
     case RULE_RESIDUAL: t.alias = needs_resid(c) ? RESID : post ? (int)row->input : (int)row->source; break;
     case RULE_OPERAND: {
-        // false with SwiGLU, because h is twice as wide as g
+        // true if the tensor fits in the memory of `source`; with SwiGLU, DH_Q (2 F wide) does not fit in DG's (F wide)
         const bool fits = row->source && extent(table[row->source].row.cols, c) == t.cols;
         if (fp8) use_fp8(&t, row, r);
         scratch_or_source(&t, row, fp8 || !fits);
@@ -598,7 +598,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
         if (fp8) use_fp8(&t, row, r);
         if (recompute || transpose) scratch_or_source(&t, row, recompute || fp8);
         if (row->rule == RULE_ACT_OUT && transpose && config_bounds_activation(c))
-            t.last = STAGE_BWD_ACT; // because the operation that computes dh recomputes g, too
+            t.last = STAGE_BWD_ACT; // because the operation that computes dh also recomputes g
         break;
     }
     }

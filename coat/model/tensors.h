@@ -27,8 +27,8 @@ C_LINKAGE_BEGIN
 //                SELECT: indices of these rows; SELECT_BACK: row of MERGED for each row of TOWER_OUT
 //   BEST         1 if a token's target has the largest logit, else 0; evaluation writes it
 //   X_PRE        input of the norm before the tower's first block (CLIP); PROJ_IN: input of the projector's first matmul
-// Parameters come first, in the order in which they are initialized, updated and saved. Add new parameters at the end,
-// because a parameter's number in this enum seeds its random initial values.
+// Parameters come first, in the order in which they are initialized, updated and saved. Add a new parameter after all
+// others, because a parameter's number in this enum seeds its random initial values.
 typedef enum {
     WTE, WPE,
     LN1W, LN1B, QKVW, QKVB, PROJW, PROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,
