@@ -1,7 +1,7 @@
 // The functions of a device besides the model's operations (operations.h). Define
 //     DEVICE_FUNCTION(name, result, parameters)
 // and include this file; ops.h and the backends derive their tables from it. If DEVICE_FUNCTION_OF_GPU is defined, it
-// takes the functions that only a GPU has, which are NULL in other tables.
+// is used for the functions that only a GPU has, which are NULL in other backends' tables.
 // clang-format off
 #ifndef DEVICE_FUNCTION_OF_GPU
 #define DEVICE_FUNCTION_OF_GPU(name, result, parameters) DEVICE_FUNCTION(name, result, parameters)
@@ -17,12 +17,12 @@ DEVICE_FUNCTION(release, void, (Exec *exec, void *memory))
 // Returns about how many bytes allocate() could allocate; 0 if unknown.
 DEVICE_FUNCTION(memory_free, int64_t, (Exec *exec))
 // Allocates page-locked host memory, to which downloads are fastest; NULL if there is too little. If a device lacks
-// this function, callers use malloc().
+// this function, callers use pageable memory.
 DEVICE_FUNCTION_OF_GPU(host_allocate, void *, (Exec *exec, size_t bytes))
 DEVICE_FUNCTION_OF_GPU(host_release, void, (Exec *exec, void *memory))
-// Copies to the device. The caller may change `host` after the return.
+// Copies host memory to the device. The caller may change `host` after the return.
 DEVICE_FUNCTION(upload, void, (Exec *exec, void *device, const void *host, size_t bytes))
-// Copies to the host, after all earlier work; returns when the copy is complete.
+// Copies device memory to the host after all earlier work on the device. Returns when the copy is complete.
 DEVICE_FUNCTION(download, void, (Exec *exec, void *host, const void *device, size_t bytes))
 DEVICE_FUNCTION(zero, void, (Exec *exec, void *device, size_t bytes))
 DEVICE_FUNCTION(synchronize, void, (Exec *exec))
@@ -33,9 +33,9 @@ DEVICE_FUNCTION(replay_end, void, (Exec *exec, int id))
 // Begin and end a named range in the profiler's timeline.
 DEVICE_FUNCTION(range_push, void, (Exec *exec, const char *name))
 DEVICE_FUNCTION(range_pop, void, (Exec *exec))
-// Starts (`begin`) or stops recording by a profiler that the program controls (--profile). Waits for earlier work.
+// Starts (`begin`) or stops the recording of a profiler that the program controls (--profile). Waits for earlier work.
 DEVICE_FUNCTION(profile, void, (Exec *exec, bool begin))
-// Writes one line for the start-up report, such as "NVIDIA H200, 132 SMs, 143155 MiB".
+// Writes a description of the device for the start-up report, such as "NVIDIA H200, 132 SMs, 143155 MiB".
 DEVICE_FUNCTION(describe, void, (Exec *exec, char *text, size_t size))
 // Returns the bytes of device memory in use by all programs, as the driver reports them; 0 if unknown.
 DEVICE_FUNCTION(memory_in_use, int64_t, (Exec *exec))

@@ -1,8 +1,8 @@
 // The list of the model's operations: signature, computation, formats. Define OPERATION(name, parameters), then include
 // this file. ops.h derives the table of functions from it, and each backend derives its declarations and its table.
 // dev/test/order_ops.h lists independently what each operation reads and writes.
-// If OPERATION_BY_FORMAT is defined, it takes the operations that the GPU has in two versions: plain_NAME for unscaled
-// tensors and fp8_NAME for tensors with scales.
+// If OPERATION_BY_FORMAT is defined, it is used for operations that the GPU implements in two versions: plain_NAME for
+// unscaled tensors and fp8_NAME for tensors with scales.
 //
 // ops.h explains the notation: M, C, F, Vp, "unscaled", SCALE_ROW, `accumulate`.
 // clang-format off
@@ -19,9 +19,9 @@ OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions,
 //   r_out = r_in + y + y_bias                     y.data NULL: r_out = r_in
 //   norm.x = r_out as saved for backward          norm.weight.data NULL: weight 1
 //   n = norm(r_out), or norm(norm.x) if norm.from_saved
-// n is unscaled; or E4M3 SCALE_TENSOR by Group Scaling (row amaxes, reduction, cast), whose scale is written, too; or
-// E4M3 SCALE_ROW in one pass. If an unscaled n has n.amax, the amaxes of its rows are written there.
-// y may be BF16 SCALE_ROW: its value is stored * scale.
+// Formats of n: unscaled; E4M3 SCALE_TENSOR by Group Scaling (row amaxes, reduction, cast), which also writes the
+// scale; or E4M3 SCALE_ROW in one pass. If n is unscaled and n.amax exists, n.amax receives the amax of each row.
+// y may be BF16 SCALE_ROW: y = stored value * scale of the row.
 // Aliasing: r_out may share memory with norm.x and with r_in.
 OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                                             Tensor y_bias))
@@ -30,28 +30,28 @@ OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Ten
 //   norm.x = y as saved for backward
 //   r_out = r_in + norm(y), or r_in + norm(norm.x) if norm.from_saved    y.data NULL: r_out = r_in
 //   n = r_out                                                            n.data NULL: not computed
-// n is unscaled and shares r_out's memory, or is FP8 as in residual_norm_forward.
+// n is unscaled and shares r_out's memory, or is E4M3 SCALE_TENSOR or SCALE_ROW as in residual_norm_forward.
 OPERATION_BY_FORMAT(postnorm_residual_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y))
 
-// Matmul: y (M, out) = x (M, in) * w^T + bias.
+// Forward matmul of a linear layer: y (M, out) = x (M, in) * w^T + bias.
 //   If x is unscaled, reads w.value; if x is E4M3, reads w.codes.
-//   If x is SCALE_ROW, there is no bias, and y is BF16 SCALE_ROW with x's scales, its data without them.
+//   If x is SCALE_ROW, there is no bias. The matmul ignores x's scales, and y is BF16 SCALE_ROW with x's scales.
 OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias))
 
-// Clips q, k and v and applies QK-norm and RoPE, as qk_rope describes. Unscaled.
-//   out, qkv (M, heads of q, k and v). RoPE rotates column i of a head together with column i + head_dim / 2.
+// Clips q, k and v and applies QK-norm and RoPE, as qk_rope describes. All tensors are unscaled.
+//   out, qkv (M, columns of q, k and v). RoPE rotates column i of a head together with column i + head_dim / 2.
 // Aliasing: out may be qkv.
 OPERATION(qk_norm_rope_forward, (Exec *exec, Tensor out, Tensor qkv, QkRope qk_rope))
 
 // Attention: o (M, heads*head_dim), and lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
 //   A token attends to itself and to earlier tokens of its document, which begins where row_position() is 0. With
 //   shape.bidirectional it attends to all T tokens of its sequence, and positions.data must be NULL.
-//   If k and v have more rows than q (a KV cache; B is 1), their first rows are tokens before q's M tokens.
+//   If k and v have more rows than q, their first rows are a KV cache of the tokens before q's M tokens, and B is 1.
 OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                               AttentionShape shape))
 
 // Quantizes x to q, in the FP8 format that the next matmul reads, with one scale per tensor or (SCALE_ROW, in one pass)
-// per row. An unscaled q must be x, or absent: nothing is copied.
+// per row. An unscaled q must share x's memory or have no data, because the operation does not copy x.
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
 // Adds the bias, applies the activation function and quantizes its output g; fused. Below, "gelu" stands for the
@@ -60,7 +60,7 @@ OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 //   h = y + bias as saved for backward            unscaled, or E4M3 SCALE_GROUP
 //   g (M, F) = gelu(y + bias) in FP32, or gelu(h) if from_saved or g is E4M3 SCALE_TENSOR
 // g is unscaled, E4M3 SCALE_TENSOR or E4M3 SCALE_ROW. y may be BF16 SCALE_ROW if h is SCALE_GROUP.
-// Aliasing: y may be h; with bias.data NULL h is then already complete.
+// Aliasing: y may be h. If y is h and bias.data is NULL, h is already complete.
 OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
                                          ActivationKind kind))
 
@@ -82,35 +82,35 @@ OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 // --- operations of vision towers on images --------------------------------------------------------------------
 // Patches of images: out (I*T, 3*patch*patch), unscaled. A row holds one patch in the order (channel, row, column).
 //   pixels (I, 3*side*side) U8, planar. table (3, 256) FP32: the value of each byte, for each channel.
-//   T is the number of patches, (side / patch)^2, or one more: then the first of an image's T rows is 0 (class token).
+//   T (rows per image) is (side / patch)^2, or one more if row 0 is a class token's; the operation sets that row to 0.
 //   Pixels to the right of the last whole patch, and below it, are not read.
 OPERATION(patches_forward, (Exec *exec, Tensor out, Tensor pixels, Tensor table, int side, int patch, int T))
 
-// Embedding of images: r (I*T, C) = y + wpe[row % T]. If class_row (1, C) has data, an image's first row reads
-// it in place of y.
+// Embedding of images: r (I*T, C) = y + wpe[row % T]. If class_row (1, C) has data, the first row of each image adds
+// class_row instead of y.
 // Aliasing: r may be y.
 OPERATION(image_embed_forward, (Exec *exec, Tensor r, Tensor y, Tensor class_row, Tensor wpe, int T))
 
-// Gathers rows: out[i] = in[index[i]] if index[i] >= 0. Otherwise row i of out is set to 0 or, with `keep`, kept.
-//   index (rows of out, 1) I32. out and in are unscaled, of equal format and width. An `in` without data is zeros.
+// Gathers rows: out[i] = in[index[i]] if index[i] >= 0. Otherwise sets row i of out to 0 or, with `keep`, leaves it.
+//   index (rows of out, 1) I32. out and in are unscaled, of equal format and width. in.data NULL: all rows are 0.
 OPERATION(rows_gather, (Exec *exec, Tensor out, Tensor in, Tensor index, bool keep))
 
 // --- operations of the backward pass -------------------------------------------------------------------------
-// Embedding's backward: adds each row of the gradient g to its token's row of dwte (Vp, C) FP32, which already holds
-// the head's gradient. Writes or adds to dwpe (positions, C) FP32; without accumulate, rows >= T are set to 0. Adds in
-// a fixed order.
+// Embedding's backward. Adds each row of the gradient g to its token's row of dwte (Vp, C) FP32, which starts as the
+// tied head's gradient or 0. Writes dwpe (positions, C) FP32, with 0 in rows >= T or, with accumulate, adds to dwpe.
+// The order of the sums is fixed.
 OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                            bool accumulate))
 
-// Recomputes a norm's output n for wgrad: n_t = n in the layout that wgrad reads. Does nothing if n_t is n, which was
-// then saved. If n has one scale, n_t shares it. If n is SCALE_ROW, first writes n_t's scale, the largest row scale.
+// Recomputes a norm's output n for wgrad: n_t = n in the layout that wgrad reads. Does nothing if n_t shares n's
+// memory. If n has one scale, n_t shares it. If n is SCALE_ROW, first writes n_t's scale, the largest row scale.
 //   If n is FP8 with data, transposes its values and converts them to n_t's scale.
 //   If n.data is NULL, recomputes norm(norm.x) and quantizes it with n_t's scale.
 //   If n is unscaled, recomputes norm(norm.x) and quantizes it with a scale from n.amax.
 OPERATION_BY_FORMAT(norm_recompute, (Exec *exec, Tensor n_t, Tensor n, Norm norm))
 
-// Norm's backward: g (M, C) = (add ? g : 0) + dn * d norm / d x; dweight, dbias (1, C) FP32. Writes the row amaxes of g
-// to g.amax if that exists. dn may be BF16 SCALE_ROW if norm.x is SCALE_GROUP.
+// Norm's backward: g (M, C) = (add ? g : 0) + dn * d norm / d x, and the gradients dweight and dbias (1, C) FP32.
+// Writes g's row amaxes to g.amax if that exists. dn may be BF16 SCALE_ROW if norm.x is SCALE_GROUP.
 OPERATION_BY_FORMAT(norm_backward, (Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm,
                                     bool add, bool accumulate))
 
@@ -125,21 +125,21 @@ OPERATION(residual_backward, (Exec *exec, Tensor g, Tensor dn))
 // Reads the row amaxes from dy.amax if that exists; otherwise computes them into dy_q.amax.
 OPERATION_BY_FORMAT(grad_quantize, (Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate))
 
-// dgrad: dx (M, in) = dy (M, out) * w. If dy is FP8, reads w.codes_t. If dy is SCALE_ROW, dx is BF16 SCALE_ROW with
-// dy's scales, its data without them.
+// dgrad: dx (M, in) = dy (M, out) * w. If dy is FP8, reads w.codes_t. If dy is SCALE_ROW, the matmul ignores dy's
+// scales, and dx is BF16 SCALE_ROW with dy's scales.
 OPERATION(linear_backward_data, (Exec *exec, Tensor dx, Tensor dy, Weight w))
-// wgrad: dw (out, in) (+)= dy^T * x, with dy (M, out) and x (M, in). FP8 operands are stored transposed, one scale
-// each.
+// wgrad: dw (out, in) = (accumulate ? dw : 0) + dy^T * x, with dy (M, out) and x (M, in). FP8 operands are stored
+// transposed and have one scale each.
 OPERATION(linear_backward_weight, (Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate))
 
-// Recomputes q_t for wgrad from x: the transpose of q, which quantize_forward computed, with q's saved scale. If q is
-// SCALE_ROW, first writes q_t's scale, the largest row scale, and uses it instead. Does nothing if q_t is x.
+// Quantizes x to q_t, the transpose that wgrad reads of the FP8 tensor q from quantize_forward. Uses q's saved scale
+// or, if q is SCALE_ROW, writes and uses its largest row scale. Does nothing if q_t shares x's memory.
 OPERATION_BY_FORMAT(quantize_recompute, (Exec *exec, Tensor q_t, Tensor q, Tensor x))
-// Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. Does nothing if g_t is g, which was then saved. If
-// g is FP8 with data, transposes it; otherwise quantizes gelu(h). g determines the scale of g_t as in norm_recompute.
+// Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. Does nothing if g_t shares g's memory. If g is FP8
+// with data, transposes g; otherwise quantizes gelu(h). The scale of g_t follows from g as in norm_recompute.
 OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind))
-// Activation function's backward: dh = dg * gelu'(saved h), quantized to dh_q and dh_qt as in grad_quantize;
-// dbias (1, F) FP32 = column sums of dh.
+// Activation function's backward: dh = dg * gelu'(saved h), quantized to dh_q for dgrad and, transposed, to dh_qt for
+// wgrad. dbias (1, F) FP32 = column sums of dh.
 //   Unscaled dh_q and dh_qt share dg's memory.
 //   If dh_q is E4M3 SCALE_ROW, dh_qt is computed from dh_q and has one scale of its own.
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
@@ -148,10 +148,10 @@ OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt,
 // Writes the scales of dh_q's rows (E4M3 SCALE_ROW) before dg = dy * w exists, large enough for every dh = dg *
 // gelu'(h).
 //   Bound: gradient_bound() in quantize.h, from the norms of dy's rows and of w's columns, and with SwiGLU h's scales.
-//   dy is E4M3 SCALE_TENSOR. Reads w.codes_t as linear_backward_data left it. A non-finite bound sets nonfinite.
+//   dy is E4M3 SCALE_TENSOR. linear_backward_data must have written w.codes_t. A non-finite bound sets nonfinite.
 OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind))
-// Runs activation_backward with the scales that dh_q already has, and activation_recompute of g_t, in one read of h
-// (SCALE_GROUP). Does not read g.data.
+// Runs activation_backward, with the scales that dh_q already has, and activation_recompute to g_t. Reads h
+// (SCALE_GROUP) only once. Does not read g.data.
 OPERATION(activation_backward_recompute, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g, Tensor dg,
                                         Tensor h, bool accumulate, ActivationKind kind))
 
@@ -162,7 +162,7 @@ OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tens
                                Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape))
 
 // Backward of qk_norm_rope_forward, in place: dqkv becomes the gradient of qkv, which is qk_norm_rope_forward's input.
-// Writes the row amaxes to dqkv.amax if that exists. dq_weight, dk_weight FP32, shaped as the weights.
+// Writes the row amaxes to dqkv.amax if that exists. dq_weight and dk_weight are FP32 and have the weights' shapes.
 OPERATION(qk_norm_rope_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, QkRope qk_rope,
                            bool accumulate))
 
@@ -171,10 +171,10 @@ OPERATION(qk_norm_rope_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Ten
 // and shape.
 OPERATION(gradients_add, (Exec *exec, const Tensor sums[], const Tensor parts[], int count))
 // Computes state->grad_sq = sum of squares over all gradients, and state->grad_norm = its root. A non-finite root sets
-// nonfinite.
+// state->nonfinite.
 OPERATION(grad_norm, (Exec *exec, const Parameter *parameters, int count, StepState *state))
-// Computes state->grad_norm = root of grad_sq, after grad_sq was summed over the processes. A non-finite root sets
-// nonfinite.
+// Computes state->grad_norm = root of state->grad_sq, after grad_sq was summed over the processes. A non-finite root
+// sets state->nonfinite.
 OPERATION(grad_norm_root, (Exec *exec, StepState *state))
 // Runs AdamW (COAT: optimizer states) on all parameters. Multiplies the gradient by grad_clip / grad_norm if the norm
 // is larger than grad_clip. If state->nonfinite is set, skips the update and increments state->skipped; otherwise first
@@ -182,9 +182,9 @@ OPERATION(grad_norm_root, (Exec *exec, StepState *state))
 // that exists.
 OPERATION(adamw_update, (Exec *exec, const Parameter *parameters, int count, StepState *state))
 // Quantizes w.value to w.codes for the weights that have them.
-//   w.codes.amax, if it exists, holds the amax of the whole weight, of which w.value is a shard.
-//   Otherwise uses the amaxes that adamw_update on the same parameters wrote just before; after anything else, such as
-//   loading a checkpoint, computes them.
+//   If w.codes.amax exists, it must contain the amax of the entire weight, of which w.value is a shard.
+//   Otherwise, directly after adamw_update on the same parameters, uses the amaxes that adamw_update wrote.
+//   In all other cases, such as after loading a checkpoint, computes the amaxes.
 OPERATION(weights_quantize, (Exec *exec, const Parameter *parameters, int count))
 // Writes the amax of w.value to *w.codes.amax, for the weights that have FP8 values; 0 if a weight has no rows.
 OPERATION(weights_amax, (Exec *exec, const Parameter *parameters, int count))

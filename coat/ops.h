@@ -1,21 +1,21 @@
-// The model's operations as a table of functions (operations.h lists them), with the functions of a device
-// (device_functions.h). coat/cpu and coat/cuda each fill one table; the model in train_gpt2_fp8.cu is written once
-// against it.
+// Defines struct Ops, the table of a backend's functions: the model's operations (listed in operations.h) and the
+// functions of a device (device_functions.h). coat/cpu and coat/cuda each fill one table. The model in
+// train_gpt2_fp8.cu calls only this table.
 //
 // An operation is fused: it reads each input once, writes each output once, and hides how its backend splits the work.
 // The formats and scales in the tensor descriptors decide whether it quantizes, transposes or does nothing:
 //   - An output with data NULL is not computed.
 //   - An output that shares memory with an input (equal data pointers) already contains its values. An operation
 //     that would only copy the input returns at once.
-// Values are quantized from FP32, as summed or computed. They are rounded to BF16 first only if the BF16 value is
-// itself stored (r_out). A norm or activation computed from a saved tensor reads its dequantized values, so that
-// recomputing it in backward gives the same bits.
+// Operations quantize FP32 results directly. They round a result to BF16 first only if they also store the BF16 value
+// (r_out). A norm or activation computed from a saved tensor reads the tensor's dequantized values, so that recomputing
+// it in backward gives the same bits.
 //
-// FP8 values with granularity SCALE_ROW have one scale per row, row_scale_from_amax() of the row's amax, and are
-// written in the pass that computes the row; amax is then neither read nor written. A matmul of these values ignores
-// their scales. Its BF16 output is SCALE_ROW, too, and has the same scale pointer, so that the kernel that reads the
-// output multiplies by the scale. The transpose of these values, for sums over rows, has the largest row scale as its
-// single scale:
+// An FP8 tensor with granularity SCALE_ROW has one scale per row, row_scale_from_amax() of the row's amax. The pass
+// that computes a row also quantizes the row, and the tensor's amax array is unused. A matmul of the tensor ignores its
+// scales. The matmul's BF16 output is SCALE_ROW, too, and has the same scale pointer, so that the kernel that reads the
+// output multiplies by the scale. The tensor's transpose, for sums over rows, has the largest row scale as its single
+// scale:
 //   transposed value = cast(decode(value) * scale of its row / single scale)
 //
 // Notation: M = B * T tokens of a micro-batch, C channels, F width of the MLP, Vp padded vocabulary, N any width.
@@ -23,19 +23,19 @@
 // gradient check's build). The order of every sum depends neither on the number of threads nor on timing, so every
 // operation is reproducible bit for bit.
 //
-// `accumulate` of a gradient: false overwrites it (the first micro-batch of a step), true adds to it.
+// Parameter `accumulate`: false overwrites a gradient (the first micro-batch of a step), true adds to the gradient.
 #pragma once
 #include "config/config.h"
 #include "numerics/tensor.h"
 
 C_LINKAGE_BEGIN
 
-// file with GEMM algorithms, in checkpoints and in the folder of a run with --autotune
+// name of the file of GEMM algorithms that checkpoints contain and that --autotune writes to the run's folder
 #define MATMUL_TABLE_NAME "matmul_table.txt"
-#define MATMUL_TABLE_LIMIT ((size_t)4 << 20) // maximum size of a file of GEMM algorithms in bytes
+#define MATMUL_TABLE_LIMIT ((size_t)4 << 20) // maximum size of matmul_table.txt in bytes
 
 // Inputs and results of an optimizer step, in device memory, so that the device decides whether to skip the update and
-// a captured graph stays valid. The host writes the first part before a step and reads all of it afterwards.
+// a captured CUDA graph stays valid. The host writes the first fields before a step, and reads all fields after it.
 typedef struct {
     // fields that the host writes
     float lr, beta1, beta2, eps, weight_decay, grad_clip; // gradients are not clipped if grad_clip <= 0
@@ -44,20 +44,20 @@ typedef struct {
     // fields that the device updates
     int64_t t;           // number of updates so far, without skipped steps
     int64_t skipped;     // number of skipped updates so far
-    int64_t skipped_run; // number of skipped updates since the last one that was not skipped
+    int64_t skipped_run; // number of consecutive skipped updates up to now
     // fields that the operations of a step write
     double loss_sum; // sum of the token losses times loss_scale: the mean loss of the step
     double grad_sq;  // sum of the squares of all gradients
     float grad_norm; // root of grad_sq
-    // not 0: the update is skipped. 1: a loss, gradient or value to quantize was inf or NaN. SKIP_OUTLIER: set by the
-    // host between grad_norm and adamw_update (guard.h)
+    // reason to skip the update; 0: do not skip. 1: a loss, gradient or value to quantize was inf or NaN. SKIP_OUTLIER:
+    // the loss or gradient norm was an outlier (guard.h), as the host found between grad_norm and adamw_update
     int32_t nonfinite;
 } StepState;
 
 #define SKIP_OUTLIER 2
 
-// A norm's parameters and the tensors that it saves for backward. x is its input: with BF16 saved activations the
-// residual stream itself, with COAT a copy in E4M3 with per-group scales.
+// A norm's parameters and the tensors that the norm saves for backward. The saved input x is the residual stream itself
+// with BF16 saved activations, and a copy of it in E4M3 with per-group scales with --saved coat.
 typedef struct {
     Tensor x;      // input of the norm, (M, C): unscaled, or E4M3 SCALE_GROUP
     Tensor mean;   // mean of each row, (M, 1) FP32; data is NULL for RMSNorm
@@ -68,11 +68,11 @@ typedef struct {
     bool from_saved; // true: the norm reads the dequantized x (coat-paper) instead of the residual stream itself
 } Norm;
 
-// Self-attention over B sequences of T tokens; query head h reads key/value head h / (heads / kv_heads). If q, k and v
-// are views of a packed projection, they have its stride: row b*T+t, columns head*head_dim ...
+// Self-attention over B sequences of T tokens. Query head h reads key/value head h / (heads / kv_heads). Token t of
+// sequence b is row b*T+t of q, k and v, which may be views of a packed projection with its stride.
 typedef struct {
     int B, T, heads, kv_heads, head_dim;
-    bool bidirectional; // true: without the causal mask; there is then neither document masking nor a KV cache
+    bool bidirectional; // true: no causal mask; excludes document masking and a KV cache
 } AttentionShape;
 
 static inline AttentionShape attention_shape(const ModelShape *model, int B, int T) {
@@ -80,8 +80,8 @@ static inline AttentionShape attention_shape(const ModelShape *model, int B, int
     return shape;
 }
 
-// Returns the position of a row's token within its document, counted from 0. With document masking, positions (M, 1)
-// I32 contains it. Otherwise positions.data is NULL, and each sequence of T tokens is one document.
+// Returns the position of a row's token within its document, counted from 0. With document masking, reads it from
+// positions (M, 1) I32. Otherwise positions.data is NULL, and each sequence of T tokens is one document.
 static inline int64_t row_position(Tensor positions, int64_t row, int64_t T) {
     return positions.data ? ((const int32_t *)positions.data)[row] : row % T;
 }
@@ -90,7 +90,7 @@ static inline int64_t row_position(Tensor positions, int64_t row, int64_t T) {
 // (over all heads together or over each head), then applies RoPE to q and k by row_position().
 typedef struct {
     AttentionShape shape;
-    Tensor positions; // positions of tokens in their documents, as row_position() reads them
+    Tensor positions; // position of each token in its document; data is NULL without document masking
     // RoPE table (T, head_dim) FP32: a row contains the cosines of head_dim / 2 angles, then their sines. data is NULL
     // if there is no RoPE
     Tensor rope_table;
@@ -112,13 +112,13 @@ typedef struct {
     // master weights: FP32, or U16 low halves (split16); data is NULL if there are none (or the value is FP32)
     Tensor master;
     bool decay;     // true: AdamW's decoupled weight decay applies
-    float rate;     // factor of the step's learning rate for this parameter; 0: the factor is 1
+    float rate;     // factor that multiplies the step's learning rate for this parameter; 0 means 1
     uint64_t index; // index of the parameter's first element among all parameters; seeds stochastic rounding
 } Parameter;
 
 // Statistics of a whole FP8 tensor that show how well its scales fit.
 typedef struct {
-    // number of FP8 values at the format's maximum, minus one per scale, because each amax becomes the maximum
+    // number of FP8 values at the format's maximum, minus one per scale, because scaling maps each amax to the maximum
     uint64_t saturated;
     uint64_t zero;    // number of FP8 values that are 0, including values too small for the scale
     uint64_t clamped; // number of groups of 8-bit moments whose exponent k is at an end of its range
@@ -137,7 +137,6 @@ typedef struct {
     double ab, aa, bb;
 } InnerProducts;
 
-// Returns the factor of the learning rate of a parameter.
 static inline float parameter_rate(const Parameter *p) {
     return p->rate > 0 ? p->rate : 1.0f;
 }
@@ -146,7 +145,7 @@ typedef struct Exec Exec;
 
 typedef struct Ops {
     const char *name;  // "cpu" or "cuda"
-    DeviceKind device; // DEVICE_CPU or DEVICE_CUDA: where tensors and workspace are stored
+    DeviceKind device; // device whose memory stores the tensors and the workspace
 
 #define DEVICE_FUNCTION(name, result, parameters) result(*name) parameters;
 #include "device_functions.h"
@@ -156,21 +155,21 @@ typedef struct Ops {
 #undef OPERATION
 } Ops;
 
-// The device that operations run on, and their workspace. `backend` is private to the backend in `ops`.
+// The device that operations run on, and their workspace. `backend` is private data of the backend that `ops` names.
 struct Exec {
     const Ops *ops;
     void *backend;
     void *workspace; // scratch memory on the device, at least ops_workspace() bytes, for use within one operation
     size_t workspace_bytes;
     bool trains; // true in a training step, false in an evaluation or a sample
-    // state of the step, in device memory; a non-finite value to quantize sets its nonfinite flag. NULL: not allocated
+    // state of the current step in device memory. Quantizing an inf or NaN sets state->nonfinite. NULL: not allocated
     // yet
     StepState *state;
     int rank, ranks;
     int local_rank; // rank among the processes of this machine, which selects the GPU
 };
 
-// Applies RoPE's backward to d, which is dq or dk with the given number of heads, if attention's kernel does not.
+// Applies RoPE's backward to d, which is dq or dk with `heads` heads. For attention kernels that do not include it.
 static inline void qk_norm_rope_rotate_back(Exec *exec, Tensor d, int heads, Tensor positions, Tensor rope_table,
                                             AttentionShape shape) {
     const Tensor none = no_tensor();
@@ -184,8 +183,8 @@ const Ops *cpu_ops(void);
 #ifdef COAT_CUDA
 const Ops *cuda_ops(void);
 bool cuda_present(void); // true if an NVIDIA driver reports a GPU, even one that this program cannot use
-// Writes to `why` the reason for which a GPU that this machine's processes use has no FP8 matmuls. Writes "" if all
-// have them, or if there is no GPU.
+// Writes to `why` the reason if a GPU used by this machine's processes does not support FP8 matmuls. Writes "" if all
+// these GPUs support them, or if there is no GPU.
 void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size);
 #endif
 
@@ -196,7 +195,7 @@ typedef struct {
     size_t bytes;
 } WorkspaceNeed;
 WorkspaceNeed cpu_workspace(const Config *config);
-#define MATMUL_WORKSPACE_BYTES ((size_t)32 << 20) // part of the GPU's workspace, which cuBLASLt recommends for Hopper
+#define MATMUL_WORKSPACE_BYTES ((size_t)32 << 20) // size of cuBLASLt's workspace that NVIDIA recommends for Hopper
 WorkspaceNeed cuda_workspace(const Config *config);
 static inline WorkspaceNeed ops_workspace(const Config *config, DeviceKind device) {
     return device == DEVICE_CUDA ? cuda_workspace(config) : cpu_workspace(config);

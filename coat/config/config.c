@@ -1,4 +1,4 @@
-// Sets the values of the recipes, and the defaults of all settings.
+// Sets the recipes' values and the defaults of all flags.
 #include "config.h"
 
 #include <string.h>
@@ -6,7 +6,6 @@
 #include "shapes.h"
 
 void recipe_apply(Recipe *recipe, RecipeKind kind) {
-    // Sets the values that most recipes share. Values that depend on the recipe `kind` follow.
     memset(recipe, 0, sizeof *recipe);
     recipe->kind = kind;
     recipe->precision = PRECISION_RECIPE;
@@ -18,7 +17,6 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     recipe->moments = MOMENTS_FP32;
     recipe->master = MASTER_FP32;
     recipe->cache_transposed = true;
-    // Values that depend on the recipe `kind`.
     if (kind != RECIPE_BF16) recipe->linear = LINEAR_FP8;
     if (kind == RECIPE_COAT) recipe->bf16_blocks = -1;
     if (kind == RECIPE_COAT || kind == RECIPE_COAT_PAPER) {

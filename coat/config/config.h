@@ -11,21 +11,21 @@ C_LINKAGE_BEGIN
 
 #define COAT_VERSION "0.1.0"
 #define PATH_MAX_LENGTH 1024
-// maximum bytes of a list of file names; large, because a shell may expand a pattern to over 100 names
+// maximum length in bytes of a flag's list of file names; large, because a shell may expand a pattern to 100 names
 #define FILES_LENGTH 16384
-#define MAX_SETS 64    // maximum number of training data sets that have a weight
+#define MAX_SETS 64    // maximum number of training data sets with weights
 #define MAX_SKIPPED 10 // default of --max-skipped
 // maximum number of sequences in a micro-batch: CUDA's limit of blocks in a grid's second dimension
 #define MAX_MICRO_BATCH 65535
-#define VOCAB_PADDING 128 // the vocabulary is padded to a multiple of this number for the matmuls
+#define VOCAB_PADDING 128 // the vocabulary's padded size is a multiple of this number, which makes matmuls fast
 
 typedef enum { NORM_LAYER, NORM_RMS, NORM_PLAIN } NormKind; // NORM_PLAIN: LayerNorm without weights
-// NORM_PRE: norm of a sublayer's input; NORM_POST: norm of its output (OLMo 2)
+// place of a block's norms. NORM_PRE: at a sublayer's input; NORM_POST: at a sublayer's output (OLMo 2)
 typedef enum { NORM_PRE, NORM_POST } NormPlace;
-// GELU with tanh (GPT-2), as x * sigmoid(1.702 x) (CLIP), or exact with erf (projectors of vision-language models)
+// Forms of GELU: TANH (GPT-2); QUICK: x * sigmoid(1.702 x) (CLIP); ERF: exact (projectors of vision-language models)
 typedef enum { ACT_GELU_TANH, ACT_SWIGLU, ACT_GELU_QUICK, ACT_GELU_ERF } ActivationKind;
 typedef enum { POSITIONS_LEARNED, POSITIONS_ROTARY } PositionKind;
-// RMSNorm of q and k: over all heads together (ROW) or per head (HEAD)
+// RMSNorm of q and k. ROW: one norm over all heads of a token; HEAD: one norm per head
 typedef enum { QK_NORM_NONE, QK_NORM_ROW, QK_NORM_HEAD } QkNormKind;
 // distribution of random initial weights, see weights.h
 typedef enum { INIT_KIND_NORMAL, INIT_KIND_MITCHELL, INIT_KIND_TRUNCATED } InitKind;
@@ -33,10 +33,10 @@ typedef enum { INIT_KIND_NORMAL, INIT_KIND_MITCHELL, INIT_KIND_TRUNCATED } InitK
 // Parameters of Llama 3.1's RoPE scaling, which multiplies long wavelengths by `factor`.
 typedef struct {
     float factor; // factor that multiplies long wavelengths; 1: no scaling
-    // wavelengths above positions / low are scaled fully, wavelengths below positions / high are not scaled, and
-    // wavelengths between these limits are scaled in part
+    // low, high: RoPE wavelengths above positions / low are scaled fully, wavelengths below positions / high are not
+    // scaled, and wavelengths between the two limits are scaled in part
     float low, high;
-    int positions; // longest sequence that the model supported before RoPE scaling, in tokens
+    int positions; // longest sequence in tokens that the model was trained with before RoPE scaling
 } RopeScaling;
 
 // BOS and EOS token ids of a model's vocabulary. bos is -1 if the vocabulary has no BOS token or the token is unknown.
@@ -53,28 +53,28 @@ static inline bool is_eos(const SpecialIds *ids, int32_t id) {
 }
 
 typedef enum { VISION_NONE, VISION_CLIP, VISION_SIGLIP } VisionKind;
-// MLP: two linear layers with GELU (LLaVA-1.5). DOWNSAMPLE: 2 x 2 neighboring patches become one row, then a norm and
-// the MLP (VILA)
+// Projector of a vision-language model. MLP: two linear layers with GELU between them (LLaVA-1.5). DOWNSAMPLE: joins 2
+// x 2 neighboring patches to one row, then applies a norm and the MLP (VILA)
 typedef enum { PROJECTOR_MLP, PROJECTOR_DOWNSAMPLE } ProjectorKind;
 #define PROJECTOR_NAMES "mlp|mlp_downsample"
 enum { MAX_IMAGE_SIZE = 4096 };
 
-// Images, vision tower and projector of a vision-language model.
+// Shape of the images, the vision tower and the projector of a vision-language model.
 typedef struct {
-    VisionKind kind;            // VISION_NONE: the model reads text only, and the other fields are 0
+    VisionKind kind;            // kind of tower; VISION_NONE: text-only model, all other fields of VisionShape are 0
     int image_size, patch_size; // sides in pixels
     int channels, ffn, heads;
-    int layers;      // number of blocks that are computed, up to the one whose output the projector reads
-    int file_layers; // number of blocks in files, at least `layers`
+    int layers;      // number of tower blocks that are computed; the projector reads the output of the last
+    int file_layers; // number of tower blocks in checkpoint files, at least `layers`
     ActivationKind activation;
     float norm_eps;
-    bool drops_class_row; // true: the projector does not read the class token's row (CLIP, feature selection "default")
+    bool drops_class_row; // true: the projector does not read the class token's row (CLIP)
     ProjectorKind projector;
-    int features;    // width of the projector's output: channels of the language model
-    int image_token; // id of the token at whose places the projector's rows stand; -1: that of the first data file
-    // mean and standard deviation of the pixel values of each color; deviation 0: not known before data is opened
+    int features;    // width of the projector's output, equal to the language model's channels
+    int image_token; // id of the token that the projector's rows replace; -1: the first data file's image token
+    // mean and standard deviation of each color's pixel values; deviation 0: unknown until the data files are opened
     float mean[3], deviation[3];
-    bool pooling_head; // true: files have SigLIP's pooling head, which is not computed
+    bool pooling_head; // true: checkpoint files contain SigLIP's pooling head, which is not computed
 } VisionShape;
 
 // Parts of a vision-language model, as bits of Config.freeze.
@@ -84,14 +84,14 @@ enum { PART_VISION = 1, PART_PROJECTOR = 2, PART_LANGUAGE = 4 };
 // tanh-GELU, learned positions, biases and a tied head. Llama-style models have other values.
 typedef struct {
     int layers, heads, kv_heads, head_dim, channels, ffn;
-    int vocab;        // number of tokens; ids are 0 to vocab - 1
+    int vocab;        // number of tokens of the vocabulary; their ids are 0 to vocab - 1
     int vocab_padded; // number of rows of the token embedding, a multiple of VOCAB_PADDING
     int positions;    // longest sequence that the model supports, in tokens
     NormKind norm;
     NormPlace norm_place;
     ActivationKind activation;
     PositionKind position_kind;
-    bool bidirectional; // true: tokens attend to all tokens of their sequence (vision towers), not to earlier ones only
+    bool bidirectional; // true: no causal mask, tokens attend to all tokens of their sequence (vision towers)
     bool biases, tied_head;
     bool qkv_biases; // true: only q, k and v have biases; requires !biases
     float norm_eps;
@@ -100,15 +100,15 @@ typedef struct {
     float rope_theta; // base of the RoPE frequencies
     RopeScaling rope;
     InitKind init;
-    // values of config.json that training does not use but checkpoints contain
-    double init_range; // initializer_range in config.json; 0: none
+    // values that training does not use, but that config.json in a checkpoint must contain
+    double init_range; // initializer_range in config.json; 0: the key is missing
     SpecialIds ids;
-    int pad; // pad_token_id, whose row of the embedding transformers does not train; -1: none
+    int pad; // pad_token_id; Hugging Face transformers does not train its embedding row; -1: none
     VisionShape vision;
-    bool tower; // true: the other fields describe the vision tower of `vision`, which reads images instead of tokens
+    bool tower; // true: this is the shape of a vision tower, which reads images instead of tokens
 } ModelShape;
 
-// Limits on a model's dimensions and constants, for flags and config.json.
+// Limits that flags and config.json must respect for a model's dimensions and constants.
 enum { MAX_LAYERS = 1024, MAX_HEADS = 1024, MAX_HEAD_WIDTH = 4096, MAX_CHANNELS = 1 << 16, MAX_FFN = 1 << 20 };
 enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24 };
 #define MIN_NORM_EPS 1e-12
@@ -121,12 +121,12 @@ enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24 };
 #define MIN_ROPE_BAND 1e-3 // minimum of the RoPE scaling's low and high factors
 #define MAX_ROPE_BAND 1e6
 
-// Largest row widths that the GPU's FP8 kernels support. NORM: rows of norms. ACTIVATION and CAST, both with scales per
-// token: rows of the activation function's output (SwiGLU reads rows twice as wide) and of attention's output.
+// Largest row widths that the GPU's FP8 kernels support. NORM: rows of norms. ACTIVATION: rows of the activation
+// function's output with scales per token. CAST: rows of attention's output with scales per token.
 enum { FP8_MAX_NORM_WIDTH = 8192, FP8_MAX_ACTIVATION_WIDTH = 32768, FP8_MAX_CAST_WIDTH = 16384 };
 
-// How examples of training data become sequences. CUT packs entire examples and truncates longer ones. WHOLE rejects
-// longer ones. SPLIT concatenates all examples and splits them at sequence ends.
+// How examples of training data become sequences. CUT packs entire examples and truncates those longer than a sequence.
+// WHOLE packs, too, but rejects longer examples. SPLIT concatenates all examples and splits them at sequence ends.
 typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
 // DOCUMENTS_MASKED: tokens attend only to tokens of their own document
 typedef enum { DOCUMENTS_UNMASKED, DOCUMENTS_MASKED } DocumentsKind;
@@ -159,7 +159,7 @@ typedef enum { MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT } MomentsKi
 typedef enum { MASTER_FP32, MASTER_SPLIT16, MASTER_NONE } MasterKind;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT } ScheduleKind;
 
-// Names of the values of the enums in this header, in their order, for flags, checkpoints and the start-up report.
+// Names of enum values, in the enum's order, as flags, checkpoints and the start-up report spell them.
 #define RECIPE_NAMES "bf16|fp8-linear|coat|coat-paper"
 #define PRECISION_NAMES "recipe|fp32"
 #define LINEAR_NAMES "bf16|fp8"
@@ -179,26 +179,26 @@ typedef struct {
 ChoiceName choice_name(const char *names, int value);
 
 typedef enum { PLAN_NONE, PLAN_TABLE, PLAN_JSON } PlanKind;
-// TOKENIZER_ANY: no flag names a tokenizer
+// TOKENIZER_ANY: the command line names no tokenizer
 typedef enum { TOKENIZER_ANY, TOKENIZER_BYTES, TOKENIZER_GPT2, TOKENIZER_FILE } TokenizerKind;
 
-// Returns the number of tokens of a vocabulary that does not need a file; 0 for other vocabularies.
+// Returns the vocabulary size of a tokenizer that is built in (bytes or GPT-2); 0 for other tokenizers.
 static inline int named_vocabulary(TokenizerKind kind) {
     return kind == TOKENIZER_BYTES ? 257 : kind == TOKENIZER_GPT2 ? 50257 : 0;
 }
 
-// Numeric format of every part of the training state. --recipe sets all fields, and single flags override them.
+// Numeric formats of a run. --recipe sets all fields; flags such as --linear or --moments override single fields.
 typedef struct {
     RecipeKind kind;
     PrecisionKind precision;
     LinearKind linear;
     HeadKind head;
-    // number of first blocks whose norm and attention outputs are inputs of BF16 matmuls in forward; -1: a third of the
-    // blocks, 1 to 4
+    // number of blocks, counted from the first, whose forward matmuls of norm and attention outputs are in BF16; -1: a
+    // third of the blocks, at least 1 and at most 4
     int bf16_blocks;
     SavedKind saved;
-    // level of recomputation in backward. 0: nothing; 1: activation function (with SAVED_COAT also norms); 2: also
-    // norms; 3: entire blocks
+    // what backward recomputes instead of reading saved tensors. 0: nothing; 1: the activation function (with
+    // SAVED_COAT also norms); 2: the activation function and norms; 3: entire blocks
     int recompute;
     Format grads;   // format of weight gradients of linear layers: FMT_BF16 or FMT_FP32; other gradients are FP32
     int group_size; // number of elements of saved FP8 activations that share a scale: 16, 32 or 128
@@ -209,10 +209,10 @@ typedef struct {
     bool fast_accumulation_data; // true: dgrad uses the tensor cores' fast accumulation
 } Recipe;
 
-// True for recipe coat-paper, which follows the paper's numerics (COAT, section 5) where recipe coat deviates: norms
-// and the activation function read the saved FP8 values in forward, too, every FP8 operand has one scale per tensor,
-// and gradients are E5M2. In other recipes, norms and the activation function read unrounded values in forward, and
-// operands have a scale per token if one pass can compute it.
+// True for recipe coat-paper, which follows the numerics of COAT, section 5: In forward, norms and the activation
+// function read the saved FP8 values. Every FP8 operand has one scale per tensor. Gradients are E5M2. In other recipes,
+// norms and the activation function read unrounded values in forward, and operands have a scale per token if one pass
+// can compute it.
 static inline bool recipe_is_paper(const Recipe *r) {
     return r->kind == RECIPE_COAT_PAPER;
 }
@@ -223,37 +223,37 @@ static inline Format recipe_gradient_format(const Recipe *r) {
 }
 
 typedef struct {
-    // training and validation data: glob patterns of token files, one per line; "": none. An empty line separates the
-    // sets of two --train flags
+    // training and validation data: glob patterns of token files, one per line; "": no data. An empty line separates
+    // the data sets of two --train flags
     char train[FILES_LENGTH], val[FILES_LENGTH];
     int train_sets;                 // number of --train flags
-    double train_weights[MAX_SETS]; // weight of each set: all above 0, or all 0 if all files form one set
+    double train_weights[MAX_SETS]; // weight of each --train data set: all > 0, or all 0 if all files are one set
     TokenizerKind tokenizer;
     char tokenizer_file[PATH_MAX_LENGTH];
-    // tokenizer file, or folder that contains one, which is copied into checkpoints; "": none
+    // path of the tokenizer file to copy into checkpoints, or of a folder that contains the file; "": none
     char vocabulary[PATH_MAX_LENGTH + 64];
     bool vocab_of_tokenizer; // true: tokenizer_file sets shape.vocab, because neither --vocab nor a model's name does
     bool shuffle;
     // settings of the model and the recipe
     char model[PATH_MAX_LENGTH];
     bool model_from_files; // true: `model` is a folder or file whose weights are loaded
-    // folder or file from which model_shape_from_files() reads the shape; "": flags set it
+    // folder or file from which model_shape_from_files() reads the shape; "": flags set the shape
     char shape_files[PATH_MAX_LENGTH + 64];
     char vision[32]; // name of a new vision tower; "": none
     ModelShape shape;
     Recipe recipe;
-    Recipe plain_recipe; // recipe that recipe_decide() chooses if FP8 is impossible: bf16 with the other flags
-    // true: an impossible recipe is an error, because --recipe names it or an earlier check found it possible
+    Recipe plain_recipe; // recipe to use if FP8 is impossible: bf16, with the user's other flags
+    // true: an unsupported recipe is an error, because --recipe names it or an earlier check accepted it
     bool recipe_final;
-    bool recipe_recorded;   // true: the recipe is that of the checkpoint that the run continues from
-    bool settings_recorded; // true: settings were read from a checkpoint or a log
-    int64_t recorded_step;  // step of the checkpoint whose settings were read
-    bool settings_logged;   // true: settings and model were read from OUT/log.jsonl, because there is no checkpoint yet
-    bool nothing_to_resume; // true: --resume has found neither a checkpoint in OUT nor settings in its log
-    bool model_named;       // true: a flag sets the model, the tokenizer or the batch
-    bool batch_recorded;    // true: batch_tokens was read from the checkpoint, because no flag sets it
+    bool recipe_recorded;      // true: the recipe was read from the checkpoint that the run resumes
+    bool settings_recorded;    // true: the run's settings were read from a checkpoint or from log.jsonl
+    int64_t recorded_step;     // step of the checkpoint whose settings were read
+    bool settings_logged;      // true: settings and model were read from log.jsonl, because there is no checkpoint yet
+    bool nothing_to_resume;    // true: --resume found neither a checkpoint nor settings in log.jsonl
+    bool model_named;          // true: the command line sets the model, the tokenizer or the batch
+    bool batch_recorded;       // true: batch_tokens was read from the checkpoint, because no flag sets it
     bool micro_batch_recorded; // true: micro_batch was read from the checkpoint, because no flag sets it
-    // why this machine's GPU does not support FP8 matmuls; "": it does, or the run uses the CPU
+    // reason why this machine's GPU has no FP8 matmuls; "": the GPU has them, or the run uses the CPU
     char gpu_without_fp8[320];
     bool no_gpu; // true: this machine has no GPU (not set for --plan)
     // settings of the batch
@@ -261,47 +261,47 @@ typedef struct {
     ExamplesKind examples;
     DocumentsKind documents;
     int64_t batch_tokens;    // tokens per optimizer step over all ranks; 0: one micro-batch per rank
-    int images_per_sequence; // largest number of images in a sequence; 0: as many as fit
-    int logits_chunk;        // number of tokens whose logits are computed at a time; 0: automatic
+    int images_per_sequence; // largest number of images in a sequence; 0: as many as fit in seq_len
+    int logits_chunk;        // number of tokens whose logits are computed at a time; 0: as many as fit in 1 GiB
     // settings of the optimizer
-    int64_t steps;     // number of steps; -1: determined by epochs
+    int64_t steps;     // number of optimizer steps; -1: `epochs` determines it
     int epochs;        // number of passes over the training data
     bool epochs_given; // true: a flag sets epochs
     float lr, beta1, beta2, eps, weight_decay, grad_clip;
     float lr_final; // final learning rate as a fraction of lr
     int64_t warmup;
-    float decay_fraction; // fraction of the steps that the final decay of schedule wsd takes
+    float decay_fraction; // length of schedule wsd's final decay as a fraction of all steps
     ScheduleKind schedule;
     uint64_t seed;
-    char frozen[64]; // parts of a vision-language model that are not trained, by name
+    char frozen[64]; // value of --freeze: names of the model's parts that are not trained
     int freeze;      // the same as bits PART_VISION ...
-    // learning rates of the vision tower and of the projector; 0: lr
+    // learning rates of the vision tower and of the projector; 0: equal to lr
     float lr_vision, lr_projector;
-    int max_skipped; // number of consecutive skipped updates that ends the run
-    // an update is skipped if the loss or gradient norm is this many standard deviations too high; 0: never
+    int max_skipped; // the run ends after this number of consecutive skipped updates
+    // skip an update whose loss or gradient norm is this many standard deviations above the recent mean; 0: never
     float skip_loss_z, skip_grad_z;
     // settings of evaluations and samples
-    int64_t val_every;               // steps between validations; 0: only at the end
-    int val_batches;                 // number of validation batches; -1: all of the validation data
+    int64_t val_every;               // steps between validations; 0: only at the end of the run
+    int val_batches;                 // number of batches of a validation; -1: all validation data
     char hellaswag[PATH_MAX_LENGTH]; // file of HellaSwag examples; "": none
-    int64_t hellaswag_every;         // steps between HellaSwag evaluations; 0: only at the end; -1: same as val_every
-    int64_t sample_every;            // steps between samples; 0: only at the end
-    int sample_tokens;               // number of tokens of a sample; 0: no samples
-    int64_t health_every;            // steps between FP8 statistics in the log; 0: never
-    int64_t health_matmuls;          // steps between comparisons of FP8 wgrad with BF16; 0: never
+    int64_t hellaswag_every;         // steps between HellaSwag evaluations; 0: only at the end; -1: val_every
+    int64_t sample_every;            // steps between generated samples; 0: only at the end of the run
+    int sample_tokens;               // number of tokens that a sample generates; 0: no samples
+    int64_t health_every;            // steps between FP8 health statistics in the log; 0: never
+    int64_t health_matmuls;          // steps between comparisons of FP8 wgrad with BF16 wgrad; 0: never
     char prompt[4096];
     PromptFormat prompt_format;
-    int samples; // number of samples that are generated at each sampling
+    int samples; // number of samples generated each time
     float temperature, top_p;
     int top_k;
     bool eval_only, overfit_one_batch;
     // settings of files
-    char out[PATH_MAX_LENGTH]; // folder that the run writes to; "": nothing is written
-    int64_t save_every;        // steps between checkpoints; 0: only at the end
-    int keep;                  // number of newest checkpoints that are retained; 0: all
-    int64_t keep_every;        // checkpoints whose step is a multiple of this are never deleted; 0: none
+    char out[PATH_MAX_LENGTH]; // output folder of the run; "": the run writes no files
+    int64_t save_every;        // steps between checkpoints; 0: only at the end of the run
+    int keep;                  // number of newest checkpoints to retain; 0: all
+    int64_t keep_every;        // checkpoints whose step is a multiple of keep_every are never deleted; 0: no such rule
     bool resume;
-    int64_t resume_step;   // step of the checkpoint to resume from; -1: the newest
+    int64_t resume_step;   // step of the checkpoint to resume from; -1: newest checkpoint
     bool allow_other_data; // true: a resumed run may use other training data
     bool overwrite;
     // settings of the device and of the run
@@ -310,20 +310,20 @@ typedef struct {
     int zero;    // ZeRO stage, 0 to 3
     int gpus;    // number of GPUs to plan for; --plan only
     PlanKind plan;
-    bool offload_states;  // true: moments and master weights are in host memory
-    int64_t memory_limit; // memory limit in bytes, within which --plan finds the largest micro-batch; 0: none
-    int64_t profile;      // step that is marked for a profiler; -1: none
+    bool offload_states;  // true: a GPU run stores moments and master weights in host memory
+    int64_t memory_limit; // bytes within which --plan finds the largest micro-batch; 0: no limit
+    int64_t profile;      // optimizer step that a profiler records; -1: none
     bool autotune;
     char matmul_table[PATH_MAX_LENGTH]; // file of GEMM algorithms; "": none
-    // milliseconds from the program's start until the run must have ended; 0: no limit
+    // time limit of the run in milliseconds since the program's start; 0: no limit
     int64_t time_limit_ms;
     int64_t log_every; // steps between lines on the terminal
     bool quiet, json;
-    // settings of processes; settings without a flag are read from the launcher's environment variables
-    int world_size;       // number of processes; 0: read from the environment
-    int rank;             // rank of this process; -1: read from the environment
-    char rendezvous[256]; // address HOST[:PORT] of rank 0; "": read from the environment
-    char notes[1024];     // remarks on the flags, which rank 0 prints on stderr; each ends with a newline
+    // settings of distributed runs; without a flag, the launcher's environment variables determine them
+    int world_size;       // number of processes; 0: read from the launcher's environment
+    int rank;             // rank of this process; -1: read from the launcher's environment
+    char rendezvous[256]; // address HOST[:PORT] of rank 0; "": read from the launcher's environment
+    char notes[1024];     // remarks on the flags, one per line, which rank 0 prints on stderr
 } Config;
 
 // Sets config to the defaults of all flags: recipe coat, GPT-2's shape, llm.c's values for other settings.
@@ -342,13 +342,12 @@ static inline bool config_samples_only(const Config *config) {
     return config->prompt[0] && !config->train[0] && !config->eval_only;
 }
 
-// True if the run has no backward pass, and so no memory for gradients and states: an evaluation, a sample, or the plan
-// of one.
+// True if the run has no backward pass, so that it needs no gradients and optimizer states: an evaluation or a sample.
 static inline bool config_forward_only(const Config *config) {
     return config->eval_only || config_samples_only(config);
 }
 
-// Returns the weights of the sets of --train for data_open_sets(); NULL if all files are one set.
+// Returns the weights of the --train data sets for data_open_sets(); NULL if all files are one set.
 static inline const double *config_weights(const Config *config) {
     return config->train_weights[0] > 0 ? config->train_weights : NULL;
 }
@@ -358,7 +357,7 @@ static inline const double *config_weights(const Config *config) {
 // does not name becomes bf16, with a line in notes, if FP8 does not support the shape or gpu_without_fp8 is set.
 bool config_check_recipe(Config *config, int ranks, Error *err);
 
-// Returns the value of --tokenizer, or the name of the vocabulary of a model that has no vocabulary file.
+// Returns the tokenizer's name for --tokenizer: "bytes", a tokenizer file, or "gpt2".
 static inline const char *config_tokenizer_name(const Config *c) {
     const bool bytes = c->tokenizer == TOKENIZER_BYTES || (c->tokenizer == TOKENIZER_ANY && c->shape.vocab == 257);
     return bytes ? "bytes" : c->tokenizer_file[0] ? c->tokenizer_file : "gpt2";
@@ -368,22 +367,22 @@ static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;
 }
 
-#define SAMPLE_STEP 64 // a pass over a prompt has a multiple of this number of tokens, or the whole sequence
+#define SAMPLE_STEP 64 // a pass over a prompt is padded to a multiple of this number of tokens, at most seq_len
 
-// Returns the smallest number of tokens in a pass of a sample: 16 with FP8 matmuls, whose sizes must be multiples of
-// 16.
+// Returns the smallest number of tokens in a forward pass that generates a sample: 16 with FP8 matmuls, whose sizes
+// must be multiples of 16; otherwise 1.
 static inline int config_min_tokens(const Config *c) {
     return c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16 ? 16 : 1;
 }
 
-// Returns the number of rows of logits that a sample computes: 16 if the matmul is FP8, although only the last row is
-// read.
+// Returns the number of rows of logits that a sample computes. Only the last row is used, but an FP8 matmul needs 16
+// rows.
 static inline int config_sample_logits(const Config *c) {
     return c->recipe.head == HEAD_FP8 ? 16 : 1;
 }
 
-// Returns the number of sequences in the passes of a sample: 1, or more if FP8 matmuls need more tokens than one
-// sequence has.
+// Returns the number of sequences in a forward pass that generates a sample: 1, or more if FP8 matmuls need more tokens
+// than one sequence has.
 static inline int config_sample_sequences(const Config *c) {
     const int tokens = config_min_tokens(c);
     int B = 1;
@@ -391,8 +390,8 @@ static inline int config_sample_sequences(const Config *c) {
     return B;
 }
 
-// Returns an upper bound of a sample's tokens, at most seq_len. The prompt has at most one token per ASCII byte and
-// three per other byte (normalization may lengthen it), 2 that the vocabulary adds, and 256 of the prompt's format.
+// Returns an upper bound of the tokens of a sample and its prompt, at most seq_len. A prompt has at most 1 token per
+// ASCII byte, 3 per other byte (Unicode normalization may add bytes), 2 special tokens, and 256 of the prompt format.
 static inline int config_sample_length(const Config *c) {
     const bool formatted =
         prompt_format_named(c->prompt_format) || (c->prompt_format == PROMPT_FORMAT_DATA && c->train[0]);
@@ -401,20 +400,20 @@ static inline int config_sample_length(const Config *c) {
     return tokens < c->seq_len ? (int)tokens : c->seq_len;
 }
 
-// Returns the number of rows of a pass over `length` tokens, at most T. Rounds lengths up so that at most 64 different
-// lengths occur, because each length needs its own matmul plans.
+// Returns the padded number of rows of a sample's pass over `length` tokens, at most T. Rounds up so that at most 64
+// different lengths occur, because each length needs its own matmul plans.
 static inline int config_sample_rows(int length, int T) {
     const int step = SAMPLE_STEP * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
     return padded < T ? padded : T;
 }
 
-// True if backward recomputes the outputs of the norms. False if it reads outputs that forward saved.
+// True if backward recomputes the outputs of the norms. False if forward saves these outputs.
 static inline bool config_recomputes_norms(const Config *c) {
     return c->shape.norm_place == NORM_PRE && c->recipe.recompute >= (c->recipe.saved == SAVED_COAT ? 1 : 2);
 }
 
-// True if backward repeats the forward pass of each block from its saved input. The block's other activations are then
-// stored for only one block at a time.
+// True if backward repeats the forward pass of each block from the block's saved input (--recompute 3). Other
+// activations are then stored for only one block at a time.
 static inline bool config_recomputes_blocks(const Config *c) {
     return c->recipe.recompute >= 3 && !config_forward_only(c);
 }
@@ -427,8 +426,8 @@ static inline bool config_bounds_activation(const Config *c) {
            r->recompute >= 1;
 }
 
-// Returns the number of first blocks whose forward matmuls of norm and attention outputs are in BF16. Their backward
-// matmuls are in FP8. Norm outputs are in BF16 only if backward recomputes them.
+// Returns the number of blocks, counted from the first, whose forward matmuls of norm and attention outputs are in BF16
+// (--bf16-blocks). Backward matmuls are in FP8. Norm outputs are in BF16 only if backward recomputes them.
 static inline int config_bf16_blocks(const Config *c) {
     const Recipe *r = &c->recipe;
     if (r->linear != LINEAR_FP8 || r->precision == PRECISION_FP32) return 0;
@@ -443,7 +442,7 @@ static inline int64_t config_accumulation(const Config *c, int ranks) {
     return c->batch_tokens > per_pass ? c->batch_tokens / per_pass : 1;
 }
 
-// Returns the tokens of an optimizer step of `ranks` processes.
+// Returns the number of tokens of an optimizer step over all `ranks` processes.
 static inline int64_t config_batch_tokens(const Config *c, int ranks) {
     return config_accumulation(c, ranks) * config_micro_tokens(c) * ranks;
 }

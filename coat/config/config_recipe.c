@@ -5,7 +5,7 @@
 
 #include "shapes.h"
 
-// A flag with a value that this run cannot use, and the message for it.
+// A condition under which a run cannot use a flag, and the texts of the error message.
 typedef struct {
     bool (*used)(const Config *config, int ranks);
     bool planned;     // true: --plan can compute its memory
@@ -52,7 +52,7 @@ static const NotBuilt not_built[] = {
 // clang-format on
 
 static bool check_built(const Config *c, int ranks, Error *err) {
-    Config preset = *c; // configuration with the values of the recipe alone, without single flags
+    Config preset = *c; // the configuration, but with the recipe's own values instead of those of single flags
     if (c->recipe.precision == PRECISION_RECIPE) recipe_apply(&preset.recipe, c->recipe.kind);
     for (size_t i = 0; i < sizeof not_built / sizeof not_built[0]; i++) {
         const NotBuilt *n = &not_built[i];
@@ -83,7 +83,7 @@ static bool check_multiple(const char *flag, const char *what, int64_t value, in
                      (long long)value, (long long)multiple, (long long)((value / multiple + 1) * multiple));
 }
 
-// Checks the head width on a GPU: cuDNN's limits or, in FP32, the limits of the project's own kernel.
+// Checks that attention on a GPU supports the head width: cuDNN or, with --precision fp32, this program's FP32 kernel.
 static bool check_attention(const Config *c, Error *err) {
     const int width = c->shape.head_dim;
     const bool fp32 = c->recipe.precision == PRECISION_FP32;
@@ -99,13 +99,13 @@ static bool check_most(const Config *c, const char *flag, int value, int most, c
     return error_set(err, EXIT_USER, "%s %d: FP8 on a GPU supports at most %d; %s", flag, value, most, fix);
 }
 
-// Checks that the shape's dimensions are multiples that FP8 supports: GEMM dimensions must be multiples of 16, and the
-// GPU's kernels process 16 columns at a time. The vocabulary is padded, and samples run passes of multiples of 16
-// tokens, so neither is checked.
+// Checks that FP8 supports the model's dimensions: GEMM dimensions must be multiples of 16, and the GPU's kernels
+// process 16 columns at a time. Does not check the vocabulary, which is padded, nor a sample's number of tokens, which
+// is rounded up to 16.
 static bool recipe_check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     const Recipe *r = &c->recipe;
-    bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // true: --plan has yet to choose the micro-batch
+    bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // true: --plan will choose the micro-batch
     bool linear = r->linear == LINEAR_FP8, head = r->head != HEAD_BF16, saved = r->saved == SAVED_COAT;
     const bool samples = config_samples_only(c);
     int64_t tokens = samples ? config_min_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
@@ -124,7 +124,7 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     if (by_token && !check_most(c, "--heads x --head-dim", s->heads * s->head_dim, FP8_MAX_CAST_WIDTH,
                                 "use --recipe coat-paper", err))
         return false;
-    // values that share a scale in the saved activation must not span gate and up
+    // In SwiGLU's saved input, a group of values that share a scale must not contain columns of both gate and up.
     if (saved && gated && on_gpu(c) && !check_multiple("--ffn, --group-size", "the width", s->ffn, r->group_size, err))
         return false;
     return !head || samples || c->logits_chunk >= tokens ||
@@ -137,8 +137,8 @@ static void add_note(Config *c, const char *because) {
                 choice_name(RECIPE_NAMES, c->recipe.kind).text, whose, because);
 }
 
-// Chooses the final recipe. If the shape or the GPU does not support FP8, a recipe that no flag names becomes bf16,
-// with a note. A recipe named by --recipe is rejected here for the shape, and when the device is opened for the GPU.
+// Chooses the final recipe. Without --recipe, the recipe becomes bf16, with a note, if the shape or the GPU does not
+// support FP8. With --recipe, fails for an unsupported shape; opening the device fails for an unsupported GPU.
 static bool recipe_decide(Config *c, Error *err) {
     bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16;
     bool fits = recipe_check_shape(c, err), device = !multiplies || !c->gpu_without_fp8[0];
@@ -147,11 +147,11 @@ static bool recipe_decide(Config *c, Error *err) {
     if (final || (fits && device)) return fits;
     add_note(c, fits ? c->gpu_without_fp8 : err->text);
     c->recipe = c->plain_recipe;
-    return recipe_check_shape(c, err); // the shape is checked again, because single flags may still select FP8
+    return recipe_check_shape(c, err); // checked again, because flags such as --linear fp8 may still select FP8
 }
 
-// Adapts a recorded batch that is not a multiple of the tokens of one pass of all ranks: lowers the recorded
-// micro-batch until the batch is a multiple or, if no micro-batch fits, rounds the batch.
+// Adapts a checkpoint's batch that is not a multiple of the tokens of one pass of all ranks. Lowers the checkpoint's
+// micro-batch until the batch is a multiple. If no micro-batch fits, rounds the batch.
 static void fit_recorded_batch(Config *c, int ranks) {
     int64_t per_pass = config_micro_tokens(c) * ranks;
     if (!c->batch_recorded || c->batch_tokens % per_pass == 0) return;
@@ -188,7 +188,7 @@ static void note_alone(Config *c) {
                 c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
 }
 
-// Shortens seq_len, in a run that only samples, to the largest number of tokens that a sample can have.
+// Shortens seq_len to the largest number of tokens that a sample can have. For runs that only sample.
 static void fit_sample(Config *c) {
     const int tokens = (config_sample_length(c) + SAMPLE_STEP - 1) / SAMPLE_STEP * SAMPLE_STEP;
     if (tokens < c->seq_len) c->seq_len = tokens;
@@ -201,14 +201,14 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     if (!recipe_decide(config, err)) return false;
     if (config_samples_only(config)) config->micro_batch = config_sample_sequences(config);
     if (!check_batch(config, ranks, err)) return false;
-    // replaces bf16_blocks -1 by the chosen number of blocks, for the report and checkpoints
+    // replaces bf16_blocks -1 by the number of blocks, which the start-up report and checkpoints show
     config->recipe.bf16_blocks = config_bf16_blocks(config);
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err)) return false;
     if (ranks == 1 && config->zero > 0) note_alone(config);
-    // forward does not need transposed weights
+    // only backward reads transposed weights
     if (config_forward_only(config)) config->recipe.cache_transposed = false;
-    // FP8 weights that are gathered layer by layer are transposed after the gather, which halves the traffic.
+    // ZeRO 3 gathers FP8 weights and transposes them afterwards, because gathering both would double the traffic.
     if (ranks > 1 && config->zero >= 3) config->recipe.cache_transposed = false;
     return true;
 }

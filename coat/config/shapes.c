@@ -12,7 +12,7 @@ const char *architecture_name(Architecture architecture) {
 }
 
 void architecture_shape(Architecture architecture, ModelShape *s) {
-    memset(s, 0, sizeof *s); // zeroes padding bytes, too, because shapes are compared with memcmp
+    memset(s, 0, sizeof *s); // memset also zeroes the padding bytes, because memcmp compares shapes
     s->ids.bos = s->pad = -1;
     s->norm_eps = 1e-5f;
     s->rope_theta = 10000.0f;
@@ -119,12 +119,12 @@ bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channe
     } checks[] = {{"layers", layers, MAX_LAYERS},
                   {"heads", heads, MAX_HEADS},
                   {"channels", channels, MAX_CHANNELS},
-                  {"vocabulary", vocab, MAX_VOCAB},
+                  {"tokens in the vocabulary", vocab, MAX_VOCAB},
                   {"positions", positions, MAX_POSITIONS}};
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
         if (checks[i].value < 1 || checks[i].value > checks[i].max)
-            return error_set(err, EXIT_DATA, "%s: %lld %s, outside 1 ... %lld", path, (long long)checks[i].value,
-                             checks[i].name, (long long)checks[i].max);
+            return error_set(err, EXIT_DATA, "%s: the number of %s is %lld, outside 1 ... %lld", path, checks[i].name,
+                             (long long)checks[i].value, (long long)checks[i].max);
     if (channels % heads)
         return error_set(err, EXIT_DATA, "%s: %lld channel%s cannot be divided among %lld heads", path,
                          (long long)channels, plural(channels), (long long)heads);
@@ -155,7 +155,7 @@ static const Gpt2Name gpt2_names[] = {
     {"d24", 24, 16, 1024, 1024},
     {"d36", 36, 20, 1280, 1024},
     {"d48", 48, 25, 1600, 1024},
-    // llm.c's models by depth whose sizes differ from those of dN
+    // llm.c's models named by depth, whose sizes differ from those of dN with the same N
     {"gpt2:d60", 60, 30, 1920, 1024},
     {"gpt2:d72", 72, 30, 2880, 1024},
     {"gpt2:d84", 84, 36, 3456, 1024},
@@ -182,8 +182,8 @@ typedef struct {
 
 // clang-format off
 static const Name other_names[] = {
-    // columns: name, architecture, layers, channels, ffn, heads, kv_heads, head_dim, vocabulary, positions, theta, eps,
-    // tied head, RoPE scaling factor, BOS, EOS
+    // A row contains: name, architecture, layers, channels, ffn, heads, kv_heads, head_dim, vocabulary, positions, RoPE
+    // theta, norm eps, tied head, RoPE scaling factor, BOS id, EOS id.
     {"llama2-7b",    ARCHITECTURE_LLAMA, 32, 4096, 11008, 32, 32, 128,  32000,   4096, 1e4f, 1e-5f, false, 0, 1, 2},
     {"llama2-13b",   ARCHITECTURE_LLAMA, 40, 5120, 13824, 40, 40, 128,  32000,   4096, 1e4f, 1e-5f, false, 0, 1, 2},
     {"llama-30b",    ARCHITECTURE_LLAMA, 60, 6656, 17920, 52, 52, 128,  32000,   2048, 1e4f, 1e-6f, false, 0, 1, 2},

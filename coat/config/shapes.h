@@ -1,5 +1,4 @@
-// Model shapes: the settings that each architecture implies, and the sizes of models known by name (gpt2, llama3-8b,
-// ...).
+// Shapes of models: the settings of each architecture, and the sizes of models known by name, such as llama3-8b.
 #pragma once
 #include "config.h"
 
@@ -8,7 +7,7 @@ C_LINKAGE_BEGIN
 // Architectures of models, named like model_type in Hugging Face's config.json.
 typedef enum {
     ARCHITECTURE_GPT2,
-    ARCHITECTURE_LLAMA, // Llama, Llama 3, Mistral, TinyLlama and SmolLM2
+    ARCHITECTURE_LLAMA, // architecture of Llama, Llama 3, Mistral, TinyLlama and SmolLM2
     ARCHITECTURE_OLMO,
     ARCHITECTURE_OLMO2,
     ARCHITECTURE_QWEN2,
@@ -24,11 +23,11 @@ static inline double init_deviation(InitKind kind) {
     return kind == INIT_KIND_MITCHELL ? 0.0 : 0.02;
 }
 
-// Sets the settings of the shape to the architecture's usual values, and the sizes to 0.
+// Sets norms, activation, positions and biases of the shape to the architecture's usual values, and all sizes to 0.
 void architecture_shape(Architecture architecture, ModelShape *shape);
 
-// Returns how many settings of `shape` the architecture does not support, and sets *flag to the flag of the first such
-// setting. Leaves *flag unchanged if the architecture supports all settings.
+// Returns the number of settings of `shape` that the architecture does not support. If there are any, sets *flag to the
+// flag of the first one.
 int shape_mismatches(const ModelShape *shape, Architecture architecture, const char **flag);
 
 // Returns the first architecture that supports all settings of `shape`; ARCHITECTURE_COUNT if none does.
@@ -36,13 +35,14 @@ Architecture shape_architecture(const ModelShape *shape);
 
 #define MAX_MODEL_DEPTH 96 // largest depth N of a model named by its depth, such as dN
 
-// Sets the shape of a model known by name: gpt2, gpt2-medium, gpt2-large, gpt2-xl; llama2-7b and the other rows of the
-// table; by depth d1 ... d96 and llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN, with 64 channels per layer; llm.c's
-// gpt2:dN and gpt3:cN. GPT-2 and models by depth have GPT-2's vocabulary. Returns false if the name is unknown.
+// Sets the shape of a model known by name. Returns false if the name is unknown. Known names are:
+//   fixed sizes   gpt2, gpt2-medium, gpt2-large, gpt2-xl, llama2-7b and all others of model_names()
+//   by depth      dN, llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN: 64 channels per layer, GPT-2's vocabulary
+//   of llm.c      gpt2:dN, gpt3:cN
 bool model_shape_named(const char *name, ModelShape *shape);
 
-// True if the named model has a fixed vocabulary size, which may exceed the tokenizer's. GPT-2 and models named by
-// depth get the size of the tokenizer's vocabulary instead.
+// True if the name fixes the model's vocabulary size, which may exceed the tokenizer's. False for GPT-2 and models
+// named by depth, whose vocabulary has the tokenizer's size.
 bool model_keeps_vocabulary(const char *name);
 
 // Returns the known model names as a list for messages.
@@ -51,13 +51,13 @@ const char *model_names(void);
 // Returns the i-th name of a model with fixed sizes; NULL after the last one.
 const char *model_name(int i);
 
-// Sets a GPT-2 shape from its sizes and checks their range and divisibility. ffn 0: 4 * channels. path: source of the
-// sizes, for errors (EXIT_DATA).
+// Sets a GPT-2 shape from its sizes. Fails (EXIT_DATA) if a size is out of range or channels is not a multiple of
+// heads. ffn 0: 4 * channels. path: file that the sizes come from, for the error message.
 bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
                 int64_t positions, const char *path, Error *err);
 
-// Sets the vocabulary's size and padded size. Also sets the BOS and EOS ids if `vocab` is the size of GPT-2's or of the
-// byte vocabulary.
+// Sets the shape's vocabulary size and padded size, and its BOS and EOS ids: the last token if `vocab` is the size of
+// GPT-2's or the byte vocabulary, otherwise none.
 void model_shape_vocab(ModelShape *shape, int vocab);
 
 // Sets the BOS and EOS ids of a model shape. An id outside the vocabulary, such as -1, means that there is none.
@@ -66,7 +66,7 @@ void model_shape_ids(ModelShape *shape, int begin, int end);
 // Adds an EOS id to a model shape if it is in the vocabulary. If the list is full, replaces the last id.
 void model_shape_add_eos(ModelShape *shape, int id);
 
-// Returns the usual inner width of the MLP: 4 * channels; for SwiGLU two thirds of that, rounded up to a multiple of
+// Returns the usual inner width of the MLP: 4 * channels or, with SwiGLU, 8/3 * channels rounded up to a multiple of
 // 128.
 int shape_usual_ffn(const ModelShape *shape);
 
@@ -80,8 +80,8 @@ static inline int64_t shape_hidden_width(const ModelShape *shape) {
     return (int64_t)shape->ffn * (shape->activation == ACT_SWIGLU ? 2 : 1);
 }
 
-// True if QK-norm or clipping changes q and k between their matmul and attention. Returns false for RoPE alone, because
-// RoPE can be undone.
+// True if QK-norm or clipping changes q and k between the qkv matmul and attention. False for RoPE alone, because
+// backward can undo RoPE.
 static inline bool shape_changes_qkv(const ModelShape *shape) {
     return shape->qk_norm != QK_NORM_NONE || shape->clip_qkv > 0;
 }

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Named towers, with the number of blocks in files. The projector reads the output of the last block but one, as in
-// LLaVA-1.5 and VILA.
+// Vision towers known by name. `blocks` is the number in checkpoint files; the projector reads the output of the last
+// block but one, as in LLaVA-1.5 and VILA.
 static const struct {
     const char *name;
     VisionKind kind;
@@ -15,7 +15,7 @@ static const struct {
     {"siglip-so400m-384", VISION_SIGLIP, 384, 14, 1152, 4304, 16, 27},
 };
 
-// Returns the depth N of a name such as siglip:dN; 0 if the name does not begin with `prefix` or N is out of range.
+// Returns the depth N of a name such as siglip:dN; 0 if the name does not begin with `prefix` or N is not 1 to 48.
 static int depth_of(const char *name, const char *prefix) {
     const size_t length = strlen(prefix);
     char *end;
@@ -43,7 +43,7 @@ static void set_tower(VisionShape *v, size_t i) {
 bool vision_named(const char *name, VisionShape *vision) {
     const VisionShape given = *vision;
     const int clip = depth_of(name, "clip:d"), depth = clip ? clip : depth_of(name, "siglip:d");
-    size_t i = depth && !clip; // a tower named by its depth has the other sizes of row 0 (CLIP) or row 1 (SigLIP)
+    size_t i = depth && !clip; // index in towers[]; a tower named by depth starts from row 0 (CLIP) or 1 (SigLIP)
     while (!depth && i < sizeof towers / sizeof *towers && strcmp(towers[i].name, name) != 0) i++;
     if (i == sizeof towers / sizeof *towers) return false;
     set_tower(vision, i);
@@ -74,7 +74,7 @@ bool vision_finish(Config *c, Error *err) {
                          "siglip:dN with N up to %d",
                          c->vision, MAX_VISION_DEPTH);
     if (v->patch_size > v->image_size)
-        return error_set(err, EXIT_USER, "--patch-size %d: larger than --image-size %d", v->patch_size, v->image_size);
+        return error_set(err, EXIT_USER, "--patch-size %d: exceeds --image-size %d", v->patch_size, v->image_size);
     if (c->shape.position_kind != POSITIONS_ROTARY)
         return error_set(err, EXIT_USER,
                          "--vision %s: the language model must have rotary positions; use --model llama:dN or qwen3:dN",
@@ -107,13 +107,13 @@ bool vision_freeze(Config *c, Error *err) {
                          "--%s: the model has no vision tower; remove --%s, or use --vision or a "
                          "vision-language model's folder as --model",
                          flag, flag);
-    if (c->lr == 0 && (c->lr_vision > 0 || c->lr_projector > 0)) // these parts use a multiple of the schedule's rate
+    if (c->lr == 0 && (c->lr_vision > 0 || c->lr_projector > 0))
         return error_set(err, EXIT_USER,
-                         "--lr 0: it sets the schedule of --%s, too; give --lr a rate, and add --freeze "
-                         "language to keep the language model",
+                         "--lr 0: it sets the schedule of --%s, too; use --lr above 0, and add --freeze "
+                         "language to leave the language model unchanged",
                          c->lr_vision > 0 ? "lr-vision" : "lr-projector");
     if (c->freeze == (PART_VISION | PART_PROJECTOR | PART_LANGUAGE))
-        return error_set(err, EXIT_USER, "--freeze %s: nothing would be trained; remove a part", c->frozen);
+        return error_set(err, EXIT_USER, "--freeze %s: nothing would be trained; name at most two parts", c->frozen);
     return true;
 }
 

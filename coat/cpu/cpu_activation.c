@@ -1,11 +1,11 @@
-// Activation functions on the CPU, fused with the preceding matmul's bias and with FP8 quantization.
+// Computes activation functions on the CPU, fused with the preceding matmul's bias and with FP8 quantization.
 #include <string.h>
 
 #include "cpu_quantize.h"
 #include "numerics/quantize.h"
 
-// Inputs from which every pass recomputes the rows of the activation function's output g and of its input's gradient
-// dh, with identical bits.
+// Inputs from which activation_row() computes a row of the activation function's output g, and gradient_row() a row of
+// its input's gradient dh. Every pass over the rows computes identical bits.
 typedef struct {
     Tensor h, dg;
     int64_t width; // number of columns of g; with SwiGLU, h has 2 * width columns: gate, then up
@@ -37,8 +37,8 @@ static const real *gradient_row(const Cpu *cpu, const void *from, int64_t row, R
     return buffers.out;
 }
 
-// Computes one row of h = y + bias and stores it. Returns the activation function's input: the stored row or, if h is
-// SCALE_GROUP and not from_saved, the row before quantization. Raises *amax to the row's amax if h is SCALE_GROUP.
+// Computes one row of h = y + bias and stores it. Returns the stored row or, if h is SCALE_GROUP and from_saved is
+// false, the row before quantization. If h is SCALE_GROUP, sets *amax to the maximum of *amax and the row's amax.
 static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bias, int64_t row, real *buffer,
                               bool from_saved, uint32_t *amax) {
     int64_t F = y.cols;
@@ -65,7 +65,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     int64_t M = y.rows, F = y.cols, width = g.data ? g.cols : F;
     if (h.data == y.data && !bias.data && !g.data) return;
     bool codes = g.data && format_is_fp8(g.format);
-    from_saved |= has_second_pass(g); // g's second pass reads the saved h, so its first pass must do so, too
+    from_saved |= has_second_pass(g); // both passes of quantizing g must read the same h, the saved one
     if (!codes) require_plain(operation, g);
     Scratch scratch = scratch_begin(exec);
     const real *added = scratch_vector(&scratch, cpu, bias);
@@ -97,7 +97,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
 void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
     if (!g_t.data || g_t.data == g.data) return;
     if (!format_is_fp8(g_t.format)) {
-        // passes h as its own input y, so that only g is computed
+        // Passing h also as y makes activation_forward compute only g.
         cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true, kind);
     } else if (g.data) {
         scale_over_rows(exec, g_t, g);
@@ -111,7 +111,7 @@ void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, Activa
     }
 }
 
-// Returns the sum of squares of the `count` unscaled FP8 values in row `row` of an E4M3 tensor's memory.
+// Returns the sum of squares of `count` E4M3 values, without their scale, in row `row` of a tensor's memory.
 static double row_squares(Tensor codes, int64_t row, int64_t count) {
     const uint8_t *code = (const uint8_t *)codes.data + row * codes.stride;
     double sum = 0;
@@ -124,7 +124,7 @@ static double row_squares(Tensor codes, int64_t row, int64_t count) {
     return sum;
 }
 
-// Returns the largest scale of groups [begin, end) of a row. Ignores groups of zeros, whose scale is 1.
+// Returns the largest scale of groups [begin, end) of a row. Ignores groups that contain only zeros, whose scale is 1.
 static float largest_scale(Tensor h, int64_t row, int64_t begin, int64_t end) {
     const uint16_t *scales = (const uint16_t *)h.scale + row * ((h.cols + h.group - 1) / h.group);
     const uint8_t *codes = (const uint8_t *)row_address(h, row);
@@ -164,8 +164,8 @@ void cpu_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h
     note_amax(exec, amax);
 }
 
-// Computes dh, the gradient of the activation function's input, quantizes it to dh_q and its transpose dh_qt, and sums
-// its columns. If `scaled`, dh_q already has row scales; otherwise scales are computed from dh's amaxes.
+// Computes dh, the gradient of the activation function's input. Quantizes dh to dh_q and, transposed, to dh_qt, and
+// sums dh's columns to dbias. If `scaled`, dh_q already has row scales; otherwise computes scales from dh's amaxes.
 static void activation_backward(Exec *exec, const char *operation, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg,
                                 Tensor h, bool accumulate, ActivationKind kind, bool scaled) {
     require_plain(operation, dg);

@@ -1,19 +1,19 @@
-// Computes self-attention on the CPU, in tiles of CPU_QUERY_ROWS queries: scores against all visible keys,
-// softmax, matmul with v. Backward recomputes the probabilities from the saved log-sum-exp.
+// Computes self-attention on the CPU, in tiles of CPU_QUERY_ROWS queries. A tile computes its scores with all visible
+// keys, their softmax, and the matmul with v. Backward recomputes the probabilities from the saved log-sum-exp.
 #include "cpu_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-// Returns the index of the token in sequence b that follows the document starting at token `begin`.
+// Returns the index after the last token of the document that starts at token `begin` of sequence b.
 static int64_t document_end(Tensor positions, AttentionShape shape, int64_t b, int64_t begin) {
     int64_t end = positions.data ? begin + 1 : shape.T;
     while (end < shape.T && row_position(positions, b * shape.T + end, shape.T) != 0) end++;
     return end;
 }
 
-// Returns one head of sequence b as a (rows, head_dim) matrix. If t is a KV cache, the cached rows before the T new
-// tokens are included.
+// Returns one head of sequence b as a (rows, head_dim) matrix. If t has a KV cache, the matrix includes the cached
+// rows, which precede those of the T new tokens.
 static Tensor head_view(Tensor t, AttentionShape shape, int64_t b, int64_t head) {
     const int64_t before = t.rows - (int64_t)shape.B * shape.T;
     return tensor_cols(tensor_rows(t, b * shape.T, before + shape.T), head * shape.head_dim, shape.head_dim);
@@ -23,13 +23,13 @@ static real score_scale(AttentionShape shape) {
     return 1 / (real)sqrt((double)shape.head_dim);
 }
 
-// Returns how many of the `keys` keys the query with index `query` sees.
+// Returns the number of keys, of `keys` in all, that the query with index `query` attends to.
 static int64_t visible_keys(AttentionShape shape, int64_t query, int64_t keys) {
     return shape.bidirectional ? keys : query + 1;
 }
 
-// Replaces the scores of `rows` queries by unnormalized probabilities, 0 for keys that a query does not see. The last
-// query sees all keys. Writes the sum and log-sum-exp of each row.
+// Replaces the scores of `rows` queries by unnormalized probabilities, 0 for keys that a query does not attend to. The
+// last query attends to all keys. Writes each row's sum of probabilities and the log-sum-exp of its scores.
 static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t keys, AttentionShape shape, real *sums,
                          real *lse) {
     const real scale = score_scale(shape);
@@ -43,7 +43,7 @@ static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t key
     }
 }
 
-// Returns a descriptor of scratch memory as a (rows, cols) matrix of real.
+// Returns a tensor descriptor of scratch memory `data` as a (rows, cols) matrix of real.
 static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
     Tensor t = {0};
     t.data = data;
@@ -53,7 +53,7 @@ static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
     return t;
 }
 
-// Computes attention's forward for one head and one document. k and v may start with cached rows.
+// Computes attention's forward for one head and one document. k and v may start with the rows of a KV cache.
 static void forward_head(const Cpu *cpu, Scratch slot, AttentionShape shape, Tensor o, real *lse, Tensor q, Tensor k,
                          Tensor v) {
     int64_t T = q.rows, D = q.cols, before = k.rows - T;
@@ -104,8 +104,8 @@ typedef struct {
     AttentionShape shape;
 } KeyValueHead;
 
-// Recomputes a tile's probabilities in place from its scores: P = exp(S * scale - lse), 0 for keys that a query does
-// not see.
+// Replaces a tile's scores S by the probabilities P = exp(S * scale - lse), which are 0 for keys that a query does not
+// attend to.
 static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t begin, AttentionShape shape) {
     for (int64_t i = 0; i < p.rows; i++) {
         real *row = (real *)row_address(p, i);
@@ -115,7 +115,7 @@ static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t beg
     }
 }
 
-// Replaces P by the gradient of the attention scores: dS = P * (dP - rowsum(dO * O)) * scale.
+// Replaces the probabilities P by the gradient of the attention scores S: dS = P * (dP - rowsum(dO * O)) * scale.
 static void score_gradients(const Cpu *cpu, Tensor p, Tensor dp, Tensor d_o, Tensor o, int64_t begin,
                             AttentionShape shape, real *buffer) {
     int64_t D = o.cols;
@@ -126,7 +126,7 @@ static void score_gradients(const Cpu *cpu, Tensor p, Tensor dp, Tensor d_o, Ten
     }
 }
 
-// Computes one query head's dq and adds its part to dk and dv: dV += P^T dO, dP = dO V^T, dQ = dS K, dK += dS^T Q.
+// Computes one query head's dQ and adds its part to dK and dV: dV += P^T dO, dP = dO V^T, dQ = dS K, dK += dS^T Q.
 static void backward_head(const Cpu *cpu, Scratch slot, const KeyValueHead *kv, Tensor dq, Tensor d_o, Tensor o,
                           const real *lse, Tensor q) {
     int64_t T = q.rows, D = q.cols;
@@ -165,7 +165,7 @@ static void store_matrix(const Cpu *cpu, Tensor to, Tensor from) {
     for (int64_t i = 0; i < to.rows; i++) row_store(cpu, to, i, 0, to.cols, (const real *)row_address(from, i));
 }
 
-// Writes the row amaxes of a tensor whose column ranges are dq, dk and dv (parts). Reads `width` columns at a time.
+// Writes to amax the row amaxes of a tensor whose column ranges are parts[0] to [2]. Reads `width` columns at a time.
 static void store_amaxes(const Cpu *cpu, Scratch *scratch, int threads, uint32_t *amax, const Tensor parts[3],
                          int64_t width) {
 #pragma omp parallel num_threads(threads)
@@ -185,8 +185,8 @@ static void store_amaxes(const Cpu *cpu, Scratch *scratch, int threads, uint32_t
     }
 }
 
-// Computes attention's backward for one document (`count` tokens starting with token `at`), for all query heads that
-// share one key/value head.
+// Computes attention's backward for tokens [at, at + count) of sequence b, which are one document, and for all query
+// heads that share one key/value head.
 static void backward_document(const Cpu *cpu, Scratch slot, const Tensor gradients[3], Tensor d_o, Tensor o, Tensor lse,
                               const Tensor values[3], AttentionShape shape, int64_t b, int64_t kv_head, int64_t at,
                               int64_t count) {

@@ -1,26 +1,25 @@
-// Computes matmuls with OpenBLAS if the program is linked with it. Otherwise these functions are stubs, and the panel
-// kernels are used.
+// Computes matmuls with OpenBLAS if the program is built with it. Otherwise, these functions are stubs, and matmuls use
+// the panel kernels of cpu_matmul_body.h.
 #include "cpu_internal.h"
 
 #ifdef COAT_OPENBLAS
 #include <cblas.h>
 #include <sys/mman.h>
 extern char *openblas_get_corename(void);
-// Internal functions of OpenBLAS. Declared weak, because a shared library may not export them.
+// Internal functions of OpenBLAS, declared weak because OpenBLAS as a shared library may not export them.
 extern void *blas_memory_alloc(int) __attribute__((weak));
 extern void blas_memory_free(void *) __attribute__((weak));
 
-// Bytes of address space that OpenBLAS needs for one concurrent matmul: a buffer of 128 MiB and its bookkeeping.
+// Bytes of address space that OpenBLAS needs per thread that runs a matmul: a buffer of 128 MiB and its bookkeeping.
 #define BLAS_BYTES ((size_t)129 << 20)
-// maximum number of buffers to reserve; OpenBLAS limits the number of concurrent matmuls itself
+// maximum number of OpenBLAS buffers to reserve; OpenBLAS itself limits the number of concurrent matmuls
 #define MAX_RESERVED 64
 
-// Sets OpenBLAS's environment variables before its constructor reads them, if it is linked statically.
-// - Threads: 1, because OpenBLAS's threads are not used, and it retries forever if there is no memory for their
-// buffers.
-// - Kernels: OpenBLAS selects them by CPU model. For models newer than itself (Zen 4 and 5 with version 0.3.21) it
-// selects AVX2 kernels, which are half as fast.
-// A value set by the user is not changed.
+// Sets OpenBLAS's environment variables before the constructor of a statically linked OpenBLAS reads them:
+// - OPENBLAS_NUM_THREADS=1, because OpenBLAS's own threads are not used, and OpenBLAS retries forever if there is no
+//   memory for their buffers.
+// - OPENBLAS_CORETYPE, unless the user has set it, because OpenBLAS selects AVX2 kernels for CPU models newer than
+//   itself (Zen 4 and 5 with version 0.3.21). AVX2 kernels are half as fast as AVX-512 kernels.
 __attribute__((constructor(101))) static void prepare_library(void) {
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
 #ifdef __x86_64__
@@ -33,7 +32,7 @@ __attribute__((constructor(101))) static void prepare_library(void) {
 
 bool blas_open(void) {
     openblas_set_num_threads(
-        1); // needed if OpenBLAS is a shared library, which has already read its environment variables
+        1); // needed because OpenBLAS as a shared library has already read its environment variables
     return true;
 }
 
@@ -41,13 +40,12 @@ const char *blas_core(void) {
     return openblas_get_corename();
 }
 
-// Returns the bytes of address space that OpenBLAS needs for matmuls on `threads` threads.
 int64_t blas_bytes(int threads) {
     return (int64_t)BLAS_BYTES * (threads < MAX_RESERVED ? threads : MAX_RESERVED);
 }
 
-// Tests with mmap() whether OpenBLAS's memory is available, then makes OpenBLAS allocate it. Without this, OpenBLAS
-// would allocate a buffer in each thread's first matmul, and retry forever if that fails.
+// Tests with mmap() whether memory for OpenBLAS's buffers is available, then makes OpenBLAS allocate them. Otherwise,
+// OpenBLAS would allocate a buffer in each thread's first matmul, and retry forever if the allocation fails.
 bool blas_reserve(int threads) {
     void *taken[MAX_RESERVED];
     int count = threads < MAX_RESERVED ? threads : MAX_RESERVED, tried = 0;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define STRIP 32 // number of columns of the embedding gradient per task
+#define STRIP 32 // number of columns of the embedding's gradient that a task processes
 
 void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
     require_plain("embed_forward", r);
@@ -29,8 +29,8 @@ void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Te
     }
 }
 
-// Computes dw[of[row]] += g[row] for every row. Each task processes STRIP columns and adds all rows in order, so the
-// sum is deterministic.
+// Computes dw[of[row]] += g[row] for every row of g. Each task processes STRIP columns and adds the rows in order, so
+// that the sums do not depend on timing.
 static void add_rows(const Cpu *cpu, Tensor dw, Tensor g, const int32_t *of) {
     int64_t strips = (g.cols + STRIP - 1) / STRIP;
 #pragma omp parallel for num_threads(cpu->threads) schedule(dynamic)
@@ -43,8 +43,8 @@ static void add_rows(const Cpu *cpu, Tensor dw, Tensor g, const int32_t *of) {
     }
 }
 
-// Computes dwpe[t] = (accumulate ? dwpe[t] : 0) + the sum of g over the sequences' tokens at position t. Rows t >= T
-// get no sum.
+// Computes dwpe[t] = (accumulate ? dwpe[t] : 0) + the sum of g over the tokens at position t of all sequences. For t >=
+// T, the sum is 0.
 static void add_position_rows(Exec *exec, Tensor dwpe, Tensor g, int T, bool accumulate) {
     const Cpu *cpu = cpu_of(exec);
     int64_t C = g.cols;

@@ -1,4 +1,4 @@
-// Opens the CPU as a device and implements its memory and its description for the start-up report.
+// Implements the functions of a device (device_functions.h) for the CPU.
 #include "cpu_internal.h"
 
 #include <string.h>
@@ -6,14 +6,14 @@
 
 #include "base/memory.h"
 
-// Shortens the time that OpenMP threads spin while they wait. Spinning for milliseconds gains nothing on free cores,
-// and is many times slower if another program uses one of the cores. A static OpenMP library reads the environment
-// variable in its constructor, which runs after this function. A value set by the user is not changed.
+// Shortens the time that OpenMP threads spin while they wait, unless the user has set it. Spinning for milliseconds
+// gains nothing on free cores, and makes operations many times slower if another program uses one of the cores. This
+// function runs before the constructor in which a static OpenMP library reads GOMP_SPINCOUNT.
 __attribute__((constructor(101))) static void wait_briefly(void) {
     if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "500", 0);
 }
 
-// Writes the CPU's "model name" from /proc/cpuinfo to text, or "CPU" if there is none.
+// Writes the processor's "model name" from /proc/cpuinfo to text, or "CPU" if /proc/cpuinfo has no such line.
 static void processor_name(char *text, size_t size) {
     snprintf(text, size, "CPU");
     FILE *file = fopen("/proc/cpuinfo", "r");
@@ -53,8 +53,8 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     const char *limit;
     const int64_t left = memory_limit_left(&limit);
     const bool limited = left < INT64_MAX && (double)left < (double)memory_whole_pages(bytes);
-    // Checks the size before it allocates, because Linux grants more memory than the machine has and later kills the
-    // process that uses it.
+    // Checks the size first, because Linux grants allocations larger than the machine's memory, and later kills the
+    // process that uses the memory.
     void *memory = bytes / page < pages && !limited ? memory_in_huge_pages(bytes) : NULL;
     if (!memory && limited) {
         error_set(err, EXIT_DEVICE, "could not allocate %zu MiB: %s leaves %zu MiB", bytes >> 20, limit,
@@ -67,8 +67,7 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
         return NULL;
     }
     if (cpu && cpu->blas && !blas_reserve(cpu->threads)) {
-        error_set(err, EXIT_DEVICE,
-                  "OpenBLAS needs 128 MiB more in each of %d threads, which are not free; use fewer --threads",
+        error_set(err, EXIT_DEVICE, "OpenBLAS could not allocate 128 MiB for each of %d threads; lower --threads",
                   cpu->threads);
         free(memory);
         return NULL;
@@ -76,8 +75,8 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     return memory;
 }
 
-// Returns the bytes that can be allocated: the machine's available memory or, if lower, the memory limit minus the
-// reserve and OpenBLAS's buffers (for one thread more than configured).
+// Returns the bytes that can be allocated: the machine's available memory or, if lower, the rest of the process's
+// memory limit, minus a reserve and OpenBLAS's buffers for one thread more than configured.
 int64_t cpu_memory_free(Exec *exec) {
     const Cpu *cpu = (const Cpu *)exec->backend;
     const int64_t available = memory_available();

@@ -1,9 +1,9 @@
-// FP8 loops of the CPU kernels, included by cpu_kernels_body.h. Their results are bit-identical to those of formats.h
-// and quantize.h. They have no branches, so that the compiler vectorizes them.
+// Loops that encode and decode FP8, included by cpu_kernels_body.h. Their results are bit-identical to those of
+// formats.h and quantize.h. They have no branches, so that the compiler can vectorize them.
 #ifdef VARIANT
 
-// Decodes one FP8 value. Normal values: moves the bits to FP32's fields and corrects the exponent's bias. Subnormal
-// values: converts the mantissa as an integer.
+// Decodes one FP8 value. For a normal value, moves the bits to FP32's fields and corrects the exponent's bias. For a
+// subnormal value, converts the mantissa as an integer.
 INLINE float VARIANT(decode_one)(uint32_t code, Format format) {
     const bool e4m3 = format == FMT_E4M3;
     const uint32_t mbits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, largest = e4m3 ? 0x7eu : 0x7bu;
@@ -15,8 +15,8 @@ INLINE float VARIANT(decode_one)(uint32_t code, Format format) {
     return bits_float(float_bits(value) | sign);
 }
 
-// Rounds x to the nearest FP8 value, ties to even; larger magnitudes saturate. A subnormal result is rounded by adding
-// `magic`, a float whose ulp is the smallest FP8 subnormal.
+// Rounds x to the nearest FP8 value, ties to even. Values beyond the format's maximum become the maximum. A subnormal
+// result is rounded by adding `magic`, a float whose ulp is the smallest FP8 subnormal.
 INLINE uint8_t VARIANT(encode_one)(float x, Format format) {
     const bool e4m3 = format == FMT_E4M3;
     const uint32_t mbits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, largest = e4m3 ? 0x7eu : 0x7bu, drop = 23 - mbits;
@@ -59,7 +59,7 @@ static void VARIANT(encode_fp8)(uint8_t *restrict codes, const real *restrict x,
         for (int64_t i = 0; i < n; i++) codes[i] = VARIANT(encode_one)((float)x[i] * r, FMT_E4M3);
 }
 
-// Quantizes one group and writes its scale. Returns the amax as FP32 bits. For full groups, inlined with a constant n.
+// Quantizes one group of n values to E4M3, and writes the group's scale. Returns the group's amax as FP32 bits.
 INLINE uint32_t VARIANT(encode_group)(uint8_t *restrict codes, uint16_t *restrict scale, const real *restrict x,
                                       int64_t n) {
     uint32_t largest = VARIANT(amax_bits_of)(x, n);

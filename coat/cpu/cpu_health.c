@@ -6,9 +6,9 @@
 #include "numerics/moments.h"
 #include "numerics/quantize.h"
 
-#define TENSOR_GROUP 4096 // number of FP8 values counted at a time, for a tensor with a single scale
+#define TENSOR_GROUP 4096 // number of FP8 values that are counted at a time in a tensor with a single scale
 
-// Division of a tensor into groups that have one scale each, for count_tensor().
+// A tensor's division into the groups that count_tensor() counts one at a time. A group has one scale.
 typedef struct {
     int64_t rows, cols, stride, group, groups; // groups: number of groups per row
 } Walk;
@@ -82,15 +82,13 @@ void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         const Tensor t = tensors[i];
         if (!format_is_fp8(t.format) || !t.scale || t.transposed ||
             (!t.data && t.granularity != SCALE_TENSOR && t.granularity != SCALE_ROW))
-            fatal(EXIT_DEVICE, "internal error: the CPU backend's health needs FP8 values and scales, not %s",
+            fatal(EXIT_DEVICE, "internal error: the CPU backend's health needs a scaled FP8 tensor, not %s",
                   format_name(t.format));
         out[i] = t.data ? count_tensor(cpu_of(exec), t) : from_scale(t);
     }
 }
 
-// --- comparison of an FP8 wgrad with its BF16 reference --------------------------------------------------------------
-
-// Returns the inner products of rows [begin, end) of a and b, added row by row.
+// Returns the inner products over rows [begin, end) of a and b.
 static InnerProducts rows_matmuls(const Cpu *cpu, Tensor a, Tensor b, int64_t begin, int64_t end, Scratch slot) {
     real *a_buffer = scratch_take(&slot, a.cols), *b_buffer = scratch_take(&slot, a.cols);
     InnerProducts sum = {0, 0, 0};
@@ -125,11 +123,9 @@ void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
     *out = sum;
 }
 
-// --- counts of saturated, zero and subnormal FP8 values ----------------------------------------------------------
-
 void cpu_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
     if (!codes.data || !format_is_fp8(codes.format))
-        fatal(EXIT_DEVICE, "internal error: the CPU backend's codes_count: a %s tensor has no FP8 values",
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's codes_count: the %s tensor contains no FP8 values",
               format_name(codes.format));
     const int64_t lines = codes.transposed ? codes.cols : codes.rows;
     const int64_t length = codes.transposed ? codes.rows : codes.cols;

@@ -1,10 +1,10 @@
-// Operations of vision towers on the CPU: patches from pixels, their embedding, and gathering rows.
+// Implements the operations of vision towers on the CPU: patches of images, their embedding, and gathering of rows.
 #include "cpu_internal.h"
 
 #include <string.h>
 
-// Writes the values of one patch, in the order (channel, row, column), to `out`. pixels: the image's first byte. side
-// and patch: width of the image and of the patch in pixels. number: index of the patch, row by row.
+// Writes the values of one patch, in the order (channel, row, column), to `out`. pixels: first byte of the image. side,
+// patch: widths of the image and of the patch in pixels. number: index of the patch, counted row by row.
 static void patch_values(real *out, const uint8_t *pixels, Tensor table, int64_t side, int64_t patch, int64_t number) {
     const int64_t grid = side / patch, top = number / grid * patch, left = number % grid * patch;
     for (int64_t channel = 0; channel < table.rows; channel++) {
@@ -19,7 +19,7 @@ static void patch_values(real *out, const uint8_t *pixels, Tensor table, int64_t
 void cpu_patches_forward(Exec *exec, Tensor out, Tensor pixels, Tensor table, int side, int patch, int T) {
     require_plain("patches_forward", out);
     const Cpu *cpu = cpu_of(exec);
-    const int64_t before = T - (int64_t)(side / patch) * (side / patch); // rows in front of an image's patches: 0 or 1
+    const int64_t before = T - (int64_t)(side / patch) * (side / patch); // rows before patches: 1 (class token) or 0
     Scratch scratch = scratch_begin(exec);
     int threads = scratch_slots(&scratch, cpu, cpu_row_slot(out.cols));
 #pragma omp parallel num_threads(threads)

@@ -1,9 +1,7 @@
-// Compiles the inner loops once per instruction set and selects between them at run time. target_clones is not used:
-// the dynamic loader selects clones before sanitizers are initialized, and GCC does not clone the functions that OpenMP
-// outlines.
-// no-trapping-math lets loops with a selection (a < b ? a : b) vectorize, because floating-point exceptions need not be
-// kept.
-#pragma GCC optimize("no-trapping-math")
+// Compiles the CPU backend's inner loops once per instruction set, and selects a set at run time. Does not use GCC's
+// target_clones, because the dynamic loader selects clones before sanitizers are initialized, and GCC does not clone
+// the functions that OpenMP outlines.
+#pragma GCC optimize("no-trapping-math") // no-trapping-math lets GCC vectorize loops with a selection (a < b ? a : b)
 
 #include "cpu_kernels.h"
 
@@ -14,9 +12,9 @@
 
 #define LANES 16
 
-#pragma GCC diagnostic ignored "-Wpsabi" // GCC warns about vector arguments, but only inlined functions have them
+#pragma GCC diagnostic ignored "-Wpsabi" // -Wpsabi warns about vector arguments, but only inlined functions have any
 
-// Integer type as wide as real, used as the element type of a shuffle's index vector.
+// Integer type as wide as real: element type of index vectors of __builtin_shuffle().
 #ifdef COAT_DOUBLE
 typedef int64_t lane_index;
 #else

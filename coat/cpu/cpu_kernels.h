@@ -1,5 +1,5 @@
-// Inner loops of the CPU backend: functions on contiguous rows of `real`. They are compiled once per instruction set.
-// The best set that the machine supports is selected at run time, so one binary runs on all machines.
+// Declares the CPU backend's inner loops, which are functions on contiguous rows of `real`. They are compiled once per
+// instruction set, and the best set that the machine supports is selected at run time.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 typedef struct {
     real lr, beta1, beta2, eps;
     real correction1, correction2; // bias corrections of the moments: 1 / (1 - beta^t)
-    real clip;                     // gradient clipping: factor that multiplies every gradient element
+    real clip;                     // factor that multiplies every gradient element, for gradient clipping
 } AdamwStep;
 
 // Mean and reciprocal standard deviation of a normalized row; mean is 0 for RMSNorm.
@@ -19,23 +19,23 @@ typedef struct {
     real mean, rstd;
 } NormStatistics;
 
-// Returns the number of elements between the starts of two packed panels. The gap of 16 elements prevents cache
-// conflicts between panels whose size is a multiple of 4096 bytes.
+// Returns the distance in elements between two packed panels of a matmul operand. The gap of 16 elements after a panel
+// prevents cache conflicts between panels whose size is a multiple of 4096 bytes.
 static inline int64_t panel_stride(int64_t width, int64_t depth) {
     return width * depth + 16;
 }
 
 // Inner loops of matmuls, implemented in cpu_matmul_body.h.
 typedef struct {
-    int rows, columns; // rows in a panel of A, columns in a panel of B
+    int rows, columns; // number of rows of a panel of A, and of columns of a panel of B
     // Computes c (m, n) = (add ? c : 0) + a b from packed panels. Writes entire panels, so c needs memory for m and n
-    // rounded up.
+    // rounded up to panel sizes.
     void (*multiply)(real *c, int64_t ldc, const real *a, const real *b, int64_t m, int64_t n, int64_t depth, bool add);
     // Packs one panel from `rows` rows of x, whose columns are the summation index: out[k * width + r] = x[r * ld + k].
     void (*transpose_a)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
     void (*transpose_b)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
-    // Packs one row x of `count` elements into consecutive panels. Used for operands whose rows are the summation
-    // index. out: position of the row in the first panel.
+    // Packs one row x of `count` elements into consecutive panels, for operands whose row number is the summation
+    // index. out: place of the row in the first panel.
     void (*deal_a)(real *out, const real *x, int64_t count, int64_t depth);
     void (*deal_b)(real *out, const real *x, int64_t count, int64_t depth);
 } PanelKernels;
@@ -49,9 +49,9 @@ typedef struct {
     // out = FP8 value * scale
     void (*decode_fp8)(real *out, const uint8_t *codes, int64_t n, float scale, Format format);
     void (*encode_fp8)(uint8_t *codes, const real *x, int64_t n, float r, Format format); // codes = cast(x * r)
-    uint32_t (*amax_bits)(const real *x, int64_t n); // returns the amax as FP32 bits; 0 if n is 0
+    uint32_t (*amax_bits)(const real *x, int64_t n); // returns the FP32 bits of max |x|; 0 if n is 0
     // Decode and encode E4M3 with one BF16 scale per `group` elements; the last group may be shorter. encode_groups
-    // returns the amax as FP32 bits.
+    // returns the FP32 bits of the amax of all n elements.
     void (*decode_groups)(real *out, const uint8_t *codes, const uint16_t *scales, int64_t n, int group);
     uint32_t (*encode_groups)(uint8_t *codes, uint16_t *scales, const real *x, int64_t n, int group);
     void (*add)(real *acc, const real *x, int64_t n); // computes acc += x
@@ -59,7 +59,7 @@ typedef struct {
     real (*maximum)(const real *x, int64_t n); // returns the largest element, ignoring NaN; -inf if n is 0
     double (*sum_of_squares)(const real *x, int64_t n);
 
-    // Computes a row's mean and then the variance around it. If centred is false (RMSNorm), the mean is 0.
+    // Returns a row's mean, or 0 if centred is false (RMSNorm), and 1 / sqrt(mean square deviation from it + eps).
     NormStatistics (*norm_statistics)(const real *x, int64_t n, real eps, bool centred);
     // Computes the norm: out = (x - mean) * rstd * weight + bias. bias may be NULL.
     void (*norm_apply)(real *out, const real *x, NormStatistics s, const real *weight, const real *bias, int64_t n);
@@ -77,8 +77,8 @@ typedef struct {
 
     // Computes p = exp(scale * x - shift) and returns the sum of p. p may be x.
     real (*exponentials)(real *p, const real *x, real scale, real shift, int64_t n);
-    // Computes p = p * (dp - delta) * scale, the gradient of attention scores, from the probabilities p and their
-    // gradient dp.
+    // Replaces attention's probabilities p by the gradient of the scores: p * (dp - delta) * scale. dp: gradient of the
+    // probabilities.
     void (*score_gradient)(real *p, const real *dp, real delta, real scale, int64_t n);
 
     // Runs one AdamW step on n elements of a parameter p with moments m and v. decay: lr * weight_decay, or 0.

@@ -1,6 +1,6 @@
-// Inner loops of the CPU backend, included by cpu_kernels.c once per instruction set; VARIANT(name) gives each copy a
-// separate name. Element-wise loops rely on the compiler's vectorizer. Sums use LANES independent partial sums that are
-// added in a fixed order, so the result depends on the length alone.
+// Defines the CPU backend's inner loops. cpu_kernels.c includes this file once per instruction set; VARIANT(name) gives
+// each copy a separate name. The compiler vectorizes element-wise loops. Sums use LANES independent partial sums that
+// are added in a fixed order, so that the order depends only on the number of elements.
 #ifdef VARIANT
 
 typedef real VARIANT(vector) __attribute__((vector_size(LANES * sizeof(real))));
@@ -25,7 +25,7 @@ static void VARIANT(decode_bf16)(real *restrict out, const uint16_t *restrict x,
     for (int64_t i = 0; i < n; i++) out[i] = (real)bf16_decode(x[i]);
 }
 
-// Encodes n values to BF16 as bf16_encode() does, without branches.
+// Encodes n values to BF16 with the same result as bf16_encode(), but without branches.
 static void VARIANT(encode_bf16)(uint16_t *restrict out, const real *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         uint32_t u = float_bits((float)x[i]);
@@ -102,7 +102,7 @@ static void VARIANT(norm_apply)(real *restrict out, const real *restrict x, Norm
 static void VARIANT(norm_gradient)(real *restrict g, real *restrict dweight, real *restrict dbias,
                                    const real *restrict dn, const real *restrict x, NormStatistics s,
                                    const real *restrict weight, int64_t n, bool centred, bool add) {
-    VARIANT(vector) sum = {0}, dot = {0}; // sums over the row of d = dn * weight, and of d * xhat
+    VARIANT(vector) sum = {0}, dot = {0}; // partial sums of d = dn * weight, and of d * xhat
     real sum_tail = 0, dot_tail = 0;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
@@ -131,16 +131,16 @@ INLINE real VARIANT(exponential)(real x) {
     return exp(x);
 }
 #else
-// Returns exp(x) to within 2 ulp, without branches: x = n ln 2 + r with |r| <= ln 2 / 2, then a polynomial in r times
-// 2^n. Returns 0 if the result is below 2^-126 and infinity if x > 88.
+// Returns exp(x) to within 2 ulp, without branches. Splits x = n ln 2 + r with |r| <= ln 2 / 2, then multiplies a
+// polynomial in r by 2^n. Returns 0 if the result is below 2^-126, and infinity if x > 88.
 INLINE float VARIANT(exponential)(float x) {
-    // round_shift is 1.5 * 2^23. Adding it to a float rounds the float to an integer.
+    // round_shift is 1.5 * 2^23. Adding round_shift to a float rounds the float to an integer.
     const float lowest = -87.3365f, highest = 88.0f, round_shift = 12582912.0f;
     float clamped = x < lowest ? lowest : x;
     clamped = clamped > highest ? highest : clamped;
     float shifted = clamped * 1.44269504088896341f + round_shift;
     float n = shifted - round_shift;
-    float r = clamped - n * 0.693359375f; // ln 2 is split into two parts, so that n * the first part is exact
+    float r = clamped - n * 0.693359375f; // first part of ln 2, chosen so that n times this part is exact
     r = r - n * -2.12194440054690581e-4f;
     float p = 1.0f / 5040;
     p = p * r + 1.0f / 720;
@@ -155,9 +155,9 @@ INLINE float VARIANT(exponential)(float x) {
 }
 #endif
 
-// Two forms of GELU are h / (1 + exp(-u)) with u = slope * (h + cubic h^3), which needs one exponential:
-//   tanh    h (1 + tanh(u / 2)) / 2 with slope 2 sqrt(2/pi); this form has no cancellation when the tanh is near -1
-//   quick   h * sigmoid(1.702 h)
+// Coefficients of GELU as h / (1 + exp(-u)) with u = slope * (h + cubic h^3), which needs one exponential:
+//   tanh    equals h (1 + tanh(u / 2)) / 2 with slope 2 sqrt(2/pi), but has no cancellation if the tanh is near -1
+//   quick   equals h * sigmoid(1.702 h)
 typedef struct {
     real slope, cubic;
 } VARIANT(GeluSigmoid);
@@ -254,7 +254,7 @@ static void VARIANT(adamw)(real *restrict p, real *restrict m, real *restrict v,
 }
 
 #pragma GCC push_options
-#pragma GCC optimize("fp-contract=fast") // lets the compiler fuse multiply and add if the instruction set has FMA
+#pragma GCC optimize("fp-contract=fast") // fp-contract=fast lets GCC fuse multiply and add if the CPU has FMA
 #include "cpu_matmul_body.h"
 #pragma GCC pop_options
 

@@ -1,8 +1,8 @@
 // Computes linear layers on the CPU: the forward matmul, dgrad and wgrad. FP8 values are multiplied without their
-// scales, which is exact in FP32, and the sum is multiplied by both scales.
+// scales, which is exact in FP32. The sum is then multiplied by the scales of both operands.
 #include "cpu_quantize.h"
 
-// Returns a tensor as a matmul operand. A transposed tensor is described as the untransposed matrix in its memory.
+// Returns a tensor as a matmul operand. Describes a transposed tensor as the untransposed matrix that its memory holds.
 static Operand operand(const char *operation, Tensor t, bool k_is_column) {
     if (t.transposed) {
         int64_t rows = t.rows;
@@ -16,13 +16,13 @@ static Operand operand(const char *operation, Tensor t, bool k_is_column) {
     return f;
 }
 
-// If the result c is SCALE_ROW, excludes a's row scales from the matmul: c is stored without them and shares a's scale
-// pointer. Calls fatal() if c's scales are not a's.
+// If the matmul's result c is SCALE_ROW, makes the matmul ignore a's row scales, because c has the same scale pointer
+// as a. Calls fatal() if c's scale pointer is not a's.
 static void keep_row_scales(const char *operation, Matmul *p) {
     require_matmul(operation, p->c);
     if (p->c.granularity != SCALE_ROW) return;
     if (p->a.tensor.granularity != SCALE_ROW || p->a.tensor.scale != p->c.scale || p->bias || p->accumulate)
-        fatal(EXIT_DEVICE, "internal error: the CPU backend's %s: the result's row scales are not those of its input",
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's %s: the output does not have its input's row scales",
               operation);
     p->a.tensor.granularity = p->c.granularity = SCALE_NONE;
 }

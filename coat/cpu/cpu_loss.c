@@ -1,5 +1,5 @@
-// Computes the cross-entropy loss of a chunk of tokens and its gradient on the CPU. The gradient overwrites the logits
-// or is FP8.
+// Computes the cross-entropy loss of a chunk of tokens and its gradient on the CPU. An unscaled gradient overwrites the
+// logits; an FP8 gradient has separate memory.
 #include "cpu_quantize.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ static real element(Tensor t, int64_t row, int64_t column) {
                                 : (real)bf16_decode(((const uint16_t *)row_address(t, row))[column]);
 }
 
-// True if logit `target` is the largest of the row's first `vocab` and the first of equal ones. False if one is NaN.
+// True if logit `target` is the largest of the row's first `vocab` logits, and the first of equal ones. False for NaN.
 static bool is_best(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab, int32_t target) {
     const real logit = element(logits, row, target);
     real buffer[CHUNK];
@@ -49,7 +49,7 @@ static bool is_best(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab, i
     return true;
 }
 
-// Computes dlogits = (softmax - onehot) * scale for one row. log_sum is the log-sum-exp of the row.
+// Computes one row of dlogits = (softmax - onehot) * scale. log_sum: log-sum-exp of the row's logits.
 static void gradient_row(const Cpu *cpu, Tensor dlogits, Tensor logits, int64_t row, int64_t vocab, int32_t target,
                          real log_sum, real scale) {
     const bool fp8 = format_is_fp8(dlogits.format);
@@ -77,7 +77,7 @@ static void require_gradient(Tensor dlogits, Tensor dlogits_t, Tensor logits) {
     if (!dlogits.data) return;
     bool fp8 = dlogits.format == FMT_E5M2 && dlogits.scale && dlogits.data != logits.data && dlogits_t.transposed;
     if (!fp8 && dlogits.data != logits.data)
-        fatal(EXIT_DEVICE, "internal error: the CPU backend's loss cannot write a separate gradient in %s",
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's loss: a %s gradient must overwrite the logits",
               format_name(dlogits.format));
 }
 

@@ -1,19 +1,19 @@
-// Computes matmuls on the CPU. C is divided into tiles that threads compute independently. Panels of A and B are
-// decoded to FP32 while they are packed, so BF16 and FP8 operands need no FP32 copy. Every element of C is summed in
-// steps of CPU_TILE_K in the same order in every tile, so the tiling may depend on the number of threads although the
-// result does not. OpenBLAS adds in another order at the edges of a block; with it, the tiling is fixed.
+// Computes matmuls C = A B on the CPU. C is divided into tiles that threads compute independently. Panels of A and B
+// are decoded to FP32 while they are packed, so BF16 and FP8 operands need no FP32 copy. Every element of C is summed
+// in steps of CPU_TILE_K in the same order, so the result does not depend on the tile size, which depends on the number
+// of threads. With OpenBLAS, the order depends on the tile size, so tiles do not depend on the number of threads.
 #include "cpu_internal.h"
 
-#define BLAS_TILE_SHARE 16 // number of threads for which tiles are sized with OpenBLAS
+#define BLAS_TILE_SHARE 16 // with OpenBLAS, tiles are sized for this number of threads
 
-// Functions that pack an operand into panels of the given width.
+// Functions that pack a matmul operand into panels of `width` rows or columns.
 typedef struct {
     void (*transpose)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
     void (*deal)(real *out, const real *x, int64_t count, int64_t depth);
     int width;
 } Packing;
 
-// Packs elements [first, first + count) x [k, k + depth) of a matmul operand into panels.
+// Packs rows [first, first + count) of a matmul operand, for summation indices [k, k + depth), into panels.
 static void pack(const Cpu *cpu, Packing packing, Operand f, int64_t first, int64_t count, int64_t k, int64_t depth,
                  real *out, real *buffer) {
     int64_t width = packing.width;
@@ -29,7 +29,7 @@ static void pack(const Cpu *cpu, Packing packing, Operand f, int64_t first, int6
     }
 }
 
-// Buffers in a thread's slot for one tile of C: packed A, packed B, the tile, and one panel before packing.
+// Buffers of a thread for one tile of C: packed A, packed B, the tile, and one panel before packing.
 typedef struct {
     real *a, *b, *tile, *row;
 } TileBuffers;
@@ -43,7 +43,7 @@ static TileBuffers tile_buffers(Scratch slot) {
     return t;
 }
 
-// Computes c (rows, cols) = (add ? c : 0) + the matmul's block at (i, j), summed over all k.
+// Computes c (rows, cols) = (add ? c : 0) + the block at (i, j) of the matmul's result, without scale and bias.
 static void sum_block(const Cpu *cpu, TileBuffers t, const Matmul *p, int64_t i, int64_t rows, int64_t j, int64_t cols,
                       real *c, int64_t ldc, bool add) {
     const PanelKernels *panels = cpu->kernels->panels;
@@ -70,8 +70,8 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     const PanelKernels *panels = cpu->kernels->panels;
     TileBuffers t = tile_buffers(slot);
     int64_t rows = smaller(p->tile_m, p->m - i), cols = smaller(p->tile_n, p->n - j);
-    // If C is FP32 and the tile consists of entire panels, sums directly into C. With accumulate and several steps over
-    // k, that would add C first and round differently from the general path.
+    // If C is FP32 and the tile consists of entire panels, sums directly in C's memory. Does not do so with accumulate
+    // and several steps over k, because adding C first would round differently than adding it last.
     bool whole = rows % (panels->rows / 3) == 0 && cols % panels->columns == 0;
     if (p->c.format == FMT_FP32 && whole && !p->bias && p->scale == 1 && (!p->accumulate || p->k <= CPU_TILE_K)) {
         sum_block(cpu, t, p, i, rows, j, cols, (real *)row_address(p->c, i) + j, p->c.stride, p->accumulate);
@@ -87,8 +87,8 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     }
 }
 
-// Returns the length of the parts when n is divided into equal parts: at most `limit`, and a multiple of `unit`, which
-// divides limit.
+// Returns the length of the parts if n is divided into the fewest nearly equal parts of at most `limit`. The length is
+// a multiple of `unit`, which must divide limit.
 static int64_t part_length(int64_t n, int64_t limit, int64_t unit) {
     int64_t parts = (n + limit - 1) / limit, length = (n + parts - 1) / parts;
     return (length + unit - 1) / unit * unit;
@@ -98,8 +98,8 @@ static int64_t tile_count(const Matmul *p) {
     return (p->m + p->tile_m - 1) / p->tile_m * ((p->n + p->tile_n - 1) / p->tile_n);
 }
 
-// Chooses the largest tiles that fit in the cache but yield at least 4 tiles per thread. Prefers square tiles, because
-// the packing work per tile grows with its sides.
+// Chooses the largest tiles that fit in the cache and yield at least 4 tiles per thread. Prefers square tiles, because
+// the work of packing a tile's operands grows with the tile's sides.
 static void choose_tiles(const Cpu *cpu, Matmul *p, int threads) {
     const int64_t unit_m = cpu->kernels->panels->rows, unit_n = cpu->kernels->panels->columns;
     p->tile_m = part_length(p->m, CPU_TILE_M, unit_m);
@@ -119,7 +119,7 @@ static void matmul_tile_number(const Cpu *cpu, Scratch slot, const Matmul *p, in
     matmul_tile(cpu, slot, p, number / columns * p->tile_m, number % columns * p->tile_n);
 }
 
-// Returns a tensor's scale and marks the tensor as unscaled, so that its FP8 values are then read without the scale.
+// Returns a tensor's scale (1 if it has none per tensor), and makes row_load() read the FP8 values without the scale.
 static real take_scale(Tensor *t) {
     if (t->granularity != SCALE_TENSOR) return 1;
     t->granularity = SCALE_NONE;

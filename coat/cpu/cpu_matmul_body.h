@@ -1,14 +1,14 @@
-// Inner loops of matmuls, included by cpu_kernels_body.h: pack operands into panels, and multiply panels. A panel
-// contains PANEL_ROWS rows of A or PANEL_COLUMNS columns of B with the summation index outermost, so that the innermost
-// loop reads both sequentially. One iteration multiplies PANEL_ROWS values of A by two vectors of B; the sums stay in
-// registers.
+// Defines the inner loops of matmuls, which pack operands into panels and multiply panels. Included by
+// cpu_kernels_body.h. A panel contains PANEL_ROWS rows of A or PANEL_COLUMNS columns of B with the summation index
+// outermost, so that the innermost loop reads both sequentially. One iteration multiplies PANEL_ROWS values of A by two
+// vectors of B; the sums stay in registers.
 #ifdef VARIANT
 
 typedef real VARIANT(wide) __attribute__((vector_size(VECTOR_BYTES)));
 
 #define WIDE_LANES (VECTOR_BYTES / (int)sizeof(real))
 #define PANEL_COLUMNS (2 * WIDE_LANES)
-// Rows of an incomplete last panel are rounded up to a multiple of this number.
+// The number of rows computed in an incomplete last panel of A is rounded up to a multiple of PANEL_PART.
 #define PANEL_PART (PANEL_ROWS / 3)
 
 INLINE VARIANT(wide) VARIANT(load_wide)(const real *x) {
@@ -17,8 +17,8 @@ INLINE VARIANT(wide) VARIANT(load_wide)(const real *x) {
     return v;
 }
 
-// Computes c (rows, PANEL_COLUMNS) = (add ? c : 0) + a b for one panel of A and one of B. Inlined with a constant
-// number of rows.
+// Computes c (rows, PANEL_COLUMNS) = (add ? c : 0) + a b for one panel a of A and one panel b of B. Callers pass a
+// constant number of rows, for which the compiler inlines and unrolls this function.
 INLINE void VARIANT(multiply_panel)(real *c, int64_t ldc, const real *a, const real *b, int64_t depth, bool add,
                                     const int rows) {
     VARIANT(wide) sum[PANEL_ROWS][2];
@@ -60,7 +60,7 @@ static void VARIANT(multiply)(real *c, int64_t ldc, const real *a, const real *b
     }
 }
 
-// Packs one panel: out[k * width + r] = x[r * ld + k], or 0 if r >= rows. Transposes full 4x4 blocks in registers.
+// Packs one panel: out[k * width + r] = r < rows ? x[r * ld + k] : 0. Transposes full 4x4 blocks in registers.
 INLINE void VARIANT(transpose_panel)(real *restrict out, const int width, const real *restrict x, int64_t ld,
                                      int64_t rows, int64_t depth) {
     typedef real four __attribute__((vector_size(4 * sizeof(real))));
@@ -98,7 +98,7 @@ static void VARIANT(transpose_b)(real *out, const real *x, int64_t ld, int64_t r
     VARIANT(transpose_panel)(out, PANEL_COLUMNS, x, ld, rows, depth);
 }
 
-// Writes row k of consecutive panels: `count` values of x, followed by zeros to the end of the last panel.
+// Writes one row of consecutive panels: `count` values of x, then zeros up to the end of the last panel.
 INLINE void VARIANT(deal_row)(real *restrict out, const int width, const real *restrict x, int64_t count,
                               int64_t depth) {
     int64_t i = 0;

@@ -1,11 +1,11 @@
-// Forward and backward of the norms on the CPU. The forward pass also adds the residual.
+// Computes norms forward and backward on the CPU. Forward is fused with the residual addition.
 #include "cpu_quantize.h"
 
 #include <string.h>
 
 #include "numerics/quantize.h"
 
-// Returns a norm's weight as reals; a vector of ones if it has no weight.
+// Returns a norm's weight as reals; a vector of ones if the norm has no weight.
 static const real *norm_weight(Scratch *scratch, const Cpu *cpu, Norm norm, int64_t cols) {
     if (norm.weight.data) return scratch_vector(scratch, cpu, norm.weight);
     real *ones = scratch_take(scratch, cols);
@@ -39,8 +39,8 @@ static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tenso
     return r;
 }
 
-// Inputs from which the rows of norm(x) are recomputed (the saved input and its statistics), with identical bits in
-// every pass.
+// Inputs from which norm_row() recomputes a row of norm(x): the saved input x and its statistics. Every pass over the
+// rows computes identical bits.
 typedef struct {
     Tensor x;
     Norm norm;

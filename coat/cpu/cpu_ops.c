@@ -1,4 +1,4 @@
-// Defines the CPU backend's table of operations, from operations.h and device_functions.h.
+// Defines the CPU backend's table of functions (struct Ops) from operations.h and device_functions.h.
 #include "cpu_internal.h"
 
 const Ops *cpu_ops(void) {

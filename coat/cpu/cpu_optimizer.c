@@ -7,11 +7,11 @@
 
 #include "numerics/moments.h"
 
-// number of elements processed at a time: a multiple of every group size, small enough that the buffers fit in the
-// cache
+// number of elements processed at a time: a multiple of the moments' group size, and small enough that the buffers fit
+// in the cache
 #define BLOCK 4096
 
-// Returns a parameter tensor viewed as one row with all its elements.
+// Returns a contiguous tensor viewed as one row that contains all elements.
 static Tensor flat(Tensor t) {
     t.cols = t.stride = t.rows * t.cols;
     t.rows = 1;
@@ -47,8 +47,7 @@ void cpu_grad_norm(Exec *exec, const Parameter *parameters, int count, StepState
     for (int p = 0; p < count; p++) {
         require_plain("grad_norm", parameters[p].grad);
         Tensor grad = flat(parameters[p].grad);
-        // partial sums of squares; their number is fixed, so that the order of addition does not depend on the number
-        // of threads
+        // partial sums, whose number is fixed so that the order of addition does not depend on the number of threads
         double partial[CPU_REDUCTION_BLOCKS] = {0};
         int64_t blocks = block_count(grad.cols), share = (blocks + CPU_REDUCTION_BLOCKS - 1) / CPU_REDUCTION_BLOCKS;
 #pragma omp parallel for num_threads(cpu->threads) schedule(static) if (blocks > 1)
@@ -71,8 +70,8 @@ void cpu_grad_norm_root(Exec *exec, StepState *state) {
     if (!isfinite(state->grad_norm)) state->nonfinite = 1;
 }
 
-// Returns a parameter's elements in FP32: the FP32 master weights; or the value joined with the split16 lower halves;
-// or, without master weights, the value.
+// Returns elements of a parameter in FP32: from FP32 master weights, or joined from the BF16 value and its split16
+// master weights (low halves) or, without master weights, from the value alone.
 static const real *load_master(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n, real *buffer) {
     Tensor value = flat(p->weight.value);
     if (!p->master.data) return row_load(cpu, value, 0, begin, n, buffer);
@@ -108,7 +107,7 @@ static void store_master(const Cpu *cpu, const Parameter *p, int64_t begin, int6
         row_store(cpu, value, 0, begin, n, values);
 }
 
-// Returns elements of a moment in FP32: in place if it is stored in FP32, otherwise decoded into buffer.
+// Returns elements of a moment in FP32: in place if the moment is stored in FP32, otherwise decoded into `buffer`.
 static real *load_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n, real *buffer) {
     if (moment.granularity == SCALE_EXPAND) {
         moments_load(moment, begin, n, buffer);
@@ -119,8 +118,7 @@ static real *load_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
     return values;
 }
 
-// Stores elements of a moment. Returns false if a value was inf or NaN and the moment's format cannot represent inf and
-// NaN.
+// Stores elements of a moment. Returns false if a value was inf or NaN and the moment is stored in FP8.
 static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n, const real *values,
                          const MomentStore *how) {
     if (moment.granularity == SCALE_EXPAND) return moments_store(moment, begin, n, values, how);
@@ -128,15 +126,15 @@ static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
     return true;
 }
 
-// Returns the amax of a block of a parameter's values after rounding to their storage format, because matmuls read the
-// stored values.
+// Returns the amax of a block of a parameter's stored values, after rounding, because matmuls quantize the stored
+// values.
 static uint32_t block_amax(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n) {
     real buffer[BLOCK];
     return cpu->kernels->amax_bits(row_load(cpu, flat(p->weight.value), 0, begin, n, buffer), n);
 }
 
 // Runs AdamW on n elements of a parameter. The update uses the new moments before they are rounded to their storage
-// format. Returns false if a moment was not finite.
+// format. Returns false if an FP8 moment would be inf or NaN.
 static bool update_block(const Cpu *cpu, const Parameter *p, const AdamwStep *step, const StepState *state,
                          int64_t begin, int64_t n) {
     real value[BLOCK], grad[BLOCK], m_buffer[BLOCK], v_buffer[BLOCK];
@@ -196,5 +194,5 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
     }
     if (nonfinite) state->nonfinite = 1;
     ((Cpu *)exec->backend)->amaxes_valid =
-        exec->ranks <= 1; // with several processes, each computes the amaxes of its own shard only
+        exec->ranks <= 1; // with several processes, each process has computed the amaxes of its shards only
 }

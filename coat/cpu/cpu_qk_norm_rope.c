@@ -1,13 +1,12 @@
-// Clips q, k and v, and applies QK-norm and RoPE between the matmul and attention, and computes their backward, on the
-// CPU.
+// Clips q, k and v, applies QK-norm and RoPE before attention, and computes the backward of these steps, on the CPU.
 #include "cpu_internal.h"
 
 #include <string.h>
 
-// The columns of q or of k in a packed row: [begin, begin + heads * head_dim). width: number of columns per norm.
+// Columns [begin, begin + heads * head_dim) of q or of k in a packed row of q, k and v. width: columns per norm.
 typedef struct {
     int64_t begin, heads, width;
-    const real *weight; // weight of the norm; NULL: there is no norm
+    const real *weight; // weight of the QK-norm; NULL: there is no QK-norm
 } HeadColumns;
 
 static HeadColumns head_columns(Scratch *scratch, const Cpu *cpu, int64_t begin, int64_t heads, Tensor weight) {
@@ -15,8 +14,8 @@ static HeadColumns head_columns(Scratch *scratch, const Cpu *cpu, int64_t begin,
     return c;
 }
 
-// Applies RoPE to one head in place; if sign is -1, applies the inverse. rotation: head_dim / 2 cosines, followed by
-// the sines.
+// Applies RoPE to one head in place; if sign is -1, applies the inverse. rotation: cosines of head_dim / 2 angles, then
+// their sines.
 static void rotate(real *x, const real *rotation, int64_t head_dim, real sign) {
     const int64_t half = head_dim / 2;
     for (int64_t i = 0; i < half; i++) {
@@ -47,8 +46,8 @@ static void norm_row(const Cpu *cpu, real *row, const HeadColumns *c, const QkRo
     }
 }
 
-// Replaces the gradient with respect to the norms' output by the gradient with respect to their input x, and adds to
-// dweight.
+// QK-norm's backward for one row: replaces the gradient of the norms' output by the gradient of their input x, and adds
+// the weight's gradient to dweight.
 static void norm_gradient_row(const Cpu *cpu, real *gradient, const real *x, const HeadColumns *c, const QkRope *heads,
                               real *dweight, real *buffer) {
     const int64_t end = c->begin + c->heads * heads->shape.head_dim;

@@ -1,4 +1,4 @@
-// Quantizes matmul inputs, gradients and weights to FP8 on the CPU (COAT: saved activations, FP8 flow).
+// Quantizes matmul inputs, gradients and weights to FP8 on the CPU.
 #include "cpu_quantize.h"
 
 #include <string.h>
@@ -97,15 +97,13 @@ void scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
     *(float *)q_t.scale = scale_in_format(largest, q.format, q_t.format);
 }
 
-// --- quantizing unscaled tensors to FP8 ---------------------------------------------------------------------
-
 const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers) {
     const Tensor *t = (const Tensor *)from;
     return row_load(cpu, *t, row, 0, t->cols, buffers.x);
 }
 
-// Returns the amax of x. Also writes the amaxes of x's rows to `amax` and x, quantized with a scale per row, to by_row,
-// unless these outputs are absent.
+// Returns the amax of x. amax, if not NULL, receives the amax of each row. by_row, if it has data, receives x quantized
+// with a scale per row.
 static uint32_t stored_amax(Exec *exec, Tensor x, uint32_t *amax, Tensor by_row) {
     const Cpu *cpu = cpu_of(exec);
     Scratch scratch = scratch_begin(exec);
@@ -147,13 +145,11 @@ void transpose_codes(Exec *exec, Tensor q_t, Tensor q) {
     }
 }
 
-// Calls fatal() unless the unscaled q has no data or shares x's memory, because no operation here copies x.
+// Calls fatal() if the unscaled output q has memory other than x's, because the operations do not copy x.
 static void require_same(const char *operation, Tensor q, Tensor x) {
     if (q.data && q.data != x.data)
-        fatal(EXIT_DEVICE, "internal error: the CPU backend's %s does not copy unscaled tensors", operation);
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's %s: an unscaled output is not its input", operation);
 }
-
-// --- quantization operations of operations.h -------------------------------------------------------------------
 
 void cpu_quantize_forward(Exec *exec, Tensor q, Tensor x) {
     if (!format_is_fp8(q.format)) {
@@ -200,8 +196,8 @@ static void column_sums(Exec *exec, Tensor dbias, Tensor dy, bool accumulate) {
     reduce_partials(cpu, dbias, sums, blocks, accumulate);
 }
 
-// Returns a gradient's amax: from dy.amax if the operation that wrote dy stored the rows' amaxes there, otherwise by
-// reading dy.
+// Returns the amax of a gradient dy: the largest of the row amaxes in dy.amax if that exists, otherwise computed from
+// dy. In the latter case, `amax` receives the row amaxes unless it is NULL.
 static uint32_t gradient_amax(Exec *exec, Tensor dy, uint32_t *amax) {
     return dy.amax ? largest_of_rows(dy) : stored_amax(exec, dy, amax, (Tensor){0});
 }
@@ -223,7 +219,7 @@ void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
 void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     Cpu *cpu = (Cpu *)exec->backend;
     const bool valid = cpu->amaxes_valid;
-    // amaxes_valid is reset because weights may change without the optimizer, for example by loading a checkpoint
+    // resets amaxes_valid, because weights may change without adamw_update, for example by loading a checkpoint
     cpu->amaxes_valid = false;
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;

@@ -1,28 +1,26 @@
-// Quantizes to FP8 with one scale per tensor by Group Scaling (COAT: FP8 matmuls). A first pass computes the rows'
-// amaxes and from them the scale; a second pass computes the FP8 values and their transpose.
+// Quantizes to FP8 on the CPU. With one scale per tensor, uses COAT's Group Scaling: a first pass computes the rows'
+// amaxes, from which the scale follows; a second pass computes the FP8 values and their transpose.
 #pragma once
 #include "cpu_internal.h"
 
-// Row buffers of a thread, each `cols` wide: two for inputs of a row and one for the row.
+// Row buffers of a thread: two (x, dy) for the inputs of a row, and one (out) for the computed row.
 typedef struct {
     real *x, *dy, *out;
 } RowBuffers;
 
 RowBuffers row_buffers(Scratch *slot, int64_t cols);
 
-// A matrix to be quantized, given by a function that computes its rows. The matrix is not stored in FP32: each pass
-// calls `make`, which computes a row from `from` with identical bits every time.
+// A matrix to be quantized, which is not stored in FP32. Each pass over its rows calls make(), which computes a row
+// from the inputs `from`, with identical bits every time.
 typedef struct {
     const real *(*make)(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
     const void *from;
     int64_t rows, cols;
-    int64_t widest; // width of the row buffers: the maximum of the row's width and its inputs' widths
+    int64_t widest; // width of the row buffers: the larger of cols and the inputs' widths
 } RowSource;
 
-// RowSource.make for a stored tensor: returns its rows. `from` is a pointer to the Tensor.
+// RowSource.make for a matrix that is stored as a Tensor, to which `from` points.
 const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
-
-// The parameter `scratch` of the following functions is the part of the workspace that the caller has not used.
 
 // Sets exec->state->nonfinite if amax, as FP32 bits, is inf or NaN.
 void note_amax(Exec *exec, uint32_t amax);
@@ -30,8 +28,8 @@ void note_amax(Exec *exec, uint32_t amax);
 // Writes q's per-tensor scale for the given amax, and sets exec->state->nonfinite if amax is inf or NaN.
 void write_scale(Exec *exec, Tensor q, uint32_t amax);
 
-// Quantizes the rows of `source` to q and their transpose to q_t, each with the scale that it already has. q or q_t may
-// be absent.
+// Quantizes the matrix `source` to q and its transpose to q_t, each with the scale that q or q_t already has. q or q_t
+// may have no data. scratch: the part of the workspace that the caller does not use.
 void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor q, Tensor q_t);
 
 // Quantizes one row of a SCALE_ROW tensor: computes and writes its scale, then its FP8 values. Returns the row's amax.
@@ -43,14 +41,13 @@ static inline bool has_second_pass(Tensor q) {
     return q.data && format_is_fp8(q.format) && q.granularity == SCALE_TENSOR;
 }
 
-// Stores the results of the first pass over a row: the row's amax in q.amax if that exists, and the row itself unless
-// has_second_pass(q). Returns the row's amax if q is FP8, else 0.
+// Stores a computed row in the first pass of quantizing to q. Writes the row's amax to q.amax if that exists, and the
+// row to q unless a second pass quantizes it. Returns the row's amax if q is FP8, else 0.
 uint32_t store_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
 // Writes the scale of q_t, the transposed copy of q that wgrad reads. If q is SCALE_ROW, the scale is the largest row
 // scale. If q is unscaled, the scale is computed from q.amax. Otherwise q_t shares q's scale, and nothing is written.
 void scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 
-// Writes the transpose of q's FP8 values to q_t, converted to q_t's scale, which scale_over_rows() must have written
-// before.
+// Writes the transpose of q to q_t, converted from q's scales to q_t's scale. Call scale_over_rows() first.
 void transpose_codes(Exec *exec, Tensor q_t, Tensor q);

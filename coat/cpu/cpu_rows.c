@@ -1,4 +1,4 @@
-// Accesses tensor rows, allocates workspace and sums over rows in a fixed order, as declared in cpu_internal.h.
+// Reads and writes tensor rows, allocates workspace, and sums over rows in a fixed order, for the CPU backend.
 #include "cpu_internal.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@ void require_plain(const char *operation, Tensor t) {
     if (!t.data) return;
     bool plain = (t.format == FMT_FP32 || t.format == FMT_BF16) && t.granularity == SCALE_NONE && !t.transposed;
     if (!plain)
-        fatal(EXIT_DEVICE, "internal error: the CPU backend's %s does not support scaled %s tensors", operation,
+        fatal(EXIT_DEVICE, "internal error: the CPU backend's %s requires unscaled FP32 or BF16, not %s", operation,
               format_name(t.format));
 }
 
@@ -25,7 +25,7 @@ static uint16_t *group_scales(Tensor t, int64_t row) {
     return (uint16_t *)t.scale + row * ((t.cols + t.group - 1) / t.group);
 }
 
-// Decodes columns [begin, begin + count) of an FP8 row. With SCALE_GROUP, begin may be inside a group.
+// Decodes columns [begin, begin + count) of an FP8 row. If the scales are per group, begin may be inside a group.
 static void codes_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *values) {
     const uint8_t *codes = (const uint8_t *)row_address(t, row) + begin;
     if (t.granularity != SCALE_GROUP) {
@@ -36,7 +36,7 @@ static void codes_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int
         return;
     }
     const uint16_t *scales = group_scales(t, row) + begin / t.group;
-    // Decodes the rest of the group that contains `begin`, then the groups after it.
+    // First decodes the rest of the group that contains column `begin`, then the groups after that group.
     int64_t first = smaller(count, begin % t.group ? t.group - begin % t.group : 0);
     if (first > 0) cpu->kernels->decode_fp8(values, codes, first, bf16_decode(*scales++), t.format);
     cpu->kernels->decode_groups(values + first, codes + first, scales, count - first, t.group);

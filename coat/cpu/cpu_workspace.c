@@ -1,4 +1,4 @@
-// Computes the CPU backend's workspace size for the memory plan: the maximum over all operations.
+// Computes the size of the CPU backend's workspace for the memory plan: the largest need of any operation.
 #include "cpu_workspace.h"
 
 #include "config/shapes.h"

@@ -1,5 +1,5 @@
-// Computes layout and size of the CPU backend's workspace: memory that all threads of an operation share, then one slot
-// per thread. This is pure arithmetic, so the memory plan can use it without opening the backend.
+// Computes the sizes of the parts of the CPU backend's workspace: memory that all threads of an operation share, then
+// one slot per thread. The memory plan needs these sizes before the backend is opened.
 #pragma once
 #include "config/config.h"
 
@@ -7,23 +7,23 @@
 #include <omp.h>
 #endif
 
-// Maximum number of partial sums of a reduction over rows. It does not depend on the number of threads, so the order of
-// addition depends on the shape alone.
+// Maximum number of partial sums of a reduction over rows. The number of partial sums does not depend on the number of
+// threads, so that the order of addition depends only on the shape.
 #define CPU_REDUCTION_BLOCKS 64
 
-// Largest tile of a matmul C (M, N), in rows and columns of C. A tile is summed in steps of CPU_TILE_K, so that the
-// packed panels of A and B and the tile fit in the L2 cache. CPU_TILE_M is a multiple of every kernel's panel rows,
-// CPU_TILE_N of its panel columns; CPU_PANEL_WIDTH is the maximum of both.
+// Largest tile of a matmul C = A B: CPU_TILE_M rows and CPU_TILE_N columns of C, summed in steps of CPU_TILE_K, so that
+// the packed panels of A and B and the tile fit in the L2 cache. CPU_TILE_M is a multiple of every kernel's panel rows,
+// CPU_TILE_N of its panel columns. CPU_PANEL_WIDTH is the largest number of panel rows or columns.
 #define CPU_TILE_M 240
 #define CPU_TILE_N 512
 #define CPU_TILE_K 256
 #define CPU_PANEL_WIDTH 32
-// Number of elements of a packed operand. A panel has at least 4 rows or columns and is followed by a gap of 16
-// elements.
+// Upper bound of the elements of a packed matmul operand with `size` rows or columns. A panel has at least 4 rows or
+// columns and is followed by a gap of 16 elements.
 #define CPU_PACKED(size) ((size) * (CPU_TILE_K + 4))
 #define CPU_QUERY_ROWS 64 // number of query rows of an attention tile
 
-// Returns the number of threads that an operation uses: config->threads, or OpenMP's default if that is 0.
+// Returns the number of threads that an operation uses: --threads, or OpenMP's default if --threads is 0.
 static inline int cpu_threads(const Config *config) {
     if (config->threads > 0) return config->threads;
 #ifdef _OPENMP
@@ -33,7 +33,7 @@ static inline int cpu_threads(const Config *config) {
 #endif
 }
 
-// Returns the bytes of a block of `count` reals in the workspace, rounded up to cache lines.
+// Returns the bytes of a block of `count` reals in the workspace, rounded up to a multiple of 64 (a cache line).
 static inline size_t cpu_piece(int64_t count) {
     return ((size_t)count * sizeof(real) + 63) / 64 * 64;
 }
@@ -44,8 +44,8 @@ static inline size_t cpu_matmul_slot(void) {
            cpu_piece(CPU_PANEL_WIDTH * CPU_TILE_K);
 }
 
-// Returns the bytes of attention's buffers per thread: dk and dv of a head, scores and their gradient for a tile of
-// queries, rows of o and do, and a matmul's buffers.
+// Returns the bytes of attention's buffers per thread: dk and dv of a head, a tile's scores, their gradients, outputs
+// and sums, one row each of o and of its gradient, and a matmul's buffers.
 static inline size_t cpu_attention_slot(int64_t T, int64_t head_dim) {
     return 2 * cpu_piece(T * head_dim) + 2 * cpu_piece(CPU_QUERY_ROWS * T) + cpu_piece(CPU_QUERY_ROWS * head_dim) +
            cpu_piece(CPU_QUERY_ROWS) + cpu_piece(2 * head_dim) + cpu_matmul_slot();
@@ -57,20 +57,20 @@ static inline size_t cpu_row_slot(int64_t columns) {
     return CPU_ROW_BUFFERS * cpu_piece(columns);
 }
 
-// Number of rows of FP8 values that are collected before they are written transposed: 64, so that entire cache lines
-// are written. cpu_code_block() returns the size of that buffer in reals.
+// Number of rows of FP8 values that a thread collects in a buffer before it writes them transposed: 64, so that it
+// writes entire cache lines. cpu_code_block() returns the size of the buffer in reals.
 #define CPU_CODE_ROWS 64
 static inline int64_t cpu_code_block(int64_t columns) {
     return CPU_CODE_ROWS * columns / (int64_t)sizeof(real);
 }
 
-// Returns the bytes that an operation that quantizes needs per thread: the row buffers and the block of FP8 values.
+// Returns the bytes per thread of an operation that quantizes: row buffers, and the buffer of CPU_CODE_ROWS rows.
 static inline size_t cpu_quantize_slot(int64_t columns) {
     return cpu_row_slot(columns) + cpu_piece(cpu_code_block(columns));
 }
 
-// Returns the bytes that the threads of an element-wise operation share: up to three row vectors and two sets of
-// partial column sums.
+// Returns the bytes that all threads of an element-wise operation share: up to 3 vectors (weights and biases) and 2
+// sets of partial column sums, each `columns` wide.
 static inline size_t cpu_row_shared(int64_t columns) {
     return (3 + 2 * CPU_REDUCTION_BLOCKS) * cpu_piece(columns);
 }

@@ -1,19 +1,18 @@
-// Computes the offsets of all tensors in one allocation, and the tensor descriptors that operations receive.
+// Places all tensors of a run in one memory allocation, and returns the tensor descriptors that operations receive.
 #include "arena.h"
 #include "base/memory.h"
 #include "config/vision.h"
 
 // --- placing tensors: their offsets in the arena ---------------------------------------------------------------
 
-// Reserves `bytes` bytes at the cursor and returns their offset.
 static size_t take(size_t *cursor, size_t bytes) {
     size_t offset = *cursor;
     *cursor += align_up(bytes);
     return offset;
 }
 
-// True for a scratch tensor that shares memory with tensors of other stages. Only its data is shared, because scales
-// and amaxes are small.
+// True for a scratch tensor, whose data is in the pool of memory that tensors of different stages share. Scales and
+// amaxes are small and not in the pool.
 static bool is_pooled(const TensorLayout *t) {
     return layout_owns_memory(t) && !t->saved && t->category >= CATEGORY_SCRATCH;
 }
@@ -22,8 +21,8 @@ bool arena_on_host(const Arena *arena, Category category) {
     return arena->offloads && (category == CATEGORY_MOMENTS || category == CATEGORY_MASTER);
 }
 
-// Sets the offsets of a category's tensors that are, or are not, per layer. Skips scratch, which place_pool() places.
-// For tensors per layer, sets the offsets of layer 0; other layers follow at equal distances. The data of a layer is
+// Sets the offsets of a category's tensors: of those that exist per layer if `per_layer`, otherwise of all others.
+// Skips pooled tensors. Per layer, sets layer 0's offsets; other layers follow at equal distances. A layer's data is
 // contiguous, so that one message can send it.
 static void place_tensors(Arena *a, Category category, bool per_layer, size_t *cursor) {
     TensorLayout *placed[TENSOR_COUNT * ROLE_COUNT];
@@ -54,8 +53,8 @@ static void place_category(Arena *a, Category category, size_t *cursor) {
     a->category_bytes[category] += *cursor - begin;
 }
 
-// Sets the offsets of the row amaxes of PLAIN activations, the activations that the first blocks (--bf16-blocks) store
-// in BF16.
+// Sets the offsets of the row amaxes of PLAIN activations, which are activations that the first blocks store in BF16
+// (--bf16-blocks).
 static void place_plain_amaxes(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
@@ -67,8 +66,8 @@ static void place_plain_amaxes(Arena *a, size_t *cursor) {
     a->category_bytes[CATEGORY_SAVED] += *cursor - begin;
 }
 
-// Sets the offsets of the scales of pooled tensors, and of all row amaxes. Scales are per layer if backward recomputes
-// the FP8 values.
+// Sets the offsets of the scales of pooled tensors, and of all row amaxes. Each layer has a scale if backward
+// recomputes the tensor's FP8 values with it.
 static void place_scales(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;
     for (int id = 0; id < TENSOR_COUNT; id++) {
@@ -83,7 +82,7 @@ static void place_scales(Arena *a, size_t *cursor) {
     a->category_bytes[CATEGORY_SCRATCH] += *cursor - begin;
 }
 
-// Sets the offsets of the double buffers of ZeRO 2 and 3, and of the amaxes of sharded weights.
+// Sets the offsets of ZeRO 2's and 3's double buffers for weights and gradients, and of sharded weights' amaxes.
 static void place_communication(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;
     place_category(a, CATEGORY_COMMUNICATION, cursor);
@@ -97,8 +96,8 @@ static bool lifetimes_overlap(const TensorLayout *a, const TensorLayout *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-// Sets the offsets of the pooled tensors: the largest first, each at the lowest offset from `base` that is free while
-// the tensor is alive. Returns the size of the pool.
+// Sets the offsets of the pooled tensors, the largest first. Each tensor gets the lowest offset, at least `base`, that
+// is free while the tensor is alive. Returns the size of the pool.
 static size_t place_pool(Arena *a, size_t base) {
     TensorLayout *list[2 * TENSOR_COUNT], *placed[2 * TENSOR_COUNT];
     int count = 0, done = 0;
@@ -133,7 +132,7 @@ static size_t place_pool(Arena *a, size_t base) {
     return pool;
 }
 
-// Plans the memory of the vision tower and the projector, after all other memory.
+// Adds the memory of the vision tower and the projector to the plan, after all other memory.
 static void plan_vision(Arena *arena, DeviceKind device) {
     Config *config = (Config *)xmalloc(sizeof *config);
     Arena *vision = (Arena *)xmalloc(sizeof *vision);
@@ -161,7 +160,7 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     place_scales(arena, &cursor);
     place_communication(arena, &cursor);
     size_t pool = place_pool(arena, cursor);
-    // bytes of the logits and, if it has separate memory, of their gradient; --logits-chunk can reduce these bytes
+    // bytes of the logits and, if the gradient of the logits has separate memory, of that gradient
     size_t logits = align_up(arena->layout[LOGITS][VALUE].data_bytes);
     if (layout_owns_memory(&arena->layout[DLOGITS_Q][VALUE]))
         logits += align_up(arena->layout[DLOGITS_Q][VALUE].data_bytes);
@@ -179,8 +178,8 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
 
 // --- tensor descriptors with addresses in the arena ------------------------------------------------------------
 
-// Returns PLAIN instead of VALUE if the layer is one of the first blocks (--bf16-blocks) and the activation has a
-// PLAIN.
+// Returns PLAIN if `role` is VALUE and the activation has a different layout in this layer because of --bf16-blocks.
+// Otherwise returns `role`.
 static Role role_in_layer(const Arena *arena, TensorId id, Role role, int layer) {
     const bool plain = role == VALUE && layer < arena->bf16_blocks && arena->layout[id][PLAIN].exists;
     return plain ? PLAIN : role;
@@ -235,7 +234,7 @@ Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
     Tensor shared = arena_tensor(arena, (TensorId)t->alias, role, layer);
     if (t->amax_bytes && arena->base)
         shared.amax = (uint32_t *)(arena->base + t->amax_offset + (size_t)layer * t->amax_stride);
-    // A matmul's output does not have the scales of another matmul's output that uses the same memory.
+    // The owner of the memory may be another matmul's output, whose scales do not apply to this tensor.
     if (t->granularity == SCALE_NONE && shared.granularity == SCALE_ROW) shared = without_scale(shared);
     if (t->scale_source < 0 || t->granularity != SCALE_ROW) return shared;
     shared.granularity = SCALE_ROW;
@@ -261,7 +260,7 @@ Weight arena_weight(const Arena *arena, TensorId id, int layer) {
     w.value = arena_tensor(arena, id, VALUE, layer);
     w.codes = arena_tensor(arena, id, CODES, layer);
     w.codes_t = arena_tensor(arena, id, CODES_T, layer);
-    // the amax is stored after the scale, in the scale's 16 bytes
+    // An FP8 weight's amax is stored directly after its scale, in the 16 bytes that are reserved for the scale.
     w.maximum = w.codes.scale ? (uint32_t *)w.codes.scale + 1 : NULL;
     if (!arena->layout[id][GATHERED].exists) return w;
     void *const gathered = arena_tensor(arena, id, GATHERED, layer % LAYER_SLOTS).data;
@@ -278,10 +277,10 @@ Tensor arena_gradient(const Arena *arena, TensorId id, int layer) {
 
 // --- this rank's shards of tensors -----------------------------------------------------------------------------
 
-#define SHARD_UNIT 128 // number of elements of which shards have a multiple, except at the end of a tensor
+#define SHARD_UNIT 128 // a shard has a multiple of 128 elements, except the tensor's last shard
 
-// Returns elements [begin, end) of a contiguous tensor as rows of SHARD_UNIT elements, or as one row if their number is
-// not a multiple of SHARD_UNIT. With `sharded`, the tensor's memory contains only these elements.
+// Returns elements [begin, end) of a contiguous tensor as rows of SHARD_UNIT elements, or as one row if end - begin is
+// not a multiple of SHARD_UNIT. sharded: the tensor's memory contains only elements [begin, end).
 static Tensor elements_of(Tensor t, int64_t begin, int64_t end, bool sharded) {
     int64_t count = end > begin ? end - begin : 0, at = sharded ? 0 : begin;
     t.cols = t.stride = count % SHARD_UNIT == 0 ? SHARD_UNIT : count;
@@ -319,7 +318,7 @@ int arena_parameter_count(const Arena *arena) {
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]) {
     int count = 0;
     const Config *c = arena->config;
-    uint64_t index = c->shape.tower ? (uint64_t)1 << 48 : 0; // different from those of the language model
+    uint64_t index = c->shape.tower ? (uint64_t)1 << 48 : 0; // a tower's indices start above the language model's
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
             Parameter *p = &list[count];

@@ -1,4 +1,4 @@
-// Prints the memory plan as text and as JSON, for --plan and the start-up report.
+// Prints the memory plan for --plan and the start-up report, as text or as JSON.
 #include "arena.h"
 #include "base/memory.h"
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-// Sums over the entire window each time, because running sums would accumulate rounding errors.
+// Computes mean and deviation from the entire window each time, because running sums would accumulate rounding errors.
 double guard_z(const GuardWindow *window, double value) {
     if (!isfinite(value)) return INFINITY;
     if (window->count < GUARD_WINDOW) return 0;

@@ -9,10 +9,8 @@ size_t plan_bytes(const Config *config, int ranks, DeviceKind device) {
     return bytes;
 }
 
-// --- finding the largest micro-batch that fits in memory ---------------------------------------------------------
-
-// Returns the largest micro-batch whose memory plan is within `limit` bytes, or 0 if none is. Doubles the size while it
-// fits, then bisects.
+// Returns the largest micro-batch whose memory plan is within `limit` bytes; 0 if micro-batch 1 is not. Doubles the
+// micro-batch while it fits, then bisects.
 static int largest_that_fits(const Config *config, int ranks, DeviceKind device, size_t limit) {
     Arena *trial = (Arena *)xmalloc(sizeof *trial);
     Config c = *config;
@@ -34,9 +32,9 @@ static int largest_that_fits(const Config *config, int ranks, DeviceKind device,
 // True if a run accepts the micro-batch. Otherwise sets *why to the reason.
 static bool run_accepts(const Config *config, int ranks, int micro_batch, Error *why) {
     Config c = *config;
-    c.memory_limit = 0; // no limit, because with a limit the check accepts any micro-batch
+    c.memory_limit = 0; // cleared, because with a limit config_check_recipe() accepts any micro-batch
     c.micro_batch = micro_batch;
-    c.micro_batch_recorded = false; // cleared, because otherwise *why would name the recorded micro-batch
+    c.micro_batch_recorded = false; // cleared, because otherwise config_check_recipe() could lower the micro-batch
     return config_check_recipe(&c, ranks, why);
 }
 
@@ -48,13 +46,11 @@ int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device,
     return largest;
 }
 
-// --- choosing the micro-batch under --memory-limit ----------------------------------------------------------------
-
 bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     Error why;
     char limit[MEMORY_TEXT], needed[MEMORY_TEXT], advice[ADVICE_TEXT];
     const size_t bytes = plan_bytes(c, ranks, device);
-    if (config_samples_only(c)) // the micro-batch of a run that only samples is fixed
+    if (config_samples_only(c)) // a run that only samples has a fixed micro-batch
         return bytes <= (size_t)c->memory_limit ||
                error_set(err, EXIT_USER,
                          "--memory-limit: a sample needs %s, the limit is %s; lower --sample-tokens or --seq-len",

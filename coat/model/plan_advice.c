@@ -5,7 +5,7 @@
 
 #define AT(field) offsetof(Config, field), sizeof(((Config *)0)->field)
 
-// Flags that reduce a category of memory, the least harmful first. Each sets one int, enum or bool of the Config.
+// Flags that reduce a category of memory, the least harmful first. A flag sets one field (int, enum or bool) of Config.
 static const struct {
     Category category;
     const char *flag;
@@ -33,13 +33,13 @@ static const struct {
     {CATEGORY_LOGITS, "--logits-chunk 64", AT(logits_chunk), 64},
 };
 
-// Returns the bytes of a category in host memory or in device memory.
+// Returns the bytes of a memory category that are in host memory (`host`) or in device memory.
 static size_t bytes_in(const Arena *arena, int category, bool host) {
     return arena_on_host(arena, (Category)category) == host ? arena->category_bytes[category] : 0;
 }
 
-// Appends the flags that reduce the category's memory and that a run accepts. If several values of a flag qualify,
-// appends only the first.
+// Appends to `text` the flags that reduce the category's memory and that a run accepts. If several values of a flag do,
+// appends only the first one.
 static void add_flags(const Arena *arena, DeviceKind device, int category, bool host, char *text, size_t size) {
     const size_t bytes = bytes_in(arena, category, host);
     const char *before = " (use ";
@@ -69,7 +69,7 @@ static void add_flags(const Arena *arena, DeviceKind device, int category, bool 
     free(less);
 }
 
-// Appends the three largest categories in host memory or in device memory, each with the flags that reduce it.
+// Appends to `text` the three largest categories in host or device memory, each with the flags that reduce it.
 static void add_categories(const Arena *arena, DeviceKind device, bool host, char *text, size_t size) {
     bool listed[CATEGORY_COUNT] = {false};
     char bytes[MEMORY_TEXT];
@@ -112,7 +112,7 @@ bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
         add_categories(arena, DEVICE_CUDA, true, advice, sizeof advice);
     } else {
         const int64_t left = exec->ops->memory_free ? exec->ops->memory_free(exec) : 0;
-        // number of processes that share the memory: all of them on a CPU
+        // number of processes that share the device's memory: all if the device is the CPU, 1 if it is a GPU
         const int processes = device == DEVICE_CPU ? arena->ranks : 1;
         plan_advice(arena->config, arena->ranks, device, left > 0 ? (size_t)left / (size_t)processes : 0, advice,
                     sizeof advice);

@@ -4,13 +4,13 @@
 
 #include "config/config.h"
 
-// True if the learning rate changes after the warm-up.
+// True if the learning rate decays after the warm-up.
 static inline bool schedule_falls(const Config *config) {
     return config->schedule != SCHEDULE_CONSTANT && config->lr_final != 1.0f;
 }
 
-// Returns the learning rate of optimizer step `step`, from 0, in a run of total_steps. With w = warmup,
-// T = total_steps, top = lr and low = lr * lr_final:
+// Returns the learning rate of optimizer step `step` (counted from 0) in a run of total_steps.
+// With w = warmup, T = total_steps, top = lr and low = lr * lr_final, it depends on the schedule:
 //   step < w          top * (step + 1) / w, with every schedule; the warm-up may be longer than the run
 //   constant          top
 //   cosine, linear    x = (step - w) / (T - w):  low + (top - low) * (1 + cos(pi x)) / 2,  top - (top - low) * x

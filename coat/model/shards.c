@@ -12,7 +12,7 @@ static CommType comm_type(Format format) {
     switch (format) {
     case FMT_FP32: return sizeof(real) == sizeof(double) ? COMM_FP64 : COMM_FP32;
     case FMT_BF16: return COMM_BF16;
-    default: return COMM_BYTES; // FP8 values are moved as bytes
+    default: return COMM_BYTES;
     }
 }
 
@@ -20,14 +20,14 @@ static char *element(void *data, Format format, int64_t index) {
     return (char *)data + (size_t)index * format_bytes(format);
 }
 
-// --- opening and closing -------------------------------------------------------------------------------------------
+// --- opening and closing the Shards of an arena --------------------------------------------------------------------
 
 static bool of_layer(TensorId id) {
     return tensor_row(id)->per_layer;
 }
 
-// Returns the part of a parameter that this process updates: all of it, or its shard. Returns 0 rows if the shard is
-// empty.
+// Returns the part of a parameter that this process updates: the entire parameter or, with ZeRO, this process's shard.
+// An empty shard has 0 rows.
 static Parameter updated_part(const Arena *a, const Parameter *whole, TensorId id, int layer) {
     if (a->zero == 0) return *whole;
     Parameter p = *whole;
@@ -41,8 +41,9 @@ static Parameter updated_part(const Arena *a, const Parameter *whole, TensorId i
     return p;
 }
 
-// Returns a weight as an argument of weights_quantize(): all of it or, with ZeRO 3, this process's shard. All shards of
-// a weight have one scale, from the amax that the processes compute together. `number`: index of that amax.
+// Returns the part of a weight that this process quantizes: the entire weight or, with ZeRO 3, this process's shard.
+// The processes compute the amax of the entire weight together, so that all shards have one scale. number: index of the
+// amax.
 static Parameter coded_part(const Arena *a, TensorId id, int layer, int number) {
     Parameter p;
     memset(&p, 0, sizeof p);
@@ -102,7 +103,6 @@ void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm) {
     free(all);
 }
 
-// Appends a list of parameters to another.
 static void append(Parameter **list, int *count, const Parameter *added, int added_count) {
     Parameter *both = (Parameter *)xcalloc((size_t)(*count + added_count), sizeof *both);
     if (*count) memcpy(both, *list, (size_t)*count * sizeof *both);
@@ -129,8 +129,8 @@ void shards_close(Shards *s) {
 
 // --- gathering weights ---------------------------------------------------------------------------------------------
 
-// Starts gathering the new values of the parameters that every process stores completely: the parameters of layer l or,
-// if l == layers, the parameters that are not per layer.
+// Starts gathering the new values of the parameters of layer l or, if l == layers, of the parameters that are not per
+// layer. Skips parameters of which each process stores only a shard.
 static void gather_values(Shards *s, int l) {
     const Arena *a = s->arena;
     comm_group_begin(s->comm);
@@ -146,7 +146,7 @@ static void gather_values(Shards *s, int l) {
     s->value_pending[l] = true;
 }
 
-// Waits for the values that gather_values(l) gathers, then quantizes them.
+// Waits until gather_values(l) has gathered the new values, then quantizes the weights that have FP8 values.
 static void values_needed(Shards *s, int l) {
     if (!s->comm || !s->value_pending[l]) return;
     comm_wait(s->comm, s->value_ticket[l]);
@@ -158,8 +158,8 @@ static void values_needed(Shards *s, int l) {
         s->exec->ops->weights_quantize(s->exec, coded, s->coded_per_layer);
 }
 
-// Starts gathering layer l's weight matrices as this pass reads them (in FP8 or not), unless the slot already contains
-// them. First waits until computation with the slot's previous weights has finished.
+// Starts gathering layer l's weight matrices into a slot, in the format that this pass reads, unless the slot contains
+// them. The gather starts only after all earlier computation, which may read the slot's old weights.
 static void fetch_layer(Shards *s, int l, bool backward) {
     const Arena *a = s->arena;
     int slot = l % LAYER_SLOTS;
@@ -194,16 +194,16 @@ void shards_weights_needed(Shards *s, int l, int next, bool backward) {
     if (s->slot_pending[slot]) comm_wait(s->comm, s->slot_ticket[slot]);
     s->slot_pending[slot] = false;
     if (next >= 0) {
-        // If backward recomputes blocks, the next layer's forward comes before its backward.
+        // If backward recomputes blocks, it first repeats the next layer's forward, so it needs the forward weights.
         fetch_layer(s, next, backward && !config_recomputes_blocks(s->arena->config));
     }
 }
 
-// Quantizes sharded weights: the processes compute the amaxes of the entire weights together, then each quantizes its
-// shards.
+// Quantizes sharded weights: all processes compute the amaxes of the entire weights together, then each process
+// quantizes its shards.
 static void quantize_shards(Shards *s) {
     int count = s->coded_per_layer * s->layers;
-    // marks the slots as empty, because they contain the weights from before the update
+    // marks the slots as empty, because their gathered weights are outdated
     for (int i = 0; i < LAYER_SLOTS; i++) s->slot_layer[i] = -1;
     if (count == 0) return;
     s->exec->ops->weights_amax(s->exec, s->coded, count);
@@ -234,8 +234,8 @@ bool shards_recordable(const Shards *s, bool first, bool last) {
     return s->zero < 2 && !last && !(first && s->zero > 0);
 }
 
-// Starts summing gradients over the processes: the gradients of layer l or, if l == layers, the gradients that are not
-// per layer. The sum of this process's shard goes to GRAD or, if in_place, to its part of UNREDUCED.
+// Starts summing the gradients of layer l over the processes or, if l == layers, the gradients that are not per layer.
+// Writes the sum of this process's shard to GRAD or, if in_place, to the shard's part of UNREDUCED.
 static void sum_gradients(Shards *s, int l, bool in_place) {
     const Arena *a = s->arena;
     comm_after_compute(s->comm);
@@ -261,7 +261,7 @@ bool shards_accumulate(const Shards *s, bool accumulate) {
     return accumulate && s->zero < 2;
 }
 
-// Waits for the sums of a slot's gradients, and adds them to the shard's gradients of earlier micro-batches.
+// Waits until a slot's gradients are summed over the processes, and adds the sums to GRAD of this process's shards.
 static void take_sums(Shards *s, int slot) {
     const Arena *a = s->arena;
     if (s->grad_pending[slot]) comm_wait(s->comm, s->grad_ticket[slot]);
@@ -307,8 +307,8 @@ void shards_sum_loss(Shards *s, StepState *state) {
     comm_wait(s->comm, comm_mark(s->comm));
 }
 
-// Computes the gradient norm over all processes. In every ZeRO stage, each process sums the squares of its shards only,
-// so that each element counts once and the norm has the same bits in all stages.
+// Computes the norm of all gradients over all processes. In every ZeRO stage, each process sums only the squares of its
+// shards, so that each element counts once and the norm has the same bits in all stages.
 static void norm_over_ranks(Shards *s, StepState *state) {
     const Ops *ops = s->exec->ops;
     comm_wait(s->comm, comm_mark(s->comm)); // waits for the sums of the gradients
@@ -334,7 +334,7 @@ void shards_norm(Shards *s, StepState *state) {
         s->exec->ops->grad_norm(s->exec, s->updated, s->updated_count, state);
 }
 
-// Quantizes the new weights, and starts gathering the new values of the shards.
+// Quantizes updated weights. With ZeRO, starts gathering their new values, because each process updated only its shard.
 static void weights_updated(Shards *s) {
     if (s->zero == 0) {
         shards_weights_loaded(s);
@@ -342,7 +342,7 @@ static void weights_updated(Shards *s) {
     }
     if (s->zero >= 3) quantize_shards(s);
     comm_after_compute(s->comm);
-    gather_values(s, s->layers); // parameters that are not per layer come first: the embedding reads them
+    gather_values(s, s->layers); // first the parameters that are not per layer, because the embedding reads them
     for (int l = 0; l < s->layers; l++) gather_values(s, l);
 }
 
@@ -352,7 +352,7 @@ void shards_update(Shards *s, StepState *state) {
     if (s->joined) weights_updated(s->joined);
 }
 
-// Gathers into UNREDUCED, which is unused between steps and at least as large as the values.
+// Gathers the value into the memory of UNREDUCED, which is unused between steps and large enough.
 const void *shards_whole_value(Shards *s, TensorId id, int layer) {
     const TensorLayout *t = &s->arena->layout[id][VALUE];
     void *whole = arena_tensor(s->arena, id, UNREDUCED, 0).data;

@@ -1,14 +1,14 @@
-// Resolves the rows of the table of tensors for a configuration. The rules apply in this order:
-//   table        names, shapes, lifetimes and the rule of every tensor
+// Contains the table of tensors, and resolves its rows to tensor layouts for a configuration. Sections of this file:
+//   table        lists names, shapes, lifetimes and the rule of every tensor
 //   extents      replaces symbolic extents by numbers
-//   existence    decides which rows this model and this run have
-//   parameters   formats of weights, gradients, moments and masters; shards (ZeRO)
-//   activations  memory (saved, scratch, or another tensor's), format and scales
+//   existence    decides which tensors this model and this run have
+//   parameters   chooses formats of weights, gradients, moments and master weights, and their shards (ZeRO)
+//   activations  chooses memory (saved, scratch, or another tensor's), format and scales
 //   scales       decides which tensors share a scale
-//   BF16 blocks  --bf16-blocks: a second layout for activations that differ in the first blocks
-//   lifetimes    evaluation, samples and --recompute 3 store one layer where training stores all
+//   BF16 blocks  adds a second layout for activations that differ in the first blocks (--bf16-blocks)
+//   lifetimes    stores one layer instead of all in evaluations, in samples and with --recompute 3
 //   bytes        computes the sizes of data, scales and amaxes
-// tensors_resolve() applies them. arena.c then assigns an address to every tensor that owns memory.
+// tensors_resolve() calls the sections in this order. arena.c then assigns an address to every tensor that owns memory.
 #include "tensors.h"
 
 #include "config/shapes.h"
@@ -17,30 +17,30 @@
 
 // --- table of all tensors ------------------------------------------------------------------------------------------
 
-// Rules for where an activation is stored, and whether as FP8. "Unscaled" is BF16, or FP32 with --precision fp32.
-// "Scratch" is memory shared with tensors that are alive in other stages.
+// Rules for where an activation is stored, and in which format. "Unscaled" means BF16, or FP32 with --precision fp32.
+// "Scratch" means memory that is shared with tensors of other stages.
 typedef enum {
-    RULE_SAVED,         // stored in separate memory from forward to backward, in every recipe
-    RULE_RESIDENT,      // stored in separate memory that outlives the micro-batch
-    RULE_GROUPS,        // saved for backward: unscaled, or E4M3 with a scale per group (--saved coat)
-    RULE_SCRATCH,       // stored in memory shared with tensors of other stages
-    RULE_ALIAS,         // no memory of its own: stored in the memory of the tensor that the field `source` names
-    RULE_LOGITS,        // scratch; alive in fewer stages if the gradient of the logits has separate memory
-    RULE_QKV_ROPE,      // q, k, v after RoPE: in the qkv matmul's output; scratch if clipping or QK-norm changes them
-    RULE_FC_OUT,        // fc matmul's output: in h's memory (the activation's input) if h is unscaled, else scratch
-    RULE_SUBLAYER_GRAD, // sublayer's gradient: in memory of the residual stream's gradient; scratch with post-norm
-    // stored in the tensor that holds the residual stream at this point: a norm's saved input; with post-norm, the
-    // saved input of the next matmul; or RESID if neither is unscaled
+    RULE_SAVED,    // saved for backward in separate memory, in every recipe
+    RULE_RESIDENT, // stored in separate memory that outlives the micro-batch
+    RULE_GROUPS,   // saved for backward: unscaled, or E4M3 with a scale per group (--saved coat)
+    RULE_SCRATCH,
+    RULE_ALIAS,         // stored in the memory of the tensor `source`
+    RULE_LOGITS,        // logits: scratch, alive in fewer stages if their gradient has separate memory
+    RULE_QKV_ROPE,      // q, k, v after RoPE: in QKV's memory; scratch if clipping or QK-norm changes them
+    RULE_FC_OUT,        // fc matmul's output: in H's memory if H is unscaled, else scratch
+    RULE_SUBLAYER_GRAD, // gradient of a sublayer's output: in DRESID's memory; scratch with post-norm
+    // residual stream: stored in the norm's saved input or, with post-norm, in the next matmul's saved input, if that
+    // tensor is unscaled; otherwise in RESID
     RULE_RESIDUAL,
-    // like RULE_RESIDUAL, but saved if --recompute 3 recomputes blocks from it and X_IN does not contain it
+    // residual stream before a block: RULE_RESIDUAL, or saved if --recompute 3 needs it and X_IN does not contain it
     RULE_BLOCK_IN,
-    // operand of a matmul. FP8: scratch. Unscaled: in the memory of `source`, or scratch if that has another width
+    // operand of a matmul: scratch if it is FP8 or if `source` has another width, else in the memory of `source`
     RULE_OPERAND,
-    RULE_NORM_OUT, // operand that a norm computes: saved, or scratch if backward recomputes it
-    RULE_ACT_OUT   // operand that the activation function computes: saved, or scratch if backward recomputes it
+    RULE_NORM_OUT, // matmul operand that a norm computes: saved, or scratch if backward recomputes it
+    RULE_ACT_OUT   // matmul operand that the activation function computes: saved, or scratch if backward recomputes it
 } Rule;
 
-// Format in which a tensor is stored if it is not FP8.
+// Format of a tensor that is not FP8. AS_UNSCALED: BF16 or FP32. AS_GRADS: the format of --grads.
 typedef enum { AS_UNSCALED, AS_FP32, AS_I32, AS_BYTES, AS_GRADS } Stored;
 
 // Conditions on the model or the run under which a tensor exists.
@@ -61,49 +61,49 @@ typedef enum {
     WITH_PATCH_BIAS, // SigLIP
     WITH_PROJECTOR_NORM,
     // conditions on the run, for activations only
-    WITH_DOCUMENT_MASK, // documents in a sequence cannot attend to each other
-    WITH_RESID,         // no saved tensor holds the residual stream unscaled
-    WITH_COUNTS,        // FP8 health counts the values of FP8 gradients
-    WITH_COMPARISONS    // FP8 health compares a wgrad in FP8 with BF16
+    WITH_DOCUMENT_MASK, // exists if documents in a sequence cannot attend to each other
+    WITH_RESID,         // exists if no saved tensor contains the unscaled residual stream
+    WITH_COUNTS,        // exists if FP8 health counts the values of FP8 gradients
+    WITH_COMPARISONS    // exists if FP8 health compares an FP8 wgrad with a BF16 wgrad
 } When;
 
-// Operands in FP8 that have a scale per token (SCALE_ROW) instead of a scale per tensor. The kernel that reads their
-// matmul's output must be able to multiply by the scales: residual additions can, and with --saved coat the activation
-// function and the backward of the MLP's norm can. Attention, which reads qkv, cannot. Gradients that are transposed
-// while they are quantized have one scale per format.
+// Granularity of an FP8 operand's scales: per tensor, or per token (SCALE_ROW). Scales per token require that the
+// kernel that reads the matmul's output can multiply by the scales. Residual additions can, and with --saved coat the
+// activation function and the backward of the MLP's norm can. Attention, which reads qkv, cannot. Gradients that are
+// transposed while they are quantized have one scale per format.
 typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
 
-// The model that has a tensor. A vision-language model is two models over this table: the language model, which reads
-// tokens, and the vision tower with the projector, which reads images. The blocks' tensors are part of both.
+// Models that a tensor is part of. A vision-language model has two: the language model (PART_TOKENS), and the vision
+// tower with the projector (PART_IMAGES). PART_BLOCKS: tensors of the blocks, which are part of both models.
 typedef enum { PART_BLOCKS, PART_TOKENS, PART_IMAGES } Part;
 
-// A row of the table of tensors. A TensorId of 0 means that there is none, because no row refers to tensor 0 (WTE).
+// A row of the table of tensors. In its TensorId fields, 0 means "none", because no row refers to tensor 0 (WTE).
 typedef struct {
     TensorRow row;
     // fields of an activation
     Rule rule;
-    Stage first, last; // stages of the tensor's first and last use
+    Stage first, last; // stages that first and last use the tensor
     Stored stored;
     TensorId source;       // tensor whose memory this one may use
     TensorId transpose_of; // tensor whose FP8 transpose this one is
-    TensorId matmul_of;    // operand of the matmul that writes this tensor with the operand's scales per token
+    TensorId matmul_of;    // for a matmul's output: the operand whose scales per token it may have
     bool head;             // true: operand of the output head's matmuls
     bool gradient;         // true: operand that is a gradient
-    // true: the tensor has row amaxes. A gradient has them for the operation that quantizes the gradient. An FP8
-    // operand with one scale has them for the second pass of the operation that writes the operand
+    // true: the tensor has row amaxes, from which a per-tensor scale is computed: a gradient's when it is quantized, an
+    // FP8 operand's in the second pass of the operation that writes it
     bool amax;
     RowScales scales;
     // fields of activations and parameters
     Part part;
     When when;
-    // For a block's weight matrix: the activation that its forward matmul reads. For a point of the residual stream:
-    // the next matmul's input, which has the same values with post-norm
+    // for a block's weight matrix: the activation that its forward matmul reads; for the residual stream: the next
+    // matmul's input, which has the same values with post-norm
     TensorId input;
 } TableRow;
 
 // clang-format off
 static const TableRow table[TENSOR_COUNT] = {
-    // columns of a parameter: name, rows, cols
+    // A parameter's initializers without a field name are: name, rows, cols.
     [WTE] =     {{"wte", DIM_VP, DIM_C, .init = INIT_NORMAL}, .part = PART_TOKENS},
     [WPE] =     {{"wpe", DIM_POS, DIM_C, .init = INIT_POSITIONS},                            .when = WITH_POSITIONS},
     [LN1W] =    {{"ln1w", DIM_1, DIM_C, .per_layer = true, .init = INIT_ONE},                .when = WITH_NORM_WEIGHTS},
@@ -135,7 +135,7 @@ static const TableRow table[TENSOR_COUNT] = {
     [PROJ2W] =  {{"proj2w", DIM_OUT, DIM_OUT, .init = INIT_FAN_IN},                          .part = PART_IMAGES},
     [PROJ2B] =  {{"proj2b", DIM_1, DIM_OUT},                                                 .part = PART_IMAGES},
 
-    // columns of an activation: name, rows, cols, rule, first used, last used
+    // An activation's initializers without a field name are: name, rows, cols, rule, first stage, last stage.
     [TOKENS] =              {{"tokens", DIM_M, DIM_1},                       RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .part = PART_TOKENS},
     [TARGETS] =             {{"targets", DIM_M, DIM_1},                      RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .part = PART_TOKENS},
     [POSITIONS] =           {{"positions", DIM_M, DIM_1},                    RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .when = WITH_DOCUMENT_MASK, .part = PART_TOKENS},
@@ -249,8 +249,8 @@ const char *role_suffix(Role r) {
 #define STATE_BYTES 256        // bytes reserved for StepState
 #define LOGITS_BYTES (1 << 30) // maximum bytes of a chunk of logits, unless --logits-chunk is given
 
-// Returns how many tokens have their logits in memory at a time: all of the micro-batch, halved until they fit in
-// LOGITS_BYTES.
+// Returns the number of tokens whose logits are in memory at a time: --logits-chunk or, by default, all tokens of the
+// micro-batch, halved until their logits fit in LOGITS_BYTES.
 static int64_t logits_chunk(const Config *c) {
     int64_t tokens = config_micro_tokens(c), chunk = tokens;
     if (config_samples_only(c)) return config_sample_logits(c);
@@ -318,12 +318,12 @@ static bool saves_groups(const Recipe *r) {
     return r->saved == SAVED_COAT && r->precision != PRECISION_FP32;
 }
 
-// True if no saved tensor holds the residual stream unscaled, so that RESID passes it from block to block.
+// True if no saved tensor contains the unscaled residual stream, so that blocks pass it on in the tensor RESID.
 static bool needs_resid(const Config *c) {
     return c->shape.norm_place == NORM_POST ? blocks_in_fp8(&c->recipe) : saves_groups(&c->recipe);
 }
 
-// True if the model has the tensor. Conditions on the run are ignored.
+// True if the model has the tensor in some run. run_has() also checks the conditions on the run.
 static bool model_has(const TableRow *row, const ModelShape *shape) {
     if (row->part == (shape->tower ? PART_TOKENS : PART_IMAGES)) return false;
     switch (row->when) {
@@ -370,7 +370,7 @@ int64_t model_parameters(const ModelShape *shape) {
 
 // --- parameters: layout of weights, gradients and optimizer states -------------------------------------------------
 
-// number of elements per group of the 8-bit moments (COAT: optimizer states), which divides shard sizes
+// number of elements per group of the 8-bit moments (COAT: optimizer states); divides the size of shards
 #define MOMENT_GROUP 128
 
 static const TensorLayout no_layout = {.alias = -1, .scale_source = -1};
@@ -394,7 +394,7 @@ static TensorLayout layout_of(const TableRow *row, const Config *c, Category cat
     return t;
 }
 
-// True if the pattern of `length` characters equals the name, or is a prefix of it followed by *.
+// True if the pattern of `length` characters equals the name, or is a prefix of the name followed by *.
 static bool name_matches(const char *pattern, size_t length, const char *name) {
     const char *star = (const char *)memchr(pattern, '*', length);
     size_t prefix = star ? (size_t)(star - pattern) : length;
@@ -443,12 +443,12 @@ static void store_shard(TensorLayout *t) {
     t->sharded = true;
 }
 
-// Makes a tensor stored completely and padded to shards of equal length, so that collectives can work in place.
+// Makes each process store the entire tensor, padded to shards of equal size, so that collectives can work in place.
 static void store_padded(TensorLayout *t, int ranks) {
     t->local_elements = t->shard_elements * ranks;
 }
 
-// Returns the layout of the double buffer for entire layers of a sharded tensor.
+// Returns the layout of a double buffer whose two slots each store one complete layer of the sharded tensor `of`.
 static TensorLayout layer_slots(const TensorLayout *of, int ranks) {
     TensorLayout t = *of;
     t.category = CATEGORY_COMMUNICATION;
@@ -458,9 +458,9 @@ static TensorLayout layer_slots(const TensorLayout *of, int ranks) {
     return t;
 }
 
-// Shards a parameter's tensors by ZeRO stage. 1: moments and master weights. 2: also the layers' gradients. 3: also the
-// blocks' weight matrices. Embeddings are not sharded because both ends of a pass read them and their gradients are
-// summed during all of it; norms and biases are not sharded because they are small.
+// Shards a parameter's tensors by ZeRO stage. Stage 1: moments and master weights. 2: also the layers' gradients. 3:
+// also the blocks' weight matrices. Embeddings are not sharded because a pass reads them at its beginning and its end
+// and sums their gradients throughout. Norms and biases are not sharded because they are small.
 static void shard_parameter(const TableRow *row, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
     const int zero = config_zero(c, ranks);
     for (int role = VALUE; role <= MASTER; role++)
@@ -468,7 +468,7 @@ static void shard_parameter(const TableRow *row, const Config *c, int ranks, Ten
     if (zero == 0) return;
     for (int role = MOMENT_M; role <= MASTER; role++) store_shard(&out[role]);
     if (zero >= 2 && row->row.per_layer) {
-        // a frozen matrix has no gradient, but ZeRO 3 gathers it here to save it
+        // A frozen matrix has no gradient, but with ZeRO 3 UNREDUCED is also the buffer to gather it for a checkpoint.
         if (out[GRAD].exists || (zero == 3 && row->input))
             out[UNREDUCED] = layer_slots(out[GRAD].exists ? &out[GRAD] : &out[VALUE], ranks);
         store_shard(&out[GRAD]);
@@ -481,10 +481,10 @@ static void shard_parameter(const TableRow *row, const Config *c, int ranks, Ten
     }
     const bool codes_only = out[CODES].exists && config_bf16_blocks(c) == 0; // no matmul reads the BF16 values
     out[GATHERED] = layer_slots(codes_only ? &out[CODES] : &out[VALUE], ranks);
-    out[GATHERED].granularity = SCALE_NONE; // the scale is stored with the shard of CODES
+    out[GATHERED].granularity = SCALE_NONE; // because the scale is stored with CODES
     store_shard(&out[VALUE]);
     store_shard(&out[CODES]);
-    out[CODES_T].per_layer = false; // one layer at a time is transposed from GATHERED
+    out[CODES_T].per_layer = false; // FP8 weights are transposed from GATHERED one layer at a time
 }
 
 int tensor_part(TensorId id, const ModelShape *shape) {
@@ -500,8 +500,8 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     if (!model_has(row, &c->shape)) return;
     out[VALUE] = layout_of(row, c, CATEGORY_WEIGHTS, unscaled);
     const bool trained = !(c->freeze & tensor_part(id, &c->shape));
-    // --grads applies to the blocks' matrices. All other gradients are FP32 because they are small or, like the tied
-    // embedding's, sums of many terms.
+    // --grads sets the format of the gradients of the blocks' matrices. Other gradients are FP32 because they are small
+    // or, like the tied embedding's, sums of many terms.
     if (trained)
         out[GRAD] = layout_of(row, c, CATEGORY_GRADIENTS, in_block && unscaled == FMT_BF16 ? r->grads : FMT_FP32);
     if (trained) out[MOMENT_M] = out[MOMENT_V] = moment_layout(row, c);
@@ -513,14 +513,14 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
         out[CODES_T] = out[CODES];
         out[CODES_T].transposed = true;
         out[CODES_T].scale_source = (int)id;
-        if (!r->cache_transposed) out[CODES_T].per_layer = false; // one layer at a time is transposed on demand
+        if (!r->cache_transposed) out[CODES_T].per_layer = false; // weights are transposed one layer at a time
     }
     shard_parameter(row, c, ranks, out);
 }
 
-// --- activations: their formats and memory -------------------------------------------------------------------------
+// --- activations: format and memory of each activation -------------------------------------------------------------
 
-// True if matmuls read the operand in FP8. With --head fp8-backward, the forward matmul of the output head reads BF16.
+// True if the matmuls that read this operand are FP8. With --head fp8-backward, only the head's backward matmuls are.
 static bool read_as_fp8(const TableRow *row, const Recipe *r) {
     if (!row->head) return blocks_in_fp8(r);
     return head_in_fp8(r) && (r->head == HEAD_FP8 || row->gradient || row->transpose_of);
@@ -532,11 +532,11 @@ static void scratch_or_source(TensorLayout *t, const TableRow *row, bool scratch
         return;
     }
     t->category = row->row.cols == DIM_VP ? CATEGORY_LOGITS : CATEGORY_SCRATCH;
-    // each layer still stores its scale, with which backward recomputes the FP8 values
+    // per_layer_scale stays true, because backward recomputes a layer's FP8 values with the layer's scale.
     t->per_layer = t->saved = false;
 }
 
-// Makes an operand FP8. An operand with one scale also gets row amaxes, from which the scale is computed.
+// Gives an operand an FP8 format. An operand with one scale also gets row amaxes, from which the scale is computed.
 static void use_fp8(TensorLayout *t, const TableRow *row, const Recipe *r) {
     const bool rows = row->scales == ROWS_BY_TOKEN || (row->scales == ROWS_BY_TOKEN_IN_COAT && saves_groups(r));
     t->transposed = row->transpose_of != 0;
@@ -584,7 +584,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
         // fall through
     case RULE_RESIDUAL: t.alias = needs_resid(c) ? RESID : post ? (int)row->input : (int)row->source; break;
     case RULE_OPERAND: {
-        // false with SwiGLU, where h does not fit in g's memory
+        // true if the tensor fits in the memory of `source`; with SwiGLU, DH_Q (2 F wide) does not fit in DG's (F wide)
         const bool fits = row->source && extent(table[row->source].row.cols, c) == t.cols;
         if (fp8) use_fp8(&t, row, r);
         scratch_or_source(&t, row, fp8 || !fits);
@@ -598,7 +598,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
         if (fp8) use_fp8(&t, row, r);
         if (recompute || transpose) scratch_or_source(&t, row, recompute || fp8);
         if (row->rule == RULE_ACT_OUT && transpose && config_bounds_activation(c))
-            t.last = STAGE_BWD_ACT; // the operation that computes dh recomputes this operand
+            t.last = STAGE_BWD_ACT; // because the operation that computes dh also recomputes g
         break;
     }
     }
@@ -607,9 +607,9 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
 
 // --- scales: which tensor's scale an activation uses ---------------------------------------------------------------
 
-// Sets the tensor whose scale an activation uses. If a matmul ignores its operand's scales per token, its output has
-// these scales. A transpose uses the scale of the tensor that it transposes, unless the formats differ or that tensor
-// has scales per token.
+// Sets the tensor whose scale an activation uses. The output of a matmul that ignores its operand's scales per token
+// has the operand's scales. A transpose has the scale of the original tensor, unless their formats or granularities
+// differ.
 static void inherit_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     const TableRow *row = &table[id];
     TensorLayout *t = &layout[id][VALUE];
@@ -622,10 +622,10 @@ static void inherit_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_CO
         t->scale_source = (int)row->transpose_of;
 }
 
-// --- BF16 blocks: their activations (--bf16-blocks) ----------------------------------------------------------------
+// --- BF16 blocks: activations that differ in the first blocks (--bf16-blocks) --------------------------------------
 
-// True if an activation of a block's forward pass may differ between blocks with BF16 and with FP8 forward matmuls: the
-// operands that norms and attention compute, if backward recomputes their FP8 values, and their matmuls' outputs.
+// True if an activation's layout may differ between blocks with BF16 and with FP8 forward matmuls. It may for operands
+// that norms (if backward recomputes them) and attention compute, and for the outputs of these operands' matmuls.
 static bool may_differ_in_bf16_blocks(TensorId id, const Config *c) {
     const TableRow *row = &table[id];
     if (row->last >= STAGE_NORMF) return false;
@@ -638,11 +638,10 @@ static bool may_differ_in_bf16_blocks(TensorId id, const Config *c) {
     }
 }
 
-// Resolves an activation in the first `blocks` blocks as PLAIN. bf16 is the configuration with BF16 matmuls.
-//   PLAIN equals VALUE:                        there is no PLAIN
-//   PLAIN differs only in scales and amaxes:   it uses VALUE's memory
-//   otherwise:                                 both have memory, and PLAIN keeps the row amaxes of its blocks for the
-//                                              scale of the FP8 values that backward computes
+// Adds PLAIN, an activation's layout in the first `blocks` blocks. bf16: the configuration with BF16 matmuls.
+//   If PLAIN equals VALUE, does not add PLAIN.
+//   If PLAIN differs from VALUE only in scales and amaxes, PLAIN uses VALUE's memory.
+//   Otherwise both have memory, and PLAIN stores row amaxes, from which backward computes the scale of FP8 values.
 static void resolve_bf16_blocks(TensorId id, const Config *bf16, int blocks, TensorLayout layout[ROLE_COUNT]) {
     TensorLayout *value = &layout[VALUE], plain = resolve_activation(id, bf16);
     const bool in_place = plain.alias == value->alias && plain.format == value->format &&
@@ -668,8 +667,9 @@ static void store_one_layer(TensorLayout *t) {
     t->layers = 1;
 }
 
-// Resolves lifetimes without training: no gradients, optimizer states or backward, and one layer's saved activations. A
-// sample stores the QKV of all layers as its KV cache, and clips, normalizes and rotates q, k and v in place.
+// Resolves lifetimes without training: removes gradients, optimizer states and backward's tensors, and stores one
+// layer's activations. A sample stores the QKV of all layers as its KV cache, and clips, normalizes and rotates q, k, v
+// in place.
 static void resolve_forward_only(bool samples, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     static const Role trained[] = {GRAD, MOMENT_M, MOMENT_V, MASTER, UNREDUCED};
     for (int id = 0; id < PARAMETER_COUNT; id++)
@@ -683,9 +683,9 @@ static void resolve_forward_only(bool samples, TensorLayout layout[TENSOR_COUNT]
     }
 }
 
-// Resolves lifetimes if backward recomputes blocks (--recompute 3): activations are saved for one layer only, except
-// for the residual stream at the beginning of each block. The gradient of the stream is alive while forward runs a
-// second time.
+// Resolves lifetimes if backward recomputes blocks (--recompute 3): saves activations of one layer only, except for the
+// residual stream at the beginning of each block. The residual stream's gradient is alive while backward repeats
+// forward.
 static void resolve_recomputed_blocks(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     int block_in = RESID_IN;
     while (layout[block_in][VALUE].alias >= 0) block_in = layout[block_in][VALUE].alias;
@@ -697,7 +697,7 @@ static void resolve_recomputed_blocks(TensorLayout layout[TENSOR_COUNT][ROLE_COU
     layout[DRESID][VALUE].first = STAGE_EMBED;
 }
 
-// Resolves lifetimes of a vision tower that is not trained: one layer's activations.
+// Resolves lifetimes of a frozen vision tower: stores the activations of one layer only.
 static void resolve_frozen_tower(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
         if (layout[id][VALUE].saved && layout[id][VALUE].layers > 1) store_one_layer(&layout[id][VALUE]);
@@ -726,8 +726,8 @@ static void set_bytes(TensorLayout *t) {
     }
 }
 
-// Enlarges QKV for the KV cache of a sample that is generated between two training steps with --recompute 3. The
-// layers' memory then overlaps except for the sample's rows.
+// With --recompute 3, enlarges QKV, which training stores for one layer only, by a sample's KV cache. Consecutive
+// layers are then a sample's rows apart, so that samples can store all layers.
 static void add_kv_cache(const Config *c, TensorLayout *qkv) {
     const int length = config_sample_rows(config_sample_length(c), c->seq_len);
     const int64_t sample = (int64_t)config_sample_sequences(c) * length;

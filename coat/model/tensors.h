@@ -1,6 +1,6 @@
-// The table of tensors: every parameter and activation of the model. The memory plan, the run's allocation, the
-// start-up report and the contents of a checkpoint derive from it. tensors.c contains the table and the rules that turn
-// a row into a TensorLayout for a configuration; arena.c assigns the addresses.
+// Declares the table of tensors, which lists every parameter and activation of the model. The memory plan, the run's
+// allocation, the start-up report and the contents of a checkpoint derive from the table. tensors.c contains the table
+// and the rules that turn a row into a TensorLayout for a configuration; arena.c assigns the addresses.
 #pragma once
 #include "config/config.h"
 #include "numerics/tensor.h"
@@ -8,27 +8,27 @@
 C_LINKAGE_BEGIN
 
 // clang-format off
-// x is the input of a norm, n its output, y the output of a matmul, h and g the input and output of the activation
-// function, o the output of attention. D.. is the gradient of the loss with respect to .. .
+// Names of tensors: x is the input of a norm, n its output, y the output of a matmul, h and g the input and output of
+// the activation function, o the output of attention. Prefix D: the gradient of the loss with respect to a tensor.
 //   RESID        residual stream. RESID_IN: before a block, RESID_MID: between its sublayers, RESID_FINAL: after the
 //                last block; each of these is RESID, or a tensor that is saved for backward and has the same values
 //   X_IN, X_MID  inputs of a block's two norms, saved for backward: BF16, or E4M3 with a scale per group (COAT)
 //   Y_PROJ, Y    outputs of the matmuls proj and fcproj, which the next norm's operation adds to the residual stream
-//   Y_FC, H      output of the matmul fc; the same plus the bias, saved for backward
+//   Y_FC, H      output of the matmul fc without the bias, and with the bias (saved for backward)
 //   QKV_ROPE     q, k and v as attention reads them, after clipping, QK-norm and RoPE; _RECOMPUTED: in backward
-//   DSUBLAYER    gradient of a sublayer's output: DRESID with pre-norm, a tensor of its own with post-norm (OLMo 2)
+//   DSUBLAYER    gradient of a sublayer's output: DRESID with pre-norm, a separate tensor with post-norm (OLMo 2)
 //   DN, DN2      gradients of N1 and N2
 //   .._Q, .._QT  FP8 values, and FP8 values of the transpose
 //   .._T         input of a matmul, transposed, as wgrad reads it
 // Vision-language models:
-//   FEATURES     the projector's output, which replaces the embeddings of image tokens; IMAGE_ROWS: its row for each
-//                token; FEATURE_ROWS: the token of each of its rows
-//   TOWER_OUT    residual stream after the tower's last block; MERGED: its rows that the projector reads, which SELECT
-//                lists; SELECT_BACK: the row of MERGED that reads each row of TOWER_OUT
+//   FEATURES     the projector's output, which replaces the embeddings of image tokens. IMAGE_ROWS: row of FEATURES for
+//                each token; FEATURE_ROWS: token for each row of FEATURES
+//   TOWER_OUT    residual stream after the tower's last block. MERGED: rows of TOWER_OUT that the projector reads;
+//                SELECT: indices of these rows; SELECT_BACK: row of MERGED for each row of TOWER_OUT
 //   BEST         1 if a token's target has the largest logit, else 0; evaluation writes it
 //   X_PRE        input of the norm before the tower's first block (CLIP); PROJ_IN: input of the projector's first matmul
-// Parameters come first, in the order in which they are initialized, updated and saved. The number of a parameter seeds
-// its random initial values, so a new parameter must be the last one.
+// Parameters come first, in the order in which they are initialized, updated and saved. Add a new parameter after all
+// others, because a parameter's number in this enum seeds its random initial values.
 typedef enum {
     WTE, WPE,
     LN1W, LN1B, QKVW, QKVB, PROJW, PROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,
@@ -59,16 +59,16 @@ typedef enum {
     TENSOR_COUNT
 } TensorId;
 
-// Gradients whose FP8 values are counted for the log (health.h), one per matmul that reads them. Two matmuls read
-// DRESID_Q.
+// Quantized gradients whose FP8 values are counted for the log (health.h), one per pair of dgrad and wgrad. DRESID_Q
+// occurs twice, because the backward of fcproj and of proj read it.
 typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS, GRADIENT_COUNT } QuantizedGradient;
 
-// The tensors of one row of the table. An activation has VALUE and, if it is stored differently in the first blocks,
-// whose forward matmuls are BF16 (--bf16-blocks), PLAIN for these blocks. A parameter has all roles but PLAIN:
-//   CODES, CODES_T  its FP8 values, and those of its transpose
+// Role of a tensor within its row of the table. An activation has a VALUE and, if the first blocks (--bf16-blocks)
+// store it differently, a PLAIN for these blocks. A parameter has all roles except PLAIN:
+//   CODES, CODES_T  FP8 values of the weight, and of its transpose
 //   MOMENT_M, _V    AdamW's first and second moment
-//   GATHERED        ZeRO 3: the weights of whole layers, gathered from all processes for the matmuls
-//   UNREDUCED       ZeRO 2 and 3: this process's gradients of whole layers, before they are summed over the processes
+//   GATHERED        ZeRO 3: the weights of entire layers, gathered from all processes for the matmuls
+//   UNREDUCED       ZeRO 2 and 3: this process's gradients of entire layers, before they are summed over the processes
 // GATHERED and UNREDUCED are double buffers: layer l uses slot l % LAYER_SLOTS.
 typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, GATHERED, UNREDUCED, PLAIN, ROLE_COUNT } Role;
 #define LAYER_SLOTS 2
@@ -76,12 +76,12 @@ typedef enum { VALUE, CODES, CODES_T, GRAD, MOMENT_M, MOMENT_V, MASTER, GATHERED
 typedef enum {
     CATEGORY_WEIGHTS, CATEGORY_FP8_WEIGHTS, CATEGORY_GRADIENTS, CATEGORY_MOMENTS, CATEGORY_MASTER,
     CATEGORY_SAVED, CATEGORY_SCRATCH, CATEGORY_LOGITS, CATEGORY_COMMUNICATION, CATEGORY_WORKSPACE,
-    CATEGORY_VISION, // everything of the vision tower and the projector
+    CATEGORY_VISION, // all memory of the vision tower and the projector
     CATEGORY_COUNT
 } Category;
 
-// The stages of a micro-batch, in order. A scratch tensor is alive from its first to its last stage and shares memory
-// with scratch tensors that are not alive in these stages. The stages between EMBED and NORMF, and between BWD_NORMF
+// The stages of a micro-batch's computation, in order. A scratch tensor is alive from its first to its last stage, and
+// shares memory with tensors of other stages. The stages between EMBED and NORMF, and between BWD_NORMF
 // and BWD_EMBED, repeat for every layer; HEAD and BWD_HEAD repeat for every chunk of logits. A tensor that passes data
 // to the next repetition must therefore be alive in all stages of the loop.
 typedef enum {
@@ -92,7 +92,7 @@ typedef enum {
 } Stage;
 // clang-format on
 
-// Symbolic extents of tensors. A configuration determines their values.
+// Symbolic numbers of rows or columns of tensors, whose values depend on the configuration.
 typedef enum {
     DIM_1,
     DIM_C,      // number of channels
@@ -100,39 +100,39 @@ typedef enum {
     DIM_ATT,    // columns of attention's output: heads * head_dim
     DIM_KV,     // columns of k, and of v: kv_heads * head_dim
     DIM_D,      // width of a head: head_dim
-    DIM_QNORM,  // number of weights of q's norm: head_dim, or heads * head_dim
-    DIM_KNORM,  // number of weights of k's norm: head_dim, or kv_heads * head_dim
+    DIM_QNORM,  // width of q's norm: head_dim, or heads * head_dim
+    DIM_KNORM,  // width of k's norm: head_dim, or kv_heads * head_dim
     DIM_F,      // width of the MLP
-    DIM_H,      // width of the activation function's input: F, or 2 F for gate and up
+    DIM_H,      // width of the activation function's input: F, or 2 F with SwiGLU
     DIM_VP,     // size of the padded vocabulary
     DIM_POS,    // number of positions of the model
     DIM_M,      // number of tokens of a micro-batch
-    DIM_BH,     // number of sequences of a micro-batch * heads
+    DIM_BH,     // number of sequences of a micro-batch, times heads
     DIM_T,      // number of tokens of a sequence
     DIM_CHUNK,  // number of tokens whose logits are in memory at a time
     DIM_STATE,  // bytes reserved for StepState
     DIM_L,      // number of layers
-    DIM_COUNTS, // bytes of a layer's CodeCounts, for all gradients and their transposes
+    DIM_COUNTS, // bytes of the CodeCounts of all quantized gradients of a layer and of their transposes
     DIM_INNER,  // bytes of the InnerProducts struct
     // images
     DIM_IMAGES,   // number of images of a micro-batch
     DIM_PIXELS,   // bytes of an image: 3 * side * side
-    DIM_PATCH,    // values of a patch: 3 * patch side * patch side
+    DIM_PATCH,    // number of values of an image patch: 3 * side * side
     DIM_RGB,      // 3
     DIM_BYTES,    // 256
     DIM_FEATURES, // number of rows of the projector's output
-    DIM_SELECTED, // number of rows of the tower's output that the projector reads
+    DIM_SELECTED, // number of rows of the vision tower's output that the projector reads
     DIM_MERGED,   // columns of the projector's input
     DIM_OUT       // columns of the projector's output
 } Dim;
 
-// how parameters_init() initializes a parameter
+// Distribution of a parameter's initial values, which parameters_init() draws.
 // INIT_FAN_IN: normal with deviation 1 / sqrt(columns)
-// INIT_POSITIONS: normal with deviation 1 in a vision tower, because smaller positions are slow to learn; otherwise as
-//                 INIT_NORMAL
+// INIT_POSITIONS: normal with deviation 1 in a vision tower, because small position embeddings are slow to learn;
+//                 otherwise INIT_NORMAL
 typedef enum { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_NORMAL_RESIDUAL, INIT_FAN_IN, INIT_POSITIONS } Init;
 
-// Part of a row of the table of tensors that does not depend on the configuration.
+// Name, symbolic shape and initial values of a row of the table of tensors.
 typedef struct {
     const char *name; // name such as "qkvw"
     Dim rows, cols;   // extents of one layer
@@ -140,34 +140,34 @@ typedef struct {
     Init init; // initial values of a parameter
 } TensorRow;
 
-// Which blocks use a tensor's memory. Blocks with FP8 and with BF16 forward matmuls do not run at the same time, so
-// their scratch can share memory.
+// Blocks that use a tensor: all, or only those with FP8 or with BF16 forward matmuls (PLAIN). Blocks run one after
+// another, so FP8 and BF16 blocks can share scratch memory.
 typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 
 // A tensor's format, shape and place in the arena, for one configuration.
 typedef struct {
     bool exists;
-    // TensorId whose memory this tensor uses; -1: separate memory. A PLAIN tensor with its own id uses the memory of
-    // its VALUE, without scales and amax
+    // TensorId of the tensor whose memory this one uses; -1: separate memory. For role PLAIN, its own id means the
+    // memory of the same tensor's VALUE, without scales and amaxes
     int alias;
-    int scale_source; // TensorId whose scale this tensor uses (for a transpose or a matmul's output); -1: none
+    int scale_source; // TensorId of the tensor whose scale this one uses; -1: it has its own, or none
     Category category;
     Format format;
     Granularity granularity;
     int group;
     bool transposed, per_layer;
-    bool per_layer_scale; // true: each layer has a scale, even if the layers share data_bytes of scratch
+    bool per_layer_scale; // true: each layer has its own scale, even if the layers share one scratch tensor
     bool saved;           // true: saved from forward to backward
     bool has_amax;        // true: has one amax per row
     int64_t rows, cols;   // extents of one layer
     int layers;           // number of layers; 1 if not per_layer
     Stage first, last;    // stages in which a scratch tensor is alive
     Blocks blocks;        // blocks that use a scratch tensor
-    // elements of one rank's shard of a layer, a multiple of 128; the last ranks' shards may be smaller
+    // elements in one rank's shard of a layer, a multiple of 128; the last ranks' shards may be smaller or empty
     int64_t shard_elements;
-    // elements of a layer that this process stores: all, all padded to equal shards, or one shard
+    // elements of a layer for which this process has memory: all, all plus padding to equal shards, or one shard
     int64_t local_elements;
-    bool sharded;                                               // true: this process stores only its shard
+    bool sharded;                                               // true: each process stores only its shard
     size_t data_bytes, scale_bytes, exponent_bytes, amax_bytes; // sizes in bytes for one layer
     // offsets of layer 0 in bytes from the arena's base
     size_t data_offset, scale_offset, exponent_offset, amax_offset;
@@ -179,8 +179,8 @@ static inline bool layout_owns_memory(const TensorLayout *t) {
     return t->exists && t->alias < 0;
 }
 
-// Fills layout with the format, shape, lifetime and size of every tensor. The offsets stay 0; arena_plan() sets them.
-// With several ranks, config->zero determines what is sharded.
+// Fills `layout` with the format, shape, lifetime and size of every tensor. The offsets stay 0; arena_plan() sets them.
+// With several ranks, config->zero determines which tensors are sharded.
 void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]);
 
 const TensorRow *tensor_row(TensorId id);
@@ -188,27 +188,27 @@ const TensorRow *tensor_row(TensorId id);
 // PART_LANGUAGE.
 int tensor_part(TensorId id, const ModelShape *shape);
 int tensor_rank(TensorId id); // number of dimensions of a parameter in files: 1 if it has a single row, otherwise 2
-TensorId tensor_input(TensorId id); // activation that the forward matmul of a block's weight matrix reads
+TensorId tensor_input(TensorId id); // activation that the forward matmul of weight matrix `id` reads
 // Returns the number of rows without padding: shape->vocab if the rows are the padded vocabulary, otherwise `rows`.
 int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);
-// Returns the value of an extent that depends only on the model; 1 for all others.
+// Returns the value of `dim` if it depends only on the model's shape; otherwise 1.
 int64_t shape_extent(Dim dim, const ModelShape *shape);
-const char *category_name(Category c); // returns a name such as "weights", as in --plan=json
-const char *role_suffix(Role r);       // returns a tensor name's suffix in --plan=json: "" for VALUE, ".codes" ...
+const char *category_name(Category c); // returns the category's name in --plan=json, such as "weights"
+const char *role_suffix(Role r);       // returns the suffix of tensor names in --plan=json: "" for VALUE, ".codes" ...
 
-// Returns the first pattern in the list --moments-fp32 that matches no parameter, and its length; NULL if all match.
+// Returns the first name pattern of --moments-fp32 that matches no parameter, and sets *length; NULL if all match.
 const char *moments_unmatched(const char *patterns, size_t *length);
 
-// Returns the weight of the output head, which is the token embedding if they are tied.
+// Returns the id of the output head's weight: the token embedding if the head is tied.
 static inline TensorId head_weight(const ModelShape *shape) {
     return shape->tied_head ? WTE : HEADW;
 }
 
-// Returns the number of parameters of a model. The vocabulary's padding rows do not count.
+// Returns the number of parameter elements of a model, without the vocabulary's padding rows.
 int64_t model_parameters(const ModelShape *shape);
 
-// Returns the number of elements of one rank's shard of a tensor, rounded up to a multiple of 128. The last ranks'
-// shards may be smaller.
+// Returns the number of elements in one rank's shard of a tensor: an equal part, rounded up to a multiple of 128. The
+// last ranks' shards may be smaller or empty.
 int64_t tensor_shard_elements(int64_t elements, int ranks);
 
 // Returns the ZeRO stage that is used: config->zero, or 0 with one process.

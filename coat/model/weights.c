@@ -6,8 +6,8 @@
 #include "config/shapes.h"
 #include "numerics/rng.h"
 
-// Sets a weight or master weight from FP32 values. BF16 values are rounded so that master_join() restores the FP32
-// values; U16 masters store their low 16 bits.
+// Sets a weight or master weight from FP32 values. A BF16 weight stores values rounded by master_bf16(), and a U16
+// master stores the low 16 bits of the FP32 values, so that master_join() restores the FP32 values.
 static void set_tensor(Exec *exec, Tensor t, const float *values) {
     const size_t n = (size_t)tensor_elements(t), bytes = n * format_bytes(t.format);
     if (!t.data) return;
@@ -36,8 +36,8 @@ void parameter_set_local(const Arena *arena, Exec *exec, TensorId id, int layer,
     set_tensor(exec, master, values + begin);
 }
 
-// Sets a moment to zero: all bits of FP8 values, amaxes, FP32 and BF16 values become 0. Exponents become k = 1, stored
-// as 16.
+// Sets a moment to zero. All bits of its values and group amaxes become 0. The exponents of 8-bit moments become k = 1,
+// which is stored as 16.
 static void moment_zero(Exec *exec, Tensor moment) {
     size_t n = (size_t)tensor_elements(moment);
     exec->ops->zero(exec, moment.data, n * format_bytes(moment.format));
@@ -60,8 +60,7 @@ void parameters_zero_moments(const Arena *arena, Exec *exec) {
     }
 }
 
-// Returns the standard deviation of a weight's initial values. For --init mitchell, it depends on the width of the
-// input.
+// Returns the standard deviation of a weight's initial values. cols: width of the input of the weight's matmul.
 static float deviation(const ModelShape *s, Init init, int64_t cols, int layer) {
     const bool residual = init == INIT_NORMAL_RESIDUAL;
     const float one = (float)init_deviation(s->init);
@@ -75,15 +74,15 @@ static float deviation(const ModelShape *s, Init init, int64_t cols, int layer) 
     return 0.0f;
 }
 
-// Returns a standard normal random number whose magnitude is at most `limit`. Redraws larger ones.
+// Returns a standard normal random number, redrawn until its magnitude is at most `limit`.
 static float draw_normal(uint64_t seed, uint64_t stream, uint64_t index, float limit) {
     float x = rng_normal(seed, stream, index);
     for (uint64_t draw = 1; fabsf(x) > limit; draw++) x = rng_normal(seed, stream, index + (draw << 40));
     return x;
 }
 
-// Computes the initial values of elements [begin, end) of a parameter with `cols` columns. Elements at index `used` and
-// later are padding.
+// Computes the initial values of elements [begin, end) of a parameter with `cols` columns. Elements from index `used`
+// on are padding and become 0.
 static void init_values(float *values, int64_t begin, int64_t end, int64_t used, int64_t cols, Init init, uint64_t seed,
                         uint64_t stream, const ModelShape *shape, int layer) {
     const float scale = deviation(shape, init, cols, layer);
@@ -111,7 +110,7 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
         float *values = (float *)xmalloc((size_t)tensor_elements(t) * sizeof *values);
         uint64_t stream = (uint64_t)ids[i] << 32 | (uint64_t)layers[i];
         int64_t begin, used = tensor_used_rows(ids[i], t.rows, shape) * t.cols;
-        // Draws only the elements that this process stores, because parameter_set_local() does not read other elements.
+        // parameter_set_local() reads only the elements that this process stores, so only these are drawn.
         int64_t local = tensor_elements(arena_local(arena, ids[i], VALUE, layers[i], &begin));
         init_values(values, begin, begin + local, used, t.cols, tensor_row(ids[i])->init, seed, stream, shape,
                     layers[i]);
@@ -124,8 +123,8 @@ void parameters_init(const Arena *arena, Exec *exec, uint64_t seed) {
     free(list);
 }
 
-// Returns the frequency of RoPE angle i of head_dim / 2, in radians per position: theta to the power -2 i / head_dim,
-// with Llama 3.1's scaling. Computed in FP32 as in transformers.
+// Returns the frequency of RoPE angle i (0 to head_dim / 2 - 1) in radians per position: theta to the power -2 i /
+// head_dim, with Llama 3.1's scaling. Computes in FP32 as Hugging Face transformers does.
 static float rope_frequency(const ModelShape *s, int i) {
     const RopeScaling *scaling = &s->rope;
     const float exponent = (float)(2 * i) / (float)s->head_dim;
