@@ -330,7 +330,7 @@ static void check_shapes(Check *c, const CheckShape *shapes, size_t count) {
     }
 }
 
-// Checks every kernel at a width with vector loads and at a width without, and with so many rows that persistent thread
+// Checks every kernel at a width with vector loads and at a width without, and with enough rows that persistent thread
 // blocks process several groups of rows.
 static void check_small(Check *c) {
     static const CheckShape shapes[] = {

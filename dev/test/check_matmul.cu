@@ -9,7 +9,7 @@
 // Operand values are exact in both E4M3 and E5M2, so matmuls of both formats must give the same result.
 typedef enum {
     OPERANDS_MIXED,       // magnitudes 2^-6 to 2^7 with random signs: partial sums are much larger than single terms
-    OPERANDS_EQUAL_SIGNS, // magnitudes 2^-6 to 2^7; three of four products have the same sign, so sums grow with k
+    OPERANDS_EQUAL_SIGNS, // magnitudes 2^-6 to 2^7; three of four terms have the same sign, so sums grow with k
     OPERANDS_OUTLIERS     // one operand value in 4096 is 2^12 times as large as the others and has the opposite sign
 } Operands;
 
@@ -22,7 +22,7 @@ __global__ static void fill_kernel(uint8_t *codes, Format format, int64_t count,
         float x = ldexpf(mantissa, (int)(bits % 13) - 6);
         if (kind == OPERANDS_MIXED && (bits >> 32 & 1)) x = -x;
         if (kind == OPERANDS_EQUAL_SIGNS && (bits >> 32 & 7) == 0)
-            x = -x; // negates 1/8 of the values, so that 22 % of the products of two values are negative
+            x = -x; // negates 1/8 of the values, so that 22 % of the terms (a value times a value) are negative
         if (kind == OPERANDS_OUTLIERS) x = mantissa * ((bits >> 32) % 4096 == 0 ? -64.0f : 0x1p-6f);
         codes[i] = format == FMT_E5M2 ? e5m2_encode(x) : e4m3_encode(x);
     }

@@ -108,7 +108,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) pair_codes_free(b, codes[i]);
 }
 
-// Returns random FP8 values without NaN. An eighth is 0, and an eighth has the format's largest magnitude.
+// Returns random FP8 values without NaN. One in 8 is 0, and one in 8 has the format's largest magnitude.
 static Pair pair_random_codes(Backends *b, int64_t rows, int64_t cols, Format format, uint64_t stream) {
     const int top = format == FMT_E4M3 ? 0x7e : 0x7b;
     uint8_t *host = (uint8_t *)xmalloc((size_t)(rows * cols));
