@@ -186,12 +186,11 @@ static double gradient_error(Model *m, const Reference *r, int i, TensorId id, i
     return error;
 }
 
-// Returns the relative error of a parameter's change by all updates: ||have - expected|| / ||expected - start||, in
-// master weights if there are any.
-//   Subtracts the rounding of master weights, 2^-25 of the value per update, because norm weights near 1 change only by
-//       1e-3.
-//   Skips the bias of the keys, which shifts all scores of a query equally. Its exact gradient is 0, and AdamW turns
-//       rounding errors into full steps.
+// Returns the relative error of a parameter's change by all updates: ||have - expected|| / ||expected - start||.
+// Compares master weights if there are any.
+//   Subtracts the rounding of master weights, 2^-25 of the value per update: norm weights near 1 change only by 1e-3.
+//   Skips the bias of the keys. It shifts all scores of a query equally, so its gradient is 0, and AdamW turns rounding
+//       errors into full steps.
 static double update_error(Model *m, const Reference *r, int i, TensorId id, int layer) {
     const Parameter *p = &m->parameters[i];
     size_t n;

@@ -341,7 +341,7 @@ UNIT_TEST(test_fallback_of_gpu) {
     assert_true(check_on_old_gpu("--train x --recipe coat"));
     assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
     assert_string_equal(config.notes, "");
-    assert_true(check_on_old_gpu("--train x --linear bf16")); // FP8 is only stored, so the GPU needs no FP8 matmuls
+    assert_true(check_on_old_gpu("--train x --linear bf16")); // FP8 is only used for storage, not for matmuls
     assert_recipe(LINEAR_BF16, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
     assert_true(check_on_old_gpu("--train x --precision fp32"));
     assert_string_equal(config.notes, "");
