@@ -14,7 +14,7 @@ typedef struct {
 
 #define SETS 3 // number of operand sets; benchmarks rotate through them so that operands are not in the L2 cache
 
-// --- generation of random tensors on the GPU --- ------------------------------------------------------------
+// --- generation of random tensors on the GPU ----------------------------------------------------------------
 __device__ static inline float bench_decode(const void *data, Format format, int64_t index) {
     switch (format) {
     case FMT_BF16: return bf16_decode(((const uint16_t *)data)[index]);

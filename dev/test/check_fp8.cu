@@ -82,7 +82,7 @@ static void check_rescaled(Check *c, CheckPair q, CheckPair q_t, const char *wha
     void *codes = check_download(c, q.gpu.data, bytes), *row_scales = check_download(c, q.gpu.scale, scales);
     Tensor of = q.cpu;
     of.data = codes, of.scale = row_scales;
-    // Passes FP8 values, from which activation_recompute makes the transpose without computing the activation.
+    // Gives activation_recompute FP8 values, which it transposes without computing the activation.
     c->cpu.ops->activation_recompute(&c->cpu, q_t.cpu, of, Tensor{}, ACT_GELU_TANH);
     check_scales(c, q_t, 0, what);
     check_code_bytes(c, q_t, 0, what);
@@ -339,7 +339,7 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
     for (int pass = 0; pass < 2; pass++) {
         CHECK_BOTH(c, activation_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1, kind));
         check_operand_equal(c, s, dh, "activation_backward: dh");
-        if (rows && coat) // Compares with a transpose of the GPU's own dh.
+        if (rows && coat) // The reference is a transpose of the GPU's own dh.
             check_rescaled(c, dh, dh_t, "activation_backward: transposed dh");
         else if (s.fp8)
             check_operand_equal(c, s, dh_t, "activation_backward: transposed dh");
@@ -524,8 +524,8 @@ static void check_casts(Check *c, int64_t M, int64_t C) {
     check_gradient_cast(c, s, FMT_E4M3);
 }
 
-// Checks one width with all variants, several widths that use other kernels with some variants, and tensors with so
-// many rows that a thread block processes several tiles.
+// Checks one width with all variants, several widths that use other kernels with some variants, and tensors with enough
+// rows that a thread block processes several tiles.
 static void check_small(Check *c) {
     static const int64_t widths[] = {240, 496, 752, 1008, 1264, 1520, 1776, 2032, 3056, 4080, 5104, 6128, 7152, 8176};
     static const int groups[] = {16, 32, 128, 0};

@@ -8,8 +8,8 @@
 // --- generation of matmul operands --------------------------------------------------------------------------
 // Operand values are exact in both E4M3 and E5M2, so matmuls of both formats must give the same result.
 typedef enum {
-    OPERANDS_MIXED,       // magnitudes 2^-6 to 2^7 with random signs: partial sums are much larger than single terms
-    OPERANDS_EQUAL_SIGNS, // magnitudes 2^-6 to 2^7; three of four terms have the same sign, so sums grow with k
+    OPERANDS_MIXED,       // operands 2^-6 to 2^7 with random signs: partial sums are much larger than single terms
+    OPERANDS_EQUAL_SIGNS, // operands 2^-6 to 2^7; three of four terms have the same sign, so sums grow with k
     OPERANDS_OUTLIERS     // one operand value in 4096 is 2^12 times as large as the others and has the opposite sign
 } Operands;
 

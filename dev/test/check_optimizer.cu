@@ -92,7 +92,7 @@ static int code_steps(uint8_t code) {
     return code & 0x80 ? -(code & 0x7f) : code;
 }
 
-// Adds the differences between the GPU's and CPU's moments in group g to *tally; without FP8 values if the k differ.
+// Adds differences between GPU and CPU moments of group g to *tally. Skips FP8 values if the exponents k differ.
 static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tally) {
     const int codes = second ? PART_V : PART_M, scale = second ? PART_V_SCALE : PART_M_SCALE;
     const int exponent = second ? PART_V_K : PART_M_K;
@@ -285,8 +285,7 @@ static void check_large(OptimizerCheck *c) {
     for (const Storage &s : storages) check_storage(c, s, sizes);
 }
 
-// Checks more tensors than a kernel launch processes. Each warp processes a part of the large first tensor, then
-// others.
+// Checks more tensors than a kernel launch processes. Warps process parts of the large first tensor, then small ones.
 static void check_many(OptimizerCheck *c) {
     static int64_t sizes[CHECK_TENSORS];
     const Storage storages[] = {

@@ -111,7 +111,7 @@ static void compare_samples(const char *recipe, Config c, double limit) {
     model_destroy(&gpu);
 }
 
-// Compares a model with FP8 matmuls on CPU and GPU, for each setting of --recompute and --cache-transposed in `ways`.
+// Compares a model with FP8 matmuls on CPU and GPU, with the settings of recipe coat-paper and with those of coat.
 static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int updates) {
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         const Fp8Recipe r = ways[i](recipe);

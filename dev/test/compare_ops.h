@@ -340,7 +340,7 @@ static void compare_bare_norm(Backends *b, OpShape o) {
 }
 
 // Compares post-norm residuals (OLMo 2) on CPU and GPU in three variants: with mean and bias; without both, in place,
-// without saving y; with separate copies n and r_out.
+// without saving y; without y, so that r_out is a copy of r_in.
 static void compare_postnorm_residual(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, C = o.C;
     Pair r = pair_random(b, M, C, o.format, 1.0f, 81), y = pair_random(b, M, C, o.format, 0.5f, 82);

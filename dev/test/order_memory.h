@@ -39,9 +39,8 @@ static int label_layer(Label label) {
 
 // State of one unit of memory.
 typedef struct {
-    int written, read[STREAMS]; // times of the stream's clock at the last write and at each stream's last read; 0:
-                                // never
-    Stream writer;              // stream times of the last write and of each stream's last read; 0: never
+    int written, read[STREAMS]; // stream times of the last write and of each stream's last read; 0: never
+    Stream writer;              // stream that wrote this memory unit last
     int made;      // pass in which the contents were computed; for weights, number of updates before; -1: not written
     Label content; // label of the tensor that was written
     bool padding;  // true: follows the end of a tensor or shard; communicated, but contents are never used

@@ -237,7 +237,7 @@ UNIT_TEST(test_failing_saves) {
     assert_false(path_is_file(in(folder, "vocab.json")));
     assert_false(path_is_folder(path_of("fails/.step-00000020.tmp")));
     assert_true(find("fails", 20, &err));
-    // Saving must fail if the output folder is a file or in a file, or if the checkpoint's name is a file's.
+    // Saving must fail if the output folder is a file or inside a file, or if a file has the checkpoint's name.
     write_text(path_of("file"), "x");
     assert_false(checkpoint_save(path_of("file"), &run->arena, &run->exec, &rs, NULL, &err));
     assert_says(&err, "/file");
@@ -331,7 +331,7 @@ UNIT_TEST(test_tokenizer_config) {
         free(text);
         assert_true(find("configured", 20, &err)); // verifies tokenizer_config.json, too, which the manifest lists
         snprintf(second, sizeof second, "%s", path_of("again/step-00000020"));
-        // The vocabulary is the first checkpoint, as after a resume; its tokenizer_config.json is copied.
+        // A save after a resume copies tokenizer_config.json from the checkpoint.
         assert_true(checkpoint_save(path_of("again"), &run->arena, &run->exec, &rs, first, &err));
         assert_same_files(in(second, "tokenizer_config.json"), in(first, "tokenizer_config.json"));
         if (strstr(given, ".model")) assert_same_files(in(second, "tokenizer.json"), in(first, "tokenizer.json"));

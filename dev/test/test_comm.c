@@ -114,7 +114,7 @@ UNIT_TEST(test_contradictions) {
         {"RANK=3", 0, -1, "RANK 3", "--world-size"},
         {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_ID=0", 2, -1,
          "--world-size 2: srun started 4 processes", "srun -n 2"},
-        // malformed or impossible values of variables
+        // Malformed or impossible values of variables are refused.
         {"RANK=one WORLD_SIZE=2", 0, -1, "RANK=one", "unset"},
         {"RANK=-1 WORLD_SIZE=2", 0, -1, "RANK=-1", "unset"},
         {"RANK=2 WORLD_SIZE=2", 0, -1, "RANK=2", "WORLD_SIZE=2"},

@@ -106,7 +106,7 @@ static void write_mixture(void) {
 // Tests that sequences of two sets alternate in the ratio of the weights, that each set is read in shuffled epochs, and
 // that data_set() counts correctly.
 UNIT_TEST(test_mixture) {
-    enum { COUNT = 1280 }; // five blocks of 256 sequences, in each of which the ratio is exact
+    enum { COUNT = 1280 }; // five of the mixture's blocks of 256 sequences
     write_mixture();
     int32_t in[MIX_T], target[MIX_T];
     DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);

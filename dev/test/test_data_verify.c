@@ -134,16 +134,16 @@ UNIT_TEST(test_replaced_files) {
         struct stat st;
         assert_int_equal(stat(path_of("r_000.bin"), &st), 0);
         const struct timespec times[2] = {st.st_atim, st.st_mtim};
-        if (kind == 0) { // another file with the same size and time
+        if (kind == 0) { // replaces the file by another one with the same size and time
             write_u16("other", 5, 1000);
             assert_int_equal(utimensat(AT_FDCWD, path_of("other"), times, 0), 0);
             assert_int_equal(rename(path_of("other"), path_of("r_000.bin")), 0);
-        } else if (kind == 1) { // other bytes in the same file, with a new time
+        } else if (kind == 1) { // overwrites bytes of the file, which changes its time
             nanosleep(&(struct timespec){0, 20000000}, NULL);
             int fd = open(path_of("r_000.bin"), O_WRONLY);
             assert_int_equal(pwrite(fd, "\1\2", 2, DATA_HEADER_BYTES), 2);
             close(fd);
-        } else if (kind == 2) { // the same file with another size and its old time
+        } else if (kind == 2) { // changes the file's size and restores its time
             assert_int_equal(truncate(path_of("r_000.bin"), DATA_HEADER_BYTES + 12), 0);
             assert_int_equal(utimensat(AT_FDCWD, path_of("r_000.bin"), times, 0), 0);
         } else {

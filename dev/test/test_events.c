@@ -302,7 +302,7 @@ UNIT_TEST(log_writes_event_files) {
     assert_true(events[3].step == 3 && events[3].value[0] == 2.625f);
     assert_true(events[4].step == 4 && isnan(events[4].value[0]) && events[4].value[5] == 1);
     assert_true(events[5].step == 4 && events[5].scalars == 2 &&
-                events[6].scalars == 1); // per tensor and statistic: the layers' value of largest magnitude
+                events[6].scalars == 1); // one scalar per tensor and statistic: the value of largest magnitude
     assert_string_equal(events[5].tag[0], "fp8/h/amax");
     assert_string_equal(events[5].tag[1], "fp8/h/bias");
     assert_string_equal(events[6].tag[0], "fp8/w.m/amax");

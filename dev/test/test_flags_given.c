@@ -69,7 +69,7 @@ UNIT_TEST(test_unknown) {
         "--block-size&use --seq-len", "--warmup_iters&use --warmup", "--clip-grad&use --grad-clip",
         "--out_dir&use --out", "--dataset&use --train", "-init-from&use --model", "--n_layer&use --layers",
         "--n-head&use --heads", "--hidden-size&use --channels", "--dtype&use --recipe",
-        // upper case, underscores, or a single dash
+        // flags in upper case, with underscores or with a single dash
         "--batch_tokens&mean --batch-tokens?", "--LR&mean --lr?", "-train&mean --train?",
         "--no_shuffle&mean --no-shuffle?",
         // misspelled or abbreviated

@@ -54,7 +54,7 @@ static void one_scale(Fixture *f) {
         assert_health(f, t, h);
         memset(t.data, 0, (size_t)(t.rows * t.cols));
         assert_health(f, t, (Health){.zero = (uint64_t)(t.rows * t.cols)});
-        t.data = NULL; // scale without FP8 values, as stored by backward
+        t.data = NULL; // a tensor whose scale is stored, but not its FP8 values
         assert_health(f, t, (Health){.amax = float_bits(0.37f * format_max(t.format))});
         *(float *)t.scale = 1.0f;
         assert_health(f, t, (Health){0});
@@ -76,7 +76,7 @@ static void scale_per_row(Fixture *f) {
         }
         assert_true(h.saturated > 100 && h.zero > 271);
         assert_health(f, t, h);
-        t.data = NULL; // row scales without FP8 values, as stored by backward
+        t.data = NULL; // a tensor whose row scales are stored, but not its FP8 values
         assert_health(f, t, (Health){.amax = float_bits(largest * format_max(t.format))});
         for (int64_t row = 0; row < t.rows; row++) ((float *)t.scale)[row] = SCALE_MIN;
         assert_health(f, t, (Health){0});

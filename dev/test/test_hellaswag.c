@@ -86,7 +86,7 @@ UNIT_TEST(wide_words) {
     two_examples();
     static uint32_t words[4096];
     for (size_t i = 0; i < file.count; i++) words[i] = file.words[i];
-    words[1] *= 2; // sizes in bytes double, because words have 32 bits
+    words[1] *= 2; // doubles the example's size in bytes, because words have 32 bits
     words[file.start + 1] *= 2;
     words[6] = 100000; // first token of the example's context
     file.header[1] = 2;

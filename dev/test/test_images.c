@@ -448,7 +448,7 @@ UNIT_TEST(test_hostile_placeholders) {
         free(m.pixels);
         expect_refused("p.bin", EXAMPLES_CUT, 32, &images, cases[i].words, "p.bin");
     }
-    // Images are next to each beginning of an example.
+    // Examples may end with an image and begin with an image.
     write_both("q", "tAI|IA|I|IIA", 2);
     data_close(open_good("q.bin", 1, 16, 4));
 }
