@@ -1,5 +1,5 @@
-// Fixture for GPU benchmarks: a device with a workspace, tensors with random values (speed depends on the values),
-// and the median time of an operation. bench_ceiling.h measures the rates to compare with.
+// Fixture for GPU benchmarks: opens a device with a workspace, fills tensors with random values (because speed depends
+// on the values), and times operations. bench_ceiling.h measures the GPU's peak rates, with which benchmarks compare.
 #pragma once
 #include "coat/cuda/common/cuda_internal.h"
 #include "coat/numerics/rng.h"
@@ -7,14 +7,14 @@
 typedef struct {
     Exec exec;
     Config config;
-    bool quick;    // true: fewer comparisons and repetitions, and only one model
-    bool autotune; // true: the matmul benchmark times cuBLASLt's algorithms and prints rows of the table
-    bool alone;    // true: bench_steady_ms() measures each operation alone, as bench_median_ms() does
+    bool quick;    // true (--quick): benchmarks run fewer comparisons and repetitions, and only one model
+    bool autotune; // true: the matmul benchmark times cuBLASLt's algorithms and prints rows of the GEMM algorithm table
+    bool alone;    // true: bench_steady_ms() times every operation alone, as bench_median_ms() does
 } Bench;
 
 #define SETS 3 // number of operand sets; benchmarks rotate through them so that operands are not in the L2 cache
 
-// --- random tensors -----------------------------------------------------------------------------------------
+// --- generation of random tensors on the GPU ----------------------------------------------------------------
 __device__ static inline float bench_decode(const void *data, Format format, int64_t index) {
     switch (format) {
     case FMT_BF16: return bf16_decode(((const uint16_t *)data)[index]);
@@ -33,13 +33,13 @@ __device__ static inline void bench_encode(void *data, Format format, int64_t in
     }
 }
 
-// Returns element (i, j) of a tensor, multiplied by its scale.
+// Returns element (i, j) of tensor t as a float, multiplied by the tensor's scale.
 __device__ static inline float bench_element(Tensor t, int64_t i, int64_t j) {
     float scale = t.granularity == SCALE_TENSOR ? *(const float *)t.scale : 1.0f;
     return bench_decode(t.data, t.format, t.transposed ? j * t.stride + i : i * t.stride + j) * scale;
 }
 
-// Returns a normally distributed random number; `index` selects it (Box-Muller transform).
+// Returns normally distributed random number `index` of the series `seed` (Box-Muller transform).
 __device__ static inline float bench_normal(uint64_t seed, uint64_t index) {
     uint64_t bits = rng_hash(seed, 0, index);
     float u = ((float)(bits >> 40) + 1.0f) * 0x1p-24f, angle = (float)(bits & 0xffffff) * 0x1p-24f;
@@ -60,7 +60,7 @@ static inline void *bench_allocate(Bench *bench, size_t bytes) {
     return memory;
 }
 
-// Reads the flags --quick (into bench) and --check. Returns true if --check was given.
+// Reads the command line: --quick sets bench->quick. Returns true if --check was given.
 static inline bool bench_flags(Bench *bench, const char *name, int argc, char **argv) {
     bool only_check = false;
     for (int i = 1; i < argc; i++) {
@@ -74,8 +74,8 @@ static inline bool bench_flags(Bench *bench, const char *name, int argc, char **
     return only_check;
 }
 
-// Fills config for benchmarks of single operations without attention: a workspace for B sequences of 1024 tokens with
-// the given widths.
+// Sets the config of benchmarks of single operations without attention. The device plans a workspace for B sequences of
+// 1024 tokens with these widths.
 static inline void bench_configure(Config *config, int B, int channels, int ffn) {
     config->recipe.precision = PRECISION_FP32;
     config->micro_batch = B, config->seq_len = 1024;
@@ -84,13 +84,13 @@ static inline void bench_configure(Config *config, int B, int channels, int ffn)
 }
 
 // Opens a device with the workspace that training with this configuration needs. Fills the workspace with 0xff bytes,
-// NaN in every format, to detect reads before writes.
+// which are NaN in every format, so that a read before a write is detected.
 static inline void bench_exec_open(Exec *exec, const Ops *ops, DeviceKind device, const Config *config) {
     Error err = {};
     exec->ops = ops;
     exec->ranks = 1;
     if (!exec->ops->open(exec, config, &err)) fatal(err.code, "%s", err.text);
-    // Rounds the size up as the trainer's arena does.
+    // Rounds the workspace size up as the trainer's arena does.
     exec->workspace_bytes = align_up(ops_workspace(config, device).bytes);
     exec->workspace = exec->ops->allocate(exec, exec->workspace_bytes, &err);
     if (!exec->workspace) fatal(err.code, "%s", err.text);
@@ -155,7 +155,7 @@ static inline int bench_compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-#define BENCH_RUNS 21 // maximum number of timed runs, of which the median is reported
+#define BENCH_RUNS 21 // maximum number of timed runs; the reported time is their median
 
 // Keeps the GPU stream busy, so that the host can enqueue all operations before the first one is timed.
 static __global__ void bench_busy_kernel(uint64_t nanoseconds) {
@@ -165,8 +165,8 @@ static __global__ void bench_busy_kernel(uint64_t nanoseconds) {
     while (now - begin < nanoseconds);
 }
 
-// Returns the median milliseconds per operation over `runs` runs. A run times `repeats` operations back to back,
-// after `ahead` untimed operations and `busy` nanoseconds of a busy kernel (0: none).
+// Returns the milliseconds per operation: the median of `runs` runs. Each run enqueues a kernel that keeps the GPU busy
+// for `busy` nanoseconds (0: none), then `ahead` untimed operations, then `repeats` timed ones.
 static inline double bench_runs_ms(Bench *bench, void (*operation)(Bench *, void *), void *context, int runs, int ahead,
                                    int repeats, uint64_t busy) {
     const char *doing = "timing";
@@ -193,16 +193,16 @@ static inline double bench_runs_ms(Bench *bench, void (*operation)(Bench *, void
     return (double)ms[runs / 2] / repeats;
 }
 
-// Returns the median milliseconds of an operation that runs alone, with a device synchronization around each, after
-// warm-up.
+// Returns the median milliseconds of an operation that runs alone, after warm-up. The device is synchronized before and
+// after each run.
 static inline double bench_median_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
     enum { WARM_UP = 3, QUICK = 7 };
     for (int i = 0; i < WARM_UP; i++) operation(bench, context);
     return bench_runs_ms(bench, operation, context, bench->quick ? QUICK : BENCH_RUNS, 0, 1, 0);
 }
 
-// Returns milliseconds per operation in a back-to-back sequence of about 2 ms, as in a training step. The host runs
-// ahead, so launches overlap with the previous operation.
+// Returns the milliseconds per operation in a back-to-back sequence of about 2 ms, as in a training step. The host
+// enqueues launches ahead, so the launch of an operation overlaps with the previous operation.
 static inline double bench_steady_ms(Bench *bench, void (*operation)(Bench *, void *), void *context) {
     enum { RUNS = 11, QUICK = 5, AHEAD = 3, REPEATS = 40, BUSY = 500000 };
     const double once = bench_median_ms(bench, operation, context);

@@ -1,5 +1,4 @@
-// The transformer block variants that whole-model tests run with: GPT-2's, and a small model for each architecture
-// switch.
+// Transformer block variants of the whole-model tests: GPT-2's block, and a small model for each architecture option.
 #pragma once
 #include "coat/config/shapes.h"
 
@@ -7,11 +6,11 @@ typedef struct {
     const char *name;
     Architecture architecture;
     bool tied_head;
-    int shared, head_dim; // shared: query heads per key-value head. If head_dim is 0, it is channels / heads
-    // stretched: --rope-factor, with --rope-positions 8. clip: --clip-qkv, in standard deviations of a dot product of
-    // normalized rows
+    int shared, head_dim; // shared: query heads per key-value head. head_dim: width of a head; 0: channels / heads
+    // stretched: --rope-factor (0: no RoPE scaling), used with --rope-positions 8. clip: --clip-qkv, as a multiple of
+    // the standard deviation of a dot product of normalized rows
     float stretched, clip;
-    QkNormKind qk_norm; // QK norm to add if the architecture has none
+    QkNormKind qk_norm; // QK norm of the variant if its architecture has none
 } Block;
 
 static const Block blocks[] = {
@@ -28,7 +27,7 @@ static const Block blocks[] = {
 enum { BLOCKS = sizeof blocks / sizeof *blocks };
 static const Block *block = blocks; // the block variant under test
 
-// Changes the GPT-2 shape s to the block variant under test. Doubles an odd number of heads if heads share keys.
+// Changes the GPT-2 shape s to the block variant under test. An odd number of heads is doubled if heads share keys.
 static inline void set_block(ModelShape *s) {
     const ModelShape gpt2 = *s;
     if (block == blocks) return;
@@ -45,7 +44,7 @@ static inline void set_block(ModelShape *s) {
     s->positions = gpt2.positions;
     s->tied_head = block->tied_head;
     s->clip_qkv = block->clip * 0.02f * sqrtf((float)s->channels);
-    s->init = INIT_KIND_NORMAL; // the tests' error limits were measured with normal initialization
+    s->init = INIT_KIND_NORMAL; // normal initialization, because the tests' error limits were measured with it
     if (block->stretched > 0) s->rope = (RopeScaling){block->stretched, 1.0f, 4.0f, 8};
     if (block->qk_norm != QK_NORM_NONE) s->qk_norm = block->qk_norm;
 }

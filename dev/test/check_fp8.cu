@@ -1,11 +1,11 @@
-// Compares the FP8 operations of the GPU with the CPU backend, on random values and on shapes that reach every
-// variant: groups of 16, 32 and 128 with tails, widths that are not multiples of 128, partial tiles, transposes with
-// a larger stride. Outputs are poisoned first. At most 1 in 1000 FP8 values may differ, by one step: another order of
-// sums or an approximated exponential can cross a rounding boundary. Copied or only rounded values must be equal.
+// Compares the FP8 operations of the GPU with the CPU backend on random values. Shapes reach every kernel variant:
+// groups of 16, 32 and 128 with tails, widths that are not multiples of 128, partial tiles, and strided transposes. At
+// most 1 in 1000 FP8 values may differ, by one step, because another order of sums or an approximated exponential can
+// cross a rounding boundary. Copied values and values that are only rounded must be equal.
 #include "check_pairs.h"
 
-// --- random tensors -----------------------------------------------------------------------------------------
-// Returns a tensor of random BF16 values. Row magnitudes differ by powers of two, so that few rows contain the tensor's
+// --- generation of random tensors ---------------------------------------------------------------------------
+// Returns a tensor of random BF16 values whose row magnitudes differ by powers of two, so that few rows contain the
 // amax.
 static CheckPair check_random(Check *c, int64_t rows, int64_t cols, float mean, float deviation) {
     CheckPair t = check_plain(c, rows, cols, FMT_BF16);
@@ -34,10 +34,10 @@ static CheckPair check_carried(Check *c, int64_t rows, int64_t cols, float mean,
 // --- checks of single FP8 operations against the CPU reference ----------------------------------------------
 typedef struct {
     int64_t M, C;
-    int group; // group size of saved FP8 activations; 0: saved in BF16
+    int group; // group size of saved FP8 activations; 0: activations are saved in BF16
     bool fp8;  // whether matmuls are in FP8
     bool from_saved, rms;
-    int rows; // row scales. 0: none; 1: only on matmul outputs; 2: also on operands, if the plan has them
+    int rows; // tensors with row scales. 0: none; 1: matmul outputs; 2: also matmul operands, if the plan has them
 } CheckShape;
 
 typedef struct {
@@ -54,8 +54,8 @@ static Norm check_norm_of(const NormPair *t, int gpu) {
     return n;
 }
 
-// Returns an empty matmul operand in the recipe of the shape s: BF16, or FP8 in format `code`. `rows` gives FP8 row
-// scales.
+// Returns an unwritten matmul operand in the recipe of shape s: BF16, or FP8 in format `code`. An FP8 operand has one
+// scale per row if `rows` is true.
 static CheckPair check_operand(Check *c, CheckShape s, int64_t cols, Format code, bool rows) {
     if (!s.fp8) return check_plain(c, s.M, cols, FMT_BF16);
     const CheckPair t = check_new(c, s.M, cols, code, rows ? ROW_SCALES : 0, false, NULL);
@@ -82,7 +82,7 @@ static void check_rescaled(Check *c, CheckPair q, CheckPair q_t, const char *wha
     void *codes = check_download(c, q.gpu.data, bytes), *row_scales = check_download(c, q.gpu.scale, scales);
     Tensor of = q.cpu;
     of.data = codes, of.scale = row_scales;
-    // If g, the activation's output, is in FP8, activation_recompute transposes it instead of computing it.
+    // Gives activation_recompute FP8 values, which it transposes without computing the activation.
     c->cpu.ops->activation_recompute(&c->cpu, q_t.cpu, of, Tensor{}, ACT_GELU_TANH);
     check_scales(c, q_t, 0, what);
     check_code_bytes(c, q_t, 0, what);
@@ -108,7 +108,7 @@ static Tensor scale_only(Tensor t) {
     return t;
 }
 
-// Returns a norm with random weights, and with memory for the input that it saves: FP8 in groups, or the residual r
+// Returns a norm with random weights and memory for its saved input: FP8 in groups or, if s.group is 0, the residual r
 // itself.
 static NormPair check_norm_pair(Check *c, CheckShape s, CheckPair r) {
     const CheckPair none = {};
@@ -124,7 +124,7 @@ static NormPair check_norm_pair(Check *c, CheckShape s, CheckPair r) {
 
 static void check_norm(Check *c, CheckShape s) {
     const CheckPair none = {};
-    const bool rows = s.rows == 2; // row scales of the norm's output n and of its gradient
+    const bool rows = s.rows == 2; // true: the norm's output n and its gradient have row scales
     const CheckPair r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_matmul(c, s, s.rows > 0, 1);
     const CheckPair y_bias = check_random(c, 1, s.C, 0, 1), dn = check_matmul(c, s, rows, 1);
     const CheckPair r = check_plain(c, s.M, s.C, FMT_BF16);
@@ -178,7 +178,7 @@ static void check_norm(Check *c, CheckShape s) {
 
 #include "check_fp8_first.h"
 
-// Passes if n, the GPU's norm output of a post-norm model, is r_out: quantized to FP8, or bit-identical in BF16.
+// Passes if the norm output n of a post-norm model is the GPU's r_out, quantized to FP8. In BF16, n is r_out itself.
 static void check_stream_operand(Check *c, CheckShape s, CheckPair n, CheckPair r, const char *what) {
     const size_t bytes = check_data_bytes(r.cpu);
     void *stored = check_download(c, r.gpu.data, bytes);
@@ -191,7 +191,7 @@ static void check_stream_operand(Check *c, CheckShape s, CheckPair n, CheckPair 
     if (n.cpu.amax) check_maxima(c, n, 0, what);
 }
 
-// Checks postnorm_residual_forward, whose output r_out is read by the next matmul. RMS norms are computed in place.
+// Checks postnorm_residual_forward. With RMS norms, the output r_out, which the next matmul reads, overwrites r_in.
 static void check_postnorm_residual(Check *c, CheckShape s) {
     const CheckPair none = {};
     const CheckPair r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_matmul(c, s, s.rows > 0, 1);
@@ -213,7 +213,7 @@ static void check_postnorm_residual(Check *c, CheckShape s) {
     }
     if (!s.rms) check_values(c, norm.mean, 1e-5, "postnorm_residual_forward: mean");
     check_values(c, norm.rstd, 1e-5, "postnorm_residual_forward: rstd");
-    // the limit allows one rounding of r to BF16, not two
+    // the error limit allows one rounding of r to BF16, not two
     check_values(c, r, 5e-4, "postnorm_residual_forward: r");
     check_stream_operand(c, s, n, r, "postnorm_residual_forward: n");
     check_flag(c, 0, "postnorm_residual_forward");
@@ -239,10 +239,10 @@ static void check_postnorm_residual(Check *c, CheckShape s) {
     check_free(c);
 }
 
-// Checks activation_backward_recompute: the activation and its gradient in one pass, with a scale from an upper bound.
-// FP8 outputs are poisoned first.
+// Checks activation_backward_recompute, which computes the activation and its gradient in one pass. The gradient's
+// scale follows from an upper bound.
 static void check_bounded_activation(Check *c, CheckShape s, int64_t width, CheckPair dg, CheckPair h, CheckPair g) {
-    // C is the inner dimension of the matmul: slightly more than a warp reads at once, or only a few elements.
+    // The matmul before the activation has the inner dimension C: either just more than a warp reads at once, or 48.
     const int64_t C = s.C % 32 ? 48 : 528;
     const ActivationKind kind = width == s.C ? ACT_GELU_TANH : ACT_SWIGLU;
     const CheckPair x = check_random(c, s.M, C, 0, 1e-4f), v = check_random(c, C, s.C, 0, 0.3f);
@@ -287,8 +287,8 @@ static void check_bounded_activation(Check *c, CheckShape s, int64_t width, Chec
     check_flag(c, 1, "activation_bound");
 }
 
-// Multiplies a row of dg by 1.25 if the amax of its row in the CPU's dh is at the boundary between two scales, because
-// the rounding of the activation's slope would then decide which scale a backend chooses.
+// Moves dg away from scale boundaries. If the amax of a row of the CPU's dh is at the boundary between two scales, the
+// rounding of the activation's slope would decide which scale a backend chooses. Multiplies that row of dg by 1.25.
 static void move_from_boundaries(Check *c, CheckPair dg, CheckPair dh) {
     for (int64_t i = 0; i < dg.cpu.rows; i++) {
         uint16_t *row = (uint16_t *)dg.cpu.data + i * dg.cpu.stride;
@@ -298,7 +298,7 @@ static void move_from_boundaries(Check *c, CheckPair dg, CheckPair dh) {
     check_upload(c, dg);
 }
 
-// Checks the activation: GELU of s.C columns or, if `gated`, SwiGLU of twice as many columns without bias.
+// Checks the activation functions: GELU of s.C columns or, if `gated`, SwiGLU of 2 s.C columns without bias.
 static void check_activation(Check *c, CheckShape s, bool gated) {
     const CheckPair none = {};
     const bool rows = s.rows == 2, coat = s.group > 0;
@@ -339,7 +339,7 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
     for (int pass = 0; pass < 2; pass++) {
         CHECK_BOTH(c, activation_backward, (e, SIDE(dh), SIDE(dh_t), SIDE(dbias), SIDE(dg), SIDE(h), pass == 1, kind));
         check_operand_equal(c, s, dh, "activation_backward: dh");
-        if (rows && coat) // The transpose is computed from dh's FP8 values, so the GPU's own dh is the reference.
+        if (rows && coat) // The reference is a transpose of the GPU's own dh.
             check_rescaled(c, dh, dh_t, "activation_backward: transposed dh");
         else if (s.fp8)
             check_operand_equal(c, s, dh_t, "activation_backward: transposed dh");
@@ -385,7 +385,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
     CheckPair dy = check_random(c, s.M, s.C, 0, 1e-6f);
     const CheckPair d = check_operand(c, s, s.C, code, false), d_t = check_gradient_t(c, s, s.C, d);
     const CheckPair dbias = check_plain(c, 1, s.C, FMT_FP32), again = check_plain(c, 1, s.C, FMT_FP32);
-    // The first pass overwrites dbias, the second accumulates into it, the third quantizes with dy's stored amax.
+    // In pass 0, grad_quantize overwrites dbias. In pass 1 it adds to dbias. In pass 2 it uses dy's stored amax.
     for (int pass = 0; pass < 3; pass++) {
         if (pass == 2) {
             dy = with_maxima(c, dy);
@@ -411,7 +411,7 @@ static void check_gradient_cast(Check *c, CheckShape s, Format code) {
 }
 
 static void check_weights(Check *c) {
-    enum { COUNT = 90 }; // number of tensors: more than one kernel launch processes
+    enum { COUNT = 90 }; // number of weight tensors: more than one kernel launch processes
     Parameter side[2][COUNT] = {};
     CheckPair value[COUNT], codes[4], codes_t[4];
     const int64_t rows[4] = {64, 336, 1600, 16}, cols[4] = {768, 1600, 64, 16};
@@ -439,8 +439,8 @@ static void check_weights(Check *c) {
     check_free(c);
 }
 
-// Checks weights that are sharded over ranks, one shard being empty: the amax of each shard, and the FP8 values of the
-// whole weight with the largest amax.
+// Checks weights that are sharded over ranks; one shard is empty. Compares the amax of each shard, and the FP8 values
+// that follow from the largest amax of all shards.
 static void check_weight_shares(Check *c) {
     enum { SHARES = 3, ROWS = 336, COLS = 1600, FIRST = 100 };
     Parameter side[2][SHARES] = {};
@@ -479,23 +479,23 @@ static void check_weight_shares(Check *c) {
 }
 
 // --- checks of all FP8 operations in several shapes ---------------------------------------------------------
-#define VARIANTS 14 // number of variants per shape: four for each kind of scale, and two without FP8
+#define VARIANTS 14 // number of variants of each shape: four for each of three kinds of scales, and two in BF16
 #define ALL_VARIANTS ((1u << VARIANTS) - 1)
-// Bits of three variants: the norm reads the saved x; it reads the residual; FP8 tensors have row scales.
+// Bits of three variants: the norm reads its saved FP8 input; the norm reads the residual; FP8 tensors have row scales.
 #define FEW_VARIANTS (1u | 1u << 1 | 1u << 11)
 #define ROW_VARIANTS (1u << 9) // bit of the variant that runs the activation with row scales
 
 static const char *const rows_name[] = {"", ", matmuls' rows scaled", ", rows scaled"};
 
-// Checks norms and activations of one shape in the variants whose bit is set. group: group size of saved tensors; 0:
-// saved in BF16.
+// Checks norms and activations of one shape. variants: bit mask of the variants to run. group: group size of saved
+// tensors; 0: tensors are saved in BF16.
 static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t variants) {
     for (int variant = 0; variant < VARIANTS; variant++) {
         const bool fp8 = variant < 12;
         const CheckShape s = {M, C, group, fp8, variant % 2 == 0, variant % 4 >= 2, fp8 ? variant / 4 : 0};
         if (!(variants >> variant & 1)) continue;
-        if (!s.group && !s.fp8) continue; // skips BF16 matmuls with BF16 saved tensors, which check_kernels.cu checks
-        // norms that read the saved x (coat-paper) need FP8 groups and have no row scales
+        if (!s.group && !s.fp8) continue; // check_kernels.cu checks models without FP8 and groups
+        // norms that read their saved input (recipe coat-paper) need FP8 groups and have no row scales
         if (s.from_saved && (!s.group || s.rows)) continue;
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)M, (long long)C, group,
                  s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "", rows_name[s.rows]);
@@ -513,7 +513,7 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
 
 static void check_casts(Check *c, int64_t M, int64_t C) {
     CheckShape s = {M, C, 0, true, false, false, 0};
-    const int kinds = C <= 16384 ? 2 : 0; // rows of more than 16384 values are not quantized with row scales
+    const int kinds = C <= 16384 ? 2 : 0; // row scales support rows of at most 16384 values
     for (s.rows = 0; s.rows <= kinds; s.rows += 2) {
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld)%s", (long long)M, (long long)C, rows_name[s.rows]);
         check_input_cast(c, s);
@@ -524,8 +524,8 @@ static void check_casts(Check *c, int64_t M, int64_t C) {
     check_gradient_cast(c, s, FMT_E4M3);
 }
 
-// Checks one width with all variants, widths that use other kernels with some variants, and enough rows that a block
-// processes several tiles.
+// Checks one width with all variants, several widths that use other kernels with some variants, and tensors with enough
+// rows that a thread block processes several tiles.
 static void check_small(Check *c) {
     static const int64_t widths[] = {240, 496, 752, 1008, 1264, 1520, 1776, 2032, 3056, 4080, 5104, 6128, 7152, 8176};
     static const int groups[] = {16, 32, 128, 0};
@@ -537,7 +537,7 @@ static void check_small(Check *c) {
     }
     for (int64_t width : {3088, 6672, 8208, 16400, 20496}) check_saved(c, 16, width, 16, ROW_VARIANTS);
     check_saved(c, 8704, 64, 16, FEW_VARIANTS);
-    check_saved(c, 656, 8224, 16, ROW_VARIANTS); // each thread block processes several tiles of rows
+    check_saved(c, 656, 8224, 16, ROW_VARIANTS); // 656 rows: each thread block processes several tiles of rows
     check_casts(c, 8704, 64);
     check_casts(c, 16, 16368);
     snprintf(c->shape, sizeof c->shape, "several tensors");
@@ -552,7 +552,7 @@ static void check_large(Check *c) {
     static const int groups[] = {16, 32, 128, 0};
     for (const auto &shape : shapes) {
         for (int group : groups)
-            // Runs large shapes with one group size only, to limit the running time.
+            // Shapes of more than 10,000 rows run with one group size only, to limit the running time.
             if (shape[0] <= 10000 || group == 16) check_saved(c, shape[0], shape[1], group, ALL_VARIANTS);
         check_casts(c, shape[0], shape[1]);
     }

@@ -1,5 +1,5 @@
-// Checks of the first block in --recipe coat: forward matmuls read norm and attention outputs in BF16, forward stores
-// their row amax, and backward quantizes with it. Included by check_fp8.cu.
+// Checks of the first block in --recipe coat, included by check_fp8.cu. Forward matmuls read norm and attention outputs
+// in BF16. Forward stores each row's amax, with which backward quantizes these outputs.
 #pragma once
 
 static void check_first_blocks(Check *c, CheckShape s) {

@@ -1,6 +1,6 @@
-// Compares the memory-bound GPU kernels with the CPU backend, on random values and on shapes that reach every
-// variant: odd batches and lengths, widths that are not powers of two or multiples of 8, rare and frequent tokens.
-// Outputs are poisoned first. Sums over several blocks must repeat bit for bit.
+// Compares the memory-bound GPU kernels with the CPU backend on random values. Shapes reach every kernel variant: odd
+// batches and lengths, widths that are not powers of two or multiples of 8, rare and frequent tokens. Outputs are
+// filled with NaN before an operation. Sums over several thread blocks must repeat bit for bit.
 #include "check_pairs.h"
 
 static CheckPair check_random(Check *c, int64_t rows, int64_t cols, Format format, float mean, float deviation) {
@@ -19,7 +19,7 @@ static CheckPair check_random(Check *c, int64_t rows, int64_t cols, Format forma
     return t;
 }
 
-// Returns random token ids below limit. Every third id is one of two frequent ones. With `gaps`, every fifth id is -1.
+// Returns random token ids below `limit`. Every third id is one of two frequent ids. With `gaps`, every fifth id is -1.
 static CheckPair check_tokens(Check *c, int64_t rows, int limit, bool gaps) {
     CheckPair t = check_plain(c, rows, 1, FMT_I32);
     uint64_t stream = c->draws++;
@@ -90,7 +90,7 @@ static void check_norm(Check *c, CheckShape s, bool rms) {
     check_free(c);
 }
 
-// Checks postnorm_residual_forward, which must round its sum only once, and residual_backward.
+// Checks residual_backward and postnorm_residual_forward. The latter must round its sum only once.
 static void check_postnorm_residual(Check *c, CheckShape s, bool rms) {
     const int64_t M = (int64_t)s.B * s.T, C = s.C;
     const double limit = s.format == FMT_BF16 ? 5e-4 : 1e-5;
@@ -106,7 +106,7 @@ static void check_postnorm_residual(Check *c, CheckShape s, bool rms) {
     check_values(c, r, limit, "postnorm_residual_forward: r");
     if (!rms) check_values(c, mean, 1e-5, "postnorm_residual_forward: mean");
     check_values(c, rstd, 1e-5, "postnorm_residual_forward: rstd");
-    CHECK_BOTH(c, postnorm_residual_forward, // writes r_out over r_in; norm.x is y itself
+    CHECK_BOTH(c, postnorm_residual_forward, // overwrites r_in with r_out, and y is norm.x
                (e, Tensor{}, check_norm_of(y, mean, rstd, weight, bias, gpu), SIDE(r_in), SIDE(r_in), SIDE(y)));
     check_same(c, r, r_in, "postnorm_residual_forward in place: r");
     CheckPair g = check_random(c, M, C, s.format, 0, 1);
@@ -185,8 +185,8 @@ static float logit_at(Tensor logits, int64_t row, int column) {
     return logits.format == FMT_BF16 ? bf16_decode(((uint16_t *)logits.data)[at]) : ((float *)logits.data)[at];
 }
 
-// Sets the targets of even rows to the largest logit. In half of them the next token has an equal logit, and in half of
-// these it is the target.
+// Sets the targets of even rows to the token with the largest logit. In every second even row, the next token gets an
+// equal logit. In half of these rows the next token is the target.
 static void aim_at_best(CheckPair logits, CheckPair targets, int vocab) {
     for (int64_t i = 0; i < logits.cpu.rows; i += 2) {
         int32_t *target = (int32_t *)targets.cpu.data + i;
@@ -226,7 +226,7 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
     check_say(c, fabs(state.loss_sum - c->cpu.state->loss_sum) < 1e-6 * fabs(c->cpu.state->loss_sum), "loss_sum", text);
     check_flag(c, 0, "loss_forward_backward");
     const float bad[] = {NAN, INFINITY};
-    for (int i = 0; i < 2; i++) { // poisons a logit of a row that has a target
+    for (int i = 0; i < 2; i++) { // writes NaN or inf to a logit of a row that has a target
         if (format == FMT_BF16)
             ((uint16_t *)logits.cpu.data)[padded + vocab - 1] = bf16_encode(bad[i]);
         else
@@ -240,8 +240,8 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
     check_free(c);
 }
 
-// Checks AdamW on parameters whose sizes are not multiples of the vector width. The formats of value, master weights
-// and gradient are given.
+// Checks AdamW on parameters whose sizes are not multiples of the vector width, with value, master weights and gradient
+// in the given formats.
 static void check_optimizer(Check *c, Format value, Format master, Format grad) {
     enum { COUNT = 5 };
     static const int64_t sizes[COUNT] = {1, 127, 8192, 70001, 3000};
@@ -263,7 +263,7 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
             p->decay = i % 2 == 0;
         }
     }
-    for (int step = 0; step < 3; step++) { // step 0: without gradient clipping; 1: with clipping; 2: skipped
+    for (int step = 0; step < 3; step++) { // runs without clipping, then with clipping; step 2 is skipped
         check_reset(c, step == 0 ? 0 : 1.0f);
         if (step == 2) {
             ((float *)grads[3].cpu.data)[70000] = NAN;
@@ -289,9 +289,9 @@ static void check_optimizer(Check *c, Format value, Format master, Format grad) 
     check_free(c);
 }
 
-// Checks gradients_add in FP32 and BF16, on aligned and unaligned addresses.
+// Checks gradients_add in FP32 and BF16, at aligned and unaligned addresses.
 static void check_sums(Check *c) {
-    enum { COUNT = 40 }; // number of tensors: more than one kernel launch processes
+    enum { COUNT = 40 }; // number of gradient tensors: more than one kernel launch processes
     static const int64_t first[] = {1, 127, 8192, 70001, 3000, 16391, 0};
     int64_t sizes[COUNT];
     for (int i = 0; i < COUNT; i++) sizes[i] = i < 7 ? first[i] : 200 + i;
@@ -330,8 +330,8 @@ static void check_shapes(Check *c, const CheckShape *shapes, size_t count) {
     }
 }
 
-// Checks every kernel at one width each, with and without vector loads, and with enough rows that persistent blocks
-// process several groups of rows.
+// Checks every kernel at a width with vector loads and at a width without, and with enough rows that persistent thread
+// blocks process several groups of rows.
 static void check_small(Check *c) {
     static const CheckShape shapes[] = {
         {3, 5, 64, FMT_BF16},   {1, 7, 512, FMT_BF16},  {3, 3, 768, FMT_BF16},  {1, 5, 1000, FMT_BF16},
@@ -343,7 +343,7 @@ static void check_small(Check *c) {
     check_shapes(c, shapes, sizeof shapes / sizeof shapes[0]);
     check_loss(c, 11, 257, 384, FMT_BF16);
     check_loss(c, 11, 257, 259, FMT_BF16);
-    check_loss(c, 3, 130000, 130048, FMT_BF16); // a row that does not fit in a block's shared memory
+    check_loss(c, 3, 130000, 130048, FMT_BF16); // a row exceeds a thread block's shared memory
     check_loss(c, 7, 257, 384, FMT_FP32);
     check_loss(c, 7, 257, 259, FMT_FP32);
     check_loss(c, 3, 60000, 60032, FMT_FP32);
@@ -363,7 +363,7 @@ static void check_large(Check *c) {
         {3, 901, 1048, FMT_FP32},
     };
     check_shapes(c, shapes, sizeof shapes / sizeof shapes[0]);
-    // Widths for clusters of 2, 4 and 8 blocks; with 2, a cluster processes several rows.
+    // On Hopper, a cluster of 2, 4 or 8 thread blocks shares each of these rows of logits, depending on its width.
     check_loss(c, 700, 50257, 50304, FMT_BF16);
     check_loss(c, 5, 100277, 100352, FMT_BF16);
     check_loss(c, 150, 151643, 151936, FMT_BF16);

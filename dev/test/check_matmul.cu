@@ -1,28 +1,28 @@
-// Checks that FP8 matmuls accumulate in FP32: every algorithm that training could use (the committed table's,
-// cuBLASLt's first choice, what --autotune compares), at training sizes, with operands for which short accumulation
-// is visibly wrong.
+// Checks that FP8 matmuls accumulate in FP32. Runs every algorithm that training could use (from the committed table,
+// cuBLASLt's first choice, candidates of --autotune) at training sizes. The operands make accumulation with fewer bits
+// visibly wrong.
 #include "bench_cuda.h"
 #include "check_gpu.h"
 #include "coat/cuda/matmul/matmul_plan.h"
 
-// --- random operands ----------------------------------------------------------------------------------------
-// All operand values are exact in both E4M3 and E5M2, so the two formats must give the same result.
+// --- generation of matmul operands --------------------------------------------------------------------------
+// Operand values are exact in both E4M3 and E5M2, so matmuls of both formats must give the same result.
 typedef enum {
-    OPERANDS_MIXED,       // magnitudes 2^-6 to 2^7 with random signs: partial sums are much larger than single terms
-    OPERANDS_EQUAL_SIGNS, // magnitudes 2^-6 to 2^7, three of four terms with the same sign: sums grow with k
-    OPERANDS_OUTLIERS     // one value in 4096 is 2^12 times as large as the others and has the opposite sign
+    OPERANDS_MIXED,       // operands 2^-6 to 2^7 with random signs: partial sums are much larger than single terms
+    OPERANDS_EQUAL_SIGNS, // operands 2^-6 to 2^7; three of four terms have the same sign, so sums grow with k
+    OPERANDS_OUTLIERS     // one operand value in 4096 is 2^12 times as large as the others and has the opposite sign
 } Operands;
 
 __global__ static void fill_kernel(uint8_t *codes, Format format, int64_t count, uint64_t seed, Operands kind) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         const uint64_t bits = rng_hash(seed, 0, (uint64_t)i);
-        // uses only two mantissa bits, because E5M2 has two
+        // Draws only two mantissa bits, because E5M2 has two.
         const float mantissa = 1.0f + 0.25f * (float)(bits >> 16 & 3);
         float x = ldexpf(mantissa, (int)(bits % 13) - 6);
         if (kind == OPERANDS_MIXED && (bits >> 32 & 1)) x = -x;
         if (kind == OPERANDS_EQUAL_SIGNS && (bits >> 32 & 7) == 0)
-            x = -x; // makes 22 % of the products of two operand values negative
+            x = -x; // negates 1/8 of the values, so that 22 % of the terms (a value times a value) are negative
         if (kind == OPERANDS_OUTLIERS) x = mantissa * ((bits >> 32) % 4096 == 0 ? -64.0f : 0x1p-6f);
         codes[i] = format == FMT_E5M2 ? e5m2_encode(x) : e4m3_encode(x);
     }
@@ -38,19 +38,19 @@ static void fill(Bench *bench, Tensor t, Operands kind) {
 // --- results of a matmul check ------------------------------------------------------------------------------
 typedef enum { FROM_TABLE, FIRST_CHOICE, ANY_OTHER, SOURCES } Source;
 
-// Maximum relative errors of FP32 accumulation for each kind of operands; derived in matmul_samples.h.
+// Maximum relative error and bias of FP32 accumulation, for each kind of operands; derived in matmul_samples.h.
 static const MatmulError limits[] = {{0.003, 0.001}, {0.003, 0.001}, {MATMUL_ERROR_LIMIT, MATMUL_BIAS_LIMIT}};
 
-// Results for one kind of matmul: the number of algorithms, how many of them are wrong, and the largest error.
+// Results for one kind of matmul: number of algorithms, number of wrong algorithms, and the largest error and bias.
 typedef struct {
     int count, wrong;
     double error, bias;
 } Found;
 
 typedef struct {
-    const char *what; // name of the matmul under test, for messages
+    const char *what; // name of the matmul under test, for error messages
     Operands kind;
-    // indices: fast accumulation, E5M2 gradient, accumulation into the output, source of the algorithm
+    // results, indexed by: fast accumulation, E5M2 gradient, accumulation into the output (0 or 1 each), and Source
     Found found[2][2][2][SOURCES];
     int printed;
 } Findings;
@@ -73,9 +73,9 @@ static void report(void *context, const MatmulKey *key, int index, MatmulError e
                format_name(s->d), key->accumulate ? ", adding" : "", index, e.error, e.bias);
 }
 
-// --- checks of the matmuls of a layer and a model -----------------------------------------------------------
-// Checks all matmuls of a layer's backward: wgrad (out, in) over `tokens`, with and without accumulation, and dgrad
-// (tokens, in) with E5M2 gradients and, except for the head, E4M3 gradients.
+// --- checks of all matmuls of a layer and of a model --------------------------------------------------------
+// Checks the matmuls of a layer's backward pass. wgrad (out, in) is a sum over `tokens`, with and without accumulation.
+// dgrad (tokens, in) reads E5M2 gradients and, except for the output head, E4M3 gradients.
 static void run_layer(Bench *bench, Findings *f, int64_t tokens, int64_t in, int64_t out, Operands kind, bool head) {
     Exec *exec = &bench->exec;
     const Tensor x_t = bench_tensor_transposed(bench, tokens, in, FMT_E4M3, 1.0f);
@@ -89,7 +89,7 @@ static void run_layer(Bench *bench, Findings *f, int64_t tokens, int64_t in, int
     Weight w = {};
     w.codes_t = bench_tensor_transposed(bench, out, in, FMT_E4M3, 1.0f);
     w.value.rows = out, w.value.cols = in;
-    Tensor dy = dy_t; // dy uses the values and the memory of dy_t in another order
+    Tensor dy = dy_t; // dy has the same memory as dy_t, but is not transposed
     dy.transposed = false, dy.stride = out;
     const Tensor dx = bench_tensor(bench, tokens, in, FMT_BF16, 1.0f);
     fill(bench, w.codes_t, kind);
@@ -115,7 +115,7 @@ typedef struct {
 static void run_model(Bench *bench, Findings *f, const Sizes *size, Operands kind) {
     const int64_t C = size->channels, layers[][2] = {{C, 3 * C}, {C, C}, {C, 4 * C}, {4 * C, C}};
     for (const auto &layer : layers) run_layer(bench, f, size->tokens, layer[0], layer[1], kind, false);
-    run_layer(bench, f, 8192, C, 50304, kind, true); // the output head, with one chunk of logits
+    run_layer(bench, f, 8192, C, 50304, kind, true); // the output head, with one chunk of 8192 logit rows
 }
 
 static void bench_begin(Bench *bench, Findings *f, bool fast) {

@@ -1,17 +1,17 @@
-// Compares the AdamW step of the GPU with the CPU backend for every storage of its states: moments in FP32, BF16 and
-// 8 bits, all master weights, gradients and values in both formats, on sizes with short last groups and vectors.
+// Compares the AdamW step of the GPU with the CPU backend for every storage format of its states: FP32, BF16 and 8-bit
+// moments, all kinds of master weights, BF16 and FP32 gradients and values. Tensors include partial groups.
 //   Moments in FP32 or BF16: all bits must agree.
-//   8-bit moments: the step from zero states must give the same scales a and exponents k. Later steps begin with the
-//       CPU's states. The GPU approximates logarithms. Therefore a few FP8 values may differ by one step, and a
-//       parameter may differ by its bound (update_bound.h).
+//   8-bit moments: the step from zero states must give the CPU's scales a and exponents k. Later steps begin with the
+//       CPU's states. Because the GPU approximates logarithms, a few FP8 values may differ by one step, and parameters
+//       by their bounds (update_bound.h).
 #include "check_gpu.h"
 #include "check_optimizer.h"
 
-// Totals over all steps with one storage of the states.
+// Totals over all steps with one combination of storage formats.
 typedef struct {
     int64_t codes, codes_differ, codes_far, groups, k_differ, a_differ, weights, weights_differ, weights_far;
-    // used: largest fraction of a parameter's bound that was needed. expected: expected number of BF16 parameters that
-    // differ by one step
+    // used: largest |difference| / bound of any parameter. expected: expected number of BF16 parameters that differ by
+    // one step
     double used, expected;
 } Tally;
 
@@ -29,7 +29,7 @@ static void optimizer_say(OptimizerCheck *c, bool ok, const char *what) {
     if (!ok) printf("  %s: %s\n", name, what);
 }
 
-// --- optimizer steps on GPU and CPU, and their comparison ---------------------------------------------------
+// --- one optimizer step on GPU and CPU, and comparison of its results ---------------------------------------
 static float master_of(const Storage *s, char *const parts[PARTS], int64_t i) {
     if (s->master == FMT_FP32) return ((const float *)parts[PART_MASTER])[i];
     if (s->master == FMT_U16)
@@ -44,8 +44,8 @@ static Bounded moment_of(const CheckTensor *t, int second, int64_t i) {
     return decode_bound(((const uint8_t *)moment.data)[i], group, moment.format);
 }
 
-// Computes, for each parameter, the largest allowed difference between the GPU's and the CPU's result of the next step
-// (update_bound.h), from the CPU's states before it.
+// Computes each parameter's bound (update_bound.h) from the CPU's states: the largest allowed difference between the
+// results of the next step on the GPU and on the CPU.
 static void bounds_make(OptimizerCheck *c, CheckTensor *t) {
     const BoundStep step = bound_step(&c->cpu_state, c->cpu_state.t + 1);
 #pragma omp parallel for schedule(static)
@@ -56,7 +56,7 @@ static void bounds_make(OptimizerCheck *c, CheckTensor *t) {
                           .error;
 }
 
-// Takes one AdamW step on both backends from the CPU's states. Downloads the GPU's result to `copy`.
+// Takes one AdamW step on both backends, starting from the CPU's states. Downloads the GPU's results to `copy`.
 static void step_both(OptimizerCheck *c) {
     Exec *gpu = &c->bench.exec;
     Parameter list[2][CHECK_TENSORS];
@@ -87,12 +87,12 @@ static bool same_bits(const CheckTensor *t) {
     return true;
 }
 
-// Maps an FP8 value to a whole number; neighbors differ by 1.
+// Returns the position of an FP8 value in ascending order. The positions of neighboring values differ by 1.
 static int code_steps(uint8_t code) {
     return code & 0x80 ? -(code & 0x7f) : code;
 }
 
-// Compares one group of FP8 moments of CPU and GPU. Skips the group if its exponent k differs.
+// Adds differences between GPU and CPU moments of group g to *tally. Skips FP8 values if the exponents k differ.
 static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tally) {
     const int codes = second ? PART_V : PART_M, scale = second ? PART_V_SCALE : PART_M_SCALE;
     const int exponent = second ? PART_V_K : PART_M_K;
@@ -112,7 +112,7 @@ static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tall
     }
 }
 
-// True if the amax that the GPU stored is the largest magnitude of the stored values.
+// True if the amax that the GPU stored equals the largest magnitude of the parameter's values.
 static bool maximum_fits(const CheckTensor *t) {
     uint32_t largest = 0;
     if (!t->bytes[PART_MAXIMUM]) return true;
@@ -134,7 +134,7 @@ static void tally_tensor(const Storage *s, const CheckTensor *t, Tally *tally) {
         tally->weights_differ += float_bits(want) != float_bits(have);
         tally->weights_far += !(used <= 1);
         tally->used = fmax(tally->used, used);
-        // With FP32 master weights, the parameter's value must be its rounded master weight.
+        // If master weights are in FP32, the parameter's value must be the rounded master weight.
         if (s->master == FMT_FP32)
             tally->weights_far += ((const uint16_t *)t->copy[PART_VALUE])[i] != master_bf16(have);
     }
@@ -166,13 +166,13 @@ static void storage_close(OptimizerCheck *c) {
     c->cpu.ops->close(&c->cpu);
 }
 
-// Returns the last tensor that is not exempt from small moments.
+// Returns the last tensor whose moments have the reduced format of the storage under test.
 static CheckTensor *last_small(OptimizerCheck *c) {
     const int last = c->tensors - 1;
     return &c->tensor[tensor_exempt(last) ? last - 1 : last];
 }
 
-// A step that is skipped changes no state. An infinite gradient sets state->nonfinite.
+// Tests that a skipped step changes no state, and that a gradient of inf or NaN sets state->nonfinite.
 static void check_nonfinite(OptimizerCheck *c) {
     CheckTensor *t = last_small(c);
     const int64_t t_before = c->cpu_state.t;
@@ -183,7 +183,7 @@ static void check_nonfinite(OptimizerCheck *c) {
     optimizer_say(c, same, "a skipped step changes something");
     c->cpu_state.nonfinite = 0;
     if (c->storage.moments < MOMENTS_FP8) return;
-    for (int i = 0; i < 2; i++) { // poisons a gradient in a full chunk, then one in the tail
+    for (int i = 0; i < 2; i++) { // writes inf to a gradient in a full chunk, then NaN to a gradient in the tail
         const int64_t at = i ? t->elements - 1 : 1000;
         check_put(c->storage.grad, t->cpu[PART_GRAD], at, i ? NAN : INFINITY);
         c->cpu_state.nonfinite = 0;
@@ -195,7 +195,7 @@ static void check_nonfinite(OptimizerCheck *c) {
     }
 }
 
-// A first moment of -0 stays -0 if its gradient is -0.
+// Tests that a first moment of -0 stays -0 if its gradient is -0.
 static void check_negative_zero(OptimizerCheck *c) {
     CheckTensor *t = last_small(c);
     const int64_t places[] = {1000, t->elements - 1}; // one element in a full chunk and one in the tail
@@ -252,10 +252,10 @@ static void check_storage(OptimizerCheck *c, Storage s, const int64_t *sizes) {
     storage_close(c);
 }
 
-// --- checks of all storage formats of the optimizer states --------------------------------------------------
+// --- checks of all combinations of storage formats ----------------------------------------------------------
 static const Format none = FMT_NONE, bf16_ = FMT_BF16, fp32 = FMT_FP32, u16 = FMT_U16;
 
-// Checks every storage of the states, and thereby every kernel, on tensors with full chunks and tails.
+// Checks all combinations of storage formats, and thereby every kernel, on tensors with full chunks and tails.
 static void check_small(OptimizerCheck *c) {
     static const int64_t sizes[] = {1, 129, 512, 1500, 300, 5003};
     // Formats of value and master weights.
@@ -285,8 +285,7 @@ static void check_large(OptimizerCheck *c) {
     for (const Storage &s : storages) check_storage(c, s, sizes);
 }
 
-// Checks more tensors than one kernel launch processes. The first is so large that each warp continues from it to small
-// tensors.
+// Checks more tensors than a kernel launch processes. Warps process parts of the large first tensor, then small ones.
 static void check_many(OptimizerCheck *c) {
     static int64_t sizes[CHECK_TENSORS];
     const Storage storages[] = {

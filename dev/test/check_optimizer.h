@@ -1,4 +1,4 @@
-// Parameters for check_optimizer.cu: states in one storage, in both CPU and GPU memory, and the gradients of each step.
+// Fixture for check_optimizer.cu: parameters with their gradients and optimizer states in CPU and GPU memory.
 #pragma once
 #include "bench_cuda.h"
 
@@ -11,13 +11,13 @@
 #define CHECK_TENSORS 440 // maximum number of parameter tensors
 #define CHECK_STEPS 4     // maximum number of AdamW steps
 
-// Formats in which a parameter's value, master weights, gradient and moments are stored.
+// Storage formats of a parameter's value, master weights, gradient and moments.
 typedef struct {
     MomentsKind moments;
-    Format value, master, grad; // FMT_NONE for master means that there are no master weights
+    Format value, master, grad; // master: FMT_NONE if there are no master weights
 } Storage;
 
-// The arrays of one parameter, in the order of the enum.
+// Indices of the arrays that store one parameter.
 enum {
     PART_VALUE,
     PART_MASTER,
@@ -35,10 +35,10 @@ enum {
 typedef struct {
     int64_t elements;
     size_t bytes[PARTS];
-    // Arrays in CPU memory, in GPU memory, and the GPU's arrays after download.
+    // cpu, gpu: the parameter's arrays in CPU and GPU memory. copy: the GPU's arrays after download.
     char *cpu[PARTS], *gpu[PARTS], *copy[PARTS];
-    double *bound;     // allowed difference of each parameter after a step with 8-bit moments
-    Parameter side[2]; // the parameter for the optimizer of the CPU (0) and of the GPU (1)
+    double *bound;     // allowed difference of each parameter between GPU and CPU after a step with 8-bit moments
+    Parameter side[2]; // [0]: the parameter in CPU memory; [1]: the parameter in GPU memory
 } CheckTensor;
 
 typedef struct {
@@ -67,7 +67,7 @@ static inline void part_upload(OptimizerCheck *c, CheckTensor *t, int part) {
     if (t->bytes[part]) gpu->ops->upload(gpu, t->gpu[part], t->cpu[part], t->bytes[part]);
 }
 
-// --- parameters with gradients and states, on GPU and CPU ---------------------------------------------------
+// --- creation of parameters, gradients and states in CPU and GPU memory -------------------------------------
 static inline Tensor moment_tensor(CheckTensor *t, int side, int second, bool fp8, Format format) {
     char **parts = side ? t->gpu : t->cpu;
     Tensor m = {};
@@ -82,12 +82,12 @@ static inline Tensor moment_tensor(CheckTensor *t, int side, int second, bool fp
     return m;
 }
 
-// True for every fifth tensor, whose moments stay in the larger format.
+// True for every fifth tensor. The moments of these tensors are in FP32, whatever the storage under test.
 static inline bool tensor_exempt(int number) {
     return number % 5 == 4;
 }
 
-// Creates tensor `number`. index: position of its first element among all parameters.
+// Creates tensor `number` with `elements` parameters. index: position of its first element among all parameters.
 static inline void tensor_make(OptimizerCheck *c, CheckTensor *t, int64_t elements, int number, int64_t index) {
     const Storage *s = &c->storage;
     const bool exempt = tensor_exempt(number), fp8 = s->moments >= MOMENTS_FP8 && !exempt;
@@ -153,8 +153,8 @@ static inline void tensor_free(OptimizerCheck *c, CheckTensor *t) {
     free(t->bound);
 }
 
-// Returns element i of the gradient of tensor `number`. Values are lognormal with growing spread and some zeros. Some
-// groups are 0, constant, have one nonzero element, cover all FP32 exponents, or are near FP32's limits.
+// Returns element i of the gradient of tensor `number`. Values are lognormal with growing spread. Some groups are 0,
+// are constant or have one nonzero element. If `ends`, some groups cover all FP32 exponents or are near FP32's limits.
 static inline float gradient_of(int64_t i, int number, int step, bool ends) {
     const uint64_t stream = (uint64_t)(number * CHECK_STEPS + step), at = (uint64_t)i;
     const int64_t kind = i / CHECK_GROUP % 16;
@@ -165,7 +165,7 @@ static inline float gradient_of(int64_t i, int number, int step, bool ends) {
     if (kind == 5) return 3e-5f;
     if (kind == 6) return i % CHECK_GROUP == 77 ? -2e-3f : 0.0f;
     if (!ends) return x;
-    if (kind == 7) return x * 1e-17f; // gradients near 1e-21, whose squares are subnormal
+    if (kind == 7) return x * 1e-17f; // gradients near 1e-21, whose squares are subnormal in FP32
     if (kind == 8) return x * 1e12f;
     if (kind == 9) return sign * exp2f((float)(random >> 8 & 127) - 65.0f);
     return x;

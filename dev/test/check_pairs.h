@@ -1,5 +1,5 @@
-// Fixture for checks of GPU operations: both backends, tensors in both memories that are poisoned before an
-// operation, and comparisons of FP8 values, scales and other values with the CPU's.
+// Fixture for checks of GPU operations against the CPU backend: opens both backends, creates tensors in both memories,
+// and compares FP8 values, scales and unscaled values.
 #pragma once
 #include "bench_cuda.h"
 #include "check_gpu.h"
@@ -9,10 +9,10 @@
 
 #define CHECK_MOST 96    // maximum number of tensors per check
 #define POISON 0xff      // fill byte of outputs: NaN in every format
-#define CODES_OFF 1e-3   // maximum fraction of FP8 values that may differ from the CPU's by one step
-#define SCALE_ERROR 1e-5 // maximum relative error of a GPU scale against the CPU's
-#define ROWS_OFF 1e-2    // maximum fraction of rows whose scale may be the neighboring power of two
-#define ROW_SCALES -1    // value of the parameter `group` for one scale per row
+#define CODES_OFF 1e-3   // maximum fraction of FP8 values that may differ by one step between GPU and CPU
+#define SCALE_ERROR 1e-5 // maximum relative error of a GPU scale against the CPU's scale
+#define ROWS_OFF 1e-2    // maximum fraction of rows whose GPU scale may be twice or half the CPU's scale
+#define ROW_SCALES -1    // value of check_new()'s parameter `group` for one scale per row
 
 // A tensor that exists in CPU memory and in GPU memory.
 typedef struct {
@@ -26,7 +26,7 @@ typedef struct {
     int pairs;
     uint64_t draws;
     int failures, checks;
-    char shape[96]; // description of the shape under test, for messages
+    char shape[96]; // description of the shape under test, for error messages
 } Check;
 
 static inline Exec *check_gpu(Check *c) {
@@ -61,8 +61,8 @@ static inline void check_say(Check *c, bool ok, const char *what, const char *de
     if (!ok) printf("  %s, %s: %s\n", what, c->shape, detail);
 }
 
-// Runs an operation on both backends. In its arguments, `e` stands for the backend's Exec and SIDE(t) for the backend's
-// copy of t.
+// Runs an operation on both backends. Among its arguments, `e` is the backend's Exec, and SIDE(t) is the tensor in the
+// backend's memory.
 #define CHECK_BOTH(c, operation, side_arguments)                                                                       \
     for (int gpu = 0; gpu < 2; gpu++) {                                                                                \
         Exec *e = gpu ? check_gpu(c) : &(c)->cpu;                                                                      \
@@ -70,7 +70,7 @@ static inline void check_say(Check *c, bool ok, const char *what, const char *de
     }
 #define SIDE(t) (gpu ? (t).gpu : (t).cpu)
 
-// --- pairs of a GPU tensor and its CPU copy -----------------------------------------------------------------
+// --- creation and transfer of tensors in both memories ------------------------------------------------------
 static inline size_t check_data_bytes(Tensor t) {
     return (size_t)(t.stride * (t.transposed ? t.cols : t.rows)) * format_bytes(t.format);
 }
@@ -89,8 +89,8 @@ static inline void *check_memory(Check *c, size_t bytes, bool gpu, const void *s
     return memory;
 }
 
-// Returns a poisoned tensor in both memories. group 0: unscaled, or FP8 with one scale; ROW_SCALES: one scale per row;
-// otherwise the group size. share: NULL, or the tensor whose scale it uses.
+// Returns a tensor in both memories, filled with NaN. group: group size; 0: one scale (FP8) or none; ROW_SCALES: one
+// scale per row. share: the tensor whose scale the new tensor uses, or NULL.
 static inline CheckPair check_new(Check *c, int64_t rows, int64_t cols, Format format, int group, bool transposed,
                                   const CheckPair *share) {
     CheckPair t = {};
@@ -105,7 +105,7 @@ static inline CheckPair check_new(Check *c, int64_t rows, int64_t cols, Format f
     t.gpu.scale = share ? share->gpu.scale : check_memory(c, check_scale_bytes(t.cpu), true, t.cpu.scale);
     if (c->pairs == CHECK_MOST) fatal(EXIT_USER, "a check has more than %d tensors", CHECK_MOST);
     c->pair[c->pairs] = t;
-    // set to NULL because the tensor that owns the scale frees it
+    // clears the scale, because check_free() frees it with the tensor that owns it
     if (share) c->pair[c->pairs].cpu.scale = c->pair[c->pairs].gpu.scale = NULL;
     c->pairs++;
     return t;
@@ -148,8 +148,8 @@ static inline int code_order(uint8_t code) {
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-// Passes if the GPU's FP8 values differ from the CPU's by at most one step, in at most the fraction `off` of elements
-// plus three standard deviations of that count. Skips rows for which passed[row] is true.
+// Passes if the GPU's FP8 values differ from the CPU's by at most one step. The number of different values may exceed
+// the fraction `off` of all values by three standard deviations. Skips rows i for which passed[i] is true.
 static inline void check_code_rows(Check *c, CheckPair t, double off, const bool *passed, const char *what) {
     uint8_t *have = (uint8_t *)check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     const uint8_t *want = (const uint8_t *)t.cpu.data;
@@ -194,7 +194,7 @@ static inline void check_scales(Check *c, CheckPair t, double error, const char 
     double x = 0, y = 0;
     for (size_t i = 0; i < count; i++) {
         const double a = check_scale_at(t.cpu, have, i), b = check_scale_at(t.cpu, t.cpu.scale, i);
-        if (fabs(a - b) <= error * fabs(b)) continue; // The comparison is false for NaN, which then counts as wrong.
+        if (fabs(a - b) <= error * fabs(b)) continue; // false for NaN, which therefore counts as a wrong scale
         if (wrong++ == 0) x = a, y = b;
     }
     char text[160];
@@ -203,7 +203,7 @@ static inline void check_scales(Check *c, CheckPair t, double error, const char 
     free(have);
 }
 
-// True if the largest E4M3 value of the CPU's row is 224 or 448. Then the row's amax is at the boundary between two
+// True if the largest E4M3 magnitude of the CPU's row is 224 or 448. The row's amax is then at the boundary between two
 // power-of-two scales.
 static inline bool amax_at_boundary(Tensor t, int64_t row) {
     const uint8_t *codes = (const uint8_t *)t.data + row * t.stride;
@@ -212,8 +212,8 @@ static inline bool amax_at_boundary(Tensor t, int64_t row) {
     return largest == 0x76 || largest == 0x7e;
 }
 
-// Passes if row scales are powers of two and equal the CPU's. At most ROWS_OFF of the rows may differ, and only if
-// their amax is at a boundary. Compares the FP8 values of all other rows.
+// Passes if the GPU's row scales equal the CPU's. The scales of at most ROWS_OFF of the rows may differ by a factor of
+// 2, and only if the row's amax is at a boundary of two scales. Compares FP8 values of rows with equal scales.
 static inline void check_scaled_rows(Check *c, CheckPair t, const char *what) {
     const int64_t rows = t.cpu.rows;
     float *have = (float *)check_download(c, t.gpu.scale, (size_t)rows * sizeof *have);
@@ -245,7 +245,7 @@ static inline void check_codes(Check *c, CheckPair t, const char *what) {
     check_code_bytes(c, t, CODES_OFF, what);
 }
 
-// Passes if the relative root mean square error of the GPU's unscaled values is at most `limit`.
+// Passes if the relative root mean square error of the GPU's BF16 or FP32 values is at most `limit`.
 static inline void check_values(Check *c, CheckPair t, double limit, const char *what) {
     void *have = check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     double error = 0, size = 0;
@@ -260,11 +260,11 @@ static inline void check_values(Check *c, CheckPair t, double limit, const char 
     char text[96];
     snprintf(text, sizeof text, "%s (%lld, %lld), relative error %.2e", format_name(t.cpu.format),
              (long long)t.cpu.rows, (long long)t.cpu.cols, relative);
-    check_say(c, relative <= limit, what, text); // The comparison is false for NaN, so NaN fails.
+    check_say(c, relative <= limit, what, text); // the comparison is false for NaN, so NaN fails
     free(have);
 }
 
-// Passes if the row amax values, stored as the bits of floats, have a relative error of at most `limit`.
+// Passes if the GPU's row amax values (the bits of FP32 numbers) have a relative error of at most `limit`.
 static inline void check_maxima(Check *c, CheckPair t, double limit, const char *what) {
     CheckPair maxima = {};
     maxima.cpu.rows = t.cpu.rows, maxima.cpu.cols = maxima.cpu.stride = 1, maxima.cpu.format = FMT_FP32;
@@ -273,7 +273,7 @@ static inline void check_maxima(Check *c, CheckPair t, double limit, const char 
     check_values(c, maxima, limit, what);
 }
 
-// Passes if two results of the GPU are bit-identical.
+// Passes if the two GPU tensors a and b are bit-identical.
 static inline void check_same(Check *c, CheckPair a, CheckPair b, const char *what) {
     const size_t bytes = check_data_bytes(a.cpu);
     void *first = check_download(c, a.gpu.data, bytes), *second = check_download(c, b.gpu.data, bytes);

@@ -1,5 +1,5 @@
-// Fixture for checkpoint tests: a run of a small model without a backend. Its arena is in host memory and is filled
-// with random states.
+// Fixture for checkpoint tests: a run of a small model without a backend, whose arena is in host memory. fill() sets
+// its states to random bits.
 #pragma once
 #include "dev/test/test_folder.h"
 
@@ -22,7 +22,7 @@ static inline Run *run_open(RecipeKind recipe, int layers) {
     Run *run = (Run *)xcalloc(1, sizeof *run);
     config_defaults(&run->config);
     recipe_apply(&run->config.recipe, recipe);
-    run->config.model[0] = '\0'; // no name, because this shape is not that of a named model
+    run->config.model[0] = '\0'; // clears the model's name, because no named model has this shape
     ModelShape *s = &run->config.shape;
     s->layers = layers;
     s->heads = s->kv_heads = 2;
@@ -58,7 +58,7 @@ static inline size_t groups_of(Tensor t) {
     return (size_t)((tensor_elements(t) + t.group - 1) / t.group);
 }
 
-// Calls visit() for every memory range that a checkpoint must restore.
+// Calls visit() for each memory range whose contents a checkpoint must restore.
 static inline void each_state(Run *run, void (*visit)(void *data, size_t bytes, void *context), void *context) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
@@ -106,8 +106,8 @@ static inline Copy copy_of(Run *run) {
     return copy;
 }
 
-// Fills all training states with random bits. Sets padding rows of the vocabulary to 0, as the trainer does. Returns
-// the run state.
+// Fills all training states with random bits, except that padding rows of the vocabulary are 0 as in a trained model.
+// Returns a run state to save.
 static inline RunState fill(Run *run, uint64_t seed) {
     each_state(run, fill_random, &seed);
     Tensor wte = arena_tensor(&run->arena, WTE, VALUE, 0);
@@ -159,7 +159,7 @@ static const char *const files[] = {"model.safetensors",      "model.safetensors
                                     "manifest.json"};
 #define FILES (sizeof files / sizeof *files)
 
-// Redirects standard error to a file until quiet_end() is called, which returns the captured text.
+// Redirects standard error to a file until quiet_end() is called, which returns the file's text.
 static inline int quiet_begin(void) {
     fflush(stderr);
     int kept = dup(2);
@@ -175,8 +175,7 @@ static inline char *quiet_end(int kept) {
     return read_file(path_of("stderr"), &size);
 }
 
-// Loads the checkpoint and returns the messages printed while loading, which the caller frees. *rs becomes the recorded
-// run state.
+// Loads the checkpoint, whose run state becomes *rs. Returns the messages printed while loading; the caller frees them.
 static inline char *load_checkpoint(Run *run, const char *folder, RunState *rs) {
     Error err;
     const int kept = quiet_begin();

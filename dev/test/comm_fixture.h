@@ -1,4 +1,4 @@
-// Runs ranks as forked processes and collects their results and messages.
+// Fixture for communication tests: runs each rank in a forked process and collects the ranks' results and messages.
 #pragma once
 #include <signal.h>
 #include <stdarg.h>
@@ -13,14 +13,14 @@
 typedef struct {
     bool ok;        // return value of the rank's function
     Error err;      // error that the rank's function set
-    char data[64];  // text that this rank received from another rank
+    char data[64];  // text that the rank received from another rank
     int status;     // exit status of the rank's process, or 128 + its signal
     char said[512]; // text that the rank printed on standard error
 } RankResult;
 
 typedef bool (*RankFunction)(CommPlace *place, RankResult *result);
 
-// Unsets all environment variables by which a launcher describes ranks.
+// Unsets all environment variables by which launchers describe a process's rank.
 static inline void clear_launchers(void) {
     char names[] = "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE "
                    "PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS MV2_COMM_WORLD_LOCAL_RANK PMIX_RANK RANK "
@@ -40,7 +40,7 @@ static inline CommPlace place_of(int rank, int ranks) {
     return place;
 }
 
-// Forks `ranks` processes, one per rank, and waits for all. Kills processes that run longer than 20 seconds.
+// Runs one forked process per rank and waits for all. Kills processes that run longer than 20 seconds.
 static inline RankResult *run_ranks(int ranks, RankFunction function) {
     static RankResult *results;
     if (!results)

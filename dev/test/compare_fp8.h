@@ -1,8 +1,8 @@
-// Compares FP8 operations of the CPU and GPU backends: the head, matmuls without row scales, and FP8 health counts.
-// check_fp8.cu compares the other operations. Included by test_gpt2.cu.
+// Compares FP8 operations of the CPU and GPU backends: the output head, matmuls, and FP8 health counts. Included by
+// test_gpt2.cu. check_fp8.cu compares the other FP8 operations.
 #pragma once
 
-// Returns a poisoned FP8 tensor with one scale in both memories. share: NULL, or the tensor whose scale it uses.
+// Returns an FP8 tensor with one scale, filled with NaN. share: NULL, or a tensor to transpose, whose scale is reused.
 static Pair pair_codes(Backends *b, int64_t rows, int64_t cols, Format format, const Pair *share) {
     Pair p = share ? pair_poisoned(b, cols, rows, format) : pair_poisoned(b, rows, cols, format);
     Pair scale;
@@ -23,7 +23,7 @@ static void pair_codes_free(Backends *b, Pair p) {
     pair_free(b, p);
 }
 
-// Passes if the two backends' scales agree to 1e-5 and at most 1 in 1000 FP8 values differ, by one step.
+// Passes if the scales of CPU and GPU agree to 1e-5 and at most 1 in 1000 FP8 values differ, by one step.
 static void pair_check_codes(Backends *b, Pair p, const char *operation, const char *output) {
     size_t n = (size_t)tensor_elements(p.t[0]), differ = 0, far = 0;
     uint8_t *code[2];
@@ -59,8 +59,8 @@ static Parameter weight_parameter(Pair value, Pair codes, Pair codes_t, int side
     return p;
 }
 
-// Compares the FP8 head on M tokens in two chunks, from the final norm's output to dgrad and wgrad. The logits have Vp
-// columns, of which `vocab` are tokens.
+// Compares the FP8 output head, forward and backward, on M tokens in two chunks. x is the final norm's output. The
+// logits have Vp columns, of which the first `vocab` are tokens.
 static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t Vp) {
     const int64_t chunk = M / 3 / 16 * 32;
     Pair x = pair_random(b, M, C, FMT_BF16, 1.0f, 61), wte = pair_random(b, Vp, C, FMT_BF16, 0.05f, 62);
@@ -82,7 +82,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
             Tensor dlogits = tensor_rows(d.t[s], 0, count), dlogits_t = tensor_rows(d_t.t[s], 0, count);
             Tensor part = tensor_rows(logits.t[s], 0, count);
             CALL(b, linear_forward, part, tensor_rows(n.t[s], begin, count), p.weight, no_tensor());
-            if (begin == 0) // The transposed FP8 values reuse the memory of the logits, as in the trainer's plan.
+            if (begin == 0) // The transposed FP8 gradient overwrites the logits.
                 dlogits_t.data = part.data;
             CALL(b, loss_forward_backward, dlogits, dlogits_t, tensor_rows(losses.t[s], begin, count), no_tensor(),
                  part, tensor_rows(targets.t[s], begin, count), vocab, b->state[s]);
@@ -95,7 +95,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
     pair_check(b, losses, 1e-3, "fp8 head", "losses");
     pair_check(b, dn, 1e-2, "fp8 head", "dn");
     pair_check(b, dwte, 1e-2, "fp8 head", "dwte");
-    // Both backends use the CPU's logits, so that the FP8 gradients are comparable.
+    // Gives both backends the same logits, so that their FP8 gradients are comparable.
     Pair same = pair_random(b, chunk, Vp, FMT_BF16, 3.0f, 65);
     ON_BOTH(b) {
         CALL(b, loss_forward_backward, d.t[s], d_t.t[s], tensor_rows(losses.t[s], 0, chunk), no_tensor(), same.t[s],
@@ -108,7 +108,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) pair_codes_free(b, codes[i]);
 }
 
-// Returns random FP8 values without NaN; some are 0 and some have the largest magnitude.
+// Returns random FP8 values without NaN. One in 8 is 0, and one in 8 has the format's largest magnitude.
 static Pair pair_random_codes(Backends *b, int64_t rows, int64_t cols, Format format, uint64_t stream) {
     const int top = format == FMT_E4M3 ? 0x7e : 0x7b;
     uint8_t *host = (uint8_t *)xmalloc((size_t)(rows * cols));
@@ -122,7 +122,7 @@ static Pair pair_random_codes(Backends *b, int64_t rows, int64_t cols, Format fo
     return p;
 }
 
-// Returns one random power of two per row.
+// Returns `rows` random powers of two, to be used as row scales.
 static Pair pair_row_scales(Backends *b, int64_t rows, uint64_t stream) {
     float *host = (float *)xmalloc((size_t)rows * sizeof *host);
     for (int64_t i = 0; i < rows; i++) host[i] = ldexpf(1.0f, (int)(rng_hash(78, stream, (uint64_t)i) % 31) - 20);
@@ -139,7 +139,7 @@ static Pair with_row_scales(Pair p, Pair scales) {
     return p;
 }
 
-// Passes if the row scales still have the bits of the CPU's row scales.
+// Passes if the GPU's row scales are bit-identical to the CPU's, which shows that the operation did not change them.
 static void check_row_scales(Backends *b, Pair scales, const char *operation) {
     double *cpu = pair_values(b, scales, 0), *gpu = pair_values(b, scales, 1);
     char name[160];
@@ -149,7 +149,7 @@ static void check_row_scales(Backends *b, Pair scales, const char *operation) {
     free(gpu);
 }
 
-// Compares matmuls whose operands have row scales. The matmul's output in memory is not multiplied by the row scales.
+// Compares matmuls whose operands have row scales. The stored output is not multiplied by the row scales.
 static void compare_carried(Backends *b, int64_t M, int64_t in, int64_t out) {
     Pair value = pair_random(b, out, in, FMT_BF16, 0.05f, 101);
     Pair w = pair_codes(b, out, in, FMT_E4M3, NULL), w_t = pair_codes(b, out, in, FMT_E4M3, &w);
@@ -173,8 +173,8 @@ static void compare_carried(Backends *b, int64_t M, int64_t in, int64_t out) {
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) pair_codes_free(b, codes[i]);
 }
 
-// Compares FP8 health counts of tensors with one scale, with groups (the last one shorter), of moments with a tail, and
-// of tensors with row scales.
+// Compares FP8 health counts of tensors with one scale, groups of which the last is shorter, moment groups or row
+// scales.
 static void compare_health(Backends *b) {
     enum { COUNT = 8, BY_ROW = 6, ROWS = 37, COLS = 336 };
     Pair codes[COUNT], scales[COUNT], exponents[COUNT];
@@ -225,11 +225,11 @@ static CodeCounts codes_counted(Exec *ex, Tensor codes, CodeCounts *counts) {
     return found;
 }
 
-// Compares counts of FP8 values on the two backends: full words and tails, transposed tensors, and adding to earlier
-// counts.
+// Compares the two backends' counts of FP8 values, also for transposed tensors and for rows with a tail that does not
+// fill a word. Counts must be added to the earlier counts `before`.
 static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
     for (int i = 0; i < 8; i++) {
-        const int64_t part = i / 2 % 2 ? cols - 5 : cols; // rows of half of the tensors are longer than their columns
+        const int64_t part = i / 2 % 2 ? cols - 5 : cols; // the row stride of half of the tensors exceeds cols
         const CodeCounts before = {1, 2, 3, (uint64_t)1 << 40};
         Pair codes = pair_random_codes(b, rows, cols, i % 2 ? FMT_E5M2 : FMT_E4M3, 110 + (uint64_t)i);
         Pair counts = pair_of_bytes(b, 1, sizeof before, FMT_U8, &before);
@@ -237,7 +237,7 @@ static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
         ON_BOTH(b) {
             Tensor t = codes.t[s];
             t.cols = part;
-            if (i >= 4) { // half of the FP8 tensors are counted transposed
+            if (i >= 4) { // half of the tensors are transposed
                 t.rows = part, t.cols = rows;
                 t.transposed = true;
             }
@@ -255,7 +255,7 @@ static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
     }
 }
 
-// Compares sums in double precision up to rounding. Two runs on the GPU must be bit-identical.
+// Compares inner products, summed in double precision, up to rounding. Two runs on the GPU must be bit-identical.
 static void compare_inner_products(Backends *b, int64_t rows, int64_t cols, Format format) {
     Pair x = pair_random(b, rows, cols, format, 3.0f, 120), y = pair_random(b, rows, cols, format, 0.5f, 121);
     Pair sums = pair_poisoned(b, 1, 2 * sizeof(InnerProducts), FMT_U8);
@@ -298,7 +298,7 @@ static void compare_fp8(bool small_only) {
         compare_carried(&b, 1040, 768, 3072);
         compare_carried(&b, 272, 6400, 1600);
         compare_head(&b, 144, 768, 50257, 50304);
-        compare_head(&b, 80, 1600, 130000, 130048); // rows that do not fit in a block's shared memory
+        compare_head(&b, 80, 1600, 130000, 130048); // rows that exceed a thread block's shared memory
     }
     backends_close(&b);
 }

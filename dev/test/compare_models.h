@@ -1,4 +1,4 @@
-// Compares whole models of all recipes on both backends. Included by test_gpt2.cu.
+// Compares whole models on the CPU and GPU backends, with every recipe. Included by test_gpt2.cu.
 #pragma once
 
 static void print_errors_of(const char *recipe, const char *what, Model *a, Model *b) {
@@ -7,7 +7,7 @@ static void print_errors_of(const char *recipe, const char *what, Model *a, Mode
     print_gradient_errors(name, a, b);
 }
 
-// Creates two models with the same weights, one per backend. Leaves c as the GPU model's configuration.
+// Creates a CPU and a GPU model with the same weights. Leaves the GPU model's configuration in *c.
 static void create_both(Model *cpu, Model *gpu, Config *c) {
     create(cpu, *c);
     c->device = DEVICE_CUDA;
@@ -16,13 +16,13 @@ static void create_both(Model *cpu, Model *gpu, Config *c) {
     gpu->ops->weights_quantize(&gpu->exec, gpu->parameters, gpu->parameter_count);
 }
 
-// Compares gradients, and weights after updates, of the same model on both backends.
-//   FP32 and BF16: the relative error must be within `limit`.
-//   FP8: sums in another order move some values to the neighboring FP8 value, 6 to 25 % away. So both backends are
-//       compared with FP32, and the GPU's worst error may exceed the CPU's by 10 %.
-//   FP8 in the small models of other architectures: the GPU's worst error may exceed the CPU's by 40 %, because the
-//       worst tensor has as few as 40 values. Random last bits in 0.5 % of the matmul and attention outputs changed the
-//       CPU's error by up to 20 %.
+// Compares a model on CPU and GPU: the gradients of one batch, and the loss after `updates` updates.
+//   FP32 and BF16 (limit > 0): the relative error of every gradient must be below `limit`.
+//   FP8 (limit 0): sums in another order move some values to the neighboring FP8 value, 6 to 25 % away. Therefore both
+//       backends are compared with FP32. The GPU's worst error may exceed the CPU's by 10 %.
+//   FP8 in small models of other architectures: the GPU's worst error may exceed the CPU's by 40 %, because the worst
+//       tensor has as few as 40 values. Random last bits in 0.5 % of the matmul and attention outputs changed the CPU's
+//       error by up to 20 %.
 static void compare_models(const char *recipe, Config c, double limit, int updates) {
     bool exact = c.recipe.precision == PRECISION_FP32, fp8 = limit == 0.0;
     const double over_reference = block == blocks ? 1.1 : 1.4, loss_limit = block == blocks ? 2e-3 : 2e-2;
@@ -64,8 +64,8 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
     model_destroy(&gpu);
 }
 
-// Returns the relative error ||a - b|| / ||b|| of the logits over `all` sampling steps. Model a uses its KV cache;
-// model b recomputes all tokens.
+// Returns the relative error ||a - b|| / ||b|| of the logits of `all` sampled tokens. Model a uses its KV cache. Model
+// b recomputes all tokens in every step.
 static double samples_differ(Model *a, Model *b, int all) {
     enum { PROMPT_TOKENS = 5 };
     const int vocab = a->config->shape.vocab;
@@ -86,8 +86,8 @@ static double samples_differ(Model *a, Model *b, int all) {
     return isfinite(apart) ? sqrt(apart / size) : INFINITY;
 }
 
-// Compares sampling with the KV cache on the GPU with full passes of the CPU reference. Logits of FP8 recipes are
-// compared with FP32's, within the limits of compare_models().
+// Compares sampling with the KV cache on the GPU with the CPU reference, which recomputes all tokens. limit: maximum
+// error of the logits; 0 (FP8): the GPU's error against FP32 may exceed the CPU's by 10 % (GPT-2) or 40 %.
 static void compare_samples(const char *recipe, Config c, double limit) {
     enum { STEPS = 40 };
     const bool fp8 = limit == 0.0;
@@ -111,7 +111,7 @@ static void compare_samples(const char *recipe, Config c, double limit) {
     model_destroy(&gpu);
 }
 
-// Compares a model with FP8 matmuls for every setting of recompute and cache_transposed.
+// Compares a model with FP8 matmuls on CPU and GPU, with the settings of recipe coat-paper and with those of coat.
 static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int updates) {
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         const Fp8Recipe r = ways[i](recipe);
@@ -119,19 +119,19 @@ static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int upd
         snprintf(name, sizeof name, "%s%s", r.name, r.paper ? ", as in the paper" : "");
         Config c = fp8_config(s, r);
         c.recipe.moments = moments;
-        c.recipe.cache_transposed = r.recompute > 0; // With --recompute 0, transposed weights are made on demand.
+        c.recipe.cache_transposed = r.recompute > 0; // --recompute 0: transposed weights are made on demand
         compare_models(name, c, 0.0, updates);
     }
 }
 
-// Compares both backends' models with the first block's forward matmuls in BF16.
+// Compares models on CPU and GPU with --bf16-blocks 1: the first block's forward matmuls are in BF16.
 static void compare_bf16_block(Small s, int updates) {
     Config c = fp8_config(s, as_default(fp8_coat));
     c.recipe.bf16_blocks = 1;
     compare_models("coat --bf16-blocks 1", c, 0.0, updates);
 }
 
-// Compares all recipes on both backends for the block variant under test, whose architecture is not GPT-2.
+// Compares all recipes on CPU and GPU for the selected block variant, which is not GPT-2's.
 static void compare_block(void) {
     enum { UPDATES = 4 };
     Small s = {2, 4, 256, 500, 2, 104, true, 0};
@@ -160,7 +160,7 @@ static void compare_all_models(bool small_only) {
     test_loss_scale(DEVICE_CUDA);
     test_documents(DEVICE_CUDA);
     if (small_only) {
-        // Selects the variant with grouped-query attention and QK norm.
+        // Selects the block variant of Qwen3, with grouped-query attention and QK norm.
         for (block = blocks; block->architecture != ARCHITECTURE_QWEN3;) block++;
         compare_models("coat", fp8_config(s, as_default(fp8_coat_head)), 0.0, updates);
         block = blocks;

@@ -1,5 +1,5 @@
-// Runs every operation on both backends with the same random inputs, on deliberately awkward shapes. Outputs are
-// poisoned first, so elements that an operation skips are NaN. Included by test_gpt2.cu; skipped without a GPU.
+// Compares every operation of the CPU and GPU backends on the same random inputs, with awkward shapes. Outputs are
+// filled with NaN first, so that skipped elements are detected. Included by test_gpt2.cu; skipped without a GPU.
 #pragma once
 #include "coat/cuda/attention/attention_hopper.h"
 #include "coat/cuda/common/cuda_internal.h"
@@ -7,10 +7,10 @@
 
 // The CPU and GPU backends with their workspaces.
 typedef struct {
-    Exec exec[2]; // [0]: the CPU, which is the reference; [1]: the GPU
+    Exec exec[2]; // [0]: the CPU backend, which is the reference; [1]: the GPU backend
     Config config;
     StepState *state[2];
-    char shape[64]; // description of the shape under test, part of the test names; may be empty
+    char shape[64]; // description of the shape under test, for the names of the checks; may be empty
 } Backends;
 
 // A tensor that exists in CPU memory and in GPU memory.
@@ -59,7 +59,7 @@ static Pair pair_of_bytes(Backends *b, int64_t rows, int64_t cols, Format format
     return p;
 }
 
-// Returns a tensor of normally distributed values with standard deviation `spread`, in both memories.
+// Returns a tensor in both memories of normally distributed values with standard deviation `spread`.
 static Pair pair_random(Backends *b, int64_t rows, int64_t cols, Format format, float spread, uint64_t stream) {
     int64_t n = rows * cols;
     void *host = xmalloc((size_t)n * format_bytes(format));
@@ -75,7 +75,7 @@ static Pair pair_random(Backends *b, int64_t rows, int64_t cols, Format format, 
     return p;
 }
 
-// Returns a tensor filled with 0xff bytes, which are NaN in every format.
+// Returns a tensor in both memories that is filled with 0xff bytes, which are NaN in every format.
 static Pair pair_poisoned(Backends *b, int64_t rows, int64_t cols, Format format) {
     size_t bytes = (size_t)(rows * cols) * format_bytes(format);
     void *host = xmalloc(bytes);
@@ -87,16 +87,16 @@ static Pair pair_poisoned(Backends *b, int64_t rows, int64_t cols, Format format
 
 static Pair pair_integers(Backends *b, int64_t rows, int limit, uint64_t stream) {
     int32_t *host = (int32_t *)xcalloc((size_t)rows, sizeof *host);
-    for (int64_t i = 0; i < rows; i++) // every fourth token is one of three ids, so that many tokens repeat
+    for (int64_t i = 0; i < rows; i++) // every fourth id is 0, 1 or 2, so that tokens repeat
         host[i] = (int32_t)(rng_hash(77, stream, (uint64_t)i) % (uint64_t)(i % 4 ? limit : 3));
     Pair p = pair_of_bytes(b, rows, 1, FMT_I32, host);
     free(host);
     return p;
 }
 
-// Returns positions within documents for B sequences of T tokens. Sequences alternate between three kinds: documents
-// that end at or next to multiples of 64 and 128; two halves, the first of which continues a document; and documents of
-// random length.
+// Returns each token's position in its document, for B sequences of T tokens. The sequences take turns in three
+// layouts: documents that end at or next to multiples of 64 and 128; two halves, of which the first continues a
+// document; and documents of random length.
 static Pair pair_positions(Backends *b, int B, int T) {
     static const int lengths[] = {70, 59, 1, 62, 64, 300, 84, 63, 65, 127, 128, 129};
     int32_t *host = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *host);
@@ -135,8 +135,8 @@ static double *pair_values(Backends *b, Pair p, int side) {
     return out;
 }
 
-// Passes if the relative error ||gpu - cpu|| / ||cpu|| is at most `limit`. Fails if any element is NaN, as poisoned
-// elements are.
+// Passes if the relative error ||gpu - cpu|| / ||cpu|| is at most `limit`. Fails if an element is NaN, that is, was not
+// written.
 static void pair_check(Backends *b, Pair p, double limit, const char *operation, const char *output) {
     double *cpu = pair_values(b, p, 0), *gpu = pair_values(b, p, 1);
     double error = relative_error(gpu, cpu, (size_t)tensor_elements(p.t[0]));
@@ -148,7 +148,7 @@ static void pair_check(Backends *b, Pair p, double limit, const char *operation,
     free(gpu);
 }
 
-// Passes if, on each backend, the largest stored amax equals the tensor's largest magnitude.
+// Passes if on both backends the largest of the stored amax values is the tensor's largest magnitude.
 static void check_maxima(Backends *b, Pair p, Pair maxima, const char *operation) {
     for (int s = 0; s < 2; s++) {
         double *x = pair_values(b, p, s), *left = pair_values(b, maxima, s), largest = 0, found = 0;
@@ -167,7 +167,7 @@ static void check_maxima(Backends *b, Pair p, Pair maxima, const char *operation
     }
 }
 
-// Passes if two GPU results of one operation are bit-identical.
+// Passes if two runs of one operation on the GPU gave bit-identical results.
 static void check_repeated(Backends *b, Pair first, Pair second, const char *operation) {
     size_t bytes = (size_t)tensor_elements(first.t[1]) * format_bytes(first.t[1].format);
     void *x = xmalloc(bytes), *y = xmalloc(bytes);
@@ -227,7 +227,7 @@ static void compare_norm(Backends *b, OpShape o) {
     pair_check(b, g, o.tight, "norm backward", "g");
     pair_check(b, dw, 1e-4, "norm backward", "dweight");
     pair_check(b, db, 1e-4, "norm backward", "dbias");
-    // Calls norm_backward so that it adds to dr and to the weight gradients, and a norm without a residual add.
+    // Tests norm_backward with accumulation, and residual_norm_forward without a residual to add.
     ON_BOTH(b) {
         Norm norm = pair_norm(x, mean, rstd, w, bias, s);
         CALL(b, norm_backward, g.t[s], dw.t[s], db.t[s], dn.t[s], norm, true, true);
@@ -283,8 +283,8 @@ static void compare_swiglu(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// Compares the operations of vision towers: images of 18 pixels in 3 x 3 patches of 5, or of 16 pixels in patches of 4,
-// with and without a row for the class token. Gathers the rows back to front, every third with index -1.
+// Compares the operations of vision towers on images of 18 pixels in 3 x 3 patches of 5 pixels, and of 16 pixels in
+// patches of 4, with and without a class token's row. Gathers the rows in reverse order; every third index is -1.
 static void compare_images(Backends *b, OpShape o, bool odd) {
     const int side = odd ? 18 : 16, patch = odd ? 5 : 4, T = (side / patch) * (side / patch) + odd;
     const int64_t images = 3, C = 3 * (int64_t)patch * patch;
@@ -312,7 +312,7 @@ static void compare_images(Backends *b, OpShape o, bool odd) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// Compares an RMS norm without weight and bias on both backends.
+// Compares norms without weight and bias on CPU and GPU.
 static void compare_bare_norm(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, C = o.C;
     Pair r = pair_random(b, M, C, o.format, 1.0f, 71), dn = pair_random(b, M, C, o.format, 1.0f, 72);
@@ -339,8 +339,8 @@ static void compare_bare_norm(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// Compares post-norm residuals (OLMo 2) on both backends: with mean and bias; without both, in place, with nothing
-// saved; and with n and r_out as copies.
+// Compares post-norm residuals (OLMo 2) on CPU and GPU in three variants: with mean and bias; without both, in place,
+// without saving y; without y, so that r_out is a copy of r_in.
 static void compare_postnorm_residual(Backends *b, OpShape o) {
     int64_t M = (int64_t)o.B * o.T, C = o.C;
     Pair r = pair_random(b, M, C, o.format, 1.0f, 81), y = pair_random(b, M, C, o.format, 0.5f, 82);
@@ -399,13 +399,13 @@ static void compare_linear(Backends *b, OpShape o) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// Returns the Q, K or V columns of a packed QKV projection.
+// Returns the columns of Q (`which` 0), K (1) or V (2) of a packed QKV projection.
 static Tensor attention_part(AttentionShape s, Tensor packed, int which) {
     const int64_t q = (int64_t)s.heads * s.head_dim, kv = (int64_t)s.kv_heads * s.head_dim;
     return tensor_cols(packed, which == 0 ? 0 : q + (which - 1) * kv, which == 0 ? q : kv);
 }
 
-// Returns a new GPU tensor with the shape and format of `like`.
+// Returns a new GPU tensor with the shape and format of `like`, filled with the byte `poison`.
 static Tensor gpu_like(Backends *b, Tensor like, int poison) {
     Error err;
     const size_t bytes = (size_t)tensor_elements(like) * format_bytes(like.format);
@@ -419,11 +419,11 @@ static Tensor gpu_like(Backends *b, Tensor like, int poison) {
     return like;
 }
 
-// Compares our own attention kernels with the CPU reference. First checks that these kernels support the shape, because
-// attention_forward would silently fall back to other kernels.
+// One comparison of our own Hopper attention kernels with the CPU reference. compare_hopper() first checks that these
+// kernels support the shape, because attention_forward would silently use other kernels.
 typedef struct {
     AttentionShape shape;
-    Pair qkv, d_o, positions, o, lse, dqkv; // tensors of the last call of compare_attention_over()
+    Pair qkv, d_o, positions, o, lse, dqkv; // inputs and outputs of the preceding compare_attention_over()
     bool masked;
     double limit;
 } AttentionCase;
@@ -439,7 +439,7 @@ static void run_hopper(Backends *b, const AttentionCase *c, Tensor qkv, Tensor d
                                          part[2], at, no_tensor(), c->shape);
 }
 
-// True if two GPU tensors with rows of `width` elements are bit-identical outside columns from .. to - 1.
+// True if two GPU tensors with rows of `width` elements are bit-identical, except in the columns from .. to - 1.
 static bool same_but(Backends *b, Tensor x, Tensor y, int64_t width, int64_t from, int64_t to) {
     const size_t element = format_bytes(x.format), bytes = (size_t)tensor_elements(x) * element;
     Exec *ex = &b->exec[1];
@@ -455,7 +455,7 @@ static bool same_but(Backends *b, Tensor x, Tensor y, int64_t width, int64_t fro
     return same;
 }
 
-// Changes one document of the first sequence. Fails if any bit of another document's attention result changes.
+// Changes one document of the first sequence. Fails if the attention result of any other document changes a bit.
 static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept[3]) {
     Exec *ex = &b->exec[1];
     const int T = c->shape.T;
@@ -463,7 +463,7 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
     int32_t *positions = (int32_t *)xmalloc((size_t)M * sizeof *positions);
     ex->ops->download(ex, positions, c->positions.t[1].data, (size_t)M * sizeof *positions);
     int begin = 1, end;
-    while (begin < T && positions[begin] != 0) begin++; // finds the second document, or the only one
+    while (begin < T && positions[begin] != 0) begin++; // finds the second document; if none, uses the first
     if (begin == T) begin = 0;
     for (end = begin + 1; end < T && positions[end] != 0;) end++;
     free(positions);
@@ -482,7 +482,7 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
     bool taken[2];
     run_hopper(b, c, changed[0], changed[1], out[0], out[1], out[2], taken);
     const int64_t o_cols = out[0].cols, d_cols = out[2].cols;
-    // lse stores one row per head; the first sequence's rows come first.
+    // lse has one row per head and sequence. The rows of the first sequence come first.
     bool same = same_but(b, kept[0], out[0], M * o_cols, begin * o_cols, end * o_cols) &&
                 same_but(b, kept[2], out[2], M * d_cols, begin * d_cols, end * d_cols);
     Tensor first[2] = {tensor_rows(kept[1], 0, c->shape.heads), tensor_rows(out[1], 0, c->shape.heads)};
@@ -518,7 +518,7 @@ static void compare_hopper(Backends *b, const AttentionCase *c) {
     for (int i = 0; i < 3; i++) ex->ops->release(ex, made[i].data);
 }
 
-// Checks that attention_backward with fused inverse RoPE of dq and dk gives the bits of a separate
+// Checks that attention_backward with inverse RoPE of dq and dk gives the same bits as attention_backward followed by
 // qk_norm_rope_backward.
 static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
     const AttentionShape shape = c->shape;
@@ -549,7 +549,7 @@ static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
 
-// Compares attention forward and backward of both backends. Runs backward twice on the GPU; the bits must be equal.
+// Compares attention forward and backward on CPU and GPU. On the GPU, two runs of backward must be bit-identical.
 static void compare_attention_over(Backends *b, AttentionShape shape, Format format, double limit, bool masked) {
     const int64_t M = (int64_t)shape.B * shape.T, C = (int64_t)shape.heads * shape.head_dim;
     const int64_t packed = C + 2 * (int64_t)shape.kv_heads * shape.head_dim;
@@ -597,7 +597,7 @@ static void compare_attention_of(Backends *b, AttentionShape shape, Format forma
     if (!shape.bidirectional) compare_attention_over(b, shape, format, limit, true);
 }
 
-// Compares attention of `queries` new tokens with `before` tokens in a KV cache, as sampling computes it.
+// Compares attention of `queries` new tokens that follow `before` tokens in a KV cache, as in sampling.
 static void compare_attention_cached(Backends *b, int before, int queries, AttentionShape shape, Format format,
                                      double limit) {
     const int64_t C = (int64_t)shape.heads * shape.head_dim, packed = C + 2 * (int64_t)shape.kv_heads * shape.head_dim;
@@ -622,8 +622,8 @@ static void compare_attention(Backends *b, OpShape o) {
     compare_attention_of(b, shape, o.format, o.loose);
 }
 
-// Compares QKV clip, QK norm and RoPE on both backends: RoPE only, in place; QK norm per head, with documents; QK norm
-// over all heads, with clip.
+// Compares QKV clip, QK norm and RoPE on CPU and GPU in three variants: RoPE in place; RoPE and QK norm of each head,
+// with documents; RoPE and QK norm of all heads together, with clip.
 static void compare_heads(Backends *b, OpShape o) {
     const int64_t M = (int64_t)o.B * o.T, D = o.C / o.heads;
     const AttentionShape shape = {o.B, o.T, o.heads, o.heads % 2 ? o.heads : o.heads / 2, (int)D, false};
@@ -681,7 +681,7 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     Pair logits = pair_random(b, M, Vp, o.format, 3.0f, 47), losses = pair_poisoned(b, M, 1, FMT_FP32);
     Pair best = pair_poisoned(b, M, 1, FMT_FP32);
     double *x = pair_values(b, logits, 0);
-    for (int64_t i = 0; i < M; i += 2) { // the targets of even rows have the largest logit
+    for (int64_t i = 0; i < M; i += 2) { // the target of every even row has the row's largest logit
         int32_t top = 0;
         for (int32_t j = 1; j < V; j++) top = x[i * Vp + j] > x[i * Vp + top] ? j : top;
         for (int s = 0; s < 2; s++)
@@ -739,8 +739,8 @@ static void compare_shape(OpShape o, const char *how) {
     backends_close(&b);
 }
 
-// Tests grouped-query attention, with head widths of our own Hopper backward kernels and with widths for which cuDNN is
-// used.
+// Compares grouped-query attention on CPU and GPU, with head widths that our own Hopper kernels support and with widths
+// for which cuDNN is used.
 static void compare_grouped_attention(bool small_only) {
     static const AttentionShape shapes[] = {
         {2, 150, 4, 2, 64, false},   {2, 150, 4, 2, 128, false},  {2, 67, 4, 2, 64, false},
@@ -753,7 +753,7 @@ static void compare_grouped_attention(bool small_only) {
         {5, 9, 2, 2, 16, true},      {2, 196, 4, 2, 64, true},
     };
     const AttentionShape exact[] = {{2, 45, 6, 2, 40, false}, {2, 45, 6, 2, 40, true}};
-    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // longest sequence and widest heads, to plan the workspace
+    const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // longest sequence and widest heads in `shapes`
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof shapes / sizeof *shapes); i++) {
@@ -771,8 +771,8 @@ static void compare_grouped_attention(bool small_only) {
     backends_close(&b);
 }
 
-// Tests attention with KV caches, from fewer keys than one block of the kernel reads at once up to more than any test
-// model has.
+// Compares attention with a KV cache on CPU and GPU, from fewer keys than a thread block reads at once up to more keys
+// than any test model has.
 static void compare_all_cached_attention(bool small_only) {
     static const struct {
         int before, queries, heads, kv_heads, head_dim;
@@ -780,7 +780,7 @@ static void compare_all_cached_attention(bool small_only) {
         {1, 1, 4, 4, 64},      {40, 16, 6, 2, 80},     {15, 1, 12, 12, 64}, {31, 1, 5, 1, 96},    {500, 1, 32, 8, 128},
         {4096, 1, 32, 4, 128}, {1024, 16, 28, 4, 128}, {96, 16, 8, 2, 64},  {2000, 1, 4, 2, 256}, {33, 1, 3, 3, 8},
     };
-    const Small small = {2, 4, 512, 3001, 1, 4112, true, 0}; // plans the workspace for the longest KV cache
+    const Small small = {2, 4, 512, 3001, 1, 4112, true, 0}; // its T is the longest KV cache
     Backends b;
     backends_open(&b, small_config(small));
     for (size_t i = 0; i < (small_only ? 2 : sizeof cases / sizeof *cases); i++) {
@@ -791,10 +791,10 @@ static void compare_all_cached_attention(bool small_only) {
     backends_close(&b);
 }
 
-// Returns shape number `index` of a fixed random series: an odd batch size, a sequence length that is not a multiple of
-// a tile, and a GPT-2 width.
+// Returns random shape number `index`, always the same: an odd batch size, up to 150 tokens per sequence, and a GPT-2
+// width.
 static OpShape random_shape(uint64_t index) {
-    static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // numbers of channels and heads of GPT-2 models
+    static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // {channels, heads} of GPT-2 models
     const uint64_t random = rng_hash(79, 1, index);
     const int *width = widths[index % 3];
     OpShape o = {

@@ -1,4 +1,4 @@
-// Fixture for tests of the command line: parses command lines, and checks the errors of refused command lines.
+// Fixture for tests of the command line: parses command lines, and checks the errors of those that are refused.
 #pragma once
 #include "coat/flags/config_check.h"
 #include "coat/flags/config_parse.h"
@@ -10,7 +10,8 @@ static Config config;
 static Error error;
 static bool printed; // --help or --version was printed
 
-// Parses arguments, with the settings of the checkpoint that they name. Returns false with `error` if they are refused.
+// Parses arguments into `config`, using the settings of the checkpoint they name. On failure, returns false with
+// `error`.
 static inline bool parse_words(int argc, char **argv) {
     static CommandLine words;
     static Config recorded;
@@ -22,7 +23,7 @@ static inline bool parse_words(int argc, char **argv) {
     return false;
 }
 
-// Splits a command line at spaces and parses it. The word '' stands for an empty value.
+// Splits a command line at spaces and parses the words into `config`. The word '' stands for an empty value.
 static inline bool parse(const char *line) {
     static char text[8192];
     char *argv[128];
@@ -35,7 +36,6 @@ static inline bool parse(const char *line) {
     return parse_words(argc, argv);
 }
 
-// Asserts that the command line is parsed.
 static inline void accept(const char *line) {
     if (!parse(line)) fail_msg("%s\n  refused: %s", line, error.text);
 }
@@ -46,7 +46,7 @@ static inline void accept_run(const char *line, int ranks) {
     if (!config_check(&config, ranks, &error)) fail_msg("%s\n  refused: %s", line, error.text);
 }
 
-// Asserts that the command line is accepted and sets the flags in `values`, such as "steps 5, shuffle off".
+// Asserts that the command line is accepted and gives flags the values in `values`, such as "steps 5, shuffle off".
 static inline void sets(const char *line, const char *values) {
     char copy[512], name[64], wanted[FLAG_TEXT_LENGTH], now[FLAG_TEXT_LENGTH];
     bool negated;
@@ -59,7 +59,7 @@ static inline void sets(const char *line, const char *values) {
     }
 }
 
-// Asserts that the error has this code and is one line that contains all of `parts`, separated by '&'.
+// Asserts that `error` has this exit code, is one line, and contains all of `parts`, which are separated by '&'.
 static inline void assert_message(const char *line, ExitCode code, const char *parts) {
     char copy[512];
     snprintf(copy, sizeof copy, "%s", parts);
@@ -69,14 +69,14 @@ static inline void assert_message(const char *line, ExitCode code, const char *p
     assert_int_equal(error.code, code);
 }
 
-// Asserts that parsing the command line fails with this error.
+// Asserts that parsing the command line fails with this exit code and all of `parts` in the error.
 static inline void refuse(const char *line, ExitCode code, const char *parts) {
     if (parse(line)) fail_msg("%s\n  was accepted", line);
     assert_message(line, code, parts);
 }
 
-// Asserts that each command line "BEFORE FLAGS" is refused with EXIT_USER. Entries of `lines` are "FLAGS" or
-// "FLAGS&PART&PART"; the error must contain FLAGS and every PART.
+// Asserts that each command line "BEFORE FLAGS" is refused with EXIT_USER. Each entry of `lines` is "FLAGS" or
+// "FLAGS&PART&PART". The error must contain FLAGS and every PART.
 static inline void refuse_each(const char *before, const char *const *lines, size_t count) {
     for (size_t i = 0; i < count; i++) {
         char line[256];
@@ -86,7 +86,7 @@ static inline void refuse_each(const char *before, const char *const *lines, siz
 }
 #define REFUSE_EACH(before, lines) refuse_each(before, lines, sizeof(lines) / sizeof *(lines))
 
-// Asserts that the command line is parsed, but does not describe a valid run on `ranks` processes.
+// Asserts that the command line is parsed, but is not valid for a run on `ranks` processes.
 static inline void refuse_run(const char *line, int ranks, const char *parts) {
     accept(line);
     if (config_check(&config, ranks, &error)) fail_msg("%s\n  was accepted", line);

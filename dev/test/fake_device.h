@@ -1,4 +1,4 @@
-// A fake device for tests of host code: it only allocates and copies host memory.
+// A fake device for tests of host code. It allocates and copies host memory and has no other operations.
 #pragma once
 #include <string.h>
 
@@ -8,7 +8,7 @@ static inline void *fake_allocate(Exec *exec, size_t bytes, Error *err) {
     (void)exec;
     (void)err;
     void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (memory) memset(memory, 0xa5, bytes); // any bytes, because new device memory has undefined contents
+    if (memory) memset(memory, 0xa5, bytes); // fills the memory, because new device memory has undefined contents
     return memory;
 }
 

@@ -1,11 +1,11 @@
-// Fixture for tests of FP8 operations: poisoned FP8 tensors, and their expected FP8 values, scales and amax, computed
-// element by element with coat/numerics/formats.h and quantize.h only.
+// Fixture for tests of FP8 operations: creates FP8 tensors filled with NaN, and computes expected FP8 values, scales
+// and amax element by element, with coat/numerics/formats.h and quantize.h only.
 #pragma once
 #include "ops_fixture.h"
 
 #include "coat/numerics/quantize.h"
 
-// Returns a poisoned E4M3 or E5M2 tensor with one scale.
+// Returns an E4M3 or E5M2 tensor with one scale, filled with NaN.
 static inline Tensor coded(Fixture *f, Format format, int64_t rows, int64_t cols) {
     Tensor t = poisoned(f, format, rows, cols);
     t.granularity = SCALE_TENSOR;
@@ -14,7 +14,7 @@ static inline Tensor coded(Fixture *f, Format format, int64_t rows, int64_t cols
     return t;
 }
 
-// Returns a poisoned FP8 tensor with one scale per row. Its amax is poisoned, too, and no operation may write it.
+// Returns an FP8 tensor with one scale per row, filled with NaN. No operation may write its amax.
 static inline Tensor coded_rows(Fixture *f, Format format, int64_t rows, int64_t cols) {
     Tensor t = coded(f, format, rows, cols);
     t.granularity = SCALE_ROW;
@@ -22,7 +22,7 @@ static inline Tensor coded_rows(Fixture *f, Format format, int64_t rows, int64_t
     return t;
 }
 
-// Returns a poisoned transpose of `of` that shares its scale. Its row stride is larger than its number of columns.
+// Returns memory, filled with NaN, for a transpose of `of` with the scale of `of` and 5 unused elements per row.
 static inline Tensor coded_transpose(Fixture *f, Tensor of) {
     Tensor t = of;
     t.stride = of.rows + 5;
@@ -32,7 +32,7 @@ static inline Tensor coded_transpose(Fixture *f, Tensor of) {
     return t;
 }
 
-// Returns a poisoned transpose of `of` in `format`, with a scale of its own.
+// Returns memory for a transpose of `of` in `format` with its own scale, filled with NaN.
 static inline Tensor coded_transpose_in(Fixture *f, Format format, Tensor of) {
     Tensor t = coded_transpose(f, of);
     t.format = format;
@@ -41,7 +41,7 @@ static inline Tensor coded_transpose_in(Fixture *f, Format format, Tensor of) {
     return t;
 }
 
-// Returns a poisoned transpose, with one scale, of a tensor that has row scales.
+// Returns memory, filled with NaN, for a transpose with one scale of a tensor that has row scales.
 static inline Tensor coded_rows_transpose(Fixture *f, Tensor of) {
     return coded_transpose_in(f, of.format, of);
 }
@@ -54,7 +54,7 @@ static inline Tensor grouped(Fixture *f, int64_t rows, int64_t cols, int group) 
     return t;
 }
 
-// Fails unless an operation since watch() has set state->nonfinite. Then clears state->nonfinite.
+// Asserts that an operation since watch() has set state->nonfinite, and clears state->nonfinite.
 static inline void expect_flag(Fixture *f) {
     assert_int_equal(f->exec.state->nonfinite, 1);
     f->exec.state->nonfinite = 0;
@@ -72,7 +72,7 @@ static inline float row_scale(Tensor t, int64_t i) {
     return ((const float *)t.scale)[i];
 }
 
-// Returns element (i, j) of a tensor in any format, multiplied by its scale.
+// Returns element (i, j) of a tensor of any format as a float, multiplied by its scale.
 static inline float element(Tensor t, int64_t i, int64_t j) {
     if (t.granularity == SCALE_NONE) return (float)value(t, i, j);
     float scale = t.granularity == SCALE_GROUP ? group_scale(t, i, j)
@@ -82,7 +82,7 @@ static inline float element(Tensor t, int64_t i, int64_t j) {
     return fp8_decode(t.format, code_at(t, i, j)) * scale;
 }
 
-// Returns an FP32 copy of a tensor in any format.
+// Returns an FP32 copy of a tensor of any format, multiplied by its scales.
 static inline Tensor decoded(Fixture *f, Tensor x) {
     Tensor t = poisoned(f, FMT_FP32, x.rows, x.cols);
     for (int64_t i = 0; i < x.rows; i++)
@@ -90,7 +90,7 @@ static inline Tensor decoded(Fixture *f, Tensor x) {
     return t;
 }
 
-// Fails unless q's FP8 values, scale and amax are those of the FP32 values x.
+// Asserts that q's FP8 values, scale and amax are those of x, quantized with one scale.
 static inline void assert_quantised(Tensor q, Tensor x) {
     uint32_t largest = 0;
     for (int64_t i = 0; i < x.rows; i++) {
@@ -109,7 +109,7 @@ static inline void assert_quantised(Tensor q, Tensor x) {
             assert_int_equal(code_at(q, i, j), fp8_encode(q.format, element(x, i, j) * r));
 }
 
-// Fails unless q's FP8 values and row scales are those of the FP32 values x. q's amax must still be poisoned.
+// Asserts that q's FP8 values and row scales are those of x, quantized by rows, and that q's amax is unwritten.
 static inline void assert_quantised_rows(Tensor q, Tensor x) {
     for (int64_t i = 0; i < x.rows; i++) {
         uint32_t largest = 0;
@@ -117,7 +117,7 @@ static inline void assert_quantised_rows(Tensor q, Tensor x) {
             uint32_t bits = magnitude_bits(element(x, i, j));
             largest = bits > largest ? bits : largest;
         }
-        float scale = SCALE_MIN; // expected: the smallest power of two for which amax / scale is in range
+        float scale = SCALE_MIN; // expected scale: the smallest power of two for which amax / scale is in range
         while (bits_float(largest) / scale > format_max(q.format)) scale *= 2;
         assert_int_equal(float_bits(row_scale(q, i)), float_bits(scale));
         assert_int_equal(q.amax[i], 0xffffffffu);
@@ -126,8 +126,7 @@ static inline void assert_quantised_rows(Tensor q, Tensor x) {
     }
 }
 
-// Fails unless q_t has the largest row scale of q, converted to q_t's format, and the FP8 values of x with that
-// scale.
+// Asserts that q_t consists of x's FP8 values with one scale: the largest row scale of q, converted to q_t's format.
 static inline void assert_scale_over_rows(Tensor q_t, Tensor q, Tensor x) {
     float largest = 0;
     for (int64_t i = 0; i < q.rows; i++) largest = row_scale(q, i) > largest ? row_scale(q, i) : largest;
@@ -139,7 +138,7 @@ static inline void assert_scale_over_rows(Tensor q_t, Tensor q, Tensor x) {
             assert_int_equal(code_at(q_t, i, j), fp8_encode(q_t.format, element(x, i, j) / largest));
 }
 
-// Fails unless q's FP8 values and group scales are those of the FP32 values x.
+// Asserts that q's FP8 values and group scales are those of x, quantized in groups.
 static inline void assert_quantised_groups(Tensor q, Tensor x) {
     for (int64_t i = 0; i < x.rows; i++)
         for (int64_t begin = 0; begin < x.cols; begin += q.group) {
@@ -160,7 +159,7 @@ static inline void assert_same_codes(Tensor a, Tensor b) {
         for (int64_t j = 0; j < a.cols; j++) assert_int_equal(code_at(a, i, j), code_at(b, i, j));
 }
 
-// Returns random values whose magnitudes differ by many powers of two, and some zeros, as in activations and gradients.
+// Returns random values and zeros. Magnitudes differ by many powers of two, as in activations and gradients.
 static inline Tensor uneven_tensor(Fixture *f, int64_t rows, int64_t cols, double size) {
     Tensor t = random_tensor(f, f->format, rows, cols, size);
     for (int64_t i = 0; i < rows; i++)
@@ -168,7 +167,7 @@ static inline Tensor uneven_tensor(Fixture *f, int64_t rows, int64_t cols, doubl
     return t;
 }
 
-// Points f->exec.state at a StepState in which operations report NaN and inf.
+// Gives the backend a StepState, in which operations report NaN and inf.
 static inline void watch(Fixture *f, StepState *state) {
     memset(state, 0, sizeof *state);
     f->exec.state = state;
@@ -187,8 +186,8 @@ static inline Norm make_norm(Fixture *f, Tensor x, bool from_saved) {
     return norm;
 }
 
-// Returns norm(x), computed with the saved mean and deviation. Fails if these differ from a computation in double
-// precision.
+// Returns norm(x) in FP32, computed with the saved mean and deviation. Asserts that these two agree with a computation
+// in double precision.
 static inline Tensor normalised(Fixture *f, Norm norm, Tensor x) {
     Tensor n = poisoned(f, FMT_FP32, x.rows, x.cols);
     for (int64_t i = 0; i < x.rows; i++) {
@@ -220,7 +219,7 @@ static inline Tensor plain_gelu_gradient(Fixture *f, Tensor dg, Tensor h) {
     return dh;
 }
 
-// Returns FP8 values that are whole numbers up to 15, so that sums are exact in any order.
+// Returns an FP8 tensor of whole numbers up to 15, whose sums are exact in any order.
 static inline Tensor whole_codes(Fixture *f, Format format, int64_t rows, int64_t cols, float scale) {
     Tensor t = coded(f, format, rows, cols);
     for (int64_t i = 0; i < rows * cols; i++) ((uint8_t *)t.data)[i] = fp8_encode(format, (float)(int)(16 * draw(f)));

@@ -1,4 +1,4 @@
-// Fixture for tests of FP8 health: a planned run whose tensors are all 0, and access to the JSON object that it logs.
+// Fixture for tests of FP8 health: plans a run whose tensors are all 0, and reads the JSON object that the run logs.
 #pragma once
 #include "fp8_fixture.h"
 
@@ -15,7 +15,7 @@ typedef struct {
     HealthWarned warned;
 } Run;
 
-// Frees the arena, then plans and allocates it for the current run->config.
+// Frees the arena, plans it for run->config and allocates it, filled with 0.
 static inline void run_plan(Run *run, int ranks) {
     Error err;
     if (run->arena.base) run->exec.ops->release(&run->exec, run->arena.base);

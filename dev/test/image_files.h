@@ -1,4 +1,4 @@
-// Writes token files with images, and their files of images, for tests.
+// Fixture for tests: writes token files whose examples contain images, and their files of images.
 #pragma once
 #include "coat/text/data_verify.h"
 #include "coat/text/images.h"
@@ -19,7 +19,7 @@ typedef struct {
     int32_t header[WORDS];
     uint32_t shown[MAX_PLACES];
     uint8_t *pixels;
-    int64_t extra; // number of bytes that are appended or, if negative, missing
+    int64_t extra; // number of bytes appended to the file; if negative, number of bytes missing at its end
     bool damaged;  // true: the checksum does not match
 } Images;
 
@@ -31,8 +31,8 @@ static inline void add_tokens(Examples *e, int32_t token, int count, bool unmask
     }
 }
 
-// Adds examples: t: a masked token; A: an unmasked token; I: the placeholders of an image; J: the same, unmasked by the
-// file; p: a single placeholder; |: the next example. Text tokens count up from `first`.
+// Adds the examples that `text` describes. t: masked token; A: unmasked token; I: placeholders of an image; J: unmasked
+// placeholders of an image; p: one placeholder; |: start of the next example. Text token ids count up from `first`.
 static inline void add_examples(Examples *e, const char *text, int32_t first, int32_t placeholder, int rows) {
     e->version = DATA_VERSION_IMAGES;
     e->starts[e->examples++] = (uint32_t)e->count;
@@ -65,7 +65,7 @@ static inline void write_examples(const char *name, const Examples *e) {
     free(file);
 }
 
-// Returns images with random pixels. Place i shows image i % count.
+// Returns `count` images with random pixels and `places` places. Place i shows image i % count.
 static inline Images make_images(int count, int side, int rows, int places, int32_t token) {
     Images m;
     memset(&m, 0, sizeof m);
@@ -80,7 +80,7 @@ static inline Images make_images(int count, int side, int rows, int places, int3
     return m;
 }
 
-// Writes the header m->header, and places and pixels of a file of `count` images of side `side` with `places` places.
+// Writes a file of images from m: header, `places` places, and pixels of `count` images of side x side pixels.
 static inline void write_images(const char *name, const Images *m, int count, int side, int places) {
     const size_t listed = 4 * (size_t)places, pixels = (size_t)(count * 3 * side * side);
     const size_t bytes = (size_t)((int64_t)(DATA_HEADER_BYTES + listed + pixels) + m->extra);

@@ -1,4 +1,4 @@
-// Fixture for tests of the log: a small run that writes a log in the test's folder, and capture of what it prints.
+// Fixture for tests of the log: a small run that writes a log to the test's folder, and capture of the run's output.
 #pragma once
 #include <fcntl.h>
 #include <inttypes.h>
@@ -11,7 +11,7 @@ static char path[PATH_MAX_LENGTH + 16]; // of log.jsonl
 static Config config;
 static Error err;
 
-// Empties the test's folder and sets config to a small run in its subfolder a/b, which does not exist yet.
+// Empties the test's folder. Sets config to a small run whose output folder a/b does not exist yet.
 static inline int fresh_config(void **state) {
     test_folder_empty(state);
     memset(&config, 0, sizeof config);
@@ -24,7 +24,7 @@ static inline int fresh_config(void **state) {
     return 0;
 }
 
-// Returns the contents of a file, or "" if it does not exist. The text stays valid until the next call.
+// Returns the contents of a file, or "" if the file does not exist. The text stays valid until the next call.
 static inline const char *contents(const char *name) {
     static char text[1 << 16];
     FILE *f = fopen(name, "r");
@@ -41,7 +41,7 @@ static inline void write_log(const char *text) {
 
 static int saved_stdout, saved_stderr;
 
-// Redirects `stream` (STDOUT_FILENO or STDERR_FILENO) to a file until captured(), and discards the other stream.
+// Redirects `stream` (STDOUT_FILENO or STDERR_FILENO) to a file and discards the other stream, until captured().
 static inline void capture(int stream) {
     fflush(stdout);
     saved_stdout = dup(STDOUT_FILENO);
@@ -54,7 +54,7 @@ static inline void capture(int stream) {
     close(none);
 }
 
-// Restores both streams. Returns what was printed to the captured one, valid until the next call of contents().
+// Ends capture(): restores both streams. Returns the captured text, valid until the next call of contents().
 static inline const char *captured(void) {
     fflush(stdout);
     dup2(saved_stdout, STDOUT_FILENO);
@@ -64,8 +64,8 @@ static inline const char *captured(void) {
     return contents(path_of("terminal"));
 }
 
-// Logs steps first to last of 4, with 1000 tokens and 10 ms each, and a validation after step 2. peak: FLOP/s of the
-// device.
+// Logs steps first to last of 4 (1000 tokens and 10 ms per step) and a validation after step 2. peak: the device's
+// FLOP/s.
 static inline void run(int rank, int64_t first, int64_t last, double peak) {
     Log *log = log_open(&config, rank, 4, first, peak, 1000, &err);
     assert_non_null(log);

@@ -1,5 +1,5 @@
-// Tests of document masking (--documents apart) for test_gpt2.cu: a packed document has the same results as alone, and
-// no bit of its results depends on another document.
+// Tests of document masking (--documents apart) for test_gpt2.cu: a document that shares its row has the same results
+// as alone in a row, and no bit of its results depends on other documents.
 #pragma once
 
 enum { DOCUMENTS = 5, DOCUMENT_ROW = 150, LONGEST_DOCUMENT = 149 };
@@ -10,8 +10,7 @@ static const char *where(DeviceKind device) {
     return device == DEVICE_CUDA ? ", on the GPU" : "";
 }
 
-// Returns the configuration of a small model. In BF16 on a GPU, its heads have a width that the fast attention kernels
-// support.
+// Returns the configuration of a small model. In BF16 on a GPU, the fast attention kernels support its head width.
 static Config documents_config(DeviceKind device, int B, int T, bool bf16) {
     Config c = small_config((Small){2, 2, device == DEVICE_CUDA && bf16 ? 128 : 32, 50, B, T, bf16, 0});
     c.device = device;
@@ -20,15 +19,15 @@ static Config documents_config(DeviceKind device, int B, int T, bool bf16) {
     return c;
 }
 
-// Fills the tokens and targets of document d. The last token and every seventh token have no target.
+// Generates tokens and targets of document d. Its last token and every seventh token have no target.
 static void make_document(int d, uint64_t seed, int32_t *tokens, int32_t *targets) {
     for (int t = 0; t < document_tokens[d]; t++) tokens[t] = (int32_t)(rng_hash(seed, (uint64_t)d, (uint64_t)t) % 50);
     for (int t = 0; t < document_tokens[d]; t++)
         targets[t] = t + 1 == document_tokens[d] || t % 7 == 0 ? -1 : tokens[t + 1];
 }
 
-// Runs forward and backward on all documents, each made from its own seed, in rows of T tokens. first[d] becomes the
-// position of document d. A document alone in its row is followed by tokens without targets.
+// Runs forward and backward on all documents in rows of T tokens; seeds[d] generates document d. Sets first[d] to the
+// index of the document's first token. Documents that are alone in their rows are padded with tokens without targets.
 static void pass_over_documents(Model *m, const uint64_t seeds[DOCUMENTS], int64_t first[DOCUMENTS]) {
     const int B = m->config->micro_batch, T = m->config->seq_len;
     const size_t tokens = (size_t)B * (size_t)T;
@@ -50,7 +49,7 @@ static void pass_over_documents(Model *m, const uint64_t seeds[DOCUMENTS], int64
     free(inputs);
 }
 
-// Returns the rows of a tensor that belong to document d.
+// Returns the rows of tensor `id` that belong to document d, whose first row is `first`.
 static Tensor document_rows(const Model *m, TensorId id, int64_t first, int d) {
     return tensor_rows(act(m, id, 0), first, document_tokens[d]);
 }
@@ -71,7 +70,7 @@ static void *rows_of(Model *m, Tensor a) {
     return rows;
 }
 
-// Tests that packed and separate documents give the same losses, and the same gradients of all weights.
+// Tests that documents packed into rows give the same losses and weight gradients as documents in rows of their own.
 static void test_documents_alone(DeviceKind device) {
     const uint64_t seeds[DOCUMENTS] = {1, 1, 1, 1, 1};
     int64_t packed_at[DOCUMENTS], alone_at[DOCUMENTS];
@@ -98,7 +97,7 @@ static void test_documents_alone(DeviceKind device) {
     model_destroy(&alone);
 }
 
-// Tests that changing one document changes no bit of the losses and token gradients of the other documents.
+// Tests that changing one document changes no bit of the losses and token gradients of other documents.
 static void test_documents_leak(DeviceKind device, bool bf16) {
     static const TensorId looked_at[] = {LOSSES, DRESID};
     enum { LOOKED_AT = sizeof looked_at / sizeof *looked_at };

@@ -1,8 +1,8 @@
-// Tests of the whole model with FP8 matmuls and FP8 saved activations (COAT, section 5) on the CPU. Included by
+// Tests of whole models with FP8 matmuls and FP8 saved activations (COAT, section 5) on the CPU. Included by
 // test_gpt2.cu.
 #pragma once
 
-// Settings in which the recipes coat and coat-paper differ.
+// Settings of a model with FP8 matmuls or FP8 saved activations, for the recipes coat and coat-paper.
 typedef struct {
     const char *name;
     LinearKind linear;
@@ -16,14 +16,14 @@ static const Fp8Recipe fp8_linear = {"fp8-linear", LINEAR_FP8, SAVED_BF16, 0, 16
 static const Fp8Recipe fp8_coat = {"coat", LINEAR_FP8, SAVED_COAT, 1, 16, HEAD_BF16, false};
 static const Fp8Recipe fp8_coat_head = {"coat --head fp8", LINEAR_FP8, SAVED_COAT, 1, 16, HEAD_FP8, false};
 
-// Settings of --recipe coat: row scales, unrounded inputs of norms and activation, E4M3 dgrad with saved FP8
-// activations.
+// Selects --recipe coat: row scales, unrounded inputs of norms and activation, and E4M3 gradients in dgrad if
+// activations are saved in FP8.
 static Fp8Recipe as_default(Fp8Recipe r) {
     r.paper = false;
     return r;
 }
 
-// Settings of --recipe coat-paper: tensor scales, saved FP8 inputs of norms and activation, E5M2 gradients.
+// Selects --recipe coat-paper: tensor scales, saved FP8 values as inputs of norms and activation, and E5M2 gradients.
 static Fp8Recipe as_paper(Fp8Recipe r) {
     r.paper = true;
     return r;
@@ -56,11 +56,11 @@ static Config *fp8_create(Model *m, Config c) {
     return config;
 }
 
-// Compares FP8 gradients with FP32. Expected relative errors:
+// Compares the gradients of FP8 models with FP32's. Relative errors to expect:
 //   One E4M3 value: 2.5 % (root mean square). One E5M2 value: 5 %.
 //   Weight gradients: 6 to 10 %, because sums over tokens partly cancel.
-//   After two quantized gradients (norm of the MLP): 12 to 15 %.
-//   Biases of the last layer: as in BF16, because they see only the BF16 residual stream.
+//   Norm before the MLP, whose gradient was quantized twice: 12 to 15 %.
+//   Biases of the last layer: as in BF16, because these gradients depend only on the BF16 residual stream.
 //   Post-norm models: two to three times the errors of pre-norm models, up to 13 % in the head, because a sublayer's
 //       output is as large as the residual stream.
 static void test_fp8_gradients(void) {
@@ -82,7 +82,7 @@ static void test_fp8_gradients(void) {
     create(&full, small_config(s));
     double expected = run_batch(&full, 3, true, false, 1.0);
     s.bf16 = true;
-    // Runs every case with the recipes coat and coat-paper.
+    // Runs every entry of `rows` with the recipes coat and coat-paper.
     for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
         const Fp8Recipe recipe = ways[i % 2](rows[i / 2].recipe);
         Model m;
@@ -102,8 +102,8 @@ static void test_fp8_gradients(void) {
     model_destroy(&full);
 }
 
-// With BF16 matmuls, coat and coat-paper differ only in the inputs of norms and activation: unrounded or saved FP8
-// values. Both recipes are equally close to FP32 in loss and gradients, although backward reads saved values.
+// Tests that coat and coat-paper are equally close to FP32 in loss and gradients if matmuls are in BF16. Forward norms
+// and activations then read unrounded values (coat) or saved FP8 values (coat-paper). Backward reads saved FP8 values.
 static void test_fp8_inputs(void) {
     Fp8Recipe recipe = fp8_coat;
     recipe.linear = LINEAR_BF16;
@@ -134,8 +134,8 @@ static void test_fp8_inputs(void) {
     model_destroy(&full);
 }
 
-// Tests --bf16-blocks 0, 1 and 3 in a model of 3 blocks. With more blocks in BF16, losses and gradients must not get
-// farther from FP32. Before training, rounded weights cause most of the error.
+// Tests a model of 3 blocks with --bf16-blocks 0, 1 and 3. The errors of losses and gradients against FP32 must not
+// grow with BF16 blocks. In an untrained model, rounded weights cause most of the error.
 static void test_fp8_first_blocks(Fp8Recipe recipe) {
     static const int blocks_of[] = {0, 1, 3};
     enum { CHOICES = sizeof blocks_of / sizeof *blocks_of };
@@ -170,7 +170,7 @@ static void test_fp8_first_blocks(Fp8Recipe recipe) {
     model_destroy(&full);
 }
 
-// Passes if losses and gradients have the same bits or, if limit > 0, no gradient differs by more than limit.
+// Passes if losses are bit-identical and the relative error of each gradient is at most `limit` (0: bit-identical).
 static void fp8_compare_gradients(Fp8Recipe a, Fp8Recipe b, bool cached, int threads, double limit, const char *what) {
     Small s = {2, 2, 48, 97, 3, 19, true, 0};
     Model first, second;
@@ -194,8 +194,8 @@ static void fp8_compare_gradients(Fp8Recipe a, Fp8Recipe b, bool cached, int thr
     model_destroy(&second);
 }
 
-// With coat-paper, backward recomputes exactly the operands of forward. With coat it recomputes them from saved FP8
-// values that forward read unrounded or with another scale, so the loss is the same and wgrad differs slightly.
+// Compares --recompute 0 with 1 and 2. In coat-paper, backward recomputes exactly forward's operands. In coat, forward
+// read unrounded values, but backward recomputes from saved FP8 values, so wgrad differs by up to `limit`.
 static void test_fp8_recompute(Fp8Recipe (*scaled)(Fp8Recipe), double limit) {
     Fp8Recipe a = scaled(fp8_coat), b = scaled(fp8_coat);
     a.recompute = 0;
@@ -207,7 +207,7 @@ static void test_fp8_recompute(Fp8Recipe (*scaled)(Fp8Recipe), double limit) {
     fp8_compare_gradients(a, b, true, 1, limit, "recompute 0 and 2");
 }
 
-// With --recompute 3, whole blocks are recomputed to the same bits.
+// Tests that --recompute 3, which recomputes whole blocks, gives the same bits as --recompute 2.
 static void test_fp8_repeat(Fp8Recipe a) {
     Fp8Recipe b = a;
     a.recompute = 2;
@@ -215,7 +215,7 @@ static void test_fp8_repeat(Fp8Recipe a) {
     fp8_compare_gradients(a, b, true, 1, 0, "recompute 2 and 3");
 }
 
-// Tests that results are bit-identical with and without cached transposed weights, and for any number of threads.
+// Tests that results are bit-identical with and without cached transposed weights, and with 1 and 3 threads.
 static void test_fp8_same_bits(Fp8Recipe (*scaled)(Fp8Recipe)) {
     const Fp8Recipe coat = scaled(fp8_coat), linear = scaled(fp8_linear), head = scaled(fp8_coat_head);
     fp8_compare_gradients(coat, coat, false, 1, 0, "transposed weight FP8 values cached and on demand");
@@ -224,15 +224,15 @@ static void test_fp8_same_bits(Fp8Recipe (*scaled)(Fp8Recipe)) {
     fp8_compare_gradients(head, head, false, 3, 0, "transposes cached with one thread and on demand with three");
 }
 
-// The scale of the loss gradient does not depend on the chunk size, so neither do its FP8 values. Only the order of
-// sums over tokens differs. Logits and their transposed FP8 values share memory.
+// Tests logits in one or two chunks. The FP8 values of the loss gradient must not depend on the chunk size, because
+// their scale does not. Only the order of sums over tokens differs. Transposed FP8 values overwrite the logits.
 static void test_fp8_head_chunks(Fp8Recipe recipe) {
     Small s = {2, 2, 48, 97, 3, 32, true, 0};
     Config c = fp8_config(s, recipe);
     Model whole, cut;
     c.logits_chunk = 0;
     fp8_create(&whole, c);
-    c.logits_chunk = 64; // chunks of 64 tokens, of which the last has only 32
+    c.logits_chunk = 64; // splits 96 tokens into chunks of 64 and 32 tokens
     fp8_create(&cut, c);
     const char *worst;
     double x = run_batch(&whole, 3, true, false, 1.0), y = run_batch(&cut, 3, true, false, 1.0);
@@ -247,8 +247,8 @@ static void test_fp8_head_chunks(Fp8Recipe recipe) {
     model_destroy(&cut);
 }
 
-// Tests that two accumulated micro-batches give the sum of two separate ones. Each micro-batch has its own scales, so
-// only the order of additions differs.
+// Tests that accumulating two micro-batches gives the sum of their separate gradients. Each micro-batch has its own
+// scales, so only the order of additions differs.
 static void test_fp8_accumulation(Fp8Recipe recipe) {
     Small s = {2, 2, 48, 50, 2, 16, true, 0};
     Config c = fp8_config(s, recipe);
@@ -287,8 +287,8 @@ static void test_fp8_training(Fp8Recipe recipe) {
     check_fp8_recipe(same_parameters(&m, a, b), recipe, "two runs give the same bits");
     free(b);
 
-    // Tests that an infinite norm weight (or embedding, if norms have no weights) is still seen after all casts: the
-    // update is skipped and counted.
+    // Writes inf to a norm weight or, if norms have no weights, to an embedding. Quantization must not hide the inf:
+    // the update is skipped and counted.
     Tensor w = param(&m, m.config->shape.norm == NORM_PLAIN ? WTE : LN2W, m.config->shape.norm == NORM_PLAIN ? 0 : 1);
     for (int64_t row = 0; row < w.rows; row++) ((uint16_t *)w.data)[row * w.stride + 3] = 0x7f80;
     free(a);
@@ -307,8 +307,8 @@ static void test_fp8_training(Fp8Recipe recipe) {
     model_destroy(&again);
 }
 
-// A pass with fewer tokens than planned gives the bits of a model that is planned for them, forward and backward. The
-// rows of its transposes are farther apart in memory.
+// Tests that a pass with fewer tokens than planned gives the bits of a model that is planned for these tokens, although
+// the rows of its transposes are farther apart in memory.
 static void test_fp8_smaller_pass(Fp8Recipe recipe) {
     Small s = {2, 2, 48, 97, 1, 16, true, 0};
     Model small, large;
@@ -328,8 +328,8 @@ static void test_fp8_smaller_pass(Fp8Recipe recipe) {
     model_destroy(&large);
 }
 
-// True if FP8 health has counted all FP8 values of dqkv, and its wgrad differs from BF16's by no more than FP8
-// rounding.
+// True if FP8 health has counted all FP8 values of dqkv and the error of the FP8 wgrad is within FP8 rounding. *error
+// becomes the relative error of the FP8 wgrad against the BF16 wgrad.
 static bool fp8_findings_are_right(Model *m, double *error) {
     const Config *c = m->config;
     CodeCounts counts[2 * GRADIENT_COUNT];
@@ -344,8 +344,8 @@ static bool fp8_findings_are_right(Model *m, double *error) {
            fabs(p.ab / p.bb - 1) < 0.05;
 }
 
-// A micro-batch that FP8 health inspects is not replayed from a CUDA graph, whether one exists already or not.
-// Inspection changes no bit of the training.
+// Tests that FP8 health changes no bit of the training. On the GPU, a micro-batch that FP8 health inspects must not be
+// replayed from a CUDA graph, whether a graph exists or not.
 static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     static const bool looks[] = {true, false, true, false, false, true, false, false, true, false};
     const int steps = device == DEVICE_CPU ? 3 : 10; // takes fewer steps on the CPU, which does not use CUDA graphs
@@ -378,8 +378,8 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     model_destroy(&watched);
 }
 
-// Tests COAT with saved norm outputs. Tests FP8 matmuls without COAT. Architectures other than GPT-2 use only coat's
-// scales, except in `make test-long`.
+// Tests COAT with saved norm outputs, and FP8 matmuls without COAT. Architectures other than GPT-2 run this with the
+// scales of coat-paper only in `make test-long`.
 static void test_fp8_others(Fp8Recipe (*way)(Fp8Recipe)) {
     Fp8Recipe a = way(fp8_coat_head), b = way(fp8_coat);
     a.recompute = b.recompute = 0;

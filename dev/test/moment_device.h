@@ -1,6 +1,5 @@
-// A parameter whose moments the GPU's optimizer updates, used to store groups of chosen values: with beta = 0, a step
-// from zero states stores the gradient and its square. With beta = 1 and no gradient, it stores the decoded values
-// again.
+// Fixture that stores chosen values in the 8-bit moments of the GPU's optimizer. With beta = 0, a step from zero states
+// stores the gradient and its square. With beta = 1 and no gradient, a step stores the decoded moments again.
 #pragma once
 #include <vector>
 
@@ -8,32 +7,32 @@
 #include "moment_cases.h"
 #include "tap.h"
 
-// number of guard bytes after each state, which no kernel may write
+// number of guard bytes after each state of the optimizer, which no kernel may write
 #define BANK_GUARD ((size_t)GROUP)
 #define BANK_GUARD_BYTE 0xa5
 
 typedef struct {
     Bench *bench;
     MomentsKind kind;
-    bool odd; // true: gradients are at an odd address, so that the kernel for tails processes every group
+    bool odd; // true: gradients start at an odd address, so that the kernel for tails processes every group
     size_t elements, groups;
     float *value, *grad;
-    // master weights in FP32, or their lower 16 bits (split16); NULL: none, and `value` holds the parameters
+    // master: FP32 master weights, or their lower 16 bits (split16); NULL: none, and `value` holds FP32 parameters
     void *master;
     Format master_format;    // format of the master weights
     uint16_t *half;          // the BF16 parameters, if there are master weights
-    uint8_t *data[2], *k[2]; // data: FP8 values of m and v, or moments of 4 bytes. k: exponents
+    uint8_t *data[2], *k[2]; // data: FP8 values (or 4-byte values) of the moments m and v. k: exponents of m and v
     float *a[2];
     StepState *state;
 } Bank;
 
 // Copy of one moment (m or v) in host memory.
 typedef struct {
-    std::vector<uint8_t> codes, k; // FP8 values and exponents, including their guard bytes
+    std::vector<uint8_t> codes, k; // FP8 values and exponents of all groups, each followed by guard bytes
     std::vector<float> a;
 } BankStates;
 
-// Opens the GPU with only what the optimizer kernel needs. The caller sets bench->config.recipe.
+// Opens the GPU with a workspace for the optimizer only. The caller sets bench->config.recipe.
 static inline void optimizer_device_open(Bench *bench) {
     ModelShape *shape = &bench->config.shape;
     bench->config.recipe.precision = PRECISION_FP32; // FP32, because these tests do not run attention
@@ -95,7 +94,7 @@ static inline bool bank_is_fp8(const Bank *bank) {
     return bank->kind == MOMENTS_FP8 || bank->kind == MOMENTS_COAT;
 }
 
-// Sets the optimizer's states and the parameters to 0.
+// Sets the parameters and the optimizer's states to 0.
 static inline void bank_clear(Bank *bank) {
     const size_t bytes = bank->elements * (bank_is_fp8(bank) ? 1 : bank->kind == MOMENTS_BF16 ? 2 : 4);
     for (int i = 0; i < 2; i++) {
@@ -115,7 +114,7 @@ static inline Tensor bank_moment(Bank *bank, int which) {
     return flat_tensor(bank->data[which], bank->elements, bank->kind == MOMENTS_BF16 ? FMT_BF16 : FMT_FP32);
 }
 
-// Takes an optimizer step with these gradients (NULL: none). Returns the step state after it.
+// Takes one optimizer step with these gradients (NULL: 0). Returns the step state after the step.
 static inline StepState bank_step(Bank *bank, const float *gradients, StepState state) {
     Exec *exec = &bank->bench->exec;
     float *grad = bank->grad + (bank->odd ? 1 : 0);
@@ -140,20 +139,20 @@ static inline StepState bank_step(Bank *bank, const float *gradients, StepState 
     return state;
 }
 
-// Stores m = x, and v = x * x or, with `first_alone`, v = 0, from zero states. Returns false if NaN or inf occurred.
+// Stores m = x and v = x * x (0 if `first_alone`) by a step from zero states. Returns false if NaN or inf occurred.
 // Overwrites the parameters.
 static inline bool bank_store(Bank *bank, const float *x, bool first_alone) {
     bank_clear(bank);
     return bank_step(bank, x, step_state(0.0f, 0.0f, first_alone ? 1.0f : 0.0f, 1.0f)).nonfinite == 0;
 }
 
-// Runs a step that decodes the moments and stores the same values again.
+// Runs a step that decodes the moments and stores the decoded values again.
 static inline void bank_store_again(Bank *bank) {
     bank_step(bank, NULL, step_state(0.0f, 1.0f, 1.0f, 1.0f));
 }
 
-// Returns the first moments as the kernel decodes them. A step with v = 0, eps = 1, no bias correction, beta1 = 1/2 and
-// lr = 2 turns a parameter that is 0 into -m. Destroys the states.
+// Returns the first moments as the kernel decodes them. Overwrites the states: with v = 0, eps = 1, no bias correction,
+// beta1 = 1/2 and lr = 2, a step changes a parameter from 0 to -m.
 static inline std::vector<float> bank_decode_first(Bank *bank) {
     Exec *exec = &bank->bench->exec;
     std::vector<float> m(bank->elements);

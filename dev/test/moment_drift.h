@@ -1,5 +1,5 @@
-// Drift of 8-bit moments from FP32 moments over 10,000 updates, for tests of both backends. Gradients are constant,
-// alternate in sign, occur once in 100 steps, or are noise, like most training gradients.
+// Measures the drift of 8-bit moments from FP32 moments over 10,000 updates on both backends. Gradients are constant,
+// alternate in sign, occur once in 100 steps, or are noise like most gradients in training.
 #pragma once
 #include <math.h>
 #include <stdbool.h>
@@ -21,22 +21,22 @@ static inline float drift_gradient(Pattern pattern, float size, int64_t t, int i
     switch (pattern) {
     case CONSTANT: return size;
     case ALTERNATING: return t % 2 ? size : -size;
-    case RARE: return (t + i * 37) % 100 == 0 ? size : 0.0f; // every element gets its gradient in another step
+    case RARE: return (t + i * 37) % 100 == 0 ? size : 0.0f; // the nonzero step differs from element to element
     default: return size * (float)rng_normal(3, 2 + (uint64_t)(t % 100), (uint64_t)i);
     }
 }
 
 typedef struct {
-    double error, total; // sum of squared errors of the updates, and of the squared updates
-    double along;        // inner product of the updates with the updates of FP32 moments
+    double error, total; // squared errors of the updates, and squared updates of FP32 moments (sums)
+    double along;        // inner product of the updates with 8-bit moments and the updates with FP32 moments
     double v_error;      // sum of the signed relative errors of v
     double count;
 } DriftSums;
 
 typedef struct {
-    double v_mean; // mean signed relative error of the second moment v
-    double update; // root mean square error of the update, relative to the update
-    double rate;   // component of the update along FP32's update, minus 1: the effective change of the learning rate
+    double v_mean; // mean signed relative error of the 8-bit second moment v
+    double update; // root mean square error of the update, relative to the update with FP32 moments
+    double rate;   // update's component along the update of FP32 moments, minus 1: relative change of the learning rate
 } Drift;
 
 static inline void drift_add(DriftSums *sums, double update, double update_exact, double v, double v_exact) {
@@ -52,9 +52,9 @@ static inline Drift drift_of(const DriftSums *sums) {
     return drift;
 }
 
-// True if the drift is within the limits that training relies on, with nearest rounding and beta2 = 0.95. With noise, a
-// rounding error of v persists for about 1 / (1 - beta2) steps. If v is unbiased with relative variance s, then 1 /
-// sqrt(v) has variance s / 4, and its mean is 3/8 s too large.
+// True if the drift is within the limits that training relies on, with nearest rounding and beta2 = 0.95. In noise, a
+// rounding error of v persists for about 1 / (1 - beta2) steps. If v is unbiased with relative variance s, 1 / sqrt(v)
+// has relative variance s / 4, and its mean is 3/8 s too large.
 static inline bool drift_is_small(Drift drift, Pattern pattern) {
     if (pattern == NOISE)
         return fabs(drift.v_mean) < 0.03 && fabs(drift.rate) < 0.02 &&

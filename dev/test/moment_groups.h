@@ -1,4 +1,4 @@
-// Stores one group of 8-bit moments, for tests on the host.
+// Stores and loads one group of 8-bit moments on the host, for tests.
 #pragma once
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// Fixture for tests of CPU operations. It owns tensors with random or poisoned contents. It runs a test in FP32 and
-// BF16, on every instruction set of this machine, with 1, 2 and 3 threads, which must give the same bits.
+// Fixture for tests of CPU operations, which owns tensors with random values or NaN. A test runs in FP32 and BF16, on
+// every instruction set of this machine, and with 1, 2 and 3 threads, which must give the same bits.
 #pragma once
 #include <math.h>
 
@@ -12,14 +12,14 @@ typedef struct {
     Exec exec;
     Config config;
     Format format; // format of activations and weights
-    double bad;    // the NaN or inf that the test writes into a tensor; 0 for none
+    double bad;    // NaN or inf that the test writes into a tensor; 0: none
     uint64_t draws;
     void *memory[MAX_TENSORS];
     size_t bytes[MAX_TENSORS];
     int count;
 } Fixture;
 
-// Returns a pseudo-random number in (-1, 1). Call n after fixture_begin() always returns the same number.
+// Returns a pseudo-random number in (-1, 1). The n-th call after fixture_begin() always returns the same number.
 static inline double draw(Fixture *f) {
     uint64_t z = (f->draws += 0x9e3779b97f4a7c15ull);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -42,8 +42,8 @@ static inline void set_value(Tensor t, int64_t i, int64_t j, double x) {
         ((int32_t *)t.data)[i * t.stride + j] = (int32_t)x;
 }
 
-// Returns a new tensor of 0xff bytes, which are NaN in every format. Therefore elements that an operation skips are
-// detected.
+// Returns a new tensor filled with 0xff bytes, which are NaN in every format, so that elements that an operation skips
+// are detected.
 static inline Tensor poisoned(Fixture *f, Format format, int64_t rows, int64_t cols) {
     Tensor t = {0};
     size_t bytes = (size_t)(rows * cols) * format_bytes(format);
@@ -81,9 +81,9 @@ static inline bool same_bits(Tensor a, Tensor b) {
     return true;
 }
 
-// Fails unless element (i, j) of t is `expected`, within the rounding error of t's format and 2e-6 * slack.
-//   slack: magnitude of the terms that were summed
-//   roundings: 1, or 2 if `expected` was rounded to t's format, too
+// Asserts that element (i, j) of t is `expected`, within the rounding error of t's format and 2e-6 * slack.
+//   slack: magnitude of the terms whose sum is the element
+//   roundings: 2 if `expected` was rounded to t's format as well, otherwise 1
 static inline void assert_rounded(Tensor t, int64_t i, int64_t j, double expected, double slack, int roundings) {
     double x = value(t, i, j), rounding = t.format == FMT_BF16 ? 1.0 / 256 : 1e-6;
     if (fabs(x - expected) <= roundings * rounding * fabs(expected) + 2e-6 * slack) return;
@@ -113,7 +113,7 @@ static inline void fixture_begin(Fixture *f, Format format, int threads) {
     memset(f->exec.workspace, 0xff, f->exec.workspace_bytes);
 }
 
-// Frees all memory of the fixture. Returns a hash of the bytes of all its tensors.
+// Frees the fixture. Returns a hash of the bytes of all its tensors.
 static inline uint64_t fixture_end(Fixture *f) {
     uint64_t hash = 0xcbf29ce484222325ull;
     for (int i = 0; i < f->count; i++) {
@@ -144,8 +144,8 @@ static inline int fixture_variants(Variant list[CPU_VARIANTS + 1]) {
     return count + 1;
 }
 
-// Runs body in FP32 and BF16 on every implementation, with 1, 2 and 3 threads. Fails if the number of threads changes
-// any bit.
+// Runs `body` on every implementation of the CPU backend, in FP32 and BF16, with 1, 2 and 3 threads. Asserts that the
+// number of threads changes no bit. bad: see Fixture.
 static inline void run_with(void (*body)(Fixture *), double bad) {
     const Format formats[2] = {FMT_FP32, FMT_BF16};
     Variant variants[CPU_VARIANTS + 1];
@@ -173,7 +173,7 @@ static inline void run_with_nonfinite(void (*body)(Fixture *)) {
     run_with(body, NAN);
 }
 
-// Defines a test that runs the following block, with `Fixture *f`, on every variant; see run_with().
+// Defines a test whose block runs, with `Fixture *f`, on every CPU implementation, format and number of threads.
 #define TEST_EVERYWHERE(function)                                                                                      \
     static void function##_on(Fixture *f);                                                                             \
     UNIT_TEST(function) {                                                                                              \

@@ -1,26 +1,26 @@
-// Communication for test_order that only records memory accesses, seen from one rank. It assumes that all ranks have
-// the same memory and send the same data. Tests can inject faults.
+// Communication backend of test_order. It computes nothing and records the memory accesses of one rank, on the
+// assumption that all ranks have the same memory and send the same data. Tests can inject faults.
 #pragma once
 #include "coat/comm/comm_internal.h"
 #include "dev/test/order_memory.h"
 #include "dev/test/unit.h"
 
-// --- kinds of injected faults -------------------------------------------------------------------------------------
+// --- faults that tests inject -------------------------------------------------------------------------------------
 
 typedef enum {
     FAULT_NONE,
-    NO_AFTER_COMPUTE, // communication does not wait for the computation before it
-    NO_WAIT,          // computation does not wait for the communication before it
-    EARLY_TICKETS,    // a ticket does not cover the last collective
-    OLD_CODES,        // weights are not quantized after an update, so FP8 values are stale
-    OLD_SLOTS,        // slot_layer still names layers whose weights an update has changed
+    NO_AFTER_COMPUTE, // fault: comm_after_compute() does nothing, so communication does not wait for computation
+    NO_WAIT,          // fault: comm_wait() does nothing, so computation does not wait for communication
+    EARLY_TICKETS,    // fault: tickets do not cover the last collective before them
+    OLD_CODES,        // fault: weights are not quantized after an update, so their FP8 values are stale
+    OLD_SLOTS,        // fault: slot_layer still names layers whose weights an update has changed
     LOST_SUMS         // gradients are not summed over the ranks
 } Fault;
 
 static Fault fault;
 
-// The calls in coat/model/shards.c that order the two streams, collected while they run. left_out: the call that
-// place_event() skips; -1: none.
+// A call in coat/model/shards.c that orders the two streams. place_event() adds calls to `places` as they run and skips
+// call number `left_out` (-1: none).
 typedef struct {
     const char *function;
     int line;
@@ -45,10 +45,10 @@ static void place_event(Comm *comm, bool waits, int ticket, const char *function
         comm_after_compute(comm);
 }
 
-// --- replacements of the collectives that check the order ---------------------------------------------------------
+// --- collectives that check the order of accesses instead of communicating ----------------------------------------
 
-// Memory ranges that the collectives of one group read and write. They may run concurrently, so the ranges must not
-// overlap.
+// Memory range that a collective reads or writes. The collectives of one group may run concurrently, so a range that
+// one writes must not overlap with ranges of the others.
 typedef struct {
     size_t begin, end;
     bool written;
@@ -57,7 +57,7 @@ typedef struct {
 static struct {
     bool open;
     Range range[4 * PARAMETER_COUNT];
-    int ranges, before; // number of ranges in the group: now, and when the current collective began
+    int ranges, before; // ranges: number of ranges of the group. before: that number when the current collective began
 } group;
 
 static void in_group(const void *address, size_t bytes, bool writes) {
@@ -70,8 +70,8 @@ static void in_group(const void *address, size_t bytes, bool writes) {
     if (group.open) group.range[group.ranges++] = range;
 }
 
-// Reports a fault if called in a micro-batch that may be replayed from a CUDA graph, because tickets are valid only in
-// their own step.
+// Reports a fault if the current micro-batch may be replayed from a CUDA graph. Communication must not be recorded in a
+// graph, because its tickets are valid in one step only.
 static void check_recording(const char *call) {
     if (order.recording) report(&order.races, "recorded: %s in a micro-batch that may be replayed", call);
 }
@@ -110,7 +110,7 @@ static void order_all_reduce(Comm *comm, void *data, int64_t count, CommType typ
     receives(data, bytes, what, sent_age(what));
 }
 
-// Checks that the summed values belong to the layer of the result. Summed values in a gather buffer keep their label.
+// Checks that the summed values are of the result's layer. A result in a gather buffer keeps the label of its input.
 static void order_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type);
     const Label from = owner_of(in), to = owner_of(out);
@@ -121,8 +121,8 @@ static void order_reduce_scatter(Comm *comm, void *out, const void *in, int64_t 
     receives(out, bytes, sum, sent_age(sum));
 }
 
-// Labels the gathered tensor with the layer and version of its shards, and as VALUE if it is in the memory of
-// gradients.
+// Labels the gathered tensor with the layer and version of the shards. Its role becomes VALUE if it is gathered into
+// memory of gradients.
 static void order_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type);
     const Label from = owner_of(in), to = owner_of(out);

@@ -1,28 +1,26 @@
-// Checks the order of memory accesses without computing. For every unit of the arena it stores who wrote it last,
-// which tensor it holds, and who has read it since, on the computation and communication streams. It reports, one
-// line each:
+// Checks the order of memory accesses without computing. Each unit of the arena has a record: who wrote it last, which
+// tensor it contains, and who has read it since, on the computation and communication streams. Faults, one line each:
 //   race: two conflicting accesses that no event orders
-//   clobbered, unwritten, old: a read that finds another tensor, nothing, or a value of an earlier pass or update
-// Order between the streams is tracked by two clocks. Each operation advances its stream's clock. Each stream stores
-// the time of the other stream up to which it has waited. Only the events of comm.h advance that, not waits of the
-// host.
-// An address identifies its tensor, except in memory that several tensors share: scratch and the gather buffers of
-// layers. Descriptors therefore use windows: the arena's address range once more for each tensor and layer. No
-// address is backed by memory, so nothing can compute.
+//   clobbered: a read that finds another tensor. unwritten: a read before any write. old: a read of an outdated value
+// Each stream has a clock, which every operation on the stream advances. Each stream also stores the time of the other
+// stream up to which it has waited. Only the events of comm.h advance that time; waits of the host do not.
+// A tensor is identified by its address. Because several tensors share scratch and gather buffers, descriptors use
+// windows: one copy of the arena's address range per tensor and layer. No memory backs the addresses, so nothing can
+// compute.
 #pragma once
 #include <stdarg.h>
 #include <sys/mman.h>
 
 #include "coat/model/arena.h"
 
-#define UNIT 16 // bytes per tracked memory unit; no unit belongs to two tensors
+#define UNIT 16 // size of a tracked memory unit in bytes; a unit belongs to one tensor
 #define MAX_LAYERS 5
-#define MAX_EVENTS 16384 // maximum number of events per stream and run
+#define MAX_EVENTS 16384 // maximum number of operations per stream and run
 #define MAX_REPORTS 256
 
 typedef enum { COMPUTATION, COMMUNICATION, STREAMS } Stream;
 
-// Label of a tensor: its id, role and layer (or buffer) in one number. Labels below 1 do not name a tensor.
+// Label of a tensor: its TensorId, Role and layer (or gather buffer) in one number. Labels below 1 name no tensor.
 typedef int32_t Label;
 enum { NOTHING = 0, SCRATCH = -1, ZEROS = -2, MAXIMA = -3 };
 
@@ -41,50 +39,50 @@ static int label_layer(Label label) {
 
 // State of one unit of memory.
 typedef struct {
-    int written, read[STREAMS]; // times of each stream's clock at the last write and at the last reads; 0: never
+    int written, read[STREAMS]; // stream times of the last write and of each stream's last read; 0: never
     Stream writer;              // stream that wrote this memory unit last
-    int made; // version: pass in which the contents were computed or, for weights, number of updates; -1: not written
+    int made;      // pass in which the contents were computed; for weights, number of updates before; -1: not written
     Label content; // label of the tensor that was written
-    bool padding;  // memory after the end of a tensor or shard, which is communicated but never used
+    bool padding;  // true: follows the end of a tensor or shard; communicated, but contents are never used
 } Unit;
 
 typedef struct {
     const char *name;
-    int layer; // layer of the event's operation, or OF_NONE or OF_ALL
+    int layer; // layer of the operation's tensors, or OF_NONE or OF_ALL
 } Event;
 
 enum { OF_NONE = -1, OF_ALL = -2 };
 
-// Function that is called for every access instead of the checks, unless NULL. Addresses then have no windows
-// (dev/bench/bench_traffic.c).
+// Function that is called for every access and replaces the checks; NULL: accesses are checked. With a function,
+// addresses have no windows (dev/bench/bench_traffic.c).
 static void (*count_access)(const void *address, size_t bytes, bool writes);
 
 static struct {
     const Arena *arena;
-    char *base;    // start of window 0, which shows the arena at its own addresses
-    size_t window; // size in bytes of one tensor's address window
+    char *base;    // start of window 0: the arena without a tensor's window
+    size_t window; // size in bytes of each tensor's address window
     size_t units;  // number of tracked units; excludes the workspace, which is only used within an operation
     Unit *unit;
-    Label *owner; // label of the tensor that the plan places in each unit; SCRATCH: several tensors share it
-    Event event[STREAMS][MAX_EVENTS]; // event of each stream at each time of its clock
-    int clock[STREAMS];               // each stream's clock: time of its last event
-    int waited[STREAMS];              // time of the other stream that each stream has waited for
+    Label *owner; // label of the tensor that the plan stores in each unit; SCRATCH: several tensors share the unit
+    Event event[STREAMS][MAX_EVENTS]; // operations of each stream, indexed by the stream's clock
+    int clock[STREAMS];               // current time of each stream's clock: its number of operations
+    int waited[STREAMS];              // each stream has waited for the other stream's operations up to this time
     Stream stream;                    // stream of the current operation
-    int ticket[MAX_EVENTS], tickets;  // time on the communication stream of each ticket, and number of tickets
+    int ticket[MAX_EVENTS], tickets;  // time on the communication stream that each ticket covers, and number of tickets
     int pass, step_pass, updates;     // current pass, first pass of the current step, and number of updates so far
-    int oldest;                       // smallest version (`made`) that the current operation has read
-    int weight_made;                  // version (`made`) of the weights that the current operation writes
+    int oldest;                       // smallest version (Unit.made) that the current operation has read
+    int weight_made;                  // version (Unit.made) of the weights that the current operation writes
     int sample_pass;                  // index of the first forward pass of the current sample
-    bool kept;                        // true: reads may find values of any pass of the sample (KV cache)
+    bool kept;                        // true: reads may find values of any pass of the current sample (KV cache)
     bool recording;                   // true: the current micro-batch may be recorded in a CUDA graph
     char report[MAX_REPORTS][320];    // texts of the distinct faults found
     int reports;
     size_t races, clobbered, unwritten, old; // numbers of detected faults of each kind
-    // true if any operation has written or read the tensor, in any layer and role
+    // whether any operation has written or read each tensor, in any layer and role
     bool writes[TENSOR_COUNT], reads[TENSOR_COUNT];
 } order;
 
-// --- reports of violations ----------------------------------------------------------------------------------------
+// --- reports of races and wrong reads -----------------------------------------------------------------------------
 
 __attribute__((format(printf, 2, 3))) static void report(size_t *count, const char *format, ...) {
     char text[sizeof order.report[0]];
@@ -130,10 +128,10 @@ static Name this_event(void) {
     return event_name(order.stream, order.clock[order.stream]);
 }
 
-// --- addresses of tensors, from which accesses are identified -----------------------------------------------------
+// --- address windows, by which accessed tensors are identified ----------------------------------------------------
 
-// Returns the address of a tensor and layer in their window. A tensor that shares another's memory uses that tensor's
-// window.
+// Returns the address in the window of this tensor and layer. A tensor that shares another tensor's memory uses that
+// tensor's window.
 static void *through_window(void *address, Role role, TensorId id, int layer) {
     if (!address || count_access) return address;
     id = arena_owner(order.arena, id, role, layer);
@@ -157,7 +155,8 @@ static int window_of(const void *address) {
     return (int)((size_t)((const char *)address - order.base) / order.window);
 }
 
-// Returns the label of the tensor that a window shows in a unit. Returns NOTHING if several tensors share the unit.
+// Returns the label of the tensor that an access through `window` means in a unit of `owner`. Returns NOTHING if window
+// 0 is used and several tensors share the unit.
 static Label meant(int window, Label owner) {
     if (window == 0) return owner == SCRATCH || in_slots(owner) ? NOTHING : owner;
     return label_of((window - 1) / MAX_LAYERS, owner == SCRATCH ? VALUE : label_role(owner), (window - 1) % MAX_LAYERS);
@@ -167,7 +166,7 @@ static void own(size_t offset, size_t bytes, Label label) {
     for (size_t u = offset / UNIT; u < (offset + bytes + UNIT - 1) / UNIT; u++) order.owner[u] = label;
 }
 
-// Marks the units after the end of a tensor, or of this rank's shard of it, as padding.
+// Marks the units after the end of a tensor, or of this rank's shard of a tensor, as padding.
 static void own_padding(const TensorLayout *t, size_t offset) {
     int64_t elements = t->rows * t->cols - (t->sharded ? t->shard_elements * order.arena->rank : 0);
     if (elements < 0) elements = 0;
@@ -217,9 +216,9 @@ static void memory_close(void) {
     free(order.owner);
 }
 
-// --- order of operations on the streams ---------------------------------------------------------------------------
+// --- order of operations on the two streams -----------------------------------------------------------------------
 
-// Begins an operation on a stream. It is ordered after all earlier operations on that stream.
+// Begins an operation, which runs after all earlier operations on its stream.
 static void event_begin(Stream stream, const char *name) {
     const Event event = {name, OF_NONE};
     order.stream = stream;
@@ -235,7 +234,7 @@ static void event_of(Label label) {
         e->layer = label_layer(label);
 }
 
-// True if the current operation runs after time `time` of `stream`.
+// True if the current operation runs after the operation of `stream` at time `time`.
 static bool is_after(Stream stream, int time) {
     return stream == order.stream || time <= order.waited[order.stream];
 }
@@ -247,14 +246,14 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
            other_writes ? "writes" : "reads");
 }
 
-// --- which contents each unit of memory has -----------------------------------------------------------------------
+// --- contents of the memory units ---------------------------------------------------------------------------------
 
-// True if the contents of a memory unit (UNIT bytes) are up to date, which depends on the tensor:
-//   activations: computed in this pass or, if attention reads k and v from the KV cache (order.kept), in any pass of the
-//     current sample
+// True if the contents of a memory unit are up to date. The condition depends on the tensor:
+//   activations: computed in this pass or, if attention reads k and v from the KV cache (order.kept), in any pass of
+//       the current sample
 //   gradients: computed in this step or, after the sum over the ranks, in this pass
-//   health counts of the first pass: computed in this step
-//   weights and tensors made from them: computed after the last update
+//   FP8 health counts: computed in this step
+//   weights and tensors made from weights: computed after the last update
 static bool current(const Unit *u) {
     const Label label = u->content;
     if (label <= 0) return true;
@@ -290,7 +289,7 @@ static void check_content(const Unit *u, Label expected) {
                event_name(u->writer, u->written).text, of_weight(u->content) ? "an update" : "a pass");
 }
 
-// Reports an operation that accesses two tensors in the same memory, because the order of its accesses is not defined.
+// Reports an operation that accesses two tensors in the same memory, because its accesses have no defined order.
 static void check_together(const Unit *u, Label content) {
     const int now = order.clock[order.stream];
     const bool written = u->writer == order.stream && u->written == now;
@@ -299,9 +298,9 @@ static void check_together(const Unit *u, Label content) {
                written ? "writes" : "reads", label_name(u->content).text);
 }
 
-// --- checks of reads and writes -----------------------------------------------------------------------------------
+// --- checks of every read and write -------------------------------------------------------------------------------
 
-// Returns the first unit of a memory range. Fails if the range is not in the arena.
+// Returns the index of the first unit of a memory range. Aborts the test if the range is not in the arena.
 static size_t first_unit(const void *address, size_t bytes) {
     if (offset_of(address) + bytes > order.units * UNIT)
         fatal(EXIT_DEVICE, "%s: the address %p is not of the arena's tensors", this_event().text, address);
@@ -361,8 +360,7 @@ static void write_memory(const void *address, size_t bytes) {
     }
 }
 
-// Records an access to memory as the given tensor, for operations that move one layer's values to another layer's
-// memory.
+// Records a read of memory as tensor `expected`, for operations that move one layer's values to another layer's memory.
 static void read_as(const void *address, size_t bytes, Label expected) {
     event_of(expected);
     for (size_t u = first_unit(address, bytes), end = end_unit(address, bytes); u < end; u++) read_unit(u, expected);

@@ -1,9 +1,9 @@
-// Implements the operations of ops.h on a device that only records which memory each operation reads and writes.
-// Records the union of the CPU's and the GPU's accesses.
+// Implements the operations of ops.h on a device that computes nothing and records which memory each operation reads
+// and writes: all memory that the CPU or the GPU backend accesses.
 #pragma once
 #include "dev/test/order_tensors.h"
 
-// --- replacements of device functions -----------------------------------------------------------------------------
+// --- device functions that record accesses: upload, download, zero ------------------------------------------------
 
 static bool order_open(Exec *exec, const Config *config, Error *err) {
     (void)exec, (void)config, (void)err;
@@ -23,7 +23,7 @@ static void order_range_push(Exec *exec, const char *name) {
     (void)exec, (void)name;
 }
 
-// Uploads tokens, which begins a new pass.
+// Records an upload of `bytes` bytes. An upload of tokens begins a new pass.
 static void order_upload(Exec *exec, void *device, const void *host, size_t bytes) {
     (void)exec, (void)host;
     begin("upload");
@@ -31,7 +31,7 @@ static void order_upload(Exec *exec, void *device, const void *host, size_t byte
     if (bytes) write_memory(device, bytes);
 }
 
-// Records that the host reads the results of earlier operations. The host's wait does not order communication.
+// Records that the host reads results of earlier operations. The host's wait does not order the communication stream.
 static void order_download(Exec *exec, void *host, const void *device, size_t bytes) {
     (void)exec, (void)host;
     begin("download");
@@ -44,8 +44,8 @@ static void order_zero(Exec *exec, void *device, size_t bytes) {
     if (bytes) write_as(device, bytes, ZEROS, order.pass);
 }
 
-// Never replays a CUDA graph, so that every pass is recorded. A micro-batch that could be replayed must not
-// communicate.
+// Returns false, so that no CUDA graph is replayed and every pass is recorded. Sets order.recording, because a
+// micro-batch that could be replayed must not communicate.
 static bool order_replay_begin(Exec *exec, int id) {
     (void)exec, (void)id;
     order.recording = true;
@@ -56,14 +56,14 @@ static void order_replay_end(Exec *exec, int id) {
     order.recording = false;
 }
 
-// When bytes are counted, v is omitted, because the GPU accesses v only to clip it.
+// Returns qkv without the columns of v if bench_traffic counts bytes, because the GPU accesses v only to clip it.
 static Tensor without_values(Tensor qkv, const QkRope *heads) {
     if (count_access && !(heads->clip > 0))
         qkv.cols = (int64_t)(heads->shape.heads + heads->shape.kv_heads) * heads->shape.head_dim;
     return qkv;
 }
 
-// --- replacements of the forward pass's operations ----------------------------------------------------------------
+// --- operations of the forward pass -------------------------------------------------------------------------------
 
 static void order_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
     (void)exec;
@@ -129,7 +129,7 @@ static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tenso
     (void)exec;
     begin("linear_forward");
     reads_data(x);
-    // A matmul does not multiply by row scales, so it does not read them.
+    // A matmul does not read row scales, because its output is stored without them.
     if (x.granularity != SCALE_ROW) reads_scale(x);
     reads(codes(x) ? w.codes : w.value);
     reads_data(bias);
@@ -155,7 +155,7 @@ static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, 
     begin("attention_forward");
     reads(positions);
     reads(q);
-    order.kept = k.rows > q.rows; // attention reads k and v of earlier passes of the sample (KV cache)
+    order.kept = k.rows > q.rows; // true while reading rows of earlier passes of the sample (KV cache)
     reads(tensor_rows(k, 0, k.rows - q.rows));
     reads(tensor_rows(v, 0, v.rows - q.rows));
     order.kept = false;
@@ -177,7 +177,7 @@ static void order_quantize_forward(Exec *exec, Tensor q, Tensor x) {
 
 static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
                                      ActivationKind kind) {
-    (void)from_saved, (void)kind; // neither changes which memory is accessed
+    (void)from_saved, (void)kind; // from_saved and kind do not change which memory is accessed
     const bool complete = same_memory(h.data, y.data) && !bias.data;
     if (complete && !g.data) return;
     begin("activation_forward");
@@ -192,8 +192,8 @@ static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, T
         writes(g);
 }
 
-// Records the transpose, which is made from the FP8 gradient in a second operation and may reuse the memory of the
-// logits.
+// Records the loss and the transposed FP8 gradient. The transpose is a second operation, which reads the FP8 gradient
+// and may overwrite the logits.
 static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best,
                                         Tensor logits, Tensor targets, int vocab, StepState *state) {
     (void)exec, (void)vocab;
@@ -221,7 +221,7 @@ static void order_loss_sum(Exec *exec, Tensor losses, StepState *state) {
     write_memory(&state->loss_sum, sizeof state->loss_sum);
 }
 
-// --- operations of vision towers on images --------------------------------------------------------------------------
+// --- operations of vision towers ------------------------------------------------------------------------------------
 
 static void order_patches_forward(Exec *exec, Tensor out, Tensor pixels, Tensor table, int side, int patch, int T) {
     (void)exec, (void)side, (void)patch, (void)T;
@@ -245,11 +245,11 @@ static void order_rows_gather(Exec *exec, Tensor out, Tensor in, Tensor index, b
     begin("rows_gather");
     reads(index);
     reads(in);
-    if (keep) reads(out); // an access that writes some rows depends on the others
+    if (keep) reads(out); // records a read, because rows of `out` with index -1 keep their contents
     writes(out);
 }
 
-// --- replacements of the backward pass's operations ---------------------------------------------------------------
+// --- operations of the backward pass ------------------------------------------------------------------------------
 
 static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                                  bool accumulate) {
@@ -258,7 +258,7 @@ static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g,
     reads(positions);
     reads(g);
     reads(tokens);
-    sums(dwte, true); // adds to the head's weight gradient in wte
+    sums(dwte, true); // adds to the weight gradient that the output head has written to dwte
     sums(dwpe, accumulate);
 }
 
@@ -417,7 +417,7 @@ static void order_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weigh
     sums(dk_weight, accumulate);
 }
 
-// --- replacements of the update's operations ----------------------------------------------------------------------
+// --- operations of the optimizer update ---------------------------------------------------------------------------
 
 static void order_gradients_add(Exec *exec, const Tensor total[], const Tensor parts[], int count) {
     (void)exec;
@@ -457,8 +457,8 @@ static void order_adamw_update(Exec *exec, const Parameter *parameters, int coun
     order.updates++;
 }
 
-// Quantizes weights. The amax of complete weights is already stored; the amax of shards has been reduced over the
-// ranks.
+// Records the quantization of weights. The amax of a complete weight is already stored. The amax of a sharded weight
+// has been reduced over the ranks.
 static void order_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
     begin_update("weights_quantize");
     for (int i = 0; i < count; i++) {

@@ -1,8 +1,8 @@
-// Records accesses to tensors for test_order: each through the tensor's window, including scales and amax.
+// Records accesses to tensors, their scales and amax for test_order, through each tensor's window (order_memory.h).
 #pragma once
 #include "dev/test/order_memory.h"
 
-// --- replacements of the arena's descriptor functions -------------------------------------------------------------
+// --- arena functions whose tensors have addresses in windows ------------------------------------------------------
 
 static Tensor order_tensor(const Arena *arena, TensorId id, Role role, int layer) {
     Tensor t = arena_tensor(arena, id, role, layer);
@@ -30,7 +30,7 @@ static Weight order_weight(const Arena *arena, TensorId id, int layer) {
     return w;
 }
 
-// --- declarations of a tensor's reads and writes ------------------------------------------------------------------
+// --- recording of reads and writes of tensors ---------------------------------------------------------------------
 
 typedef void Access(const void *address, size_t bytes);
 
@@ -79,7 +79,7 @@ static void writes(Tensor t) {
     if (t.data) access_scale(write_memory, t);
 }
 
-// Records the writes of the amax values that an operation stores, and the reads of the amax values that it needs.
+// Records that an operation writes, or reads, the amax values of t, if t has amax values.
 static void writes_maxima(Tensor t) {
     if (t.amax) write_memory(t.amax, (size_t)t.rows * sizeof *t.amax);
 }
@@ -92,7 +92,7 @@ static void sums(Tensor gradient, bool accumulate) {
     writes_data(gradient);
 }
 
-// Records that quantization writes state->nonfinite, which it sets on NaN or inf.
+// Records that an operation may set state->nonfinite, as quantization does on NaN or inf.
 static void may_raise(StepState *state) {
     if (state) write_memory(&state->nonfinite, sizeof state->nonfinite);
 }
@@ -110,7 +110,7 @@ static bool codes(Tensor t) {
     return t.data && format_is_fp8(t.format);
 }
 
-// Records writes of an operand's FP8 values and scales. The operand's amax is used in between.
+// Records the quantization of an operand: its amax is written and read, then FP8 values and scale are written.
 static void quantizes(Exec *exec, Tensor q) {
     writes_maxima(q);
     reads_maxima(q);
@@ -125,8 +125,8 @@ static void reads_norm(Norm norm) {
     reads_data(norm.weight);
 }
 
-// Records writes of the transpose of q's FP8 values. The transpose uses q's scale, or a new one if q has row scales or
-// another format.
+// Records that q is transposed to q_t. The transpose uses q's scale or, if q has row scales or another format, a scale
+// of its own.
 static void writes_transposed(Tensor q_t, Tensor q) {
     if (q.granularity == SCALE_ROW) reads_scale(q);
     if (q.amax && !codes(q) && codes(q_t)) reads_maxima(q);
@@ -135,7 +135,7 @@ static void writes_transposed(Tensor q_t, Tensor q) {
     writes_data(q_t);
 }
 
-// Records the addition of a layer's gradient, summed over the ranks, to the stored gradient.
+// Records that `part`, a layer's gradient summed over the ranks, is added to `gradient`.
 static void takes_sum(Tensor gradient, Tensor part) {
     reads_data(part);
     sums(gradient, true);
@@ -151,7 +151,7 @@ static void takes_sum(Tensor gradient, Tensor part) {
     for (size_t u = begin / UNIT; u < end / UNIT; u++) order.unit[u].made = -1;
 }
 
-// Records that an update reads the gradient, which must be from the step's last pass and summed over the ranks.
+// Records that an update reads a gradient, which must be from the step's last pass and summed over the ranks.
 static void reads_sum(Exec *exec, Tensor gradient) {
     if (tensor_elements(gradient) == 0) return;
     reads_data(gradient);

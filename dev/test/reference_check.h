@@ -1,5 +1,5 @@
-// Compares the whole model with PyTorch: loss, gradients and ten updates, from a folder that dev/test/reference.py
-// wrote. Also writes logits for dev/test/check_transformers.py. Included by test_gpt2.cu.
+// Compares a whole model with PyTorch: loss, gradients and updates in a folder that dev/test/reference.py wrote. Also
+// writes logits for dev/test/check_transformers.py. Included by test_gpt2.cu.
 #pragma once
 
 #include "coat/io/files.h"
@@ -10,7 +10,7 @@ static void fail_if(bool bad, const Error *err) {
     if (bad) fatal(err->code, "%s", err->text);
 }
 
-// --- reading PyTorch's results from files ---------------------------------------------------------------------------
+// --- reading PyTorch's results --------------------------------------------------------------------------------------
 
 static bool open_dump(SafeFile *file, const char *folder, const char *name) {
     Error err;
@@ -21,7 +21,7 @@ static bool open_dump(SafeFile *file, const char *folder, const char *name) {
     return true;
 }
 
-// Reads `count` values of a tensor in the file's format.
+// Reads a tensor of `count` values from the file, which must have this data type. Exits with an error if it does not.
 static void *read_tensor(const SafeFile *file, const char *name, Dtype dtype, size_t count) {
     Error err;
     const SafeTensor *t = safetensors_find(file, name);
@@ -33,7 +33,7 @@ static void *read_tensor(const SafeFile *file, const char *name, Dtype dtype, si
     return data;
 }
 
-// Reads the values or gradient of a parameter. The tensor's name in the file is `prefix` + the Hugging Face name.
+// Reads the values or the gradient of a parameter: the tensor named `prefix` + the parameter's Hugging Face name.
 static double *read_parameter(const SafeFile *file, const char *prefix, const ModelShape *shape, TensorId id, int layer,
                               size_t count) {
     char hf_name[HF_NAME_LENGTH], name[160];
@@ -53,9 +53,9 @@ typedef struct {
     int B, T, update_count;
     int32_t *tokens, *targets; // token ids and targets of the batch (B, T)
     double *loss;              // PyTorch's mean loss of the batch, one value
-    // losses after 0, 1, ... updates on one batch (update_count + 1); [1]: with weights rounded to BF16
+    // PyTorch's losses after 0 to update_count updates on one batch; [1]: with weights rounded to BF16 in each pass
     double *losses[2];
-    double *adamw; // AdamW settings (6): lr, beta1, beta2, eps, weight decay, gradient norm limit
+    double *adamw; // AdamW settings (6 values): lr, beta1, beta2, eps, weight decay, gradient norm limit
 } Reference;
 
 static void reference_open(Reference *r, const char *folder) {
@@ -95,9 +95,9 @@ static void reference_close(Reference *r) {
     free(r->tokens);
 }
 
-// --- creating the model that PyTorch computed -----------------------------------------------------------------------
+// --- creation of the model with PyTorch's weights -------------------------------------------------------------------
 
-// Creates a model with the weights of a Hugging Face folder, planned for passes of B x T tokens.
+// Creates a model with the shape and weights of a Hugging Face folder, planned for passes of B x T tokens.
 static Config *create_from_folder(Model *m, const char *folder, int B, int T, bool bf16, DeviceKind device) {
     Error err;
     Small s = {1, 1, 16, 16, B, T, bf16, 0};
@@ -111,7 +111,7 @@ static Config *create_from_folder(Model *m, const char *folder, int B, int T, bo
     return c;
 }
 
-// Returns a parameter in Hugging Face's layout: without padding rows, linear weights as (in, out).
+// Returns a parameter's values in Hugging Face's layout: without padding rows, and linear weights as (in, out).
 static double *hugging_face_layout(Model *m, Tensor t, TensorId id, size_t *count) {
     double *values = values_of(m, t);
     int64_t rows = tensor_used_rows(id, t.rows, &m->config->shape);
@@ -137,8 +137,8 @@ static void create_for_reference(Model *m, const Reference *r, bool bf16, Device
     c->grad_clip = (float)r->adamw[5];
 }
 
-// Returns the mean loss of the batch. Computes gradients if `backward` is true. update: number of the next update,
-// which determines the learning rate.
+// Runs the reference batch and returns its mean loss. With `backward`, computes gradients. update: number of the next
+// update, which sets the learning rate.
 static double reference_pass(Model *m, const Reference *r, int update, bool backward) {
     step_begin(m, r->update_count ? m->config->lr * (float)update / (float)r->update_count : m->config->lr,
                (int64_t)r->B * r->T);
@@ -147,33 +147,33 @@ static double reference_pass(Model *m, const Reference *r, int update, bool back
     return m->host.loss_sum;
 }
 
-// --- comparison of loss, gradients and updates with PyTorch's -------------------------------------------------------
+// --- comparison of loss, gradients and updates with PyTorch ---------------------------------------------------------
 
 typedef struct {
-    double loss;     // maximum difference of the loss from PyTorch's
+    double loss;     // maximum difference of the first loss from PyTorch's loss
     double gradient; // maximum relative error of a tensor's gradient
-    double losses;   // maximum difference of the loss after each update
-    double updates;  // maximum relative error of the distance that a tensor moved
+    double losses;   // maximum difference of a loss after an update from PyTorch's loss
+    double updates;  // maximum relative error of a tensor's total change over all updates
 } ReferenceLimits;
 
-// Limits of ten updates on 4 x 128 tokens. Errors were measured with two models: 3 layers of 192 channels with a
-// vocabulary of 2000, and GPT-2 124M.
-//   FP32: losses 5e-8 and 2e-6; distances within the masters' rounding. A missing decay (wte is 2.6e-3 off) and an eps
-//       of 1e-7 (3.2e-3 off) are detected.
-//   BF16, compared with PyTorch whose passes use weights rounded to BF16: losses 2e-4 and 8e-3; distances 9e-3 and
-//       3.4e-2, without clipping 0.24.
-//   Gradients in BF16: see dev/NOTES.md. On uniformly random tokens their errors exceed the limit of 1e-2.
+// Limits for ten updates on 4 x 128 tokens. Measured errors of two models: 3 layers of 192 channels with 2000 tokens in
+// the vocabulary, and GPT-2 124M.
+//   FP32: losses differ by 5e-8 and 2e-6. Changes of tensors differ by no more than the rounding of master weights. The
+//       limits detect a missing weight decay (error of wte 2.6e-3) and eps = 1e-7 (error 3.2e-3).
+//   BF16, compared with PyTorch passes whose weights are rounded to BF16: losses differ by 2e-4 and 8e-3, changes of
+//       tensors by 9e-3 and 3.4e-2 (without gradient clipping by 0.24).
+//   BF16 gradients on uniformly random tokens exceed the limit of 1e-2; see dev/NOTES.md.
 static const ReferenceLimits reference_limits[2] = {
     {1e-5, 1e-4, 1e-5, 1e-4}, // limits for a model in FP32
     {1e-2, 1e-2, 3e-2, 1e-1}, // limits for a model in BF16
 };
 
-// Stores "cpu" or the GPU's name in `name`.
+// Sets `name` to the device's name: "cpu" or the GPU's name.
 static void device_called(Model *m, char *name, size_t size) {
     snprintf(name, size, "cpu");
     if (m->ops->device == DEVICE_CPU) return;
     m->ops->describe(&m->exec, name, size);
-    name[strcspn(name, ",")] = '\0'; // the device's text is, for example, "NVIDIA H200, 132 SMs ..."
+    name[strcspn(name, ",")] = '\0'; // cuts the text after the GPU's name, as in "NVIDIA H200, 132 SMs ..."
 }
 
 static double gradient_error(Model *m, const Reference *r, int i, TensorId id, int layer) {
@@ -186,11 +186,11 @@ static double gradient_error(Model *m, const Reference *r, int i, TensorId id, i
     return error;
 }
 
-// Returns the error of the distance that a parameter moved: ||have - expected|| / ||expected - start||, in master
-// weights if there are any.
-//   Subtracts the masters' rounding, 2^-25 of the value per update: norm weights near 1 move only 1e-3.
-//   Skips the bias of the keys. This bias shifts all scores of a query equally, so its gradient is 0, and AdamW turns
-//       rounding errors into full steps.
+// Returns the relative error of a parameter's change by all updates: ||have - expected|| / ||expected - start||.
+// Compares master weights if there are any.
+//   Subtracts the rounding of master weights, 2^-25 of the value per update: norm weights near 1 change only by 1e-3.
+//   Skips the bias of the keys. It shifts all scores of a query equally, so its gradient is 0, and AdamW turns rounding
+//       errors into full steps.
 static double update_error(Model *m, const Reference *r, int i, TensorId id, int layer) {
     const Parameter *p = &m->parameters[i];
     size_t n;
@@ -215,7 +215,7 @@ static double update_error(Model *m, const Reference *r, int i, TensorId id, int
     return error;
 }
 
-// Prints one result line per kind of tensor, with the worst error of its layers.
+// Checks every kind of tensor and prints the largest error of its layers. error_of() returns the error of one tensor.
 static void check_tensors(Model *m, const Reference *r, const char *where, const char *what, double limit,
                           double (*error_of)(Model *, const Reference *, int, TensorId, int)) {
     TensorId *ids = (TensorId *)xmalloc((size_t)m->parameter_count * sizeof *ids);
@@ -286,9 +286,9 @@ static void compare_with_reference(const char *folder) {
     reference_close(&r);
 }
 
-// --- writing logits for another program -----------------------------------------------------------------------------
+// --- writing logits for check_transformers.py -----------------------------------------------------------------------
 
-// Writes tokens (1, T) and their logits (1, T, vocab) in FP32, for a comparison with another program.
+// Writes a safetensors file with random tokens (1, T) and this model's logits (1, T, vocab) in FP32.
 static void write_logits(const char *folder, const char *out, bool bf16) {
     enum { T = 64 };
     Error err;

@@ -1,4 +1,4 @@
-// TAP output of GPU tests: one line per check, in the format that scripts/test.sh counts.
+// Prints results of GPU tests in TAP format, which scripts/test.sh counts: one line per check.
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>

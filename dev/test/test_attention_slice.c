@@ -1,5 +1,5 @@
-// Tests how attention backward on the GPU is split into slices: each fits the memory limit, none is empty, and they are
-// equal if possible. Also tests the planned workspace of our own kernels.
+// Tests how attention backward on the GPU is split into slices. Every slice must fit the memory limit and not be empty,
+// and slices are equal if possible. Also tests the planned workspace of our own attention kernels.
 #include "coat/cuda/attention/attention.h"
 #include "coat/cuda/attention/attention_hopper.h"
 #include "dev/test/unit.h"
@@ -20,27 +20,27 @@ static void assert_slice(AttentionShape s, int sequences, int kv_heads) {
     assert_int_equal(slice.kv_heads, kv_heads);
 }
 
-// One sequence of GPT-2 124M needs a workspace of 25 MB, about 2 heads T^2 bytes.
+// Tests the workspace size of a slice. One sequence of GPT-2 124M needs 25 MB, about 2 heads T^2 bytes.
 UNIT_TEST(test_bytes) {
     AttentionSlice one = {1, 12}, two = {2, 12}, grouped = {1, 2};
     AttentionShape s = shape_of(64, 1024, 12, 12, 64);
     size_t expected = (size_t)12 * (2 * 1024 * 1024 + 4 * 1024);
     assert_int_equal(attention_slice_bytes(s, one), expected);
     assert_int_equal(attention_slice_bytes(s, two), 2 * expected);
-    // The expected workspace has lengths padded to tiles, and dk and dv of each of the 4 query heads per key head.
+    // Lengths are padded to tiles of 64. dk and dv are stored for each of the 4 query heads of a key-value head.
     s = shape_of(1, 100, 8, 2, 64);
     assert_int_equal(attention_slice_bytes(s, grouped), (size_t)8 * (128 * 128 * 2 + 400 + 100 * 64 * 4));
 }
 
 UNIT_TEST(test_models) {
-    assert_slice(shape_of(64, 1024, 12, 12, 64), 8, 12); // 10 sequences would fit, but 8 divides 64 evenly
+    assert_slice(shape_of(64, 1024, 12, 12, 64), 8, 12); // 10 sequences would fit, but 8 divides the batch of 64
     assert_slice(shape_of(16, 1024, 25, 25, 64), 4, 25);
-    assert_slice(shape_of(11, 1024, 12, 12, 64), 10, 12); // 11 sequences are split into slices of 10 and 1
-    assert_slice(shape_of(3, 1024, 12, 12, 64), 3, 12);   // the whole batch of 3 sequences fits in one slice
+    assert_slice(shape_of(11, 1024, 12, 12, 64), 10, 12); // 11 sequences: a slice of 10 and a slice of 1
+    assert_slice(shape_of(3, 1024, 12, 12, 64), 3, 12);   // 3 sequences fit in one slice
     assert_slice(shape_of(1, 8, 2, 2, 32), 1, 2);
 }
 
-// A single sequence that exceeds the limit is split by heads, down to one head per slice.
+// Tests that a single sequence that exceeds the limit is split by heads, down to one head per slice.
 UNIT_TEST(test_long_sequences) {
     assert_slice(shape_of(4, 8192, 12, 12, 64), 1, 1);
     assert_slice(shape_of(4, 4096, 32, 32, 128), 1, 7);

@@ -1,5 +1,5 @@
-// Tests of the contents of checkpoints (coat/save/checkpoint.h): all states are restored bit for bit, equal states
-// give equal files, and a checkpoint of another model is refused.
+// Tests of the contents of checkpoints (coat/save/checkpoint.h): all states are restored bit for bit, equal states are
+// saved as equal files, and a checkpoint of another model is refused.
 #include "dev/test/checkpoint_run.h"
 
 #include <xxhash.h>
@@ -13,8 +13,8 @@
 
 static Error err; // error of the last failed call
 
-// Saves a checkpoint, overwrites the device's memory, loads the checkpoint and compares all states. Then saves to
-// another folder and compares the files.
+// Saves a checkpoint, overwrites all states, loads the checkpoint and compares the states. Then saves the loaded states
+// to another folder and compares the files.
 static void round_trip(Run *run, const char *out) {
     RunState before = fill(run, 7), after;
     Copy copy = copy_of(run);
@@ -55,7 +55,7 @@ UNIT_TEST(test_round_trips) {
     round_trip(run, "moments-bf16");
 }
 
-// Tests a tensor that is larger than the staging buffer in host memory.
+// Tests a checkpoint with a tensor that is larger than the staging buffer in host memory.
 UNIT_TEST(test_large_tensor) {
     Run *run = run_open(RECIPE_COAT, 1);
     model_shape_vocab(&run->config.shape, 55001);
@@ -64,7 +64,7 @@ UNIT_TEST(test_large_tensor) {
     round_trip(run, "large");
 }
 
-// model.safetensors has Hugging Face's layout: Hugging Face names, transposed weights, no padding rows.
+// Tests that model.safetensors has Hugging Face's layout: Hugging Face names, transposed weights, no padding rows.
 UNIT_TEST(test_layout) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
@@ -79,11 +79,11 @@ UNIT_TEST(test_layout) {
     assert_int_equal(t->shape[1], 40);
     t = safetensors_find(&file, "transformer.h.2.mlp.c_fc.weight");
     assert_non_null(t);
-    assert_int_equal(t->shape[0], 40); // a matrix is stored as (in, out) in the file
+    assert_int_equal(t->shape[0], 40); // the file stores matrices as (in, out)
     assert_int_equal(t->shape[1], 160);
     uint16_t got[40 * 160];
     assert_true(safetensors_read(&file, t, 0, got, sizeof got, &err));
-    // A matrix is stored as (out, in) in memory.
+    // Matrices in memory are (out, in).
     const uint16_t *native = (const uint16_t *)arena_tensor(&run->arena, FCW, VALUE, 2).data;
     for (int i = 0; i < 40; i++)
         for (int j = 0; j < 160; j++) assert_int_equal(got[i * 160 + j], native[j * 40 + i]);
@@ -107,7 +107,7 @@ UNIT_TEST(test_layout) {
     run_close(run);
 }
 
-// Flags that do not affect training, and the folder, change no byte of a checkpoint.
+// Tests that flags without effect on training, and the output folder, change no byte of a checkpoint.
 UNIT_TEST(test_flags_without_effect) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 3);
@@ -126,7 +126,7 @@ UNIT_TEST(test_flags_without_effect) {
     run_close(run);
 }
 
-// True if state.json of a checkpoint written with this recipe contains `text`.
+// Saves a checkpoint with this recipe and setting of --recompute. Returns true if its state.json contains `text`.
 static bool state_says(Run *run, const RunState *rs, RecipeKind kind, int recompute, const char *name,
                        const char *text) {
     run->config.recipe.kind = kind;
@@ -142,12 +142,12 @@ static bool state_says(Run *run, const RunState *rs, RecipeKind kind, int recomp
     return found;
 }
 
-// state.json records the recipe. It records --recompute only if that flag changes result bits.
+// Tests that state.json records the recipe, and --recompute only if it changes bits of the results.
 UNIT_TEST(test_recipe_recorded) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
     Recipe *r = &run->config.recipe;
-    r->bf16_blocks = 1; // the first block's norms are in BF16 only if backward recomputes them
+    r->bf16_blocks = 1; // with one BF16 block, --recompute decides whether the block's norms are in BF16
     assert_true(state_says(run, &rs, RECIPE_COAT_PAPER, 0, "recipe-a", "\"recompute\": 0"));
     r->bf16_blocks = 0;
     assert_true(state_says(run, &rs, RECIPE_COAT_PAPER, 1, "recipe-b", "\"recipe\": \"coat-paper\""));
@@ -195,7 +195,7 @@ UNIT_TEST(test_refusals) {
     expect_refusal(run, folder, "--precision recipe", "not fp32");
 }
 
-// Settings other than the shape may differ from the checkpoint's. Each difference is reported in one line.
+// Tests that settings other than the shape may differ from the checkpoint's, with one line printed per difference.
 UNIT_TEST(test_changed_settings) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
@@ -214,7 +214,7 @@ UNIT_TEST(test_changed_settings) {
     run_close(run);
 }
 
-// Writes a manifest with valid checksums for the files in the folder, whatever they contain.
+// Writes a manifest.json with the checksums that the files in the folder now have.
 static void resign(const char *folder) {
     JsonText t;
     manifest_begin(&t);
@@ -273,7 +273,7 @@ UNIT_TEST(test_hostile_state) {
     run_close(run);
 }
 
-// Fails unless reading state.json for this run prints exactly `expected`.
+// Asserts that reading this state.json for the run succeeds and prints exactly `expected`.
 static void expect_said(Run *run, const char *folder, const char *expected) {
     RunState rs;
     int kept = quiet_begin();
@@ -284,8 +284,8 @@ static void expect_said(Run *run, const char *folder, const char *expected) {
     free(said);
 }
 
-// Recipe settings of earlier versions are accepted if a recipe has them. Other settings are refused or, if --recipe was
-// given, reported.
+// Tests recipe settings of earlier versions. They are accepted if a current recipe has these values. Otherwise they are
+// refused or, if --recipe was given, a line reports the change.
 UNIT_TEST(test_older_settings) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
@@ -311,8 +311,8 @@ UNIT_TEST(test_older_settings) {
     run_close(run);
 }
 
-// A flipped bit in any file that is read or copied from a checkpoint is detected by its checksum. The optimizer's
-// states are not checked if only weights are loaded.
+// Tests that a checksum detects a flipped bit in every file that is read or copied from a checkpoint. If only weights
+// are loaded, optimizer states are not checked.
 UNIT_TEST(test_weights_damaged) {
     static const char *const names[] = {
         "config.json", "generation_config.json", "model.safetensors.index.json", "state.json", "vocab.json",
@@ -345,14 +345,14 @@ UNIT_TEST(test_weights_damaged) {
     assert_false(checkpoint_check_files(folder, false, &err));
     assert_says(&err, "merges.txt");
     assert_says(&err, "remove its manifest.json");
-    // A folder without manifest.json is not a checkpoint of this program.
+    // Without manifest.json, the folder counts as another program's model, whose files are not verified.
     assert_int_equal(unlink(in(folder, "manifest.json")), 0);
     assert_true(checkpoint_check_files(folder, true, &err));
     assert_true(checkpoint_load_weights(folder, &run->arena, &run->exec, &err));
     run_close(run);
 }
 
-// Tests loading only the weights of a checkpoint: weights are as saved, master weights equal the weights, and all other
+// Tests loading only weights from a checkpoint: weights equal the saved ones, low bits of master weights and all other
 // states are 0.
 UNIT_TEST(test_weights_only) {
     Run *from = run_new(RECIPE_BF16), *to = run_new(RECIPE_COAT);
@@ -369,7 +369,7 @@ UNIT_TEST(test_weights_only) {
             Tensor m = arena_tensor(&to->arena, (TensorId)id, MOMENT_M, layer);
             assert_memory_equal(a.data, b.data, (size_t)tensor_elements(a) * 2);
             for (int64_t i = 0; i < tensor_elements(a); i++) {
-                // The low bits of split16 are 0, because the weight was loaded as BF16.
+                // split16 stores the low bits of the weight, which are 0 because the weight was saved in BF16.
                 assert_int_equal(((uint16_t *)low.data)[i], 0);
                 for (size_t j = 0; j < format_bytes(m.format); j++)
                     assert_int_equal(((uint8_t *)m.data)[(size_t)i * format_bytes(m.format) + j], 0);

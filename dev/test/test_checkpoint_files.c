@@ -1,5 +1,5 @@
-// Tests of checkpoints as files (coat/save/checkpoint.h): the newest complete checkpoint is found, damage is detected
-// and reported, and neither a failed save nor pruning loses a checkpoint.
+// Tests of the files of checkpoints (coat/save/checkpoint.h): the newest complete checkpoint is found, damage is
+// detected and reported, and neither a failed save nor pruning loses a checkpoint.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/save/checkpoint_shards.h"
@@ -43,7 +43,7 @@ UNIT_TEST(test_find) {
     run_close(run);
 }
 
-// Opens a run and saves its checkpoints of steps 10 and 20. *newer becomes the state of step 20.
+// Opens a run and saves checkpoints of steps 10 and 20 in the folder `out`. Sets *newer to the state of step 20.
 static Run *run_with_two(const char *out, RunState *newer) {
     Run *run = run_new(RECIPE_COAT);
     RunState older = fill(run, 1);
@@ -54,13 +54,13 @@ static Run *run_with_two(const char *out, RunState *newer) {
     return run;
 }
 
-// A checkpoint that cannot be read, or whose folder has the name of another step, is an error. No older checkpoint is
-// used instead.
+// Tests that a checkpoint that cannot be read, or whose folder is named after another step, is an error. No older
+// checkpoint is used instead.
 UNIT_TEST(test_unread_and_misnamed) {
     Error err;
     RunState newer;
     Run *run = run_with_two("unread", &newer);
-    const bool root = geteuid() == 0; // permissions do not stop root from reading files
+    const bool root = geteuid() == 0; // root can read files whatever their permissions
     assert_int_equal(chmod(path_of("."), 0755), 0);
     assert_int_equal(chmod(path_of("unread/step-00000020/model.safetensors"), 0), 0);
     if (root) assert_int_equal(seteuid(65534), 0);
@@ -80,8 +80,8 @@ UNIT_TEST(test_unread_and_misnamed) {
     run_close(run);
 }
 
-// Damages each file of a checkpoint in turn. Finding that step by number fails. Without a number, the previous step is
-// found, and one line names the damaged file.
+// Damages each file of a checkpoint in turn. Looking for that step must fail. Looking for the newest checkpoint must
+// find the previous step and print a line that names the damaged file.
 UNIT_TEST(test_damage) {
     Error err;
     RunState newer;
@@ -107,14 +107,14 @@ UNIT_TEST(test_damage) {
             assert_false(find("damage", 20, &err));
             assert_int_equal(err.code, EXIT_DATA);
             assert_says(&err, files[i]);
-            // Loading the damaged checkpoint anyway fails, unless the damaged file is not read.
+            // Loading the damaged checkpoint must fail, unless loading does not read the damaged file.
             if (strcmp(files[i], "generation_config.json") != 0 && strcmp(files[i], HF_INDEX_NAME) != 0)
                 assert_false(checkpoint_load(path_of("damage/step-00000020"), &run->arena, &run->exec, &newer, &err));
             write_file(path, data, size);
             free(data);
         }
     }
-    assert_true(find("damage", 20, &err)); // the damaged file has been restored, so the checkpoint is found
+    assert_true(find("damage", 20, &err)); // finds the checkpoint, because all of its files have been restored
     run_close(run);
 }
 
@@ -134,7 +134,7 @@ UNIT_TEST(test_replace_and_prune) {
         save(run, "prune", &rs);
     }
     assert_int_equal(unlink(path_of("prune/step-00000024/state.json")),
-                     0); // pruning neither counts nor deletes a damaged checkpoint
+                     0); // damages step 24, which pruning must neither count nor delete
     assert_int_equal(mkdir(path_of("prune/.step-00000030.tmp"), 0777), 0);
     write_text(path_of("prune/.step-00000030.tmp/model.safetensors"), "half");
     write_text(path_of("prune/notes.txt"), "mine");
@@ -153,8 +153,8 @@ UNIT_TEST(test_replace_and_prune) {
     assert_true(path_is_folder(path_of("prune/step-00000023")));
     assert_true(path_is_folder(path_of("prune/step-00000024")));
     assert_true(path_is_file(path_of("prune/notes.txt")));
-    // Pruning removes an unfinished save to free space for the next one. It keeps an unfinished replacement, which may
-    // be the only copy.
+    // checkpoint_prepare() deletes an unfinished save (.tmp) to free space for the next save. It keeps a replaced
+    // checkpoint (.old), which may be the only copy.
     Error why;
     assert_int_equal(mkdir(path_of("prune/.step-00000031.tmp"), 0777), 0);
     write_text(path_of("prune/.step-00000031.tmp/model.safetensors"), "half");
@@ -164,7 +164,7 @@ UNIT_TEST(test_replace_and_prune) {
     assert_true(path_is_folder(path_of("prune/.step-00000032.old")));
     checkpoint_prune(path_of("prune"), 23, 0, 0);
     assert_false(path_is_folder(path_of("prune/.step-00000032.old")));
-    // Resuming renames the checkpoints of later steps, so that they are neither deleted nor found.
+    // Before a resumed run saves, later checkpoints are renamed, so that they are neither found nor pruned.
     assert_true(checkpoint_rename_later(path_of("prune"), 23, true, &why));
     assert_false(path_is_folder(path_of("prune/step-00000024")));
     assert_true(path_is_folder(path_of("prune/damaged-1-step-00000024")));
@@ -181,7 +181,7 @@ UNIT_TEST(test_replace_and_prune) {
     run_close(run);
 }
 
-// Prunes as a user without root's permissions. Returns the number of lines printed.
+// Prunes checkpoints as a user without root's permissions. Returns the number of lines that pruning prints.
 static int prune_lines(const char *out, int64_t saved) {
     const int kept = quiet_begin();
     int lines = 0;
@@ -194,7 +194,7 @@ static int prune_lines(const char *out, int64_t saved) {
     return lines;
 }
 
-// If pruning cannot remove a checkpoint completely, the checkpoint stays complete and one line reports it.
+// Tests that a checkpoint that pruning cannot remove stays complete and is reported in one line.
 UNIT_TEST(test_prune_forbidden) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
@@ -220,14 +220,14 @@ UNIT_TEST(test_prune_forbidden) {
     run_close(run);
 }
 
-// A failed save leaves no temporary folder and does not change any other file.
+// Tests that a failed save leaves no temporary folder and changes no other file.
 UNIT_TEST(test_failing_saves) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
     snprintf(folder, sizeof folder, "%s", save(run, "fails", &rs));
-    // A missing vocabulary file is reported, but the checkpoint is still saved.
+    // If a vocabulary file is missing, a line reports the file, and the checkpoint is saved without it.
     rs = fill(run, 2);
     int kept = quiet_begin();
     assert_true(checkpoint_save(path_of("fails"), &run->arena, &run->exec, &rs, path_of("no-tokenizer.json"), &err));
@@ -237,7 +237,7 @@ UNIT_TEST(test_failing_saves) {
     assert_false(path_is_file(in(folder, "vocab.json")));
     assert_false(path_is_folder(path_of("fails/.step-00000020.tmp")));
     assert_true(find("fails", 20, &err));
-    // Saving fails if the output folder is a file or inside a file, or if a file has the checkpoint's name.
+    // Saving must fail if the output folder is a file or inside a file, or if a file has the checkpoint's name.
     write_text(path_of("file"), "x");
     assert_false(checkpoint_save(path_of("file"), &run->arena, &run->exec, &rs, NULL, &err));
     assert_says(&err, "/file");
@@ -289,8 +289,8 @@ UNIT_TEST(test_tokenizer_files) {
     run_close(run);
 }
 
-// If a vocabulary has no tokenizer_config.json, the checkpoint gets one with the tokenizer's class, BOS and EOS. Tests
-// this for every architecture.
+// Tests that a checkpoint contains a tokenizer_config.json (tokenizer class, BOS and EOS) even if the vocabulary has
+// none. Covers the tokenizers of all architectures.
 UNIT_TEST(test_tokenizer_config) {
     static const struct {
         const char *given, *says[5], *not ;
@@ -329,21 +329,21 @@ UNIT_TEST(test_tokenizer_config) {
             if (!strstr(text, cases[i].says[k])) fail_msg("%s lacks %s:\n%s", given, cases[i].says[k], text);
         assert_null(strstr(text, cases[i].not ));
         free(text);
-        assert_true(find("configured", 20, &err)); // the manifest lists tokenizer_config.json
+        assert_true(find("configured", 20, &err)); // verifies tokenizer_config.json, too, which the manifest lists
         snprintf(second, sizeof second, "%s", path_of("again/step-00000020"));
-        // A save after resuming copies tokenizer_config.json from the checkpoint.
+        // A save after a resume copies tokenizer_config.json from the checkpoint.
         assert_true(checkpoint_save(path_of("again"), &run->arena, &run->exec, &rs, first, &err));
         assert_same_files(in(second, "tokenizer_config.json"), in(first, "tokenizer_config.json"));
         if (strstr(given, ".model")) assert_same_files(in(second, "tokenizer.json"), in(first, "tokenizer.json"));
     }
     assert_true(
         checkpoint_save(path_of("configured"), &run->arena, &run->exec, &rs, path_of("gpt2_tokenizer.bin"), &err));
-    // No tokenizer_config.json, because transformers has no class for this tokenizer.
+    // transformers has no class for this tokenizer, so there is no tokenizer_config.json.
     assert_false(path_is_file(path_of("configured/step-00000020/tokenizer_config.json")));
     run_close(run);
 }
 
-static char loaded_algos[64]; // text that was last passed to algos_load()
+static char loaded_algos[64]; // text last passed to algos_load(); "": none
 
 static char *fake_algos_text(Exec *exec) {
     (void)exec;
@@ -355,14 +355,14 @@ static void fake_algos_load(Exec *exec, const char *text) {
     snprintf(loaded_algos, sizeof loaded_algos, "%s", text);
 }
 
-// A checkpoint contains the GEMM algorithm cache if the device has a cache. A device with a cache loads the file. Every
-// device verifies it.
+// Tests the GEMM algorithm cache of checkpoints (matmul_table.txt). Only a device with a cache saves and loads the
+// file; every device verifies it.
 UNIT_TEST(test_choices) {
     Error err;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char plain[TEST_PATH], folder[TEST_PATH], table[TEST_PATH * 2];
-    // Tests a checkpoint without cache, as CPU runs and earlier versions write.
+    // A checkpoint without matmul_table.txt, as CPU runs and earlier versions save.
     snprintf(plain, sizeof plain, "%s", save(run, "no-choices", &rs));
     assert_false(path_is_file(in(plain, "matmul_table.txt")));
     run->ops.algos_text = fake_algos_text;
@@ -374,13 +374,13 @@ UNIT_TEST(test_choices) {
     assert_same_files(in(folder, "model.safetensors"), in(plain, "model.safetensors"));
     assert_same_files(in(folder, "state.json"), in(plain, "state.json"));
     assert_true(find("choices", -1, &err));
-    // A device without a cache verifies the file but does not load it.
+    // A device without GEMM algorithm cache verifies matmul_table.txt but does not load it.
     assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
     assert_string_equal(loaded_algos, "");
     run->ops.algos_load = fake_algos_load;
     assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
     assert_string_equal(loaded_algos, "a row\n");
-    // A file that the manifest does not list is ignored.
+    // matmul_table.txt is ignored if the manifest does not list it.
     loaded_algos[0] = 0;
     write_text(in(plain, "matmul_table.txt"), "another");
     assert_true(checkpoint_load(plain, &run->arena, &run->exec, &rs, &err));
@@ -404,7 +404,7 @@ UNIT_TEST(test_choices) {
     run_close(run);
 }
 
-// Rank 0 stops waiting for the shards of other ranks if the checkpoint folder was removed.
+// Tests that rank 0 stops waiting for other ranks' shards if the checkpoint folder was removed.
 UNIT_TEST(test_no_folder_for_shares) {
     Error err;
     JsonText manifest;
@@ -418,7 +418,7 @@ UNIT_TEST(test_no_folder_for_shares) {
     assert_false(checkpoint_collect_shards(path_of("removed"), &snapshot, &manifest, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "removed/optimizer-00001-of-00002.safetensors: the folder was removed");
-    // Rank 0 also stops waiting if another rank failed to write its shard.
+    // Rank 0 must also stop waiting if another rank reports that writing its shard failed.
     error_set(&snapshot.others_error, EXIT_DATA, "rank 1: no room");
     snapshot.others_failed = true;
     assert_false(checkpoint_collect_shards(test_folder, &snapshot, &manifest, &err));
@@ -426,7 +426,7 @@ UNIT_TEST(test_no_folder_for_shares) {
     json_text_free(&manifest);
 }
 
-// Tests a manifest of more than 16 MiB, which lists the tensors of 128 ranks with 64 layers each.
+// Tests a manifest.json of more than 16 MiB, which lists the optimizer tensors of 128 ranks with 64 layers each.
 UNIT_TEST(test_manifest_of_many) {
     enum { RANKS = 128, TENSORS = 64 * 4 * 7 };
     SafeWriter share;
@@ -462,7 +462,7 @@ UNIT_TEST(test_manifest_of_many) {
     safewriter_close(&share);
 }
 
-// Checkpoint files are verified in parallel, but the reported file is always the first damaged one.
+// Tests that the first damaged file is reported, although files are verified in parallel.
 UNIT_TEST(test_first_damaged) {
     enum { FILES_OF_ONE = 20 };
     static const int damaged[] = {18, 13, 9, 2};

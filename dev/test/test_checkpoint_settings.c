@@ -1,5 +1,5 @@
-// Tests of the settings that a checkpoint records (recipe, batch, optimizer and others) and of how a command line that
-// resumes from it applies them. Covers valid and invalid records.
+// Tests of the settings that a checkpoint records (recipe, batch, optimizer and others), valid and invalid, and of how
+// a resumed run uses them.
 #include <xxhash.h>
 
 #include "coat/flags/settings.h"
@@ -10,7 +10,7 @@
 
 static Error err; // error of the last failed call
 
-// Writes a checkpoint that consists of a manifest and a state.json with these settings.
+// Writes a checkpoint of this step that consists of a manifest.json and a state.json with these settings.
 static void record(int step, const char *settings) {
     char folder[512], path[600], state[2048];
     JsonText manifest;
@@ -33,8 +33,8 @@ static void resume_with(const char *flags) {
     accept_run(line, 1);
 }
 
-// Fails unless resuming from a checkpoint with these settings is refused. The error must name state.json and contain
-// all of `parts`, separated by '&'.
+// Asserts that resuming from a checkpoint with these settings is refused, with an error that contains "state.json" and
+// all of `parts`, which are separated by '&'.
 static void refuse_record(const char *settings, const char *parts) {
     char line[1024], all[512];
     record(9, settings);
@@ -55,7 +55,7 @@ UNIT_TEST(test_recorded) {
     assert_string_equal(r->moments_fp32, "wte,wpe");
     resume_with("--moments bf16 --head fp8");
     assert_true(r->moments == MOMENTS_BF16 && r->head == HEAD_FP8 && r->master == MASTER_NONE);
-    resume_with("--recipe coat"); // --recipe replaces all recorded settings of the recipe
+    resume_with("--recipe coat"); // --recipe replaces all recorded recipe settings
     assert_true(!config.recipe_recorded && r->moments == MOMENTS_COAT && r->master == MASTER_SPLIT16);
     record(6, "{\"precision\":\"recipe\",\"recipe\":\"coat\",\"linear\":\"fp8\",\"saved\":\"coat\",\"group-size\":128,"
               "\"recompute\":0,\"fast-accumulation-data\":true,\"moments\":\"coat\",\"master\":\"split16\","
@@ -72,13 +72,13 @@ UNIT_TEST(test_recorded) {
     assert_true(r->precision == PRECISION_FP32 && r->linear == LINEAR_BF16 && r->grads == FMT_FP32);
     resume_with("--no-resume");
     assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
-    accept("--train x"); // without --out there is no checkpoint whose settings apply
+    accept("--train x"); // no settings are recorded, because without --out there is no checkpoint
     assert_false(config.recipe_recorded);
 }
 
 #define FP8_COAT "\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\""
 
-// Older checkpoints record settings that are now part of a recipe. They are accepted if a recipe has these values.
+// Tests settings of earlier versions that a recipe now implies. They are accepted if a recipe has these values.
 UNIT_TEST(test_older_recipes) {
     static const struct {
         const char *recorded;
@@ -111,11 +111,11 @@ UNIT_TEST(test_older_recipes) {
             (r->saved == SAVED_COAT) != coat || r->bf16_blocks != 0)
             fail_msg("wrong recipe %d for %s", (int)r->kind, settings);
     }
-    resume_with("--resume=5 --recipe coat"); // --recipe replaces all recorded settings of the recipe
+    resume_with("--resume=5 --recipe coat"); // --recipe replaces all recorded recipe settings
     assert_true(config.recipe.kind == RECIPE_COAT && config.recipe.bf16_blocks > 0);
 }
 
-// Recorded values that no current recipe has are refused. The message names the setting and a recipe.
+// Tests that recorded values that no current recipe has are refused with an error that names the setting and a recipe.
 UNIT_TEST(test_removed_settings) {
     static const char *const refused[][2] = {
         {"\"scaling\":\"tensor\",\"norm-input\":\"residual\"", "scaling"},
@@ -139,7 +139,7 @@ UNIT_TEST(test_removed_settings) {
     }
 }
 
-// A recorded setting or value that this version does not know is an error, even if an older checkpoint is valid.
+// Tests that an unknown recorded setting or value is an error, even if an older checkpoint is valid.
 UNIT_TEST(test_invalid) {
     static const char *const invalid[][2] = {
         {"{}", "\"linear\" is missing"},
@@ -168,12 +168,12 @@ UNIT_TEST(test_invalid) {
     resume_with("--resume=1");
     assert_true(config.recipe_recorded && config.recipe.moments == MOMENTS_BF16);
     record(9, "{" PLAIN "\"moments\":\"fp16\"}");
-    resume_with("--recipe coat"); // --recipe replaces the recorded recipe, so the unknown value is not used
+    resume_with("--recipe coat"); // --recipe replaces all recorded recipe settings, also unknown values
     assert_int_equal(config.recipe.moments, MOMENTS_COAT);
     char line[1024];
     snprintf(line, sizeof line, "--eval-only --val x --model %s/step-00000009", test_folder);
     refuse(line, EXIT_DATA, "step-00000009/state.json: &\"moments\": \"fp16\"");
-    // state.json does not match the hash in the manifest
+    // If state.json does not match its hash in the manifest, the settings of an older checkpoint apply.
     char path[600];
     record(9, "{" PLAIN "\"moments\":\"fp8\"}");
     resume_with("");
@@ -186,7 +186,7 @@ UNIT_TEST(test_invalid) {
 
 #define BATCH PLAIN "\"moments\":\"bf16\",\"micro-batch\":2,\"seq-len\":64,\"batch-tokens\":1024,"
 
-// A flag overrides the recorded setting. Recorded settings that do not affect training are ignored.
+// Tests that a flag overrides the recorded setting, and that recorded settings without effect on training are ignored.
 UNIT_TEST(test_training) {
     record(
         5,
@@ -214,7 +214,7 @@ UNIT_TEST(test_training) {
     assert_true(config.batch_tokens == 640 && config.micro_batch == 2 && config.beta2 == 0.999f);
     resume_with("--no-resume");
     assert_true(!config.settings_recorded && config.lr == 3e-4f && config.micro_batch == 4 && config.batch_tokens == 0);
-    // Without training, recorded settings that affect the loss are used, also with --model.
+    // An evaluation or a sample uses the recorded settings that affect the loss, also with --model.
     char line[1024];
     snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
     accept_run(line, 1);
@@ -222,7 +222,7 @@ UNIT_TEST(test_training) {
     snprintf(line, sizeof line, "--prompt x --model %s/step-00000005", test_folder);
     accept(line);
     assert_true(config.seq_len == 64 && config.micro_batch == 4 && config.recipe.moments == MOMENTS_BF16);
-    // --model starts a new training, which ignores the recorded settings
+    // --train with --model starts a new training, which ignores the recorded settings.
     snprintf(line, sizeof line, "--train x --model %s/step-00000005", test_folder);
     accept(line);
     assert_true(!config.settings_recorded && config.micro_batch == 4 && config.seq_len == 0);
@@ -239,14 +239,14 @@ UNIT_TEST(test_training) {
         snprintf(settings, sizeof settings, "{" BATCH "%s}", invalid[i]);
         refuse_record(settings, invalid[i]);
     }
-    record(9, "{" BATCH "\"schedule\":\"polynomial\"}"); // without training, the recorded schedule is ignored
+    record(9, "{" BATCH "\"schedule\":\"polynomial\"}"); // an evaluation ignores the recorded learning rate schedule
     snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
     accept_run(line, 1);
     assert_int_equal(config.micro_batch, 2);
 }
 
-// If the recorded batch is not divisible by the tokens of one pass, the micro-batch shrinks. If no micro-batch fits,
-// the nearest possible batch is used.
+// Tests a recorded batch that is not a multiple of the tokens of one pass. A smaller micro-batch is used or, if none
+// fits, the nearest possible batch.
 UNIT_TEST(test_batch) {
     static const struct {
         const char *flags;
@@ -256,19 +256,19 @@ UNIT_TEST(test_batch) {
     } cases[] = {{"", 1, 1536, 4},
                  {"", 3, 1536, 4},
                  {"", 2, 1536, 4},
-                 {"", 4, 1536, 3}, // 1536 = 64 tokens * 4 ranks * 6 sequences; 3 divides 6
+                 {"", 4, 1536, 3}, // 1536 = 64 tokens * 4 ranks * 6 sequences; micro-batch 3 divides 6
                  {"", 24, 1536, 1},
-                 {"", 5, 1280, 4},  // 5 ranks process 1280 tokens per pass; one pass is nearest to the recorded batch
-                 {"", 25, 6400, 4}, // one micro-batch on each rank already exceeds the recorded batch
-                 // 5 sequences of 64 tokens per pass; 1600 tokens are nearest to the recorded 1536
+                 {"", 5, 1280, 4},  // a pass of 5 ranks has 1280 tokens; one pass is nearest to the recorded batch
+                 {"", 25, 6400, 4}, // one pass of 25 ranks has 6400 tokens, more than the recorded batch
+                 // A pass of 5 sequences of 64 tokens has 320 tokens; 5 passes (1600) are nearest to the recorded 1536.
                  {"--micro-batch 5", 1, 1600, 5},
                  {"--micro-batch 64", 1, 4096, 64},
                  {"--seq-len 48", 1, 1536, 4},
-                 // 4 sequences of 28 tokens per pass; 1568 tokens are nearest to the recorded batch of 1536
+                 // A pass of 4 sequences of 28 tokens has 112 tokens; 14 passes (1568) are nearest to 1536.
                  {"--seq-len 28", 1, 1568, 4},
                  {"--seq-len 24", 1, 1536, 4},
                  {"--seq-len 24", 32, 1536, 2},
-                 // One sequence per rank would match the batch, but FP8 needs a multiple of 16 tokens.
+                 // One sequence of 24 tokens per rank would match the batch, but FP8 needs a multiple of 16 tokens.
                  {"--seq-len 24", 64, 6144, 4},
                  {"--batch-tokens 0", 1, 0, 4}, // the batch is one micro-batch per rank
                  {"--batch-tokens 2048", 4, 2048, 4}};
@@ -282,11 +282,11 @@ UNIT_TEST(test_batch) {
                      config.micro_batch);
     }
     snprintf(line, sizeof line, "--train x --out %s --resume --batch-tokens 1000", test_folder);
-    // A batch given as a flag must be divisible by the tokens of a pass.
+    // --batch-tokens must be a multiple of the tokens of a pass, unlike a recorded batch.
     refuse_run(line, 1, "--batch-tokens 1000&768 or 1024");
 }
 
-// If FP8 does not support the batch size given at resume, a note names the recorded recipe and its replacement.
+// Tests that a note names the recorded recipe and its replacement if FP8 does not support the new batch size.
 UNIT_TEST(test_replaced_recipe) {
     record(9, "{\"precision\":\"recipe\",\"recipe\":\"fp8-linear\",\"linear\":\"fp8\",\"saved\":\"bf16\"}");
     resume_with("--micro-batch 1 --seq-len 100");
@@ -294,17 +294,17 @@ UNIT_TEST(test_replaced_recipe) {
     assert_non_null(strstr(config.notes, "--recipe bf16: not fp8-linear"));
 }
 
-// If --seq-len changes, the recorded position in the training data is converted to the new number of sequences.
+// Tests how the recorded position in the training data (in sequences) changes with --seq-len.
 UNIT_TEST(test_position_in_data) {
     static const struct {
         int64_t sequences, pass, tokens, now, expected;
     } cases[] = {{81, 30, 0, 30, 81},              // the number of sequences has not changed
-                 {81, 30, 0, 15, 40},              // sequences are twice as long, the epoch has half as many
-                 {81, 30, 0, 100, 270},            // sequences are shorter, so the epoch has more sequences
+                 {81, 30, 0, 15, 40},              // sequences of twice the length; the position in sequences is halved
+                 {81, 30, 0, 100, 270},            // shorter sequences, so that the epoch has more of them
                  {90, 30, 0, 7, 21},               // a position after complete epochs stays at the start of an epoch
                  {1 << 20, 49 << 10, 0, 49, 1024}, // the conversion is exact if possible
-                 {81, 0, 81 * 64, 30, 81},         // the length of an epoch was not recorded; 64 tokens per sequence
-                 {81, 0, 81 * 32, 30, 40},         // the length of an epoch was not recorded; 32 tokens per sequence
+                 {81, 0, 81 * 64, 30, 81},         // epoch length unknown; the run read 64 tokens per sequence
+                 {81, 0, 81 * 32, 30, 40},         // epoch length unknown; the run read 32 tokens per sequence
                  {(int64_t)1 << 53, 1, 0, (int64_t)1 << 53, (int64_t)1 << 53}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         RunState run = {.sequences = cases[i].sequences, .pass = cases[i].pass, .tokens = cases[i].tokens};

@@ -1,5 +1,5 @@
-// Tests how a process finds its rank: the environment variables of every launcher, flags, and contradictions between
-// them. Also tests the collectives of a single process.
+// Tests how a process finds its rank: from every launcher's environment variables, from flags, and from contradictions
+// between both (errors). Also tests the collectives of a run with one process.
 #include "comm_fixture.h"
 
 static Error err; // error of the last failed call
@@ -11,7 +11,7 @@ static Config config;
     "OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=4"
 #define SRUN_6_OF_7 "SLURM_PROCID=6 SLURM_STEP_NUM_TASKS=7 SLURM_NTASKS=9"
 
-// Unsets the variables of all launchers, then sets those in the text "NAME=value NAME=value ...".
+// Unsets the variables of all launchers. Then sets the variables of the text "NAME=value NAME=value ...".
 static void environment(const char *variables) {
     char copy[512], *save = NULL;
     clear_launchers();
@@ -44,7 +44,7 @@ static void assert_refused(const char *what, const char *fix) {
 UNIT_TEST(test_places) {
     static const struct {
         const char *variables;
-        int world_size_flag, rank_flag; // values of --world-size (0: not given) and --rank (-1: not given)
+        int world_size_flag, rank_flag; // --world-size (0: not given) and --rank (-1: not given)
         int rank, ranks, local_rank, local_ranks;
         const char *launcher;
         bool mpi;
@@ -55,8 +55,8 @@ UNIT_TEST(test_places) {
         {"RANK=0", 0, -1, 0, 1, 0, 1, "", false},
         {"", 1, 0, 0, 1, 0, 1, "", false},
         {OMPI_5_OF_8, 0, -1, 5, 8, 1, 4, "mpirun", true},
-        {OMPI_5_OF_8, 8, 5, 5, 8, 1, 4, "mpirun", true}, // flags that repeat the variables' values are accepted
-        // mpirun inside a Slurm job: the Slurm variables describe the daemon that mpirun started
+        {OMPI_5_OF_8, 8, 5, 5, 8, 1, 4, "mpirun", true}, // flags with the values of the variables are accepted
+        // mpirun in a Slurm job: the Slurm variables describe the daemon that mpirun started, not this rank.
         {"OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
          "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=4 SLURM_LOCALID=0",
          0, -1, 3, 4, 1, 2, "mpirun", true},
@@ -64,7 +64,7 @@ UNIT_TEST(test_places) {
         {"RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8 MASTER_ADDR=host MASTER_PORT=1234", 0, -1, 9, 16, 1, 8,
          "the environment", false},
         {"RANK=1 WORLD_SIZE=2", 0, -1, 1, 2, 1, 0, "the environment", false},
-        // srun starts one torchrun per machine, which sets its own variables
+        // torchrun started by srun on each machine: torchrun's variables apply, not srun's.
         {"TORCHELASTIC_RUN_ID=x RANK=9 WORLD_SIZE=16 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8 PMI_RANK=1 PMI_SIZE=2 "
          "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0",
          0, -1, 9, 16, 1, 8, "the environment", false},
@@ -80,7 +80,7 @@ UNIT_TEST(test_places) {
         {"PMI_RANK=1 PMI_SIZE=2 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_NODEID=1 "
          "SLURM_STEP_TASKS_PER_NODE=1(x2)",
          0, -1, 1, 2, 0, 1, "mpiexec", true},
-        // First case: a command in a batch script without srun. Second case: a command that srun started.
+        // First case: a batch script runs the command without srun. Second case: srun runs the command.
         {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 ENVIRONMENT=BATCH", 0, -1, 0, 1, 0, 1, "", false},
         {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 ENVIRONMENT=BATCH SLURM_STEP_ID=0", 0, -1, 0, 4, 0, 0, "srun",
          false},
@@ -100,7 +100,7 @@ UNIT_TEST(test_places) {
 UNIT_TEST(test_contradictions) {
     static const struct {
         const char *variables;
-        int world_size_flag, rank_flag; // values of --world-size (0: not given) and --rank (-1: not given)
+        int world_size_flag, rank_flag; // --world-size (0: not given) and --rank (-1: not given)
         const char *object, *remedy;
     } cases[] = {
         {OMPI_1_OF_2 " RANK=0 WORLD_SIZE=2", 0, -1, "RANK=0", "unset"},
@@ -114,7 +114,7 @@ UNIT_TEST(test_contradictions) {
         {"RANK=3", 0, -1, "RANK 3", "--world-size"},
         {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=0 SLURM_STEP_ID=0", 2, -1,
          "--world-size 2: srun started 4 processes", "srun -n 2"},
-        // Variables with malformed values are refused.
+        // Malformed or impossible values of variables are refused.
         {"RANK=one WORLD_SIZE=2", 0, -1, "RANK=one", "unset"},
         {"RANK=-1 WORLD_SIZE=2", 0, -1, "RANK=-1", "unset"},
         {"RANK=2 WORLD_SIZE=2", 0, -1, "RANK=2", "WORLD_SIZE=2"},
@@ -131,7 +131,7 @@ UNIT_TEST(test_contradictions) {
     }
 }
 
-// Flags override the variables of a shell that belongs to a job of several processes, as with `srun -n4 --pty bash`.
+// Tests that --world-size and --rank override variables of the shell's job, as in `srun -n4 --pty bash`.
 UNIT_TEST(test_flags_win) {
     static const char *const shells[] = {
         "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_STEP_ID=0",
@@ -155,7 +155,7 @@ UNIT_TEST(test_flags_win) {
     }
 }
 
-// --- collectives of a run with one process ----------------------------------------------------------------------
+// --- collective operations in a run with one process ------------------------------------------------------------
 
 UNIT_TEST(test_collectives_of_one) {
     Exec exec;
@@ -190,7 +190,7 @@ UNIT_TEST(test_collectives_of_one) {
     comm_close(NULL);
 }
 
-// Several CPU processes need an MPI launcher and a build with MPI. The error names what is missing.
+// Tests that several processes on CPUs need MPI, and that the error says so.
 UNIT_TEST(test_cpus_need_mpi) {
     Exec exec;
     memset(&exec, 0, sizeof exec);

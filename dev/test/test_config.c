@@ -19,7 +19,7 @@ UNIT_TEST(test_defaults) {
     assert_true(config_accumulation(&config, 1) == 1);
 }
 
-// A note names the flags that have no effect because nothing is trained or evaluated.
+// Tests that a note names the flags that have no effect because nothing is trained or evaluated.
 UNIT_TEST(test_flags_without_effect) {
     static const struct {
         const char *line, *note; // "": no note is printed
@@ -123,8 +123,8 @@ UNIT_TEST(test_check) {
     refuse_run("--plan --saved coat --ffn 1000", 1, "--ffn&multiple of 16");
     refuse_run("--plan --recipe fp8-linear --model llama:d1 --heads 5 --kv-heads 1 --head-dim 8 --channels 48", 1,
                "--head-dim&multiple of 16");
-    // limits of the CUDA kernels: at most 16384 values per row of attention's output with a scale per token, and, for
-    // SwiGLU, a width of gate and up that is a multiple of the group size
+    // CUDA kernels support at most 16384 values per row of an operand with row scales (here attention's output). For
+    // SwiGLU, --ffn must be a multiple of the group size.
     refuse_run("--plan --recipe coat --model llama:d1 --heads 160 --kv-heads 8 --head-dim 128 --channels 2048", 1,
                "--head-dim 20480&at most 16384&--recipe coat-paper");
     refuse_run("--plan --recipe coat --model qwen2:d1 --ffn 1040 --group-size 32", 1, "--group-size&of 32; use 1056");
@@ -132,12 +132,12 @@ UNIT_TEST(test_check) {
     accept_run("--plan --recipe coat --model qwen2:d1 --ffn 1040", 1);
     accept_run("--plan --recipe coat --model qwen2.5-7b", 1);
     accept_run("--plan --saved coat --micro-batch 1 --seq-len 100",
-               1); // saved activations only need --channels and --ffn to be multiples of 16
+               1); // saved FP8 activations need multiples of 16 only for --channels and --ffn
     accept_run("--plan --head fp8 --ffn 1000 --micro-batch 2 --seq-len 24 --logits-chunk 100", 1);
     accept_run("--train x --layers 1 --heads 1 --channels 40 --micro-batch 1 --seq-len 100", 1);
 }
 
-// Tests which settings need a GPU, and which need one process or several. --zero with one process prints a note.
+// Tests settings that need a GPU, one process or several processes. With one process, --zero prints a note.
 UNIT_TEST(test_backends) {
     accept_run("--train x --recipe coat --device cuda", 1);
     accept_run("--train x --recipe fp8-linear --device cuda", 1);
@@ -157,7 +157,7 @@ UNIT_TEST(test_backends) {
     accept_run("--train x --profile 3 --device cuda", 1);
     accept_run("--train x --zero 1", 2);
     accept_run("--train x --recipe coat --zero 3", 2);
-    assert_false(config.recipe.cache_transposed); // transposed weights are not cached: the transpose follows the gather
+    assert_false(config.recipe.cache_transposed); // ZeRO 3 transposes weights after each gather and caches none
     static const char *const blocks[] = {"gpt2", "llama:d2", "olmo:d2", "qwen2:d2", "qwen3:d2"};
     for (size_t i = 0; i < 2 * sizeof blocks / sizeof blocks[0]; i++) {
         char line[80];
@@ -167,7 +167,7 @@ UNIT_TEST(test_backends) {
     accept_run("--plan --model llama:d2 --device cuda", 1);
     refuse_run("--train x --model olmo:d2 --norm-eps 1e-2 --device cpu", 1, "--norm-eps");
     refuse_run("--train x --model llama:d2 --rope-factor 8 --rope-low 4 --device cpu", 1, "--rope-low&--rope-high");
-    accept_run("--train x --recipe coat --zero 3", 1); // --zero is accepted for one process, which has nothing to shard
+    accept_run("--train x --recipe coat --zero 3", 1); // one process has nothing to shard; a note says so
     assert_true(config.recipe.cache_transposed);
     assert_non_null(strstr(config.notes, "note: --zero 3: "));
     accept_run("--train x --recipe coat --zero 3", 2);
@@ -178,8 +178,8 @@ UNIT_TEST(test_backends) {
     accept_run("--plan --recipe coat --zero 3 --head fp8 --master none --autotune", 8);
 }
 
-// Asserts that `flags` describe an unsupported block, and that the command line is accepted after at most 5 suggestions
-// of the errors have been appended.
+// Asserts that `flags` describe an unsupported block. Then appends the flag that each error suggests; after at most 5
+// suggestions, the command line must be accepted.
 static void refuse_block(const char *flags, const char *parts) {
     char line[512];
     snprintf(line, sizeof line, "--plan --device cpu %s", flags);
@@ -192,7 +192,7 @@ static void refuse_block(const char *flags, const char *parts) {
     }
 }
 
-// The error about an unsupported combination of a block's settings names the flag and a value to use.
+// Tests that the error about a block with an unsupported combination of settings names the flag and a value to use.
 UNIT_TEST(test_blocks) {
     static const char *const blocks[] = {// the last flag of each is unsupported
                                          "--norm rms",
@@ -235,7 +235,7 @@ UNIT_TEST(test_blocks) {
     refuse_run("--plan --channels 100 --heads 3 --head-dim 32", 1, "--heads 3: &--channels 100");
 }
 
-// A flag that has no effect without another flag is refused. The error names the other flag.
+// Tests that a flag without effect is refused with an error that names the flag on which it depends.
 UNIT_TEST(test_missing_flag) {
     static const char *const scaled[] = {"--rope-low 2", "--rope-high 8", "--rope-positions 4096"};
     char line[256], says[64];
@@ -274,7 +274,7 @@ UNIT_TEST(test_recipes) {
     sets("--plan --recipe coat-paper",
          "linear fp8, saved coat, recompute 1, moments coat, master split16, bf16-blocks 0");
     assert_int_equal(recipe_gradient_format(&config.recipe), FMT_E5M2);
-    // a single flag overrides the recipe, before and after --recipe
+    // A flag of its own overrides the recipe's value, whether before or after --recipe.
     sets("--plan --recipe coat --moments fp32 --recompute 0",
          "linear fp8, saved coat, recompute 0, moments fp32, master split16");
     sets("--plan --moments fp32 --recompute 0 --recipe coat",
@@ -283,8 +283,8 @@ UNIT_TEST(test_recipes) {
          "linear fp8, saved coat, recompute 1, moments fp8, master none, cache-transposed off");
 }
 
-// A shape that FP8 does not support: with the default recipe, bf16 replaces it with a note; with --recipe coat, an
-// error.
+// Tests a shape that FP8 does not support. If --recipe is not given, bf16 is used and a note says so. With --recipe
+// coat, the run is refused.
 UNIT_TEST(test_fallback) {
     static const struct {
         const char *flags, *because;
@@ -308,31 +308,31 @@ UNIT_TEST(test_fallback) {
             accept_run(line, 1);
             assert_string_equal(config.notes, "");
         }
-    // single flags override the default recipe, and bf16 if that replaces it
+    // Flags override values of the default recipe, and values of bf16 if bf16 replaces the default recipe.
     accept_run("--train x --moments fp8 --head fp8 --master none", 1);
     assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_FP8, MASTER_NONE);
     accept_run("--train x --ffn 1000 --head fp8 --moments fp8 --master none --recompute 2", 1);
     assert_recipe(LINEAR_BF16, SAVED_BF16, 2, MOMENTS_FP8, MASTER_NONE);
     assert_int_equal(config.recipe.head, HEAD_FP8);
     refuse_run("--train x --linear fp8 --ffn 1000", 1, "--ffn&multiple of 16"); // an error, as --linear fp8 is given
-    accept_run("--train x --precision fp32 --ffn 1000", 1); // FP32 uses no recipe, so no recipe is replaced
+    accept_run("--train x --precision fp32 --ffn 1000", 1); // FP32 uses no recipe, so no note about a replaced recipe
     assert_string_equal(config.notes, "");
-    // the recipe is chosen once: a check of another batch does not change it
+    // The recipe is not chosen again when the batch changes and the configuration is checked again.
     accept_run("--plan", 1);
     config.micro_batch = 1, config.seq_len = 100;
     assert_false(config_check(&config, 1, &error));
     assert_int_equal(config.recipe.kind, RECIPE_COAT);
 }
 
-// Parses and checks the command line as on a GPU without FP8.
+// Parses the command line and checks the configuration for a GPU without FP8.
 static bool check_on_old_gpu(const char *line) {
     accept(line);
     snprintf(config.gpu_without_fp8, sizeof config.gpu_without_fp8, "NVIDIA A100 has compute capability 8.0");
     return config_check(&config, 1, &error);
 }
 
-// On a GPU without FP8, bf16 replaces the default recipe with a note. A given --recipe does not change; device_check.h
-// refuses it.
+// Tests that bf16 replaces the default recipe, with a note, on a GPU without FP8. A given --recipe stays, and
+// device_check.h refuses it later.
 UNIT_TEST(test_fallback_of_gpu) {
     assert_true(check_on_old_gpu("--train x --device cuda --moments coat"));
     assert_recipe(LINEAR_BF16, SAVED_BF16, 0, MOMENTS_COAT, MASTER_FP32);
@@ -341,13 +341,13 @@ UNIT_TEST(test_fallback_of_gpu) {
     assert_true(check_on_old_gpu("--train x --recipe coat"));
     assert_recipe(LINEAR_FP8, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
     assert_string_equal(config.notes, "");
-    assert_true(check_on_old_gpu("--train x --linear bf16")); // FP8 is only stored, so the GPU needs no FP8 matmuls
+    assert_true(check_on_old_gpu("--train x --linear bf16")); // FP8 is only used for storage, not for matmuls
     assert_recipe(LINEAR_BF16, SAVED_COAT, 1, MOMENTS_COAT, MASTER_SPLIT16);
     assert_true(check_on_old_gpu("--train x --precision fp32"));
     assert_string_equal(config.notes, "");
 }
 
-// The fingerprints of recipe and training change exactly with the flags that results depend on.
+// Tests that the fingerprints of recipe and training change with the flags that results depend on, and only with these.
 UNIT_TEST(test_fingerprint) {
     accept_run("--train x", 1);
     const int64_t coat = recipe_fingerprint(&config);
@@ -382,7 +382,7 @@ UNIT_TEST(test_fingerprint) {
     }
 }
 
-// Returns the fingerprint of the flag `name` for a command line; 0: processes may set the flag differently.
+// Returns the fingerprint of flag `name` for a command line. 0: the flag may differ between processes.
 static int64_t fingerprint_of(const char *name, const char *line) {
     bool negated;
     const Flag *flag = flag_find(name, strlen(name), &negated);
@@ -390,7 +390,7 @@ static int64_t fingerprint_of(const char *name, const char *line) {
     return flag_fingerprint(&config, flag);
 }
 
-// Tests which flags must have the same value on all processes. Paths may differ, but not whether they are given.
+// Tests which flags must have equal values on all processes. Paths may differ, but not whether they are given.
 UNIT_TEST(test_flag_fingerprint) {
     static const char *const common[] = {
         "--lr 1",     "--val x",       "--val-every 3", "--sample-every 3",       "--sample-tokens 3",
@@ -427,7 +427,7 @@ static void assert_shape(const char *name, int layers, int heads, int channels) 
     assert_int_equal(s.ffn, 4 * channels);
 }
 
-// gpt2-*, dN, gpt2:dN and gpt3:cN name shapes of GPT-2.
+// Tests the model names of GPT-2 shapes: gpt2-*, dN, gpt2:dN and gpt3:cN.
 UNIT_TEST(test_named_models) {
     ModelShape s;
     static const char *const bad[] = {"",    "d",    "d0",  "d97", "d012",  "d1x",
@@ -451,7 +451,7 @@ UNIT_TEST(test_named_models) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(model_shape_named(bad[i], &s));
 }
 
-// Named models of other families have the published number of parameters.
+// Tests that named models of other families have the number of parameters that their authors published.
 UNIT_TEST(test_named_llamas) {
     static const struct {
         const char *name;
@@ -474,13 +474,13 @@ UNIT_TEST(test_named_llamas) {
     assert_true(model_shape_named("llama:d12", &s) && s.channels == 768 && s.ffn == 2048 && s.heads == 12);
     static const char *const bad[] = {"llama", "llama:", "llama:d0", "llama:12", "llama:d97", "lama:d2", "llama2:d2"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(model_shape_named(bad[i], &s));
-    // a flag changes one size; sizes that are derived from the width change with --channels
+    // A flag changes one size of a named model. Sizes that follow from the width change with --channels.
     sets("--train x --model llama3.2-1b --layers 2 --device cpu", "layers 2, kv-heads 8, head-dim 64, ffn 8192");
     sets("--train x --model llama:d12 --kv-heads 4 --device cpu", "kv-heads 4");
     sets("--train x --model qwen2:d1 --channels 192 --device cpu", "heads 3, kv-heads 3, ffn 512");
 }
 
-// Asserts the BOS id `begin` and the EOS id `end` of the vocabulary; -1: none.
+// Asserts that the vocabulary's BOS id is `begin` and its only EOS id is `end`; -1: none.
 static void assert_ids(const char *flags, int begin, int end) {
     char line[256];
     snprintf(line, sizeof line, "--plan --device cpu %s", flags);
@@ -495,7 +495,7 @@ static void assert_range(const char *flags, double range) {
     assert_true(config.shape.init_range == range);
 }
 
-// The BOS and EOS ids, and the standard deviation of initial weights, which checkpoints record.
+// Tests values that checkpoints record: BOS and EOS ids, and the standard deviation of initial weights.
 UNIT_TEST(test_recorded_in_checkpoints) {
     assert_range("--plan --device cpu --model llama:d2", 0.02);
     assert_range("--plan --device cpu --model llama:d2 --init mitchell", 0.0);
@@ -509,7 +509,7 @@ UNIT_TEST(test_recorded_in_checkpoints) {
     assert_ids("--model llama3-8b", 128000, 128001);
     assert_ids("--model llama3.2-1b --layers 2", 128000, 128001);
     assert_ids("--model llama3-8b --vocab 128256", 128000, 128001);
-    assert_ids("--model llama3-8b --vocab 200000", -1, -1); // no ids: 200000 is not Llama 3's vocabulary size
+    assert_ids("--model llama3-8b --vocab 200000", -1, -1); // Llama 3's ids do not apply to a vocabulary of 200,000
     assert_ids("--model mistral-7b", 1, 2);
     assert_ids("--model smollm2-135m", 0, 0);
     assert_ids("--model olmo-1b", -1, 50279);
@@ -535,7 +535,7 @@ UNIT_TEST(test_explicit_shapes) {
         snprintf(line, sizeof line, "--plan --device cpu --model %s --tokenizer bytes", models[i]);
         sets(line, "vocab 257");
         snprintf(line, sizeof line, "--plan --device cpu --vocab 50300 --model %s --tokenizer gpt2", models[i]);
-        sets(line, "vocab 50300"); // --vocab may be larger than the tokenizer's
+        sets(line, "vocab 50300"); // --vocab may be larger than the tokenizer's vocabulary
         snprintf(line, sizeof line, "--plan --device cpu --vocab 32000 --model %s --tokenizer gpt2", models[i]);
         refuse_run(line, 1, "32000&50257&use --vocab 50257");
     }
@@ -546,7 +546,7 @@ UNIT_TEST(test_explicit_shapes) {
     sets("--train x --seq-len 4096 --positions 8192", "positions 8192");
 }
 
-// --model FOLDER: config.json sets the shape and limits --seq-len.
+// Tests --model FOLDER: config.json sets the model shape and limits --seq-len.
 UNIT_TEST(test_model_files) {
     char folder[PATH_MAX_LENGTH], line[2 * PATH_MAX_LENGTH];
     const char *base = getenv("TMPDIR");

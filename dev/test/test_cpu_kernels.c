@@ -1,5 +1,5 @@
-// Tests of the CPU kernels for every instruction set of this machine: accuracy of exp, BF16 rounding, and sums of any
-// length. All kernels except matmuls must be bit-identical on all of them.
+// Tests of the CPU kernels on every instruction set of this machine: accuracy of exp, BF16 rounding, and sums of any
+// length. All kernels except matmuls must give the same bits on all instruction sets.
 #include "ops_fixture.h"
 
 #define LONGEST 100
@@ -10,7 +10,7 @@ static int variants(const CpuKernels *list[CPU_VARIANTS]) {
     return count;
 }
 
-// Returns the distance between x and `exact` in units in the last place.
+// Returns |x - exact| in units in the last place of FP32.
 static double units(float x, double exact) {
     float nearest = (float)exact;
     return fabs((double)x - exact) / ((double)nextafterf(nearest, INFINITY) - (double)nearest);
@@ -33,7 +33,7 @@ UNIT_TEST(exponential_is_accurate) {
     }
 }
 
-// Checks the kernel exponentials() in place, for any length: its scale, its shift, and the sum that it returns.
+// Checks exponentials() in place on 0 to 99 elements: its scale, its shift, and the sum that it returns.
 UNIT_TEST(exponentials_sum) {
     const CpuKernels *list[CPU_VARIANTS];
     for (int v = 0, count = variants(list); v < count; v++)
@@ -81,13 +81,13 @@ UNIT_TEST(reductions_of_any_length) {
                 squares += (double)x[i] * (double)x[i];
                 highest = fmax(highest, (double)x[i]);
             }
-            assert_true((double)list[v]->dot(x, y, n) == dot); // the values are small integers, so the sum is exact
+            assert_true((double)list[v]->dot(x, y, n) == dot); // the terms are small integers, so the sum is exact
             assert_true(list[v]->sum_of_squares(x, n) == squares);
             assert_true((double)list[v]->maximum(x, n) == highest);
         }
 }
 
-// Runs every kernel except matmuls on rows that are not a multiple of the vector width.
+// Runs every kernel except matmuls on 97 elements, which is not a multiple of the vector width. Results go to out[i].
 static void run_all(const CpuKernels *k, float out[12][LONGEST]) {
     const int n = LONGEST - 3;
     float x[LONGEST], y[LONGEST], w[LONGEST];

@@ -1,4 +1,4 @@
-// Tests of the token reader (coat/text/data.h): files, order of sequences, and errors for bad files.
+// Tests of the token reader (coat/text/data.h): valid and invalid files, and the order of sequences.
 #include <fcntl.h>
 #include <inttypes.h>
 
@@ -50,7 +50,7 @@ UNIT_TEST(test_bad_files) {
         assert_int_equal(chmod(path_of("locked.bin"), 0), 0);
         expect_refused("locked.bin", 1, 4, 1, "cannot open", "locked.bin");
     }
-    write_u16("good_1.bin", 100, 0); // writes a valid file that precedes the bad one
+    write_u16("good_1.bin", 100, 0); // a valid file; the pattern also matches an invalid file
     write_file(path_of("good_2.bin"), "", 0);
     expect_refused("good_*.bin", 1, 4, 1, "is empty", "good_2.bin");
 }
@@ -76,7 +76,7 @@ UNIT_TEST(test_bytes) {
 }
 
 UNIT_TEST(test_too_few_tokens) {
-    write_u16("a.bin", 101, 0); // 10 sequences of 10 tokens, and one extra token for the last target
+    write_u16("a.bin", 101, 0); // 10 sequences of 10 tokens and one extra token, which is the last target
     data_close(open_one("a.bin", 10, 10, true));
     expect_refused("a.bin", 11, 10, 1, "--micro-batch", "10 sequences of 10 + 1");
     expect_refused("a.bin", 3, 10, 4, "3 rows on 4 processes", "--seq-len");
@@ -107,17 +107,17 @@ UNIT_TEST(test_bad_arguments) {
 }
 
 UNIT_TEST(test_order_without_shuffle) {
-    // A file of 6 sequences whose last token is unused. Files are written out of order and read sorted by name.
+    // s_b.bin has 6 sequences and an unused token. Files are read in the order of their names, not of writing.
     write_u16("s_b.bin", 25, 1000);
-    write_u32("s_a.bin", 22, 0);   // 5 sequences of 4 tokens and one extra token, in another format
-    write_u16("s_aa.bin", 3, 500); // a file with less than one sequence, which is not used
+    write_u32("s_a.bin", 22, 0);   // 5 sequences of 4 tokens and one extra token, with 32-bit tokens
+    write_u16("s_aa.bin", 3, 500); // less than one sequence, so the file is not used
     DataLoader *loader = open_one("s_*.bin", 2, 4, false);
     assert_int_equal(data_tokens(loader), 50);
     assert_int_equal(data_sequences(loader), 11);
     char text[100];
     assert_string_equal(data_describe(loader, text, sizeof text), "3 shards, 50 tokens, uint16 and uint32");
     int32_t in[8], target[8];
-    for (int64_t n = 0; n < 20; n++) { // reads several epochs, which end inside batches
+    for (int64_t n = 0; n < 20; n++) { // several epochs, which end in the middle of batches
         assert_true(data_batch(loader, n, in, target, &err));
         for (int row = 0; row < 2; row++) {
             int64_t sequence = (n * 2 + row) % 11;
@@ -144,17 +144,17 @@ UNIT_TEST(test_permutation) {
                 assert_int_equal(seen[p]++, 0);
                 fixed += p == i;
             }
-            if (n >= 100) assert_true(fixed < 10); // a random permutation has one fixed point on average
+            if (n >= 100) assert_true(fixed < 10); // a random permutation has on average one element that does not move
         }
     }
-    for (int64_t i = 0; i < 1000; i++) { // permutations of very large numbers stay in range and differ
+    for (int64_t i = 0; i < 1000; i++) { // permutations of more than 2^40 elements
         int64_t n = ((int64_t)1 << 40) + 12345, p = permute(i, n, 7, 0);
         assert_true(p >= 0 && p < n);
         assert_true(p != permute(i + 1, n, 7, 0));
     }
 }
 
-// Tests that each of the 24 orders of 4 items is equally frequent over the seeds, and over the epochs.
+// Tests that each of the 24 orders of 4 items is equally frequent over 24,000 seeds, and over 24,000 epochs.
 UNIT_TEST(test_permutation_is_fair) {
     int by_seed[256], by_epoch[256];
     memset(by_seed, 0, sizeof by_seed);
@@ -171,14 +171,14 @@ UNIT_TEST(test_permutation_is_fair) {
     int kinds = 0;
     for (int code = 0; code < 256; code++) {
         if (!by_seed[code] && !by_epoch[code]) continue;
-        kinds++; // each order is expected 1000 times, with a standard deviation of 31
+        kinds++; // each order is expected 1000 times with a standard deviation of 31
         assert_in_range(by_seed[code], 850, 1150);
         assert_in_range(by_epoch[code], 850, 1150);
     }
     assert_int_equal(kinds, 24);
 }
 
-// A shuffled epoch contains every sequence once. Other epochs and other seeds have other orders.
+// Tests that a shuffled epoch contains every sequence once, in an order that depends on the epoch and the seed.
 UNIT_TEST(test_shuffled_epoch) {
     enum { T = 8, SEQUENCES = 40 };
     write_u16("s_0.bin", 15 * T + 1, 0);
@@ -208,7 +208,7 @@ UNIT_TEST(test_shuffled_epoch) {
     data_close(loader);
 }
 
-// The rows of all ranks together are those of one rank that reads the whole batch, also across the end of an epoch.
+// Tests that the rows of all ranks are the rows of one rank that reads the whole batch, also across an epoch's end.
 UNIT_TEST(test_ranks) {
     enum { T = 4, ROWS = 12, BATCHES = 9 };
     write_u16("r_0.bin", 20 * T + 1, 0);
@@ -240,7 +240,7 @@ UNIT_TEST(test_ranks) {
     }
 }
 
-// A batch may begin at any sequence number, because a run may resume with another batch size or number of ranks.
+// Tests batches that begin at any sequence, as a run needs that resumes with another batch size or number of ranks.
 UNIT_TEST(test_batch_from_any_sequence) {
     enum { T = 4, B = 3, RANKS = 2, SEQUENCES = 50 };
     write_u16("s_0.bin", 20 * T + 1, 0);
@@ -290,7 +290,7 @@ UNIT_TEST(test_token_outside_vocabulary) {
     data_close(loader);
     write_header_and_tokens("w.bin", DATA_MAGIC_U32, 7, 11, 4, 11, 0xfffffff8u, 0xffffffffu);
     expect_refused("w.bin", 1, 10, 1, "w.bin: token 0 is 4294967288", "the vocabulary ends at");
-    // The first sequence of every file is checked for valid ids. A file without a full sequence is not used.
+    // Opening a file checks the ids of its first sequence. A file without a full sequence is not used.
     write_u16("x_0.bin", 101, 0);
     write_header_and_tokens("x_1.bin", DATA_MAGIC_U16, 1, 101, 2, 101, VOCAB - 7, 65536);
     expect_refused("x_*.bin", 1, 10, 1, "x_1.bin: token 7 is 50257", "ends at 50256");
@@ -310,7 +310,7 @@ UNIT_TEST(test_file_that_shrinks) {
     data_close(loader);
 }
 
-// Tests more files than the reader keeps open at a time.
+// Tests more files than the token reader keeps open at a time.
 UNIT_TEST(test_many_files) {
     enum { FILES = 600, T = 4 };
     for (int i = 0; i < FILES; i++) {
@@ -335,7 +335,7 @@ UNIT_TEST(test_fingerprint) {
     DataLoader *loader = open_one("f_*.bin", 1, 10, false);
     uint64_t both = data_fingerprint(loader);
     data_close(loader);
-    loader = open_one("f_*.bin", 3, 5, true); // batch size and shuffling do not change the fingerprint
+    loader = open_one("f_*.bin", 3, 5, true); // batch size and shuffling do not affect the fingerprint
     assert_true(data_fingerprint(loader) == both);
     data_close(loader);
     loader = open_one("f_0.bin", 1, 10, false);
@@ -351,7 +351,7 @@ UNIT_TEST(test_fingerprint) {
     data_close(loader);
 }
 
-// A file name with pattern characters that exists is not a pattern.
+// Tests that a name with pattern characters is not used as a pattern if a file of this name exists.
 UNIT_TEST(test_literal_name) {
     write_u16("run[1].bin", 101, 0);
     DataLoader *loader = open_one("run[1].bin", 1, 10, false);

@@ -1,5 +1,5 @@
-// Tests of token files with a loss mask (coat/text/data_masks.h): unmasked targets, skipped sequences, and damaged
-// files.
+// Tests of token files with a loss mask (coat/text/data_masks.h): unmasked targets, examples, skipped sequences, and
+// damaged files.
 #include "token_files.h"
 
 enum { T = 4, WORDS = DATA_HEADER_BYTES / 4 };
@@ -7,7 +7,7 @@ enum { T = 4, WORDS = DATA_HEADER_BYTES / 4 };
 typedef struct {
     int32_t header[WORDS];
     unsigned char rest[8192];
-    size_t bytes; // number of bytes of `rest` that the file uses
+    size_t bytes; // number of bytes of `rest` that belong to the file
 } File;
 
 static void sign(File *f) {
@@ -29,8 +29,8 @@ static void write_as(const char *name, const File *f) {
     write_file(path_of(name), bytes, sizeof f->header + f->bytes);
 }
 
-// Returns a file with tokens first, first + 1, ... A new example begins at every `each`-th token. The text mask is
-// repeated; '1' marks a token that is in the loss.
+// Returns a token file with the tokens first, first + 1, ... and a new example at every `each`-th token. `mask`,
+// repeated, is the loss mask: '1' for a token that is in the loss.
 static File make_file(int width, int count, uint32_t first, int each, const char *mask) {
     File f;
     memset(&f, 0, sizeof f);
@@ -59,7 +59,7 @@ static File make_file(int width, int count, uint32_t first, int each, const char
 }
 
 UNIT_TEST(test_targets) {
-    static const char mask[] = "0010111010001"; // the mask's length is not a multiple of 8 or of T
+    static const char mask[] = "0010111010001"; // 13 is not a multiple of 8 or T
     for (int width = 2; width <= 4; width += 2) {
         const File f = make_file(width, 101, 7, 9, mask);
         write_as("a.bin", &f);
@@ -67,13 +67,13 @@ UNIT_TEST(test_targets) {
         Error err;
         int32_t in[T], target[T];
         assert_true(data_masked(loader));
-        // No sequence is dropped, because the mask never has four 0 in a row.
+        // No sequence of 4 targets is skipped, because the mask never has four zeros in a row.
         assert_int_equal(data_sequences(loader), 25);
         for (int n = 0; n < 25; n++) {
             int counted = 0;
             assert_true(data_batch(loader, n, in, target, &err));
             for (int t = 0; t < T; t++) {
-                const int at = n * T + t + 1; // index of the target token, whose mask applies
+                const int at = n * T + t + 1; // index of the target token, whose mask decides
                 const bool counts = mask[at % 13] == '1';
                 assert_int_equal(in[t], 7 + at - 1);
                 assert_int_equal(target[t], counts ? 7 + at : -1);
@@ -89,7 +89,7 @@ UNIT_TEST(test_targets) {
     }
 }
 
-// Sequences without an unmasked target are skipped, and do not count in the numbering of sequences.
+// Tests that sequences without an unmasked target are skipped and get no sequence number.
 UNIT_TEST(test_empty_sequences) {
     const File f = make_file(2, 41, 0, 41,
                              "10000"
@@ -101,7 +101,7 @@ UNIT_TEST(test_empty_sequences) {
                              "00000"
                              "00000"
                              "1");
-    write_as("e_0.bin", &f); // tokens 14, 26 and 40 are unmasked; token 0 is never a target
+    write_as("e_0.bin", &f); // tokens 14, 26 and 40 are unmasked targets; token 0 is unmasked, but no target
     write_u16("e_1.bin", 2 * T + 1, 1000);
     DataLoader *loader = open_one("e_*.bin", 1, T, false);
     Error err;
@@ -128,7 +128,7 @@ UNIT_TEST(test_empty_sequences) {
     expect_refused("e_0.bin", 4, T, 1, "3 sequences of 4 + 1 tokens", "needs 4");
 }
 
-// If all files that name a prompt format name the same one, it is the prompt format of the data.
+// Tests that the data has a prompt format if all files that record a prompt format record the same one.
 UNIT_TEST(test_prompt_formats) {
     static const PromptFormat formats[] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_QWEN, PROMPT_FORMAT_QWEN,
                                            PROMPT_FORMAT_ALPACA};
@@ -152,7 +152,7 @@ UNIT_TEST(test_prompt_formats) {
     data_close(loader);
 }
 
-// Byte tokens are recognized from fewer tokens if the files have examples than if they are plain text.
+// Tests that byte tokens are recognized from 128 tokens if a file has examples (from 1024 if it is plain text).
 UNIT_TEST(test_bytes) {
     for (int i = 0; i < 3; i++) {
         const File f = make_file(2, i == 1 ? 127 : 128, i == 2 ? 130 : 129, 10, "10");
@@ -163,7 +163,7 @@ UNIT_TEST(test_bytes) {
     }
 }
 
-// A mask of ones gives the same batches as a file without mask.
+// Tests that a file whose tokens are all unmasked gives the same batches as a file without mask.
 UNIT_TEST(test_all_count) {
     const File f = make_file(2, 101, 500, 10, "1");
     write_as("ones.bin", &f);
@@ -182,7 +182,7 @@ UNIT_TEST(test_all_count) {
     data_close(plain);
 }
 
-// Files with equal tokens and different masks have different fingerprints.
+// Tests that the fingerprints of files with equal tokens and different masks differ.
 UNIT_TEST(test_fingerprint) {
     uint64_t hash[2];
     for (int i = 0; i < 2; i++) {
@@ -200,8 +200,8 @@ static DataLoader *open_packed(const char *glob, ExamplesKind kind, int B, int l
     return data_open_sets(path_of(glob), NULL, kind, B, length, 0, 1, 1, false, VOCAB, NULL, err);
 }
 
-// Packed examples share a sequence. Each target belongs to the example of its input. Padding after the last example has
-// no targets.
+// Tests packing: examples share a sequence, each target belongs to the example of its input, and the padding after the
+// last example has no targets.
 UNIT_TEST(test_packed) {
     Error err;
     int32_t in[16], target[16];
@@ -216,7 +216,7 @@ UNIT_TEST(test_packed) {
         assert_true(data_batch(loader, row, in, target, &err));
         counted += data_unmasked_targets(target, 16);
         for (int t = 0; t < 16; t++) {
-            if (in[t] == 0) { // a token id of 0 is padding after the last example
+            if (in[t] == 0) { // padding, which has the token id 0
                 assert_true(target[t] == -1 && (t == 15 || in[t + 1] == 0));
                 continue;
             }
@@ -240,11 +240,11 @@ UNIT_TEST(test_packed) {
     data_close(loader);
 }
 
-// An example longer than a sequence is truncated to length + 1 tokens, because the last one is only a target.
+// Tests that an example longer than a sequence is truncated to length + 1 tokens, of which the last is only a target.
 UNIT_TEST(test_cut) {
     Error err;
     int32_t in[2 * T], target[2 * T];
-    File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // examples of 5, 5 and 1 tokens; a single token has no target
+    File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // examples of 5, 5 and 1 tokens; one token alone has no target
     write_as("c.bin", &f);
     DataLoader *loader = open_packed("c.bin", EXAMPLES_WHOLE, 2, T, &err);
     assert_non_null(loader);
@@ -253,7 +253,7 @@ UNIT_TEST(test_cut) {
     assert_true(data_batch(loader, 0, in, target, &err));
     for (int t = 0; t < 2 * T; t++) assert_int_equal(target[t], in[t] + 1);
     data_close(loader);
-    // Both examples are truncated to 5 tokens, after which the second has no unmasked target.
+    // Both examples are truncated to 5 tokens, which leaves the second example without unmasked target.
     f = make_file(2, 12, 0, 6, "000110000001");
     write_as("c.bin", &f);
     loader = open_packed("c.bin", EXAMPLES_CUT, 1, T, &err);
@@ -269,8 +269,8 @@ UNIT_TEST(test_cut) {
     assert_non_null(strstr(err.text, "has 6 tokens, and 2 examples are longer than a sequence; use --seq-len 5"));
 }
 
-// A token id outside the vocabulary is detected when the file is opened. If the checksum does not match, the file is
-// reported as damaged instead.
+// Tests that opening a file detects a token id outside the vocabulary. If the checksum does not match, the error says
+// that the file is damaged instead.
 UNIT_TEST(test_vocabulary) {
     for (int width = 2; width <= 4; width += 2) {
         File f = make_file(width, 1500, 0, 10, "1"); // more tokens than the reader's buffer
@@ -289,7 +289,7 @@ UNIT_TEST(test_vocabulary) {
     }
 }
 
-// If all targets are truncated or masked, the error suggests another remedy than for too few tokens.
+// Tests that the error about data without unmasked targets suggests another remedy than the error about few tokens.
 UNIT_TEST(test_nothing_left) {
     Error err;
     File f = make_file(2, 24, 0, 12, "000000001111");
@@ -312,8 +312,8 @@ UNIT_TEST(test_nothing_left) {
     assert_says(&err, "--micro-batch");
 }
 
-// Validation uses every target for any micro-batch, with and without a mask: sequences without targets fill the last
-// batch. A file without mask loses the tokens that do not fill a sequence.
+// Tests that validation evaluates every target for any micro-batch: sequences without targets fill the last batch. In a
+// file without mask, the last tokens that do not fill a sequence are not evaluated.
 UNIT_TEST(test_validation) {
     Error err;
     bool found;
@@ -321,7 +321,7 @@ UNIT_TEST(test_validation) {
     const SpecialIds nothing = {-1, 0, {0}};
     const File f = make_file(2, 58, 100, 6, "011111"); // 5 packed sequences, as in test_packed()
     write_as("p.bin", &f);
-    write_u16("plain.bin", 5 * 16 + 1 + 15, 1); // 5 sequences and 15 tokens that do not fill a sequence
+    write_u16("plain.bin", 5 * 16 + 1 + 15, 1); // 5 sequences, and 15 tokens that do not fill a sequence
     for (int i = 0; i < 16; i++) {
         const int B = 1 + i % 8;
         const bool plain = i >= 8;
@@ -343,7 +343,7 @@ UNIT_TEST(test_validation) {
         assert_int_equal(counted, plain ? 5 * 16 : 9 * 5 + 3);
         data_close(loader);
     }
-    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err)); // fails because training needs a full micro-batch
+    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err)); // training needs 6 sequences
     write_u16("plain.bin", 16, 1);
     assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 1, 16, VOCAB, NULL, &err));
     assert_int_equal(err.code, EXIT_DATA);
@@ -351,8 +351,7 @@ UNIT_TEST(test_validation) {
     assert_says(&err, "use a smaller --seq-len");
 }
 
-// Positions restart at each example, whether packed or split, and are 0 in the padding. The first position of a split
-// sequence is 0.
+// Tests that positions start at 0 in each packed example, in each part of a split example, and in padding.
 UNIT_TEST(test_positions) {
     Error err;
     bool found;
@@ -375,7 +374,7 @@ UNIT_TEST(test_positions) {
     }
 }
 
-// In files without examples, BOS or EOS tokens mark document boundaries.
+// Tests that BOS or EOS tokens mark document boundaries in files without examples.
 UNIT_TEST(test_text_positions) {
     Error err;
     bool found;
@@ -395,7 +394,7 @@ UNIT_TEST(test_text_positions) {
     assert_memory_equal(position, after_end, sizeof position);
     assert_true(data_batch_at(loader, 1, in, target, position, &err));
     assert_memory_equal(position, second_end, sizeof position);
-    // Documents are found by the first set of ids that occurs in the data; if none occurs, by the first with any id.
+    // The first set of ids that occurs in the data marks documents; if none occurs, the first set with any id does.
     const SpecialIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
     assert_true(data_mask_documents(loader, ways, 4, &found, &err) && found);
     assert_true(data_batch_at(loader, 0, in, target, position, &err));
@@ -434,7 +433,7 @@ UNIT_TEST(test_damaged) {
     expect_refused("bad.bin", 1, T, 1, "truncated", "less than its header");
 }
 
-// Tests files with a valid checksum but invalid contents.
+// Tests token files whose checksum is valid but whose contents are not.
 UNIT_TEST(test_hostile) {
     const File good = make_file(2, 101, 0, 10, "0110");
     const struct {
@@ -480,7 +479,7 @@ UNIT_TEST(test_hostile) {
     f = make_file(2, 101, 0, 10, "0110");
     f.header[0] = (int32_t)__builtin_bswap32(DATA_MAGIC_MASKED);
     refused(&f, "big-endian");
-    f = make_file(2, 9, 50250, 9, "1"); // a file with token ids outside the vocabulary
+    f = make_file(2, 9, 50250, 9, "1"); // token ids from 50250, of which some are outside the vocabulary
     write_as("bad.bin", &f);
     expect_refused("bad.bin", 1, 8, 1, "token 7 is 50257", "use the --tokenizer");
 }

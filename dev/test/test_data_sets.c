@@ -1,5 +1,5 @@
 // Tests of the token reader (coat/text/data.h) with several patterns and data sets: the order of their sequences, and
-// that a single set is read as in earlier versions.
+// that a single set has the order of earlier versions.
 #include <xxhash.h>
 
 #include "coat/text/permute.h"
@@ -7,7 +7,7 @@
 
 static Error err; // error of the last failed call
 
-// Pins the order and fingerprint of a single data set, because runs of earlier versions must resume with the same data.
+// Tests that order and fingerprint of a data set never change, because runs of earlier versions resume with it.
 UNIT_TEST(test_pinned_order) {
     enum { T = 4, BATCHES = 300 };
     write_u16("g_0.bin", 40 * T + 1, 0);
@@ -37,7 +37,7 @@ UNIT_TEST(test_pinned_order) {
     }
 }
 
-// Returns a list of up to three paths, one per line. An empty name gives an empty line, which separates data sets.
+// Returns up to three paths in the test's folder, one per line. An empty name gives the empty line between two sets.
 static const char *patterns_of(const char *a, const char *b, const char *c) {
     static char text[4 * TEST_PATH];
     const char *names[] = {a, b, c};
@@ -49,7 +49,7 @@ static const char *patterns_of(const char *a, const char *b, const char *c) {
     return text;
 }
 
-// Several patterns without an empty line between them are one set, as if one pattern matched all their files.
+// Tests that patterns without an empty line between them form one set, as if one pattern matched all their files.
 UNIT_TEST(test_joined_patterns) {
     enum { T = 4, BATCHES = 40 };
     write_u16("j_a.bin", 20 * T + 1, 0);
@@ -85,8 +85,8 @@ UNIT_TEST(test_joined_patterns) {
     assert_non_null(strstr(err.text, "/j_a.bin and 2 more: "));
 }
 
-// MIX_T: tokens of a sequence; MIX_A, MIX_B: numbers of sequences in the two sets. Token ids ascend from 0 in the first
-// set and from 1000 in the second.
+// MIX_T: number of tokens of a sequence. MIX_A, MIX_B: numbers of sequences in the two sets. The first set's token ids
+// ascend from 0, the second set's from 1000.
 enum { MIX_T = 4, MIX_A = 20, MIX_B = 7 };
 
 static DataLoader *open_mixture(double a, double b, int B, int rank, int ranks, uint64_t seed, bool shuffle) {
@@ -103,8 +103,8 @@ static void write_mixture(void) {
     write_u16("b.bin", MIX_B * MIX_T + 1, 1000);
 }
 
-// Checks that each set has its fraction of the sequences and is read in shuffled epochs. Also checks the counts of
-// data_set().
+// Tests that sequences of two sets alternate in the ratio of the weights, that each set is read in shuffled epochs, and
+// that data_set() counts correctly.
 UNIT_TEST(test_mixture) {
     enum { COUNT = 1280 }; // five of the mixture's blocks of 256 sequences
     write_mixture();
@@ -118,7 +118,7 @@ UNIT_TEST(test_mixture) {
         assert_true(data_batch(loader, n, in, target, &err));
         const int set = in[0] >= 1000, size = set ? MIX_B : MIX_A, sequence = in[0] % 1000 / MIX_T;
         for (int t = 0; t < MIX_T; t++) assert_int_equal(target[t], in[0] + t + 1);
-        // Each sequence occurs once in every epoch of its set.
+        // A sequence must occur once in every epoch of its set.
         assert_int_equal(seen[set][sequence]++, count[set] / size);
         if (set == 0) order[count[0] % MIX_A] = sequence;
         count[set]++;
@@ -132,7 +132,7 @@ UNIT_TEST(test_mixture) {
     }
     assert_int_equal(count[0], 896);
     assert_int_equal(count[1], 384);
-    assert_int_equal(orders, 896 / MIX_A); // every epoch has another order than the others
+    assert_int_equal(orders, 896 / MIX_A); // the order differs from epoch to epoch
     const DataSet a = data_set(loader, 0, COUNT), b = data_set(loader, 1, COUNT);
     assert_true(a.share > 0.699999 && a.share < 0.700001 && b.share > 0.299999 && b.share < 0.300001);
     assert_int_equal(a.tokens, 20 * MIX_T + 4);
@@ -142,7 +142,7 @@ UNIT_TEST(test_mixture) {
     assert_string_equal(data_describe(loader, text, sizeof text), "2 sets of 0.7 : 0.3, 3 shards, 113 tokens, uint16");
     data_close(loader);
 
-    // Without shuffling, the two sets alternate and each is read in the order of its files.
+    // Without shuffling, the two sets take turns, and each set is read in the order of its files.
     loader = open_mixture(1, 1, 1, 0, 1, 5, false);
     int next[2] = {0, 0};
     for (int n = 0; n < 60; n++) {
@@ -154,7 +154,7 @@ UNIT_TEST(test_mixture) {
     data_close(loader);
 }
 
-// The rows of all ranks, starting at any sequence, are those of one process that reads one row at a time.
+// Tests that the rows of all ranks, from any first sequence, are those of one process that reads one row at a time.
 UNIT_TEST(test_mixture_on_ranks) {
     enum { COUNT = 600, B = 3 };
     write_mixture();
@@ -176,7 +176,7 @@ UNIT_TEST(test_mixture_on_ranks) {
     }
 }
 
-// The fingerprint of the data depends on the ratio of the weights and on which set a file belongs to.
+// Tests that the data's fingerprint depends on the ratio of the weights and on the assignment of files to sets.
 UNIT_TEST(test_mixture_fingerprint) {
     write_mixture();
     DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);
@@ -213,7 +213,7 @@ UNIT_TEST(test_mixture_fingerprint) {
     assert_non_null(strstr(err.text, "b.bin: 1 token makes no sequence of 4 + 1 tokens"));
 }
 
-// The error for too little data counts the tokens of all data sets.
+// Tests that the error about too few tokens counts the tokens of all data sets.
 UNIT_TEST(test_mixture_too_small) {
     write_mixture();
     const double weights[] = {0.7, 0.2, 0.1};
@@ -261,7 +261,7 @@ UNIT_TEST(test_repeated_file) {
     }
 }
 
-// A hard link to a file of another set is recognized as the same file.
+// Tests that a file of two sets is detected, also if one of its names is a hard link.
 UNIT_TEST(test_file_of_two_sets) {
     const double weights[] = {2, 1};
     write_u16("t_a.bin", 101, 0);
@@ -296,7 +296,7 @@ UNIT_TEST(test_shared_file) {
     data_close(both);
 }
 
-// Tests OLMo's .npy files: tokens without a header, whose width follows from the size of the vocabulary.
+// Tests OLMo's .npy files, which contain only tokens. The vocabulary's size determines their width of 2 or 4 bytes.
 UNIT_TEST(test_memory_maps) {
     enum { COUNT = 101, WIDE_VOCAB = 100278 };
     uint16_t narrow[COUNT];
@@ -315,7 +315,7 @@ UNIT_TEST(test_memory_maps) {
     assert_int_equal(target[9], 50100);
     data_close(loader);
     write_file(path_of("w.npy"), wide, sizeof wide);
-    // A file with and one without a header, in one set.
+    // A set of one file with a header and one without.
     write_header_and_tokens("w.bin", DATA_MAGIC_U32, DATA_VERSION_U32, COUNT, 4, COUNT, 7, VOCAB);
     loader = data_open(path_of("w.*"), 1, 10, 0, 1, 1, false, WIDE_VOCAB, &err);
     if (!loader) fail_msg("%s", err.text);
@@ -325,8 +325,8 @@ UNIT_TEST(test_memory_maps) {
     assert_true(data_batch(loader, 10, in, target, &err));
     assert_int_equal(in[0], 100000);
     data_close(loader);
-    // Files of the wrong width are refused. uint16 tokens read as uint32 exceed the vocabulary. uint32 tokens read as
-    // uint16 have a 0 in every other word.
+    // Files of the other width are refused: uint16 tokens, read as uint32, exceed the vocabulary; uint32 tokens, read
+    // as uint16, have a 0 in every other word.
     assert_null(data_open(path_of("n.npy"), 1, 10, 0, 1, 1, false, WIDE_VOCAB, &err));
     assert_non_null(strstr(err.text, "not a multiple of 4"));
     write_file(path_of("n.npy"), narrow, sizeof narrow - 2);
@@ -340,13 +340,13 @@ UNIT_TEST(test_memory_maps) {
     static const char numpy[] = "\x93NUMPY\x01\0v\0{'descr': '<u2'";
     write_file(path_of("numpy.npy"), numpy, sizeof numpy);
     expect_refused("numpy.npy", 1, 10, 1, "numpy.npy is a NumPy array with a header", "tofile()");
-    write_u16("header.npy", 101, 3); // llm.c's header is recognized under any name
+    write_u16("header.npy", 101, 3); // a file with llm.c's header, whatever its name
     loader = open_one("header.npy", 1, 10, false);
     assert_int_equal(data_tokens(loader), COUNT);
     data_close(loader);
 }
 
-// Tests more than 2^32 tokens, in two sparse files of more than 2^31 tokens, which take little disk space.
+// Tests data of more than 2^32 tokens in two files of more than 2^31 tokens. The files are sparse to save disk space.
 UNIT_TEST(test_many_tokens) {
     enum { T = 64, WORDS = 10 * T };
     const int64_t tokens = ((int64_t)1 << 31) + WORDS + 1, sequences = (tokens - 1) / T;

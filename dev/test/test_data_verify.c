@@ -1,4 +1,4 @@
-// Tests of verifying token files: their checksums (coat/text/data_verify.h), and files that are replaced or changed
+// Tests of the verification of token files (coat/text/data_verify.h): checksums, and files that are replaced or changed
 // during a run.
 #include <fcntl.h>
 #include <time.h>
@@ -6,7 +6,7 @@
 #include "coat/text/data_verify.h"
 #include "token_files.h"
 
-// Writes the checksum of the tokens into the file's header.
+// Writes the checksum of the file's tokens to its header.
 static void sign(const char *path) {
     Error err;
     uint64_t size;
@@ -40,14 +40,14 @@ UNIT_TEST(test_checksum) {
         assert_true(file_open(path_of("text"), &fd, &size, &err));
         assert_true(data_checksum(fd, "text", (int64_t)bytes, NULL, &crc, &err));
         assert_int_equal(crc, known[i].crc);
-        // reading fails because the file is shorter than requested
+        // data_checksum() must fail, because the file is one byte shorter than requested.
         assert_false(data_checksum(fd, "text", (int64_t)bytes + 1, NULL, &crc, &err));
         assert_says(&err, "text");
         close(fd);
     }
 }
 
-// A flipped bit in the tokens or in the checksum is detected. A file without checksum is not verified.
+// Tests that a flipped bit in the tokens or in the checksum is detected. A file without checksum is not verified.
 UNIT_TEST(test_flipped_bits) {
     for (int width = 2; width <= 4; width += 2) {
         if (width == 2)
@@ -68,7 +68,7 @@ UNIT_TEST(test_flipped_bits) {
     write_u16("llmc.bin", 20000, 7);
     flip_byte(path_of("llmc.bin"), 20000);
     data_close(open_one("llmc.bin", 1, 16, true));
-    write_u16("b_1.bin", 20000, 7); // Each rank verifies its own part of several files.
+    write_u16("b_1.bin", 20000, 7); // two ranks verify one file each
     write_u16("b_2.bin", 20000, 7);
     sign(path_of("b_2.bin"));
     flip_byte(path_of("b_2.bin"), 20000);
@@ -81,7 +81,7 @@ UNIT_TEST(test_flipped_bits) {
     assert_null(data_open_validation(path_of("b_*.bin"), EXAMPLES_SPLIT, 1, 16, VOCAB, NULL, &err));
 }
 
-// Tests that large files (here sparse) are verified in the background while they are read.
+// Tests that large files are verified in the background while they are read. The test's files are sparse.
 UNIT_TEST(test_in_background) {
     Error err;
     int32_t in[16], target[16];
@@ -116,7 +116,7 @@ static bool reads(DataLoader *loader, int64_t sequence, Error *err) {
     return data_batch(loader, sequence, in, target, err);
 }
 
-// If there are more files than are kept open, a file that is reopened must be the file that was checked.
+// Tests more files than the reader keeps open. A file that is opened again must be unchanged since it was verified.
 UNIT_TEST(test_replaced_files) {
     enum { FILES = 300 };
     Error err;
@@ -128,22 +128,22 @@ UNIT_TEST(test_replaced_files) {
     for (int kind = 0; kind < 4; kind++) {
         DataLoader *loader = open_one("r_*.bin", 1, 4, false);
         assert_true(reads(loader, 0, &err));
-        assert_true(reads(loader, 256, &err)); // opening the last file closes the first one
+        assert_true(reads(loader, 256, &err)); // opens the last file, for which the reader closes the first
         assert_true(reads(loader, 0, &err));   // reopening the unchanged file succeeds
         assert_true(reads(loader, 256, &err));
         struct stat st;
         assert_int_equal(stat(path_of("r_000.bin"), &st), 0);
         const struct timespec times[2] = {st.st_atim, st.st_mtim};
-        if (kind == 0) { // replaces the file by another with the same size and time
+        if (kind == 0) { // replaces the file by another one with the same size and time
             write_u16("other", 5, 1000);
             assert_int_equal(utimensat(AT_FDCWD, path_of("other"), times, 0), 0);
             assert_int_equal(rename(path_of("other"), path_of("r_000.bin")), 0);
-        } else if (kind == 1) { // overwrites bytes of the file after it was verified
+        } else if (kind == 1) { // overwrites bytes of the file, which changes its time
             nanosleep(&(struct timespec){0, 20000000}, NULL);
             int fd = open(path_of("r_000.bin"), O_WRONLY);
             assert_int_equal(pwrite(fd, "\1\2", 2, DATA_HEADER_BYTES), 2);
             close(fd);
-        } else if (kind == 2) { // replaces the file by one with another size and the same time
+        } else if (kind == 2) { // changes the file's size and restores its time
             assert_int_equal(truncate(path_of("r_000.bin"), DATA_HEADER_BYTES + 12), 0);
             assert_int_equal(utimensat(AT_FDCWD, path_of("r_000.bin"), times, 0), 0);
         } else {

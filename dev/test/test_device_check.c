@@ -1,4 +1,4 @@
-// Tests of the checks before a GPU is used (every error with its exit code), and of the table of peak rates.
+// Tests of the checks that precede the use of a GPU (every error with its exit code), and of the table of peak rates.
 #include <math.h>
 
 #include "coat/cuda/device_check.h"
@@ -6,7 +6,7 @@
 
 static Error err; // error of the last failed call
 
-// Describes a GPU that passes all checks. Test cases change single fields.
+// Fields of a GPU that passes all checks, without its name. Test cases override single fields.
 #define GOOD                                                                                                           \
     .driver_version = 13000, .runtime_version = 13000, .count = 2, .index = 1, .kernels_match = true, .needs_fp8 = true
 #define H200 .name = "NVIDIA H200", .major = 9
@@ -27,20 +27,20 @@ UNIT_TEST(test_good) {
                                         .index = 1,
                                         .kernels_match = true,
                                         .needs_fp8 = true,
-                                        H200}}; // the driver is newer than the CUDA version of the build
+                                        H200}}; // the driver supports a newer CUDA version than the build's
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         if (!device_check(&good[i], &err)) fail_msg("%s", err.text);
 }
 
 #define FOUND .runtime_version = 13000, .index = 1, .kernels_match = true, .needs_fp8 = true
 
-// Every check fails with EXIT_DEVICE and one line that names the object and a remedy.
+// Tests that every failed check has the code EXIT_DEVICE and an error of one line that names the object and a remedy.
 UNIT_TEST(test_refused) {
     static const struct {
         DeviceQuery query;
         const char *object, *remedy;
     } cases[] = {
-        // Without a driver, the CUDA runtime reports a driver version that is too old.
+        // If there is no driver, the CUDA runtime reports driver version 0, which is too old.
         {{FOUND, H200, .driver_version = 0, .driver_too_old = true}, "no NVIDIA driver", "--device cpu"},
         {{FOUND, H200, .driver_version = 12040, .driver_too_old = true}, "supports CUDA 12.4", "update the driver"},
         {{FOUND, H200, .driver_version = 12040, .driver_too_old = true}, "CUDA 13.0", "--device cpu"},

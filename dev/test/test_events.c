@@ -1,5 +1,5 @@
-// Tests of TensorBoard event files (coat/log/events.h): checksums, records and messages, the order of the files of
-// several starts, and a full disk. The reader in this file shares no code with the writer.
+// Tests of TensorBoard event files (coat/log/events.h): checksums, records, the order of files of several starts, and a
+// full disk. The parser of event files in this test shares no code with the writer.
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
@@ -15,7 +15,7 @@ UNIT_TEST(test_checksum) {
     uint8_t bytes[32];
     assert_int_equal(crc32c("", 0), 0);
     assert_int_equal(crc32c("123456789", 9),
-                     0xE3069283); // check value of the CRC catalogue; the next three are from RFC 3720, appendix B.4
+                     0xE3069283); // check value of the CRC catalogue; other values: RFC 3720, appendix B.4
     memset(bytes, 0, sizeof bytes);
     assert_int_equal(crc32c(bytes, 32), 0x8A9136AA);
     memset(bytes, 0xFF, sizeof bytes);
@@ -26,7 +26,7 @@ UNIT_TEST(test_checksum) {
     assert_int_equal(crc32c_masked("123456789", 9), 0xC78AB0E5);
 }
 
-// --- parser of event files -----------------------------------------------------------------------------------------
+// --- independent parser of event files -----------------------------------------------------------------------------
 
 typedef struct {
     double wall_time;
@@ -116,7 +116,7 @@ static void read_event(Reader r, Event *event) {
     }
 }
 
-// Reads all events of a file, at most `room`, and returns their number. Asserts that every record is complete and its
+// Reads all events of a file, at most `room`. Returns their number. Asserts that every record is complete and that its
 // checksums match.
 static int read_events(const char *path, Event *events, int room) {
     size_t size;
@@ -138,7 +138,7 @@ static int read_events(const char *path, Event *events, int room) {
     return count;
 }
 
-// --- tests of event files ------------------------------------------------------------------------------------------
+// --- tests of the writer of event files ----------------------------------------------------------------------------
 
 UNIT_TEST(scalars_are_read_back) {
     static Event events[8];
@@ -169,8 +169,8 @@ UNIT_TEST(scalars_are_read_back) {
     unlink(path);
 }
 
-// The names of event files sort in the order of the starts, even if the clock goes back. A file without scalars is
-// removed.
+// Tests that the names of event files sort in the order of the starts, even if the clock is set back. A file without
+// scalars is removed when it is closed.
 UNIT_TEST(files_sort_by_start) {
     static Event events[4];
     char last[TEST_PATH] = "", name[TEST_PATH];
@@ -207,15 +207,15 @@ UNIT_TEST(too_long_tag_is_refused) {
     const Scalar scalar = {tag, 1};
     assert_false(events_write(writer, 1, &scalar, 1));
     const Scalar next = {"loss", 1};
-    assert_true(events_write(writer, 2, &next, 1)); // the refused tag left nothing in the file
+    assert_true(events_write(writer, 2, &next, 1)); // succeeds, because the refused tag left nothing in the file
     assert_int_equal(read_events(events_path(writer), events, 4), 3);
     assert_int_equal(events[2].step, 2);
     events_close(writer);
 }
 
-// On a full disk (here, a limit of the file size) events are queued, and the file ends with a complete record. When
-// there is space, all queued events are written in order. One line is printed when writing fails and one when it
-// succeeds again.
+// Tests a full disk (simulated by a limit of the file size). Events are queued, and the file ends with a complete
+// record. When there is space, all queued events are written in order. One line is printed when writing first fails and
+// one when writing succeeds again.
 UNIT_TEST(full_disk_queues_events) {
     static Event events[16];
     signal(SIGXFSZ, SIG_IGN);
@@ -254,9 +254,9 @@ UNIT_TEST(missing_folder_is_an_error) {
     assert_says(&err, "events.out.tfevents.");
 }
 
-// --- tests of event files that the log writes ----------------------------------------------------------------------
+// --- tests of the event files that the log writes ------------------------------------------------------------------
 
-// Returns the path of the folder's newest event file, or "" if it has none. Valid until the next call.
+// Returns the path of a folder's newest event file, or "" if there is none. Valid until the next call.
 static const char *event_file(const char *folder) {
     static char path[TEST_PATH];
     char command[TEST_PATH + 64];
@@ -278,7 +278,7 @@ static Config *new_config(const char *name) {
     return &config;
 }
 
-// The log writes every scalar of log.jsonl to the event file, too, on rank 0 only.
+// Tests that the log of rank 0 writes every scalar of log.jsonl to an event file, too. Other ranks write none.
 UNIT_TEST(log_writes_event_files) {
     static Event events[8];
     Config *config = new_config("run");
@@ -302,15 +302,14 @@ UNIT_TEST(log_writes_event_files) {
     assert_true(events[3].step == 3 && events[3].value[0] == 2.625f);
     assert_true(events[4].step == 4 && isnan(events[4].value[0]) && events[4].value[5] == 1);
     assert_true(events[5].step == 4 && events[5].scalars == 2 &&
-                events[6].scalars ==
-                    1); // one scalar per tensor and statistic: the value of largest magnitude over the layers
+                events[6].scalars == 1); // one scalar per tensor and statistic: the value of largest magnitude
     assert_string_equal(events[5].tag[0], "fp8/h/amax");
     assert_string_equal(events[5].tag[1], "fp8/h/bias");
     assert_string_equal(events[6].tag[0], "fp8/w.m/amax");
     assert_true(events[5].value[0] == 4 && events[5].value[1] == -0.75f && isnan(events[6].value[0]));
     log_close(log);
 
-    // null means a BF16 matmul in the first --bf16-blocks blocks, and a value that is not finite in later blocks
+    // null means a BF16 matmul in the first --bf16-blocks blocks, and a value that is not finite in later blocks.
     config = new_config("blocks");
     config->recipe.linear = LINEAR_FP8;
     config->recipe.bf16_blocks = 2;
@@ -341,7 +340,7 @@ UNIT_TEST(overwrite_removes_event_files) {
     write_text(path_of("again/matmul_table.txt"), "");
     write_text(path_of("again/notes.txt"), "mine");
     OutFolder folder;
-    assert_false(out_prepare(config, &folder, &err)); // out_prepare() fails, because event files alone count as a run
+    assert_false(out_prepare(config, &folder, &err)); // fails, because event files alone count as a run
     out_close(&folder);
     assert_says(&err, "--overwrite");
     config->overwrite = true;

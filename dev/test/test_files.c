@@ -1,5 +1,4 @@
-// Tests of coat/io/files.h: opening files for reading and writing, and file systems that do not support every
-// operation.
+// Tests of coat/io/files.h: opening files for reading and writing, and file systems that lack an operation.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -8,8 +7,8 @@
 
 static Error err; // error of the last failed call
 
-// Replaces the C library's fsync(). It fails with the errno `sync_fails` unless that is 0: only for folders if
-// `folders` is true, otherwise only for files.
+// Replaces the C library's fsync(). If sync_fails is not 0, fsync() fails with this errno for folders (if `folders` is
+// true) or for files (if `folders` is false).
 static int sync_fails;
 static bool folders = true;
 
@@ -37,7 +36,7 @@ UNIT_TEST(test_unsupported_sync) {
         assert_says(&err, strerror(sync_fails));
         assert_false(file_replace(path_of("replaced"), "new", 3, &err));
     }
-    // Data that cannot be flushed to disk counts as not saved, whatever errno is.
+    // If data cannot be flushed to disk, writing must fail, whatever the errno.
     folders = false;
     for (int i = 0; i < 2; i++) {
         sync_fails = i ? EIO : EINVAL;
@@ -66,7 +65,7 @@ static void refuse_write(const char *name, const char *says) {
     assert_false(file_create(path_of(name), "x", 1, &err));
 }
 
-// A symbolic link in the folder must not make the program overwrite a file outside the folder.
+// Tests that a symbolic link in a folder does not make the program overwrite a file outside the folder.
 UNIT_TEST(test_written_names) {
     size_t size;
     write_text(path_of("precious"), "mine");
@@ -75,14 +74,14 @@ UNIT_TEST(test_written_names) {
     assert_int_equal(link(path_of("precious"), path_of("hard")), 0);
     assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
     assert_int_equal(mkdir(path_of("below"), 0700), 0);
-    alarm(10); // ends the test if opening the pipe blocks
+    alarm(10); // ends the test after 10 seconds if opening the named pipe blocks
     refuse_write("link", "is a link");
     refuse_write("dangling", "is a link");
     refuse_write("hard", "is a hard link");
     refuse_write("fifo", "is not a regular file");
     refuse_write("below", NULL);
     refuse_write("absent/file", "No such file");
-    assert_true(file_replace(path_of("link"), "new", 3, &err)); // replaces the symbolic link itself, not its target
+    assert_true(file_replace(path_of("link"), "new", 3, &err)); // replaces the symbolic link, not its target
     alarm(0);
     assert_false(path_is_link(path_of("link")));
     assert_false(path_is_file(path_of("outside")));
@@ -93,7 +92,7 @@ UNIT_TEST(test_written_names) {
     write_text(path_of("own"), "kept");
     int fd = file_open_write(path_of("own"), 0, &err);
     assert_true(fd >= 0);
-    assert_true(file_append(fd, "own", "K", 1, &err)); // writes at the beginning; the rest of the file is unchanged
+    assert_true(file_append(fd, "own", "K", 1, &err)); // overwrites the first byte of the file
     close(fd);
     text = read_file(path_of("own"), &size);
     assert_string_equal(text, "Kept");
@@ -134,7 +133,7 @@ UNIT_TEST(test_read_names) {
     alarm(0);
     refuse_read("pointer", "is a Git LFS pointer, not the file; run git lfs pull");
     refuse_read("pointer-alone", "is a Git LFS pointer");
-    // Two edge cases: a file shorter than the first line of a Git LFS pointer, and a file that contains only that line.
+    // Edge cases: a file shorter than the first line of a Git LFS pointer, and a file with a space before this line.
     static const char *const good[] = {"", "version https://git-lfs", " " LFS "\n"};
     for (int i = 0; i < 3; i++) {
         write_text(path_of("good"), good[i]);

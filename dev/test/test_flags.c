@@ -1,7 +1,7 @@
-// Tests of the table of flags (coat/flags/flags.h): every flag, valid values, and malformed ones.
+// Tests of the table of flags (coat/flags/flags.h): every flag, valid values and malformed values.
 #include "config_fixture.h"
 
-// Returns a valid value of the flag that differs from its default. NULL: the flag takes no value.
+// Returns a valid value of the flag that differs from its default; NULL if the flag takes no value.
 static const char *sample_value(const Flag *flag, const Config *defaults) {
     static char text[64];
     int first = (int)strcspn(flag->placeholder, "|");
@@ -54,7 +54,7 @@ UNIT_TEST(test_every_flag_parses) {
                 snprintf(text, sizeof text, "--%s%c%s", flag->name, form ? ' ' : '=', value);
             else
                 snprintf(text, sizeof text, "--%s%s", opposite ? "no-" : "", flag->name);
-            // --channels 768 is a multiple of 48, the sample number of heads
+            // --channels 768 is a multiple of 48, the sample value of --heads
             const bool rotary = strncmp(flag->name, "rope-", 5) == 0 || strcmp(flag->name, "qkv-biases") == 0;
             const bool tower = flag->offset >= offsetof(Config, shape.vision) &&
                                flag->offset < offsetof(Config, shape.vision) + sizeof defaults->shape.vision;
@@ -66,7 +66,7 @@ UNIT_TEST(test_every_flag_parses) {
             const char *now = (const char *)&config + flag->offset, *before = (const char *)defaults + flag->offset;
             if (flag->size && strcmp(flag->name, "channels")) assert_memory_not_equal(now, before, flag->size);
         }
-        // a flag without its value, or with a value that it does not take
+        // Each flag is refused without a value that it needs, and with a value that it does not take.
         char line[256];
         snprintf(line, sizeof line, "--train t --%s", flag->name);
         if (flag_needs_value(flag)) refuse(line, EXIT_USER, "needs a value");
@@ -114,7 +114,7 @@ UNIT_TEST(test_values) {
     sets("--train x --grads fp32 --device cpu --schedule wsd", "grads fp32, device cpu, schedule wsd");
 }
 
-// Counts with a suffix: k is 1024 for TOKENS and 1000 for STEPS. Other flags refuse a suffix.
+// Tests counts with a suffix: k is 1024 for TOKENS and 1000 for STEPS. Other flags refuse a suffix.
 UNIT_TEST(test_counts) {
     static const struct {
         const char *flag;
@@ -150,8 +150,8 @@ UNIT_TEST(test_counts) {
     accept("--train x --out o --save-every 5k --resume=20k");
     assert_int_equal(config.save_every, 5000);
     assert_int_equal(config.resume_step, 20000);
-    // with TOKENS, k is 1024: a power of two that was divided by 1000 and rounded is refused, with the counts next to
-    // it
+    // For TOKENS, k is 1024. A power of two that was divided by 1000 and rounded, such as 524k, is refused. The error
+    // lists the two nearest valid counts.
     static const char *const counts[] = {"--batch-tokens 524k&512k for 524288&536576",
                                          "--batch-tokens 262k&256k for 262144&268288",
                                          "--batch-tokens 65.5k&64k for 65536&67072",
@@ -191,7 +191,7 @@ UNIT_TEST(test_sizes) {
     REFUSE_EACH("--plan", bad);
 }
 
-// Every --train adds a set. --train-weight sets the weight of the --train before it. All sets or none have a weight.
+// Tests that every --train adds a set. --train-weight sets the weight of the --train before it, for all sets or none.
 UNIT_TEST(test_sets) {
     accept("--train a --steps 3 --train=b/*.bin -i c");
     assert_string_equal(config.train, "a\n\nb/*.bin\n\nc");
@@ -218,7 +218,7 @@ UNIT_TEST(test_sets) {
     refuse(many, EXIT_USER, "--train-weight: &64");
 }
 
-// The error of a malformed flag names the flag and the value.
+// Tests that the error about a malformed flag names the flag and its value.
 UNIT_TEST(test_malformed) {
     refuse("--tran x", EXIT_USER, "--tran: &--train?");
     refuse("--no-shufle --train x", EXIT_USER, "--no-shufle: &--no-shuffle?");

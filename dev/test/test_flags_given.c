@@ -2,7 +2,7 @@
 #include "config_fixture.h"
 #include "test_folder.h"
 
-// The command lines of llm.c's launch scripts, with their shell variables expanded, are accepted.
+// Tests that the command lines of llm.c's launch scripts (with shell variables expanded) are accepted.
 UNIT_TEST(test_llmc_scripts) {
     sets("-i fineweb_train_*.bin -j fineweb_val_*.bin -o log_gpt2_124M -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 "
          "-d 524288 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -y 1 -e d12",
@@ -28,10 +28,10 @@ UNIT_TEST(test_llmc_scripts) {
          "-n 10000 -nk 5 -nm 50000 -ge 1 -sl 7.0 -sg 7.0 -y 1 -x 572204 -e gpt3:c768",
          "positions 2048, keep 5, keep-every 50000, skip-loss-z 7, skip-grad-z 7");
     assert_null(strstr(config.notes, "--skip-loss-z"));
-    // a batch that FP8 does not support runs in BF16; the short flags keep their meaning
+    // FP8 does not support 3 x 60 tokens, so the run uses BF16. Short flags keep their meaning.
     sets("-i a -j b -o c -b 3 -t 60 -r 1 -w 1 -e d12", "recipe bf16, linear bf16, recompute 1, master fp32");
     assert_non_null(strstr(config.notes, "note: --recipe bf16: "));
-    // three command lines for several nodes, which connect through a shared folder, TCP and MPI
+    // Several nodes: the processes connect through a shared folder (fs), TCP or MPI.
     accept(
         "-i a -j b -o c -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 -d 2097152 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 "
         "-n 5000 -y 1 -e d12 -pn 16 -pr 3 -pg 8 -pf /shared -pi fs");
@@ -44,12 +44,12 @@ UNIT_TEST(test_llmc_scripts) {
     accept("-i data/TinyStories -v 250 -s 250 -g 144 -l 0.0001 -o stories1.log");
 }
 
-// llm.c's short flags can be mixed with long flags. Short flags that have another meaning here, or none, are refused.
+// Tests llm.c's short flags, alone and mixed with long flags. Short flags with another or without meaning are refused.
 UNIT_TEST(test_short_flags) {
     sets("-i a -d -1 -m -1 -x -1 -a 1 -w 0 -f 1 -lg -1 -h 0 -k wsd",
          "batch-tokens 0, val-batches -1, steps -1, overfit-one-batch on, master none, schedule wsd");
     assert_string_equal(config.notes, "");
-    sets("-i a -b 8 --micro-batch 16", "micro-batch 16"); // a short and a long flag: the last one counts
+    sets("-i a -b 8 --micro-batch 16", "micro-batch 16"); // short and long name of one flag: the last value counts
     sets("-i a --micro-batch 16 -b 8", "micro-batch 8");
     accept("-i a -o o -y 0 -y 1");
     assert_true(config.resume && !config.overwrite);
@@ -60,7 +60,7 @@ UNIT_TEST(test_short_flags) {
     refuse("-i a -b x", EXIT_USER, "--micro-batch x: ");
 }
 
-// An error about another trainer's flag names this program's flag; one about a misspelled flag names the nearest.
+// Tests errors about unknown flags: another trainer's flag suggests this program's, a misspelled flag the nearest.
 UNIT_TEST(test_unknown) {
     static const char *const flags[] = {
         "--learning-rate&use --lr", "--max_steps&use --steps", "--max-iters&use --steps", "--train-iters&use --steps",
@@ -85,21 +85,21 @@ UNIT_TEST(test_unknown) {
     refuse(longest, EXIT_USER, "unknown flag; --help");
 }
 
-// An error about an unknown model names a similar model, or a list of models.
+// Tests that an error about an unknown model names a similar model or lists the models.
 UNIT_TEST(test_unknown_models) {
     static const char *const models[] = {
         "--model lama:d4&mean llama:d4?", "--model llama&mean llama:dN?", "--model lama:d100&mean llama:dN?",
         "--model gtp2&mean gpt2?", "--model gpt2-larg&mean gpt2-large?", "--model mistral&mean mistral-7b?",
         "--model qwen2.5-0.5&mean qwen2.5-0.5b?", "--model olno2:d8&mean olmo2:d8?",
         "--model llama:d100&llama:dN, with 1 to 96 layers", "--model d100&dN, with 1 to 96 layers",
-        // A model name with another number is not suggested as a correction.
+        // No correction is suggested that would change the number in a model name.
         "--model gpt5&gpt2, ", "--model llama2&gpt2, ", "--model llama2-70b&gpt2, ", "--model qwen:d4&gpt2, ",
         "--model xyz&gpt2, ", "--model :&gpt2, ", "--model d&gpt2, "};
     REFUSE_EACH("", models);
 }
 
-// --train and --val accept several names, because a shell expands patterns without quotes. They are stored one per
-// line.
+// Tests that --train and --val accept several names, because a shell expands unquoted patterns. Config stores the names
+// one per line.
 UNIT_TEST(test_files) {
     accept("--train a.bin b.bin c*.bin --val v.bin w.bin --steps 3");
     assert_string_equal(config.train, "a.bin\nb.bin\nc*.bin");
@@ -120,7 +120,7 @@ UNIT_TEST(test_files) {
     refuse("--train a.bin '' b.bin", EXIT_USER, "not a flag");
     refuse("--train a.bin --train=", EXIT_USER, "--train: the value is empty");
     refuse("--train --val v.bin", EXIT_USER, "--train needs a value: --train GLOB");
-    // --train accepts 120 names of 40 characters, but not 600.
+    // 120 names of 45 characters fit into the value of --train, but 600 names do not.
     static char names[600][48];
     char *argv[602] = {(char *)"./train_gpt2_fp8", (char *)"--train"};
     for (int i = 0; i < 600; i++) {
@@ -133,14 +133,14 @@ UNIT_TEST(test_files) {
     assert_message("--train with 600 names", EXIT_USER, "--train: &26999 characters&16383&quote the pattern");
 }
 
-// Writes a file of flags and returns its path.
+// Writes a file of flags into the test's folder and returns its path.
 static const char *config_file(const char *name, const char *text) {
     const char *path = path_of(name);
     write_text(path, text);
     return path;
 }
 
-// Asserts that a file of flags is refused, with an error that begins with its path and line `number`.
+// Asserts that a file of flags is refused with an error that begins with its path and line number `number`.
 static void refuse_file(const char *text, int number, const char *parts) {
     char line[4096], said[2048];
     const char *path = config_file("bad", text);
@@ -164,32 +164,32 @@ UNIT_TEST(test_config_file) {
     sets(line, "lr 0.0006, steps 20000, micro-batch 16, shuffle off");
     assert_string_equal(config.train, "data/my tokens.bin\nb*.bin\nc#.bin");
     assert_string_equal(config.prompt, "a # b");
-    // Flags on the command line override the file's, whether they are before or after --config.
+    // Flags on the command line override the file's flags, before and after --config.
     snprintf(line, sizeof line, "--lr 1e-4 --config=%s --train d.bin --shuffle --micro-batch 8", path);
     sets(line, "lr 0.0001, shuffle on, micro-batch 8, steps 20000");
     assert_string_equal(config.train, "d.bin");
-    // If two --config files set a flag, the later file applies.
+    // If two --config files set the same flag, the later file's value counts.
     snprintf(line, sizeof line, "--config %s --config %s --moments fp8", path_of("run"),
              config_file("more", "--steps 5\n--recipe bf16\n--train e.bin\n"));
     sets(line, "steps 5, recipe bf16, moments fp8");
     assert_string_equal(config.train, "e.bin");
     snprintf(line, sizeof line, "--config %s --train x", config_file("empty", ""));
     accept(line);
-    // Reads a file with a byte order mark and CR LF at line ends.
+    // A file of flags with a byte order mark and CR LF line ends.
     snprintf(
         line, sizeof line, "--config %s",
         config_file("windows", "\xEF\xBB\xBF--train 'a b.bin'\r\n\r\n# \\\r\n--steps 7 # \\\r\n--prompt \"c\\\"\r\n"));
     sets(line, "steps 7");
     assert_string_equal(config.train, "a b.bin");
     assert_string_equal(config.prompt, "c\\");
-    // --train on the command line replaces the file's --train and their weights
+    // --train on the command line replaces the file's data sets and weights.
     config_file("sets", "--train a\n--train-weight 1\n--train b\n--train-weight 2\n");
     snprintf(sets_file, sizeof sets_file, "%s", path_of("sets"));
     snprintf(line, sizeof line, "--config %s --train y z --train w", sets_file);
     accept(line);
     assert_string_equal(config.train, "y\nz\n\nw");
     assert_null(config_weights(&config));
-    // --train-weight on the command line needs a --train before it on the command line
+    // --train-weight on the command line must follow a --train on the command line.
     snprintf(line, sizeof line, "--config %s --train y --train-weight 3 --train z --train-weight 4", sets_file);
     accept(line);
     assert_string_equal(config.train, "y\n\nz");
@@ -229,7 +229,7 @@ UNIT_TEST(test_config_file_errors) {
                  {"--config=bad\n", 1, ":1: --config: "}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         refuse_file(files[i].text, files[i].number, files[i].parts);
-    // an invalid flag in the file is refused, even if the command line overrides it
+    // An invalid flag in a file of flags is refused even if the command line overrides it.
     snprintf(line, sizeof line, "--train x --lr 1 --config %s", config_file("bad", "--lr fast\n"));
     refuse(line, EXIT_USER, "bad:1: --lr fast: ");
     snprintf(line, sizeof line, "--train x --out o --overwrite --config %s", config_file("good", "--resume\n"));

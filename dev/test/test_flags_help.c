@@ -3,7 +3,7 @@
 
 #include "config_fixture.h"
 
-// Returns the text that print() writes, of 200 to 65,534 bytes. The caller frees it.
+// Returns the text that print() writes, which must have 200 to 65,534 bytes. The caller frees the text.
 static char *capture(void (*print)(FILE *out)) {
     char *text = (char *)xcalloc(1, 1 << 16);
     FILE *file = tmpfile();
@@ -20,7 +20,7 @@ static void print_help(FILE *out) {
     flags_help(out, "train_gpt2_fp8_cpu", -1);
 }
 
-// --help and --help=markdown list every flag once. No line of --help is wider than 80 columns.
+// Tests that --help and --help=markdown list every flag once, and that no line of --help exceeds 80 columns.
 UNIT_TEST(test_help) {
     int count, rows = 0;
     const Flag *table = flag_table(&count);
@@ -42,7 +42,7 @@ UNIT_TEST(test_help) {
     free(markdown);
 }
 
-// --help=markdown shows a default for every flag that has a value.
+// Tests that --help=markdown shows the default of every flag that has a value.
 UNIT_TEST(test_help_defaults) {
     int count;
     const Flag *table = flag_table(&count);
@@ -51,7 +51,7 @@ UNIT_TEST(test_help_defaults) {
         "| `--seq-len TOKENS` | 1024 | `-t` | ", "| `--linear bf16\\|fp8` | fp8, by --recipe |",
         "| `--layers N` | 12, from --model |", "| `--resume[=STEP], --no-resume` | off |"};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) assert_non_null(strstr(markdown, rows[i]));
-    for (int i = 0; i < count; i++) { // every flag but --help and --version has a default
+    for (int i = 0; i < count; i++) { // all flags but --help and --version have a default
         if (table[i].kind == FLAG_HELP || table[i].kind == FLAG_VERSION) continue;
         snprintf(cell, sizeof cell, "| `--%s", table[i].name);
         const char *row = strstr(markdown, cell), *value = row ? strstr(row, "` | ") : NULL;
@@ -73,7 +73,7 @@ static void print_group(FILE *out) {
     flags_help(out, "train_gpt2_fp8_cpu", (int)group_shown);
 }
 
-// --help GROUP prints exactly the group's part of --help.
+// Tests that --help GROUP prints exactly the part of --help about this group.
 UNIT_TEST(test_help_groups) {
     char *help = capture(print_help), groups[FLAG_TEXT_LENGTH];
     flag_group_list(groups);
@@ -93,7 +93,7 @@ UNIT_TEST(test_help_groups) {
     free(help);
 }
 
-// --help and --version print and end the program, with any other flags.
+// Tests that --help and --version print their text and that the program then ends, whatever the other flags.
 UNIT_TEST(test_exit_now) {
     FILE *file = tmpfile();
     assert_non_null(file);

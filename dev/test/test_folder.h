@@ -1,4 +1,4 @@
-// A temporary folder for a test suite, and files in it. Every function asserts that it succeeds.
+// Fixture for tests that use files: a temporary folder, and files in it. Every function asserts that it succeeds.
 #pragma once
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -25,7 +25,7 @@ static inline int test_folder_remove(void **state) {
     return system(command);
 }
 
-// Removes all files in the folder, so that a test does not find those of earlier tests.
+// Removes all files in the test's folder, so that the next test does not find them.
 static inline int test_folder_empty(void **state) {
     (void)state;
     char command[TEST_PATH];
@@ -33,8 +33,8 @@ static inline int test_folder_empty(void **state) {
     return system(command);
 }
 
-// Between test_as_user(true) and test_as_user(false), root runs as the user nobody, who owns all files in the folder.
-// File permissions then apply to root, too.
+// Runs tests as a user without root's permissions. From test_as_user(true) to test_as_user(false), a root process
+// becomes the user nobody, who owns the test's folder and its files.
 static inline void test_as_user(bool begins) {
     const uid_t nobody = 65534;
     char command[TEST_PATH];
@@ -47,7 +47,7 @@ static inline void test_as_user(bool begins) {
     }
 }
 
-// Returns the path of `name` in the folder. The text stays valid for the next 7 calls.
+// Returns the path of `name` in the test's folder. The text stays valid for the next 7 calls.
 static inline const char *path_of(const char *name) {
     static char paths[8][TEST_PATH];
     static int next;
@@ -91,7 +91,7 @@ static inline void flip_byte(const char *path, size_t at) {
     free(data);
 }
 
-// Limits files that this process writes to `bytes` bytes: a full disk, except that SIGXFSZ is raised.
+// Limits the size of files that this process writes to `bytes`, which acts like a full disk but raises SIGXFSZ.
 static inline void limit_files(rlim_t bytes) {
     struct rlimit limit;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -99,7 +99,7 @@ static inline void limit_files(rlim_t bytes) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-// Fails unless the error is one line that contains `part`.
+// Asserts that the error is one line that contains `part`.
 static inline void assert_says(const Error *err, const char *part) {
     if (!strstr(err->text, part)) fail_msg("'%s' does not say '%s'", err->text, part);
     assert_null(strchr(err->text, '\n'));

@@ -1,23 +1,23 @@
-// Tests of the number formats against an independent definition: the nearest entry of a sorted table of values, ties
-// to the even code. `test_formats --all` walks through all 2^32 bit patterns instead of a dense sample.
+// Tests of number formats against an independent definition: the nearest entry of a sorted table of values; ties go to
+// the even FP8 value. `test_formats --all` tests all 2^32 bit patterns of FP32 instead of every 251st.
 #include "coat/numerics/quantize.h"
 #include "dev/test/unit.h"
 #include "format_inputs.h"
 
-static uint64_t stride = 251; // step through FP32's bit patterns; a prime, so that sign, exponent and mantissa all vary
+static uint64_t stride = 251; // step between FP32 bit patterns; prime, so that sign, exponent and mantissa vary
 
 typedef struct {
     const char *name;
     uint8_t (*encode)(float);
     float (*decode)(uint8_t);
-    int mantissa_bits, bias, finite; // finite: number of finite FP8 values without sign
+    int mantissa_bits, bias, finite; // finite: number of finite FP8 values of one sign
     double values[128];              // the finite values in ascending order
 } Fp8;
 
 static Fp8 formats[2] = {{"e4m3", e4m3_encode, e4m3_decode, 3, 7, 127, {0}},
                          {"e5m2", e5m2_encode, e5m2_decode, 2, 15, 124, {0}}};
 
-// Computes the FP8 values in double from sign, exponent and mantissa.
+// Fills values[]: each FP8 value as a double, computed from sign, exponent and mantissa.
 static int fill_tables(void **state) {
     (void)state;
     for (int f = 0; f < 2; f++) {
@@ -36,7 +36,7 @@ static uint8_t nearest(const Fp8 *format, float x) {
     uint8_t sign = float_bits(x) >> 31 ? 0x80 : 0;
     if (isnan(x)) return (uint8_t)(sign | 0x7f);
     double magnitude = fabs((double)x);
-    // values[low] <= magnitude; the nearest value is between indices low and high
+    // Binary search: the nearest value is values[low] or values[high].
     int low = 0, high = format->finite - 1;
     if (magnitude >= format->values[high]) return (uint8_t)(sign | high);
     while (high - low > 1) {
@@ -83,7 +83,7 @@ UNIT_TEST(all_bf16_encode) {
         for (uint32_t b = 0; b < 65536; b++) check_encode(&formats[f], bf16_decode((uint16_t)b));
 }
 
-// Encodes the exact midpoint of two FP8 values and its FP32 neighbors.
+// Tests the exact midpoints of neighboring FP8 values, and each midpoint's two FP32 neighbors.
 UNIT_TEST(ties_go_to_the_even_code) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];
@@ -114,14 +114,14 @@ UNIT_TEST(special_values) {
         assert_int_equal(format->encode(3.4e38f), largest);
         assert_int_equal(format->encode(1e-45f), 0); // FP32 subnormals are encoded as FP8 0
         assert_int_equal(format->encode(-1e-40f), 0x80);
-        assert_int_equal(format->encode(bits_float(0x7f800001u)), 0x7f); // a signaling FP32 NaN is encoded as FP8 NaN
+        assert_int_equal(format->encode(bits_float(0x7f800001u)), 0x7f); // a signaling FP32 NaN becomes the FP8 NaN
         assert_int_equal(format->encode(bits_float(0xffffffffu)), 0xff);
         for (int c = 1; c < 1 << format->mantissa_bits; c++) // FP8 subnormals are encoded exactly
             assert_int_equal(format->encode((float)format->values[c] * 1.01f), c);
     }
 }
 
-// Returns the nearest BF16 value to x. Above the largest finite value the next one is infinity, which counts as 2^128.
+// Returns the BF16 value nearest to x. Above the largest finite BF16 value is infinity, which counts as 2^128.
 static uint16_t nearest_bf16(float x, bool ties_to_even) {
     uint32_t cut = float_bits(x) >> 16;
     double low = fabs((double)bits_float(cut << 16)), high = fabs((double)bits_float((cut + 1) << 16));
@@ -140,7 +140,7 @@ UNIT_TEST(bf16_conversions) {
         else
             assert_int_equal(bf16_encode(x), b);
     }
-    // Encodes a NaN whose upper half alone would be infinity.
+    // NaN patterns, of which the first would become infinity if only its upper half were used.
     assert_true(isnan(bf16_decode(bf16_encode(bits_float(0x7f800001u)))));
     assert_true(isnan(bf16_decode(bf16_encode(bits_float(0xffffffffu)))));
     for (uint64_t u = 0; u < 1ULL << 32; u += stride) {
@@ -149,7 +149,7 @@ UNIT_TEST(bf16_conversions) {
     }
 }
 
-// A split16 master weight keeps all bits, and its upper half is the nearest BF16.
+// Tests that a split16 master weight stores all FP32 bits and that its upper half is the nearest BF16 value.
 UNIT_TEST(split_masters) {
     static const uint32_t edges[] = {0,           1,           0x7fff,      0x8000,      0x8001,      0xffff,
                                      0x10000,     0x007fffffu, 0x00800000u, 0x7f7f7fffu, 0x7f7f8000u, 0x7f7fffffu,
@@ -168,16 +168,16 @@ UNIT_TEST(split_masters) {
     }
 }
 
-// Checks a row scale: the smallest power of two, at least 2^-126, for which amax / scale is in range.
+// Checks a row scale: it is the smallest power of two >= 2^-126 for which amax / scale is in the format's range.
 static void check_row_scale(const Fp8 *format, Format f, uint32_t amax) {
     const double largest = format->values[format->finite - 1], maximum = (double)bits_float(amax);
     const uint32_t bits = float_bits(row_scale_from_amax(amax, f));
     const double scale = (double)bits_float(bits);
-    // The scale is a normal positive power of two.
+    // true if the scale is a positive, normal power of two
     bool good = (bits & 0x807fffffu) == 0 && bits >> 23 >= 1 && bits >> 23 < 255;
     if (amax < 0x7f800000u)
         good = good && maximum / scale <= largest && (scale == 0x1p-126 || maximum / scale > largest / 2);
-    else // for inf and NaN, the scale of the largest finite amax is used
+    else // inf and NaN have the row scale of the largest finite amax
         good = good && bits == float_bits(row_scale_from_amax(0x7f7fffffu, f));
     if (!good)
         fail_msg("the row scale in %s of the maximum %.9g (bits %08x) is %g", format->name, maximum, amax, scale);
@@ -191,7 +191,7 @@ UNIT_TEST(row_scales) {
     static const Format kinds[2] = {FMT_E4M3, FMT_E5M2};
     for (int f = 0; f < 2; f++) {
         for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++)
-            for (uint32_t around = 0; around < 3; around++) { // tests the number and both of its FP32 neighbors
+            for (uint32_t around = 0; around < 3; around++) { // the number and its two FP32 neighbors
                 uint32_t bits = float_bits(edges[i]) + around;
                 if (bits > 0) check_row_scale(&formats[f], kinds[f], bits - 1);
             }

@@ -1,6 +1,5 @@
-// Compares the device's format conversions with formats.h on the host: decoding of all FP8 values, encoding of every
-// BF16 value and of random FP32 patterns, at each position of a word. All bits must agree, except that a NaN may be
-// any NaN.
+// Compares the device's format conversions with formats.h on the host: decoding of all FP8 values, and encoding of all
+// BF16 values and of random FP32 patterns, at each position of a word. All bits must agree, except those of NaN.
 #include <vector>
 
 #include "coat/cuda/attention/hopper.h"
@@ -12,18 +11,18 @@
 namespace {
 
 constexpr int64_t RANDOM = (int64_t)2 << 24, ALL_BF16 = 65536,
-                  ALL_CODES = 256; // half of the RANDOM inputs are random bit patterns
-constexpr int PLACES = 4;          // number of FP8 positions in a word; each is tested twice in pairs
+                  ALL_CODES = 256; // numbers of inputs; half of the RANDOM inputs are random bit patterns
+constexpr int PLACES = 4;          // number of FP8 values in a 32-bit word
 constexpr int THREADS = 256;
-constexpr int FACTORS = 150; // number of powers of two from 1 down to FP32's smallest subnormal
+constexpr int FACTORS = 150; // number of powers of two by which rescaling is tested, from 1 down to 2^-149
 
-// --- functors that run the conversions under test on the device ---------------------------------------------
-// Types with a function apply(), which converts SPAN inputs, given as bits, to SPAN results.
+// --- conversions under test, which run on the device --------------------------------------------------------
+// Each type below has a function apply(), which converts SPAN inputs, given as bits, to SPAN results.
 template <Format F> struct EncodePair {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i += 2) {
             const uint32_t pair = encode_pair<F>(bits_float(in[i]), bits_float(in[i + 1]));
-            // does not mask the upper bits of the pair, so that the comparison fails if they are not 0
+            // Upper bits of the pair must be 0. They are not masked, so that the comparison detects other bits.
             out[i] = pair & 0xffu, out[i + 1] = pair >> 8;
         }
     }
@@ -43,7 +42,7 @@ template <Format F> struct EncodeWords {
     }
 };
 
-// Device compilations of the functions in formats.h and moments.h, which convert one value at a time.
+// Runs a function of formats.h or moments.h, compiled for the device, on one value at a time.
 template <uint32_t (*FUNCTION)(uint32_t)> struct Single {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i++) out[i] = FUNCTION(in[i]);
@@ -61,8 +60,8 @@ COAT_HD uint32_t bf16_single(uint32_t x) {
 COAT_HD uint32_t bf16_value(uint32_t x) {
     return float_bits(bf16_decode((uint16_t)x));
 }
-// Returns x limited to valid inputs of moment encoding: positive, at most the largest value, not NaN. Needed because
-// fminf() of a signaling NaN differs between device and C libraries.
+// Returns x limited to the valid inputs of moment encoding: from 0 to the largest moment value, not NaN. fminf() is not
+// used, because devices and C libraries treat signaling NaN differently.
 template <Format F> COAT_HD float position_of(uint32_t x) {
     const float y = fabsf(bits_float(x));
     return y < moment_largest(F) ? y : moment_largest(F);
@@ -146,7 +145,7 @@ __device__ void words_join(const uint32_t in[SPAN], uint32_t word[SPAN / 4]) {
         word[i] = in[4 * i] | in[4 * i + 1] << 8 | in[4 * i + 2] << 16 | in[4 * i + 3] << 24;
 }
 
-// Decodes E4M3 values with decode_halves() and with the functions that use it.
+// Decodes E4M3 values with decode_unscaled() or decode().
 enum DecodeWay { UNSCALED, SCALED };
 
 template <DecodeWay WAY> struct DecodeWords {
@@ -169,7 +168,7 @@ template <Format TO> struct Rescale {
     }
 };
 
-// Computes the scale of a group with amax |x|, in BF16, and its reciprocal.
+// Computes the BF16 scale of a group from its amax |x|, or the reciprocal of this scale.
 struct GroupScale {
     __device__ static void apply(const uint32_t in[SPAN], uint32_t out[SPAN], float) {
         for (int i = 0; i < SPAN; i++) {
@@ -197,8 +196,8 @@ uint32_t group_reciprocal_expected(uint32_t x) {
     return float_bits(scale_reciprocal(bf16_decode((uint16_t)group_scale_expected(x))));
 }
 
-// --- comparison of device results with the host's -----------------------------------------------------------
-// True if x, a result in format RESULT, is NaN.
+// --- comparison of the device's results with the host's -----------------------------------------------------
+// True if x is the bit pattern of a NaN in format RESULT.
 template <Format RESULT> COAT_HD bool result_is_nan(uint32_t x) {
     if (RESULT == FMT_E4M3) return (x & 0x7fu) == 0x7fu;
     if (RESULT == FMT_E5M2) return (x & 0x7fu) > 0x7cu;
@@ -207,13 +206,13 @@ template <Format RESULT> COAT_HD bool result_is_nan(uint32_t x) {
 }
 
 struct Found {
-    // different: number of wrong results. other_nan: number of NaN results with other bits, which are accepted
+    // different: number of wrong results. other_nan: number of NaN that differ from the host's NaN, which is accepted
     unsigned long long different, other_nan;
-    unsigned long long first; // first wrong result: its index << 32 | its bits
+    unsigned long long first; // first wrong result: index of its input << 32 | its bits
 };
 
-// Device thread t converts SPAN inputs starting at number t * SPAN + place and compares the results. Indices wrap
-// around at `count`, which is a multiple of SPAN.
+// Compares the device's results with the expected ones. Each thread converts SPAN inputs from index `thread * SPAN +
+// place`, modulo `count`.
 template <typename Conversion, Format RESULT>
 __global__ void compare_kernel(const uint32_t *in, const uint32_t *expected, int64_t count, int place, float factor,
                                Found *found) {
@@ -234,7 +233,7 @@ __global__ void compare_kernel(const uint32_t *in, const uint32_t *expected, int
     }
 }
 
-// The inputs in host and device memory, and the expected results.
+// Inputs in host and device memory, and the results that the host computed for them.
 struct Inputs {
     std::vector<uint32_t> in, expected;
     uint32_t *device_in, *device_expected;
@@ -257,7 +256,7 @@ void inputs_close(Inputs *inputs) {
     cudaFree(inputs->found);
 }
 
-// Computes the expected results of the comparisons that follow: applies `function` to each input on the host.
+// Applies `function` to every input on the host. The following comparisons expect these results.
 template <typename Function> void expect(Inputs *inputs, Function function) {
     const int64_t count = (int64_t)inputs->in.size();
 #pragma omp parallel for schedule(static)
@@ -267,8 +266,8 @@ template <typename Function> void expect(Inputs *inputs, Function function) {
                "bringing the host's results to the device");
 }
 
-// Compares device results with the expected ones at all positions of a word. Adds the counts to `all`, whose `first` is
-// the first difference found.
+// Compares the device's results with the expected results at all positions of a word. Adds the counts to `all` and
+// keeps the first difference.
 template <typename Conversion, Format RESULT> void compare_into(Inputs *inputs, float factor, Found *all) {
     const int64_t count = (int64_t)inputs->in.size();
     for (int place = 0; place < PLACES; place++) {
@@ -301,7 +300,7 @@ template <typename Conversion, Format RESULT> void compare(Inputs *inputs, const
     found_say(*inputs, all, PLACES * (int64_t)inputs->in.size(), name);
 }
 
-// --- comparison of each conversion with its host version ----------------------------------------------------
+// --- comparison of each conversion on the device and the host -----------------------------------------------
 template <Format F> void compare_encoding(Inputs *inputs) {
     const bool wide = F == FMT_E5M2;
     expect(inputs, encode_single<F>);
@@ -335,7 +334,7 @@ void compare_bf16_decoding(Inputs *inputs) {
     compare<Single<bf16_value>, FMT_FP32>(inputs, "bf16_decode");
 }
 
-// Multiplies E4M3 values by every power of two up to 1 (up to 2^7 if TO is E5M2) and rounds the result to TO.
+// Tests E4M3 values that are multiplied by each power of two up to 1 (2^7 if TO is E5M2) and rounded to TO.
 template <Format TO> void compare_rescaling(Inputs *inputs, const char *name) {
     Found all = {0, 0, ~0ull};
     for (int i = 0; i < FACTORS && all.different == 0; i++) {

@@ -1,4 +1,4 @@
-// Tests of the measurements of dev/tools/gradient_stats.cu: on matrices with known results, and against an independent
+// Tests of the measurements of dev/tools/gradient_stats.cu, on gradients with known results and against an independent
 // computation.
 #include "ops_fixture.h"
 
@@ -9,7 +9,7 @@ enum { TOKENS = 256, OUT = 48, IN = 64 };
 typedef struct {
     Fixture f;
     Meter meter;
-    Tensor dy, x, w; // BF16 tensors: dy (TOKENS, OUT) is 0; x (TOKENS, IN) and w (OUT, IN) are random
+    Tensor dy, x, w; // BF16: dy (TOKENS, OUT), initially 0; random x (TOKENS, IN) and w (OUT, IN)
     GradientStats stats;
 } Case;
 
@@ -50,7 +50,7 @@ static void assert_near(double x, double expected, double slack) {
     if (fabs(x - expected) > slack) fail_msg("%.12g, expected %.12g", x, expected);
 }
 
-// A gradient whose elements are all equal is exact with every scale rule.
+// Tests that a gradient whose elements are all equal has no error, whatever the rule for scales.
 UNIT_TEST(constant) {
     Case c;
     case_begin(&c);
@@ -62,7 +62,7 @@ UNIT_TEST(constant) {
             assert_int_equal(v->measured, !scale_rules[r].by_parts);
             if (!v->measured) continue;
             assert_true(v->flushed == 0 && v->flushed_squares == 0 && v->subnormal == 0);
-            assert_near(v->data.error, 0, 1e-6); // error is not exactly 0, as tensor scales are rounded to FP32
+            assert_near(v->data.error, 0, 1e-6); // about 0, because a tensor scale is rounded to FP32
             assert_near(v->data.bias, 0, 1e-6);
             assert_near(v->weight.error, 0, 1e-6);
             assert_near(v->worst_row, 0, 1e-6);
@@ -73,8 +73,8 @@ UNIT_TEST(constant) {
     case_end(&c);
 }
 
-// Gives one token values 2^19 times larger than the others. E4M3 covers a range of 2^18.8, so tokens that share its
-// scale become 0. E5M2 covers 2^32.8.
+// Tests a token whose gradient is 2^19 times that of other tokens. E4M3 has a range of 2^18.8, so tokens that share the
+// large token's scale become 0. E5M2 has a range of 2^32.8.
 UNIT_TEST(outlier) {
     Case c;
     case_begin(&c);
@@ -90,13 +90,13 @@ UNIT_TEST(outlier) {
     assert_near(v->flushed_squares, 127 / (all - 1 + square), 1e-20);
     v = variant(&c, FMT_E4M3, "token");
     assert_true(v->flushed == 0 && v->subnormal == 0 && v->data.error == 0 && v->weight.error == 0);
-    // The largest E5M2 value is 57344, and 57344 / 2^19 = 2^-3.2 is a normal number.
+    // E5M2's largest value is 57344. Other tokens become 57344 / 2^19 = 2^-3.2, a normal number.
     v = variant(&c, FMT_E5M2, "tensor");
     assert_true(v->flushed == 0 && v->subnormal == 0);
     assert_near(c.stats.above, 19, 1e-12);
     assert_near(c.stats.below, 0, 1e-12);
 
-    set_rows(c.dy, 130, 131, 0, OUT, 0x1p16); // the largest E4M3 value is 448, and 448 / 2^16 = 2^-7.2 is subnormal
+    set_rows(c.dy, 130, 131, 0, OUT, 0x1p16); // other tokens become 448 / 2^16 = 2^-7.2, an E4M3 subnormal
     case_measure(&c, one_part(OUT));
     v = variant(&c, FMT_E4M3, "tensor");
     assert_true(v->flushed == 0);
@@ -104,7 +104,7 @@ UNIT_TEST(outlier) {
     case_end(&c);
 }
 
-// Tests that 33/32 is rounded to 1 in both formats if scales are powers of two.
+// Tests the bias of a gradient of 33/32, which both formats round to 1 if scales are powers of two.
 UNIT_TEST(bias) {
     Case c;
     case_begin(&c);
@@ -118,13 +118,13 @@ UNIT_TEST(bias) {
         assert_near(v->weight.bias, 32.0 / 33 - 1, 1e-6);
         assert_near(v->weight.error, 1.0 / 33, 1e-6);
         assert_near(v->worst_row, 1.0 / 33, 1e-6);
-        v = variant(&c, gradient_formats[f], "tensor"); // a tensor scale that maps 33/32 to the largest FP8 value
+        v = variant(&c, gradient_formats[f], "tensor"); // the tensor scale maps 33/32 to the largest FP8 value
         assert_near(v->data.bias, 0, 1e-6);
     }
     case_end(&c);
 }
 
-// Tests worst_row: one output feature is rounded, one is too small to be included, the others are exact.
+// Tests the worst output feature: feature 7 is rounded, feature 9 is too small to be included, others are exact.
 UNIT_TEST(worst_row) {
     Case c;
     case_begin(&c);
@@ -139,7 +139,7 @@ UNIT_TEST(worst_row) {
     case_end(&c);
 }
 
-// Tests separate scales for three column ranges of different magnitude.
+// Tests a scale for each of three column ranges, whose magnitudes differ.
 UNIT_TEST(parts) {
     const Parts thirds = {3, {OUT / 3, 2 * OUT / 3, OUT}};
     Case c;
@@ -158,21 +158,21 @@ UNIT_TEST(parts) {
     case_end(&c);
 }
 
-// Tests the spread of the tokens' amax values, which are powers of two from 2^-99 to 1.
+// Tests statistics of the tokens' amax values, which are powers of two from 2^-99 to 1.
 UNIT_TEST(maxima) {
     Case c;
     case_begin(&c);
     for (int64_t i = 0; i < TOKENS; i++) set_value(c.dy, i, i % OUT, ldexp(i % 2 ? 1 : -1, -(int)(i % 100)));
     case_measure(&c, one_part(OUT));
-    // The exponents 0 to -55 occur three times, -56 to -99 twice. In ascending order, the median is number 128 and the
-    // first percentile number 3.
+    // Exponents 0 to -55 occur three times, -56 to -99 twice. In ascending order of amax, the median is token 128 and
+    // the first percentile is token 3.
     assert_near(c.stats.above, 42, 1e-12);
     assert_near(c.stats.below, 98 - 42, 1e-12);
     assert_true(c.stats.largest == 1);
     case_end(&c);
 }
 
-// If dy contains NaN or inf, they are counted and nothing else is measured.
+// Tests that NaN and inf in dy are counted and that nothing else is then measured.
 UNIT_TEST(not_finite) {
     Case c;
     case_begin(&c);
@@ -184,9 +184,9 @@ UNIT_TEST(not_finite) {
     case_end(&c);
 }
 
-// --- independent computation of the expected figures --------------------------------------------------------
+// --- independent computation of the expected errors ---------------------------------------------------------
 
-// Computes in double precision the relative error of dgrad with q instead of dy, |q w - dy w| / |dy w|, and its bias.
+// Returns the relative error |q w - dy w| / |dy w| of dgrad with q instead of dy, and its bias, in double precision.
 static Deviation data_otherwise(const Case *c, double q[TOKENS][OUT]) {
     double difference = 0, exact = 0, cross = 0;
     for (int64_t i = 0; i < TOKENS; i++) {
@@ -238,7 +238,7 @@ UNIT_TEST(otherwise) {
     for (int64_t i = 0; i < TOKENS; i++)
         for (int64_t j = 0; j < OUT; j++) largest = fmax(largest, fabs(value(c.dy, i, j)));
     // way 0: E4M3 with one scale. way 1: E5M2 with a scale per token, the smallest power of two for which the token's
-    // values are at most 57344. For both, the measured errors must equal computed ones.
+    // values are at most 57344. The measured errors must equal the errors computed in double precision.
     for (int way = 0; way < 2; way++) {
         int64_t flushed = 0, nonzero = 0;
         for (int64_t i = 0; i < TOKENS; i++) {
@@ -266,10 +266,10 @@ UNIT_TEST(otherwise) {
     case_end(&c);
 }
 
-// --- measurement of the backend's FP8 matmuls ---------------------------------------------------------------
+// --- accumulation error of FP8 matmuls ----------------------------------------------------------------------
 
-// On the CPU, FP8 matmuls accumulate in FP32, so they show no accumulation error. The backend's quantization gives the
-// FP8 values that were measured.
+// Tests that FP8 matmuls on the CPU show no accumulation error, because they accumulate in FP32. The backend must
+// quantize the gradient to the FP8 values that were measured.
 UNIT_TEST(accumulation) {
     Case c;
     Accumulation a;

@@ -1,5 +1,5 @@
-// Compares the measurements of dev/tools/gradient_stats.cu on GPU and CPU, for a random gradient whose rows differ
-// much in size. Counts must be equal because both make the same FP8 values. FP32 matmuls differ in the order of sums.
+// Compares the measurements of dev/tools/gradient_stats.cu on GPU and CPU, for a random gradient whose rows differ much
+// in size. Counts must be equal, because both backends make the same FP8 values. Errors may differ slightly.
 #include "bench_cuda.h"
 #include "dev/tools/gradient_accumulation.h"
 #include "tap.h"
@@ -10,12 +10,12 @@ enum { ON_CPU, ON_GPU, SIDES };
 typedef struct {
     Exec *exec[SIDES];
     Meter meter[SIDES];
-    Tensor dy[SIDES], x[SIDES], w[SIDES]; // BF16 tensors for each side: dy (TOKENS, OUT), x (TOKENS, IN), w (OUT, IN)
+    Tensor dy[SIDES], x[SIDES], w[SIDES]; // BF16: gradient dy (TOKENS, OUT), input x (TOKENS, IN), weights w (OUT, IN)
     GradientStats stats[SIDES];
 } Pair;
 
-// Fills a tensor on both sides with equal normally distributed BF16 values. Row magnitudes differ by powers of two, up
-// to 2^octaves.
+// Allocates a tensor on CPU and GPU and fills both with the same normally distributed BF16 values. Row magnitudes are 1
+// to 2^-(octaves - 1).
 static void random_pair(Pair *p, Tensor t[SIDES], int64_t rows, int64_t cols, int octaves) {
     static uint64_t stream;
     Error err;
@@ -61,7 +61,7 @@ static void check_variants(const Pair *p) {
     }
 }
 
-// Allows a relative error of 1/500, because FP8 matmuls of the GPU accumulate with less precision than FP32.
+// Allows an error of 1/500 (FP32 outputs), because the GPU's FP8 matmuls accumulate with less precision than FP32.
 static void check_matmuls(Pair *p) {
     for (int f = 0; f < GRADIENT_FORMATS; f++) {
         Accumulation a;

@@ -1,9 +1,9 @@
-// Tests of outlier detection (coat/model/guard.h) and its state in checkpoints.
+// Tests of outlier detection (coat/model/guard.h), and of its window of past steps in checkpoints.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/model/guard.h"
 
-// Records accepted steps with losses around 3 and gradient norms around 1, each with standard deviation 0.1.
+// Records `count` steps with losses of 3 +- 0.1 and gradient norms of 1 +- 0.1.
 static void accept_steps(Guard *guard, int count) {
     for (int i = 0; i < count; i++) outlier_record(guard, 3 + (i % 2 ? 0.1 : -0.1), 1 + (i % 2 ? 0.1 : -0.1));
 }
@@ -12,7 +12,7 @@ UNIT_TEST(test_z) {
     Guard guard;
     memset(&guard, 0, sizeof guard);
     accept_steps(&guard, GUARD_WINDOW - 1);
-    assert_true(guard_z(&guard.loss, 1e9) == 0); // The window is not full yet, so nothing is an outlier.
+    assert_true(guard_z(&guard.loss, 1e9) == 0); // 0, because nothing is an outlier until the window is full
     assert_false(outlier_should_skip(&guard, 1e9, 1e9, 2, 2));
     accept_steps(&guard, 1);
     accept_steps(&guard, GUARD_WINDOW); // replaces all losses and norms in the window
@@ -25,15 +25,15 @@ UNIT_TEST(test_z) {
     assert_false(outlier_should_skip(&guard, 2, 0, 4.99, 4.99)); // losses and norms below the mean are never outliers
     assert_true(outlier_should_skip(&guard, 3, 1.5, 0, 4.99));
     assert_false(outlier_should_skip(&guard, 3.5, 1.5, 0, 0)); // a limit of 0 disables outlier detection
-    // New steps replace the oldest ones in the window.
+    // New steps replace the oldest steps in the window.
     for (int i = 0; i < GUARD_WINDOW; i++) outlier_record(&guard, 7, 7);
-    assert_true(guard_z(&guard.loss, 9) == 0); // all values in the window are equal, so the deviation is 0
+    assert_true(guard_z(&guard.loss, 9) == 0); // 0, because all losses in the window are equal
     outlier_record(&guard, 8, 8);
     assert_true(guard.loss.values[GUARD_WINDOW - 1] == 8 && guard.loss.values[0] == 7);
     assert_true(guard_z(&guard.loss, 9) > 5);
 }
 
-// NaN and inf are always outliers and never enter the window.
+// Tests that NaN and inf are always outliers and are never recorded in the window.
 UNIT_TEST(test_not_finite) {
     Guard guard, before;
     memset(&guard, 0, sizeof guard);
@@ -70,8 +70,8 @@ UNIT_TEST(test_checkpoint) {
         Guard got = load_guard(run, folder);
         assert_memory_equal(&got, &rs.guard, sizeof got);
     }
-    // A run without the outlier flags neither reads nor writes the window. A run with outlier flags starts with an
-    // empty window if the checkpoint has none.
+    // Without --skip-loss-z and --skip-grad-z, a run neither reads nor saves the window. With one of these flags, it
+    // starts with an empty window if the checkpoint has none.
     run->config.skip_loss_z = 0;
     Guard got = load_guard(run, folder);
     assert_memory_equal(&got, &none, sizeof got);

@@ -1,13 +1,12 @@
-// Tests of FP8 health in the log: the counts, compared with an independent implementation, the JSON object, and the
-// warnings.
+// Tests of FP8 health in the log: counts (compared with an independent implementation), JSON object and warnings.
 #include "health_fixture.h"
 
 #include "coat/numerics/moments.h"
 #include "dev/test/unit.h"
 
-// --- counts of saturated, zero and clamped FP8 values --------------------------------------------------------------
+// --- counts of saturated, zero and clamped FP8 values, and amax ----------------------------------------------------
 
-// Fills t with random FP8 values. Some are 0, and some have the largest magnitude.
+// Fills t with random FP8 values. Some are 0, and some have the format's largest magnitude.
 static void random_codes(Fixture *f, Tensor t) {
     const int top = t.format == FMT_E4M3 ? 0x7e : 0x7b;
     for (int64_t i = 0; i < t.rows * t.cols; i++) {
@@ -17,7 +16,7 @@ static void random_codes(Fixture *f, Tensor t) {
     }
 }
 
-// Adds the counts of FP8 values that share a scale. is_maximum: the scale comes from the group's amax.
+// Adds to *h the counts of FP8 values begin to end - 1, which share a scale. is_maximum: the scale is the amax itself.
 static void count(Health *h, Tensor t, int64_t begin, int64_t end, float scale, bool is_maximum) {
     const uint8_t *codes = (const uint8_t *)t.data;
     uint64_t at_top = 0;
@@ -87,7 +86,7 @@ static void scale_per_row(Fixture *f) {
 static void scale_per_group(Fixture *f) {
     const int groups[3] = {16, 32, 128};
     for (int i = 0; i < 3; i++) {
-        // The last group of each row is shorter than the group sizes 32 and 128.
+        // Groups of 32 and 128 end with a shorter group in each row of 336 values.
         Tensor t = grouped(f, 9, 336, groups[i]);
         Health h = {0};
         random_codes(f, t);
@@ -107,7 +106,7 @@ static void scale_per_group(Fixture *f) {
 static void moments(Fixture *f) {
     const Format formats[2] = {FMT_E4M3, FMT_E5M2};
     for (int i = 0; i < 2; i++) {
-        // moment groups extend across row ends; the last group has 9 elements
+        // Groups of moments ignore the ends of rows. The last group has 9 elements.
         Tensor t = poisoned(f, formats[i], 7, 111);
         Health h = {0};
         t.granularity = SCALE_EXPAND;
@@ -133,14 +132,14 @@ UNIT_TEST(counts) {
     run_everywhere(moments);
 }
 
-// --- JSON object that is logged ------------------------------------------------------------------------------------
+// --- logged JSON object --------------------------------------------------------------------------------------------
 
-// Checks the JSON object that a run with known tensors logs.
+// Checks the JSON object that health_json() makes from tensors with known values.
 static void check_object(RecipeKind recipe) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, recipe, HEAD_FP8, 1);
-    const int64_t last = recipe == RECIPE_COAT ? 31 : 0; // index of the largest scale: row 31 with row scales
+    const int64_t last = recipe == RECIPE_COAT ? 31 : 0; // index of the largest scale: row 31 if there are row scales
     const double most = format_max(recipe_gradient_format(&run.config.recipe));
     ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 2).scale)[last] = 2;
     ((float *)arena_tensor(&run.arena, DH_Q, VALUE, 1).scale)[last] = 0.5f;
@@ -148,10 +147,10 @@ static void check_object(RecipeKind recipe) {
     for (int i = 0; i < 16; i++) ((uint8_t *)h.data)[i] = 0x7e;
     ((uint16_t *)h.scale)[0] = bf16_encode(0.25f);
     memset(m.exponent, 16, 32);
-    memset(m.exponent, 255, 8); // sets the exponents of 8 of the 32 groups to their limit
+    memset(m.exponent, 255, 8); // exponents of 8 of the 32 groups are at the limit
     json_t *found = object_of(&run, warning);
     assert_string_equal(warning, "");
-    // number of keys: weights, moments, saved, recomputed, gradients
+    // numbers of keys for: weights, moments, saved tensors, recomputed tensors, gradients
     assert_int_equal(json_object_size(found), 5 + 2 * 5 + 3 + 5 + 3);
     assert_keys(found, "wte.codes", 3);
     assert_keys(found, "qkvw.m", 4);
@@ -171,7 +170,7 @@ static void check_object(RecipeKind recipe) {
 
     run_begin(&run, RECIPE_FP8_LINEAR, HEAD_BF16, 1);
     found = object_of(&run, warning);
-    assert_keys(found, "n1", 3); // the norm output n1 is saved in this recipe
+    assert_keys(found, "n1", 3); // recipe fp8-linear saves the norm output n1
     assert_true(!json_object_get(found, "x_in") && !json_object_get(found, "qkvw.m"));
     json_decref(found);
     run_end(&run);
@@ -185,7 +184,7 @@ UNIT_TEST(object) {
     check_object(RECIPE_COAT);
 }
 
-// With ZeRO, the counts of a rank cover only its shard of each moment.
+// Tests that with ZeRO a rank's counts cover only its own shards of the moments.
 UNIT_TEST(parts_of_moments) {
     Run run;
     char warning[HEALTH_WARNING];

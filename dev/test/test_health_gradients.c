@@ -1,9 +1,9 @@
-// Tests of the gradients' entries in the log: counts of FP8 values, warnings, and the comparison of wgrad in FP8 and
-// BF16.
+// Tests of what FP8 health logs about gradients: counts of FP8 values, warnings, and the comparison of FP8 and BF16
+// wgrad.
 #include "dev/test/unit.h"
 #include "health_fixture.h"
 
-// --- counts of inaccurate FP8 values of gradients --------------------------------------------------------------------
+// --- counts of saturated, zero and subnormal FP8 values of gradients -------------------------------------------------
 
 static void assert_counts(CodeCounts c, uint64_t codes, uint64_t saturated, uint64_t zero, uint64_t subnormal) {
     assert_int_equal(c.codes, codes);
@@ -12,8 +12,8 @@ static void assert_counts(CodeCounts c, uint64_t codes, uint64_t saturated, uint
     assert_int_equal(c.subnormal, subnormal);
 }
 
-// Counts a gradient in which every FP8 magnitude m occurs exactly m + 1 times, in rows with a larger stride and
-// transposed. The counts are added to earlier ones.
+// Tests the counts of a gradient with strided rows, in which every FP8 magnitude m occurs exactly m + 1 times, also
+// transposed. New counts are added to earlier counts.
 static void known_codes(Fixture *f) {
     for (int i = 0; i < 2; i++) {
         const Format format = i ? FMT_E5M2 : FMT_E4M3;
@@ -22,7 +22,7 @@ static void known_codes(Fixture *f) {
         Tensor t = coded(f, format, 300, 320);
         uint8_t *code = (uint8_t *)t.data;
         CodeCounts counts = {1, 2, 3, 4};
-        memset(code, top, 300 * 320); // fills the memory after the columns with values that must not be counted
+        memset(code, top, 300 * 320); // also fills the gaps between rows, which must not be counted
         int64_t at = 0, small = 0;
         for (int magnitude = 0; magnitude <= top; magnitude++) {
             for (int n = 0; n <= magnitude; n++, at++)
@@ -42,11 +42,11 @@ static void known_codes(Fixture *f) {
     }
 }
 
-// Counts a quantized gradient whose FP8 values are known.
+// Tests the counts of a gradient that grad_quantize() quantizes to known FP8 values.
 static void known_values(Fixture *f) {
     Tensor x = poisoned(f, FMT_BF16, 16, 32), q[2] = {coded(f, FMT_E4M3, 16, 32), coded(f, FMT_E5M2, 16, 32)};
     Tensor q_t[2] = {coded_transpose(f, q[0]), coded_transpose_in(f, FMT_E5M2, q[0])};
-    for (int64_t i = 0; i < 16 * 32; i++) // the amax of 448 gives the scale 1 in E4M3 and 2^-7 in E5M2
+    for (int64_t i = 0; i < 16 * 32; i++) // the amax 448 gives the scale 1 in E4M3 and 2^-7 in E5M2
         set_value(x, i / 32, i % 32, i < 10 ? -448 : i < 30 ? 0 : i < 60 ? 0x1p-7 : i < 100 ? 0x1p-12 : 1);
     for (int i = 0; i < 2; i++) {
         CodeCounts counts = {0, 0, 0, 0}, transposed = {0, 0, 0, 0};
@@ -55,7 +55,7 @@ static void known_values(Fixture *f) {
         f->exec.ops->codes_count(&f->exec, q_t[i], &transposed);
         assert_counts(counts, 512, 10, 20 + 40, 30);
         if (i == 0) assert_counts(transposed, 512, 10, 20 + 40, 30);
-        // The E5M2 transpose has fewer zeros and subnormals, because its range is larger.
+        // The E5M2 transpose has fewer zeros and subnormals than E4M3, because E5M2's range is larger.
         if (i == 1) assert_counts(transposed, 512, 10, 20, 0);
     }
 }
@@ -65,14 +65,14 @@ UNIT_TEST(gradients_codes) {
     run_everywhere(known_values);
 }
 
-// --- comparison of weight gradients in FP8 and BF16 ------------------------------------------------------------------
+// --- comparison of FP8 wgrad with BF16 wgrad -------------------------------------------------------------------------
 
-// Compares a = 1.25 b plus an error that is orthogonal to b. The bias must be 0.25 and the relative error sqrt(0.125).
-// All values are exact.
+// Tests inner products of a = 1.25 b + e, where e is orthogonal to b. The bias must be exactly 0.25 and the squared
+// relative error 0.125.
 static void known_error(Fixture *f) {
     Tensor a = poisoned(f, f->format, 70, 48), b = poisoned(f, f->format, 70, 48);
     for (int64_t i = 0; i < 70 * 48; i++) {
-        // off * |x| sums to 0 over every four elements, so the error is orthogonal to b
+        // off * |x| sums to 0 over every four elements, so this error is orthogonal to b
         const double x = i % 4 < 2 ? 1 : -2, off = i % 2 ? 0.25 : -0.25;
         set_value(b, i / 48, i % 48, x);
         set_value(a, i / 48, i % 48, 1.25 * x + off * fabs(x));
@@ -83,7 +83,7 @@ static void known_error(Fixture *f) {
     assert_true(p->aa - 2 * p->ab + p->bb == 0.125 * p->bb);
 }
 
-// Compares inner products with sums in double precision in another order.
+// Compares inner_products() with sums in double precision in another order.
 static void random_matmuls(Fixture *f) {
     const Tensor a = random_tensor(f, f->format, 131, 80, 3), b = random_tensor(f, f->format, 131, 80, 1e-3);
     InnerProducts *p = (InnerProducts *)poisoned(f, FMT_FP32, 1, 16).data;
@@ -105,9 +105,9 @@ UNIT_TEST(matmuls) {
     run_everywhere(random_matmuls);
 }
 
-// --- logged counts and warnings --------------------------------------------------------------------------------------
+// --- counts in the log and their warnings ----------------------------------------------------------------------------
 
-// Sets the counts that a step stores for one gradient. All layers but the last get the same counts.
+// Stores the counts of one gradient as a step would. The last layer has 100 more subnormals than other layers.
 static void set_counts(Run *run, QuantizedGradient what, int transposed, uint64_t saturated, uint64_t zero,
                        uint64_t subnormal) {
     CodeCounts *counts = (CodeCounts *)arena_tensor(&run->arena, CODE_COUNTS, VALUE, 0).data;
@@ -116,7 +116,7 @@ static void set_counts(Run *run, QuantizedGradient what, int transposed, uint64_
             (CodeCounts){1000, saturated, zero, layer < 2 ? subnormal : subnormal + 100};
 }
 
-// The JSON object contains the counts of each gradient under the name of its tensor.
+// Tests that the JSON object contains the counts of each gradient under the tensor's name.
 UNIT_TEST(gradients_in_object) {
     Run run;
     char warning[HEALTH_WARNING];
@@ -128,7 +128,7 @@ UNIT_TEST(gradients_in_object) {
     assert_string_equal(warning, "");
     assert_keys(found, "dh_q", 4);
     assert_keys(found, "dqkv_q", 4);
-    assert_keys(found, "dresid_q", 1); // dresid_q has only the key amax, because it has no counts
+    assert_keys(found, "dresid_q", 1); // dresid_q has only the key amax, because it is not counted
     assert_keys(found, "dresid_q_fcproj", 3);
     assert_keys(found, "dresid_q_proj", 3);
     assert_keys(found, "dh_qt", 3);
@@ -141,12 +141,12 @@ UNIT_TEST(gradients_in_object) {
     assert_true(figure(found, "dlogits_q", "zero", 1, 0) == 0.04);
     json_decref(found);
     run_end(&run);
-    run_begin(&run, RECIPE_BF16, HEAD_BF16, 1); // a BF16 run has no FP8 gradients, so there are no counts
+    run_begin(&run, RECIPE_BF16, HEAD_BF16, 1); // no counts, because a BF16 run has no FP8 gradients
     assert_null(arena_tensor(&run.arena, CODE_COUNTS, VALUE, 0).data);
     run_end(&run);
 }
 
-// Fails unless the warning has `lines` lines and contains all of `parts`, separated by '&'.
+// Asserts that the warning has `lines` lines and contains all of `parts`, which are separated by '&'.
 static void assert_warnings(const char *warning, int lines, const char *parts) {
     char copy[256];
     int found = warning[0] != '\0';
@@ -163,31 +163,31 @@ static void assert_health_warnings(Run *run, int lines, const char *parts) {
     assert_warnings(warning, lines, parts);
 }
 
-// Resets the counts and the record of printed warnings. uncounted: fraction of masked targets.
+// Resets all counts and forgets the printed warnings. uncounted: fraction of targets that are masked.
 static void reset_counts(Run *run, double uncounted) {
     memset(&run->warned, 0, sizeof run->warned);
     run->warned.uncounted = uncounted;
     memset(arena_tensor(&run->arena, CODE_COUNTS, VALUE, 0).data, 0, run->arena.layout[CODE_COUNTS][VALUE].data_bytes);
 }
 
-// Each gradient that does not fit its format gives one warning, which names a flag that helps.
+// Tests that each gradient that does not fit its FP8 format causes one warning, which names a flag that helps.
 UNIT_TEST(gradients_warnings) {
     Run run;
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_FP8, 1);
-    set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 0); // the warning limits are 1 % saturated and 50 % zero
+    set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 0); // at the limits: 1 % saturated, 50 % zero or subnormal
     set_counts(&run, GRADIENT_DLOGITS, 0, 0, 700, 100);
     assert_health_warnings(&run, 0, "");
     set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 55);
     set_counts(&run, GRADIENT_DH, 0, 11, 0, 0);
     assert_health_warnings(&run, 2, "dh_q of layer 0&1.1 %&dqkv_q of layer 2&55.5 %&--linear bf16");
     set_counts(&run, GRADIENT_DRESID_PROJ, 0, 0, 0, 700);
-    // The warnings about other gradients are not repeated.
+    // Only the new gradient causes a warning; other warnings are not repeated.
     assert_health_warnings(&run, 1, "dresid_q_proj of layer 2&80.0 %&--linear bf16");
     assert_health_warnings(&run, 0, "");
     run_end(&run);
-    run_begin(&run, RECIPE_COAT, HEAD_FP8, 1); // with E4M3 gradients, their E5M2 transposes have counts of their own
+    run_begin(&run, RECIPE_COAT, HEAD_FP8, 1); // E5M2 transposes of E4M3 gradients have their own counts
     for (int what = 0; what < GRADIENT_COUNT; what++) set_counts(&run, (QuantizedGradient)what, 0, 0, 0, 0);
-    set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0); // dgrad gives a warning for saturated values, but not for zeros
+    set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0); // saturated E4M3 values cause a warning; zeros do not
     set_counts(&run, GRADIENT_DH, 0, 0, 900, 0);
     set_counts(&run, GRADIENT_DH, 1, 0, 900, 0);
     set_counts(&run, GRADIENT_DQKV, 1, 0, 0, 0);
@@ -198,7 +198,7 @@ UNIT_TEST(gradients_warnings) {
     assert_health_warnings(&run, 1, "dlogits_q of layer 0&2.0 %&--head bf16");
     run_end(&run);
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_FP8, 1);
-    reset_counts(&run, 0.7); // if 70 % of the targets are masked, that fraction of zeros is normal and gives no warning
+    reset_counts(&run, 0.7); // 70 % masked targets explain 70 % zeros, which cause no warning
     set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 40);
     assert_health_warnings(&run, 0, "");
     set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 80);
@@ -209,7 +209,7 @@ UNIT_TEST(gradients_warnings) {
     reset_counts(&run, 0);
     set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0);
     char warning[HEALTH_WARNING];
-    free(health_json(&run.arena, &run.exec, NULL, warning)); // a step that was skipped gives no warning
+    free(health_json(&run.arena, &run.exec, NULL, warning)); // a skipped step causes no warning
     assert_string_equal(warning, "");
     run_end(&run);
 }
@@ -222,7 +222,7 @@ static void set_matmuls(Run *run, int layer, double bias, double error) {
     found->aa = (error * error + 2 * bias + 1) * size;
 }
 
-// The log lists error and bias of each layer. One warning is printed if a limit is exceeded.
+// Tests that the log has error and bias of wgrad for each layer. A warning is printed once if a limit is exceeded.
 UNIT_TEST(matmul_comparison_in_log) {
     Run run;
     char warning[HEALTH_WARNING];
@@ -230,7 +230,7 @@ UNIT_TEST(matmul_comparison_in_log) {
     run.config.health_matmuls = 1;
     run_plan(&run, 1);
     for (int turn = 0; turn < 3; turn++) {
-        // just within the limits of bias and error
+        // bias and error just within their limits of 0.02 and 0.2
         for (int layer = 0; layer < 3; layer++) set_matmuls(&run, layer, -0.0199, 0.199);
         if (turn > 0) set_matmuls(&run, 1, -0.03, 0.1);
         if (turn > 0) set_matmuls(&run, 2, 0.01, 0.25);
@@ -254,7 +254,7 @@ UNIT_TEST(matmul_comparison_in_log) {
     assert_non_null(strstr(warning, "layer 2"));
     free(text);
     run.warned.matmuls = false;
-    free(health_matmuls_json(&run.arena, &run.exec, NULL, warning)); // a step that was skipped gives no warning
+    free(health_matmuls_json(&run.arena, &run.exec, NULL, warning)); // a skipped step causes no warning
     assert_string_equal(warning, "");
     sums[2] = (InnerProducts){.ab = 0, .aa = 1, .bb = 0};
     free(health_matmuls_json(&run.arena, &run.exec, &run.warned, warning));
@@ -262,7 +262,7 @@ UNIT_TEST(matmul_comparison_in_log) {
     run_end(&run);
 }
 
-// The plan contains memory for the wgrad comparison only with --health-products, and its operands live long enough.
+// Tests that memory for the wgrad comparison is planned only with --health-products, and lives long enough.
 UNIT_TEST(matmuls_in_plan) {
     Run run;
     run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);

@@ -10,7 +10,7 @@ static Error err;
 typedef struct {
     int32_t header[256];
     uint16_t words[4096];
-    size_t count, start; // number of words so far, and index at which the last example starts
+    size_t count, start; // count: number of words so far. start: index of the last example's first word
 } File;
 
 static File file;
@@ -26,8 +26,8 @@ static void begin_file(void) {
     file.header[1] = 1;
 }
 
-// Appends an example with a context of `situation` tokens and endings of the given lengths. Token ids count up from
-// `token`.
+// Appends an example whose context has `situation` tokens and whose endings have the lengths `endings`. Token ids count
+// up from `token`.
 static void add_example(int label, int token, int situation, const int endings[4]) {
     file.start = file.count;
     const int head[] = {65535, 0, file.header[2]++, label, 4};
@@ -66,9 +66,9 @@ UNIT_TEST(rows) {
     assert_non_null(set);
     assert_int_equal(hellaswag_examples(set), 2);
     assert_int_equal(hellaswag_rows(set), 8);
-    assert_int_equal(hellaswag_length(set), 5); // longest rows: context 3 + ending 3 - 1 tokens, and 1 + 5 - 1
+    assert_int_equal(hellaswag_length(set), 5); // longest rows: context 3 + ending 3 - 1 tokens, and 1 + 5 - 1 tokens
     int32_t inputs[3 * 6], targets[3 * 6];
-    hellaswag_batch(set, 1, 3, 6, inputs, targets); // reads endings 1, 2 and 3 of the first example
+    hellaswag_batch(set, 1, 3, 6, inputs, targets); // reads the rows of endings 1, 2 and 3 of the first example
     const int32_t wanted_inputs[] = {10, 11, 12, 15, 16, 0, /**/ 10, 11, 12, 0, 0, 0, /**/ 10, 11, 12, 19, 0, 0};
     const int32_t wanted_targets[] = {-1, -1, 15, 16, 17, -1, /**/ -1, -1, 18, -1, -1, -1, /**/ -1, -1, 19, 20, -1, -1};
     assert_memory_equal(inputs, wanted_inputs, sizeof inputs);
@@ -81,12 +81,12 @@ UNIT_TEST(rows) {
     hellaswag_close(set);
 }
 
-// Tests examples in 32-bit words, with token ids above 65,535.
+// Tests a HellaSwag file of 32-bit words, with token ids above 65,535.
 UNIT_TEST(wide_words) {
     two_examples();
     static uint32_t words[4096];
     for (size_t i = 0; i < file.count; i++) words[i] = file.words[i];
-    words[1] *= 2; // doubles the example's size in bytes, because words are 32 bits
+    words[1] *= 2; // doubles the example's size in bytes, because words have 32 bits
     words[file.start + 1] *= 2;
     words[6] = 100000; // first token of the example's context
     file.header[1] = 2;
@@ -117,7 +117,7 @@ UNIT_TEST(wide_words) {
     assert_says(&err, "shorter than its tokens");
 }
 
-// Sets the loss of every target in row r to `mean`. Entries without a target get another value, which must be ignored.
+// Adds row r's losses: `mean` at every target, and at other tokens a value that must be ignored.
 static void take(HellaSwag *set, int row, float mean) {
     float losses[8];
     int32_t inputs[8], targets[8];
@@ -130,15 +130,15 @@ UNIT_TEST(smallest_mean_wins) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
     assert_non_null(set);
-    assert_int_equal(hellaswag_right(set), 0); // no example is correct before losses are added
-    // Endings are scored by the mean loss: ending 1 has three tokens and a larger sum than ending 2, but a smaller
+    assert_int_equal(hellaswag_right(set), 0); // without losses, no example counts as correct
+    // An ending's score is its mean loss. Ending 1 of the first example has a larger sum than ending 2, but a smaller
     // mean.
     const float means[2][4] = {{3, 1.25f, 1.5f, 2}, {0.5f, 0.75f, 1, 0.625f}};
     for (int r = 7; r >= 0; r--) take(set, r, means[r / 4][r % 4]);
     assert_int_equal(hellaswag_right(set), 2);
     take(set, 1, 1.75f);
     assert_int_equal(hellaswag_right(set), 1);
-    take(set, 2, 1.75f); // if two endings have the same mean loss, the first one wins
+    take(set, 2, 1.75f); // of two endings with equal mean losses, the first one wins
     assert_int_equal(hellaswag_right(set), 2);
     take(set, 1, NAN);
     assert_int_equal(hellaswag_right(set), 1);
@@ -148,7 +148,7 @@ UNIT_TEST(smallest_mean_wins) {
     assert_int_equal(hellaswag_right(set), 1);
     for (int r = 4; r < 8; r++) take(set, r, NAN);
     assert_int_equal(hellaswag_right(set), 1);
-    // Adds the losses of several rows at once, including rows after the end.
+    // Adds losses of four rows at once, of which the last two are after the end and must be ignored.
     float losses[4 * 8];
     for (int i = 0; i < 32; i++) losses[i] = i < 8 ? 1 : 0.125f;
     take(set, 5, 2), take(set, 7, 2), take(set, 4, 0.5f);
@@ -159,8 +159,8 @@ UNIT_TEST(smallest_mean_wins) {
     hellaswag_close(set);
 }
 
-// Over all ranks every row is evaluated once, and all rows of an example are on one rank. All ranks have the same
-// number of passes; a single process has rows / batch passes, rounded up.
+// Tests how rows are distributed: every row is evaluated once, and all rows of an example are on one rank. All ranks
+// have the same number of passes. A single rank has rows / batch passes, rounded up.
 UNIT_TEST(shared_passes) {
     enum { EXAMPLES = 19, ROWS = 4 * EXAMPLES };
 
@@ -218,12 +218,12 @@ static void refuse(size_t cut, size_t extra, const char *says) {
 UNIT_TEST(damaged_files) {
     two_examples();
     const File good = file;
-    // A file truncated at any byte is refused.
+    // A file must be refused at whatever byte it is truncated.
     for (size_t cut = 1; cut < good.count * 2 + 1024; cut++) refuse(cut, 0, "h.bin");
     refuse(0, 2, "2 bytes follow");
     refuse(0, 1, "damaged");
 
-    // Each case: the word to change, its new value, and a part of the error message.
+    // at: index of the word to change. value: new value of the word. says: part of the error
     const struct {
         size_t at;
         int value;
@@ -264,7 +264,7 @@ UNIT_TEST(damaged_files) {
     file = good;
     file.header[1] = 3;
     refuse(0, 0, "version 3");
-    file.header[1] = 2; // the header says 32-bit words, but the file has 16-bit words
+    file.header[1] = 2; // the header claims 32-bit words, but words have 16 bits
     refuse(0, 0, "h.bin");
     assert_null(hellaswag_open(path_of("missing.bin"), 64, 1000, &err));
     assert_int_equal(err.code, EXIT_DATA);
@@ -272,8 +272,8 @@ UNIT_TEST(damaged_files) {
     assert_int_equal(err.code, EXIT_DATA);
 }
 
-// Sets every word to extreme values. Opening must fail, or reads must stay within bounds (the SANITIZE=1 build checks
-// it).
+// Sets each word to extreme values. Opening the file must fail, or reads must stay within bounds, which the SANITIZE=1
+// build checks.
 UNIT_TEST(hostile_words) {
     two_examples();
     const File good = file;

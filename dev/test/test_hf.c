@@ -1,5 +1,5 @@
-// Tests of loading models from other programs (coat/save/hf.h, llmc_weights.h, checkpoint_load_weights()): shapes,
-// values in every type, order and number of files, and files that must be refused.
+// Tests of loading other programs' models (coat/save/hf.h, llmc_weights.h, checkpoint_load_weights()): shapes, types of
+// values, order and number of files, and files that must be refused.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/config/shapes.h"
@@ -34,7 +34,7 @@ static ModelShape parsed(const char *text) {
     return shape;
 }
 
-// Writes the shape as config.json and fails unless reading it back gives an equal shape. Returns the text.
+// Writes the shape as config.json text and asserts that reading the text gives an equal shape. Returns the text.
 static JsonText written_and_read(const ModelShape *shape) {
     JsonText t;
     if (!hf_config_text(&t, shape, DTYPE_BF16, &err)) fail_msg("%s", err.text);
@@ -63,7 +63,7 @@ UNIT_TEST(test_config) {
     assert_non_null(strstr(t.text, "\"transformers_version\": \"4."));
     assert_non_null(strstr(t.text, "\"layer_norm_epsilon\": 1e-06,"));
     json_text_free(&t);
-    // Tests every other architecture, with all settings that only it has.
+    // Every architecture but GPT-2, with all settings that only this architecture has.
     for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++) {
         ModelShape other;
         architecture_shape((Architecture)i, &other);
@@ -90,8 +90,8 @@ UNIT_TEST(test_config) {
     assert_false(hf_config_text(&t, &s, DTYPE_BF16, &err));
 }
 
-// The largest shape that the flags accept can be written to config.json and read back. A file with a larger size is
-// refused.
+// Tests that the largest shape that flags accept can be written to config.json and read back. Larger sizes in
+// config.json are refused.
 UNIT_TEST(test_bounds) {
     ModelShape s;
     architecture_shape(ARCHITECTURE_LLAMA, &s);
@@ -130,7 +130,7 @@ static ModelShape parsed_with_sizes(const char *type, const char *rest) {
     return parsed(text);
 }
 
-// Tests config.json keys as transformers 4 and 5 write them, absent keys, and keys that only some files contain.
+// Tests config.json as transformers 4 and 5 write it: keys of both versions, absent keys, and rare keys.
 UNIT_TEST(test_other_configs) {
     ModelShape s = parsed_with_sizes(
         "llama", "\"rms_norm_eps\": 1e-05, \"num_key_value_heads\": null, "
@@ -141,12 +141,12 @@ UNIT_TEST(test_other_configs) {
                                    "\"tie_word_embeddings\": true");
     assert_true(s.rope.factor == 1.0f && s.head_dim == 32 && s.tied_head && s.norm_eps == 1e-6f);
     s = parsed_with_sizes("mistral", "\"sliding_window\": 256, " KV);
-    assert_true(s.positions == 256 && s.kv_heads == 2); // positions are limited to the sliding window
+    assert_true(s.positions == 256 && s.kv_heads == 2); // positions are limited to the sliding window of 256
     s = parsed_with_sizes("qwen2", KV ", \"sliding_window\": 256, \"use_sliding_window\": false");
     assert_true(s.positions == 512 && s.qkv_biases);
     s = parsed_with_sizes("llama", "\"rope_theta\": 3e4, \"rope_parameters\": {\"rope_theta\": 5e5}, "
                                    "\"rope_scaling\": {\"rope_type\": \"default\", \"rope_theta\": 7e5}");
-    assert_true(s.rope_theta == 7e5f); // of several rope_theta keys, the last one wins
+    assert_true(s.rope_theta == 7e5f); // the rope_theta in rope_scaling overrides others
     s = parsed_with_sizes("llama", "\"is_causal\": true, \"per_layer_config\": {}, "
                                    "\"original_max_position_embeddings\": 32, \"rope_scaling\": {\"rope_type\": "
                                    "\"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
@@ -179,7 +179,7 @@ UNIT_TEST(test_other_configs) {
         {"llama", "\"rope_theta\": 1e4, \"rope_parameters\": {\"partial_rotary_factor\": 0.5}", "partial_rotary"},
         {"llama", "\"rope_theta\": 0", "rope_theta"},
         {"llama", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
-        {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // a file in which a key occurs twice is refused
+        {"llama", "\"hidden_act\": \"gelu\"", "JSON"}, // refused, because the key occurs twice
         {"llama", "\"quantization_config\": {}", "quantization_config"},
         {"llama", "\"is_causal\": false", "'is_causal' must be true"},
         {"llama", "\"attention_bias\": null", "'attention_bias' must be false"},
@@ -190,7 +190,7 @@ UNIT_TEST(test_other_configs) {
         {"llama", "\"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": null}", "'rope_theta' must be a number"},
         {"qwen2", KV ", \"layer_types\": [\"full_attention\"]", "layer_types"},
         {"llama", "\"layer_types\": []", "layer_types"},
-        // transformers 5 writes this key for bidirectional attention, which is not supported
+        // transformers 5 writes is_causal: null for bidirectional attention, which is not supported.
         {"olmo2", "\"is_causal\": null", "'is_causal'"},
         {"qwen3", KV ", \"per_layer_config\": {\"1\": {\"rms_norm_eps\": 0.1}}", "per_layer_config"},
         {"llama", "\"per_layer_config\": [{}, {\"hidden_act\": \"gelu\"}]", "per_layer_config"},
@@ -224,13 +224,13 @@ UNIT_TEST(test_other_configs) {
 #undef SIZES
 #undef KV
 
-// An absent key gets the default of the config class in transformers.
+// Tests that an absent key of config.json gets the default of the model's configuration class in transformers.
 UNIT_TEST(test_absent_keys) {
     static const struct {
         const char *type, *rest;
-        int kv_heads, head_dim, positions; // positions are at most the sliding window
+        int kv_heads, head_dim, positions; // positions: at most the sliding window
     } cases[] = {{"llama", "", 64, 16, 2048},
-                 // sliding_window is ignored, because only Mistral uses it
+                 // Llama ignores sliding_window, which only Mistral uses.
                  {"llama", ", \"sliding_window\": 1000", 64, 16, 2048},
                  {"mistral", "", 8, 16, 4096},
                  {"mistral", ", \"sliding_window\": null", 8, 16, 131072},
@@ -258,15 +258,15 @@ UNIT_TEST(test_absent_keys) {
     }
 }
 
-// Token ids and initializer_range are read from config.json, or else taken from the defaults of the model's class.
-// Saving writes them again.
+// Tests token ids and initializer_range: they are read from config.json or, if absent, are the defaults of the model's
+// class in transformers. Saving writes them to config.json.
 UNIT_TEST(test_ids) {
     static const struct {
         const char *type, *rest, *written;
         int vocab;
     } cases[] = {
         {"llama", "", "\"bos_token_id\": 1,\n  \"eos_token_id\": 2,", 130},
-        // The class's default id 2 is outside the vocabulary.
+        // Llama's default EOS id 2 is outside a vocabulary of 2 tokens.
         {"llama", "", "\"bos_token_id\": 1,\n  \"eos_token_id\": null,", 2},
         {"olmo", "", "\"bos_token_id\": null,\n  \"eos_token_id\": 50279,", 50304},
         {"olmo", "", "\"bos_token_id\": null,\n  \"eos_token_id\": null,", 130},
@@ -281,7 +281,7 @@ UNIT_TEST(test_ids) {
         {"qwen2", ", \"pad_token_id\": 3", "\"pad_token_id\": 3,", 130},
         {"llama", ", \"pad_token_id\": -1", "\"pad_token_id\": null,", 130},
         {"mistral", "", "\"pad_token_id\": null,", 130},
-        {"olmo", "", "\"pad_token_id\": 1,", 130}, // without pad_token_id, the default of the model's class applies
+        {"olmo", "", "\"pad_token_id\": 1,", 130}, // OLMo's default padding id is 1
         {"olmo", "", "\"pad_token_id\": null,", 1},
         {"olmo2", ", \"pad_token_id\": null", "\"pad_token_id\": null,", 130}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -302,13 +302,13 @@ UNIT_TEST(test_ids) {
     }
 }
 
-// EOS ids of generation_config.json are added to those of config.json. Other keys of generation_config.json are copied.
+// Tests generation_config.json: its EOS ids are added to those of config.json, and its other keys are copied.
 UNIT_TEST(test_generation) {
     static const char *const config = "{\"model_type\": \"llama\", \"num_hidden_layers\": 1, \"hidden_size\": 64, "
                                       "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 130, "
                                       "\"bos_token_id\": 3, \"eos_token_id\": 7}";
     static const struct {
-        const char *text, *written; // written: expected result; NULL: the file is refused
+        const char *text, *written; // text: the file. written: part of the result; NULL: the file is refused
     } cases[] = {
         {"{\"do_sample\": true}", "\"eos_token_id\": 7,\n  \"do_sample\": true\n}"},
         {"{\"eos_token_id\": 7, \"bos_token_id\": 5}", "\"eos_token_id\": 7\n"},
@@ -395,7 +395,7 @@ UNIT_TEST(test_bad_configs) {
 
 // ---------------------------------------------------------------- tests of a Hugging Face model folder
 
-// Returns the test value of an element. It is exact in F32, BF16 and F16, and differs for each tensor, row and column.
+// Returns an element's test value: exact in F32, BF16 and F16, and different for each tensor, row and column.
 static float value_of(int id, int layer, int64_t row, int64_t col) {
     return (float)((id * 31 + layer * 17 + row * 7 + col * 3) % 255 - 127) / 64.0f;
 }
@@ -414,20 +414,20 @@ static void encode(Dtype dtype, float value, void *to) {
 
 typedef struct {
     Dtype dtype;
-    const char *strip;  // prefix to remove from the tensor names; NULL: none
-    const char *prefix; // prefix to add to the tensor names after that; NULL: none
+    const char *strip;  // prefix to remove from tensor names; "": none
+    const char *prefix; // prefix that is then added to tensor names; NULL: none
     int id_bare;        // parameter whose name gets no prefix; -1: none
-    int part, parts;    // the file stores every `parts`-th tensor, starting with number `part`
-    int id_poisoned;    // parameter that gets one element with the value `poison`; -1: none
+    int part, parts;    // the file has every `parts`-th tensor, starting with tensor number `part`
+    int id_poisoned;    // parameter with one element of the value `poison`; -1: none
     float poison;
-    int id_dropped, id_reshaped; // parameter to omit, and parameter to store with a wrong shape; -1: none
+    int id_dropped, id_reshaped; // parameter that is omitted, and parameter with a wrong shape; -1: none
     const char *extra;           // name of an additional tensor with the embedding's values; NULL: none
     ModelShape shape;
 } Making;
 
 static const Making plain = {DTYPE_F32, "", NULL, -1, 0, 1, -1, 0, -1, -1, NULL, {0}};
 
-// Lists the tensor names of GPT2LMHeadModel, independently of the table in hf_names.c.
+// Tests hf_names.c: the tensor names of a GPT-2 must be those of GPT2LMHeadModel.
 UNIT_TEST(test_names) {
     static const char *const names[] = {"wte.weight",
                                         "wpe.weight",
@@ -519,7 +519,7 @@ static void make_config(const char *path, const ModelShape *shape) {
     json_text_free(&t);
 }
 
-// Makes a folder that contains only a config.json. Returns its path.
+// Makes a folder with a config.json of the run's shape and returns the folder's path.
 static const char *make_folder(const char *name, const Run *run) {
     char config[TEST_PATH];
     assert_int_equal(mkdir(path_of(name), 0777), 0);
@@ -566,13 +566,13 @@ UNIT_TEST(test_import) {
             making.strip = d == 1 ? "transformer." : "";
             make_weights(path_of(file), run, making);
             assert_loads(path_of(name), run);
-            assert_loads(path_of(file), run); // --model may name the weight file itself if config.json is next to it
+            assert_loads(path_of(file), run); // --model may name the weight file if config.json is next to it
         }
         run_close(run);
     }
 }
 
-// A prefix that all names share is ignored. If only some names have it, loading fails.
+// Tests that a prefix of all tensor names is ignored. If only some names have the prefix, loading fails.
 UNIT_TEST(test_prefix) {
     static const char *const prefixes[] = {"_orig_mod.", "module.", "_orig_mod.module.", "base_model.model.", "model."};
     Run *run = run_with(PRECISION_RECIPE);
@@ -586,7 +586,7 @@ UNIT_TEST(test_prefix) {
         make_weights(file, run, making);
         assert_loads(folder, run);
     }
-    making.extra = "model.extra.weight"; // an extra tensor that has the prefix but is not a parameter
+    making.extra = "model.extra.weight"; // a tensor that has the prefix but is not a parameter
     make_weights(file, run, making);
     assert_refused(folder, run, "model.extra.weight");
     making.extra = NULL;
@@ -598,7 +598,7 @@ UNIT_TEST(test_prefix) {
     run_close(run);
 }
 
-// When FP32 weights are loaded into a BF16 model, the master weights store the low bits that BF16 drops.
+// Tests that master weights keep the low bits of FP32 weights that are loaded into a BF16 model.
 UNIT_TEST(test_masters) {
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("masters", run);
@@ -631,7 +631,7 @@ UNIT_TEST(test_shards) {
                "\"b\": \"model-00002-of-00003.safetensors\", \"c\": \"model-00003-of-00003.safetensors\", "
                "\"d\": \"model-00001-of-00003.safetensors\"}}");
     assert_loads(folder, run);
-    // Files in Hugging Face's cache are symbolic links to files in other folders.
+    // In Hugging Face's cache, files of a model are symbolic links to files in another folder.
     char shard[TEST_PATH];
     snprintf(shard, sizeof shard, "%s", path_of("shards/model-00002-of-00003.safetensors"));
     assert_int_equal(rename(shard, path_of("blob")), 0);
@@ -657,7 +657,7 @@ UNIT_TEST(test_shards) {
     run_close(run);
 }
 
-// Opens a run of a small model of the given architecture, with grouped-query attention.
+// Opens a run of a small model of this architecture with 2 query heads and 1 key-value head.
 static Run *llama_with(Architecture architecture, bool tied) {
     Run *run = run_open(RECIPE_COAT, 2);
     ModelShape *s = &run->config.shape;
@@ -675,19 +675,19 @@ static Run *llama_with(Architecture architecture, bool tied) {
     return run;
 }
 
-// A tensor that the model of config.json does not have is an error, because its values would be lost silently.
+// Tests that a tensor that the model lacks is an error, because its values would silently be lost.
 UNIT_TEST(test_leftovers) {
     static const struct {
         Architecture architecture;
         bool tied;
-        const char *extra, *says; // extra: name of the additional tensor. says: text of the error; NULL: accepted
+        const char *extra, *says; // extra: name of the additional tensor. says: part of the error; NULL: accepted
     } cases[] = {{ARCHITECTURE_LLAMA, false, NULL, NULL},
                  {ARCHITECTURE_LLAMA, false, "model.layers.0.self_attn.rotary_emb.inv_freq", NULL},
                  {ARCHITECTURE_LLAMA, true, "lm_head.weight", NULL},
                  {ARCHITECTURE_LLAMA, false, "model.layers.1.self_attn.q_proj.bias", "1.self_attn.q_proj.bias'"},
                  {ARCHITECTURE_LLAMA, true, "model.layers.0.self_attn.q_norm.weight", "of the llama"},
                  {ARCHITECTURE_LLAMA, true, "model.layers.2.mlp.up_proj.weight", "layers.2.mlp.up_proj.weight"},
-                 // The additional tensor has the embedding's name without prefix, so that name occurs twice.
+                 // Without the prefix "model.", the additional tensor has the embedding's name.
                  {ARCHITECTURE_LLAMA, false, "embed_tokens.weight", "'embed_tokens.weight'"},
                  {ARCHITECTURE_QWEN2, true, NULL, NULL},
                  {ARCHITECTURE_QWEN2, true, "model.layers.0.self_attn.o_proj.bias", "of the qwen2"},
@@ -708,7 +708,7 @@ UNIT_TEST(test_leftovers) {
             assert_loads(path_of(name), run);
         run_close(run);
     }
-    // A head whose values differ from the embedding's is not tied, as in transformers 5.
+    // A model with tied head is refused if lm_head.weight differs from the embedding, as in transformers 5.
     Run *run = llama_with(ARCHITECTURE_LLAMA, false);
     make_folder("leftovers-head", run);
     make_weights(path_of("leftovers-head/model.safetensors"), run, plain);
@@ -717,7 +717,7 @@ UNIT_TEST(test_leftovers) {
     make_config(path_of("leftovers-head/config.json"), &run->config.shape);
     assert_refused(path_of("leftovers-head"), run, "tie_word_embeddings");
     run_close(run);
-    // GPT-2 files may contain the attention mask, which is ignored.
+    // GPT-2 files may contain the attention mask as a tensor, which is ignored.
     run = run_with(PRECISION_RECIPE);
     make_folder("leftovers-gpt2", run);
     static const char *const extras[] = {"h.0.attn.bias", "h.1.attn.masked_bias", "lm_head.weight"};
@@ -741,7 +741,7 @@ UNIT_TEST(test_bad_weights) {
     assert_refused(folder, run, "no model.safetensors, nor model.safetensors.index.json;");
     write_text(path_of("bad/pytorch_model.bin"), "pickle");
     assert_refused(folder, run, "safe_serialization");
-    static const float poisons[] = {INFINITY, -INFINITY, NAN, 3.4e38f}; // the last value rounds to infinity in BF16
+    static const float poisons[] = {INFINITY, -INFINITY, NAN, 3.4e38f}; // 3.4e38 becomes infinity in BF16
     for (int i = 0; i < 4; i++) {
         Making making = plain;
         making.id_poisoned = FCW;
@@ -762,7 +762,7 @@ UNIT_TEST(test_bad_weights) {
     assert_refused(folder, run, "attn.c_attn.bias' has the shape (25); its config.json requires (24)");
     make_weights(file, run, plain);
     assert_loads(folder, run);
-    // A config.json whose shape differs from the run's is refused.
+    // Weights are refused if the shape in config.json differs from the run's.
     ModelShape other = run->config.shape;
     other.layers = 1;
     make_config(path_of("bad/config.json"), &other);
@@ -805,10 +805,10 @@ UNIT_TEST(test_llmc) {
     make_llmc(path, run, 3, 256, 0);
     if (!model_shape_from_files(path, &shape, &err)) fail_msg("%s", err.text);
     assert_memory_equal(&shape, &run->config.shape, sizeof shape);
-    assert_loads(path, run); // padding rows have values in the file and become 0 in memory
+    assert_loads(path, run); // padding rows have values in the file, but become 0 in memory
     make_llmc(path, run, 5, 256, 0);
     assert_loads(path, run);
-    make_llmc(path, run, 5, 131, 0); // an llm.c file whose vocabulary is padded to 131 rows
+    make_llmc(path, run, 5, 131, 0); // the file's vocabulary is padded to 131 rows
     assert_loads(path, run);
     make_llmc(path, run, 5, 256, 1);
     assert_refused(path, run, "truncated or damaged");
@@ -839,7 +839,7 @@ UNIT_TEST(test_bad_llmc_headers) {
         assert_says(&err, bad[i].says);
         assert_says(&err, "bad.bin");
     }
-    write_text(path_of("short.bin"), "\xc6\xd7\x34\x01"); // a file that contains only the magic number
+    write_text(path_of("short.bin"), "\xc6\xd7\x34\x01"); // only the magic number of an llm.c file
     assert_refused(path_of("short.bin"), run, "ends early");
     run_close(run);
 }

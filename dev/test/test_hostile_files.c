@@ -1,5 +1,5 @@
-// Tests that hostile files cannot corrupt an error message, reach files outside their folder, cause huge allocations,
-// or overflow numbers. The fuzz targets (dev/fuzz) search for more such files.
+// Tests that hostile files cannot corrupt an error message, access files outside their folder, cause huge allocations,
+// or overflow numbers. The fuzz targets in dev/fuzz search for more such files.
 #include "dev/test/test_folder.h"
 
 #include <xxhash.h>
@@ -24,13 +24,13 @@ UNIT_TEST(test_messages_stay_lines) {
     assert_says(&err, "tensor 'a??b' has the type U8?,");
 }
 
-// Terminal control sequences, as UTF-8 characters and as invalid bytes, and the text that is printed instead.
+// Texts with terminal control sequences (as UTF-8 characters and as invalid bytes), and the text that must be printed.
 static const struct {
     const char *text, *shown;
 } terminal_texts[] = {
     {"\33[31mred", "?[31mred"},           {"\302\23331mred", "?31mred"}, // U+009B also begins a control sequence
     {"\302\200\302\220\302\237", "???"},  {"\23331m\204\235", "?31m??"}, {"a\177b\r", "a?b?"},
-    {"\302\240 é € 😀", "\302\240 é € 😀"}, {"\351t\351", "\351t\351"}, // bytes in Latin-1, which are invalid UTF-8
+    {"\302\240 é € 😀", "\302\240 é € 😀"}, {"\351t\351", "\351t\351"}, // invalid UTF-8: bytes in Latin-1
     {"\340\202\233[", "\340??["},                                     // an overlong UTF-8 encoding of U+009B
     {"cut \360\237", "cut \360?"}};
 
@@ -57,7 +57,7 @@ UNIT_TEST(test_terminal_commands) {
 
 UNIT_TEST(test_lines_of_any_length) {
     char line[8];
-    // Reads a line that just fits, a longer one, an empty one, one with a 0 byte, and one that ends without a newline.
+    // Lines for a buffer of 8 bytes: one that just fits, a longer one, an empty one, one with a 0 byte, a last line.
     write_file(path_of("lines"), "1234567\n12345678\n\na\0b\nend", 25);
     FILE *file = file_open_lines(path_of("lines"), &err);
     assert_non_null(file);
@@ -79,7 +79,7 @@ UNIT_TEST(test_lines_of_any_length) {
     assert_says(&err, "/dev/zero is not a regular file");
 }
 
-// A safetensors header that is too long is refused, even if the file is long enough to contain it.
+// Tests that a safetensors header of more than 32 MiB is refused, even if the file contains the whole header.
 UNIT_TEST(test_long_header) {
     SafeFile file;
     uint64_t bytes = SAFETENSORS_MAX_HEADER + 1;
@@ -89,7 +89,7 @@ UNIT_TEST(test_long_header) {
     assert_says(&err, "long.safetensors has a header of 33554433 bytes");
 }
 
-// Tests a log with one very long line, and a log that is a link to a device.
+// Tests log.jsonl with a line of 1 MiB, and log.jsonl as a link to a device.
 UNIT_TEST(test_logs) {
     static Config config;
     size_t size, long_line = (size_t)1 << 20;
@@ -104,7 +104,7 @@ UNIT_TEST(test_logs) {
     write_text(path_of("out/log.jsonl"), text);
     free(text);
     assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
-    // The temporary file of the picture is not written through a symbolic link.
+    // The plot's temporary file must not be written through a symbolic link.
     write_text(path_of("precious"), "mine");
     assert_int_equal(symlink(path_of("precious"), path_of("loss.svg.tmp")), 0);
     assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
@@ -127,7 +127,7 @@ UNIT_TEST(test_logs) {
     assert_says(&err, "log.jsonl is not a regular file");
 }
 
-// Writes a manifest that lists one file with the contents "{}".
+// Writes a manifest.json that lists the file `name` with the contents "{}".
 static void list_in_manifest(const char *name) {
     JsonText t;
     manifest_begin(&t);
@@ -174,7 +174,7 @@ UNIT_TEST(test_manifest_stays_inside) {
     assert_says(&err, "manifest.json is a link");
 }
 
-// A checkpoint whose counters would overflow when the run continues is refused.
+// Tests that a checkpoint is refused if a counter exceeds 2^53, because it could overflow when the run continues.
 UNIT_TEST(test_states_far_away) {
     static const char *const keys[] = {"step", "sequences", "pass", "tokens", "t", "skipped", "skipped_run"};
     static Config config;

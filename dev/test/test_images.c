@@ -1,5 +1,5 @@
-// Tests of images in training data (coat/text/images.h): the images of micro-batches, cutting and packing, and damaged
-// files.
+// Tests of images in training data (coat/text/images.h): images of micro-batches, truncation and packing of examples,
+// and damaged files.
 #include <math.h>
 
 #include "coat/config/vision.h"
@@ -10,7 +10,7 @@ enum { N = 4, SIDE = 8, IMAGE_BYTES = 3 * SIDE * SIDE, TOKEN = 9, VOCAB = 1000, 
 
 static Error err; // error of the last failed call
 
-// Returns a model that reads images of 8 x 8 pixels as 4 tokens.
+// Returns a vision model that reads each image of 8 x 8 pixels as 4 tokens. per_sequence: --images-per-sequence.
 static DataImages model(int per_sequence) {
     DataImages images = {{.kind = VISION_SIGLIP, .image_size = SIDE, .patch_size = 4, .image_token = TOKEN},
                          per_sequence};
@@ -18,7 +18,7 @@ static DataImages model(int per_sequence) {
     return images;
 }
 
-// Writes NAME.bin with the examples `text` and NAME.images with `count` images.
+// Writes NAME.bin with the examples that `text` describes (see add_examples()), and NAME.images with `count` images.
 static void write_both(const char *name, const char *text, int count) {
     static Examples e;
     char path[64];
@@ -46,7 +46,7 @@ static DataLoader *open_good(const char *glob, int B, int T, int per_sequence) {
     return loader;
 }
 
-// Fails unless opening the files fails with EXIT_DATA and one line that contains both words.
+// Asserts that opening the files fails with EXIT_DATA and an error of one line that contains word1 and word2.
 static void expect_refused(const char *glob, ExamplesKind kind, int T, const DataImages *images, const char *word1,
                            const char *word2) {
     assert_null(open_with(glob, kind, 1, T, images));
@@ -62,7 +62,7 @@ typedef struct {
     int count;
 } Batch;
 
-// Reads a micro-batch. Checks that every placeholder is a row of an image, in order, and never a target.
+// Reads a micro-batch. Asserts that its placeholders are the rows of its images, in order, and never targets.
 static void read_batch(DataLoader *loader, int64_t first, int tokens, Batch *b) {
     assert_true(data_batch_at(loader, first, b->inputs, b->targets, NULL, &err));
     assert_true(data_images_at(loader, first, b->rows, b->pixels, &b->count, &err));
@@ -81,7 +81,7 @@ static void expect_image(const Batch *b, int place, const Images *m, int image) 
 UNIT_TEST(test_batches) {
     enum { T = 16, B = 3 };
     static Batch b;
-    write_both("a", "tIttAA|ttA|JtIA|tA|IIIA", 3); // places 0 to 5, which show images 0 1 2 0 1 2
+    write_both("a", "tIttAA|ttA|JtIA|tA|IIIA", 3); // 6 places, which show the images 0 1 2 0 1 2
     const Images m = make_images(3, SIDE, N, 6, TOKEN);
     DataLoader *loader = open_good("a.bin", B, T, 4);
     char text[128];
@@ -89,7 +89,7 @@ UNIT_TEST(test_batches) {
                         "1 shard, 37 tokens, uint32, 16.2 % in the loss, 3 images");
     assert_int_equal(data_sequences(loader), 3);
     read_batch(loader, 0, B * T, &b);
-    // sequences: example 0; examples 1 and 4; examples 2 and 3
+    // Packed sequences: example 0; examples 1 and 4; examples 2 and 3.
     const int32_t inputs[B * T] = {100, 9,   9,   9, 9,   101, 102, 103, 104, 0,   0,   0,   0, 0, 0, 0,
                                    105, 106, 107, 9, 9,   9,   9,   9,   9,   9,   9,   9,   9, 9, 9, 112,
                                    9,   9,   9,   9, 108, 9,   9,   9,   9,   109, 110, 111, 0, 0, 0, 0};
@@ -97,10 +97,10 @@ UNIT_TEST(test_batches) {
     assert_int_equal(b.count, 6);
     const int shown[] = {0, 0, 1, 2, 1, 2};
     for (int i = 0; i < 6; i++) expect_image(&b, i, &m, shown[i]);
-    assert_int_equal(data_unmasked_targets(b.targets, B * T), 6); // not the placeholders of J, which the file unmasks
+    assert_int_equal(data_unmasked_targets(b.targets, B * T), 6); // placeholders of J are never targets
     assert_int_equal(b.targets[2 * T + 8], 109);
     data_close(loader);
-    // Smaller micro-batches, and those that begin at another sequence, read the same images.
+    // Smaller micro-batches, and micro-batches that begin at any sequence, read the same images.
     loader = open_good("a.bin", 1, T, 4);
     for (int64_t s = 0; s < 6; s++) {
         const int places[] = {0, 1, 4, 6}, from = places[s % 3];
@@ -112,7 +112,7 @@ UNIT_TEST(test_batches) {
     free(m.pixels);
 }
 
-// The images of every rank and order are those of its tokens. Example i is two text tokens and the images i and i + 1.
+// Tests that the images of all ranks are those of their tokens. Example i has the images of places 2 i and 2 i + 1.
 UNIT_TEST(test_ranks_and_order) {
     enum { T = 24, B = 2, EXAMPLES = 60 };
     static Batch b;
@@ -130,7 +130,7 @@ UNIT_TEST(test_ranks_and_order) {
         assert_non_null(loader);
         for (int64_t first = 0; first < 100; first++) {
             read_batch(loader, first, B * T, &b);
-            int place = 0; // of the next image of the micro-batch
+            int place = 0; // index of the next image in the micro-batch
             for (int at = 0; at < B * T; at++) {
                 if (b.inputs[at] < 100) continue;
                 const int example = (b.inputs[at] - 100) / 10; // both images are before the last token
@@ -145,7 +145,7 @@ UNIT_TEST(test_ranks_and_order) {
     free(m.pixels);
 }
 
-// An example that does not fit is cut before an image of which a part would be lost.
+// Tests that an example that is too long is truncated before the first image that would be incomplete.
 UNIT_TEST(test_cutting) {
     static Batch b;
     static Examples e;
@@ -158,7 +158,7 @@ UNIT_TEST(test_cutting) {
     for (int T = 2; T <= all + 2; T++) {
         int kept = T < all ? T : all; // inputs
         while (kept < all && e.tokens[kept - 1] == TOKEN && e.tokens[kept] == TOKEN) {
-            int begin = 0, k = 0; // finds the image that contains the last input
+            int begin = 0, k = 0; // finds the image of the last input token
             for (k = 0; k < kept; k += e.tokens[k] == TOKEN ? N : 1) begin = k;
             if (k == kept) break; // a complete image ends here
             kept = begin;
@@ -171,7 +171,7 @@ UNIT_TEST(test_cutting) {
         read_batch(loader, 0, T, &b);
         for (int t = 0; t < T; t++) {
             assert_int_equal(b.inputs[t], t < kept ? e.tokens[t] : 0);
-            // the token after the last input is a target, unless the example was cut before an image
+            // The token after the last input is a target, unless the example was truncated before an image.
             const bool target = t < kept && t + 1 < all && (t + 1 < kept || kept == T) && e.mask[t + 1];
             assert_int_equal(b.targets[t], target ? e.tokens[t + 1] : -1);
         }
@@ -182,7 +182,7 @@ UNIT_TEST(test_cutting) {
         if (!loader) assert_non_null(strstr(err.text, "use --seq-len 24, or --examples cut"));
         data_close(loader);
     }
-    // An example is dropped if no unmasked target is before its first image that does not fit.
+    // An example is dropped if no unmasked target is left before the image at which it is truncated.
     write_both("d", "tIAA|tA", 1);
     DataLoader *loader = open_good("d.bin", 1, 3, 1);
     assert_int_equal(data_examples(loader).left_out, 1);
@@ -197,7 +197,7 @@ UNIT_TEST(test_cutting) {
     expect_refused("c.bin", EXAMPLES_SPLIT, 16, &images, "--examples split", "--examples cut");
 }
 
-// A sequence has at most --images-per-sequence images.
+// Tests that packing puts at most --images-per-sequence images into a sequence.
 UNIT_TEST(test_packing) {
     enum { T = 40 };
     static Batch b;
@@ -221,7 +221,7 @@ UNIT_TEST(test_packing) {
     const DataImages images = model(2);
     expect_refused("p.bin", EXAMPLES_CUT, T, &images,
                    "--images-per-sequence 2: ", "example 10 of 12 has 3 images; use --images-per-sequence 3");
-    // The limit that follows from the length of a sequence changes no packing.
+    // A limit of as many images as fit into a sequence anyway must not change the packing.
     for (int length = 13; length < 40; length++) {
         DataLoader *limited = open_good("p.bin", 1, length, (length + 1) / N),
                    *free_one = open_good("p.bin", 1, length, MAX_T);
@@ -231,7 +231,7 @@ UNIT_TEST(test_packing) {
     }
 }
 
-// The last micro-batch of validation data is padded with sequences without images.
+// Tests that the last micro-batch of validation is padded with sequences that have no images.
 UNIT_TEST(test_validation) {
     enum { T = 8, B = 4 };
     static Batch b;
@@ -247,7 +247,7 @@ UNIT_TEST(test_validation) {
     data_close(loader);
 }
 
-// Mean and deviation are those of the files, which must agree with each other and with the model.
+// Tests that mean and deviation of pixels come from the files of images. All files and the model must agree.
 UNIT_TEST(test_pixel_values) {
     write_both("a", "IttA", 1);
     write_both("b", "IttA", 2);
@@ -274,7 +274,7 @@ UNIT_TEST(test_pixel_values) {
     assert_string_equal(path_base(path_of("x")), "x");
 }
 
-// A vision-language model reads data without images. Other models do not read data with images.
+// Tests that a vision-language model reads data without images, and that a text model refuses data with images.
 UNIT_TEST(test_text) {
     static Batch b;
     static Examples e;
@@ -296,7 +296,7 @@ UNIT_TEST(test_text) {
     assert_true(data_vision(loader)->deviation[0] == 0);
     data_close(loader);
     data_close(text);
-    // text and images may be mixed, and a name without .bin gets .images appended
+    // Data may mix text and images. If a token file's name lacks .bin, .images is appended to the name.
     write_both("m", "IttA|IttA", 1);
     assert_int_equal(rename(path_of("m.bin"), path_of("m")), 0);
     data_close(open_good("[tm]*[!s]", 1, 8, 4));
@@ -313,7 +313,7 @@ UNIT_TEST(test_fingerprint) {
     assert_true(hash[0] != hash[1] && hash[0] == hash[2]);
 }
 
-// A file of images that changes or is removed after it was opened is an error.
+// Tests that a file of images that is truncated or removed during the run is an error.
 UNIT_TEST(test_file_that_changes) {
     static Batch b;
     write_both("a", "IttA", 3);
@@ -448,7 +448,7 @@ UNIT_TEST(test_hostile_placeholders) {
         free(m.pixels);
         expect_refused("p.bin", EXAMPLES_CUT, 32, &images, cases[i].words, "p.bin");
     }
-    // images at both sides of the beginning of an example
+    // Examples may end with an image and begin with an image.
     write_both("q", "tAI|IA|I|IIA", 2);
     data_close(open_good("q.bin", 1, 16, 4));
 }
