@@ -1,5 +1,5 @@
-// Fuzz target for the safetensors reader (coat/io/safetensors.c). The input is the file. The header is also parsed
-// separately, with a data length that the file itself could not have.
+// Fuzz target for the safetensors reader (coat/io/safetensors.c). The input is the file. The target parses the file,
+// and then its header alone with a length of the tensor data that the file itself could not have.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/io/safetensors.h"
@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_refused(&err, path);
     }
     if (size < 8) return 0;
-    uint64_t data_bytes; // length of the tensor data: the input's first 8 bytes, in a file the header's length
+    uint64_t data_bytes; // length of the tensor data, taken from the input's first 8 bytes
     memcpy(&data_bytes, data, sizeof data_bytes);
     if (safetensors_parse(&file, "header", (const char *)data + 8, size - 8, data_bytes, &err)) {
         check_tensors(&file);

@@ -1,5 +1,5 @@
-// Tests of the CPU backend's operations around the blocks: embedding, loss, gradient norm and AdamW, against
-// their formulas in double precision.
+// Tests of the CPU backend's operations before and after the transformer blocks: embedding, loss, gradient norm and
+// AdamW. Compares them with their formulas in double precision.
 #include "ops_fixture.h"
 
 static Tensor random_tokens(Fixture *f, int64_t M, int vocab) {
@@ -7,8 +7,6 @@ static Tensor random_tokens(Fixture *f, int64_t M, int vocab) {
     for (int64_t i = 0; i < M; i++) set_value(t, i, 0, floor((draw(f) + 1) / 2 * vocab));
     return t;
 }
-
-// --- tests of the embedding ------------------------------------------------------------------------------
 
 static void check_embedding(Fixture *f, int64_t B, int T, int64_t C) {
     const Ops *ops = f->exec.ops;
@@ -50,8 +48,6 @@ TEST_EVERYWHERE(embedding) {
     check_embedding(f, 1, 33, 48);
 }
 
-// --- tests of the loss -----------------------------------------------------------------------------------
-
 static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size) {
     const Ops *ops = f->exec.ops;
     const float scale = 0.125f;
@@ -60,7 +56,7 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
     Tensor best = poisoned(f, FMT_FP32, R, 1), best_again = poisoned(f, FMT_FP32, R, 1);
     StepState state = {0};
     state.loss_scale = scale;
-    for (int64_t i = 0; i < R; i++) { // gives some targets the largest logit, alone or together with another token
+    for (int64_t i = 0; i < R; i++) { // makes the target the best token or one of two
         const int64_t target = (int64_t)value(targets, i, 0), other = i % 4 == 1 ? 0 : i % 4 == 2 ? vocab - 1 : target;
         if (i % 4 == 3) continue;
         set_value(logits, i, target, size);
@@ -107,8 +103,8 @@ UNIT_TEST(loss) {
     run_everywhere(losses);
 }
 
-// A NaN or inf logit sets state->nonfinite if its column is in the vocabulary. In a padding column it does not. If the
-// target's logit is NaN or -inf, another token is the best one.
+// A NaN or inf logit sets state->nonfinite only if its column is in the vocabulary, not if it is padding. If the
+// target's logit is NaN or -inf, `best` is 0 for that row.
 UNIT_TEST(loss_reports_nonfinite) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
@@ -131,8 +127,6 @@ UNIT_TEST(loss_reports_nonfinite) {
     }
 }
 
-// --- test of gradient sums -------------------------------------------------------------------------------
-
 TEST_EVERYWHERE(gradient_sums) {
     Tensor sums[3], parts[3], before[3];
     for (int k = 0; k < 3; k++) { // many rows (several blocks of the kernel), one row, no rows
@@ -148,11 +142,9 @@ TEST_EVERYWHERE(gradient_sums) {
                 assert_value(sums[k], i, j, value(before[k], i, j) + value(parts[k], i, j), 1);
 }
 
-// --- tests of AdamW --------------------------------------------------------------------------------------
-
-// Formats in which a parameter and its states are stored.
+// Storage formats of a parameter and its states.
 typedef struct {
-    Format value, grad, moments, master; // master is FMT_NONE, FMT_U16 (split16) or FMT_FP32
+    Format value, grad, moments, master; // master: FMT_NONE, FMT_U16 (split16) or FMT_FP32
 } Storage;
 
 static const Storage STORAGES[5] = {
@@ -196,7 +188,7 @@ static StepState hyperparameters(float clip) {
     return s;
 }
 
-// Takes three AdamW steps with the same gradient, and compares every element with the formula in double precision.
+// Takes three AdamW steps with the same gradient, and compares every element with AdamW's formula in double precision.
 static void check_adamw(Fixture *f, Storage storage, float clip) {
     const Ops *ops = f->exec.ops;
     Parameter list[2];
@@ -224,7 +216,7 @@ static void check_adamw(Fixture *f, Storage storage, float clip) {
                 int64_t row = i / list[k].grad.cols, col = i % list[k].grad.cols;
                 double g = factor * value(list[k].grad, row, col), old = (double)((const float *)before[k].data)[i];
                 double m = g * (1 - pow((double)0.9f, step)), v = g * g * (1 - pow((double)0.95f, step));
-                if (storage.moments == FMT_FP32) { // only FP32 states match the formula; rounded states drift from it
+                if (storage.moments == FMT_FP32) { // rounded BF16 states drift from the formula
                     assert_value(list[k].m, row, col, m, fabs(g));
                     assert_value(list[k].v, row, col, v, g * g);
                 }
@@ -254,7 +246,7 @@ UNIT_TEST(adamw) {
         }
 }
 
-// FP32 and split16 master weights give bit-identical parameters.
+// AdamW gives bit-identical parameters with FP32 and with split16 master weights.
 UNIT_TEST(masters_agree) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 2);
@@ -275,8 +267,8 @@ UNIT_TEST(masters_agree) {
     fixture_end(&f);
 }
 
-// If a gradient contains NaN or inf, the whole update is skipped. The next finite gradient gives the same bits as if
-// that step had not happened.
+// If a gradient contains NaN or inf, adamw_update skips the whole update. The next update with finite gradients gives
+// the same bits as if the skipped update had not happened.
 UNIT_TEST(nonfinite_gradients_skip) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {

@@ -9,7 +9,7 @@ UNIT_TEST(same_arguments_same_value) {
     assert_true(rng_hash(1, 2, 3) == rng_hash(1, 2, 3));
     assert_true(rng_hash(1, 2, 3) != rng_hash(2, 1, 3));
     assert_true(rng_hash(1, 2, 3) != rng_hash(1, 3, 2));
-    // Pins the first numbers, because a seed must give the same run in every version.
+    // Pins the first random numbers, because a seed must give the same run in every version of the program.
     assert_true(rng_hash(0, 0, 0) == 0x0d460c6cd1b33096ULL);
     assert_true(rng_hash(42, 7, 1000000) == 0xb749869b11623fe7ULL);
 }
@@ -55,10 +55,10 @@ UNIT_TEST(normal_moments_and_tails) {
     assert_true(fabs(sum[3] / SAMPLES) < 2e-2);
     assert_true(fabs(sum[4] / SAMPLES - 3) < 6e-2);
     assert_true(abs(beyond2 - 45500) < 1100); // 4.55 % of normally distributed numbers are beyond 2 standard deviations
-    assert_true(beyond4 > 30 && beyond4 < 100); // 63 of a million are beyond 4 standard deviations
+    assert_true(beyond4 > 30 && beyond4 < 100); // 63 of a million normal numbers are beyond 4 standard deviations
 }
 
-// Returns the correlation of two sequences of uniform random numbers. Its standard deviation is 1 / sqrt(n).
+// Returns the correlation of two sequences of n uniform random numbers. Its standard deviation is 1 / sqrt(n).
 static double correlation(uint64_t seed_a, uint64_t stream_a, uint64_t seed_b, uint64_t stream_b, uint64_t lag) {
     enum { N = 200000 };
     double sum = 0;

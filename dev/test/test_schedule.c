@@ -1,4 +1,4 @@
-// Tests of the learning-rate schedules, against values computed by hand.
+// Tests of the learning-rate schedules. Compares learning rates with values computed by hand.
 #include "coat/model/schedule.h"
 #include "dev/test/unit.h"
 

@@ -1,4 +1,4 @@
-// Tests of the line that the terminal shows for each step: its text at every width, and when it has colors.
+// Tests of the line that the terminal shows for each training step: its text at every width, and when it has colors.
 #include <fcntl.h>
 #include <float.h>
 #include <math.h>
@@ -25,7 +25,7 @@ static void shortened(void **state) {
     const char *words = "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms 655k tok/s 41% 3:21:05";
     assert_string_equal(step_line(text, sizeof text, &usual, 80, false), words);
     assert_string_equal(step_line(text, sizeof text, &usual, (int)strlen(words), false), words);
-    // The step line is truncated to 23 columns.
+    // The step line is truncated to a terminal of 23 columns.
     assert_string_equal(step_line(text, sizeof text, &usual, 23, false), "12345/20000 loss 3.2941");
     StepLine line = usual;
     line.share_of_peak = 0;
@@ -41,7 +41,7 @@ static void shortened(void **state) {
     assert_non_null(strstr(step_line(text, sizeof text, &line, 0, false), "| update skipped (3 so far)"));
 }
 
-// No line is wider than the terminal, whatever the numbers are.
+// No step line is wider than the terminal, whatever its numbers are.
 static void never_too_wide(void **state) {
     (void)state;
     const double numbers[] = {0, 0.04, 99.9996, 999501, -3e38, NAN, INFINITY};
@@ -71,7 +71,7 @@ static void small_formats(void **state) {
     assert_string_equal(text, "999");
 }
 
-// Colors only add escape sequences; the text stays the same.
+// Colors only add escape sequences to the step line; the text does not change.
 static void colours(void **state) {
     (void)state;
     const int columns[] = {0, 80};
@@ -200,7 +200,7 @@ static void a_run_that_failed_says_so(void **state) {
         "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup");
 }
 
-// Returns the warning at the end of a run with these losses. A 0 ends the list.
+// Returns the warning at the end of a run with these losses. The list ends with a 0.
 static const char *failure_of(const double *losses) {
     EndLine line = {4, 4, 0, 1, true, true, 2.5, 0.3, 900.0, {0, {0}, 0}, true, "", 4};
     for (; *losses; losses++) losses_add(&line.losses, *losses);
@@ -225,7 +225,7 @@ static void a_loss_that_has_risen(void **state) {
     double slowly[101] = {0};
     for (int i = 0; i < 100; i++) slowly[i] = 2.5 + 0.01 * i + 0.05 * (i % 3);
     assert_non_null(strstr(failure_of(slowly), "the loss has risen, from 2.5000 in the first step to 3.5"));
-    // A resumed run that was already complete trains no step, so there is no warning.
+    // A resumed run that was already complete trains no step, so it gives no warning.
     EndLine line = {4, 4, 0, 1, false, true, 2.5, 0.3, 900.0, {0, {0}, 0}, true, "", 4};
     for (int i = 0; i < 5; i++) losses_add(&line.losses, at_once[i]);
     assert_string_equal(end_failure(text, sizeof text, &line), "");

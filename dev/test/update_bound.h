@@ -38,7 +38,7 @@
 #define BOUND_SECOND_ORDER (1 + 0x1p-10)
 #define BOUND_TINY 0x1p-146 // absolute rounding error of subnormal numbers
 
-// A value, and the allowed distance between the CPU's and the GPU's result.
+// A computed value, and the allowed distance between the CPU's and the GPU's results.
 typedef struct {
     double value, error;
 } Bounded;
@@ -56,7 +56,7 @@ static inline Bounded decode_bound(uint8_t code, MomentGroup group, Format forma
     return x;
 }
 
-// Scalars of a step, which both backends compute from its state.
+// Scalars of an AdamW step, which CPU and GPU compute from its StepState.
 typedef struct {
     double lr, beta1, beta2, eps, weight_decay, clip, c1, c2;
 } BoundStep;
@@ -75,7 +75,7 @@ static inline BoundStep bound_step(const StepState *s, int64_t t) {
     return b;
 }
 
-// Returns the parameter after the step, before it is rounded to its storage format.
+// Returns an element of the parameter after an AdamW step, before it is rounded to its storage format, and its bound.
 static inline Bounded update_bound(const BoundStep *s, bool decays, double p, double gradient, Bounded m, Bounded v) {
     const double u = BOUND_U, g = gradient * s->clip, decay = decays ? s->lr * s->weight_decay : 0;
     const double g_of_m = (1 - s->beta1) * g, g_of_v = (1 - s->beta2) * g * g;
@@ -104,9 +104,9 @@ static inline double bf16_step(float x) {
     return ldexp(1.0, (int)(exponent == 0 ? 1 : exponent) - 127 - 7);
 }
 
-// Returns the fraction of the bound that the difference uses; 1 or more means that the results disagree. Stochastic
-// rounding to BF16 uses the same random number on both sides, so results rarely differ by one step. Adds the expected
-// number of such differences to *expected.
+// Returns the fraction of the bound that the difference uses; 1 or more means that CPU and GPU disagree. Stochastic
+// rounding to BF16 uses the same random number on CPU and GPU, so results rarely differ by one BF16 step. Adds the
+// expected number of such differences to *expected.
 static inline double bound_used(float want, float have, double bound, bool stochastic_bf16, double *expected) {
     const double apart = fabs((double)want - (double)have);
     if (float_bits(want) == float_bits(have)) {
