@@ -15,7 +15,7 @@
 #define TOLERANCE 0.01     // maximum relative root mean square error of the BF16 results compared with the FP32 kernels
 #define ROW_TOLERANCE 0.10 // maximum error of one element, relative to the root mean square of its row
 #define PART 64
-#define MAXIMUM_ROWS 16    // number of tokens that share one stored gradient amax
+#define MAXIMUM_ROWS 16    // number of tokens for which the gradient stores one amax
 #define LSE_TOLERANCE 1e-4 // maximum absolute error of the log-sum-exp, because FP32 sums are added in another order
 #define POISON 0xff        // fill byte for outputs: 0xffff is NaN in BF16
 #define REPEATS 5          // number of repeated backward runs whose results must match the first run's bit for bit
@@ -371,7 +371,7 @@ static bool check_shape(Bench *bench, AttentionShape s, bool masked) {
     return right;
 }
 
-enum { FORWARD = 2, BACKWARD = 5 }; // number of matmuls per attention pass; each computes the causal half of the scores
+enum { FORWARD = 2, BACKWARD = 5 }; // attention's matmuls per pass; each computes the causal half of the scores
 
 static void print_time(const char *name, double ms, int matmuls, AttentionShape s, double limit) {
     const double rate = matmuls * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim / ms * 1e3;
@@ -420,7 +420,7 @@ static int check_shapes(Bench *bench, int head_dim) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
+    static Bench bench; // The Bench is static because it is too large for the stack.
     const bool check_only = bench_flags(&bench, "bench_attention_backward", argc, argv);
     const struct {
         const char *name;

@@ -4,7 +4,7 @@
 #include "dev/test/bench_cuda.h"
 
 #define CEILING_BYTES ((size_t)1 << 30) // size of the buffers of the large copy
-#define CEILING_SIZE 8192               // rows and columns of the large square matmul
+#define CEILING_SIZE 8192               // rows and columns of the square matmul whose rate is the ceiling
 
 typedef struct {
     Tensor to, from; // source and destination buffers of CEILING_BYTES each

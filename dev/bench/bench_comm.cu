@@ -22,7 +22,7 @@ typedef struct {
     int rank, ranks;
     CommType type;
     bool quick, known_links; // known_links: true if the GPUs are H200s, whose NVLink rates are known
-    char *a, *b;             // two buffers of LARGEST bytes in GPU memory
+    char *a, *b;             // a, b: two buffers of LARGEST bytes in GPU memory
     int *wrong;              // counter of wrong elements in GPU memory
     bool failed;
 } Comms;

@@ -15,7 +15,7 @@
 #define HEADS 12
 #define VOCAB 50304
 #define SEQUENCE 1024
-#define HEAD_CHUNK 256 // number of tokens whose logits are in memory at a time
+#define HEAD_CHUNK 256 // number of tokens whose logits the head computes at a time
 #define SIDE 1536      // rows and columns of the square matmuls that measure the machine's peak FLOP/s
 
 typedef struct {

@@ -228,8 +228,8 @@ static void bench_narrow(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
-// Times the computation of an upper bound of the activation's gradient, from which its scale follows. The operands are
-// the matmul's: FP8 values (M, C) and a weight matrix (C, F). SwiGLU also reads the group scales of h.
+// Times the computation of an upper bound of the activation's gradient, from which the gradient's scale follows. The
+// matmul's operands are (M, C) and (C, F). SwiGLU also reads the group scales of h.
 static void bench_bound(Block *block, Operands *o, const char *name, int64_t M, int64_t C, int64_t F, int times) {
     Bench *bench = block->report.bench;
     const double scales = o->saved[0].cols == F ? 0 : 2.0 / GROUP * (double)o->saved[0].cols / (double)C;
@@ -271,7 +271,7 @@ static void bench_wide(Block *block, Operands *o) {
 // Bytes are counted per element of g.
 static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     Bench *bench = block->report.bench;
-    const double groups = 2 * (1 + 2.0 / GROUP); // bytes per element of g for gate and up in FP8 with group scales
+    const double groups = 2 * (1 + 2.0 / GROUP); // bytes that gate and up, in FP8 groups, have per element of g
     Operands operands, *o = &operands;
     printf("\nSwiGLU, %lld tokens, g %lld wide\n", (long long)M, (long long)F);
     make_operands(bench, o, M, 2 * F, FMT_E5M2);
@@ -337,13 +337,13 @@ static void bench_model(Block *block, const Model *model) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
+    static Bench bench; // The Bench is static because it is too large for the stack.
     const bool only_check = bench_flags(&bench, "bench_fp8", argc, argv);
     const int wrong = check_fp8(!only_check);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
     recipe_apply(&bench.config.recipe, RECIPE_COAT);
-    bench_configure(&bench.config, 64, 1600, 6400); // plans the workspace for the largest shape
+    bench_configure(&bench.config, 64, 1600, 6400); // Plans the workspace for the largest shape.
     bench_open(&bench);
     bench.exec.state = (StepState *)bench_allocate(&bench, sizeof(StepState));
     bench.exec.ops->zero(&bench.exec, bench.exec.state, sizeof(StepState));

@@ -8,7 +8,7 @@
 #include "bench_report.h"
 #include "dev/test/check_gpu.h"
 
-#define CHUNK_TOKENS 4096 // number of tokens whose logits are in memory at a time
+#define CHUNK_TOKENS 4096 // number of tokens whose logits the head computes at a time
 #define VOCAB 50257
 #define PADDED 50304
 
@@ -81,7 +81,7 @@ OPERATION(adamw_update)(e, o->parameters, o->count, o->state) END
 #undef OPERATION_AS
 #undef END
 
-    // --- allocation of the operands -----------------------------------------------------------------------------
+    // --- allocation of the benchmarked operations' operands -----------------------------------------------------
     static void make_sets(Bench *bench, Tensor t[SETS], int64_t rows, int64_t cols) {
     for (int s = 0; s < SETS; s++) t[s] = bench_tensor(bench, rows, cols, FMT_BF16, 1.0f);
 }
@@ -317,7 +317,7 @@ static void bench_model(Report *r, Model model) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
+    static Bench bench; // The Bench is static because it is too large for the stack.
     bool only_check = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
@@ -332,7 +332,7 @@ int main(int argc, char **argv) {
     const int wrong = check_kernels(!only_check);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
-    bench_configure(&bench.config, 64, 1600, 6400); // plans the workspace for the largest shape
+    bench_configure(&bench.config, 64, 1600, 6400); // Plans the workspace for the largest shape.
     bench_open(&bench);
     Report r = report_open(&bench);
     const Model models[] = {{"GPT-2 124M", 64, 1024, 768, 12}, {"GPT-2 1558M", 16, 1024, 1600, 48}};

@@ -184,7 +184,7 @@ static Figures measure(Model *m, int runs) {
         CUDA_CHECK(cudaEventRecord(at[2], stream), "timing");
         block_backward(m, 0, true);
         CUDA_CHECK(cudaEventRecord(at[3], stream), "timing");
-        if (i < 0) m->ops->synchronize(&m->exec); // negative i: warm-up, during which the libraries create their plans
+        if (i < 0) m->ops->synchronize(&m->exec); // Warm-up (i < 0): the libraries create their plans.
     }
     m->ops->synchronize(&m->exec);
     for (int i = 0; i < runs; i++) {
@@ -237,7 +237,7 @@ static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) 
     if (!model_create(&m, &c, &alone, &err)) fatal(err.code, "%s", err.text);
     m.B = c.micro_batch;
     m.T = c.seq_len;
-    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // clears the gradients, because backward adds to them
+    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // Clears the gradients because backward adds to them.
     state_upload(&m);
     parameters_init(&m.arena, &m.exec, 1);
     m.ops->weights_quantize(&m.exec, m.parameters, m.parameter_count);

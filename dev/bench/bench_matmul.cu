@@ -165,7 +165,7 @@ static int bench_model(Bench *bench, const Model *model, bool fp8, double limit)
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
+    static Bench bench; // The Bench is static because it is too large for the stack.
     int64_t batch = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)

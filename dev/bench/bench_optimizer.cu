@@ -184,7 +184,7 @@ static void time_model(Bench *bench, ModelSize model, double copy) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
+    static Bench bench; // The Bench is static because it is too large for the stack.
     const bool only_check = bench_flags(&bench, "bench_optimizer", argc, argv);
     const int wrong = check_optimizer_states(false);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;

@@ -1,11 +1,11 @@
-// Prints the result lines of benchmarks of memory-bound operations, and measures copies to compare them with.
+// Prints the result lines of benchmarks of memory-bound operations, and measures copies to compare the operations with.
 #pragma once
 #include "bench_ceiling.h"
 
 typedef struct {
     Bench *bench;
     Copies copies;
-    double copy_rate; // bytes read and written per second by a large copy
+    double copy_rate; // bytes per second that a large copy reads and writes
 } Report;
 
 static inline Report report_open(Bench *bench) {

@@ -47,7 +47,7 @@ static Comm *traffic_comm_open(const CommPlace *place, const Config *config, Exe
 static void traffic_arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
     arena_plan(arena, config, ranks, device);
     order.arena = arena;
-    order.base = (char *)((uintptr_t)1 << 44); // an arbitrary address that is never dereferenced
+    order.base = (char *)((uintptr_t)1 << 44); // The arena's base is an arbitrary address that is never dereferenced.
     order.window = (size_t)1 << 44;
 }
 

@@ -1,5 +1,5 @@
-// Shared by the fuzz targets. A target is a file fuzz_NAME.c that defines LLVMFuzzerTestOneInput(): it passes the input
-// to a parser, as bytes or as files in fuzz_folder(), and checks what the parser's header promises.
+// Functions that all fuzz targets use. A target is a file fuzz_NAME.c that defines LLVMFuzzerTestOneInput(): it passes
+// the input to a parser, as bytes or as files in fuzz_folder(), and checks what the parser's header promises.
 #pragma once
 #include <fcntl.h>
 #include <stdbool.h>

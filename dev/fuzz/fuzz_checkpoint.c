@@ -87,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *manifest = fuzz_section(data, size, MANIFEST_NAME, &bytes);
     unlink(fuzz_path(MANIFEST_NAME));
     if (manifest) write_manifest(manifest, bytes);
-    if (fuzz_section_file(data, size, "unsigned.json")) // Parses a manifest to which the target appends no hash.
+    if (fuzz_section_file(data, size, "unsigned.json")) // unsigned.json is a manifest without its own hash.
         fuzz_check(rename(fuzz_path("unsigned.json"), fuzz_path(MANIFEST_NAME)) == 0);
     check_manifest(fuzz_folder());
     if (has_state) check_state(fuzz_path("state.json"));

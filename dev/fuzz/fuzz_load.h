@@ -13,7 +13,7 @@
 static inline void fuzz_allocate(Arena *arena, Config *config, const ModelShape *shape, Exec *exec, Ops *ops) {
     Error err;
     config_defaults(config);
-    config->model[0] = '\0'; // no model name, because the shape is not that of a named model
+    config->model[0] = '\0'; // The model has no name, because the shape is not that of a named model.
     recipe_apply(&config->recipe, RECIPE_COAT);
     config->shape = *shape;
     config->micro_batch = config->seq_len = 1;

@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (safetensors_open(&file, path, &err)) {
         check_tensors(&file);
         read_tensors(&file);
-        fuzz_check(truncate(path, (off_t)(size / 2)) == 0); // Shrinks the file after its header has been read.
+        fuzz_check(truncate(path, (off_t)(size / 2)) == 0); // Truncates the file after its header has been read.
         for (int i = 0; i < file.count; i++) {
             char byte;
             if (file.tensors[i].bytes && !safetensors_read(&file, &file.tensors[i], 0, &byte, 1, &err))

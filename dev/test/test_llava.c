@@ -1,5 +1,5 @@
 // Tests of vision-language models in Hugging Face's Llava folders: config.json, tensor names in three layouts, tensors
-// that are carried from file to file, checkpoints of both models, and processor files.
+// that are only copied from file to file, checkpoints of language model and vision tower, and processor files.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/config/shapes.h"
@@ -398,7 +398,7 @@ UNIT_TEST(test_llava_checkpoint) {
         for (int64_t k = 0; k < count; k++) assert_true(ones[k] == 1.0f && zeros[k] == 0.0f);
         free(ones);
         free(zeros);
-        // A model loaded from files saves the values of those files, of any type.
+        // If the model was loaded from files, its checkpoint stores the values of those files, whatever their type.
         write_model(b, path_of("source"), -1, bias, NULL);
         snprintf(b->run->config.shape_files, sizeof b->run->config.shape_files, "%s", path_of("source"));
         expect_restored(b, out);

@@ -104,7 +104,7 @@ UNIT_TEST(log_every) {
     Log *log = log_open(&config, 0, 40, 38, 0, 1000, &err);
     for (int64_t s = 38; s <= 40; s++) log_step(log, s, 2, 0.5, 0.25, 10, s * 1000, 1000, 1);
     log_close(log);
-    assert_string_equal(shown(captured()), "38 40 "); // a resumed run prints its first and last step
+    assert_string_equal(shown(captured()), "38 40 "); // A resumed run prints its first and last step.
 }
 
 // NaN and inf become null in log.jsonl. The line of a skipped update is printed and has the key "skipped".
@@ -225,7 +225,7 @@ UNIT_TEST(percentage_of_peak) {
     double flops = log_flops_per_token(&config, 1000);
     assert_true(flops == 6.0 * 1000 + 6.0 * 2 * 64 * 128);
     capture(STDOUT_FILENO);
-    run(0, 1, 4, flops * 100000 * 4); // the run's 100000 tokens/s are a quarter of the peak
+    run(0, 1, 4, flops * 100000 * 4); // The 100000 tokens/s of the run are a quarter of the peak.
     assert_non_null(strstr(captured(), "| 25.0% of peak |"));
     const double unknown[] = {0, -1, NAN, INFINITY};
     for (int i = 0; i < 4; i++) {
@@ -238,7 +238,7 @@ UNIT_TEST(percentage_of_peak) {
 UNIT_TEST(rate_and_time_left) {
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 10001, 1, 0, 1000, &err);
-    log_step(log, 1, 1, 1, 1, 60000, 1000, 1000, 0); // the time left is estimated without this warm-up step
+    log_step(log, 1, 1, 1, 1, 60000, 1000, 1000, 0); // The estimate of the time left ignores this warm-up step.
     for (int64_t s = 2; s <= 5; s++) log_step(log, s, 1, 1, 1, 500, s * 1000, 1000, 0);
     log_close(log);
     const char *text = captured();

@@ -7,7 +7,7 @@
 
 UNIT_TEST(resumed_run_appends_to_the_log) {
     capture(STDOUT_FILENO);
-    run(0, 1, 4, 0); // the run is killed after step 4, and its checkpoint is of step 2
+    run(0, 1, 4, 0); // The run is killed after step 4; its checkpoint is of step 2.
     run(0, 3, 4, 0);
     captured();
     assert_string_equal(contents(path), expected);
@@ -35,7 +35,7 @@ UNIT_TEST(the_log_is_cut_off) {
     };
     char text[512];
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
-        for (int damaged = 0; damaged < 2; damaged++) { // a damaged line in front of valid lines is retained
+        for (int damaged = 0; damaged < 2; damaged++) { // A damaged line in front of valid lines is retained.
             char before[256];
             snprintf(before, sizeof before, "%s%s", damaged ? "{\"step\"\n" : "", head);
             snprintf(text, sizeof text, "%s%s", before, tails[i]);
@@ -109,7 +109,7 @@ UNIT_TEST(abandoned_lines_are_copied) {
         bool resume;
         int64_t resume_step, first_step;
         const char *kept; // name of the copy; NULL: no copy is made
-        const char *text; // contents of the copied file; NULL: the entire log
+        const char *text; // expected contents of the copied file; NULL: the entire log
     } cases[] = {
         {true, -1, 2, NULL, NULL},
         {true, 1, 2, "log-abandoned-00000001.jsonl", after},

@@ -29,7 +29,7 @@ UNIT_TEST(test_round_trip) {
     MatmulAlgo turned[] = {rows[4], rows[3], rows[1], rows[0]};
     assert_null(algos_text(rows, 0, GPU, VERSION));
     char *text = algos_text(rows, 5, GPU, VERSION), *other = algos_text(turned, 4, GPU, VERSION);
-    assert_string_equal(text, other); // rows are written in a fixed order, without duplicates
+    assert_string_equal(text, other); // The rows are written in a fixed order, without duplicates.
     MatmulAlgos read = algos_read(text, GPU, VERSION);
     assert_int_equal(read.count, 4);
     for (int i = 0; i < 4; i++) {
@@ -67,7 +67,7 @@ UNIT_TEST(test_rows) {
     other.accumulate = true;
     assert_true(algo_matches(&read.rows[0], key, true) && !algo_matches(&read.rows[0], &other, true));
     assert_true(algo_matches(&read.rows[0], &other, false));
-    other.align_b = 8; // the operand is less aligned than the row's algorithm requires
+    other.align_b = 8; // The operand is less aligned than the row's algorithm requires.
     assert_false(algo_matches(&read.rows[0], &other, false));
     assert_true(algo_matches(&read.rows[1], &other, false) && !algo_matches(&read.rows[1], key, true));
     other.shape.fast = false;

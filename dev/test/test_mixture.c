@@ -16,8 +16,8 @@ static const Case cases[] = {
 };
 #define CASES (sizeof cases / sizeof *cases)
 
-// The positions at which the mixture chooses a set take that set's sequences in order: none is skipped or repeated, and
-// mixture_count() agrees.
+// The mixture takes each set's sequences in order, without skipping or repeating any. mixture_count() gives their
+// number before any position.
 UNIT_TEST(test_order_within_sets) {
     for (size_t c = 0; c < CASES; c++) {
         for (int shuffle = 0; shuffle < 2; shuffle++) {
@@ -69,7 +69,7 @@ UNIT_TEST(test_drawn) {
         by_shuffle += mixture_at(&even, i, &index) != set[i];
         by_block += i >= MIXTURE_BLOCK && set[i] != set[i - MIXTURE_BLOCK];
     }
-    // Positions at which two seeds choose different sets: expected fraction 1 - 1/4 - 1/9 - 1/36 = 0.61.
+    // Two seeds are expected to choose different sets at 1 - 1/4 - 1/9 - 1/36 = 0.61 of the positions.
     assert_in_range(by_seed, COUNT / 2, COUNT * 3 / 4);
     assert_in_range(by_shuffle, COUNT / 2, COUNT * 3 / 4);
     assert_in_range(by_block, COUNT * 3 / 8, COUNT * 9 / 16);

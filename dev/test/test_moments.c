@@ -157,8 +157,7 @@ UNIT_TEST(wide_ranges) {
         check_all_ways(x, GROUP);
         store(&s, x, GROUP, FMT_E4M3, &first_coat);
         load(&s, y, GROUP, FMT_E4M3);
-        // step squared: half the distance, as a ratio, of the two smallest FP8 values after expansion to a range of
-        // 2^bits
+        // step * step: largest ratio by which rounding may change a value if the group's range is 2^bits
         double step = exp2(0.5 / 2 * bits / 16.8);
         for (int i = 0; i < GROUP; i++) {
             double ratio = (double)y[i] / (double)x[i];

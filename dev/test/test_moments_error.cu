@@ -3,7 +3,7 @@
 #include "moment_device.h"
 #include "moment_drift.h"
 
-static Bench bench; // static because a Bench is too large for the stack
+static Bench bench; // The Bench is static because it is too large for the stack.
 
 // Returns groups of lognormal values with the given spread; if `second` is true, their squares have that spread.
 static std::vector<float> lognormal_groups(uint64_t groups, double spread, uint64_t stream, bool second) {
@@ -181,7 +181,7 @@ static void drift_say(const DriftSums sums[PARAMETERS], const StepState *end) {
 
 static void drift_from_fp32(void) {
     const float beta2 = 0.95f;
-    static DriftMemory host, before; // before, host: states before and after a measured step
+    static DriftMemory host, before; // before, host: optimizer states before and after a measured step
     static float gradients[100][PATTERNS][COUNT];
     Exec *exec = &bench.exec;
     DriftMemory *device = (DriftMemory *)bench_allocate(&bench, sizeof *device);
@@ -193,7 +193,7 @@ static void drift_from_fp32(void) {
     optimizer_recipe(&bench, MOMENTS_COAT);
     memset(&host, 0, sizeof host);
     memset(host.k, MOMENT_K_ONE, sizeof host.k);
-    for (int t = 0; t < 100; t++) { // all gradient patterns repeat after 100 steps
+    for (int t = 0; t < 100; t++) { // All gradient patterns repeat after 100 steps.
         drift_gradients(&host, t);
         memcpy(gradients[t], host.grad, sizeof host.grad);
     }

@@ -27,7 +27,7 @@ typedef struct {
     float a[2][WINDOW_GROUPS];
 } WindowMemory;
 
-static Bench bench; // static because a Bench is too large for the stack
+static Bench bench; // The Bench is static because it is too large for the stack.
 
 static Parameter parameter_of(const Parts &parts, size_t elements, size_t index, uint32_t *maximum) {
     Parameter p = {};

@@ -4,7 +4,7 @@
 
 #include <string>
 
-static Bench bench; // static because a Bench is too large for the stack
+static Bench bench; // The Bench is static because it is too large for the stack.
 
 typedef struct {
     std::vector<float> x;
@@ -75,7 +75,7 @@ static void check_cases(Bank *bank, const Cases &cases, bool second) {
     if (second)
         for (float &g : gradients) g = sqrtf(fabsf(g));
     want[0] = want[1] = gradients;
-    for (float &m : want[0]) m += 0.0f; // a moment of 0 with a gradient of -0 becomes +0
+    for (float &m : want[0]) m += 0.0f; // A moment of 0 with a gradient of -0 becomes +0.
     for (float &v : want[1]) v *= v;
     const bool finite = bank_store(bank, gradients.data(), !second);
     for (int which = 0; which <= (second ? 1 : 0); which++) {
@@ -150,7 +150,7 @@ static bool group_is_lost(const BankStates states[2], const std::vector<float> &
 
 static void not_finite_is_reported_and_stays(void) {
     const float bad[] = {INFINITY, -INFINITY, NAN, bits_float(0xffc00000u), bits_float(0x7f800001u), 1e30f};
-    enum { GROUPS = 6, AT = 40 }; // four groups are in a full chunk, two in the tail
+    enum { GROUPS = 6, AT = 40 }; // Four groups are in a full chunk of the kernel, two in the tail.
     Bank bank;
     bank_open(&bank, &bench, GROUPS * GROUP);
     for (int way = 0; way < 4; way++) {
@@ -166,7 +166,7 @@ static void not_finite_is_reported_and_stays(void) {
             const BankStates states[2] = {bank_states(&bank, 0), bank_states(&bank, 1)};
             const std::vector<float> decoded = bank_decode_first(&bank);
             bool good = state.nonfinite == 1;
-            if (value == 1e30f) // the gradient 1e30 is finite, but its square overflows
+            if (value == 1e30f) // The gradient 1e30 is finite, but its square overflows.
                 good = good && isinf(states[1].a[lost]) && isfinite(states[0].a[lost]);
             else
                 good = good && group_is_lost(states, x, decoded, lost, value);

@@ -335,7 +335,7 @@ static void attention_gradients(HeadReference r, Tensor q, Tensor k, Tensor v, T
     int64_t T = s.T, D = s.head_dim, row = b * T, kv = kv_column(s, head);
     double *ref_dq = (double *)xmalloc((size_t)D * sizeof *ref_dq);
     for (int64_t i = 0; i < T; i++) {
-        double delta = 0; // sum of d_o * o, computed from the stored o, as attention_backward does
+        double delta = 0; // sum of d_o * o over the head, with the stored o
         for (int64_t d = 0; d < D; d++) delta += value(d_o, row + i, head * D + d) * value(o, row + i, head * D + d);
         memset(ref_dq, 0, (size_t)D * sizeof *ref_dq);
         for (int64_t j = 0; j < T; j++) {

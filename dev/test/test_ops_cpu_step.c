@@ -56,7 +56,7 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
     Tensor best = poisoned(f, FMT_FP32, R, 1), best_again = poisoned(f, FMT_FP32, R, 1);
     StepState state = {0};
     state.loss_scale = scale;
-    for (int64_t i = 0; i < R; i++) { // makes the target the best token or one of two
+    for (int64_t i = 0; i < R; i++) { // Makes the target the best or second-best token of some rows.
         const int64_t target = (int64_t)value(targets, i, 0), other = i % 4 == 1 ? 0 : i % 4 == 2 ? vocab - 1 : target;
         if (i % 4 == 3) continue;
         set_value(logits, i, target, size);
@@ -65,7 +65,7 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
         set_value(before, i, other, size);
     }
     set_value(targets, R / 2, 0, -1); // a row without a target
-    for (int64_t i = 0; i < R; i++)   // sets logits of padding columns, which must be ignored
+    for (int64_t i = 0; i < R; i++)   // The logits of padding columns must be ignored.
         for (int64_t j = vocab; j < Vp; j++) set_value(logits, i, j, NAN);
     ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, best_again, logits, targets, vocab, &state);
     ops->loss_forward_backward(&f->exec, logits, logits, losses, best, logits, targets, vocab, &state);
@@ -129,7 +129,7 @@ UNIT_TEST(loss_reports_nonfinite) {
 
 TEST_EVERYWHERE(gradient_sums) {
     Tensor sums[3], parts[3], before[3];
-    for (int k = 0; k < 3; k++) { // many rows (several blocks of the kernel), one row, no rows
+    for (int k = 0; k < 3; k++) { // The tensors have many rows (several kernel blocks), one row, or none.
         const int64_t rows = k == 0 ? 70 : k == 1 ? 1 : 0, cols = k == 0 ? 128 : 77;
         const Format format = k == 1 ? FMT_FP32 : f->format;
         sums[k] = random_tensor(f, format, rows, cols, 1), parts[k] = random_tensor(f, format, rows, cols, 1);
@@ -216,14 +216,14 @@ static void check_adamw(Fixture *f, Storage storage, float clip) {
                 int64_t row = i / list[k].grad.cols, col = i % list[k].grad.cols;
                 double g = factor * value(list[k].grad, row, col), old = (double)((const float *)before[k].data)[i];
                 double m = g * (1 - pow((double)0.9f, step)), v = g * g * (1 - pow((double)0.95f, step));
-                if (storage.moments == FMT_FP32) { // rounded BF16 states drift from the formula
+                if (storage.moments == FMT_FP32) { // rounded BF16 moments drift from the formula
                     assert_value(list[k].m, row, col, m, fabs(g));
                     assert_value(list[k].v, row, col, v, g * g);
                 }
                 double expected = old - 0.01 * (g / (fabs(g) + 1e-8) + (list[k].decay ? 0.1 : 0) * old);
                 double tolerance = storage.moments == FMT_FP32 ? 3e-7 : 2e-4;
                 if (storage.master == FMT_NONE && storage.value == FMT_BF16)
-                    tolerance = 8e-3; // stochastic rounding to BF16 may be off by one unit in the last place
+                    tolerance = 8e-3; // Stochastic rounding to BF16 may be off by one unit in the last place.
                 if (fabs(g) > 1e-6) assert_true(fabs(full_value(&list[k], i) - expected) <= tolerance);
                 if (storage.master != FMT_NONE)
                     assert_int_equal(((const uint16_t *)list[k].weight.value.data)[i],
@@ -295,8 +295,6 @@ UNIT_TEST(nonfinite_gradients_skip) {
         fixture_end(&f);
     }
 }
-
-// --- test of device functions ----------------------------------------------------------------------------
 
 UNIT_TEST(device) {
     Fixture f;

@@ -98,7 +98,7 @@ static void norm_formats(Fixture *f) {
 }
 
 static void norm_formats_mixed(Fixture *f) {
-    check_norm(f, 65, 100, 0, true, true); // FP8 matmuls with an unquantized residual stream
+    check_norm(f, 65, 100, 0, true, true); // Tests FP8 matmuls with an unquantized residual stream.
     check_norm(f, 7, 160, 128, false, true);
     check_norm(f, 7, 100, 32, false, false);
 }
@@ -152,7 +152,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
         assert_quantised_groups(h, sum);
-        if (!codes) { // g is computed from the matmul's output, not from the saved h
+        if (!codes) { // g must be computed from the matmul's output, not from the saved h.
             Tensor other = poisoned(f, f->format, M, F), of_sum = plain_gelu(f, sum);
             ops->activation_forward(&f->exec, other, h, y, bias, false, ACT_GELU_TANH);
             for (int64_t i = 0; i < M; i++)

@@ -26,7 +26,7 @@ static void check_gradient(Fixture *f, int64_t rows, int vocab, int64_t padded, 
     watch(f, &state);
     state.loss_scale = scale;
     Tensor targets = random_targets(f, rows, vocab), logits = random_logits(f, rows, vocab, padded, size);
-    set_value(logits, 0, 0, -20.8 * log(2.0)); // gives the token a probability of at most 2^-20.8
+    set_value(logits, 0, 0, -20.8 * log(2.0)); // Gives token 0 of row 0 a probability of at most 2^-20.8.
     Tensor expected = decoded(f, logits), losses = poisoned(f, FMT_FP32, rows, 1),
            again = poisoned(f, FMT_FP32, rows, 1);
     ops->loss_forward_backward(&f->exec, expected, expected, losses, no_tensor(), expected, targets, vocab, &state);

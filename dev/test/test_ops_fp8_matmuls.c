@@ -48,7 +48,7 @@ static void tensors_at_the_limits(Fixture *f) {
     Tensor huge = random_tensor(f, f->format, 65, 160, 1), tiny = random_tensor(f, f->format, 3, 100, 1e-39);
     set_value(huge, 64, 159, -3e38);
     check_quantize(f, huge);
-    check_quantize(f, tiny); // the amax is so small that the scale is limited to SCALE_MIN
+    check_quantize(f, tiny); // The amax is so small that the scale becomes SCALE_MIN.
 }
 
 // grad_quantize uses the amax that is stored with the gradient, without checking it against the values.
@@ -177,10 +177,12 @@ static void maxima_from_update(Fixture *f) {
             ops->weights_quantize(&f->exec, list, 3);
             assert_quantised(codes, list[i].weight.value);
             ops->adamw_update(&f->exec, list, 3, &state);
-            *maximum = float_bits(1792.0f); // an amax that differs from the weights', to see whether it is used
+            // weights_quantize() must use the stored amax, although it differs from the weights' amax.
+            *maximum = float_bits(1792.0f);
             ops->weights_quantize(&f->exec, list, 3);
             assert_true(*(const float *)codes.scale == 4.0f);
-            ops->weights_quantize(&f->exec, list, 3); // computes the amax, because the stored one has been used
+            // weights_quantize() computes the amax, because the stored amax has been used.
+            ops->weights_quantize(&f->exec, list, 3);
             assert_quantised(codes, list[i].weight.value);
             state.nonfinite = 1; // a skipped update stores no amax
             ops->adamw_update(&f->exec, list, 3, &state);
@@ -233,7 +235,7 @@ static void check_flags(Fixture *f) {
     memset(&p, 0, sizeof p);
     p.weight.value = x;
     p.weight.codes = q;
-    p.weight.codes.amax = NULL; // no stored amax, because the weight is not sharded
+    p.weight.codes.amax = NULL; // The weight is not sharded, so it has no stored amax.
     ops->weights_quantize(&f->exec, &p, 1);
     expect_flag(f);
     ops->quantize_forward(&f->exec, q, good);

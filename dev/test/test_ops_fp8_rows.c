@@ -59,7 +59,7 @@ static void check_quantize(Fixture *f, Tensor x) {
 
 static void tensors_of_all_sizes(Fixture *f) {
     Tensor x = uneven_tensor(f, 3 * 33, 100, 1), single = uneven_tensor(f, 1, 1, 1e-20);
-    for (int64_t j = 0; j < x.cols; j++) { // sets the first row, the last row and row 17 to 0
+    for (int64_t j = 0; j < x.cols; j++) { // Sets the first row, the last row and row 17 to 0.
         set_value(x, 0, j, 0);
         set_value(x, 17, j, -0.0);
         set_value(x, 98, j, 0);
@@ -73,7 +73,7 @@ static void tensors_at_the_limits(Fixture *f) {
     check_quantize(f, random_tensor(f, f->format, 17, 48, 0));
     Tensor huge = random_tensor(f, f->format, 65, 160, 1), edge = random_tensor(f, f->format, 5, 31, 100);
     set_value(huge, 64, 159, -3e38);
-    set_value(edge, 0, 30, 448); // the largest E4M3 value, whose scale is 1
+    set_value(edge, 0, 30, 448); // 448 is the largest E4M3 value, so the scale is 1.
     set_value(edge, 1, 0, -450);
     set_value(edge, 2, 3, 57344);
     set_value(edge, 3, 4, 57600);
@@ -271,7 +271,7 @@ static void gelu_bounded(Fixture *f) {
 }
 
 static void swiglu_bounded(Fixture *f) {
-    check_bounded(f, 3 * 33, 100, 40, 16, true); // one group spans the end of gate and the start of up
+    check_bounded(f, 3 * 33, 100, 40, 16, true); // One group contains the end of gate and the start of up.
     check_bounded(f, 17, 128, 23, 32, true);
 }
 

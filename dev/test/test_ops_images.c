@@ -26,7 +26,7 @@ static void check_patches(Fixture *f, int64_t images, int side, int patch, int c
 
 TEST_EVERYWHERE(patches) {
     check_patches(f, 3, 12, 4, 0);
-    check_patches(f, 2, 17, 5, 1); // two pixels on the right and below belong to no patch
+    check_patches(f, 2, 17, 5, 1); // Two pixels on the right and at the bottom belong to no patch.
     check_patches(f, 1, 4, 4, 1);
 }
 

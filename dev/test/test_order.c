@@ -115,8 +115,8 @@ static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
     // and --prompt would require weights.
     [TRAINS] = {"", "", ""},
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first choice is a single process
-    [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last rank has no shard of small tensors
-    [MICRO_BATCHES] = {"", "", ""}, // the index plus 1 is the number of micro-batches per step
+    [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // Rank 2 has no shard of small tensors.
+    [MICRO_BATCHES] = {"", "", ""}, // The index plus 1 is the number of micro-batches per step.
     [BLOCK] = {"--heads 1", "--heads 1 --model llama:d1 --no-tied-head", "--heads 1 --model qwen3:d1 --head-dim 32",
                "--heads 1 --model olmo:d1 --clip-qkv 1", "--heads 1 --model olmo2:d1",
                "--heads 2 --kv-heads 1 --model qwen2:d1"},
@@ -325,7 +325,7 @@ static bool repeats(const Choice *choice) {
 // Returns configuration `number` of `total`. Consecutive numbers give very different configurations.
 static Choice choice_of(int64_t number, int64_t total) {
     Choice choice;
-    int64_t rest = number * 15485863 % total; // multiplies by a prime to spread the numbers
+    int64_t rest = number * 15485863 % total; // Multiplies by a prime to spread the numbers.
     for (int i = 0; i < SETTINGS; i++) {
         choice.of[i] = (int)(rest % choices(i));
         rest /= choices(i);
@@ -433,7 +433,7 @@ static bool alive_together(const TensorLayout *a, const TensorLayout *b) {
 }
 
 static const char *scratch_name(Scratch s) {
-    static char name[2][64]; // two buffers, because a message contains two names
+    static char name[2][64]; // two buffers, because a message contains two tensor names
     static int next;
     next = !next;
     snprintf(name[next], sizeof name[next], "%s%s", tensor_row(s.id)->name, role_suffix(s.role));
@@ -445,7 +445,7 @@ static const char *scratch_name(Scratch s) {
 // every pair, because some lifetimes have gaps, and stages have several operations.
 UNIT_TEST(lifetimes_are_long_enough) {
 #ifdef __SANITIZE_ADDRESS__
-    skip(); // skipped with AddressSanitizer, because it runs a few configurations thousands of times
+    skip(); // AddressSanitizer would take too long: a few configurations run thousands of times.
 #endif
     static const Choice alone[] = {
         {{[RECIPE] = BF16, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
@@ -501,7 +501,7 @@ UNIT_TEST(lifetimes_are_long_enough) {
 int main(int argc, char **argv) {
     all_of_them = argc > 1 && strcmp(argv[1], "--all") == 0;
 #ifdef _OPENMP
-    omp_set_num_threads(1); // one thread is enough because nothing is computed
+    omp_set_num_threads(1); // One thread is enough because nothing is computed.
 #endif
     return unit_main(NULL, NULL, NULL);
 }

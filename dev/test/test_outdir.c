@@ -25,7 +25,7 @@ static void assert_text(const char *part) {
     if (!strstr(text, part)) fail_msg("'%s' does not say '%s'", text, part);
 }
 
-// Calls out_ensure(), which must return `good` and set its flag to `taken`. Returns the number of lines on stderr.
+// Calls out_ensure(), which must return `good` and report `taken`. Returns the number of lines printed to stderr.
 static int ensure(bool good, bool taken) {
     bool is_taken;
     fflush(stderr);
@@ -62,8 +62,8 @@ UNIT_TEST(test_undisturbed) {
     assert_false(path_is_file(path_of("disk/run/.lock")));
 }
 
-// If the run's folder was removed, renamed, or replaced by an empty folder or a link, out_ensure() recreates it if it
-// is missing, and locks it. The same is true if its parent was removed or renamed.
+// If the run's folder or its parent was removed or renamed, or the folder was replaced by an empty folder or a link,
+// out_ensure() creates the folder if it is missing, and locks it.
 UNIT_TEST(test_gone) {
     const char *const commands[] = {"rm -r run",
                                     "mv run aside",
@@ -116,7 +116,7 @@ UNIT_TEST(test_taken) {
         if (i < 3) continue;
         assert_true(lock_is_held(&other));
         lock_release(&other);
-        assert_int_equal(ensure(true, false), 1); // the other run ended without a checkpoint or log
+        assert_int_equal(ensure(true, false), 1); // The other run ended without a checkpoint or log.
     }
 }
 
@@ -157,7 +157,7 @@ UNIT_TEST(test_room) {
     fits_all(4, 0, 0);
     fits_all(1, 3, 900);
     config.save_every = 100;
-    config.keep = 3; // a fourth checkpoint exists while it is being written
+    config.keep = 3; // While a checkpoint is written, four exist.
     fits_all(4, 0, 0);
     fits_all(3, 1, 100);
     fits_all(1, 3, 300);

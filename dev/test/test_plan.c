@@ -112,7 +112,7 @@ UNIT_TEST(micro_batch_that_fits) {
     assert_true(plan_with(line, flags, 1)->total_bytes <= limit);
     snprintf(flags, sizeof flags, "--micro-batch %d", fits + 1);
     assert_true(plan_with(line, flags, 1)->total_bytes > limit);
-    // FP8 needs a multiple of 16 tokens, which a micro-batch of 1001 tokens per sequence only has for multiples of 16.
+    // FP8 needs a multiple of 16 tokens. With 1001 tokens per sequence, the micro-batch must be a multiple of 16.
     advise("--model gpt2 --recipe coat --seq-len 1001 --micro-batch 128", 1, (size_t)20e9);
     has("; use --micro-batch 112; ");
     advise(line, 1, (size_t)16e9);
@@ -154,7 +154,7 @@ UNIT_TEST(a_failed_allocation) {
     const char *line = "--train x --model gpt2-xl --recipe coat --micro-batch 32";
     fail_to_allocate(line, (int64_t)20e9);
     assert_message(line, EXIT_DEVICE, "memory: &(the device refuses)&--micro-batch &saved &--recompute 3");
-    fail_to_allocate(line, 0); // the device does not report its free memory
+    fail_to_allocate(line, 0); // The device does not report its free memory.
     assert_null(strstr(error.text, "use --micro-batch"));
     assert_non_null(strstr(error.text, "saved "));
 }
@@ -177,7 +177,7 @@ UNIT_TEST(states_on_the_host) {
     ops.host_release = fake_release;
     accept_run("--train x --layers 3 --heads 2 --channels 64 --seq-len 32 --recipe coat --offload-states", 1);
     arena_plan(&arena, &config, 1, DEVICE_CPU);
-    assert_true(arena.host_bytes == 0); // the CPU backend needs no separate host memory
+    assert_true(arena.host_bytes == 0); // The CPU backend needs no separate host memory.
     config.offload_states = false;
     arena_plan(&whole, &config, 1, DEVICE_CUDA);
     config.offload_states = true;

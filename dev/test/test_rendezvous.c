@@ -157,7 +157,7 @@ UNIT_TEST(test_run) {
 UNIT_TEST(test_connect) {
     use_free_port();
     assert_shared(run_ranks(4, share), 4);
-    assert_shared(run_ranks(3, share_rank_0_late), 3); // the same port can be used again immediately
+    assert_shared(run_ranks(3, share_rank_0_late), 3); // The port of the previous run can be used again immediately.
     address.port++;
     assert_shared(run_ranks(1, share), 1);
 }
@@ -185,7 +185,7 @@ UNIT_TEST(test_strangers) {
 static bool share_after_silence(CommPlace *place, RankResult *result) {
     for (int i = 0; place->rank == 1 && i < 12; i++)
         if (connect_to_rank_0() < 0) return false;
-    if (place->rank == 1) usleep(500000); // waits until rank 0 has accepted the connections
+    if (place->rank == 1) usleep(500000); // Waits until rank 0 has accepted the connections.
     return share(place, result);
 }
 
@@ -193,7 +193,8 @@ UNIT_TEST(test_silence) {
     use_free_port();
     const double begin = now_seconds();
     assert_shared(run_ranks(3, share_after_silence), 3);
-    assert_true(now_seconds() - begin < 4); // silent connections do not delay rank 2: each may be silent for 5 s
+    // Silent connections do not delay rank 2, although each may be silent for 5 s.
+    assert_true(now_seconds() - begin < 4);
 }
 
 // Rank 0 refuses a process of another run, and continues to wait for rank 1 of its own run.
@@ -261,7 +262,7 @@ UNIT_TEST(test_missing) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(3, share_without_last);
-    for (int r = 0; r < 2; r++) { // the error of rank 0 is sent to the other ranks
+    for (int r = 0; r < 2; r++) { // The error of rank 0 is sent to the other ranks.
         assert_false(results[r].ok);
         assert_int_equal(results[r].err.code, EXIT_RANK);
         assert_says(&results[r].err, "waited 1 s");
@@ -328,7 +329,7 @@ static const char *listens_at(const char *host, int local_ranks) {
         char line[512];
         FILE *table = fopen("/proc/net/tcp", "r");
         while (table && fgets(line, sizeof line, table)) {
-            // state 0A in /proc/net/tcp means that the socket is listening
+            // In /proc/net/tcp, state 0A means that a socket is listening.
             char *at = strstr(line, wanted), *state = at ? strstr(at, " 0A ") : NULL;
             if (!state || at > state) continue;
             struct in_addr in = {(in_addr_t)strtoul(strchr(line, ':') + 1, NULL, 16)};

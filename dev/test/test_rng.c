@@ -37,7 +37,7 @@ UNIT_TEST(uniform_buckets) {
     for (int i = 0; i < SAMPLES; i++) count[(int)(rng_uniform(9, 3, (uint64_t)i) * BUCKETS)]++;
     double expected = (double)SAMPLES / BUCKETS, chi2 = 0;
     for (int b = 0; b < BUCKETS; b++) chi2 += (count[b] - expected) * (count[b] - expected) / expected;
-    assert_true(chi2 > 150 && chi2 < 380); // chi-squared with 255 degrees of freedom: mean 255, standard deviation 22.6
+    assert_true(chi2 > 150 && chi2 < 380); // chi-squared of 255 degrees of freedom: mean 255, standard deviation 22.6
 }
 
 UNIT_TEST(normal_moments_and_tails) {

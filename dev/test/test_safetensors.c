@@ -96,7 +96,7 @@ UNIT_TEST(test_writer_refuses) {
         memset(&writer, 0, sizeof writer);
         safewriter_declare(&writer, "x", DTYPE_U8, 1, shape, 0);
         bool began = safewriter_begin(&writer, path_of("c.safetensors"), &err);
-        assert_int_equal(began, tries == 0); // the writer does not overwrite an existing file
+        assert_int_equal(began, tries == 0); // The writer does not overwrite an existing file.
         if (began) {
             assert_true(safewriter_write(&writer, "abc", 3, &err));
             assert_false(safewriter_end(&writer, &hash, &err));

@@ -13,7 +13,7 @@
 
 #define VOCAB 61
 #ifdef __SANITIZE_ADDRESS__
-enum { WINDOW = 24 }; // a small window, because AddressSanitizer makes the test ten times slower
+enum { WINDOW = 24 }; // The window is small because AddressSanitizer makes the test ten times slower.
 #else
 enum { WINDOW = 40 };
 #endif
@@ -29,7 +29,7 @@ static const char *const models[] = {
     "--model qwen2:d2 --kv-heads 1",
 };
 #ifdef __SANITIZE_ADDRESS__
-enum { MODELS = 4 }; // tests fewer models, because the others run no additional code
+enum { MODELS = 4 }; // AddressSanitizer tests fewer models, because it is slow and the others run no additional code.
 #else
 enum { MODELS = sizeof models / sizeof *models };
 #endif
@@ -60,7 +60,7 @@ static void open_model(Model *m, const char *model, const char *recipe, bool tra
     if (!trains) snprintf(config.prompt, sizeof config.prompt, "x"), config.train[0] = '\0';
     if (!config_check(&config, 1, &error)) fail_msg("%s\n  refused: %s", line, error.text);
     if (!model_create(m, &config, &alone, &error)) fail_msg("%s", error.text);
-    // Fills the arena with NaN to detect reads of unwritten memory.
+    // Fills the arena with NaN, so that reads of unwritten memory are detected.
     memset(m->arena.base, 0xff, m->arena.workspace_offset);
     state_upload(m);
     rope_table_set(&m->arena, &m->exec);

@@ -5,7 +5,7 @@
 #include "dev/test/unit.h"
 
 #ifdef __SANITIZE_ADDRESS__
-enum { DRAWS = 10000 }; // fewer draws with AddressSanitizer, which only looks for memory errors
+enum { DRAWS = 10000 }; // Fewer draws suffice for AddressSanitizer, which only looks for memory errors.
 #else
 enum { DRAWS = 100000 };
 #endif
@@ -34,7 +34,7 @@ UNIT_TEST(distribution_is_softmax) {
     int count[4];
     draw(logits, 4, 1.0f, 0, count);
     for (int i = 0; i < 4; i++) assert_share(count[i], (i + 1) / 10.0);
-    draw(logits, 4, 0.5f, 0, count); // temperature 0.5 squares the probabilities
+    draw(logits, 4, 0.5f, 0, count); // Temperature 0.5 squares the probabilities.
     for (int i = 0; i < 4; i++) assert_share(count[i], (i + 1) * (i + 1) / 30.0);
     draw(logits, 4, INFINITY, 0, count);
     for (int i = 0; i < 4; i++) assert_share(count[i], 0.25);
@@ -164,7 +164,7 @@ UNIT_TEST(top_p_edge_cases) {
         draw_top_p(equal, 10, 1, 0, (float)tenths / 10, count);
         for (int i = 0; i < 10; i++) assert_share(count[i], i < tenths ? 1.0 / tenths : 0);
     }
-    draw_top_p(equal, 10, 1, 4, 0.5f, count); // top-p 0.5 keeps half of the four tokens that top-k keeps
+    draw_top_p(equal, 10, 1, 4, 0.5f, count); // Top-p 0.5 keeps half of the four tokens that top-k keeps.
     assert_share(count[0], 0.5);
     assert_int_equal(count[0] + count[1], DRAWS);
     draw_top_p(mixed, 5, 1, 0, 0.3f, count);

@@ -256,7 +256,7 @@ UNIT_TEST(test_failing_save) {
     int kept = quiet_begin();
     saver_save(s.saver, &rs);
     rs.step = 40;
-    saver_save(s.saver, &rs); // waits for the save of step 30 and reports its failure
+    saver_save(s.saver, &rs); // saver_save() waits for the save of step 30 and reports its failure.
     assert_false(saver_finish(s.saver, &err));
     assert_true(saver_poll(s.saver, &err));
     limit_files(RLIM_INFINITY);
@@ -293,7 +293,7 @@ static void disturb(Saving *s, OutFolder *out, const char *command) {
     wait_for(s);
     snprintf(line, sizeof line, "cd '%s/..' && %s", s->config.out, command);
     assert_int_equal(system(line), 0);
-    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0); // writes to the open log file, even if it was moved or removed
+    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0); // log_step() writes to the open file, even if it was moved or removed.
 }
 
 // If the run's folder or its files were removed, the next save recreates the folder, and the log continues there.
@@ -334,7 +334,7 @@ UNIT_TEST(test_folder_gone) {
     run_close(run);
 }
 
-// While the run's folder cannot be created, saves fail and the run continues.
+// While the run's folder cannot be created, saves fail but the run continues.
 UNIT_TEST(test_folder_unavailable) {
     Error err;
     Run *run = run_new(RECIPE_BF16);

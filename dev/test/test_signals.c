@@ -73,7 +73,7 @@ UNIT_TEST(held_up) {
     static const struct {
         Kind kind;
         int lines;
-        bool stopped; // true: the terminal is stopped, as by Ctrl-S
+        bool stopped; // true if the terminal is stopped, as by Ctrl-S
     } cases[] = {{PIPE, 1 << 30, false},
                  {TERMINAL, 1 << 30, false},
                  {TERMINAL, 1 << 30, true},

@@ -220,7 +220,7 @@ UNIT_TEST(test_moments) {
                 States a[STATES], b[STATES];
                 int count = list_states(to, a);
                 list_states(next, b);
-                for (int k = 0; k < count; k++) { // states in the run's own format are copied, not converted
+                for (int k = 0; k < count; k++) { // States in the run's own format are copied, not converted.
                     if (a[k].m.format != b[k].m.format) assert_encoded(a[k].m, b[k].m, false, true);
                     if (a[k].v.format != b[k].v.format) assert_encoded(a[k].v, b[k].v, true, true);
                 }
@@ -285,7 +285,7 @@ UNIT_TEST(test_codes_are_copied) {
     assert_same_states(a, b);
     free(said);
     resume_quietly(first, b, &rs, "c1");
-    assert_moments(first, b); // an exponent k of 1 means no dynamic range expansion
+    assert_moments(first, b); // An exponent k of 1 means no dynamic range expansion.
     run_close(first);
     run_close(a);
     run_close(b);
@@ -391,7 +391,7 @@ static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState 
     snprintf(alone, sizeof alone, "%s", save(whole, "alone", rs));
     snprintf(out, sizeof out, "%s", path_of(name));
     if (!folder_make(out, &err) || !checkpoint_prepare(out, rs->step, &err)) fail_msg("%s", err.text);
-    for (int rank = ranks - 1; rank >= 0; rank--) { // rank 0 is last, because it waits for the other ranks' shards
+    for (int rank = ranks - 1; rank >= 0; rank--) { // Rank 0 is last, because it waits for the other ranks' shards.
         Run *run = run_of_rank(kind, 1, rank, ranks);
         char *said = load(run, alone, rs);
         assert_null(strstr(said, "converted"));
@@ -463,7 +463,7 @@ UNIT_TEST(test_shared_states) {
                     run_close(run);
                 }
             }
-            Run *alone = run_as(kinds[to]); // the run of one process, with the checkpoint of 3 ranks
+            Run *alone = run_as(kinds[to]); // This run of one process loads a checkpoint of 3 ranks.
             free(load(alone, folders[1], &rs));
             assert_same_states(whole, alone);
             run_close(alone);

@@ -110,7 +110,7 @@ static void terminals(void **state) {
     setenv("TERM", "xterm", 1);
     assert_true(terminal_colours(terminal));
     assert_false(terminal_colours(file));
-    assert_int_equal(terminal_columns(terminal), 80); // 80 is the default for a terminal without a size
+    assert_int_equal(terminal_columns(terminal), 80); // A terminal without a size counts as 80 columns wide.
     assert_int_equal(terminal_columns(file), 0);
     setenv("NO_COLOR", "", 1); // an empty NO_COLOR counts as not set
     assert_true(terminal_colours(terminal));
@@ -120,7 +120,7 @@ static void terminals(void **state) {
     setenv("TERM", "dumb", 1);
     assert_false(terminal_colours(terminal));
     setenv("TERM", "xterm", 1);
-    // Under a launcher of several processes there are no colors, because nobody watches the single terminals.
+    // Under a launcher of several processes, the output has no colors, because nobody watches the terminal of one rank.
     static const char *const launchers[][3] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "1"},
                                                {"PMI_RANK", "PMI_SIZE", "2"},
                                                {"SLURM_PROCID", "SLURM_NTASKS", "2"},
@@ -133,7 +133,7 @@ static void terminals(void **state) {
         assert_false(terminal_colours(terminal));
         assert_int_equal(terminal_columns(terminal), 0);
     }
-    setenv("CLICOLOR_FORCE", "1", 1); // forces colors under a launcher and in files, too
+    setenv("CLICOLOR_FORCE", "1", 1); // CLICOLOR_FORCE forces colors under a launcher and in files, too.
     assert_true(terminal_colours(terminal));
     assert_true(terminal_colours(file));
     setenv("CLICOLOR_FORCE", "0", 1);
@@ -154,7 +154,7 @@ static void last_line(void **state) {
     EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {0, {0}, 0}, true, "", 400};
     assert_string_equal(end_line(text, sizeof text, &line, 0),
                         "done: 400 of 400 steps, loss 2.500000, val loss 2.625000, 0:02:31 of training");
-    line.step = 225; // the last validation was at an earlier step
+    line.step = 225; // The last validation was at an earlier step.
     line.val_step = 200;
     assert_string_equal(end_line(text, sizeof text, &line, 0), "stopped: 225 of 400 steps, loss 2.500000, val loss "
                                                                "2.625000 of step 200, 0:02:31 of training");
@@ -211,12 +211,12 @@ static void a_loss_that_has_risen(void **state) {
     (void)state;
     static const double quiet[][20] = {
         {5.4, 71.0, 94.0, 116.0}, // no warning after only a few steps
-        // Losses that merely vary between batches give no warning.
+        // If losses merely vary between batches, no warning is printed.
         {3.12, 2.92, 3.14, 3.01, 3.02, 2.94, 2.81, 2.80, 3.28, 3.22},
         {2.81, 3.49, 3.19, 2.85, 3.41, 3.29, 3.27, 3.09, 2.36, 2.78},
         {2.97, 3.45, 3.26, 3.14, 3.10, 2.94, 3.40, 3.05, 3.29, 3.14},
         {2.5, 3.1, 3.0, 3.2, 3.1},
-        {5.4, 71.0, 9.0, 5.0, 4.0, 3.5, 3.4, 3.3, 3.2, 3.1}, // There is no warning if the loss has fallen after a jump.
+        {5.4, 71.0, 9.0, 5.0, 4.0, 3.5, 3.4, 3.3, 3.2, 3.1}, // No warning is printed if the loss falls after a jump.
         {5.5, 5.0, 4.5, 4.2, 4.0, 3.9, NAN, INFINITY, 3.8}};
     for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++) assert_string_equal(failure_of(quiet[i]), "");
     const double at_once[] = {5.4, 71.0, 94.0, 116.0, 124.0, 0};

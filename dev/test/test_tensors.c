@@ -23,7 +23,7 @@ static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int f
 UNIT_TEST(test_parameters) {
     ModelShape s = llama(32, 32, 32, 128, 11008, 32000), gpt2;
     assert_true(model_parameters(&s) == 6738415616);
-    s = llama(16, 16, 16, 128, 8192, 50304); // OLMo-1B: tied head, norms without weights
+    s = llama(16, 16, 16, 128, 8192, 50304); // Shape of OLMo-1B, with a tied head and norms without weights.
     s.norm = NORM_PLAIN;
     s.tied_head = true;
     assert_true(model_parameters(&s) == 1176764416);

@@ -154,14 +154,14 @@ UNIT_TEST(test_gpt2) {
     check_gpt2(t);
     tokenizer_close(t);
     copy_file(GPT2_FOLDER "/encoder.json", "vocab.json");
-    t = open_good(path_of("vocab.json")); // without the merges file, the vocabulary can only decode
+    t = open_good(path_of("vocab.json")); // Without the merges file, a vocabulary can only decode.
     assert_int_equal(tokenizer_vocab(t), 50257);
     assert_int_equal(tokenizer_encode(t, "Hello", ids, 4, &err), -1);
     assert_int_equal(err.code, EXIT_DATA);
     assert_non_null(strstr(err.text, "merges.txt"));
     tokenizer_close(t);
     copy_file(GPT2_FOLDER "/vocab.bpe", "merges.txt");
-    t = open_good(path_of("vocab.json")); // vocab.json and merges.txt are the names that Hugging Face uses
+    t = open_good(path_of("vocab.json")); // Hugging Face uses the names vocab.json and merges.txt.
     check_gpt2(t);
     assert_int_equal(tokenizer_encode(t, "one two three four five", ids, 4, &err), -1);
     assert_int_equal(err.code, EXIT_USER);
@@ -220,10 +220,10 @@ UNIT_TEST(test_small_vocabulary) {
     assert_int_equal(tokenizer_vocab(t), 13);
     assert_int_equal(tokenizer_eos(t), 12);
     const int32_t abc[] = {5}, aabb[] = {0, 3, 1}, spaced[] = {3, 6, 3, 9};
-    expect_ids(t, "abc", abc, 1); // merges "b c", which comes first in the list, then "a bc"
+    expect_ids(t, "abc", abc, 1); // The tokenizer merges "b c", which comes first in the list, then "a bc".
     expect_ids(t, "aabb", aabb, 3);
-    expect_ids(t, "ab ab a", spaced, 4);                          // in " ab", a and b are merged before the space and a
-    assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // decoding an unused id gives an empty text
+    expect_ids(t, "ab ab a", spaced, 4); // In " ab", a and b are merged before the space and a.
+    assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // Decoding an unused id gives an empty text.
     assert_int_equal(tokenizer_decode(t, 11, out, sizeof out), 3);
     assert_memory_equal(out, "\xe4\xb8\x96", 3);
     assert_int_equal(tokenizer_encode(t, "abd", ids, 16, &err), -1);
@@ -262,7 +262,7 @@ UNIT_TEST(test_pairs_of_others) {
 
 UNIT_TEST(test_bad_json) {
     expect_refused("absent.json", "cannot open");
-    expect_refused("", "holds no tokenizer.json"); // a folder without tokenizer files is refused
+    expect_refused("", "holds no tokenizer.json"); // A folder without tokenizer files is refused.
     static const char *const cases[][2] = {{"", "empty"},
                                            {"hello", "neither JSON"},
                                            {"{\"a\": 0, \"b\":", "neither JSON"},
@@ -300,7 +300,7 @@ UNIT_TEST(test_bad_merges) {
     }
     write_text(path_of("vocab.bpe"), "");
     expect_refused("encoder.json", "empty");
-    write_text(path_of("vocab.bpe"), "a b"); // merges file without a version line and without a newline at its end
+    write_text(path_of("vocab.bpe"), "a b"); // no version line, and no newline at the end
     Tokenizer *t = open_good(path_of("encoder.json"));
     const int32_t ids[] = {2};
     expect_ids(t, "ab", ids, 1);

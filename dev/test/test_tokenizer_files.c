@@ -113,7 +113,7 @@ UNIT_TEST(test_made_of_model) {
     assert_memory_equal(again, made, size);
     free(again);
     free(made);
-    write_text(path_of("given/tokenizer.json"), "{}"); // an existing tokenizer.json is not replaced
+    write_text(path_of("given/tokenizer.json"), "{}"); // An existing tokenizer.json is not replaced.
     copy("given", "own", PROMPT_FORMAT_NONE);
     made = read_file(path_of("own/tokenizer.json"), &size);
     assert_string_equal(made, "{}");

@@ -60,7 +60,7 @@ UNIT_TEST(test_ids) {
     static const struct {
         const char *name;
         int begin, end; // ids of the tokenizer's BOS and EOS tokens; -1: none
-        bool keeps;     // true: decoding returns the original text
+        bool keeps;     // true if decoding returns the original text
         bool blank;     // true: a space is put before the text
     } kinds[] = {{"neox.json", -1, 0, false, false},   {"llama3.json", 0, 1, true, false},
                  {"qwen.json", -1, 0, false, false},   {"digits.json", -1, 0, true, false},
@@ -298,7 +298,7 @@ UNIT_TEST(test_bad_model) {
                                   "a";
     expect_refused("t.model", unigram, 5, "only SentencePiece's BPE");
     static const char blanks[] = "\n\x03\n\x01"
-                                 "a\x12\x02\x18\x02"; // refused: the default of remove_extra_whitespaces is true
+                                 "a\x12\x02\x18\x02"; // The file has remove_extra_whitespaces (default true).
     expect_refused("t.model", blanks, 9, "normalization is not supported");
     static const char unused[] = "\n\x05\n\x01"
                                  "a\x18\x05\x12\x02\x18\x02\x1a\x02\x20";

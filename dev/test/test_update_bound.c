@@ -32,7 +32,7 @@ typedef struct {
     float master[COUNT], grad[COUNT];
     uint16_t value[COUNT];
     Bounded bound[COUNT];
-    float imitation[MISTAKES][COUNT]; // for each mistake, the parameters that the GPU could compute in this step
+    float imitation[MISTAKES][COUNT]; // for each mistake, parameters after the step as the GPU could compute them
     float before[COUNT];
 } Memory;
 

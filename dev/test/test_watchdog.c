@@ -43,7 +43,7 @@ static RankResult *watched(int seconds, int ranks, RankFunction function) {
 static bool work(CommPlace *place, RankResult *result) {
     (void)result;
     Watchdog *w = start(place);
-    for (int i = 0; i < 50; i++) { // all collectives together take longer than the timeout, but each one is short
+    for (int i = 0; i < 50; i++) { // The collectives together take longer than the timeout, but each is short.
         counters[0]++;
         usleep(100000);
         counters[1]++;
@@ -63,7 +63,7 @@ UNIT_TEST(test_good) {
     }
 }
 
-// All ranks except rank 1 begin a collective. The timeout becomes short once the watchdogs have shared that.
+// All ranks except rank 1 begin a collective. After all watchdogs have recorded that, the timeout becomes short.
 static bool hang(CommPlace *place, RankResult *result) {
     (void)result;
     start(place);
@@ -109,7 +109,7 @@ UNIT_TEST(test_killed) {
     const RankResult *results = watched(busy_timeout, 3, killed);
     assert_rank_1_blamed(results, 3, 1);
     assert_int_equal(results[1].status, 128 + SIGKILL);
-    bool advised = false; // only the first rank that notices the loss advises to resume
+    bool advised = false; // Only the first rank that notices the loss advises to resume.
     for (int r = 0; r < 3; r++)
         advised |= strstr(results[r].said, "rank 1, which hangs or is lost; nothing is saved since step 32: continue "
                                            "with --out runs/x --resume\n") != NULL;
@@ -124,7 +124,7 @@ static void take_long(void) {
 // ranks print that it has ended the run.
 static bool failed(CommPlace *place, RankResult *result) {
     (void)result;
-    if (place->rank == 1) atexit(take_long); // runs after the watchdog has told the other ranks
+    if (place->rank == 1) atexit(take_long); // take_long() runs after the watchdog has told the other ranks.
     start(place);
     if (place->rank == 1) exit(EXIT_DATA);
     return wait_for_ever();
@@ -154,7 +154,7 @@ UNIT_TEST(test_absent) {
     const RankResult *results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);
     assert_non_null(strstr(results[0].said, "in the start for rank 1"));
-    // Before the ranks share their progress, the watchdog cannot name the missing rank, only the launcher.
+    // Before the ranks share their progress, the error names the launcher instead of the missing rank.
     shares = false;
     results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);

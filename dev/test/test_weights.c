@@ -4,7 +4,7 @@
 #include "coat/model/weights.h"
 
 #define LAYERS 3
-#define MAX_DEVIATIONS 3.0 // truncation in standard deviations; larger values are drawn again
+#define MAX_DEVIATIONS 3.0 // initial weights beyond this many standard deviations are drawn again
 // Standard deviation of a standard normal number truncated at 3: sqrt(1 - 6 p(3) / (1 - 2 Q(3))), with the density p
 // and the tail probability Q.
 #define CUT_DEVIATION 0.98658

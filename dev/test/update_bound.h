@@ -7,7 +7,7 @@
 // (coat/numerics/moments.h) have errors of 2 u; log2's is absolute below 1, too. d(x) is the distance of both sides' x.
 // Errors of errors are below a thousandth of the first-order terms and are ignored.
 //
-// Decoding |x| = a 2^E, E = L / k, L = log2(code / F):
+// Decoding |x| = a 2^E, E = L / k, L = log2(code / F), where F is the largest FP8 value:
 //   d(L) <= (4 + 2) u max(1, |L|)
 //   d(E) <= d(L) / k + 2 u |E|
 //   d(x) <= |x| (ln 2 d(E) + (4 + 2) u n + 2 u n)      n powers and n multiplications: 1, or 3 for a deep group
@@ -17,9 +17,9 @@
 //   d(v') <= beta2 (d(v) + 2 u v) + u (1 - beta2) g^2 + 2 u v'
 // If beta1 m and (1 - beta1) g nearly cancel, d(m') / |m'| is unbounded, but d(m') is not. Therefore the bound is
 // computed per element.
-// Divisor D = s + eps, s = sqrt(v' c2). On the CPU, c2, the multiplication, the root and the sum are each rounded (u).
-// The GPU computes D / sqrt(c2): 2 u for its root, which is 0 for subnormal numbers; u for eps / sqrt(c2), which is at
-// least 2^-63; u for the sum:
+// Divisor D = s + eps, s = sqrt(v' c2), with the bias correction c2. On the CPU, c2, the multiplication, the root and
+// the sum are each rounded (u). The GPU computes D / sqrt(c2). Its errors are 2 u for the root, which is 0 for subnormal
+// numbers, u for eps / sqrt(c2), which is at least 2^-63, and u for the sum:
 //   d(s) <= s (d(v') / v' + u + u) / 2 + s (u + 2 u) + 2^-63 sqrt(c2)
 //   d(D) <= d(s) + 3 u D
 // Update U = lr c1 m' / D. The CPU rounds three times, plus c1. The GPU rounds lr c1 / sqrt(c2), a multiplication and a
@@ -36,7 +36,7 @@
 
 #define BOUND_U 0x1p-24
 #define BOUND_SECOND_ORDER (1 + 0x1p-10)
-#define BOUND_TINY 0x1p-146 // absolute rounding error of subnormal numbers
+#define BOUND_TINY 0x1p-146 // absolute rounding error of subnormal FP32 numbers
 
 // A computed value, and the allowed distance between the CPU's and the GPU's results.
 typedef struct {

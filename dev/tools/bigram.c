@@ -63,13 +63,13 @@ static double choose_alpha(const Table *fit, const Table *test) {
 
 static bool run(int argc, char **argv, Error *err) {
     if (argc != 3) return error_set(err, EXIT_USER, USAGE_LINE(usage));
-    static Table fit, held_out, val; // static because the tables are too large for the stack
+    static Table fit, held_out, val; // The tables are static because they are too large for the stack.
     DataLoader *train = data_open(argv[1], 1, LENGTH, 0, 1, 0, false, VOCAB, err);
     if (!train) return false;
     int64_t all = data_sequences(train), split = all - (all + 9) / 10;
     bool good = count(train, 0, split, &fit, err) && count(train, split, all, &held_out, err);
     double alpha = split > 0 ? choose_alpha(&fit, &held_out) : 1.0;
-    good = good && count(train, split, all, &fit, err); // adds the held-out pairs for the reported table
+    good = good && count(train, split, all, &fit, err); // The printed loss also uses the held-out pairs.
     data_close(train);
     if (!good) return false;
 

@@ -165,7 +165,7 @@ static void check_host(void) {
 // Checks collectives that are larger than the staging buffer and therefore need several rounds. The last round has an
 // odd length.
 static void check_big(void) {
-    const int64_t count = (int64_t)17 * 1024 * 1024 / 2 + 3; // number of elements: 34 MiB in FP32, 17 MiB in BF16
+    const int64_t count = (int64_t)17 * 1024 * 1024 / 2 + 3; // 34 MiB in FP32, 17 MiB in BF16
     check_all_reduce(COMM_FP32, COMM_SUM, count);
     check_reduce_scatter(COMM_BF16, count);
     check_all_gather(COMM_BYTES, 2 * count);
@@ -194,7 +194,7 @@ static void lose_one(const char *how) {
         if (strcmp(how, "die") == 0) raise(SIGKILL);
         if (strcmp(how, "stop") == 0) {
             raise(SIGSTOP);
-            _exit(EXIT_USER); // reached if mpirun wakes the stopped process to end it
+            _exit(EXIT_USER); // Reached if mpirun wakes the stopped process to end it.
         }
         if (strcmp(how, "fail") == 0) {
             fprintf(stderr, "error: a file cannot be read\n");

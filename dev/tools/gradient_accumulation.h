@@ -90,7 +90,7 @@ static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w,
     const Tensor dy_q = operand_codes(m, 0, dy, format, false), dy_qt = operand_codes(m, 0, dy, format, true);
     const Tensor x_qt = operand_codes(m, 1, x, FMT_E4M3, true), w_qt = operand_codes(m, 2, w, FMT_E4M3, true);
     if (format == FMT_E4M3)
-        make_operand_codes(m, 0, dy); // grad_quantize would write the transpose in E5M2
+        make_operand_codes(m, 0, dy); // grad_quantize would write the transpose in E5M2.
     else
         m->place.ops->grad_quantize(m->place.exec, dy_q, dy_qt, matrix(m->dbias, 1, s->out, FMT_FP32), dy, false);
     make_operand_codes(m, 1, x);

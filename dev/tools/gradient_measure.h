@@ -11,7 +11,7 @@ typedef struct {
     // Number of rows of dy that share one scale, a power of two from row_scale_from_amax(). 0: all rows share one scale
     // from scale_from_amax().
     int64_t rows;
-    bool by_parts; // separate scales for each column range (q, k, v)
+    bool by_parts; // true if q, k and v (column ranges) have separate scales
 } ScaleRule;
 
 static const ScaleRule scale_rules[SCALE_RULES] = {
@@ -30,10 +30,10 @@ typedef struct {
 typedef struct {
     bool measured;
     double flushed;         // fraction of dy's non-zero values that quantization rounds to 0
-    double flushed_squares; // sum of squares of these flushed values, as a fraction of dy's
+    double flushed_squares; // sum of squares of the values rounded to 0, as a fraction of dy's
     double subnormal;       // fraction of dy's non-zero values that quantization makes subnormal
     Deviation data, weight;
-    double worst_row; // largest relative error of a row of dw; Adam normalizes each element
+    double worst_row; // largest relative error of a row of dw (because Adam normalizes each element)
     int64_t worst_row_index;
 } VariantStats;
 

@@ -132,8 +132,6 @@ static inline void print_report(FILE *out, const GradientTable *t) {
     print_summary(out, t);
 }
 
-// --- JSON lines: one for the run, and one per gradient, variant and matmul ----------------------------------
-
 static inline void json_line_begin(JsonText *line, const char *what, GradientKind kind, int layer) {
     memset(line, 0, sizeof *line);
     json_text_open(line, NULL, '{');

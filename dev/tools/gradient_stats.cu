@@ -29,7 +29,7 @@ static const char usage[] =
 typedef struct {
     Config config;
     int64_t batch;
-    const char *json; // file for the results as JSON lines (--json); NULL: none
+    const char *json; // name of the file for results as JSON lines (--json), or NULL
 } Options;
 
 // True if `text` is a flag that is passed to the trainer's parser. Sets *has_value to true if its value is the next
@@ -110,7 +110,7 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
 // A table of operations that replaces the model's operations. It forwards each call to the device's operations and
 // measures dgrad and wgrad of every linear layer.
 typedef struct {
-    Ops ops;         // must be the first field, because exec.ops is cast to Watch
+    Ops ops;         // first field, because exec.ops is cast to Watch
     const Ops *real; // the device's own operations, to which calls are forwarded
     const Model *model;
     void *workspace; // larger workspace for the measurements; NULL: the model's workspace is large enough
@@ -155,7 +155,7 @@ static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, 
               "internal error: a weight's wgrad does not directly follow its dgrad: gradient_stats does not match the "
               "model's sources");
     GradientRow *row = gradient_row(&watch->table, kind, layer);
-    if (row->stats.tokens) return; // only the first of the head's chunks is measured
+    if (row->stats.tokens) return; // Only the first of the head's chunks is measured.
     Parts parts = one_part(dy.cols);
     if (kind == GRADIENT_QKV) {
         parts.count = 3;
@@ -244,7 +244,7 @@ static bool run_batch(Model *m, int64_t batch, Error *err) {
     }
     free(inputs);
     data_close(loader);
-    (void)step_end; // step_end() is not called, because no update follows
+    (void)step_end; // step_end() is not called, because no update follows.
     return good;
 }
 

@@ -122,7 +122,7 @@ static double map_x(const Plot *plot, double x) {
 
 static double map_y(const Plot *plot, double y) {
     double at = BOTTOM - (BOTTOM - TOP) * (y - plot->y_min) / (plot->y_max - plot->y_min);
-    return fmin(fmax(at, -1e4), 1e4); // Limits coordinates because SVG viewers cannot read huge numbers.
+    return fmin(fmax(at, -1e4), 1e4); // Coordinates are limited because SVG viewers cannot read huge numbers.
 }
 
 // Returns the distance between the ticks of an axis: 1, 2 or 5 times a power of ten, such that the axis has at most

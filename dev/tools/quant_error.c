@@ -86,7 +86,7 @@ static double update_of(const Table *table, float m, float v) {
 
 static void add_group(Table *table, const float *m, const float *v, int n) {
     float rounded[2][FORMATS][GROUP];
-    double own[2] = {0, 0}; // update errors of this group with both moments in E4M3, plain and expanded
+    double own[2] = {0, 0}; // errors of this group's update with both moments in plain E4M3 and in expanded E4M3
     measure(table, m, n, 0);
     measure(table, v, n, 1);
     for (int f = 0; f < FORMATS; f++) {
