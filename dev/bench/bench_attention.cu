@@ -1,8 +1,8 @@
-// Benchmarks attention on the GPU for GPT-2, Llama-like and vision tower shapes. Uses our own kernels or, elsewhere,
-// cuDNN with a deterministic backward in slices. Prints the time, the TFLOP/s (with a causal mask, of the visible
-// half), the percentage of a large matmul's rate measured in the same run, and the workspace. Checks the first and
-// last sequence against the FP32 kernels, and that backward repeats bit for bit. Also times the FP32 kernels, which
-// test_gpt2 checks.
+// Benchmarks attention on the GPU for GPT-2, Llama-like and vision tower shapes. Uses our own kernels if they support
+// the GPU and the shape, otherwise cuDNN with a deterministic backward in slices. Prints the time, TFLOP/s, the
+// percentage of a large matmul's rate measured in the same run, and the workspace. With a causal mask, counts only the
+// visible half of the scores. Checks the first and last sequence against the FP32 kernels, and that backward repeats
+// bit for bit. Also times the FP32 kernels, which test_gpt2 checks.
 // Usage: bench_attention [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"

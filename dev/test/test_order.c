@@ -1,10 +1,10 @@
 // Tests of the order in which the model reads and writes memory. The model of train_gpt2_fp8.cu runs unchanged on a
-// normally planned arena, but device and communication only record accesses (order_ops.h), and order_memory.h checks
-// them: concurrent accesses of computation and communication must be ordered by events, and every read must find the
-// tensor that it expects. Operations depend on shapes and formats, which is why many configurations run: every
-// combination of the recipe's settings, and of any three settings. --all runs every combination of all settings.
-// The checker itself is tested by injecting faults, each of which it must report: events of coat/model/shards.c that
-// are skipped, errors in communication, stale gather buffers, and lifetimes of scratch tensors that are too short.
+// normally planned arena. Device and communication only record accesses (order_ops.h), which order_memory.h checks.
+// Concurrent accesses of computation and communication must be ordered by events, and every read must find the tensor
+// that it expects. Operations depend on shapes and formats. Therefore the tests run every combination of the recipe's
+// settings and every combination of any three settings. --all runs every combination of all settings.
+// The checker is tested by injecting faults, each of which it must report: skipped events of coat/model/shards.c,
+// errors in communication, stale gather buffers, and scratch tensors with too short lifetimes.
 
 #ifdef _OPENMP
 #include <omp.h>

@@ -1,17 +1,17 @@
-// Bound for the distance of two backends' parameters after one AdamW step (COAT, section 4) from the same 8-bit states,
-// gradients and parameters. Each element has its own bound, derived from the arithmetic of both sides.
+// Bound for the distance between the CPU's and the GPU's parameters after an AdamW step (COAT, section 4) from the same
+// 8-bit states, gradients and parameters. Each element has its own bound, derived from the arithmetic of both backends.
 //
 // Errors. The CPU rounds every FP32 operation to nearest: a relative error of u = 2^-24. The GPU does the same (it is
 // compiled with -fmad=false), except for its special functions, whose errors PTX documents: lg2 2^-22 (absolute if
 // |log2| < 1, otherwise relative), ex2 2^-22, square root and reciprocal 2^-23. The CPU's log2 and exp2
-// (coat/numerics/moments.h) have errors of 2 u; log2's is absolute below 1, too. d(x) is the distance of both sides' x.
-// Errors of errors are below a thousandth of the first-order terms and are ignored.
+// (coat/numerics/moments.h) have errors of 2 u; log2's is absolute below 1, too. d(x) is the distance between CPU's and
+// GPU's x. Errors of second order are below a thousandth of the first-order terms and are ignored.
 //
 // Decoding |x| = a 2^E, E = L / k, L = log2(code / F), where F is the largest FP8 value:
 //   d(L) <= (4 + 2) u max(1, |L|)
 //   d(E) <= d(L) / k + 2 u |E|
 //   d(x) <= |x| (ln 2 d(E) + (4 + 2) u n + 2 u n)      n powers and n multiplications: 1, or 3 for a deep group
-// Moments. Both sides have the same bits of the clipped gradient g, of (1 - beta2) g, and of new moments whose old ones
+// Moments. CPU and GPU have the same bits of the clipped gradient g, of (1 - beta2) g, and of new moments whose old ones
 // are 0. Otherwise the GPU decodes with beta a instead of a, and uses a fused multiply-add:
 //   d(m') <= beta1 (d(m) + 2 u |m|) + u |(1 - beta1) g| + 2 u |m'|
 //   d(v') <= beta2 (d(v) + 2 u v) + u (1 - beta2) g^2 + 2 u v'

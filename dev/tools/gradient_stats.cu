@@ -1,8 +1,8 @@
 /*
 Measures which FP8 format and which scale granularity gradients need. Loads the weights of a checkpoint (or a new model),
-runs forward and backward of one micro-batch with the recipe bf16, and measures every gradient that a linear layer's matmul
-reads: the errors that a format and a rule of scales cause in the gradient, in dgrad and in wgrad (gradient_measure.h), and
-the errors that the accumulation of the real FP8 matmuls adds (gradient_accumulation.h).
+runs forward and backward of one micro-batch with the recipe bf16, and measures every gradient that a linear layer reads.
+Measures the errors that each format and scale rule causes in the gradient, dgrad and wgrad (gradient_measure.h), and the
+errors that accumulation in the device's FP8 matmuls adds (gradient_accumulation.h).
 
     gradient_stats CHECKPOINT --train GLOB [--batch N] [--json FILE] [flags of the trainer]
 
