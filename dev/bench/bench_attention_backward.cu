@@ -1,6 +1,6 @@
 // Checks our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on
-// shapes that isolate errors. Times it next to cuDNN's deterministic backward, then our forward, then both with
-// documents of 300 tokens. Prints the TFLOP/s of the causal half, which with documents still counts entire sequences,
+// shapes that isolate errors. Times our backward and forward and cuDNN's (with a deterministic backward), then our
+// kernels with documents of 300 tokens. Prints the TFLOP/s of the causal half of entire sequences, even with documents,
 // and the percentage of a large BF16 matmul's rate measured in the same run.
 // Usage: bench_attention_backward [--quick] [--check]
 //   --quick: fewer repetitions

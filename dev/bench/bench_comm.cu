@@ -2,8 +2,8 @@
 // nccl-tests. The algorithm bandwidth is the whole buffer's bytes per second. The bus bandwidth is the algorithm
 // bandwidth times the fraction that a rank's links must transfer: 2 (n - 1) / n for all-reduce, (n - 1) / n for
 // reduce-scatter and all-gather. Times include the ordering with computation, as in training.
-// For H200s in one host it also prints percentages of the links' specified 450 GB/s per direction and of NCCL's own
-// rate in earlier runs. Neither is measured in this run.
+// For H200s in one host, also prints percentages of two rates that are not measured in this run: the links' specified
+// 450 GB/s per direction, and the rate of NCCL in earlier runs.
 // Usage: mpirun -np N build/bench_comm_gpu [--quick] [--bf16] [--lose die|stop|hang]
 //   --lose: makes the last rank die, stop or hang. The other ranks must end with exit code 5 within a few seconds and
 //   name the last rank.
