@@ -1,15 +1,15 @@
-// Benchmarks attention on the GPU for GPT-2, Llama-like and vision tower shapes. Uses our own kernels or, elsewhere,
-// cuDNN with a deterministic backward in slices. Prints the time, the TFLOP/s (with a causal mask, of the visible
-// half), the percentage of a large matmul's rate measured in the same run, and the workspace. Checks the first and
-// last sequence against the FP32 kernels, and that backward repeats bit for bit. Also times the FP32 kernels, which
-// test_gpt2 checks.
+// Benchmarks attention on the GPU for GPT-2, Llama-like and vision tower shapes. Uses our own kernels if they support
+// the GPU and the shape, otherwise cuDNN with a deterministic backward in slices. Prints the time, TFLOP/s, the
+// percentage of a large matmul's rate measured in the same run, and the workspace. With a causal mask, counts only the
+// visible half of the scores. Checks the first and last sequence against the FP32 kernels, and that backward repeats
+// bit for bit. Also times the FP32 kernels, which test_gpt2 checks.
 // Usage: bench_attention [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
 
-#define TOLERANCE 0.02 // relative root mean square error of BF16 results against the FP32 kernels
+#define TOLERANCE 0.02 // maximum relative root mean square error of the BF16 results compared with the FP32 kernels
 
-// Operands of attention for one shape. qkv is packed, (M, (heads + 2 kv_heads) * head_dim); the other tensors are (M,
+// Operands of attention for one shape. qkv and dqkv are packed, (M, (heads + 2 kv_heads) * head_dim). o and d_o are (M,
 // heads * head_dim).
 typedef struct {
     AttentionShape shape;
@@ -36,7 +36,6 @@ static void run_backward(Bench *bench, void *context) {
                                         part(s, a->qkv, 2), Tensor{}, Tensor{}, s);
 }
 
-// --- comparison of attention with a reference ---------------------------------------------------------------
 __global__ static void widen_kernel(Tensor to, Tensor from) {
     int64_t count = from.rows * from.cols, step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
@@ -76,7 +75,7 @@ static bool same(Bench *bench, const char *name, Tensor found, Tensor expected) 
     return relative <= TOLERANCE;
 }
 
-// True if sequence b agrees with the FP32 kernels, which read the same rounded inputs.
+// True if attention of sequence b matches the FP32 kernels, which read the same inputs, rounded to BF16.
 static bool check_sequence(Bench *bench, const Attention *a, int b) {
     Attention one = {};
     one.shape = a->shape;
@@ -116,8 +115,7 @@ static bool check_repeats(Bench *bench, Attention *a) {
     return equal;
 }
 
-// --- timing -------------------------------------------------------------------------------------------------
-// Times attention forward and backward of one shape. limit: the FLOP/s of a large matmul in the same format.
+// Times attention forward and backward of one shape. limit: the FLOP/s of a large matmul in `format`.
 static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format format, double limit) {
     Attention a = {};
     int64_t M = (int64_t)s.B * s.T, width = (int64_t)s.heads * s.head_dim;
@@ -129,7 +127,7 @@ static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format
     a.d_o = bench_tensor(bench, M, width, format, 1.0f);
     a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
     double forward = bench_median_ms(bench, run_forward, &a), backward = bench_median_ms(bench, run_backward, &a);
-    // Attention needs two matmuls forward and five backward, with a causal mask each on the lower half of the scores.
+    // Attention has two matmuls forward and five backward. With a causal mask, each computes half of the scores.
     double flops = (s.bidirectional ? 4.0 : 2.0) * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
     double rate_forward = flops / forward * 1e3, rate_backward = 2.5 * flops / backward * 1e3;
     printf("%-12s B %2d T %4d heads %2d/%2d of %3d  forward %7.3f ms %4.0f TFLOP/s %4.1f %%  backward %7.3f ms %4.0f "
@@ -153,7 +151,7 @@ static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
+    static Bench bench; // The Bench is static because it is too large for the stack.
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             bench.quick = true;
@@ -176,7 +174,7 @@ int main(int argc, char **argv) {
     bench.config.micro_batch = 64, bench.config.seq_len = 1024;
     model->heads = model->kv_heads = 12, model->head_dim = 64, model->channels = 768, model->ffn = 3072;
     bench_open(&bench);
-    // plans the workspace for the largest shape
+    // Plans the attention workspace for the largest shape.
     bench.exec.ops->release(&bench.exec, bench.exec.workspace);
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         size_t bytes = attention_workspace_bytes(shapes[i].shape);

@@ -1,6 +1,6 @@
 // Checks our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on
-// shapes that isolate errors. Times it next to cuDNN's deterministic backward, then our forward, then both with
-// documents of 300 tokens. Prints the TFLOP/s of the causal half, which with documents still counts entire sequences,
+// shapes that isolate errors. Times our backward and forward and cuDNN's (with a deterministic backward), then our
+// kernels with documents of 300 tokens. Prints the TFLOP/s of the causal half of entire sequences, even with documents,
 // and the percentage of a large BF16 matmul's rate measured in the same run.
 // Usage: bench_attention_backward [--quick] [--check]
 //   --quick: fewer repetitions
@@ -12,23 +12,23 @@
 #include "coat/cuda/attention/attention.h"
 #include "coat/cuda/attention/attention_hopper.h"
 
-#define TOLERANCE 0.01     // maximum relative root mean square error of BF16 results against the FP32 kernels
+#define TOLERANCE 0.01     // maximum relative root mean square error of the BF16 results compared with the FP32 kernels
 #define ROW_TOLERANCE 0.10 // maximum error of one element, relative to the root mean square of its row
 #define PART 64
-#define MAXIMUM_ROWS 16    // number of tokens that share one stored amax
+#define MAXIMUM_ROWS 16    // number of tokens for which the gradient stores one amax
 #define LSE_TOLERANCE 1e-4 // maximum absolute error of the log-sum-exp, because FP32 sums are added in another order
 #define POISON 0xff        // fill byte for outputs: 0xffff is NaN in BF16
-#define REPEATS 5          // number of backward runs that must match the first bit for bit
+#define REPEATS 5          // number of repeated backward runs whose results must match the first run's bit for bit
 
-// One attention problem. qkv and its gradient are packed, (M, (heads + 2 kv_heads) * head_dim). o and its gradient are
-// (M, heads * head_dim). lse (B * heads, T) and the gradient's amax (M) are FP32. positions (M): position of each token
-// in its document; its data is NULL without documents.
+// Operands and results of attention. qkv and dqkv are packed, (M, (heads + 2 kv_heads) * head_dim). o and d_o are (M,
+// heads * head_dim). lse (B * heads, T) and maxima (M), the amax of dqkv, are FP32. positions (M) has each token's
+// position in its document; positions.data is NULL if the sequences are not divided into documents.
 typedef struct {
     AttentionShape shape;
     Tensor qkv, o, lse, d_o, dqkv, maxima, positions;
 } Attention;
 
-// Returns a pointer to the first head of Q, K or V in one row of a packed QKV tensor.
+// Returns the index of the first head of Q, K or V in a row of a packed QKV tensor.
 static int first_head(AttentionShape s, int which) {
     return which == 0 ? 0 : s.heads + (which - 1) * s.kv_heads;
 }
@@ -75,7 +75,6 @@ static void run_cudnn_forward(Bench *bench, void *context) {
                       part(s, a->qkv, 2), s, bench->exec.workspace, bench->exec.workspace_bytes);
 }
 
-// --- reference results from the FP32 kernels ----------------------------------------------------------------
 __global__ static void convert_kernel(Tensor to, Tensor from) {
     int64_t count = from.rows * from.cols, step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
@@ -95,7 +94,7 @@ static Tensor widened(Bench *bench, Tensor from) {
     return to;
 }
 
-// Computes o and lse with the FP32 reference kernels, and rounds o to BF16.
+// Computes attention's o and lse with the FP32 reference kernels, and rounds o to BF16.
 static void forward(Bench *bench, Attention *a) {
     Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o);
     AttentionShape s = a->shape;
@@ -106,7 +105,8 @@ static void forward(Bench *bench, Attention *a) {
     bench_release(bench, o);
 }
 
-// Computes the packed QKV gradient with the FP32 reference kernels from the same rounded operands, and returns it.
+// Computes the packed QKV gradient with the FP32 reference kernels from the same BF16 operands as the tested kernels,
+// and returns it.
 static Tensor reference(Bench *bench, const Attention *a) {
     AttentionShape s = a->shape;
     Tensor qkv = widened(bench, a->qkv), o = widened(bench, a->o), d_o = widened(bench, a->d_o);
@@ -119,7 +119,6 @@ static Tensor reference(Bench *bench, const Attention *a) {
     return dqkv;
 }
 
-// --- comparison with the reference, on the host -------------------------------------------------------------
 typedef struct {
     AttentionShape shape;
     const uint16_t *found;
@@ -169,7 +168,7 @@ static void print_map(const Pair *p, int which, int b, int head, int wrong_t, do
     printf("\n");
 }
 
-// Compares dq, dk or dv. Prints a map of the errors if they are too large.
+// Compares one of dq, dk and dv with the reference. If an element differs too much, prints a map of the errors.
 static bool compare(const Pair *p, int which) {
     static const char *const names[] = {"dq", "dk", "dv"};
     AttentionShape s = p->shape;
@@ -201,12 +200,13 @@ static bool compare(const Pair *p, int which) {
     int64_t i = at(p, which, first[0], first[2], first[1], first[3]);
     printf("    first: sequence %d head %d token %d column %d: found %g (bits %04x), expected %g\n", first[0], first[1],
            first[2], first[3], (double)bf16_decode(p->found[i]), p->found[i], (double)p->expected[i]);
-    static int maps = 6; // number of error maps that may still be printed
+    static int maps = 6; // number of error maps that compare() may still print
     if (maps-- > 0) print_map(p, which, first[0], first[1], first[2], deviation);
     return false;
 }
 
-// True if, for every group of 16 tokens, the first row stores the group's amax and the other rows store 0.
+// True if, in every group of 16 tokens, the first token's entry of `maxima` is the amax of the group's gradient and the
+// other entries are 0.
 static bool compare_maxima(const Pair *p, const float *maxima) {
     const int width = (p->shape.heads + 2 * p->shape.kv_heads) * p->shape.head_dim;
     for (int b = 0; b < p->shape.B; b++) {
@@ -242,7 +242,7 @@ static Attention open_shape(Bench *bench, AttentionShape s) {
     return a;
 }
 
-// Returns the position of each token in its document. The document lengths repeat `lengths`.
+// Returns each token's position in its document. The documents' lengths cycle through `lengths`.
 static Tensor documents_of(Bench *bench, AttentionShape s, const int lengths[], int count) {
     Tensor positions = {};
     positions.rows = (int64_t)s.B * s.T, positions.cols = positions.stride = 1, positions.format = FMT_I32;
@@ -263,7 +263,7 @@ static void close_shape(Bench *bench, Attention *a) {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
 }
 
-// Poisons the outputs, runs our attention backward, and downloads the gradient and its amax.
+// Fills the outputs with NaN, runs our attention backward, and downloads the gradient and its amax.
 static void run_poisoned(Bench *bench, Attention *a, uint16_t *found, float *maxima) {
     Exec *exec = &bench->exec;
     const cudaStream_t stream = cuda_backend(exec)->stream;
@@ -276,7 +276,7 @@ static void run_poisoned(Bench *bench, Attention *a, uint16_t *found, float *max
     exec->ops->download(exec, maxima, a->maxima.data, maxima_bytes);
 }
 
-// Poisons the outputs, runs our attention forward, and downloads o and lse.
+// Fills the outputs with NaN, runs our attention forward, and downloads o and lse.
 static void run_poisoned_forward(Bench *bench, Attention *a, uint16_t *o, float *lse) {
     Exec *exec = &bench->exec;
     const cudaStream_t stream = cuda_backend(exec)->stream;
@@ -371,15 +371,14 @@ static bool check_shape(Bench *bench, AttentionShape s, bool masked) {
     return right;
 }
 
-// --- timing -------------------------------------------------------------------------------------------------
-enum { FORWARD = 2, BACKWARD = 5 }; // number of attention's matmuls per pass, each on the lower half of the scores
+enum { FORWARD = 2, BACKWARD = 5 }; // attention's matmuls per pass; each computes the causal half of the scores
 
 static void print_time(const char *name, double ms, int matmuls, AttentionShape s, double limit) {
     const double rate = matmuls * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim / ms * 1e3;
     printf("  %-24s %8.3f ms %5.0f TFLOP/s %5.1f %%\n", name, ms, rate * 1e-12, 100 * rate / limit);
 }
 
-// Times our attention and cuDNN's for one shape. limit: the FLOP/s of a large matmul.
+// Times our attention and cuDNN's for one shape. limit: the FLOP/s of a large BF16 matmul.
 static void time_shape(Bench *bench, const char *name, AttentionShape s, double limit) {
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
@@ -401,9 +400,9 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
     close_shape(bench, &a);
 }
 
-// Checks attention on shapes that isolate errors: one tile and a partial one; only full tiles; a partial tile that ends
-// in either half; many work units per thread block; and all of these shapes with grouped-query attention. Returns the
-// number of wrong results.
+// Checks attention on shapes that isolate errors: one complete or partial tile, many complete tiles, a partial last
+// tile of different lengths, many work units per thread block, and grouped-query attention. Returns the number of wrong
+// results.
 static int check_shapes(Bench *bench, int head_dim) {
     const AttentionShape checks[] = {
         {1, 64, 1, 1, head_dim, false},     {1, 128, 1, 1, head_dim, false},    {1, 256, 2, 2, head_dim, false},
@@ -421,7 +420,7 @@ static int check_shapes(Bench *bench, int head_dim) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
+    static Bench bench; // The Bench is static because it is too large for the stack.
     const bool check_only = bench_flags(&bench, "bench_attention_backward", argc, argv);
     const struct {
         const char *name;

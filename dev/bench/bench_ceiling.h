@@ -1,12 +1,11 @@
-// Measures the rates that benchmarks compare with, in the same run: copies within GPU memory, large or of an
-// operation's size, and a large matmul.
+// Measures the maximum rates that benchmarks compare their results with: the bandwidth of copies within GPU memory, and
+// the FLOP/s of a large matmul.
 #pragma once
 #include "dev/test/bench_cuda.h"
 
 #define CEILING_BYTES ((size_t)1 << 30) // size of the buffers of the large copy
-#define CEILING_SIZE 8192               // rows and columns of the large square matmul
+#define CEILING_SIZE 8192               // rows and columns of the square matmul whose rate is the ceiling
 
-// --- bandwidth of a large copy ------------------------------------------------------------------------------
 typedef struct {
     Tensor to, from; // source and destination buffers of CEILING_BYTES each
     size_t bytes, offset;
@@ -24,7 +23,7 @@ static inline void copies_close(Bench *bench, Copies *c) {
     bench_release(bench, c->from);
 }
 
-// Copies `bytes` at rotating addresses, to defeat the L2 cache as the operands of a benchmarked operation do.
+// Copies `bytes` within GPU memory. The address changes with every call, so that the L2 cache does not hold the data.
 static inline void copies_run(Bench *bench, void *context) {
     Copies *c = (Copies *)context;
     const size_t place = (c->bytes + 255) / 256 * 256;
@@ -35,8 +34,8 @@ static inline void copies_run(Bench *bench, void *context) {
                "copying");
 }
 
-// Returns bytes per second of a copy that reads and writes `bytes` in total. median_ms: bench_steady_ms or
-// bench_median_ms, whichever times the operation.
+// Returns the bytes per second of a copy that reads and writes `bytes` in total, timed with median_ms (bench_steady_ms
+// or bench_median_ms).
 static inline double copies_rate(Bench *bench, const Copies *c, double bytes,
                                  double (*median_ms)(Bench *, void (*)(Bench *, void *), void *)) {
     Copies copy = *c;
@@ -45,14 +44,15 @@ static inline double copies_rate(Bench *bench, const Copies *c, double bytes,
     return 2 * (double)copy.bytes / median_ms(bench, copies_run, &copy) * 1e3;
 }
 
-// Measures and prints the rate of the largest copy.
+// Measures and prints the bytes per second of a copy of CEILING_BYTES.
 static inline double copies_ceiling(Bench *bench, const Copies *c) {
     const double rate = copies_rate(bench, c, 2.0 * (double)CEILING_BYTES, bench_steady_ms);
     printf("ceiling: device copy of %.1f GB, %.0f GB/s read and written\n", (double)CEILING_BYTES * 1e-9, rate * 1e-9);
     return rate;
 }
 
-// Measures only the rate of the largest copy, for benchmarks that need no copies of other sizes.
+// Allocates the copy buffers, measures and prints the bytes per second of a copy of CEILING_BYTES, and frees the
+// buffers.
 static inline double bench_copy_ceiling(Bench *bench) {
     Copies c = copies_open(bench);
     const double rate = copies_ceiling(bench, &c);
@@ -60,7 +60,6 @@ static inline double bench_copy_ceiling(Bench *bench) {
     return rate;
 }
 
-// --- FLOP/s of a large matmul -------------------------------------------------------------------------------
 typedef struct {
     Tensor y, x;
     Weight w;

@@ -2,8 +2,8 @@
 // nccl-tests. The algorithm bandwidth is the whole buffer's bytes per second. The bus bandwidth is the algorithm
 // bandwidth times the fraction that a rank's links must transfer: 2 (n - 1) / n for all-reduce, (n - 1) / n for
 // reduce-scatter and all-gather. Times include the ordering with computation, as in training.
-// For H200s in one host it also prints percentages of the links' specified 450 GB/s per direction and of NCCL's own
-// rate in earlier runs. Neither is measured in this run.
+// For H200s in one host, also prints percentages of two rates that are not measured in this run: the links' specified
+// 450 GB/s per direction, and the rate of NCCL in earlier runs.
 // Usage: mpirun -np N build/bench_comm_gpu [--quick] [--bf16] [--lose die|stop|hang]
 //   --lose: makes the last rank die, stop or hang. The other ranks must end with exit code 5 within a few seconds and
 //   name the last rank.
@@ -21,8 +21,8 @@ typedef struct {
     Comm *comm;
     int rank, ranks;
     CommType type;
-    bool quick, known_links; // known_links: the GPUs are H200s, whose NVLink rates are known
-    char *a, *b;             // two buffers of LARGEST bytes in GPU memory
+    bool quick, known_links; // known_links: true if the GPUs are H200s, whose NVLink rates are known
+    char *a, *b;             // a, b: two buffers of LARGEST bytes in GPU memory
     int *wrong;              // counter of wrong elements in GPU memory
     bool failed;
 } Comms;
@@ -30,9 +30,8 @@ typedef struct {
 #define MIB ((int64_t)1 << 20)
 #define LARGEST (512 * MIB)
 
-// --- filling and checking buffers with known values -----------------------------------------------------------------
-// Returns the test value of element i on `rank`. It is a small integer, so sums over a few ranks are exact in FP32 and
-// BF16.
+// Returns the test value of element i on `rank`. The value is a small integer, so sums over a few ranks are exact in
+// FP32 and BF16.
 __device__ static float value_of(int rank, int64_t i) {
     return (float)((i * 7 + (int64_t)rank * 13) % 31 - 15);
 }
@@ -52,14 +51,15 @@ __device__ static float load(const void *data, CommType type, int64_t i) {
     return ((const float *)data)[i];
 }
 
-// Fills data with the test values of `rank`. data[i] is the value at position first + i.
+// Fills `data` with the test values of `rank`. data[i] becomes the test value of element first + i.
 __global__ void fill_kernel(void *data, CommType type, int64_t count, int64_t first, int rank) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
         store(data, type, i, value_of(rank, first + i));
 }
 
-// Counts elements of data that are not the sum (or maximum) over ranks low .. high - 1 at position first + i.
+// Counts in *wrong the elements data[i] that differ from the sum (or maximum) of element first + i's test values over
+// the ranks low to high - 1.
 __global__ void check_kernel(const void *data, CommType type, int64_t count, int64_t first, int low, int high, bool max,
                              int *wrong) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
@@ -84,7 +84,7 @@ static void check(Comms *c, const void *data, CommType type, int64_t count, int6
     LAUNCH_CHECK("check");
 }
 
-// Ends a check of a collective. Returns true if no rank counted a wrong element.
+// Ends a check of a collective. Returns true if no rank found a wrong element.
 static bool all_right(Comms *c, const char *what, int64_t bytes) {
     int wrong = 0;
     c->exec.ops->download(&c->exec, &wrong, c->wrong, sizeof wrong);
@@ -95,9 +95,7 @@ static bool all_right(Comms *c, const char *what, int64_t bytes) {
     return all == 0;
 }
 
-// --- checks of the collectives' results -----------------------------------------------------------------------------
-
-// Runs a collective of `bytes` on the buffer c->a. c->b holds this rank's shard if the collective needs one.
+// Runs a collective of `bytes` on the buffer c->a. For reduce-scatter and all-gather, c->b holds this rank's shard.
 static void run(Comms *c, Kind kind, int64_t bytes) {
     int64_t count = bytes / (int64_t)comm_type_bytes(c->type), part = count / c->ranks;
     switch (kind) {
@@ -107,7 +105,8 @@ static void run(Comms *c, Kind kind, int64_t bytes) {
     }
 }
 
-// Enqueues fill, collective and check without a host synchronization, so that only CUDA events order them.
+// Checks one collective. Filling the buffer, the collective and the comparison are enqueued without a host
+// synchronization, so that only CUDA events order them.
 static bool check_collective(Comms *c, Kind kind, int64_t bytes) {
     int64_t size = (int64_t)comm_type_bytes(c->type), count = bytes / size, part = count / c->ranks;
     c->exec.ops->zero(&c->exec, c->a, (size_t)bytes);
@@ -125,7 +124,7 @@ static bool check_collective(Comms *c, Kind kind, int64_t bytes) {
     return all_right(c, kind_names[kind], bytes);
 }
 
-// Checks in-place collectives, grouped collectives, maxima, and odd element counts.
+// Checks in-place collectives, grouped collectives, maximum instead of sum, and odd element counts.
 static void check_variants(Comms *c) {
     const int64_t count = 100003, size = (int64_t)comm_type_bytes(c->type);
     char *own = c->a + c->rank * count * size;
@@ -156,7 +155,7 @@ static void check_variants(Comms *c) {
     all_right(c, "a group", count * 4);
 }
 
-// Checks collectives inside a CUDA graph: run without recording, while recording, and when replayed.
+// Checks an all-reduce that a CUDA graph records, in the run before recording, while recording, and when replayed.
 static void check_recorded(Comms *c) {
     const int64_t count = 50000;
     for (int i = 0; i < 5; i++) {
@@ -173,9 +172,7 @@ static void check_recorded(Comms *c) {
     }
 }
 
-// --- timing of collectives ------------------------------------------------------------------------------------------
-
-// Returns the seconds that one collective takes on the slowest rank.
+// Returns the seconds that one collective takes on the slowest rank, averaged over several runs.
 static double seconds_of(Comms *c, Kind kind, int64_t bytes) {
     const char *doing = "timing";
     const int runs = c->quick ? 5 : bytes > 64 * MIB ? 20 : 50;
@@ -183,7 +180,7 @@ static double seconds_of(Comms *c, Kind kind, int64_t bytes) {
     cudaEvent_t begin, end;
     CUDA_CHECK(cudaEventCreate(&begin), doing);
     CUDA_CHECK(cudaEventCreate(&end), doing);
-    // Clears the buffer because repeated sums would overflow to infinity.
+    // Clears the buffer, because repeated sums of its values would overflow to infinity.
     c->exec.ops->zero(&c->exec, c->a, (size_t)bytes);
     float ms = 0;
     for (int i = 0; i < runs + 3; i++) {
@@ -208,10 +205,10 @@ static double bus_factor(Kind kind, int ranks) {
     return kind == ALL_REDUCE ? 2 * others : others;
 }
 
-#define LINKS_BUS 450.0 // specified GB/s in one direction of an H200's 18 NVLinks
+#define LINKS_BUS 450.0 // specified bus bandwidth in GB/s of an H200's 18 NVLinks in one direction
 
-// Returns the bus bandwidth in GB/s of NCCL 2.28 between H200 GPUs with 18 NVLinks each, multicast off. Returns 0 if it
-// is unknown.
+// Returns the bus bandwidth in GB/s that NCCL 2.28 reached in earlier runs between H200 GPUs with 18 NVLinks each, with
+// NVLink multicast off. Returns 0 if it was not measured.
 static double expected_bus(Kind kind, int ranks, int64_t bytes) {
     static const struct {
         int ranks;
@@ -251,8 +248,6 @@ static void measure(Comms *c) {
             "where known\n",
             LINKS_BUS);
 }
-
-// --- behavior when a rank dies or hangs -----------------------------------------------------------------------------
 
 static void lose_one(Comms *c, const char *how) {
     comm_set_timeout(c->comm, 5);

@@ -1,7 +1,8 @@
 // Benchmarks the CPU backend's operations for GPT-2 124M. Compares matmuls with the machine's sgemm rate, and all other
-// operations with memory copies, a large one and one of the operation's size. All are measured in the same run.
+// operations with the rate of a large memory copy and of a copy of the operation's size. All are measured in the same
+// run.
 // Usage: bench_cpu [TOKENS [THREADS]]
-//   TOKENS: tokens per micro-batch (default 1024). THREADS: number of threads (default all)
+//   TOKENS: tokens per micro-batch (default 1024). THREADS: number of CPU threads (default: all CPUs)
 #include "coat/base/clock.h"
 #include "coat/cpu/cpu_internal.h"
 
@@ -14,14 +15,14 @@
 #define HEADS 12
 #define VOCAB 50304
 #define SEQUENCE 1024
-#define HEAD_CHUNK 256 // number of tokens whose logits are in memory at a time
-#define SIDE 1536      // rows and columns of the square matmuls that measure the machine's peak
+#define HEAD_CHUNK 256 // number of tokens whose logits the head computes at a time
+#define SIDE 1536      // rows and columns of the square matmuls that measure the machine's peak FLOP/s
 
 typedef struct {
     Exec exec;
     Config config;
     int threads;
-    double peak_flops, copy_bytes; // measured peak: FLOPs per second, and bytes per second of a copy
+    double peak_flops, copy_bytes; // measured peaks of the machine: FLOP/s, and bytes per second of a copy
 } Bench;
 
 static Tensor make(Format format, int64_t rows, int64_t cols) {
@@ -45,8 +46,6 @@ static Tensor make(Format format, int64_t rows, int64_t cols) {
     }
     return t;
 }
-
-// --- peak FLOP/s and bandwidth of the machine ------------------------------------------------------------
 
 #ifdef COAT_OPENBLAS
 // Returns the peak FLOP/s of the BLAS library: the faster of one square matmul per thread and one large matmul on all
@@ -119,8 +118,6 @@ static double copy_rate(int threads, int64_t moved) {
     return best;
 }
 
-// --- timing of matmuls -----------------------------------------------------------------------------------
-
 typedef struct {
     double flops, seconds;
 } Total;
@@ -132,7 +129,7 @@ static double report_matmul(const Bench *b, const char *name, int64_t M, int64_t
     return flops;
 }
 
-// Times the forward matmul, dgrad and wgrad of one linear layer, which a training step runs `times` times.
+// Times the forward matmul, dgrad and wgrad of one linear layer. times: how often a training step runs each of them.
 static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t in, double times) {
     const Ops *ops = b->exec.ops;
     Weight w = {0};
@@ -164,8 +161,6 @@ static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t
     free(dw.data);
     free(bias.data);
 }
-
-// --- timing of memory-bound operations -------------------------------------------------------------------
 
 // Operands of the memory-bound operations of one transformer block.
 typedef struct {
@@ -251,8 +246,8 @@ static Block make_block(int64_t M) {
     return k;
 }
 
-// Times and prints one operation. amount: the minimum bytes or FLOPs that it needs. Prints percentages of `ceiling`
-// (per second) and, if it is not 0, of a second ceiling.
+// Times and prints one operation. amount: the minimum bytes or FLOPs that it needs. Prints the rate, in percent of
+// `ceiling` (per second) and, if `second` is not 0, of `second`.
 static void report(Bench *b, Block *k, const char *name, const char *shape, void (*run)(Exec *, Block *), double amount,
                    const char *unit, double ceiling, double second) {
     double best = 1e9;
@@ -267,7 +262,7 @@ static void report(Bench *b, Block *k, const char *name, const char *shape, void
     printf("\n");
 }
 
-// Times a memory-bound operation on tensors of shape (rows, cols).
+// Times and prints a memory-bound operation on tensors of shape (rows, cols). bytes: the minimum that it must move.
 static void report_memory(Bench *b, Block *k, const char *name, int64_t rows, int64_t cols,
                           void (*run)(Exec *, Block *), double bytes) {
     char shape[48];
@@ -278,9 +273,9 @@ static void report_memory(Bench *b, Block *k, const char *name, int64_t rows, in
 static void bench_memory(Bench *b, int64_t M) {
     const int64_t C = CHANNELS;
     Block k = make_block(M);
-    // row: bytes of a BF16 tensor (M, C). weights: elements of an MLP matrix (4 C, C).
+    // row: bytes of a BF16 tensor (M, C). weights: number of elements of an MLP weight matrix (4 C, C).
     const double row = 2.0 * (double)M * CHANNELS, weights = 4.0 * CHANNELS * CHANNELS;
-    // FLOPs of causal attention, which computes the lower half of the scores
+    // flops: FLOPs of causal attention forward, which computes the lower half of the scores
     double T = k.attention.T, flops = 2.0 * k.attention.B * T * T * CHANNELS;
     printf("\nmemory-bound operations, shares of the large copy's %.1f GB/s and of a copy as short\n",
            b->copy_bytes * 1e-9);

@@ -1,8 +1,8 @@
 // Benchmarks the FP8 kernels (COAT, section 5) for GPT-2, and SwiGLU for Llama-like models. For each kernel prints the
-// time, the bytes that all passes read and write, GB/s, and percentages of two device copies measured in the same run:
-// a large copy and one of the same size. Then prints the sum over one transformer block, forward and backward. Checks
-// small shapes against the CPU backend first (check_fp8.cu). Operands rotate among sets that together exceed the L2
-// cache.
+// time, the bytes that all its passes read and write, GB/s, and percentages of two device copies measured in the same
+// run: a large copy and one of the kernel's size. Then prints the sum over one transformer block, forward and backward.
+// Before timing, checks small shapes against the CPU backend (check_fp8.cu). Operands rotate among sets that together
+// exceed the L2 cache.
 // Usage: bench_fp8 [--quick] [--check]
 //   --quick: fewer repetitions and models
 //   --check: all comparisons, no timing; exits with 1 if a comparison failed
@@ -13,10 +13,10 @@
 
 typedef struct {
     const char *name;
-    int64_t M, C; // M: tokens, C: channels; the MLP width F is 4 C
+    int64_t M, C; // M: number of tokens, C: number of channels; the MLP width F is 4 C
 } Model;
 
-// Operands of one operation on tensors of shape (M, cols). An operation uses only some of them.
+// Operands of one operation on tensors of shape (M, cols). Each operation uses only some of the members.
 typedef struct {
     int set;                          // index of the operand set in use
     Tensor a[SETS], b[SETS], c[SETS]; // unquantized tensors in BF16
@@ -34,12 +34,11 @@ typedef struct {
 
 typedef struct {
     Report report;
-    double block_ms;    // total time of the operations so far, weighted by how often a block runs each
-    double block_bytes; // total bytes of the operations so far, weighted by how often a block runs each
+    double block_ms;    // total time of the timed operations, each multiplied by how often a block runs it
+    double block_bytes; // total bytes of the timed operations, each multiplied by how often a block runs it
     const Model *model;
 } Block;
 
-// --- calls of the operations under test ---------------------------------------------------------------------
 // Returns t without its data, because backward saves only the scale of an operand that it recomputes.
 static Tensor scale_only(Tensor t) {
     t.data = NULL;
@@ -95,8 +94,7 @@ OPERATION(health, health, &o->saved[s], 1, o->health)
 OPERATION(codes_count, codes_count, o->grad[s], (CodeCounts *)o->sums.data)
 #undef OPERATION
 
-// --- timing and printing an operation -----------------------------------------------------------------------
-// Times and prints one operation. times: how often a transformer block runs it; 0: it is not part of a block.
+// Times and prints one operation. times: how often a transformer block runs it; 0 if it is not part of a block.
 static void report_pass(Block *block, Operands *o, const char *name, int64_t rows, int64_t cols,
                         double bytes_per_element, int times, void (*operation)(Bench *, void *)) {
     const double bytes = bytes_per_element * (double)rows * (double)cols;
@@ -106,13 +104,12 @@ static void report_pass(Block *block, Operands *o, const char *name, int64_t row
     block->block_bytes += times * bytes;
 }
 
-// --- allocation of the operands -----------------------------------------------------------------------------
 static void give_maxima(Bench *bench, Tensor *t) {
     t->amax = (uint32_t *)bench_allocate(bench, (size_t)t->rows * sizeof(uint32_t));
     bench->exec.ops->zero(&bench->exec, t->amax, (size_t)t->rows * sizeof(uint32_t));
 }
 
-// Returns a saved BF16 tensor quantized to FP8 in groups whose scales are near 1/64.
+// Returns a saved activation in FP8 with group scales near 1/64.
 static Tensor saved_tensor(Bench *bench, int64_t rows, int64_t cols) {
     Tensor t = bench_tensor(bench, rows, cols, FMT_E4M3, 64.0f);
     const int64_t count = rows * ((cols + GROUP - 1) / GROUP);
@@ -126,8 +123,8 @@ static Tensor saved_tensor(Bench *bench, int64_t rows, int64_t cols) {
     return t;
 }
 
-// Returns a transpose of `of` in `format`. It shares the scale of `of` if the formats are equal, otherwise it has its
-// own.
+// Returns a transpose of `of` in `format`. It shares the scale of `of` if the formats are equal, otherwise it has a
+// separate scale.
 static Tensor transposed_tensor(Bench *bench, Tensor of, Format format) {
     Tensor t = bench_tensor_transposed(bench, of.rows, of.cols, format, 1.0f);
     if (format != of.format) return t;
@@ -158,7 +155,8 @@ static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols, Fo
     o->sums2 = bench_tensor(bench, 1, cols, FMT_FP32, 1.0f);
 }
 
-// Gives row scales to the FP8 tensors and to the gradients, which become E4M3. Their transposes get one scale each.
+// Gives row scales to the FP8 operands and gradients, and changes the gradients' format to E4M3. Each transpose gets
+// one scale.
 static void scale_by_row(Bench *bench, Operands *o) {
     const size_t bytes = (size_t)o->a[0].rows * sizeof(float);
     float *host = (float *)xmalloc(bytes);
@@ -206,7 +204,6 @@ static void free_operands(Bench *bench, Operands *o) {
     for (Tensor t : once) bench_release(bench, t);
 }
 
-// --- timing the operations in a model's shapes --------------------------------------------------------------
 static void bench_narrow(Block *block, Operands *o) {
     Bench *bench = block->report.bench;
     const int64_t M = block->model->M, C = block->model->C;
@@ -231,8 +228,8 @@ static void bench_narrow(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
-// Times the activation's backward with a scale from an upper bound. The bound comes from the matmul's operands: FP8
-// values (M, C) and a weight matrix (C, F). SwiGLU uses the group scales of h.
+// Times the computation of an upper bound of the activation's gradient, from which the gradient's scale follows. The
+// matmul's operands are (M, C) and (C, F). SwiGLU also reads the group scales of h.
 static void bench_bound(Block *block, Operands *o, const char *name, int64_t M, int64_t C, int64_t F, int times) {
     Bench *bench = block->report.bench;
     const double scales = o->saved[0].cols == F ? 0 : 2.0 / GROUP * (double)o->saved[0].cols / (double)C;
@@ -274,7 +271,7 @@ static void bench_wide(Block *block, Operands *o) {
 // Bytes are counted per element of g.
 static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     Bench *bench = block->report.bench;
-    const double groups = 2 * (1 + 2.0 / GROUP); // bytes per element of g for gate and up in FP8 with group scales
+    const double groups = 2 * (1 + 2.0 / GROUP); // bytes that gate and up, in FP8 groups, have per element of g
     Operands operands, *o = &operands;
     printf("\nSwiGLU, %lld tokens, g %lld wide\n", (long long)M, (long long)F);
     make_operands(bench, o, M, 2 * F, FMT_E5M2);
@@ -340,13 +337,13 @@ static void bench_model(Block *block, const Model *model) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
+    static Bench bench; // The Bench is static because it is too large for the stack.
     const bool only_check = bench_flags(&bench, "bench_fp8", argc, argv);
     const int wrong = check_fp8(!only_check);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
     recipe_apply(&bench.config.recipe, RECIPE_COAT);
-    bench_configure(&bench.config, 64, 1600, 6400); // plans the workspace for the largest shape
+    bench_configure(&bench.config, 64, 1600, 6400); // Plans the workspace for the largest shape.
     bench_open(&bench);
     bench.exec.state = (StepState *)bench_allocate(&bench, sizeof(StepState));
     bench.exec.ops->zero(&bench.exec, bench.exec.state, sizeof(StepState));

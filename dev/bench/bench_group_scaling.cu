@@ -1,8 +1,8 @@
 // Compares Group Scaling with plain just-in-time scaling, as in the paper's figure 4b. Plain scaling reads the BF16
-// tensor once more and reduces. With Group Scaling, the kernel that produced the tensor has stored the amax of its rows
-// (as in this project) or of groups of 128, so that only the reduction remains. Prints milliseconds next to the paper's
-// (H100), and read rates. The plain pass is in percent of a large copy, the short reductions in percent of a copy of
-// the same size. Half of a copy's bytes are reads.
+// tensor a second time to compute its amax. With Group Scaling, the kernel that produced the tensor has stored the amax
+// of each row (as in this project) or of each group of 128 values, so that only their maximum must be computed. Prints
+// milliseconds next to the paper's (H100), and read rates. The rate of plain scaling is in percent of a large copy, the
+// other rates in percent of a copy of the same size.
 // Usage: bench_group_scaling [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/fp8/fp8_kernels.h"
@@ -11,7 +11,7 @@
 
 typedef struct {
     int64_t cols, rows;
-    double paper_plain, paper_group; // times in milliseconds that the paper reports
+    double paper_plain, paper_group; // milliseconds that the paper reports for plain scaling and Group Scaling
 } ScalingShape;
 
 static const ScalingShape shapes[] = {
@@ -42,7 +42,7 @@ static void run_groups(Bench *bench, void *context) {
     scale_from_amaxes(&bench->exec, o->codes, o->group_maxima[o->set], o->groups);
 }
 
-// Stores the amax of every group of 128 columns. The kernel that produces the tensor would do this in training.
+// Stores the amax of every group of 128 columns. In training, the kernel that produces the tensor would store it.
 __global__ static void group_maxima_kernel(uint32_t *maxima, Tensor x, int64_t groups) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t g = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; g < groups; g += step) {
@@ -64,7 +64,7 @@ static float scale_of(Bench *bench, const Operands *o) {
 static Operands operands_make(Bench *bench, const ScalingShape *s) {
     Operands o = {};
     o.groups = s->rows * s->cols / GROUP;
-    o.codes = bench_tensor(bench, 16, 16, FMT_E4M3, 1.0f); // placeholder tensor, of which only the scale is written
+    o.codes = bench_tensor(bench, 16, 16, FMT_E4M3, 1.0f); // Only this tensor's scale is written.
     o.row_maxima = (uint32_t *)bench_allocate(bench, (size_t)s->rows * sizeof(uint32_t));
     for (int i = 0; i < SETS; i++) {
         o.x[i] = bench_tensor(bench, s->rows, s->cols, FMT_BF16, 1.0f);
@@ -84,7 +84,7 @@ static void operands_free(Bench *bench, Operands *o) {
     bench->exec.ops->release(&bench->exec, o->row_maxima);
 }
 
-// True if plain scaling, row maxima and group maxima give the same scale.
+// True if plain scaling, the row amax and the group amax give the same scale.
 static bool scales_agree(Bench *bench, Operands *o) {
     o->set = -1;
     run_plain(bench, o);
@@ -96,12 +96,12 @@ static bool scales_agree(Bench *bench, Operands *o) {
     return plain > 0.0f && plain == rows && plain == scale_of(bench, o);
 }
 
-// One measurement: milliseconds, bytes read, and percentage of a copy's bandwidth.
+// Result of timing one scaling method: milliseconds, bytes read per second, and percentage of a copy's bandwidth.
 typedef struct {
     double ms, rate, share;
 } Figure;
 
-// Times one scaling method. copies: measures copies of the same size to compare with; NULL: compares with `ceiling`.
+// Times one scaling method. f.share is relative to a copy of `bytes` or, if `copies` is NULL, to `ceiling` bytes/s.
 static Figure figure(Bench *bench, void (*run)(Bench *, void *), Operands *o, double bytes, const Copies *copies,
                      double ceiling) {
     Figure f;

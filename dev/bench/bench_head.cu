@@ -1,8 +1,8 @@
 // Benchmarks the output head of GPT-2 124M and 1558M, forward and backward, in BF16 and FP8 (--head fp8). Prints the
-// milliseconds of each operation per micro-batch and their sum, for several chunk sizes. Matmuls also have TFLOP/s and
-// the percentage of a large matmul in the same format. The loss kernel has GB/s and the percentage of a large copy, for
-// the bytes that it must move per element: in BF16, 2 read and 2 written; in FP8, 2 read and 1 written, and for the
-// transpose 1 read and 1 written.
+// milliseconds of each operation per micro-batch and their sum, for several chunk sizes. For matmuls, also prints the
+// percentage of a large matmul's TFLOP/s in the same format. For the loss kernel, prints GB/s and the percentage of a
+// large copy. The loss kernel moves 4 bytes per element in BF16 (2 read, 2 written) and 5 in FP8 (2 read, 1 written;
+// transpose: 1 read, 1 written).
 // Usage: bench_head [--quick]
 #include "bench_ceiling.h"
 
@@ -43,7 +43,7 @@ static void run_weight(Bench *bench, void *context) {
     bench->exec.ops->linear_backward_weight(&bench->exec, h->dwte, h->dlogits_t, h->n_t, true);
 }
 
-// Returns an FP8 transpose of `of` that shares its scale.
+// Returns an FP8 transpose of `of` that shares the scale of `of`.
 static Tensor transpose_made(Bench *bench, Tensor of) {
     Tensor t = bench_tensor_transposed(bench, of.rows, of.cols, of.format, 1.0f);
     bench->exec.ops->release(&bench->exec, t.scale);
@@ -93,7 +93,7 @@ static void head_release(Bench *bench, Head *h) {
     bench->exec.ops->release(&bench->exec, h->state);
 }
 
-// Rates per second of a large copy and of large matmuls, measured in the same run.
+// Bytes per second of a large copy and FLOP/s of large BF16 and FP8 matmuls, measured in the same run.
 typedef struct {
     double copy, bf16, fp8;
 } Ceilings;
@@ -102,7 +102,7 @@ static void print_matmul(double ms, double flops, double ceiling) {
     printf(" %.2f (%.0f, %.0f %%) |", ms, flops / ms * 1e-9, 100.0 * flops / ms * 1e3 / ceiling);
 }
 
-// Prints the line of one operation of the head. Returns its milliseconds for a whole micro-batch.
+// Times the head's operations for one chunk size, and prints a table row. Returns their milliseconds per micro-batch.
 static double bench_head(Bench *bench, const Model *m, bool fp8, int64_t chunk, const Ceilings *ceilings) {
     Head h = head_make(bench, m, fp8, chunk);
     const double chunks = (double)m->tokens / (double)chunk;

@@ -1,14 +1,14 @@
 // Benchmarks every memory-bound operation for GPT-2 124M and 1558M, and SwiGLU, RoPE and QK norm for Llama-like models.
 // For each operation prints the bytes that must move through device memory (each input read once, each output written
-// once), GB/s, and percentages of two device copies measured in the same way: a large copy, and one of the same size,
-// which shows the cost of starting and ending any short transfer. Checks small shapes against the CPU backend first
+// once), GB/s, and percentages of two device copies: a large copy, and one of the operation's size, which shows the
+// cost of starting and ending a short transfer. Before timing, checks small shapes against the CPU backend
 // (check_kernels.cu). Operands rotate among sets that together exceed the L2 cache.
 // Usage: bench_kernels [--quick] [--alone] [--check]
 //   --check: all comparisons, no timing; exits with 1 if a comparison failed
 #include "bench_report.h"
 #include "dev/test/check_gpu.h"
 
-#define CHUNK_TOKENS 4096 // number of tokens whose logits are in memory at a time
+#define CHUNK_TOKENS 4096 // number of tokens whose logits the head computes at a time
 #define VOCAB 50257
 #define PADDED 50304
 
@@ -17,7 +17,7 @@ typedef struct {
     int B, T, C, L; // batch, sequence length, channels and layers; the MLP width F is 4 C
 } Model;
 
-// Operands of all operations of one model. Only the tensors of the current operation are allocated.
+// Operands of all operations on one model. Only the tensors of the operation being timed are allocated.
 typedef struct {
     Model model;
     int set; // index of the operand set in use
@@ -37,7 +37,6 @@ static Operands *operands_next(void *context) {
     return o;
 }
 
-// --- calls of the operations under test ---------------------------------------------------------------------
 static Norm norm_of(const Operands *o, Tensor x) {
     Norm n = {};
     n.x = x, n.mean = o->mean, n.rstd = o->rstd, n.weight = o->weight, n.bias = o->bias, n.eps = 1e-5f;
@@ -82,7 +81,7 @@ OPERATION(adamw_update)(e, o->parameters, o->count, o->state) END
 #undef OPERATION_AS
 #undef END
 
-    // --- allocation of the operands -----------------------------------------------------------------------------
+    // --- allocation of the benchmarked operations' operands -----------------------------------------------------
     static void make_sets(Bench *bench, Tensor t[SETS], int64_t rows, int64_t cols) {
     for (int s = 0; s < SETS; s++) t[s] = bench_tensor(bench, rows, cols, FMT_BF16, 1.0f);
 }
@@ -91,8 +90,8 @@ static void release_sets(Bench *bench, Tensor t[SETS]) {
     for (int s = 0; s < SETS; s++) bench_release(bench, t[s]);
 }
 
-// Fills random token ids: a tenth are one frequent token, the others spread over the vocabulary. Returns the number of
-// distinct ids.
+// Fills o->tokens with random token ids. About a tenth of them are one frequent token, the others spread over the
+// vocabulary. Returns the number of distinct ids.
 static int64_t make_tokens(Bench *bench, Operands *o, int64_t count) {
     int32_t *host = (int32_t *)xmalloc((size_t)count * sizeof *host);
     bool *seen = (bool *)xcalloc(PADDED, sizeof *seen);
@@ -113,7 +112,6 @@ static int64_t make_tokens(Bench *bench, Operands *o, int64_t count) {
     return distinct;
 }
 
-// --- timing AdamW on the parameters of a whole model --------------------------------------------------------
 __global__ static void absolute_kernel(float *x, int64_t count) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) x[i] = fabsf(x[i]);
@@ -151,8 +149,8 @@ static void bench_optimizer(Report *r, Operands *o, Format master) {
     Bench *bench = r->bench;
     int64_t n = make_parameters(o, NULL, master);
     o->parameters = (Parameter *)xcalloc((size_t)o->count, sizeof *o->parameters);
-    // Allocates gradients for FP32, the larger of the two formats. The fill pattern is a small value in both FP32 and
-    // BF16.
+    // Allocates 4 bytes per gradient element, enough for FP32 and BF16. The fill pattern is a small value in both
+    // formats.
     const Format formats[5] = {FMT_BF16, FMT_FP32, FMT_FP32, FMT_FP32, master};
     Tensor roles[5];
     for (int k = 0; k < 5; k++) {
@@ -169,8 +167,8 @@ static void bench_optimizer(Report *r, Operands *o, Format master) {
     for (int i = 0; i < o->count; i++) {
         double elements = (double)o->parameters[i].grad.cols;
         grads += elements * (double)format_bytes(o->parameters[i].grad.format);
-        // Bytes per element: 16 to read and write two FP32 moments. An FP32 master weight is read and written (8), and
-        // its BF16 weight is written (2). With split16, both halves are read and written (8).
+        // Bytes per element: two FP32 moments are read and written (16). An FP32 master weight is read and written (8),
+        // and its BF16 weight is written (2). A split16 master weight and its BF16 weight are read and written (8).
         states += elements * (16 + (master == FMT_FP32 ? 10 : 8));
     }
     char shape[64];
@@ -182,7 +180,6 @@ static void bench_optimizer(Report *r, Operands *o, Format master) {
     free(o->parameters);
 }
 
-// --- timing the operations in a model's shapes --------------------------------------------------------------
 static void bench_narrow(Report *r, Operands *o) {
     Bench *bench = r->bench;
     const int64_t M = (int64_t)o->model.B * o->model.T, C = o->model.C;
@@ -241,7 +238,7 @@ static void bench_wide(Report *r, Operands *o) {
     release_sets(bench, o->wide);
 }
 
-// Times SwiGLU. h is (M, 2 F), with gate and up side by side; g is (M, F).
+// Times SwiGLU. h is (M, 2 F), with the gate and up columns side by side; g is (M, F).
 static void bench_swiglu(Report *r, int64_t M, int64_t F) {
     Operands o = {};
     char shape[64];
@@ -270,7 +267,7 @@ static void bench_heads(Report *r, int B, int T, int heads, int head_dim, bool n
     make_sets(bench, o.wide, M, cols);
     make_sets(bench, o.wide_out, M, cols);
     o.heads.shape = AttentionShape{B, T, heads, heads, head_dim, false};
-    // cosine and sine pairs with a mean square length of 1
+    // The RoPE table gets random cosine and sine pairs with a mean square length of 1.
     o.heads.rope_table = bench_tensor(bench, T, head_dim, FMT_FP32, 0.7f);
     o.heads.eps = 1e-6f;
     uint32_t *maxima = (uint32_t *)bench_allocate(bench, (size_t)M * sizeof *maxima);
@@ -320,7 +317,7 @@ static void bench_model(Report *r, Model model) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
+    static Bench bench; // The Bench is static because it is too large for the stack.
     bool only_check = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
@@ -335,7 +332,7 @@ int main(int argc, char **argv) {
     const int wrong = check_kernels(!only_check);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
 
-    bench_configure(&bench.config, 64, 1600, 6400); // plans the workspace for the largest shape
+    bench_configure(&bench.config, 64, 1600, 6400); // Plans the workspace for the largest shape.
     bench_open(&bench);
     Report r = report_open(&bench);
     const Model models[] = {{"GPT-2 124M", 64, 1024, 768, 12}, {"GPT-2 1558M", 16, 1024, 1600, 48}};

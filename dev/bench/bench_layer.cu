@@ -3,8 +3,8 @@
 // and COAT. Prints milliseconds, the bytes that the plan saves for backward, and both relative to BF16. Runs the
 // trainer's own model code on normally distributed values.
 // Usage: bench_layer [--quick] [--block NAME] [--model NAME]...
-//   --block NAME: a block of olmo (as in the paper, the default), gpt2, llama ...; hidden sizes and lengths 2048 and
-//   4096, heads of 128, next to the paper's values (H100)
+//   --block NAME: block type of the layer (olmo as in the paper, the default; gpt2, llama ...). The hidden sizes and
+//   lengths are 2048 and 4096, the heads have 128 channels, and the paper's values (H100) are printed alongside.
 //   --model NAME: the layer of a named model (the trainer's --model) at lengths 2048 and 4096; may be repeated
 // U, the paper's unit of memory, is 2 C bytes per token for C channels. The paper's MB match a batch of 8, although its
 // times match a batch of 4, so its U are computed for eight sequences.
@@ -20,12 +20,12 @@
 #include "coat/config/shapes.h"
 
 #define BATCH 4
-#define PAPER_BATCH 8 // batch size that matches the megabytes of the paper's table
+#define PAPER_BATCH 8 // batch size that matches the megabytes of the paper's table 6
 #define HEAD_DIM 128
 #define WARM_UP 4
 
 typedef struct {
-    // name: the recipe. paper: its column in the paper's table; NULL: the table does not have it
+    // name: name of the recipe. paper: its column in the paper's table 6; NULL if the table does not have it
     const char *name, *paper;
     RecipeKind recipe;
     int recompute;
@@ -37,7 +37,7 @@ static const LayerRecipe recipes[RECIPES] = {{"bf16", "BF16", RECIPE_BF16, 0},
                                              {"fp8-linear", "TE", RECIPE_FP8_LINEAR, 0},
                                              {"coat", "COAT", RECIPE_COAT, 1}};
 
-// The paper's table 6: milliseconds and megabytes (2^20 bytes) with BF16, TransformerEngine, COAT.
+// One row of the paper's table 6: milliseconds and megabytes (2^20 bytes) with BF16, TransformerEngine and COAT.
 typedef struct {
     int channels, length;
     double ms[PAPER_COLUMNS], mb[PAPER_COLUMNS];
@@ -53,20 +53,19 @@ typedef struct {
     const char *name; // name of the block type or of the model
     ModelShape shape;
     int length;
-    const PaperShape *paper; // the paper's shape; NULL: the paper does not have it
+    const PaperShape *paper; // row of the paper's table 6; NULL if the table does not have this shape
 } LayerShape;
 
 typedef struct {
     double forward_ms, backward_ms, saved_bytes;
 } Figures;
 
-// A tensor that forward or backward overwrites, with a copy to restore it from: the residual stream, the branch that is
-// added to it, and the gradient with its row amax.
+// A tensor that forward or backward overwrites, with a copy of its data and row amax to restore it from.
 typedef struct {
     Tensor original, copy;
 } Restored;
 
-// Returns a model shape of the given architecture with one of the paper's widths.
+// Returns a model shape of the given architecture with the width of one of the paper's rows.
 static LayerShape block_shape(Architecture architecture, const PaperShape *p) {
     LayerShape s = {architecture_name(architecture), {}, p->length, p};
     architecture_shape(architecture, &s.shape);
@@ -77,8 +76,8 @@ static LayerShape block_shape(Architecture architecture, const PaperShape *p) {
     return s;
 }
 
-// Returns the configuration of a model with this one layer. It sets bf16_blocks to 0, because otherwise a GPT-2 model
-// would run the norms and attention matmuls of its first block in BF16.
+// Returns the configuration of a model with one layer of the shape s. It sets bf16_blocks to 0, because otherwise a
+// GPT-2 model would run the norms and attention matmuls of its first block in BF16.
 static Config layer_config(const LayerShape *s, const LayerRecipe *r) {
     Config c;
     config_defaults(&c);
@@ -106,8 +105,8 @@ static size_t tensor_bytes(Tensor t) {
     return (size_t)tensor_elements(t) * format_bytes(t.format);
 }
 
-// Fills a BF16 tensor of the model with normally distributed values of the given deviation. Also stores a copy to
-// restore it from.
+// Stores normally distributed values of the given deviation, and their row amax, in a copy of the BF16 tensor t.
+// restore() copies them to t.
 static Restored restored_random(Model *m, Tensor t, float deviation) {
     static uint64_t seed = 1;
     Restored r = {t, t};
@@ -146,7 +145,7 @@ static void restored_free(Model *m, Restored *r) {
     if (r->copy.amax) m->ops->release(&m->exec, r->copy.amax);
 }
 
-// Returns the bytes that one layer saves for backward.
+// Returns the number of bytes that one layer saves for backward.
 static double saved_bytes(const Model *m) {
     size_t bytes = 0;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
@@ -163,7 +162,7 @@ static double median(float *ms, int count) {
     return (double)ms[count / 2];
 }
 
-// Times forward and backward of the layer as in the middle of a model: its first norm adds the previous layer's output
+// Times forward and backward of a layer in the middle of a model: its first norm also adds the previous layer's output
 // to the residual stream.
 static Figures measure(Model *m, int runs) {
     enum { MAX_RUNS = 25 };
@@ -181,11 +180,11 @@ static Figures measure(Model *m, int runs) {
         block_forward(m, 0, r.original, y.original, param(m, FCPROJB, 0), NO_KV_CACHE);
         block_output(m, 0);
         CUDA_CHECK(cudaEventRecord(at[1], stream), "timing");
-        restore(m, &dresid); // Restores the gradient after forward, which may use its memory as scratch.
+        restore(m, &dresid); // Restores the gradient after forward, because forward may use its memory as scratch.
         CUDA_CHECK(cudaEventRecord(at[2], stream), "timing");
         block_backward(m, 0, true);
         CUDA_CHECK(cudaEventRecord(at[3], stream), "timing");
-        if (i < 0) m->ops->synchronize(&m->exec); // negative i: warm-up, during which the libraries create their plans
+        if (i < 0) m->ops->synchronize(&m->exec); // Warm-up (i < 0): the libraries create their plans.
     }
     m->ops->synchronize(&m->exec);
     for (int i = 0; i < runs; i++) {
@@ -199,7 +198,7 @@ static Figures measure(Model *m, int runs) {
     return {median(forward, runs), median(backward, runs), saved_bytes(m)};
 }
 
-// FLOP/s of large matmuls. fp8 is 0 if the GPU does not support FP8.
+// FLOP/s of large BF16 and FP8 matmuls. fp8 is 0 if the GPU does not support FP8.
 typedef struct {
     double bf16, fp8;
 } Ceilings;
@@ -216,8 +215,8 @@ static Ceilings ceilings_measure(bool quick) {
     return c;
 }
 
-// Returns the FLOPs of one layer, forward and backward. Each weight is in three matmuls, 2 FLOPs per token and element.
-// Attention has two matmuls forward and five backward on half of the scores.
+// Returns the FLOPs of one layer's matmuls with weights, forward and backward: three matmuls per weight, each with 2
+// FLOPs per token and element.
 static double matmul_flops(const LayerShape *s) {
     const ModelShape *m = &s->shape;
     const double C = m->channels, o = (double)m->heads * m->head_dim;
@@ -238,7 +237,7 @@ static Figures layer_run(const LayerShape *s, const LayerRecipe *r, bool quick) 
     if (!model_create(&m, &c, &alone, &err)) fatal(err.code, "%s", err.text);
     m.B = c.micro_batch;
     m.T = c.seq_len;
-    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // clears the gradients, to which backward adds
+    m.ops->zero(&m.exec, m.arena.base, m.arena.total_bytes); // Clears the gradients because backward adds to them.
     state_upload(&m);
     parameters_init(&m.arena, &m.exec, 1);
     m.ops->weights_quantize(&m.exec, m.parameters, m.parameter_count);
@@ -278,7 +277,7 @@ static Architecture named_architecture(const char *name) {
     return (Architecture)architecture;
 }
 
-// Parses the command line. Fills `list` with the shapes to measure and returns their number.
+// Parses the command line. Fills `list` with the shapes to benchmark and returns their number.
 static int asked_shapes(int argc, char **argv, LayerShape *list, bool *quick) {
     static const int lengths[] = {2048, 4096};
     int count = 0;

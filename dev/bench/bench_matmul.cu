@@ -1,8 +1,8 @@
 // Benchmarks the matmuls of GPT-2's linear layers, forward and backward, in BF16 and FP8. Prints the time, TFLOP/s, and
-// the percentage of the rate of a large matmul on the same kind of data. Checks samples of each result against sums
-// that are computed one by one.
+// the percentage of the rate of a large matmul on the same kind of data. Checks sampled elements of each result against
+// dot products computed in double precision.
 // Usage: bench_matmul [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]]
-//   --matmul-table: rows that take precedence over the committed ones, as in train_gpt2_fp8
+//   --matmul-table: file of GEMM algorithms that take precedence over the built-in table, as in train_gpt2_fp8
 //   --autotune: times the library's algorithms for every shape, and prints rows for
 //   coat/cuda/matmul/matmul_table_rows.h
 #include "bench_ceiling.h"
@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     const char *name;
     int64_t tokens, channels, vocab_rows, chunk;
-    int64_t patch; // values of an image patch, of a vision tower; then there is no head
+    int64_t patch; // number of values of an image patch if the model is a vision tower, which has no head; otherwise 0
 } Model;
 
 static void run_matmul(Bench *bench, void *context) {
@@ -37,9 +37,7 @@ static void run_matmul(Bench *bench, void *context) {
                                     l->accumulate);
 }
 
-// --- check of sampled elements against a reference ----------------------------------------------------------
-// Computes one element of each of the three matmuls in FP32, and the expected magnitude of a sum of such terms with
-// random signs.
+// Returns the two factors of term k of the dot product that gives element (i, j) of the forward matmul, dgrad or wgrad.
 __device__ static void reference(const Linear &l, int64_t i, int64_t j, int64_t k, float *a, float *b) {
     if (l.direction == FORWARD) {
         *a = bench_element(l.x, i, k);
@@ -53,7 +51,7 @@ __device__ static void reference(const Linear &l, int64_t i, int64_t j, int64_t 
     }
 }
 
-// Checks sampled elements of the matmuls: thread block s checks element s. wrong[0] counts the wrong ones.
+// Checks sampled elements of a matmul's result, one per thread block. Adds the number of wrong elements to wrong[0].
 __global__ static void check_kernel(Linear l, Tensor result, int64_t depth, float tolerance, int *wrong) {
     __shared__ double sums[256], squares[256];
     uint64_t bits = rng_hash(7, 0, blockIdx.x);
@@ -97,7 +95,6 @@ static bool check_matmul(Bench *bench, Linear l) {
     return count == 0;
 }
 
-// --- timing the matmuls of a model's layers -----------------------------------------------------------------
 static Linear layer_make(Bench *bench, int64_t tokens, int64_t in, int64_t out, bool fp8, bool with_bias) {
     Linear l = {};
     l.tokens = tokens, l.in = in, l.out = out, l.fp8 = fp8, l.with_bias = with_bias;
@@ -168,7 +165,7 @@ static int bench_model(Bench *bench, const Model *model, bool fp8, double limit)
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
+    static Bench bench; // The Bench is static because it is too large for the stack.
     int64_t batch = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)

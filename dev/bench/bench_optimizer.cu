@@ -1,7 +1,7 @@
-// Benchmarks the AdamW step on the GPU for GPT-2 124M and 1558M. Before that, checks it against the CPU backend for
-// every storage of the states (check_optimizer.cu). For each storage prints the bytes that must move through device
-// memory (states read and written once, gradients read once), GB/s, the percentage of a large device copy's rate, and
-// the speedup over FP32 moments with split masters.
+// Benchmarks the AdamW step on the GPU for GPT-2 124M and 1558M, for every storage format of the optimizer states.
+// Before that, checks the step against the CPU backend (check_optimizer.cu). For each format prints the bytes that must
+// move through device memory (states read and written once, gradients read once), GB/s, the percentage of a large
+// device copy's rate, and the speedup over FP32 moments with split masters.
 // Usage: bench_optimizer [--quick] [--check]
 //   --check: no timing; exits with 1 if a comparison failed
 #include "bench_ceiling.h"
@@ -17,7 +17,7 @@ typedef struct {
     int64_t channels, layers;
 } ModelSize;
 
-// Formats in which parameters, gradients, moments and master weights are stored.
+// Storage formats of the optimizer's moments and master weights.
 typedef struct {
     const char *name;
     MomentsKind moments;
@@ -36,11 +36,10 @@ typedef struct {
     Parameter *parameters;
     int count;
     int64_t elements; // number of elements of all parameters
-    double bytes;     // bytes that an update must move through memory
+    double bytes;     // number of bytes that an optimizer step must move through memory
 } Timing;
 
-// --- parameters, gradients and states to update -------------------------------------------------------------
-// Fills data with lognormal gradients whose scale differs between groups.
+// Fills `data` with random gradients whose magnitudes are lognormal and whose scale differs between groups.
 __global__ static void gradients_kernel(void *data, Format format, int64_t count, uint64_t seed) {
     const int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
@@ -69,7 +68,8 @@ static Tensor timed_moment(const Timing *t, bool second, int64_t at, int64_t ele
     return moment;
 }
 
-// Adds a parameter whose elements begin at index `at` of each role's buffer. A gradient element has 4 bytes.
+// Adds a parameter whose elements begin at index `at` of each role's buffer. The gradient buffer has 4 bytes per
+// element.
 static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t elements, bool matrix, Format grad) {
     const bool small = matrix && s->moments != MOMENTS_FP32;
     const Format moment = !small ? FMT_FP32 : s->moments == MOMENTS_BF16 ? FMT_BF16 : FMT_E4M3;
@@ -94,7 +94,7 @@ static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t 
     LAUNCH_CHECK("gradients_kernel");
 }
 
-// Creates GPT-2's parameters (only counts elements if s is NULL). Returns the number of elements per buffer.
+// Creates GPT-2's parameters or, if s is NULL, only counts their elements. Returns the number of elements per buffer.
 static int64_t parameters_make(Timing *t, ModelSize model, const TimedStorage *s) {
     const int64_t C = model.channels;
     const int64_t layer[] = {C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C};
@@ -113,7 +113,6 @@ static int64_t parameters_make(Timing *t, ModelSize model, const TimedStorage *s
     return at;
 }
 
-// --- timing of optimizer steps ------------------------------------------------------------------------------
 static void run_update(Bench *bench, void *context) {
     Timing *t = (Timing *)context;
     bench->exec.ops->adamw_update(&bench->exec, t->parameters, t->count, t->state);
@@ -147,7 +146,7 @@ static double time_storage(Timing *t, ModelSize model, const TimedStorage *s) {
     return ms;
 }
 
-// Times the optimizer step of one model for every storage of its states. copy: bytes per second of a large copy.
+// Times the optimizer step of one model for every storage format of its states. copy: bytes per second of a large copy.
 static void time_model(Bench *bench, ModelSize model, double copy) {
     const TimedStorage storages[] = {
         {"fp32, split16", MOMENTS_FP32, FMT_U16},        {"bf16, split16", MOMENTS_BF16, FMT_U16},
@@ -185,7 +184,7 @@ static void time_model(Bench *bench, ModelSize model, double copy) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
+    static Bench bench; // The Bench is static because it is too large for the stack.
     const bool only_check = bench_flags(&bench, "bench_optimizer", argc, argv);
     const int wrong = check_optimizer_states(false);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;

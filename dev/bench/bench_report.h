@@ -1,11 +1,11 @@
-// Prints the result lines of benchmarks of memory-bound operations, and measures copies to compare them with.
+// Prints the result lines of benchmarks of memory-bound operations, and measures copies to compare the operations with.
 #pragma once
 #include "bench_ceiling.h"
 
 typedef struct {
     Bench *bench;
     Copies copies;
-    double copy_rate; // bytes read and written per second by a large copy
+    double copy_rate; // bytes per second that a large copy reads and writes
 } Report;
 
 static inline Report report_open(Bench *bench) {
@@ -21,7 +21,7 @@ static inline void report_close(Report *r) {
     copies_close(r->bench, &r->copies);
 }
 
-// Prints the result line of an operation that bench_steady_ms() has timed.
+// Prints the result line of an operation that took `ms` milliseconds according to bench_steady_ms().
 static inline void report_line(const Report *report, const char *name, const char *shape, double bytes, double ms) {
     const double rate = bytes / ms * 1e3;
     printf("%-32s %-14s %9.4f ms %9.1f MB %7.0f GB/s %6.1f %% %6.1f %%\n", name, shape, ms, bytes * 1e-6, rate * 1e-9,

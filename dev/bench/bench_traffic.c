@@ -1,7 +1,7 @@
-// Computes the bytes that a training step must move through memory, per operation, without a GPU: the model of
-// train_gpt2_fp8.cu runs on a device that only records accesses (dev/test/order_ops.h). Within an operation every
-// byte counts once, and reads of its own output do not count. A kernel that takes longer than a copy of these bytes
-// can be improved. Matmuls and attention also have their FLOPs.
+// Computes the bytes that each operation of a training step must move through memory, without a GPU. The model of
+// train_gpt2_fp8.cu runs on a device that only records accesses (dev/test/order_ops.h). Within an operation every byte
+// counts once, and reads of its own output do not count. A kernel that takes longer than a copy of these bytes can be
+// improved.
 // Usage: bench_traffic [--tsv] FLAGS OF THE TRAINER
 // Covers a micro-batch that accumulates gradients, and the update. With --gpus N, covers the first of N ranks, without
 // communication.
@@ -19,7 +19,7 @@ static const char usage[] = "usage: bench_traffic [--tsv] FLAGS OF THE TRAINER\n
                             "micro-batch that adds to the gradients, and of the update; with --gpus N by the\n"
                             "first of N processes, without communication. --tsv: for scripts.\n";
 
-// --- communication with other ranks, which is not counted ---------------------------------------------------------
+// --- collectives without effect, because communication is not counted ---------------------------------------------
 
 static void traffic_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
     (void)comm, (void)data, (void)count, (void)type, (void)op;
@@ -44,12 +44,10 @@ static Comm *traffic_comm_open(const CommPlace *place, const Config *config, Exe
     return comm;
 }
 
-// --- replacement of the device's operations -----------------------------------------------------------------------
-
 static void traffic_arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device) {
     arena_plan(arena, config, ranks, device);
     order.arena = arena;
-    order.base = (char *)((uintptr_t)1 << 44); // an arbitrary address that is never dereferenced
+    order.base = (char *)((uintptr_t)1 << 44); // The arena's base is an arbitrary address that is never dereferenced.
     order.window = (size_t)1 << 44;
 }
 
@@ -64,14 +62,12 @@ static const Ops *traffic_ops(void) {
 #include "train_gpt2_fp8.cu"
 #undef arena_plan
 
-// --- counting the bytes that operations read and write ------------------------------------------------------------
-
 enum { MAX_NAMES = 64, SEEN = 1 << 22 };
 
 typedef struct {
     const char *name;
     int64_t calls;
-    double read, written; // bytes that the current operation has read and written
+    double read, written; // number of bytes that all calls of the operation have read and written
 } Traffic;
 
 static Traffic traffic[MAX_NAMES];
@@ -90,8 +86,8 @@ static Traffic *traffic_of(const char *name) {
     return &traffic[names++];
 }
 
-// True if the current operation has already accessed this address: read it or, with `writes`, written it. remember:
-// also records the access.
+// True if the current operation has already read this address or, if `writes` is true, written it. If `remember` is
+// true, also records the access.
 static bool met(const void *address, bool writes, bool remember) {
     static struct {
         uintptr_t key;
@@ -121,8 +117,6 @@ static void count(const void *address, size_t bytes, bool writes) {
     *(writes ? &t->written : &t->read) += (double)bytes;
 }
 
-// --- running a training step and printing its traffic -------------------------------------------------------------
-
 static void print_traffic(const Config *c, bool tsv, const char *what) {
     const double block = (double)config_micro_tokens(c) * c->shape.layers * c->shape.channels;
     if (!tsv)
@@ -144,7 +138,7 @@ int main(int argc, char **argv) {
     static CommandLine line;
     static Config recorded, config;
     static Model m;
-    static const int32_t none[1]; // dummy tokens: the recording device does not read them
+    static const int32_t none[1]; // dummy token ids, because the recording device does not read them
     Error err = {EXIT_DONE, "", 0};
     bool printed = false;
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {

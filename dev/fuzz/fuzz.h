@@ -1,5 +1,5 @@
-// Shared by the fuzz targets. A target is a file fuzz_NAME.c that defines LLVMFuzzerTestOneInput(): it passes the input
-// to a parser, as bytes or as files in fuzz_folder(), and checks what the parser's header promises.
+// Functions that all fuzz targets use. A target is a file fuzz_NAME.c that defines LLVMFuzzerTestOneInput(): it passes
+// the input to a parser, as bytes or as files in fuzz_folder(), and checks what the parser's header promises.
 #pragma once
 #include <fcntl.h>
 #include <stdbool.h>
@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define FUZZ_PATH 512
 
-// Aborts if the condition is false, as a memory error does, so that the fuzzer saves the input.
+// Aborts the process if the condition is false, so that the fuzzer saves the input.
 #define fuzz_check(condition) fuzz_require(condition, #condition, __FILE__, __LINE__)
 static inline void fuzz_require(bool condition, const char *text, const char *file, int line) {
     if (condition) return;
@@ -23,7 +23,7 @@ static inline void fuzz_require(bool condition, const char *text, const char *fi
     abort();
 }
 
-// Checks that err is a data error whose text is one printable line that contains `name`.
+// Checks that err is a data error (EXIT_DATA) whose text is one printable line that contains `name`.
 static inline void fuzz_refused(const Error *err, const char *name) {
     fuzz_check(err->code == EXIT_DATA);
     fuzz_check(err->text[0] != 0 && memchr(err->text, 0, sizeof err->text) != NULL);
@@ -39,7 +39,7 @@ static inline void fuzz_folder_remove(void) {
     if (system(command) != 0) fprintf(stderr, "cannot remove %s\n", fuzz_folder_path);
 }
 
-// Returns this process's folder: in TMPDIR if that is set, else in memory (/dev/shm) or in /tmp. Exit removes it.
+// Returns this process's temporary folder, in TMPDIR if it is set, else in /dev/shm or /tmp. Exit removes the folder.
 static inline const char *fuzz_folder(void) {
     if (fuzz_folder_path[0]) return fuzz_folder_path;
     const char *base = getenv("TMPDIR");
@@ -50,7 +50,7 @@ static inline const char *fuzz_folder(void) {
     return fuzz_folder_path;
 }
 
-// Returns the path of a file in the folder. It stays valid during the next 7 calls.
+// Returns the path of `name` in the temporary folder. The path stays valid during the next 7 calls.
 static inline const char *fuzz_path(const char *name) {
     static char paths[8][FUZZ_PATH];
     static int next;
@@ -59,7 +59,7 @@ static inline const char *fuzz_path(const char *name) {
     return path;
 }
 
-// Writes a file in the folder and returns its path.
+// Writes a file in the temporary folder and returns its path.
 static inline const char *fuzz_file(const char *name, const void *data, size_t size) {
     const char *path = fuzz_path(name);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -68,8 +68,8 @@ static inline const char *fuzz_file(const char *name, const void *data, size_t s
     return path;
 }
 
-// Finds one of the files in an input of sections. Each section starts with a line "=== NAME" and ends before the line
-// end in front of the next "=== ". Returns its first byte and sets *bytes, or returns NULL and sets 0.
+// Finds the file `name` in an input of several files, each between a line "=== NAME" and the next "=== ". Returns the
+// file's first byte and sets *bytes to its length. If the file is missing, returns NULL and sets 0.
 static inline const uint8_t *fuzz_section(const uint8_t *data, size_t size, const char *name, size_t *bytes) {
     char head[64];
     const size_t length = (size_t)snprintf(head, sizeof head, "\n=== %s\n", name);
@@ -83,8 +83,8 @@ static inline const uint8_t *fuzz_section(const uint8_t *data, size_t size, cons
     return begin;
 }
 
-// Writes the section `name` into the folder as a file. If the input has no such section, removes the file and returns
-// false.
+// Writes the file `name` of the input into the temporary folder. If the input does not contain it, removes it from the
+// folder and returns false.
 static inline bool fuzz_section_file(const uint8_t *data, size_t size, const char *name) {
     size_t bytes;
     const uint8_t *begin = fuzz_section(data, size, name, &bytes);

@@ -1,6 +1,6 @@
 // Fuzz target for manifest.json and state.json of a checkpoint (coat/save/manifest.c, coat/save/run_state.c,
 // coat/io/json.c). The input has sections "=== NAME", one per file. The target appends the manifest's own hash, because
-// mutation would never guess it. link.json is a symbolic link to a file outside the folder, which must not be read.
+// mutation would never guess it. link.json is a symbolic link out of the folder, which must not be followed.
 #include "dev/fuzz/fuzz.h"
 
 #include <sys/mman.h>
@@ -19,7 +19,7 @@ static void write_manifest(const uint8_t *text, size_t size) {
     free(copy);
 }
 
-// Creates the symbolic link at the first call. Its target contains "{}", whose hash cases.py knows.
+// Creates link.json at the first call. The file that it points to contains "{}", whose hash cases.py knows.
 static void make_link(void) {
     static int fd;
     char path[32];
@@ -69,7 +69,7 @@ static void check_state(const char *path) {
     }
     fuzz_check(run.step >= 0 && run.tokens >= 0 && run.sequences >= 0 && run.state.t >= 0);
     fuzz_check(run.step + 1 > 0 && run.tokens + INT32_MAX > 0 && run.sequences + INT32_MAX > 0);
-    // Writing the parsed state and reading it back must return an equal state.
+    // Writing the parsed run state as JSON and parsing that text must return an equal run state.
     JsonText text;
     RunState again;
     run_state_text(&text, &run, &config, 2);
@@ -87,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *manifest = fuzz_section(data, size, MANIFEST_NAME, &bytes);
     unlink(fuzz_path(MANIFEST_NAME));
     if (manifest) write_manifest(manifest, bytes);
-    if (fuzz_section_file(data, size, "unsigned.json")) // Parses a manifest to which the target appends no hash.
+    if (fuzz_section_file(data, size, "unsigned.json")) // unsigned.json is a manifest without its own hash.
         fuzz_check(rename(fuzz_path("unsigned.json"), fuzz_path(MANIFEST_NAME)) == 0);
     check_manifest(fuzz_folder());
     if (has_state) check_state(fuzz_path("state.json"));

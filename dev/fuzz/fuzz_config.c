@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_check(shape.rope.factor > 0 && shape.rope_theta > 0 && shape.clip_qkv >= 0);
     fuzz_check(shape.vocab >= 1 && shape.vocab_padded >= shape.vocab);
     fuzz_check(shape.norm_eps > 0 && shape.norm_eps < 1);
-    // Every accepted shape can be written as config.json, and parsing that text returns an equal shape.
+    // Writing the parsed model shape as config.json and parsing that text must return an equal shape.
     JsonText text;
     fuzz_check(hf_config_text(&text, &shape, DTYPE_F32, &err));
     fuzz_check(hf_parse_config(text.text, text.size, "again", &again, &err));

@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     HellaSwag *set = hellaswag_open(fuzz_file("hellaswag.bin", data + 4, size - 4), T, vocab, &err);
     if (!set) {
         fuzz_check(err.code == EXIT_DATA || err.code == EXIT_USER);
-        err.code = EXIT_DATA; // The error code is EXIT_USER if the sequence length is too short for the file.
+        err.code = EXIT_DATA; // Errors have the code EXIT_USER if the sequence length is too short for the file.
         fuzz_refused(&err, "hellaswag.bin");
         return 0;
     }

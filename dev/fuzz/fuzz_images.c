@@ -1,7 +1,7 @@
 // Fuzz target for images in training data (coat/text/images.c). Input: 8 bytes {sequence length, images per sequence,
-// ranks, flags, grid of the tower, patch size, placeholder token, cut}, then a token file, then "=== 2
-// " and its file of images. While the files are open, the file of images is truncated by `cut` bytes.
-// Bits of flags:
+// ranks, flags, grid of the tower, patch size, placeholder token, cut}, then a token file, then the line "=== 2" and
+// its file of images. While the files are open, the file of images is truncated by `cut` bytes.
+// The bits of `flags` mean:
 //   0: shuffle the sequences
 //   1: write the right checksums into both files
 //   2: the model reads text only
@@ -19,7 +19,7 @@
 
 enum { B = 2, VOCAB = 300 };
 
-// Writes the right checksums into a token file with a loss mask and into a file of images.
+// Writes correct checksums into a token file that has a loss mask, and into a file of images.
 static void write_checksums(uint8_t *tokens, size_t token_bytes, uint8_t *images, size_t image_bytes) {
     const uint64_t none = 0;
     if (token_bytes >= DATA_HEADER_BYTES) {
@@ -36,8 +36,8 @@ static void write_checksums(uint8_t *tokens, size_t token_bytes, uint8_t *images
     memcpy(images + 4 * IMAGES_WORD_CRC, &crc, sizeof crc);
 }
 
-// Reads micro-batches, and checks that the placeholders of images and the rows of images are the same places. Returns
-// false if a file could not be read.
+// Reads micro-batches, and checks that the rows of images belong to the placeholder tokens in order. Returns false if a
+// file could not be read.
 static bool read_batches(DataLoader *loader, const DataImages *model, int T, Error *err) {
     const int64_t side = model->vision.image_size;
     const size_t count = (size_t)(B * T), most = (size_t)(B * model->per_sequence);

@@ -1,4 +1,4 @@
-// Loading of weights into a model of any shape, for targets whose inputs contain weights.
+// Loads weights into a model of any shape, for fuzz targets whose inputs contain weights.
 #pragma once
 #include "dev/fuzz/fuzz.h"
 
@@ -13,7 +13,7 @@
 static inline void fuzz_allocate(Arena *arena, Config *config, const ModelShape *shape, Exec *exec, Ops *ops) {
     Error err;
     config_defaults(config);
-    config->model[0] = '\0'; // no name, because the shape is not that of a named model
+    config->model[0] = '\0'; // The model has no name, because the shape is not that of a named model.
     recipe_apply(&config->recipe, RECIPE_COAT);
     config->shape = *shape;
     config->micro_batch = config->seq_len = 1;
@@ -22,7 +22,7 @@ static inline void fuzz_allocate(Arena *arena, Config *config, const ModelShape 
     fuzz_check(arena_allocate(arena, exec, &err));
 }
 
-// Loads the weights at `path` unless the shape is too large. A refusal must contain `name`.
+// Loads the weights at `path` unless the model shape is too large. If loading fails, the error must contain `name`.
 static inline void fuzz_load_weights(const char *path, const ModelShape *shape, const char *name) {
     if (shape->layers > 8 || model_parameters(shape) + shape->vocab_padded > FUZZ_MAX_MODEL) return;
     static Arena arena;

@@ -1,7 +1,7 @@
-// Fuzz target for log.jsonl. log_open() truncates it after the step that a run resumes from (coat/log/log.c).
-// log_contradiction() compares it with a checkpoint and log_last_settings() reads its settings (coat/log/log_trim.c).
-// plot_loss_svg() draws it (dev/tools/loss_svg.h). Input: one byte, which is the first step that will be logged minus
-// 2, then the file.
+// Fuzz target for functions that read log.jsonl. log_open() truncates the file after the step that a run resumes from
+// (coat/log/log.c). log_contradiction() compares the file with a checkpoint, and log_last_settings() reads the run's
+// settings (coat/log/log_trim.c). plot_loss_svg() plots the file (dev/tools/loss_svg.h). Input: one byte, which is the
+// first step that will be logged minus 2, then the file.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/flags/settings.h"
@@ -10,7 +10,7 @@
 #include "coat/log/log_trim.h"
 #include "dev/tools/loss_svg.h"
 
-// Returns the text that log_open() leaves in the file; NULL if it refuses a Git LFS pointer.
+// Returns the text of log.jsonl after log_open() has truncated it; NULL if the file is a Git LFS pointer.
 static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
     Error err;
     char *text;
@@ -25,7 +25,7 @@ static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
     return text;
 }
 
-// Compares the log with a checkpoint of `step`, then applies the settings recorded in the log.
+// Compares log.jsonl with a checkpoint of `step`, then applies the settings recorded in it.
 static void compare_log(const Config *config, int64_t step) {
     Error err;
     char text[2 * PATH_MAX_LENGTH];
@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1) return 0;
     static Config config;
     Error err;
-    // Discards standard output from the first call on.
+    // Discards standard output from the first input on.
     if (!config.quiet) fuzz_check(freopen("/dev/null", "w", stdout) != NULL);
     config_defaults(&config);
     config.quiet = true;

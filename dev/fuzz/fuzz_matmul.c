@@ -28,11 +28,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     MatmulAlgos read, again;
     Error err;
     if (!algos_read_file(fuzz_file("matmul_table.txt", data, size), GPU, VERSION, &read, &err)) {
-        fuzz_refused(&err, "matmul_table.txt"); // reading fails only if the file is a Git LFS pointer
+        fuzz_refused(&err, "matmul_table.txt"); // Reading the table fails only if the file is a Git LFS pointer.
         return 0;
     }
     for (int i = 0; i < read.count; i++) check_row(&read.rows[i]);
-    // Writing the parsed rows, parsing that text and writing again must give the same text.
+    // Writing the parsed table rows as text, parsing that text and writing it a second time must give the same text.
     char *text = algos_text(read.rows, read.count, GPU, VERSION);
     fuzz_check((text == NULL) == (read.count == 0));
     if (!text) return 0;

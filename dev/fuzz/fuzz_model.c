@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bool has_shape = model_shape_from_files(folder, &shape, &err);
     if (!has_shape) fuzz_refused(&err, folder);
     if (hf_weights_open(&weights, folder, &err)) {
-        for (int i = 0; i < weights.count; i++) { // Every file that was opened must be inside the model folder.
+        for (int i = 0; i < weights.count; i++) { // Every weight file that was opened must be inside the model folder.
             const char *path = weights.files[i].path;
             size_t length = strlen(folder);
             fuzz_check(strncmp(path, folder, length) == 0 && path[length] == '/' && !strchr(path + length + 1, '/'));

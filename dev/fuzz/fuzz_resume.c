@@ -24,7 +24,7 @@ static Arena arena;
 static Exec executor;
 static Ops ops;
 
-// Saves the checkpoint that all inputs edit; later calls do nothing.
+// Saves the checkpoint that all inputs edit. Does nothing from the second call on.
 static void make_checkpoint(void) {
     Error err;
     ModelShape shape;
@@ -67,7 +67,7 @@ static void edit(Content *file, int kind, size_t place, uint8_t value) {
         for (size_t i = place; i < file->size && file->bytes[i] >= '0' && file->bytes[i] <= '9'; i++)
             file->bytes[i] = (char)('0' + value % 10);
         break;
-    default: // copies one part of the file over another part
+    default: // All other edits copy one part of the file over another part.
         if (count && (size_t)value * 7 + count <= file->size)
             memmove(file->bytes + place, file->bytes + (size_t)value * 7, count);
         break;

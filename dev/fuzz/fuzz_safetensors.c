@@ -1,5 +1,5 @@
-// Fuzz target for the safetensors reader (coat/io/safetensors.c). The input is the file. The header is also parsed
-// separately, with a data length that the file itself could not have.
+// Fuzz target for the safetensors reader (coat/io/safetensors.c). The input is the file. The target parses the file,
+// and then its header alone with a length of the tensor data that the file itself could not have.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/io/safetensors.h"
@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (safetensors_open(&file, path, &err)) {
         check_tensors(&file);
         read_tensors(&file);
-        fuzz_check(truncate(path, (off_t)(size / 2)) == 0); // Shrinks the file after its header has been read.
+        fuzz_check(truncate(path, (off_t)(size / 2)) == 0); // Truncates the file after its header has been read.
         for (int i = 0; i < file.count; i++) {
             char byte;
             if (file.tensors[i].bytes && !safetensors_read(&file, &file.tensors[i], 0, &byte, 1, &err))
@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_refused(&err, path);
     }
     if (size < 8) return 0;
-    uint64_t data_bytes; // length of the tensor data: the input's first 8 bytes, in a file the header's length
+    uint64_t data_bytes; // length of the tensor data, taken from the input's first 8 bytes
     memcpy(&data_bytes, data, sizeof data_bytes);
     if (safetensors_parse(&file, "header", (const char *)data + 8, size - 8, data_bytes, &err)) {
         check_tensors(&file);

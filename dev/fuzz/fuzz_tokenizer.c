@@ -1,5 +1,5 @@
-// Fuzz target for tokenizers of models: tokenizer.json (coat/text/tokenizer_json.c, tokenizer_json_text.c),
-// SentencePiece's tokenizer.model (coat/text/tokenizer_model.c), and encoding with them. Input: sections "===
+// Fuzz target for the tokenizers of models and encoding with them. Reads tokenizer.json (coat/text/tokenizer_json.c,
+// tokenizer_json_text.c) and SentencePiece's tokenizer.model (coat/text/tokenizer_model.c). The input has sections "===
 // tokenizer.json", "=== tokenizer.model", "=== tokenizer_config.json", and "=== text", the text to encode.
 #include "dev/fuzz/fuzz.h"
 
@@ -7,7 +7,7 @@
 #include "coat/text/tokenizer.h"
 
 #define MAX_TEXT 512
-#define MAX_IDS (8 * MAX_TEXT) // NFC may lengthen a text, and each segment of the text gets a space before it
+#define MAX_IDS (8 * MAX_TEXT) // maximum token ids: NFC may lengthen a text, and each segment gets a space before it
 
 static void check_ids(const Tokenizer *t) {
     char bytes[64];

@@ -1,7 +1,7 @@
 // Fuzz target for the reader of token files (coat/text/data.c). Input: 8 bytes {batch, sequence length, ranks, flags,
-// vocabulary (2 bytes), cut (2 bytes)}, then a token file, then optionally "=== 2
-// " and a second token file. While the files are open, the first one is truncated to `cut` bytes.
-// Bits of flags:
+// vocabulary (2 bytes), cut (2 bytes)}, then a token file, then optionally the line "=== 2" and a second token file.
+// While the files are open, the first one is truncated to `cut` bytes.
+// The bits of `flags` mean:
 //   0: shuffle the sequences
 //   1: the second file is a separate data set
 //   2: the first file is an .npy file, whose header is optional, and the second file is not used
@@ -115,7 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_check(data_tokens(loader) > 0 && 2 * data_tokens(loader) <= (int64_t)size);
     fuzz_check(data_sequences(loader) >= (int64_t)B * ranks);
     read_batches(loader, B, T, vocab, folder, &err);
-    if (cut < first_bytes && !npy) { // Shrinks the first file after its header has been read.
+    if (cut < first_bytes && !npy) { // Truncates the first token file after its header has been read.
         fuzz_check(truncate(first, (off_t)cut) == 0);
         read_batches(loader, B, T, vocab, folder, &err);
     }

@@ -1,5 +1,5 @@
-// Fuzz target for vocabularies and BPE merges (coat/text/tokenizer.c, coat/text/bpe.c). Input: sections "===
-// encoder.json", "=== vocab.bpe", "=== gpt2_tokenizer.bin", and "=== text", the text to encode.
+// Fuzz target for GPT-2's vocabularies and BPE merges (coat/text/tokenizer.c, coat/text/bpe.c). The input has sections
+// "=== encoder.json", "=== vocab.bpe", "=== gpt2_tokenizer.bin", and "=== text", the text to encode.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/text/bpe.h"
@@ -7,7 +7,7 @@
 
 #define MAX_TEXT 512
 
-// Decodes every token of the vocabulary. Output may be truncated at 64 bytes.
+// Decodes every token of the vocabulary into a buffer of 64 bytes, which may truncate the text.
 static void decode_all(const Tokenizer *t) {
     char bytes[64];
     int vocab = tokenizer_vocab(t), end = tokenizer_eos(t);
@@ -17,7 +17,7 @@ static void decode_all(const Tokenizer *t) {
                tokenizer_decode(t, -1, bytes, sizeof bytes) == 0);
 }
 
-// Checks that encoding the text and decoding the ids returns the same text.
+// Checks that encoding the text and decoding the token ids returns the same text.
 static void round_trip(const Tokenizer *t, const uint8_t *text, size_t bytes) {
     char copy[MAX_TEXT + 1], back[2 * MAX_TEXT];
     int32_t ids[MAX_TEXT];

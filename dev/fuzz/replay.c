@@ -15,7 +15,7 @@ int main(int argc, char **argv) {
         fuzz_check(file != NULL);
         const size_t size = fread(bytes, 1, sizeof bytes, file);
         fclose(file);
-        // An exact-size copy, so that the address sanitizer detects reads after its end.
+        // The copy has exactly the file's size, so that the address sanitizer detects reads after its end.
         uint8_t *input = (uint8_t *)memcpy(xmalloc(size), bytes, size);
         alarm(MAX_SECONDS);
         LLVMFuzzerTestOneInput(input, size);

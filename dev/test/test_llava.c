@@ -1,5 +1,5 @@
 // Tests of vision-language models in Hugging Face's Llava folders: config.json, tensor names in three layouts, tensors
-// that are carried from file to file, checkpoints of both models, and processor files.
+// that are only copied from file to file, checkpoints of language model and vision tower, and processor files.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/config/shapes.h"
@@ -9,8 +9,6 @@
 #include "coat/save/hf_names.h"
 
 static Error err; // error of the last failed call
-
-// ---------------------------------------------------------------- config.json
 
 static bool parse(const char *text, ModelShape *shape) {
     return hf_parse_config(text, strlen(text), "config.json", shape, &err);
@@ -22,7 +20,7 @@ static ModelShape parsed(const char *text) {
     return shape;
 }
 
-// Writes the shape as config.json and fails unless reading it back gives an equal shape.
+// Writes the model shape as config.json. Fails unless parsing that file returns an equal shape.
 static void expect_round_trip(const ModelShape *shape) {
     JsonText t;
     if (!hf_config_text(&t, shape, DTYPE_BF16, &err)) fail_msg("%s", err.text);
@@ -31,7 +29,7 @@ static void expect_round_trip(const ModelShape *shape) {
     json_text_free(&t);
 }
 
-// The config.json of LLaVA-1.5 7B, which omits most sizes of its Llama.
+// Parses the config.json of LLaVA-1.5 7B, which omits most sizes of its Llama.
 UNIT_TEST(test_published) {
     const ModelShape s = parsed(
         "{\"architectures\": [\"LlavaForConditionalGeneration\"], \"ignore_index\": -100, \"image_token_index\": "
@@ -63,7 +61,7 @@ static ModelShape parsed_with(const char *text, const char *vision, const char *
     return parsed(json);
 }
 
-// Absent keys have the defaults of their class; keys that only some files contain are read.
+// Keys that config.json omits have the default values of the model's class. Optional keys are read if they exist.
 UNIT_TEST(test_llava_keys) {
     const char *siglip = "\"model_type\": \"siglip_vision_model\"",
                *full = ", \"vision_feature_select_strategy\": \"full\"";
@@ -141,9 +139,7 @@ UNIT_TEST(test_llava_refusals) {
     assert_says(&err, "image_token_index 32000");
 }
 
-// ---------------------------------------------------------------- weights
-
-// A run of a small vision-language model. tower: arena of its vision tower, whose memory belongs to run->arena.
+// A run of a small vision-language model. tower: arena of its vision tower, which is part of the memory of run->arena.
 typedef struct {
     Run *run;
     Config tower_config;
@@ -183,10 +179,10 @@ static float value_of(int number, int64_t i) {
     return (float)((number * 31 + i * 7) % 255 - 127) / 64.0f;
 }
 
-// Writes the model's tensors, and those that it carries, to folder/model.safetensors, and its config.json. The n-th
-// tensor has the values value_of(n, ...).
-//   layout: number of the layout of names (hf_other_name()); -1: the published layout
-//   dropped, extra: name of a tensor to omit, and of an additional one; NULL: none
+// Writes the model's tensors, including those that it does not compute with, to folder/model.safetensors, and its
+// config.json. Tensor n has the values value_of(n, ...).
+//   layout: number of the layout of tensor names (hf_other_name()); -1: the names that published files have
+//   dropped, extra: name of a tensor to omit, and of an additional tensor; NULL: none
 static void write_model(const Both *b, const char *folder, int layout, const char *dropped, const char *extra) {
     CheckpointTensor *list;
     SafeWriter writer;
@@ -200,7 +196,7 @@ static void write_model(const Both *b, const char *folder, int layout, const cha
         int64_t shape[HF_MAX_RANK];
         checkpoint_file_shape(&list[i], shape);
         const char *name = layout < 0 ? NULL : hf_other_name(list[i].name, layout, other);
-        for (int k = 2; layout >= 2 && k < HF_LAYOUTS && !name; k++) // the usual layout in memory for all others
+        for (int k = 2; layout >= 2 && k < HF_LAYOUTS && !name; k++) // names that `layout` lacks
             if (k != 5 && k != 6) name = hf_other_name(list[i].name, k, other);
         if (dropped && strcmp(list[i].name, dropped) == 0) continue;
         safewriter_declare(&writer, name ? name : list[i].name, DTYPE_F32, list[i].rank, shape, i);
@@ -243,7 +239,7 @@ static void assert_refused(Both *b, const char *folder, const char *says) {
     assert_says(&err, says);
 }
 
-// Names of some tensors, independently of the tables in hf_names.c.
+// Checks names and shapes of some tensors without using the tables in hf_names.c.
 UNIT_TEST(test_llava_names) {
     static const struct {
         VisionKind kind;
@@ -283,14 +279,15 @@ UNIT_TEST(test_llava_names) {
             assert_int_equal(list[i].rank, expected[e].rank);
             assert_memory_equal(shape, expected[e].shape, (size_t)list[i].rank * sizeof *shape);
         }
-        // 2 blocks of 9 tensors, embedding, norm and head; embeddings, 3 blocks, final norm; projector
+        // Language model: 2 blocks of 9 tensors, embedding, norm, head. Tower: embeddings, 3 blocks of 16, norms.
+        // Projector: 6.
         assert_int_equal(count, 21 + (kind == VISION_CLIP ? 5 : 3) + 48 + 2 + (kind == VISION_CLIP ? 0 : 11) + 6);
         free(list);
         both_close(b);
     }
 }
 
-// The layouts of published files, of models in memory, and of files that transformers 5 writes.
+// Weights load with the tensor names of published files, of models in memory, and of files that transformers 5 writes.
 UNIT_TEST(test_layouts) {
     static const int layouts[] = {-1, 4, 5, 6};
     for (int kind = VISION_CLIP; kind <= VISION_SIGLIP; kind++)
@@ -305,7 +302,7 @@ UNIT_TEST(test_layouts) {
         }
 }
 
-// A tensor that is computed must exist. One that is carried may be missing, but must have its shape.
+// Loading fails if a tensor of the computation is missing. Other tensors may be missing, but not have a wrong shape.
 UNIT_TEST(test_llava_leftovers) {
     Both *b = both_open(VISION_SIGLIP, PROJECTOR_MLP, true);
     const char *folder = path_of("leftovers");
@@ -337,8 +334,6 @@ UNIT_TEST(test_llava_leftovers) {
     both_close(b);
 }
 
-// ---------------------------------------------------------------- checkpoints
-
 static void fill_both(Both *b, RunState *rs, uint64_t seed) {
     *rs = fill(b->run, seed);
     Run tower = *b->run;
@@ -354,7 +349,7 @@ static Copy copy_of_both(Both *b) {
     return copy;
 }
 
-// Saves and loads a checkpoint. All states of both models have their bits.
+// Saves and loads a checkpoint. Fails unless all states of the language model and of the tower have the same bits.
 static void expect_restored(Both *b, const char *out) {
     char folder[TEST_PATH];
     RunState rs, after;
@@ -372,7 +367,7 @@ static void expect_restored(Both *b, const char *out) {
     free(now.bytes);
 }
 
-// Reads a tensor of a file as FP32 or BF16 values.
+// Reads an FP32 or BF16 tensor from a safetensors file and returns its values as FP32.
 static float *values_in(const char *path, const char *name, int64_t *count) {
     SafeFile file;
     if (!safetensors_open(&file, path, &err)) fail_msg("%s", err.text);
@@ -403,7 +398,7 @@ UNIT_TEST(test_llava_checkpoint) {
         for (int64_t k = 0; k < count; k++) assert_true(ones[k] == 1.0f && zeros[k] == 0.0f);
         free(ones);
         free(zeros);
-        // a model from files has theirs, of any type
+        // If the model was loaded from files, its checkpoint stores the values of those files, whatever their type.
         write_model(b, path_of("source"), -1, bias, NULL);
         snprintf(b->run->config.shape_files, sizeof b->run->config.shape_files, "%s", path_of("source"));
         expect_restored(b, out);
@@ -420,8 +415,6 @@ UNIT_TEST(test_llava_checkpoint) {
         both_close(b);
     }
 }
-
-// ---------------------------------------------------------------- processor files
 
 static VisionShape vision; // shape that pixels_of() has set
 
@@ -443,7 +436,7 @@ UNIT_TEST(test_processor) {
                "{\"image_mean\": [0.1, 0.2, 0.3], \"image_std\": [1, 2, 4], \"rescale_factor\": 0.00392156862745098, "
                "\"do_rescale\": true}");
     assert_true(pixels_of(folder) && vision.mean[1] == 0.2f && vision.deviation[2] == 4);
-    // the object that transformers 5 writes takes precedence
+    // The object "image_processor", which transformers 5 writes, takes precedence.
     write_text(outer,
                "{\"image_processor\": {\"image_mean\": [0.5, 0.5, 0.5]}, \"image_token\": \"<p>\", \"patch_size\": 7}");
     assert_true(pixels_of(folder) && vision.mean[1] == 0.5f && vision.deviation[2] == 0.27577711f);

@@ -1,4 +1,4 @@
-// Tests of the lock on a run's folder (coat/save/lock.h).
+// Tests of the lock that prevents two runs from writing to one folder (coat/save/lock.h).
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -9,11 +9,11 @@
 
 #include "coat/save/lock.h"
 
-static int flock_fails; // errno that flock() fails with; 0: it succeeds
+static int flock_fails; // errno with which flock() fails; 0: flock() succeeds
 static Error err;
 static Lock lock, second;
 
-// Replaces the C library's flock(). Fails with errno flock_fails, if that is set.
+// Replaces the C library's flock(). Fails with errno flock_fails unless flock_fails is 0.
 int flock(int fd, int operation) {
     if (flock_fails == 0) return (int)syscall(SYS_flock, fd, operation);
     errno = flock_fails;
@@ -30,7 +30,7 @@ static bool acquire(Lock *l) {
     return lock_acquire(l, path_of("run"), &err);
 }
 
-// Asserts that acquiring the lock a second time fails, with an error that contains `part`.
+// Asserts that acquiring the held lock a second time fails, and that the error contains `part`.
 static void assert_refused(const char *part) {
     assert_false(acquire(&second));
     assert_true(second.taken);
@@ -41,7 +41,7 @@ static void assert_refused(const char *part) {
     assert_true(path_is_file(path_of("run/.lock")));
 }
 
-// Starts a process that locks the folder and runs until it is killed. Returns its id.
+// Starts a process that locks the run's folder until the process is killed. Returns its process id.
 static pid_t other_holder(void) {
     int ready[2];
     char byte;
@@ -71,7 +71,7 @@ UNIT_TEST(test_one_at_a_time) {
     assert_refused(pid);
     assert_int_equal(kill(holder, SIGKILL), 0);
     assert_int_equal(waitpid(holder, NULL, 0), holder);
-    assert_true(path_is_file(path_of("run/.lock"))); // the file of a killed run does not lock the folder
+    assert_true(path_is_file(path_of("run/.lock"))); // the .lock file of a killed run does not lock the folder
     assert_true(acquire(&lock));
     lock_release(&lock);
     assert_false(lock_acquire(&lock, path_of("none"), &err));
@@ -79,7 +79,7 @@ UNIT_TEST(test_one_at_a_time) {
     assert_says(&err, "none/.lock");
 }
 
-// If another run has replaced and locked the folder, releasing the old lock keeps the other run's .lock file.
+// If another run has replaced and locked the run's folder, releasing the old lock keeps the other run's .lock file.
 UNIT_TEST(test_replaced_folder) {
     assert_true(acquire(&lock));
     assert_true(lock_is_held(&lock));
@@ -94,7 +94,7 @@ UNIT_TEST(test_replaced_folder) {
     assert_false(path_is_file(path_of("run/.lock")));
 }
 
-// If the file system does not support flock(), the existence of .lock is the lock. EIO is an error.
+// If the file system lacks flock(), the folder is locked while .lock exists. If flock() fails with EIO, locking fails.
 UNIT_TEST(test_flock_fails) {
     static const int unsupported[] = {EINVAL, ENOSYS, EOPNOTSUPP, ENOTTY, EBADF, EPERM, EACCES, ENOLCK};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
@@ -117,7 +117,7 @@ UNIT_TEST(test_flock_fails) {
     lock_release(&lock);
 }
 
-// A .lock that is a link, a hard link or a pipe is refused, and the target of the link does not change.
+// If .lock is a link, a hard link or a pipe, acquiring the lock fails, and the target of the link does not change.
 UNIT_TEST(test_hostile_names) {
     size_t size;
     write_text(path_of("precious"), "mine");

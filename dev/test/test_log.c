@@ -1,4 +1,4 @@
-// Tests of the log (coat/log/log.h): the lines of log.jsonl and of the terminal.
+// Tests of a run's log (coat/log/log.h): the lines in log.jsonl and on the terminal.
 #include "dev/test/log_run.h"
 
 UNIT_TEST(json_lines) {
@@ -8,7 +8,7 @@ UNIT_TEST(json_lines) {
     assert_string_equal(contents(path), expected);
 }
 
-// log_object() writes a line to log.jsonl on rank 0 only and prints nothing. A resume before its step removes the line.
+// log_object() writes a line to log.jsonl on rank 0 only. A run resumed from an earlier step removes that line.
 UNIT_TEST(objects) {
     const char *const line = "{\"step\":2,\"fp8\":{\"h\":{\"amax\":[1,2]}}}\n";
     for (int rank = 0; rank < 2; rank++) {
@@ -28,7 +28,7 @@ UNIT_TEST(objects) {
     }
 }
 
-// A line is in the file when log_step() returns.
+// When log_step() returns, its line is in the file log.jsonl.
 UNIT_TEST(lines_are_written_at_once) {
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
@@ -58,7 +58,7 @@ UNIT_TEST(without_out_no_file_is_written) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
-// Returns the numbers of the steps in the terminal's output, and those of validations in brackets.
+// Returns the step numbers in the terminal's output, separated by spaces. Steps of validations are in brackets.
 static const char *shown(const char *text) {
     static char numbers[256];
     numbers[0] = '\0';
@@ -73,8 +73,8 @@ static const char *shown(const char *text) {
     return numbers;
 }
 
-// --log-every 10 prints the first, the last, every tenth and each skipped step, and those before a validation or
-// log_show_step(). log.jsonl has all steps.
+// With --log-every 10, the terminal shows the first, the last, every tenth and each skipped step, and each step before
+// a validation or a call of log_show_step(). log.jsonl contains all steps.
 UNIT_TEST(log_every) {
     for (int json = 0; json < 2; json++) {
         int lines = 0;
@@ -104,10 +104,10 @@ UNIT_TEST(log_every) {
     Log *log = log_open(&config, 0, 40, 38, 0, 1000, &err);
     for (int64_t s = 38; s <= 40; s++) log_step(log, s, 2, 0.5, 0.25, 10, s * 1000, 1000, 1);
     log_close(log);
-    assert_string_equal(shown(captured()), "38 40 "); // a resumed run prints its first and last step, too
+    assert_string_equal(shown(captured()), "38 40 "); // A resumed run prints its first and last step.
 }
 
-// Values that are not finite are null in log.jsonl. A skipped update has the key "skipped" and is printed.
+// NaN and inf become null in log.jsonl. The line of a skipped update is printed and has the key "skipped".
 UNIT_TEST(not_finite_is_null) {
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
@@ -125,7 +125,7 @@ UNIT_TEST(not_finite_is_null) {
     assert_null(strstr(strstr(text, "\"step\":2"), "skipped"));
 }
 
-// A validation with an accuracy has the key "val_accuracy", and the terminal shows it.
+// If a validation has an accuracy, its line has the key "val_accuracy", and the terminal shows it.
 UNIT_TEST(accuracy_of_a_validation) {
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
@@ -137,7 +137,7 @@ UNIT_TEST(accuracy_of_a_validation) {
     assert_non_null(strstr(contents(path), "{\"step\":2,\"val_loss\":0.25}\n"));
 }
 
-// log_counted() adds the key "counted", the fraction of unmasked targets, to the next step.
+// log_counted() adds the key "counted", the fraction of unmasked targets, to the line of the next step.
 UNIT_TEST(fraction_of_unmasked_targets) {
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
@@ -151,7 +151,7 @@ UNIT_TEST(fraction_of_unmasked_targets) {
     assert_true(strstr(text, "counted") > second);
 }
 
-// A float that is read back from log.jsonl has the same bits.
+// A float that is written to log.jsonl and parsed has the same bits.
 UNIT_TEST(floats_are_exact) {
     const float loss = 3.14159274f, lr = 6.0e-4f;
     capture(STDOUT_FILENO);
@@ -166,7 +166,7 @@ UNIT_TEST(floats_are_exact) {
     assert_true(loss_read == loss && norm_read == 1e-30f && lr_read == lr);
 }
 
-// The first step of a resumed run has the key "skipped" only if that step was skipped.
+// The first line of a resumed run has the key "skipped" only if the update of that step was skipped.
 UNIT_TEST(skips_of_a_resumed_run) {
     for (int64_t skipped = 4; skipped <= 5; skipped++) {
         write_log("");
@@ -194,8 +194,8 @@ UNIT_TEST(terminal_line) {
     assert_null(strchr(text, '\033')); // no colors, because the output is a file
 }
 
-// The warning about a risen loss compares with the first finite loss in the log, also in a resumed run. Weights that
-// are not finite print a warning at the end.
+// At the end, a warning is printed if the loss is higher than the first finite loss in the log, which may be of an
+// earlier run. Another warning is printed if weights are NaN or inf.
 UNIT_TEST(warnings_at_the_end) {
     write_log("{\"step\":1,\"loss\":null}\n{\"step\":2,\"val_loss\":9}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,"
               "\"loss\":0.5}\n{\"step\":4,\"loss\":0.5}\n{\"step\":5,\"loss\":9}\n");
@@ -225,7 +225,7 @@ UNIT_TEST(percentage_of_peak) {
     double flops = log_flops_per_token(&config, 1000);
     assert_true(flops == 6.0 * 1000 + 6.0 * 2 * 64 * 128);
     capture(STDOUT_FILENO);
-    run(0, 1, 4, flops * 100000 * 4); // the run's 100000 tokens/s are a quarter of the peak
+    run(0, 1, 4, flops * 100000 * 4); // The 100000 tokens/s of the run are a quarter of the peak.
     assert_non_null(strstr(captured(), "| 25.0% of peak |"));
     const double unknown[] = {0, -1, NAN, INFINITY};
     for (int i = 0; i < 4; i++) {
@@ -238,14 +238,14 @@ UNIT_TEST(percentage_of_peak) {
 UNIT_TEST(rate_and_time_left) {
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 10001, 1, 0, 1000, &err);
-    log_step(log, 1, 1, 1, 1, 60000, 1000, 1000, 0); // the first step is warm-up: it does not count in the estimate
+    log_step(log, 1, 1, 1, 1, 60000, 1000, 1000, 0); // The estimate of the time left ignores this warm-up step.
     for (int64_t s = 2; s <= 5; s++) log_step(log, s, 1, 1, 1, 500, s * 1000, 1000, 0);
     log_close(log);
     const char *text = captured();
     assert_non_null(strstr(text, "step     5/10001 |"));
     assert_non_null(strstr(strstr(text, "    5/10001"), "| 2,000 tok/s | 1:23:18 left"));
     assert_non_null(strstr(text, "stopped: 5 of 10001 steps"));
-    // the expected time is printed once, after the third step, from the second and third
+    // The expected time is printed once, after step 3, and follows from steps 2 and 3.
     const char *said = strstr(text, "expected    1:23:19 more, until 20");
     assert_non_null(said);
     assert_true(said > strstr(text, "    3/10001") && said < strstr(text, "    4/10001"));

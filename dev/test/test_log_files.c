@@ -1,4 +1,4 @@
-// Tests of log.jsonl as a file (coat/log/log.h, coat/log/log_trim.h): which lines a resumed run retains, and errors.
+// Tests of the file log.jsonl (coat/log/log.h, coat/log/log_trim.h): the lines that a resumed run retains, and errors.
 #include <signal.h>
 
 #include "dev/test/log_run.h"
@@ -7,7 +7,7 @@
 
 UNIT_TEST(resumed_run_appends_to_the_log) {
     capture(STDOUT_FILENO);
-    run(0, 1, 4, 0); // a run that is killed after step 4, with a checkpoint of step 2
+    run(0, 1, 4, 0); // The run is killed after step 4; its checkpoint is of step 2.
     run(0, 3, 4, 0);
     captured();
     assert_string_equal(contents(path), expected);
@@ -23,7 +23,7 @@ UNIT_TEST(new_run_empties_the_log) {
     }
 }
 
-// A resumed run truncates the log before the first line of its first or a later step, and after the last valid line.
+// A resumed run truncates log.jsonl before the first line of a step that it repeats, and after the last valid line.
 UNIT_TEST(the_log_is_cut_off) {
     static const char head[] = "{\"step\":0,\"settings\":{}}\n{\"step\":1,\"loss\":3}\n";
     static const char *const tails[] = {
@@ -35,7 +35,7 @@ UNIT_TEST(the_log_is_cut_off) {
     };
     char text[512];
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
-        for (int damaged = 0; damaged < 2; damaged++) { // a damaged line before valid ones is retained
+        for (int damaged = 0; damaged < 2; damaged++) { // A damaged line in front of valid lines is retained.
             char before[256];
             snprintf(before, sizeof before, "%s%s", damaged ? "{\"step\"\n" : "", head);
             snprintf(text, sizeof text, "%s%s", before, tails[i]);
@@ -48,8 +48,7 @@ UNIT_TEST(the_log_is_cut_off) {
     }
 }
 
-// If the files were removed or replaced, or their folder removed, log_reopen() creates new ones, which get later lines
-// only.
+// If log.jsonl or its folder was removed or replaced, log_reopen() creates a new file, which gets only later lines.
 UNIT_TEST(removed_files_are_reopened) {
     static const char *const commands[] = {"rm -r %s", "rm %s/log.jsonl", "cd %s && sed -i s/loss/lost/ log.jsonl"};
     for (int i = 0; i < 3; i++) {
@@ -76,7 +75,7 @@ UNIT_TEST(removed_files_are_reopened) {
     }
 }
 
-// A resumed run writes an evaluation of its checkpoint's step only if log.jsonl does not contain it.
+// A resumed run writes an evaluation at its checkpoint's step only if log.jsonl does not contain that evaluation.
 UNIT_TEST(evaluations_of_a_resumed_run) {
     static const char *const with[] = {"{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n",
                                        "{\"step\":2,\"loss\":2}\n{\"step\":2,\"hellaswag\":0.25}\n"};
@@ -101,8 +100,8 @@ UNIT_TEST(evaluations_of_a_resumed_run) {
     }
 }
 
-// log_copy_abandoned() copies the lines after --resume=STEP to another file, but not lines that the resumed run
-// rewrites.
+// log_copy_abandoned() copies the lines after the step of --resume=STEP to another file, except lines that the resumed
+// run writes again.
 UNIT_TEST(abandoned_lines_are_copied) {
     static const char before[] = "{\"step\":1,\"loss\":3}\n",
                       after[] = "{\"step\":2,\"loss\":2}\n{\"step\":3,\"fp8\":{}}\n";
@@ -110,7 +109,7 @@ UNIT_TEST(abandoned_lines_are_copied) {
         bool resume;
         int64_t resume_step, first_step;
         const char *kept; // name of the copy; NULL: no copy is made
-        const char *text; // the copy's contents; NULL: the entire log
+        const char *text; // expected contents of the copied file; NULL: the entire log
     } cases[] = {
         {true, -1, 2, NULL, NULL},
         {true, 1, 2, "log-abandoned-00000001.jsonl", after},
@@ -143,7 +142,7 @@ UNIT_TEST(abandoned_lines_are_copied) {
     assert_int_equal(system(file), 0);
 }
 
-// log_contradiction() reports a checkpoint whose loss differs from the log's for its step, or whose step the log lacks.
+// log_contradiction() fails if the checkpoint's loss differs from the log's loss at that step, or if the log lacks it.
 UNIT_TEST(checkpoints_of_other_runs) {
     static const struct {
         const char *log;
@@ -204,7 +203,7 @@ UNIT_TEST(full_disk_does_not_stop_the_run) {
     assert_null(strstr(warning + 1, "log.jsonl: cannot be written")); // printed once
 }
 
-// A link or hard link as log.jsonl is refused, by a new and by a resumed run, and its target does not change.
+// If log.jsonl is a link or hard link, a new run and a resumed run fail, and the target of the link does not change.
 UNIT_TEST(a_link_is_refused) {
     static const char mine[] = "{\"step\":7,\"loss\":1}\nmine\n";
     char target[TEST_PATH], outside[TEST_PATH];

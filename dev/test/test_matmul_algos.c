@@ -1,5 +1,5 @@
-// Tests of the GEMM algorithm cache (coat/io/matmul_algos.h): rows are written and read in any order; invalid rows and
-// rows for other devices are ignored; and a matmul finds its own row or one for a compatible shape.
+// Tests of the table of GEMM algorithms (coat/io/matmul_algos.h). The order of its rows does not matter, and rows that
+// are invalid or for other GPUs are ignored. A matmul uses the row of its own shape or of a compatible shape.
 #include "dev/test/test_folder.h"
 
 #include "coat/cuda/matmul/matmul_algos.h"
@@ -29,7 +29,7 @@ UNIT_TEST(test_round_trip) {
     MatmulAlgo turned[] = {rows[4], rows[3], rows[1], rows[0]};
     assert_null(algos_text(rows, 0, GPU, VERSION));
     char *text = algos_text(rows, 5, GPU, VERSION), *other = algos_text(turned, 4, GPU, VERSION);
-    assert_string_equal(text, other); // rows are written in a fixed order, without duplicates
+    assert_string_equal(text, other); // The rows are written in a fixed order, without duplicates.
     MatmulAlgos read = algos_read(text, GPU, VERSION);
     assert_int_equal(read.count, 4);
     for (int i = 0; i < 4; i++) {
@@ -62,12 +62,12 @@ UNIT_TEST(test_rows) {
     assert_true(key->lda == 768 && key->ldb == 64 && key->ldd == 800 && key->align_b == 16 && !key->accumulate);
     assert_true(read.rows[0].algorithm[0] == 1 && read.rows[0].algorithm[7] == UINT64_MAX);
     assert_true(read.rows[1].any_memory && read.rows[1].algorithm[0] == 10);
-    // Matches a row to a matmul: exactly, or also if only alignment and accumulation differ.
+    // A row matches its own matmul and, unless `exact`, matmuls that differ only in alignment and accumulation.
     MatmulKey other = *key;
     other.accumulate = true;
     assert_true(algo_matches(&read.rows[0], key, true) && !algo_matches(&read.rows[0], &other, true));
     assert_true(algo_matches(&read.rows[0], &other, false));
-    other.align_b = 8; // the operand is less aligned than the algorithm requires
+    other.align_b = 8; // The operand is less aligned than the row's algorithm requires.
     assert_false(algo_matches(&read.rows[0], &other, false));
     assert_true(algo_matches(&read.rows[1], &other, false) && !algo_matches(&read.rows[1], key, true));
     other.shape.fast = false;
@@ -75,7 +75,7 @@ UNIT_TEST(test_rows) {
     free(read.rows);
 }
 
-// Rows that are incomplete or have an invalid value are ignored.
+// Table rows that are incomplete or contain an invalid value are ignored.
 UNIT_TEST(test_bad_rows) {
     static const char *const bad[] = {
         "",
@@ -112,7 +112,7 @@ UNIT_TEST(test_committed) {
     assert_true(h100.count > 0 && h200.count > 0);
     both.rows = malloc((size_t)h100.count * sizeof *both.rows);
     memcpy(both.rows, h100.rows, (size_t)h100.count * sizeof *both.rows);
-    // In the committed table, the rows for H100 come before those for H200.
+    // In the built-in table, the rows for H100 come before those for H200.
     algos_add(&both, matmul_table_rows, GPU, VERSION);
     assert_int_equal(both.count, lines);
     assert_memory_equal(both.rows, h100.rows, (size_t)h100.count * sizeof *both.rows);

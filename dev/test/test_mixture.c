@@ -1,5 +1,5 @@
-// Tests of coat/text/mixture.h: every set gets its fraction, its sequences stay in order, and any position can be
-// computed directly.
+// Tests of the mixture of training data sets (coat/text/mixture.h). Every set gets its fraction of the sequences, its
+// sequences stay in order, and any position can be computed directly.
 #include "coat/text/mixture.h"
 #include "dev/test/unit.h"
 
@@ -16,8 +16,8 @@ static const Case cases[] = {
 };
 #define CASES (sizeof cases / sizeof *cases)
 
-// At every position of the mixture, the next sequence of a set follows: none is skipped or repeated, and
-// mixture_count() agrees.
+// The mixture takes each set's sequences in order, without skipping or repeating any. mixture_count() gives their
+// number before any position.
 UNIT_TEST(test_order_within_sets) {
     for (size_t c = 0; c < CASES; c++) {
         for (int shuffle = 0; shuffle < 2; shuffle++) {
@@ -36,8 +36,7 @@ UNIT_TEST(test_order_within_sets) {
     }
 }
 
-// At block boundaries, every set's count is within one sequence of its fraction. Without shuffling this holds at every
-// position.
+// Without shuffling, the number of sequences that each set has provided up to a position is within 1 of its fraction.
 UNIT_TEST(test_shares) {
     for (size_t c = 0; c < CASES; c++) {
         Mixture mixture;
@@ -53,8 +52,8 @@ UNIT_TEST(test_shares) {
     }
 }
 
-// The order of the sets is random. It depends on the seed, is not strictly alternating, and can be reproduced from any
-// position.
+// With shuffling, the order of the sets is random and depends on the seed. The set at any position can be computed
+// without the positions before.
 UNIT_TEST(test_drawn) {
     enum { COUNT = 4 * MIXTURE_BLOCK };
     Mixture a, b, even, again;
@@ -70,7 +69,7 @@ UNIT_TEST(test_drawn) {
         by_shuffle += mixture_at(&even, i, &index) != set[i];
         by_block += i >= MIXTURE_BLOCK && set[i] != set[i - MIXTURE_BLOCK];
     }
-    // two seeds are expected to differ at 1 - 1/4 - 1/9 - 1/36 = 0.61 of the positions
+    // Two seeds are expected to choose different sets at 1 - 1/4 - 1/9 - 1/36 = 0.61 of the positions.
     assert_in_range(by_seed, COUNT / 2, COUNT * 3 / 4);
     assert_in_range(by_shuffle, COUNT / 2, COUNT * 3 / 4);
     assert_in_range(by_block, COUNT * 3 / 8, COUNT * 9 / 16);
@@ -83,7 +82,7 @@ UNIT_TEST(test_drawn) {
     }
 }
 
-// Only the ratio of the weights matters. Positions up to the largest possible number are correct.
+// Only the ratio of the sets' weights matters. Positions near INT64_MAX are correct.
 UNIT_TEST(test_ratios_and_far_positions) {
     Mixture a, b;
     int64_t one, other;

@@ -1,5 +1,5 @@
-// Tests of the 8-bit optimizer states (COAT, section 4): the group quantizer on random and special groups, compared
-// with its definition in double precision.
+// Tests of the 8-bit optimizer states (COAT, section 4). Compares the quantizer of groups with its definition in double
+// precision, on random and special groups.
 #include <sys/mman.h>
 
 #include "dev/test/unit.h"
@@ -7,8 +7,6 @@
 
 static const MomentStore first_coat = {true, false}, second_coat = {true, true};
 static const MomentStore first_fp8 = {false, false}, second_fp8 = {false, true};
-
-// --- comparison with the definition of 8-bit moments ---------------------------------------------------------------
 
 static double code_value(int code, Format format) {
     return (double)fp8_decode(format, (uint8_t)code);
@@ -23,7 +21,7 @@ static void check_group(const float *x, int n, Format format, const MomentStore 
     if (!group_follows(x, n, s.codes, s.a, s.k, format, how->expand, how->second, why)) fail_msg("%s", why);
     MomentGroup group = moment_group(s.a, s.k, format);
     for (int i = 0; i < n; i++) {
-        // Vector loops of every instruction set must give the results of the inline functions in moments.h.
+        // The vector loops of every instruction set must give the same results as the inline functions in moments.h.
         assert_int_equal(s.codes[i], moment_encode(x[i], group, format, how->second));
         assert_int_equal(float_bits(y[i]), float_bits(moment_decode(s.codes[i], group, format)));
         if (fabsf(x[i]) == s.a) assert_true(y[i] == x[i]);
@@ -42,8 +40,6 @@ static void check_all_ways(const float *x, int n) {
     check_group(squares, n, FMT_E5M2, &second_fp8);
 }
 
-// --- tests of 8-bit moments ----------------------------------------------------------------------------------------
-
 UNIT_TEST(logarithm_and_exponential) {
     for (int n = -149; n < 128; n++) assert_true(moment_log2(ldexpf(1.0f, n)) == (float)n);
     for (uint64_t i = 0; i < 1 << 20; i++) {
@@ -58,7 +54,7 @@ UNIT_TEST(logarithm_and_exponential) {
     assert_true(moment_exp2(-126.5f) == 0.0f && moment_exp2(-1e30f) == 0.0f && moment_exp2(-INFINITY) == 0.0f);
 }
 
-// Pins the bits of log2 and of the exponents, because stored states depend on them on every compiler and device.
+// Pins the bits of log2 and of the exponents k, because stored states depend on them on every compiler and device.
 UNIT_TEST(logarithm_and_exponents_keep_their_bits) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < 1 << 20; i++) {
@@ -69,7 +65,7 @@ UNIT_TEST(logarithm_and_exponents_keep_their_bits) {
     if (sum != 0x2c3d0cb227e19774ULL) fail_msg("the bits' hash is %016llx", (unsigned long long)sum);
 }
 
-// Checks code_nearest() against the casts of formats.h, and code_magnitude() against the decoded FP8 values.
+// code_nearest() must agree with the casts in formats.h, and code_magnitude() with the decoded FP8 values.
 UNIT_TEST(positive_codes) {
     static const Format formats[] = {FMT_E4M3, FMT_E5M2};
     for (int f = 0; f < 2; f++) {
@@ -134,7 +130,7 @@ UNIT_TEST(constant_and_single_values_are_exact) {
     }
 }
 
-// Zeros in a group do not increase the error of the other elements.
+// Zeros in a group do not increase the rounding error of its other elements.
 UNIT_TEST(zeros_sprinkled_in) {
     float x[GROUP], y[GROUP];
     Stored s;
@@ -155,20 +151,20 @@ UNIT_TEST(zeros_sprinkled_in) {
 UNIT_TEST(wide_ranges) {
     float x[GROUP], y[GROUP];
     Stored s;
-    // From a range of 2^18 on, the format without expansion would lose the smallest values.
+    // From a range of 2^18 on, FP8 moments without dynamic range expansion would lose the smallest values.
     for (int bits = 16; bits <= 60; bits += 4) {
         group_range(x, bits);
         check_all_ways(x, GROUP);
         store(&s, x, GROUP, FMT_E4M3, &first_coat);
         load(&s, y, GROUP, FMT_E4M3);
-        // half the distance between neighboring values near the format's maximum
+        // step * step: largest ratio by which rounding may change a value if the group's range is 2^bits
         double step = exp2(0.5 / 2 * bits / 16.8);
         for (int i = 0; i < GROUP; i++) {
             double ratio = (double)y[i] / (double)x[i];
             assert_true(ratio > 0.9 / step / step && ratio < 1.1 * step * step);
         }
     }
-    // Tests a group with a range of 2^252, then one with all FP32 exponents, then one of subnormals.
+    // Tests a group with a range of 2^252, then one with all FP32 exponents, then one of subnormal numbers.
     group_ends(x);
     check_all_ways(x, GROUP);
     store(&s, x, GROUP, FMT_E4M3, &first_coat);
@@ -196,7 +192,7 @@ UNIT_TEST(tail_groups) {
     }
 }
 
-// A tensor of several groups, the last one shorter, is stored like separate groups.
+// A tensor of several groups, of which the last is shorter, is stored exactly like separate groups.
 UNIT_TEST(tensors_are_their_groups) {
     enum { COUNT = 5 * GROUP + 77 };
     float x[COUNT], y[COUNT], z[GROUP], a[6];
@@ -262,7 +258,7 @@ UNIT_TEST(more_than_2_to_31_elements) {
     uint8_t *codes = (uint8_t *)mmap(NULL, (size_t)elements, PROT_READ | PROT_WRITE, flags, -1, 0);
     float *a = (float *)mmap(NULL, (size_t)groups * sizeof(float), PROT_READ | PROT_WRITE, flags, -1, 0);
     uint8_t *k = (uint8_t *)mmap(NULL, (size_t)groups, PROT_READ | PROT_WRITE, flags, -1, 0);
-    // Skipped because the address range is not available.
+    // Skips the test if the address range cannot be reserved.
     if (codes == MAP_FAILED || a == MAP_FAILED || k == MAP_FAILED) skip();
     Tensor t = {codes, a, k, NULL, 1, elements, elements, FMT_E4M3, SCALE_EXPAND, GROUP, false};
     float x[200], y[200];

@@ -16,21 +16,21 @@ static void check(cudaError_t status, const char *what) {
     exit(1);
 }
 
-// The values of input i that host and device both compute and the test compares.
+// Results for input i that host and device both compute and that the test compares.
 typedef struct {
     float logarithm, value[2];
     uint8_t k[2], code[2];
     uint16_t bf16;
 } Result;
 
-// Computes input i and all results that are compared. Group g has the spread 0.1 * (1 + g % 40).
+// Computes all results for input i that the test compares.
 COAT_HD static Result compute(uint64_t i) {
     Result r;
     uint32_t x = 1 + (uint32_t)(rng_hash(21, 1, i) % 0x7f7fffffu), y = 1 + (uint32_t)(rng_hash(21, 2, i) % x);
     r.logarithm = moment_log2(bits_float(x));
     r.k[0] = moment_exponent(x, y, FMT_E4M3);
     r.k[1] = moment_exponent(x, y, FMT_E5M2);
-    // Spreads positions over all FP8 values of a group with this exponent k.
+    // The magnitudes of a group are spread over all FP8 values that the group's exponent k can represent.
     uint8_t k = (uint8_t)(1 + i / GROUP % 255);
     float a = bits_float((uint32_t)(64 + rng_hash(22, 1, i / GROUP) % 128) << 23 | 0x2468acu);
     float reach = 16.0f * 17.0f / (float)k;

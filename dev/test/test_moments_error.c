@@ -1,6 +1,6 @@
-// Errors of 8-bit moments (COAT, section 4): of one rounding, of a hundred, and of 10,000 updates compared with FP32
-// moments. Gradients are constant, alternate in sign, occur once in 100 steps, or are noise. Prints tables. Asserts
-// the limits that training relies on: nearest rounding at beta2 = 0.95.
+// Measures the errors of 8-bit moments (COAT, section 4) after one rounding, after a hundred, and over 10,000 updates
+// compared with FP32 moments. Gradients are constant, alternate in sign, occur once in 100 steps, or are noise. Prints
+// tables. Asserts the limits that training relies on, with nearest rounding at beta2 = 0.95.
 #include "dev/test/unit.h"
 #include "moment_drift.h"
 #include "moment_groups.h"
@@ -13,8 +13,8 @@ typedef enum { NEAREST, PUBLISHED, RULES } Rule;
 
 static const char *const rule_names[RULES] = {"nearest", "published k, nearest"};
 
-// Rounds a group with the paper's rule for the exponent, k = log(448^2 / 2) / log R. This rule places the smallest
-// element between two FP8 values.
+// Rounds a group of moments with the paper's rule for the exponent, k = log(448^2 / 2) / log R. This rule places the
+// smallest element between two FP8 values.
 static void round_published(float *x, bool second) {
     uint32_t largest = 0, smallest = 0x7f800000u;
     for (int i = 0; i < GROUP; i++) {
@@ -77,13 +77,13 @@ static Drift print_row(Pattern pattern, Rule rule, double beta2, double spread) 
     return d;
 }
 
-// With the default rule for k, moments stay within the limits. Gradients in a group differ by a factor of about e^0.5.
+// With the default rule for k, 8-bit moments stay close to FP32 moments, for gradients whose spread is a factor e^0.5.
 UNIT_TEST(the_defaults_stay_close_to_fp32) {
     for (int p = 0; p < PATTERNS; p++)
         assert_true(drift_is_small(print_row((Pattern)p, NEAREST, 0.95, 0.5), (Pattern)p));
 }
 
-// With the paper's rule for k, moments drift farther from FP32's, because repeated rounding changes their FP8 values.
+// With the paper's rule for k, repeated rounding changes FP8 values, so moments drift farther from FP32 moments.
 UNIT_TEST(other_rules) {
     for (int p = 0; p < PATTERNS; p++) {
         print_row((Pattern)p, NEAREST, 0.999, 0.5);
@@ -92,14 +92,14 @@ UNIT_TEST(other_rules) {
     }
 }
 
-// With noise as gradients and beta2 near 1, nearest rounding makes v too small and the update too large.
+// With noise as gradients and beta2 near 1, nearest rounding makes the second moment v too small and updates too large.
 UNIT_TEST(nearest_rounding_of_noise_raises_the_rate) {
     Drift nearest = print_row(NOISE, NEAREST, 0.999, 0.5);
     assert_true(nearest.v_mean < -0.1 && nearest.rate > 0.05);
 }
 
-// With beta2 near 1, one step changes v by less than half the distance between FP8 values, so v stays unchanged under
-// nearest rounding. All gradients have one size; each element gets its gradient in another step.
+// With beta2 near 1, one step changes the second moment v by less than half the distance between FP8 values, so nearest
+// rounding does not change v. All gradients have one size, and each element has a gradient in one of 100 steps.
 UNIT_TEST(nearest_rounding_stalls_near_one) {
     Drift nearest = print_row(RARE, NEAREST, 0.999, 0);
     assert_true(fabs(nearest.v_mean) > 0.1 && nearest.update > 0.1);
@@ -131,8 +131,8 @@ UNIT_TEST(error_of_lognormal_groups) {
     }
 }
 
-// Rounding a decoded group again gives the same FP8 values. There is one exception: if the first rounding made k too
-// small, the first repetition may increase k once.
+// Rounding a decoded group a second time gives the same FP8 values. There is one exception: if the first rounding made
+// the exponent k too small, the first repetition may increase k once.
 UNIT_TEST(requantising_changes_nothing) {
     static const double spreads[] = {0.1, 0.5, 1, 2, 4};
     for (int d = 0; d < 5; d++) {
@@ -162,7 +162,7 @@ UNIT_TEST(requantising_changes_nothing) {
     }
 }
 
-// With the paper's rule for k, every repetition of the rounding lowers k and changes all other elements.
+// With the paper's rule for the exponent k, every repetition of the rounding lowers k and changes the elements' values.
 UNIT_TEST(published_rule_drifts) {
     double ours = 0, published = 0, once = 0;
     for (uint64_t g = 0; g < 20; g++) {

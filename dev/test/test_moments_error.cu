@@ -1,12 +1,11 @@
-// Measures errors of 8-bit moments in the GPU's optimizer kernel: of one rounding, of a hundred, and of 10,000 updates
-// compared with FP32 moments on the same GPU. dev/test/test_moments_error.c tests the host's functions.
+// Measures errors of 8-bit moments in the GPU's optimizer kernel after one rounding, after a hundred, and over 10,000
+// updates compared with FP32 moments on the same GPU. dev/test/test_moments_error.c tests the host's functions.
 #include "moment_device.h"
 #include "moment_drift.h"
 
-static Bench bench; // static because a Bench is too large for the stack
+static Bench bench; // The Bench is static because it is too large for the stack.
 
-// --- rounding errors of the storage formats -----------------------------------------------------------------
-// Returns lognormal groups: values for first moments or, with `second`, gradients whose squares are lognormal.
+// Returns groups of lognormal values with the given spread; if `second` is true, their squares have that spread.
 static std::vector<float> lognormal_groups(uint64_t groups, double spread, uint64_t stream, bool second) {
     std::vector<float> x(groups * GROUP);
     for (uint64_t g = 0; g < groups; g++)
@@ -14,14 +13,14 @@ static std::vector<float> lognormal_groups(uint64_t groups, double spread, uint6
     return x;
 }
 
-// Returns the mean relative error of the first moments in percent, as the kernel decodes them.
+// Returns the mean relative error of the values `have` in percent, averaged over groups.
 static double mean_error(const std::vector<float> &want, const std::vector<float> &have) {
     double sum = 0;
     for (size_t i = 0; i < want.size(); i += GROUP) sum += relative_error(want.data() + i, have.data() + i, GROUP);
     return 100 * sum / ((double)want.size() / GROUP);
 }
 
-// Returns the mean relative error of a stored moment in percent, as the host decodes it.
+// Returns the mean relative error in percent of the moments stored for gradients x. which: 0 first, 1 second moment.
 static double stored_error(Bank *bank, const std::vector<float> &x, int which) {
     const BankStates s = bank_states(bank, which);
     std::vector<float> want = x, have(x.size());
@@ -79,7 +78,7 @@ static void zeros_sprinkled_in(Bank *bank) {
     bank_close(bank);
 }
 
-// Storing decoded groups again keeps their FP8 values, unless the first repetition increases k.
+// Storing decoded groups a second time keeps their FP8 values, except that the first repetition may increase k.
 static void requantising_changes_nothing(Bank *bank) {
     enum { GROUPS = 400, TIMES = 100 };
     static const double spreads[] = {0.1, 0.5, 1, 2, 4};
@@ -112,16 +111,15 @@ static void requantising_changes_nothing(Bank *bank) {
     bank_close(bank);
 }
 
-// --- drift of parameters over many steps --------------------------------------------------------------------
 // Each gradient pattern has one parameter with FP32 moments and one with E4M3 moments. COUNT is a number of full chunks
-// plus two groups, so that the kernel for tails runs, too. That many elements measure the rate under noise to 0.1 %.
+// plus two groups, so that the kernel for tails runs, too. COUNT elements measure the mean update under noise to 0.1 %.
 enum { DRIFT_GROUPS = 4 * 64 + 2, COUNT = DRIFT_GROUPS * GROUP, WAYS = 2, PARAMETERS = PATTERNS * WAYS };
 #define SPREAD 0.5
 
-// The states of all parameters; exists on the device and as a copy on the host.
+// Gradients, values and moments of all parameters. The struct exists on the device and as a copy on the host.
 typedef struct {
     float grad[PATTERNS][COUNT], value[PARAMETERS][COUNT];
-    // FP32 moments; E4M3 moments use only the first quarter of each array
+    // m and v have room for FP32 moments; E4M3 moments use only the first quarter of each array.
     float m[PARAMETERS][COUNT], v[PARAMETERS][COUNT];
     float a[2][PARAMETERS][DRIFT_GROUPS];
     uint8_t k[2][PARAMETERS][DRIFT_GROUPS];
@@ -145,8 +143,8 @@ static void drift_parameters(DriftMemory *device, Parameter parameters[PARAMETER
     }
 }
 
-// Adds the errors of one step to sums. Updates are read from parameters that were 0, with lr = 1 and no decay. v before
-// rounding is recomputed from the previous v, because the kernel does not store it.
+// Adds the errors of one step to `sums`. The step's updates are minus the values, because values were 0 before, with lr
+// = 1 and no decay. Unrounded v is recomputed from the previous v, because the kernel does not store it.
 static void drift_measure(const DriftMemory *before, const DriftMemory *after, float beta2,
                           DriftSums sums[PARAMETERS]) {
     for (int i = 1; i < PARAMETERS; i += WAYS) {
@@ -183,7 +181,7 @@ static void drift_say(const DriftSums sums[PARAMETERS], const StepState *end) {
 
 static void drift_from_fp32(void) {
     const float beta2 = 0.95f;
-    static DriftMemory host, before; // host: the device's states after the last measured step
+    static DriftMemory host, before; // before, host: optimizer states before and after a measured step
     static float gradients[100][PATTERNS][COUNT];
     Exec *exec = &bench.exec;
     DriftMemory *device = (DriftMemory *)bench_allocate(&bench, sizeof *device);
@@ -195,7 +193,7 @@ static void drift_from_fp32(void) {
     optimizer_recipe(&bench, MOMENTS_COAT);
     memset(&host, 0, sizeof host);
     memset(host.k, MOMENT_K_ONE, sizeof host.k);
-    for (int t = 0; t < 100; t++) { // all gradient patterns repeat after 100 steps
+    for (int t = 0; t < 100; t++) { // All gradient patterns repeat after 100 steps.
         drift_gradients(&host, t);
         memcpy(gradients[t], host.grad, sizeof host.grad);
     }

@@ -1,6 +1,6 @@
 // Tests the GPU's optimizer kernel on a parameter of more than 2^31 elements, in BF16 without master weights and with
-// 8-bit moments. Three windows (at the beginning, around element 2^31 and at the end) have values and gradients and are
-// compared with the CPU. All other gradients are 0.
+// 8-bit moments. Three windows (at the beginning, around element 2^31 and at the end) have nonzero values and gradients
+// and are compared with the CPU. All other gradients are 0.
 #include "moment_device.h"
 
 #define ELEMENTS (((size_t)1 << 31) + 4096 + 300)
@@ -8,13 +8,13 @@
 enum { WINDOWS = 3, WINDOW_MAX = 2048, WINDOW_GROUPS = WINDOW_MAX / GROUP, LARGE_STEPS = 2 };
 
 typedef struct {
-    size_t begin, elements; // begin: first element of the window, which is the first of a group
+    size_t begin, elements; // begin: index of the window's first element, a multiple of the group size
 } Window;
 
 static const Window windows[WINDOWS] = {
     {0, 1024}, {((size_t)1 << 31) - 1024, 2048}, {((size_t)1 << 31) + 3072, ELEMENTS - ((size_t)1 << 31) - 3072}};
 
-// The arrays of a parameter: complete on the device, or of one window on the host.
+// Pointers to a parameter's arrays: the whole arrays on the device, or the arrays of one window on the host.
 typedef struct {
     uint16_t *value, *grad;
     uint8_t *codes[2], *k[2];
@@ -27,7 +27,7 @@ typedef struct {
     float a[2][WINDOW_GROUPS];
 } WindowMemory;
 
-static Bench bench; // static because a Bench is too large for the stack
+static Bench bench; // The Bench is static because it is too large for the stack.
 
 static Parameter parameter_of(const Parts &parts, size_t elements, size_t index, uint32_t *maximum) {
     Parameter p = {};
@@ -49,7 +49,7 @@ static size_t window_groups(const Window &w) {
     return (w.elements + GROUP - 1) / GROUP;
 }
 
-// Returns the part of the device's arrays that belongs to the window.
+// Returns pointers to the window's part of the device's arrays.
 static Parts parts_within(const Parts &whole, const Window &w) {
     Parts p = whole;
     p.value += w.begin, p.grad += w.begin;
@@ -80,7 +80,7 @@ static void window_download(const Parts &whole, const Window &w, WindowMemory *m
     }
 }
 
-// Allocates the arrays and sets them to 0, except for the exponents, which a step must write.
+// Allocates the device's arrays and sets them to 0, except for the exponents k, which a step must write.
 static Parts parts_make(void) {
     Parts p = {};
     p.value = (uint16_t *)bench_allocate(&bench, ELEMENTS * sizeof(uint16_t));
@@ -98,7 +98,6 @@ static Parts parts_make(void) {
     return p;
 }
 
-// --- comparison of GPU and CPU results ----------------------------------------------------------------------
 static void compare_window(const WindowMemory *want, const WindowMemory *have, const Window &w, int step) {
     int a_differ = 0, k_differ = 0, codes = 0, codes_far = 0, values = 0, values_far = 0;
     for (size_t g = 0; g < window_groups(w); g++)
@@ -112,7 +111,7 @@ static void compare_window(const WindowMemory *want, const WindowMemory *have, c
             codes += apart != 0;
             codes_far += apart > 1;
         }
-        const int apart = abs((int)want->value[i] - (int)have->value[i]); // distance of the parameters in BF16 steps
+        const int apart = abs((int)want->value[i] - (int)have->value[i]); // distance of GPU and CPU value in BF16 steps
         values += apart != 0;
         values_far += apart > 1 && !(fabsf(bf16_decode(want->value[i]) - bf16_decode(have->value[i])) < 1e-7f);
     }
@@ -124,7 +123,7 @@ static void compare_window(const WindowMemory *want, const WindowMemory *have, c
               k_differ, codes, values, codes_far, values_far);
 }
 
-// Fails unless every group without gradients is stored as a = 0, k = 1.
+// Fails unless every group without gradients is stored with amax a = 0 and exponent k = 1.
 static void compare_rest(const Parts &whole) {
     Exec *exec = &bench.exec;
     std::vector<float> a(ELEMENT_GROUPS);
@@ -151,14 +150,13 @@ static uint32_t largest_bits(const WindowMemory *m, size_t elements) {
     return largest << 16;
 }
 
-// --- test of steps on more than 2^31 elements ---------------------------------------------------------------
 static void window_make(WindowMemory *m, const Window &w) {
     memset(m, 0, sizeof *m);
     memset(m->k, MOMENT_K_ONE, sizeof m->k);
     for (size_t i = 0; i < w.elements; i++) m->value[i] = bf16_encode(update_start((int)i));
 }
 
-// Takes one step on both backends, starting from the CPU's states.
+// Takes optimizer steps on GPU and CPU. Each GPU step is compared with a CPU step from the same states.
 static void more_than_2_to_31_elements(Exec *cpu) {
     static WindowMemory host[WINDOWS], have;
     Exec *exec = &bench.exec;
@@ -197,7 +195,7 @@ static void more_than_2_to_31_elements(Exec *cpu) {
 }
 
 int main(void) {
-    // Bytes of GPU memory that the test needs: all arrays, and 1 GiB to spare.
+    // GPU memory in bytes that the test needs: all arrays, and 1 GiB for other allocations.
     const size_t bytes = ELEMENTS * 6 + ELEMENT_GROUPS * 10 + ((size_t)1 << 30);
     Exec cpu = {};
     Error err = {};

@@ -1,5 +1,5 @@
-// Tests of stochastic rounding to BF16, and of the AdamW step with 8-bit states, with BF16 states and without master
-// weights.
+// Tests of the AdamW step with 8-bit states, with BF16 states and without master weights, and of stochastic rounding to
+// BF16.
 #include "dev/test/unit.h"
 #include "moment_groups.h"
 
@@ -22,9 +22,7 @@ UNIT_TEST(stochastic_bf16) {
     assert_true(bf16_decode(bf16_encode_stochastic(-INFINITY, 1, 1, 1)) == -INFINITY);
 }
 
-// --- helpers that run AdamW updates with moments of each storage format ----------------------------------------------
-
-enum { COUNT = 3 * 4096 + 1000, GROUPS = (COUNT + GROUP - 1) / GROUP }; // COUNT: several kernel blocks, and a tail
+enum { COUNT = 3 * 4096 + 1000, GROUPS = (COUNT + GROUP - 1) / GROUP }; // COUNT: several full kernel blocks, and a tail
 
 // A parameter with its gradient and optimizer states.
 typedef struct {
@@ -108,7 +106,8 @@ static void step(Optimizer *o) {
     o->exec.ops->adamw_update(&o->exec, &o->parameter, 1, &o->state);
 }
 
-// The first step from zero states matches first_step_follows(). The moments of elements without a gradient stay 0.
+// The first step from states of 0 gives the states and values that first_step_follows() defines. The moments of
+// elements without a gradient stay 0.
 UNIT_TEST(first_step_from_zero) {
     static const MomentsKind kinds[] = {MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT};
     for (int kind = 0; kind < 4; kind++) {
@@ -148,8 +147,8 @@ UNIT_TEST(threads_do_not_matter) {
     compare_runs(recipe_of(MOMENTS_FP8, MASTER_NONE), 2, 5);
 }
 
-// After 50 steps, weights that were trained with 8-bit states differ from those trained with FP32 states by a few
-// percent of the distance moved.
+// After 50 steps, weights trained with 8-bit states differ from those trained with FP32 states by a few percent of the
+// distance that the weights moved.
 UNIT_TEST(states_train_equally) {
     static const struct {
         MomentsKind moments;
@@ -185,7 +184,7 @@ UNIT_TEST(states_train_equally) {
     close_optimizer(&exact);
 }
 
-// A finite gradient whose square overflows sets state->nonfinite, and the states store inf.
+// If a finite gradient's square overflows, adamw_update sets state->nonfinite and stores inf in the second moment.
 UNIT_TEST(overflow_is_reported) {
     Optimizer o;
     open_optimizer(&o, recipe_of(MOMENTS_COAT, MASTER_FP32), 1);
@@ -193,7 +192,7 @@ UNIT_TEST(overflow_is_reported) {
     o.exec.ops->adamw_update(&o.exec, &o.parameter, 1, &o.state);
     assert_int_equal(o.state.nonfinite, 1);
     assert_true(isinf(o.memory->a[1][300 / GROUP]));
-    // A step that is skipped does not change any byte.
+    // A skipped step must not change any byte of the parameter or its states.
     Memory *before = (Memory *)xmalloc(sizeof *before);
     memcpy(before, o.memory, sizeof *before);
     o.exec.ops->adamw_update(&o.exec, &o.parameter, 1, &o.state);

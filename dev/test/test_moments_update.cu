@@ -1,12 +1,11 @@
 // Tests the GPU's optimizer kernel on special groups of 8-bit moments, against their definition in double precision.
-// Also tests what it reports, and the first step. All tests run in full chunks and in the kernel for tails.
+// Also tests the nonfinite flag, and the first step. All tests run in full chunks and in the kernel for tails.
 #include "moment_device.h"
 
 #include <string>
 
-static Bench bench; // static because a Bench is too large for the stack
+static Bench bench; // The Bench is static because it is too large for the stack.
 
-// --- update of groups with special values -------------------------------------------------------------------
 typedef struct {
     std::vector<float> x;
     std::vector<std::string> name; // name of each test group, for messages
@@ -37,7 +36,8 @@ static Cases cases_make(void) {
     return c;
 }
 
-// Counts the groups that are not stored as defined. want: the values before they are stored. Prints the first fault.
+// Counts the groups that are not stored as defined. want: the unrounded moments. Describes the first wrong group in
+// `why`.
 static int groups_wrong(const Bank *bank, const std::vector<float> &want, const BankStates &s, int which, char why[WHY],
                         size_t *first) {
     int wrong = 0;
@@ -52,15 +52,15 @@ static int groups_wrong(const Bank *bank, const std::vector<float> &want, const 
     return wrong;
 }
 
-// Compares the first moments decoded by the kernel with those decoded on the host. Counts those that differ by more
-// than the error of the special-function unit, or by more than the smallest subnormal number.
+// Counts the first moments for which kernel and host decode different values. Differences up to the error of the
+// special-function unit, or up to the smallest subnormal number, are allowed.
 static int decoded_wrong(Bank *bank, const BankStates &s) {
     int wrong = 0;
     const std::vector<float> have = bank_decode_first(bank);
     for (size_t i = 0; i < bank->elements; i++) {
         const double want = (double)states_decode(s, i);
         const bool largest = (s.codes[i] & 0x7f) == 0x7e && s.a[i / GROUP] > 0.0f;
-        // the limit is tighter for the group's largest value, because its amax is stored exactly
+        // The limit is tighter for the group's largest value, because its amax is stored exactly.
         const double relative = largest ? 1e-6 : 1e-4;
         wrong += !(fabs((double)have[i] - want) <= relative * fabs(want) + 0x1p-147);
     }
@@ -75,7 +75,7 @@ static void check_cases(Bank *bank, const Cases &cases, bool second) {
     if (second)
         for (float &g : gradients) g = sqrtf(fabsf(g));
     want[0] = want[1] = gradients;
-    for (float &m : want[0]) m += 0.0f; // a moment of 0 with a gradient of -0 becomes +0
+    for (float &m : want[0]) m += 0.0f; // A moment of 0 with a gradient of -0 becomes +0.
     for (float &v : want[1]) v *= v;
     const bool finite = bank_store(bank, gradients.data(), !second);
     for (int which = 0; which <= (second ? 1 : 0); which++) {
@@ -106,7 +106,7 @@ static void cases_that_must_hold(void) {
     bank_close(&bank);
 }
 
-// Tests short last groups, alone and after full groups. Nothing may be written after the end.
+// Tests parameters whose last group is short, alone and after full groups. The kernel must not write after the end.
 static void tails(void) {
     static const size_t sizes[] = {1, 2, 3, 127, 129, 5 * GROUP + 77, 8 * GROUP + 1, 4 * GROUP};
     optimizer_recipe(&bench, MOMENTS_COAT);
@@ -136,9 +136,8 @@ static void tails(void) {
     }
 }
 
-// --- update with NaN and inf gradients ----------------------------------------------------------------------
-// True if a group with a NaN or inf gradient stores NaN or inf as both amax values, so that every nonzero element
-// decodes to NaN or inf.
+// True if group g, which has the NaN or inf gradient `bad`, stores it as amax of both moments, so that every nonzero
+// element decodes to NaN or inf.
 static bool group_is_lost(const BankStates states[2], const std::vector<float> &x, const std::vector<float> &decoded,
                           size_t g, float bad) {
     bool good = true;
@@ -151,7 +150,7 @@ static bool group_is_lost(const BankStates states[2], const std::vector<float> &
 
 static void not_finite_is_reported_and_stays(void) {
     const float bad[] = {INFINITY, -INFINITY, NAN, bits_float(0xffc00000u), bits_float(0x7f800001u), 1e30f};
-    enum { GROUPS = 6, AT = 40 }; // four groups are in a full chunk, two in the tail
+    enum { GROUPS = 6, AT = 40 }; // Four groups are in a full chunk of the kernel, two in the tail.
     Bank bank;
     bank_open(&bank, &bench, GROUPS * GROUP);
     for (int way = 0; way < 4; way++) {
@@ -167,7 +166,7 @@ static void not_finite_is_reported_and_stays(void) {
             const BankStates states[2] = {bank_states(&bank, 0), bank_states(&bank, 1)};
             const std::vector<float> decoded = bank_decode_first(&bank);
             bool good = state.nonfinite == 1;
-            if (value == 1e30f) // 1e30 is finite, but its square overflows
+            if (value == 1e30f) // The gradient 1e30 is finite, but its square overflows.
                 good = good && isinf(states[1].a[lost]) && isfinite(states[0].a[lost]);
             else
                 good = good && group_is_lost(states, x, decoded, lost, value);
@@ -183,7 +182,6 @@ static void not_finite_is_reported_and_stays(void) {
     bank_close(&bank);
 }
 
-// --- first step from zero moments ---------------------------------------------------------------------------
 static void first_step_from_zero(void) {
     enum { COUNT = 3 * 4096 + 1000 };
     static const MomentsKind kinds[] = {MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT};
@@ -218,7 +216,6 @@ static void first_step_from_zero(void) {
     bank_close(&bank);
 }
 
-// --- storage formats of master weights ----------------------------------------------------------------------
 static void masters_open(Bank *bank, size_t elements, MomentsKind kind, bool odd, Format format) {
     Exec *exec = &bench.exec;
     std::vector<uint16_t> upper(elements), low(elements);
@@ -238,7 +235,7 @@ static void masters_open(Bank *bank, size_t elements, MomentsKind kind, bool odd
                       elements * format_bytes(format));
 }
 
-// Returns the bits of the parameters in full precision (FP32).
+// Returns the FP32 bits of the master weights.
 static std::vector<uint32_t> masters_read(Bank *bank) {
     Exec *exec = &bench.exec;
     std::vector<uint16_t> upper(bank->elements), low(bank->elements);
@@ -246,7 +243,7 @@ static std::vector<uint32_t> masters_read(Bank *bank) {
     exec->ops->download(exec, upper.data(), bank->half, bank->elements * sizeof(uint16_t));
     if (bank->master_format == FMT_FP32) {
         exec->ops->download(exec, bits.data(), bank->master, bank->elements * sizeof(float));
-        // inverts the bits if value is not the rounded master weight, so that the comparison fails
+        // Inverts the bits if the BF16 value is not the rounded master weight, so that the comparison fails.
         for (size_t i = 0; i < bank->elements; i++)
             if (upper[i] != master_bf16(bits_float(bits[i]))) bits[i] = ~bits[i];
     } else {

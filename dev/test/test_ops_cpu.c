@@ -1,8 +1,6 @@
 // Tests of the CPU backend's operations against their formulas in double precision.
 #include "ops_fixture.h"
 
-// --- tests of matmuls ------------------------------------------------------------------------------------
-
 static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out) {
     const Ops *ops = f->exec.ops;
     Weight w = {0};
@@ -59,9 +57,7 @@ UNIT_TEST(linear) {
     run_everywhere(deep_matmuls);
 }
 
-// --- tests of norms --------------------------------------------------------------------------------------
-
-// Computes a row's mean and 1 / deviation in double precision. Without `centred` (RMSNorm), the mean is 0.
+// Computes the mean and 1 / deviation of row i in double precision. If `centred` is false (RMSNorm), the mean is 0.
 static void row_statistics(Tensor x, int64_t i, bool centred, double eps, double *mean, double *rstd) {
     double sum = 0, squares = 0;
     for (int64_t j = 0; j < x.cols; j++) sum += value(x, i, j);
@@ -108,13 +104,13 @@ static void check_residual_norm(Fixture *f, int64_t M, int64_t C, bool centred) 
             assert_value(r_out, i, j, value(r_in, i, j) + value(y, i, j) + value(bias, 0, j), 4);
     check_norm(n, norm, r_out);
 
-    // r_out is written in place; the saved copy is in other memory.
+    // r_out shares memory with r_in; norm.x, the copy saved for backward, is in other memory.
     Tensor r = copy_of(f, r_in), x = poisoned(f, f->format, M, C), n2 = poisoned(f, f->format, M, C);
     norm.x = x;
     ops->residual_norm_forward(&f->exec, n2, norm, r, r, y, bias);
     assert_true(same_bits(r, r_out) && same_bits(x, r_out) && same_bits(n2, n));
 
-    // Recomputes n from the saved x. If n shares memory with its copy, it must not change.
+    // norm_recompute gives the bits of n from the saved x, also if its output shares memory with n.
     Tensor n3 = poisoned(f, f->format, M, C), n4 = poisoned(f, f->format, M, C);
     ops->norm_recompute(&f->exec, n3, no_tensor(), norm);
     assert_true(same_bits(n3, n));
@@ -123,7 +119,7 @@ static void check_residual_norm(Fixture *f, int64_t M, int64_t C, bool centred) 
     ops->norm_recompute(&f->exec, n, n, norm);
     assert_true(same_bits(n4, n));
 
-    // Without y, r_in is only copied, or not even copied if r_out is the same memory. n is optional.
+    // Without y, r_in is only copied, or not even copied if r_out shares its memory. n is optional.
     Tensor copy = poisoned(f, f->format, M, C);
     norm.x = copy;
     ops->residual_norm_forward(&f->exec, no_tensor(), norm, copy, r_in, no_tensor(), no_tensor());
@@ -188,8 +184,6 @@ UNIT_TEST(norms) {
     run_everywhere(backward_norms);
 }
 
-// --- tests of the activation function and of bias gradients ----------------------------------------------
-
 static double gelu(double h, ActivationKind kind) {
     if (kind == ACT_GELU_QUICK) return h / (1 + exp(-1.702 * h));
     if (kind == ACT_GELU_ERF) return h * (1 + erf(h / sqrt(2))) / 2;
@@ -217,8 +211,8 @@ static void check_gelu(Fixture *f, ActivationKind kind) {
             assert_value(h, i, j, value(y, i, j) + value(bias, 0, j), 4);
             assert_value(g, i, j, gelu(value(h, i, j), kind), 1);
         }
-    // Checks activation_forward in place, with and without bias; with only the copy h as output; and with only the
-    // activation g.
+    // Checks activation_forward in place, with and without bias; if only h (y + bias) is written; and if only the
+    // activation g is written.
     Tensor in_place = copy_of(f, y), g2 = poisoned(f, f->format, M, F), h2 = poisoned(f, f->format, M, F);
     ops->activation_forward(&f->exec, g2, in_place, in_place, bias, true, kind);
     assert_true(same_bits(in_place, h) && same_bits(g2, g));
@@ -275,7 +269,7 @@ UNIT_TEST(activations) {
     run_everywhere(bias_gradients);
 }
 
-// Checks that for large |x| gelu(x) is x or 0, and that NaN and inf stay NaN and inf.
+// Checks that gelu(x) is x or 0 for large |x|, and that NaN and inf remain NaN and inf.
 static void check_gelu_limits(ActivationKind kind) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 1);
@@ -301,9 +295,7 @@ UNIT_TEST(gelu_limits) {
     check_gelu_limits(ACT_GELU_ERF);
 }
 
-// --- tests of attention ----------------------------------------------------------------------------------
-
-// Computes attention of one batch element b and one head in double precision: probabilities (T, T) and o (T, D).
+// Attention of one batch element and head in double precision: probabilities p (T, T) and output o (T, D).
 typedef struct {
     double *p, *o;
 } HeadReference;
@@ -337,13 +329,13 @@ static void attention_reference(HeadReference r, Tensor q, Tensor k, Tensor v, T
     }
 }
 
-// Adds the gradients of one head to ref_dk and ref_dv (T, D), and checks the head's dq.
+// Adds the gradients of one attention head to ref_dk and ref_dv (T, D), and compares the head's dq with its formula.
 static void attention_gradients(HeadReference r, Tensor q, Tensor k, Tensor v, Tensor o, Tensor d_o, Tensor dq,
                                 double *ref_dk, double *ref_dv, AttentionShape s, int64_t b, int64_t head) {
     int64_t T = s.T, D = s.head_dim, row = b * T, kv = kv_column(s, head);
     double *ref_dq = (double *)xmalloc((size_t)D * sizeof *ref_dq);
     for (int64_t i = 0; i < T; i++) {
-        double delta = 0; // sum of do * o, computed from the stored o, as the operation computes it
+        double delta = 0; // sum of d_o * o over the head, with the stored o
         for (int64_t d = 0; d < D; d++) delta += value(d_o, row + i, head * D + d) * value(o, row + i, head * D + d);
         memset(ref_dq, 0, (size_t)D * sizeof *ref_dq);
         for (int64_t j = 0; j < T; j++) {
@@ -397,8 +389,8 @@ static void check_attention(Fixture *f, AttentionShape s) {
     free(r.o);
 }
 
-// Checks attention of the last `queries` tokens of a sequence, with the keys and values of the earlier tokens in a KV
-// cache. It must be bit-identical to a full pass, or with OpenBLAS equal up to rounding.
+// Checks attention of a sequence's last `queries` tokens with the keys and values of earlier tokens in a KV cache. The
+// results must be bit-identical to attention of the whole sequence, or with OpenBLAS equal up to rounding.
 static void check_cached_attention(Fixture *f, AttentionShape s, int64_t queries) {
     const int64_t D = s.head_dim, k_at = s.heads * D, kv = s.kv_heads * D, before = s.T - queries;
     Tensor qkv = random_tensor(f, f->format, s.T, k_at + 2 * kv, 2), o = poisoned(f, f->format, s.T, k_at);

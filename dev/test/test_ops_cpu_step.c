@@ -1,5 +1,5 @@
-// Tests of the CPU backend's operations around the blocks: embedding, loss, gradient norm and AdamW, against
-// their formulas in double precision.
+// Tests of the CPU backend's operations before and after the transformer blocks: embedding, loss, gradient norm and
+// AdamW. Compares them with their formulas in double precision.
 #include "ops_fixture.h"
 
 static Tensor random_tokens(Fixture *f, int64_t M, int vocab) {
@@ -7,8 +7,6 @@ static Tensor random_tokens(Fixture *f, int64_t M, int vocab) {
     for (int64_t i = 0; i < M; i++) set_value(t, i, 0, floor((draw(f) + 1) / 2 * vocab));
     return t;
 }
-
-// --- tests of the embedding ------------------------------------------------------------------------------
 
 static void check_embedding(Fixture *f, int64_t B, int T, int64_t C) {
     const Ops *ops = f->exec.ops;
@@ -50,8 +48,6 @@ TEST_EVERYWHERE(embedding) {
     check_embedding(f, 1, 33, 48);
 }
 
-// --- tests of the loss -----------------------------------------------------------------------------------
-
 static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size) {
     const Ops *ops = f->exec.ops;
     const float scale = 0.125f;
@@ -60,7 +56,7 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
     Tensor best = poisoned(f, FMT_FP32, R, 1), best_again = poisoned(f, FMT_FP32, R, 1);
     StepState state = {0};
     state.loss_scale = scale;
-    for (int64_t i = 0; i < R; i++) { // gives some targets the largest logit, alone or together with another token
+    for (int64_t i = 0; i < R; i++) { // Makes the target the best or second-best token of some rows.
         const int64_t target = (int64_t)value(targets, i, 0), other = i % 4 == 1 ? 0 : i % 4 == 2 ? vocab - 1 : target;
         if (i % 4 == 3) continue;
         set_value(logits, i, target, size);
@@ -69,7 +65,7 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
         set_value(before, i, other, size);
     }
     set_value(targets, R / 2, 0, -1); // a row without a target
-    for (int64_t i = 0; i < R; i++)   // sets logits of padding columns, which must be ignored
+    for (int64_t i = 0; i < R; i++)   // The logits of padding columns must be ignored.
         for (int64_t j = vocab; j < Vp; j++) set_value(logits, i, j, NAN);
     ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, best_again, logits, targets, vocab, &state);
     ops->loss_forward_backward(&f->exec, logits, logits, losses, best, logits, targets, vocab, &state);
@@ -107,8 +103,8 @@ UNIT_TEST(loss) {
     run_everywhere(losses);
 }
 
-// A NaN or inf logit sets state->nonfinite if its column is in the vocabulary. In a padding column it does not. If the
-// target's logit is NaN or -inf, another token is the best one.
+// A NaN or inf logit sets state->nonfinite only if its column is in the vocabulary, not if it is padding. If the
+// target's logit is NaN or -inf, `best` is 0 for that row.
 UNIT_TEST(loss_reports_nonfinite) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
@@ -131,11 +127,9 @@ UNIT_TEST(loss_reports_nonfinite) {
     }
 }
 
-// --- test of gradient sums -------------------------------------------------------------------------------
-
 TEST_EVERYWHERE(gradient_sums) {
     Tensor sums[3], parts[3], before[3];
-    for (int k = 0; k < 3; k++) { // many rows (several blocks of the kernel), one row, no rows
+    for (int k = 0; k < 3; k++) { // The tensors have many rows (several kernel blocks), one row, or none.
         const int64_t rows = k == 0 ? 70 : k == 1 ? 1 : 0, cols = k == 0 ? 128 : 77;
         const Format format = k == 1 ? FMT_FP32 : f->format;
         sums[k] = random_tensor(f, format, rows, cols, 1), parts[k] = random_tensor(f, format, rows, cols, 1);
@@ -148,11 +142,9 @@ TEST_EVERYWHERE(gradient_sums) {
                 assert_value(sums[k], i, j, value(before[k], i, j) + value(parts[k], i, j), 1);
 }
 
-// --- tests of AdamW --------------------------------------------------------------------------------------
-
-// Formats in which a parameter and its states are stored.
+// Storage formats of a parameter and its states.
 typedef struct {
-    Format value, grad, moments, master; // master is FMT_NONE, FMT_U16 (split16) or FMT_FP32
+    Format value, grad, moments, master; // master: FMT_NONE, FMT_U16 (split16) or FMT_FP32
 } Storage;
 
 static const Storage STORAGES[5] = {
@@ -196,7 +188,7 @@ static StepState hyperparameters(float clip) {
     return s;
 }
 
-// Takes three AdamW steps with the same gradient, and compares every element with the formula in double precision.
+// Takes three AdamW steps with the same gradient, and compares every element with AdamW's formula in double precision.
 static void check_adamw(Fixture *f, Storage storage, float clip) {
     const Ops *ops = f->exec.ops;
     Parameter list[2];
@@ -224,14 +216,14 @@ static void check_adamw(Fixture *f, Storage storage, float clip) {
                 int64_t row = i / list[k].grad.cols, col = i % list[k].grad.cols;
                 double g = factor * value(list[k].grad, row, col), old = (double)((const float *)before[k].data)[i];
                 double m = g * (1 - pow((double)0.9f, step)), v = g * g * (1 - pow((double)0.95f, step));
-                if (storage.moments == FMT_FP32) { // only FP32 states match the formula; rounded states drift from it
+                if (storage.moments == FMT_FP32) { // rounded BF16 moments drift from the formula
                     assert_value(list[k].m, row, col, m, fabs(g));
                     assert_value(list[k].v, row, col, v, g * g);
                 }
                 double expected = old - 0.01 * (g / (fabs(g) + 1e-8) + (list[k].decay ? 0.1 : 0) * old);
                 double tolerance = storage.moments == FMT_FP32 ? 3e-7 : 2e-4;
                 if (storage.master == FMT_NONE && storage.value == FMT_BF16)
-                    tolerance = 8e-3; // stochastic rounding to BF16 may be off by one unit in the last place
+                    tolerance = 8e-3; // Stochastic rounding to BF16 may be off by one unit in the last place.
                 if (fabs(g) > 1e-6) assert_true(fabs(full_value(&list[k], i) - expected) <= tolerance);
                 if (storage.master != FMT_NONE)
                     assert_int_equal(((const uint16_t *)list[k].weight.value.data)[i],
@@ -254,7 +246,7 @@ UNIT_TEST(adamw) {
         }
 }
 
-// FP32 and split16 master weights give bit-identical parameters.
+// AdamW gives bit-identical parameters with FP32 and with split16 master weights.
 UNIT_TEST(masters_agree) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 2);
@@ -275,8 +267,8 @@ UNIT_TEST(masters_agree) {
     fixture_end(&f);
 }
 
-// If a gradient contains NaN or inf, the whole update is skipped. The next finite gradient gives the same bits as if
-// that step had not happened.
+// If a gradient contains NaN or inf, adamw_update skips the whole update. The next update with finite gradients gives
+// the same bits as if the skipped update had not happened.
 UNIT_TEST(nonfinite_gradients_skip) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
@@ -303,8 +295,6 @@ UNIT_TEST(nonfinite_gradients_skip) {
         fixture_end(&f);
     }
 }
-
-// --- test of device functions ----------------------------------------------------------------------------
 
 UNIT_TEST(device) {
     Fixture f;

@@ -1,8 +1,6 @@
-// Tests of the CPU backend's FP8 operations: conversions, norms and activation. Checks forward results bit for bit, and
-// the values that backward recomputes from them.
+// Tests of the CPU backend's FP8 operations: conversions, norms and activation. Checks that forward results, and the
+// values that backward recomputes from them, are bit-identical to the definition.
 #include "fp8_fixture.h"
-
-// --- tests of encoding rows to FP8 ---------------------------------------------------------------------------------
 
 static void assert_encodes(const CpuKernels *kernels, Format format, const real *x, int64_t n) {
     uint8_t codes[4096];
@@ -43,10 +41,8 @@ UNIT_TEST(rows_of_codes) {
     }
 }
 
-// --- tests of norms with FP8 results or inputs ---------------------------------------------------------------------
-
-// Checks the norm of r_in + y + bias and its recomputation from the saved x. The formats of n and of the saved x are
-// given.
+// Checks the norm n of r_in + y + bias, and that n can be recomputed from the saved x. codes: n is FP8. group: group
+// size of an FP8 x; 0: x is not quantized.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, bool from_saved) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -71,8 +67,8 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, 
             for (int64_t j = 0; j < C; j++) assert_value(n, i, j, value(expected, i, j), 0);
     assert_int_equal(state.nonfinite, 0);
 
-    // Recomputes n from the saved x. The bits are the same if the norm read the saved x; the scale is always the saved
-    // one.
+    // Recomputes n from the saved x, with the scale of n. The bits of n are the same if forward computed it from the
+    // saved x.
     Tensor unsaved = n, n_t = codes ? coded_transpose(f, n) : poisoned(f, f->format, M, C);
     float scale = codes ? *(const float *)n.scale : 0;
     unsaved.data = NULL;
@@ -102,12 +98,12 @@ static void norm_formats(Fixture *f) {
 }
 
 static void norm_formats_mixed(Fixture *f) {
-    check_norm(f, 65, 100, 0, true, true); // FP8 matmuls with an unquantized residual stream
+    check_norm(f, 65, 100, 0, true, true); // Tests FP8 matmuls with an unquantized residual stream.
     check_norm(f, 7, 160, 128, false, true);
     check_norm(f, 7, 100, 32, false, false);
 }
 
-// norm_backward reads the saved x in FP8 and dequantizes it.
+// norm_backward gives the same bits with the saved x in FP8 and with its decoded values.
 static void norm_gradients(Fixture *f) {
     const int64_t M = 3 * 33, C = 100;
     Tensor r = random_tensor(f, f->format, M, C, 2), x = grouped(f, M, C, 16);
@@ -123,7 +119,7 @@ static void norm_gradients(Fixture *f) {
     assert_true(same_bits(g, h) && same_bits(dw, dw2) && same_bits(db, db2));
 }
 
-// Quantizes ranges of a row that begin and end inside a group.
+// Decodes ranges of a row of FP8 values that begin and end inside a group.
 static void parts_of_rows(Fixture *f) {
     const int64_t C = 100;
     Tensor r = random_tensor(f, f->format, 3, C, 2), x = grouped(f, 3, C, 32);
@@ -143,8 +139,6 @@ UNIT_TEST(norms) {
     run_everywhere(parts_of_rows);
 }
 
-// --- tests of GELU with FP8 results or inputs ----------------------------------------------------------------------
-
 static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -158,7 +152,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
         assert_quantised_groups(h, sum);
-        if (!codes) { // g is computed from the matmul's output, not from the saved h
+        if (!codes) { // g must be computed from the matmul's output, not from the saved h.
             Tensor other = poisoned(f, f->format, M, F), of_sum = plain_gelu(f, sum);
             ops->activation_forward(&f->exec, other, h, y, bias, false, ACT_GELU_TANH);
             for (int64_t i = 0; i < M; i++)
@@ -182,7 +176,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
         assert_true(same_bits(g_t, g));
     }
 
-    // The gradient of GELU is stored in FP8 or unquantized.
+    // activation_backward stores the gradient of GELU's input in FP8 or unquantized.
     Tensor dg = uneven_tensor(f, M, F, 1e-6), dh = plain_gelu_gradient(f, dg, h);
     Tensor dbias = poisoned(f, FMT_FP32, 1, F);
     if (codes) {

@@ -9,7 +9,7 @@ static Tensor random_targets(Fixture *f, int64_t rows, int vocab) {
     return t;
 }
 
-// Returns random logits (rows, padded). Columns from `vocab` on are padding. They contain NaN, which must be ignored.
+// Returns random logits (rows, padded). Columns from `vocab` on are padding and contain NaN, which must be ignored.
 static Tensor random_logits(Fixture *f, int64_t rows, int vocab, int64_t padded, double size) {
     Tensor t = random_tensor(f, f->format, rows, padded, size);
     for (int64_t i = 0; i < rows; i++)
@@ -17,8 +17,8 @@ static Tensor random_logits(Fixture *f, int64_t rows, int vocab, int64_t padded,
     return t;
 }
 
-// The loss's FP8 gradient equals its FP32 gradient quantized with the scale that follows from state->loss_scale. No
-// value saturates, and a probability of 2^-30 does not become 0. The transpose reuses the memory of the logits.
+// The loss's FP8 gradient must equal its FP32 gradient quantized with the scale that follows from state->loss_scale. No
+// value may saturate, and a probability of 2^-30 must not become 0. The transpose reuses the memory of the logits.
 static void check_gradient(Fixture *f, int64_t rows, int vocab, int64_t padded, double size) {
     const Ops *ops = f->exec.ops;
     const float scale = 0.37f;
@@ -26,7 +26,7 @@ static void check_gradient(Fixture *f, int64_t rows, int vocab, int64_t padded, 
     watch(f, &state);
     state.loss_scale = scale;
     Tensor targets = random_targets(f, rows, vocab), logits = random_logits(f, rows, vocab, padded, size);
-    set_value(logits, 0, 0, -20.8 * log(2.0)); // gives the token a probability of at most 2^-20.8
+    set_value(logits, 0, 0, -20.8 * log(2.0)); // Gives token 0 of row 0 a probability of at most 2^-20.8.
     Tensor expected = decoded(f, logits), losses = poisoned(f, FMT_FP32, rows, 1),
            again = poisoned(f, FMT_FP32, rows, 1);
     ops->loss_forward_backward(&f->exec, expected, expected, losses, no_tensor(), expected, targets, vocab, &state);
@@ -55,7 +55,7 @@ static void gradients(Fixture *f) {
     check_gradient(f, 3, 1100, 1152, 15);
 }
 
-// Tests a loss scale as small as that of a very large batch (1 / tokens), and that a NaN or inf logit sets
+// Tests a loss scale as small as that of a very large batch (1 / tokens). Also tests that a NaN or inf logit sets
 // state->nonfinite.
 static void gradient_limits(Fixture *f) {
     StepState state;
@@ -78,8 +78,6 @@ UNIT_TEST(gradient) {
     run_everywhere(gradient_limits);
 }
 
-// --- tests of matmuls of a chunk of the logits --------------------------------------------------------------------
-
 static Tensor random_codes(Fixture *f, Format format, int64_t rows, int64_t cols) {
     Tensor t = coded(f, format, rows, cols), x = random_tensor(f, FMT_FP32, rows, cols, 1);
     *(float *)t.scale = 0.01f;
@@ -96,7 +94,7 @@ static Tensor transpose_of(Fixture *f, Tensor t) {
     return out;
 }
 
-// Processing two chunks of tokens gives the matmuls over all tokens.
+// Two calls of dgrad and wgrad for two chunks of tokens must give the matmuls over all tokens.
 static void chunks(Fixture *f) {
     enum { M = 48, C = 32, V = 80, CHUNK = 32 };
     const Ops *ops = f->exec.ops;

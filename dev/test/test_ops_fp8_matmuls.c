@@ -1,8 +1,6 @@
-// Tests of FP8 matmuls on the CPU with one scale per tensor: quantization of the operands, the matmuls, and NaN and
-// inf.
+// Tests of FP8 matmuls on the CPU with one scale per tensor: quantization of the operands, the matmuls, and detection
+// of NaN and inf.
 #include "fp8_fixture.h"
-
-// --- tests of quantization with one scale per tensor ---------------------------------------------------------------
 
 static void check_quantize(Fixture *f, Tensor x) {
     const Ops *ops = f->exec.ops;
@@ -14,7 +12,7 @@ static void check_quantize(Fixture *f, Tensor x) {
     ops->quantize_recompute(&f->exec, q_t, q, x);
     assert_same_codes(q_t, q);
 
-    // Quantizes a gradient whose amax the operation computes, or which the previous operation has stored. The
+    // Quantizes a gradient with an amax that grad_quantize computes, or that is stored with the gradient. The
     // transposes are in both FP8 formats.
     for (int way = 0; way < 4; way++) {
         const bool given = way % 2, other = way / 2;
@@ -50,11 +48,10 @@ static void tensors_at_the_limits(Fixture *f) {
     Tensor huge = random_tensor(f, f->format, 65, 160, 1), tiny = random_tensor(f, f->format, 3, 100, 1e-39);
     set_value(huge, 64, 159, -3e38);
     check_quantize(f, huge);
-    check_quantize(f, tiny); // the amax is so small that the scale is limited to the smallest scale
+    check_quantize(f, tiny); // The amax is so small that the scale becomes SCALE_MIN.
 }
 
-// grad_quantize uses the amax that is stored with the gradient. It does not recompute the amax, even if the stored one
-// is wrong.
+// grad_quantize uses the amax that is stored with the gradient, without checking it against the values.
 static void maxima_are_given(Fixture *f) {
     Tensor dy = random_tensor(f, f->format, 3, 48, 1), dy_q = coded(f, FMT_E5M2, 3, 48);
     uint32_t amax[3] = {float_bits(1.0f), float_bits(5.0f), 0};
@@ -68,8 +65,6 @@ UNIT_TEST(one_scale) {
     run_everywhere(tensors_at_the_limits);
     run_everywhere(maxima_are_given);
 }
-
-// --- tests of FP8 matmuls ------------------------------------------------------------------------------------------
 
 static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
     const Ops *ops = f->exec.ops;
@@ -119,7 +114,7 @@ static void matmuls_on_demand(Fixture *f) {
     check_matmuls(f, 131, 150, 100, false);
 }
 
-// Checks the quantization of several weights, and the transposes of those weights that store one.
+// Checks the quantization of a list of weights, and the transposes that are stored if cache_transposed is set.
 static void weights(Fixture *f) {
     StepState state;
     watch(f, &state);
@@ -152,7 +147,7 @@ static uint32_t largest_bits(Tensor t) {
     return largest;
 }
 
-// adamw_update stores the amax of each weight as rounded to its storage format. weights_quantize uses that amax once.
+// adamw_update stores the amax of each quantized weight's new value. weights_quantize uses a stored amax only once.
 static void maxima_from_update(Fixture *f) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -182,12 +177,14 @@ static void maxima_from_update(Fixture *f) {
             ops->weights_quantize(&f->exec, list, 3);
             assert_quantised(codes, list[i].weight.value);
             ops->adamw_update(&f->exec, list, 3, &state);
-            *maximum = float_bits(1792.0f); // overwrites the stored amax with a value that weights_quantize must use
+            // weights_quantize() must use the stored amax, although it differs from the weights' amax.
+            *maximum = float_bits(1792.0f);
             ops->weights_quantize(&f->exec, list, 3);
             assert_true(*(const float *)codes.scale == 4.0f);
-            ops->weights_quantize(&f->exec, list, 3); // computes amax, because the stored one has been used
+            // weights_quantize() computes the amax, because the stored amax has been used.
+            ops->weights_quantize(&f->exec, list, 3);
             assert_quantised(codes, list[i].weight.value);
-            state.nonfinite = 1; // an update that is skipped stores no amax
+            state.nonfinite = 1; // a skipped update stores no amax
             ops->adamw_update(&f->exec, list, 3, &state);
             state.nonfinite = 0;
             *maximum = float_bits(1792.0f);
@@ -204,8 +201,6 @@ UNIT_TEST(linear) {
     run_everywhere(maxima_from_update);
 }
 
-// --- tests of the nonfinite flag -----------------------------------------------------------------------------------
-
 static void spoil(Tensor t, double x) {
     set_value(t, t.rows - 1, t.cols - 1, x);
 }
@@ -221,7 +216,7 @@ static void check_flags(Fixture *f) {
     Norm norm = make_norm(f, grouped(f, M, C, 16), true);
     Tensor h = grouped(f, M, C, 16), g = poisoned(f, f->format, M, C), good = random_tensor(f, f->format, M, C, 1);
     spoil(x, f->bad);
-    // Tests inf in the residual stream, which is saved in FP8 groups, then inf in a norm's weight.
+    // Tests NaN or inf in the residual stream, which is saved in FP8 groups, then in a norm's weight.
     ops->residual_norm_forward(&f->exec, no_tensor(), norm, r, x, no_tensor(), no_tensor());
     expect_flag(f);
     spoil(norm.weight, f->bad);
@@ -240,7 +235,7 @@ static void check_flags(Fixture *f) {
     memset(&p, 0, sizeof p);
     p.weight.value = x;
     p.weight.codes = q;
-    p.weight.codes.amax = NULL; // There is no stored amax, because the weight is not sharded.
+    p.weight.codes.amax = NULL; // The weight is not sharded, so it has no stored amax.
     ops->weights_quantize(&f->exec, &p, 1);
     expect_flag(f);
     ops->quantize_forward(&f->exec, q, good);

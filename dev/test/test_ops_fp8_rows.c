@@ -1,10 +1,10 @@
 // Tests of FP8 operations on the CPU with one scale per row, bit for bit against formats.h and the definition of the
-// scale. Covers quantization in one pass, matmuls that do not multiply by the row scales, the operations that read
-// their outputs, and transposes, which have one scale.
+// scale. Covers quantization in one pass, matmuls whose outputs carry row scales, the operations that read those
+// outputs, and transposes, which have one scale per tensor.
 #include "fp8_fixture.h"
 
-// Returns a random matmul output with row scales: BF16 values and a power of two per row. A fifth of the rows have the
-// smallest scale.
+// Returns a random tensor like a matmul's output with row scales: BF16 values and a power of two per row. A fifth of
+// the rows have the smallest scale.
 static Tensor carried(Fixture *f, int64_t rows, int64_t cols, double size) {
     Tensor t = random_tensor(f, FMT_BF16, rows, cols, 1);
     t.granularity = SCALE_ROW;
@@ -14,7 +14,7 @@ static Tensor carried(Fixture *f, int64_t rows, int64_t cols, double size) {
     return t;
 }
 
-// Fails unless q_t is the transpose of q's values, quantized with one scale.
+// Fails unless q_t is the transpose of q's decoded values, quantized with one scale.
 static void assert_rescaled(Fixture *f, Tensor q_t, Tensor q) {
     assert_scale_over_rows(q_t, q, decoded(f, q));
 }
@@ -35,8 +35,6 @@ static void assert_column_sums(Tensor sums, Tensor x) {
     }
 }
 
-// --- tests of quantization with row scales ---------------------------------------------------------------------------
-
 static void check_quantize(Fixture *f, Tensor x) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -52,7 +50,7 @@ static void check_quantize(Fixture *f, Tensor x) {
         assert_scale_over_rows(q_t, q, x);
         Tensor part = tensor_rows(q, x.rows / 2, x.rows - x.rows / 2), of = tensor_rows(x, x.rows / 2, part.rows);
         memset(part.scale, 0xff, (size_t)part.rows * sizeof(float));
-        // A range of rows has the same scales as these rows in the whole tensor.
+        // Quantizing a range of rows must give the row scales that these rows have in the whole tensor.
         ops->quantize_forward(&f->exec, part, of);
         assert_quantised_rows(q, x);
     }
@@ -61,7 +59,7 @@ static void check_quantize(Fixture *f, Tensor x) {
 
 static void tensors_of_all_sizes(Fixture *f) {
     Tensor x = uneven_tensor(f, 3 * 33, 100, 1), single = uneven_tensor(f, 1, 1, 1e-20);
-    for (int64_t j = 0; j < x.cols; j++) { // sets the first row, the last row and some other rows to 0
+    for (int64_t j = 0; j < x.cols; j++) { // Sets the first row, the last row and row 17 to 0.
         set_value(x, 0, j, 0);
         set_value(x, 17, j, -0.0);
         set_value(x, 98, j, 0);
@@ -75,13 +73,13 @@ static void tensors_at_the_limits(Fixture *f) {
     check_quantize(f, random_tensor(f, f->format, 17, 48, 0));
     Tensor huge = random_tensor(f, f->format, 65, 160, 1), edge = random_tensor(f, f->format, 5, 31, 100);
     set_value(huge, 64, 159, -3e38);
-    set_value(edge, 0, 30, 448); // the largest E4M3 value, whose scale is 1
+    set_value(edge, 0, 30, 448); // 448 is the largest E4M3 value, so the scale is 1.
     set_value(edge, 1, 0, -450);
     set_value(edge, 2, 3, 57344);
     set_value(edge, 3, 4, 57600);
     check_quantize(f, huge);
     check_quantize(f, edge);
-    check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // the amax is so small that the scale is limited
+    check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // the amax is so small that the scale is SCALE_MIN
 }
 
 UNIT_TEST(conversions) {
@@ -89,10 +87,8 @@ UNIT_TEST(conversions) {
     run_everywhere(tensors_at_the_limits);
 }
 
-// --- tests of norms with row scales ----------------------------------------------------------------------------------
-
-// Checks the norm of r_in + y + bias, its recomputation, and its gradient. The norm's input is saved in FP8 groups or,
-// if group is 0, unquantized.
+// Checks the norm of r_in + y + bias, its recomputation, and its gradient. group: group size of the FP8 values in which
+// the norm's input is saved; 0: the input is not quantized.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     const Ops *ops = f->exec.ops;
     StepState state;
@@ -108,7 +104,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     if (group) assert_quantised_groups(x, r);
     assert_quantised_rows(n, normalised(f, norm, r));
 
-    // Recomputes n from the saved x, then from n's FP8 values.
+    // Recomputes n from the saved x, then from its own FP8 values.
     Norm of_saved = norm;
     of_saved.x = decoded(f, x);
     Tensor again = poisoned(f, FMT_FP32, M, C);
@@ -120,7 +116,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     ops->norm_recompute(&f->exec, n_t, n, norm);
     assert_rescaled(f, n_t, n);
 
-    // norm_backward multiplies dn, the output of a matmul, by the row scales.
+    // norm_backward multiplies dn, which is a matmul's output, by its row scales.
     Tensor dn = carried(f, M, C, 1e-4), g = random_tensor(f, f->format, M, C, 1e-4), h = copy_of(f, g);
     Tensor sums[4];
     for (int i = 0; i < 4; i++) sums[i] = poisoned(f, FMT_FP32, 1, C);
@@ -130,8 +126,8 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     assert_int_equal(state.nonfinite, 0);
 }
 
-// In the first block, forward matmuls read BF16 and wgrad reads FP8. Forward stores the amax, with which backward
-// quantizes.
+// In the first block, forward matmuls read n and o in BF16, and wgrad reads them in FP8. Forward stores their amax,
+// with which backward quantizes them.
 static void check_maxima_left(Fixture *f, int64_t M, int64_t C) {
     const Ops *ops = f->exec.ops;
     Tensor r = random_tensor(f, f->format, M, C, 3), x = grouped(f, M, C, 16), n = poisoned(f, f->format, M, C);
@@ -166,7 +162,7 @@ static void norm_shapes_odd(Fixture *f) {
     check_norm(f, 1, 48, 32);
 }
 
-// A norm of zeros without bias gives zeros.
+// If a row and the bias are 0, the norm of that row is 0.
 static void norm_of_zeros(Fixture *f) {
     Tensor r = random_tensor(f, f->format, 3, 48, 1), n = coded_rows(f, FMT_E4M3, 3, 48);
     for (int64_t j = 0; j < 48; j++) set_value(r, 1, j, 0);
@@ -183,8 +179,6 @@ UNIT_TEST(norms) {
     run_everywhere(norm_of_zeros);
     run_everywhere(norms_of_first_blocks);
 }
-
-// --- tests of activation functions with row scales -------------------------------------------------------------------
 
 // Checks GELU. group: group size of the saved activation h; 0: h is saved in BF16 and shares memory with y.
 static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
@@ -220,8 +214,8 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
     assert_int_equal(state.nonfinite, 0);
 }
 
-// Checks activation_backward_recompute with gelu or SwiGLU. dh's scale comes from an upper bound of |dg| = |dy w|, so
-// dh must stay in range.
+// Checks activation_backward_recompute with GELU or SwiGLU. The scale of dh follows from an upper bound of |dg| = |dy
+// w|, so no value of dh may saturate.
 static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group, bool gated) {
     const Ops *ops = f->exec.ops;
     const int64_t H = gated ? 2 * F : F;
@@ -277,7 +271,7 @@ static void gelu_bounded(Fixture *f) {
 }
 
 static void swiglu_bounded(Fixture *f) {
-    check_bounded(f, 3 * 33, 100, 40, 16, true); // one group spans the end of gate and the start of up
+    check_bounded(f, 3 * 33, 100, 40, 16, true); // One group contains the end of gate and the start of up.
     check_bounded(f, 17, 128, 23, 32, true);
 }
 
@@ -298,9 +292,7 @@ UNIT_TEST(activations) {
     run_everywhere(swiglu_bounded);
 }
 
-// --- tests of matmuls with row scales --------------------------------------------------------------------------------
-
-// Returns FP8 values that are whole numbers, with a random power of two per row as scale.
+// Returns a tensor of whole numbers in FP8, with a random power of two per row as scale.
 static Tensor whole_rows(Fixture *f, int64_t rows, int64_t cols) {
     Tensor t = whole_codes(f, FMT_E4M3, rows, cols, 1);
     t.granularity = SCALE_ROW;
@@ -309,7 +301,7 @@ static Tensor whole_rows(Fixture *f, int64_t rows, int64_t cols) {
     return t;
 }
 
-// Returns an empty BF16 tensor for the output of a matmul with x. It uses the row scales of x.
+// Returns a BF16 tensor for the output of a matmul with x. Its row scales are those of x.
 static Tensor matmul_of(Fixture *f, Tensor x, int64_t cols) {
     Tensor t = poisoned(f, FMT_BF16, x.rows, cols);
     t.granularity = SCALE_ROW;
@@ -317,8 +309,8 @@ static Tensor matmul_of(Fixture *f, Tensor x, int64_t cols) {
     return t;
 }
 
-// In memory, y and dx must be the matmuls without row scales. Multiplied by the row scales they must be the exact
-// matmuls, rounded once.
+// The stored y and dx must be the matmuls of FP8 values and the weight's scale, without row scales. Multiplied by the
+// row scales, they must be the exact matmuls, rounded once.
 static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
     ((Cpu *)f->exec.backend)->recipe.cache_transposed = cached;
     const float scale = 0.00123f;
@@ -358,9 +350,7 @@ UNIT_TEST(matmuls) {
     run_everywhere(matmuls_on_demand);
 }
 
-// --- tests of NaN and inf with row scales ----------------------------------------------------------------------------
-
-// One NaN or inf in the last row sets state->nonfinite. It does not change scales and FP8 values of the other rows.
+// One NaN or inf in the last row must set state->nonfinite, and must not change scales and FP8 values of other rows.
 static void check_flags(Fixture *f) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 17, C = 100;

@@ -1,5 +1,5 @@
-// Tests of the operations of vision towers on the CPU: patches, their embedding, and gathering rows. Compared with
-// their formulas.
+// Tests of the operations of vision towers on the CPU: cutting images into patches, embedding patches, and gathering
+// rows. Compares them with their formulas.
 #include "ops_fixture.h"
 
 static Tensor random_bytes(Fixture *f, int64_t rows, int64_t cols) {
@@ -8,7 +8,7 @@ static Tensor random_bytes(Fixture *f, int64_t rows, int64_t cols) {
     return t;
 }
 
-// Checks patches_forward. class_rows: 1 if each image has a row for the class token in front of its patches.
+// Checks patches_forward. class_rows: 1 if each image has a row for the class token before its patches, otherwise 0.
 static void check_patches(Fixture *f, int64_t images, int side, int patch, int class_rows) {
     const int grid = side / patch, T = grid * grid + class_rows;
     Tensor pixels = random_bytes(f, images, 3 * (int64_t)side * side), table = random_tensor(f, FMT_FP32, 3, 256, 2);
@@ -26,7 +26,7 @@ static void check_patches(Fixture *f, int64_t images, int side, int patch, int c
 
 TEST_EVERYWHERE(patches) {
     check_patches(f, 3, 12, 4, 0);
-    check_patches(f, 2, 17, 5, 1); // two pixels on the right and below belong to no patch
+    check_patches(f, 2, 17, 5, 1); // Two pixels on the right and at the bottom belong to no patch.
     check_patches(f, 1, 4, 4, 1);
 }
 

@@ -1,12 +1,10 @@
 // Tests of operations that only Llama-like models use, on the CPU: QKV clip, QK norm, RoPE, SwiGLU and norms without
-// weights. Compared with their formulas in double precision.
+// weights. Compares them with their formulas in double precision.
 #include "ops_fixture.h"
-
-// --- tests of QKV clip, QK norm and RoPE -------------------------------------------------------------------
 
 typedef struct {
     AttentionShape shape;
-    int64_t q_width, k_width; // widths of the QK norms of q and k; 0: none
+    int64_t q_width, k_width; // widths of the QK norms of q and k; 0: no QK norm
     float clip;
     bool rotates;
 } HeadCase;
@@ -35,8 +33,8 @@ static double clip_of(double x, float clip) {
     return clip > 0 ? fmax(-(double)clip, fmin((double)clip, x)) : x;
 }
 
-// Applies clip, QK norm and RoPE to one row of q, k and v in double precision. given: gradient of the output, or NULL.
-// If given, computes the gradient of the row and adds to the norm weights' gradients dq and dk.
+// Applies clip, QK norm and RoPE to one row of q, k and v in double precision. If `given`, the gradient of the output,
+// is not NULL, computes the gradient of the row and adds to dq and dk, the gradients of the norm weights.
 static void reference_row(const QkRope *h, Tensor qkv, int64_t row, double *out, const double *given, double *gradient,
                           double *dq, double *dk) {
     const int64_t D = h->shape.head_dim, half = D / 2, q_cols = h->shape.heads * D, k_cols = h->shape.kv_heads * D;
@@ -129,8 +127,6 @@ TEST_EVERYWHERE(heads) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_heads(f, cases[i]);
 }
 
-// --- test of SwiGLU ----------------------------------------------------------------------------------------
-
 static double sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
@@ -161,7 +157,7 @@ TEST_EVERYWHERE(swiglu) {
     }
 }
 
-// For large |x|, silu(x) is x or 0. NaN and inf stay NaN and inf.
+// silu(x) must be x or 0 for large |x|, and NaN and inf must remain NaN and inf.
 UNIT_TEST(swiglu_limits) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 1);
@@ -183,8 +179,6 @@ UNIT_TEST(swiglu_limits) {
     assert_true(isnan(value(g, 0, 4)) && isnan(value(dh, 0, 4)) && isnan(value(dh, 0, 9)));
     fixture_end(&f);
 }
-
-// --- tests of norms without weights ------------------------------------------------------------------------
 
 // A norm without a weight is bit-identical to a norm whose weight is 1.
 TEST_EVERYWHERE(plain_norms) {

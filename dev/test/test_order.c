@@ -1,10 +1,10 @@
 // Tests of the order in which the model reads and writes memory. The model of train_gpt2_fp8.cu runs unchanged on a
-// normally planned arena, but device and communication only record accesses (order_ops.h), and order_memory.h checks
-// them: concurrent accesses of computation and communication must be ordered by events, and every read must find the
-// tensor that it expects. Operations depend on shapes and formats, which is why many configurations run: every
-// combination of the recipe's settings, and of any three settings. --all runs every combination of all settings.
-// The checker itself is tested by injecting faults, each of which it must report: events of coat/model/shards.c that
-// are skipped, errors in communication, stale gather buffers, and lifetimes of scratch tensors that are too short.
+// normally planned arena. Device and communication only record accesses (order_ops.h), which order_memory.h checks.
+// Concurrent accesses of computation and communication must be ordered by events, and every read must find the tensor
+// that it expects. Operations depend on shapes and formats. Therefore the tests run every combination of the recipe's
+// settings and every combination of any three settings. --all runs every combination of all settings.
+// The checker is tested by injecting faults, each of which it must report: skipped events of coat/model/shards.c,
+// errors in communication, stale gather buffers, and scratch tensors with too short lifetimes.
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -16,15 +16,13 @@
 #include "dev/test/order_comm.h"
 #include "dev/test/order_ops.h"
 
-// --- model whose memory accesses are checked ----------------------------------------------------------------------
-
-// A scratch tensor of the plan. role VALUE: used by all blocks or by the FP8 blocks; PLAIN: used by the BF16 blocks.
+// A scratch tensor of the memory plan. role: VALUE if all blocks or the FP8 blocks use it, PLAIN if the BF16 blocks do.
 typedef struct {
     TensorId id;
     Role role;
 } Scratch;
 
-// If `sharing` is set, the plan places these two scratch tensors in the same memory, which no other tensor uses.
+// If `sharing` is true, the memory plan places shared_first and shared_second in memory that no other tensor uses.
 static bool sharing;
 static Scratch shared_first, shared_second;
 
@@ -56,14 +54,14 @@ static const Ops *order_ops_table(void) {
     return &ops_with_faults;
 }
 
-// Includes shards.c with macros around its ordering calls, so that the tests can skip each of them.
+// Includes shards.c with macros that replace its ordering calls, so that the tests can skip each of these calls.
 #define comm_after_compute(comm) place_event(comm, false, 0, __func__, __LINE__)
 #define comm_wait(comm, ticket) place_event(comm, true, ticket, __func__, __LINE__)
 #include "coat/model/shards.c"
 #undef comm_after_compute
 #undef comm_wait
 
-// Includes the trainer with the recording device. Its tensor descriptors use address windows.
+// Includes the trainer with the device that only records accesses. Its tensor descriptors use address windows.
 #define cpu_ops order_ops_table
 #define comm_open order_comm_open
 #define arena_plan order_arena_plan
@@ -77,8 +75,6 @@ static const Ops *order_ops_table(void) {
 #undef arena_tensor
 
 #include "dev/test/config_fixture.h"
-
-// --- choice of flags, and a run with them whose accesses are checked ----------------------------------------------
 
 enum {
     RECIPE,
@@ -115,12 +111,12 @@ static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
     [TRANSPOSES] = {"--cache-transposed", "--no-cache-transposed"},
     [LAYERS] = {"--layers 1", "--layers 2", "--layers 3", "--layers 5"},
     [MATMUL_CHECK] = {"", "--health-products 1"},
-    // trains, evaluates (--eval-only) or samples (--prompt). The texts are empty because these flags would need
-    // weights.
+    // Modes: training, evaluation (--eval-only) and sampling (--prompt). They have no flags here, because --eval-only
+    // and --prompt would require weights.
     [TRAINS] = {"", "", ""},
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first choice is a single process
-    [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // the last rank has no shard of small tensors
-    [MICRO_BATCHES] = {"", "", ""}, // the index is the number of micro-batches per step, minus 1
+    [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // Rank 2 has no shard of small tensors.
+    [MICRO_BATCHES] = {"", "", ""}, // The index plus 1 is the number of micro-batches per step.
     [BLOCK] = {"--heads 1", "--heads 1 --model llama:d1 --no-tied-head", "--heads 1 --model qwen3:d1 --head-dim 32",
                "--heads 1 --model olmo:d1 --clip-qkv 1", "--heads 1 --model olmo2:d1",
                "--heads 2 --kv-heads 1 --model qwen2:d1"},
@@ -152,7 +148,7 @@ static const char *command_line(const Choice *choice) {
     return line;
 }
 
-static const int32_t none[1]; // dummy tokens, which the recording device does not read
+static const int32_t none[1]; // dummy token ids, because the recording device does not read them
 static char nowhere;          // destination of downloads, which the recording device does not write
 
 static void evaluate(Model *m, int passes) {
@@ -178,7 +174,7 @@ static void evaluate_short(Model *m) {
     state_upload(m);
 }
 
-// Samples: one pass over half a sequence, then two passes that use the KV cache. Only the last token's logits are
+// Samples text: one pass over half a sequence, then two passes that use the KV cache. Only the last token's logits are
 // computed.
 static void sample(Model *m) {
     const int T = m->config->seq_len / 2, rows = config_sample_logits(m->config);
@@ -213,7 +209,7 @@ static void train_step(Model *m, bool watched) {
     if (fault == OLD_SLOTS) memcpy(m->shards.slot_layer, slots, sizeof slots);
 }
 
-// Actions after a training step. Runs test each action alone, then all, then none.
+// Actions after a training step. The runs test each action alone, then all of them, then none.
 enum { HEALTH = 1, SAVE = 2, EVALUATE = 4, EVALUATE_SHORT = 8, SAMPLE = 16 };
 static const int after_steps[] = {0,        HEALTH | SAVE | EVALUATE | EVALUATE_SHORT | SAMPLE,
                                   EVALUATE, EVALUATE_SHORT,
@@ -246,7 +242,8 @@ static void train(Model *m, int steps) {
 
 #define ALL_STEPS ((int)(sizeof after_steps / sizeof *after_steps))
 
-// Reports tensors that a training run allocates but never writes or never reads. Only rank 0 counts FP8 values.
+// Reports tensors that a training run allocates but never writes or never reads. Ranks other than 0 do not count FP8
+// values, so CODE_COUNTS is not checked there.
 static void check_used(const Arena *arena) {
     for (int id = 0; id < TENSOR_COUNT; id++) {
         const TensorLayout *t = &arena->layout[id][VALUE];
@@ -256,7 +253,7 @@ static void check_used(const Arena *arena) {
     }
 }
 
-// Runs the model in one configuration. Returns the number of faulty accesses; order.report describes them.
+// Runs the model in one configuration. Returns the number of faulty accesses, which order.report describes.
 static size_t faults_of(const Choice *choice, int steps) {
     static Model m;
     const int ranks = ranks_of(choice);
@@ -288,8 +285,6 @@ static size_t faults_of(const Choice *choice, int steps) {
     return order.races + order.clobbered + order.unwritten + order.old;
 }
 
-// --- tests of many configurations ---------------------------------------------------------------------------------
-
 static bool all_of_them;
 #ifdef __SANITIZE_ADDRESS__
 enum { SHARE = 4 }; // tests one in SHARE configurations, because AddressSanitizer makes each four times as slow
@@ -297,8 +292,8 @@ enum { SHARE = 4 }; // tests one in SHARE configurations, because AddressSanitiz
 enum { SHARE = 1 };
 #endif
 
-// True if at least `wanted` combinations of settings in this choice have not been tested. Counts combinations of any
-// three settings and, in training runs, of all settings of the recipe.
+// True if the choice contains at least `wanted` combinations of settings that have not been tested. A combination is
+// three settings or, in training runs, all settings of the recipe. Marks the combinations as tested.
 #define VALUES (SETTINGS * MAX_CHOICES)
 static bool is_new(const Choice *choice, int wanted) {
     static bool met[VALUES][VALUES][VALUES],
@@ -316,7 +311,7 @@ static bool is_new(const Choice *choice, int wanted) {
     return fresh >= wanted;
 }
 
-// True if the choice duplicates another one: a single process only has rank 0, only rank 0 compares matmuls, a model of
+// True if another choice gives the same run: a single process only has rank 0, only rank 0 compares matmuls, a model of
 // one layer has one block, and some settings only affect training or FP8 matmuls.
 static bool repeats(const Choice *choice) {
     const int *of = choice->of;
@@ -327,10 +322,10 @@ static bool repeats(const Choice *choice) {
            (of[LAYERS] == 0 && of[BF16_BLOCKS] == 2) || (of[RANK] > 0 && of[MATMUL_CHECK] > 0);
 }
 
-// Returns choice `number` of `total` ones. Consecutive numbers give very different choices.
+// Returns configuration `number` of `total`. Consecutive numbers give very different configurations.
 static Choice choice_of(int64_t number, int64_t total) {
     Choice choice;
-    int64_t rest = number * 15485863 % total; // multiplies by a prime to spread the numbers
+    int64_t rest = number * 15485863 % total; // Multiplies by a prime to spread the numbers.
     for (int i = 0; i < SETTINGS; i++) {
         choice.of[i] = (int)(rest % choices(i));
         rest /= choices(i);
@@ -338,7 +333,7 @@ static Choice choice_of(int64_t number, int64_t total) {
     return choice;
 }
 
-// Tests the choices with many new combinations of settings first, because this reduces the number of runs.
+// Tests configurations with many new combinations of settings first, because this reduces the number of runs.
 UNIT_TEST(every_access_is_ordered) {
     int64_t total = 1;
     int fresh = 0, runs = 0, all = 0, bad = 0;
@@ -363,9 +358,7 @@ UNIT_TEST(every_access_is_ordered) {
     assert_int_equal(bad, 0);
 }
 
-// --- tests that injected faults are found -------------------------------------------------------------------------
-
-// Configurations that together use all recipes and ZeRO stages, with several ranks and layers.
+// Configurations that together use most recipes and all ZeRO stages, with several ranks and layers.
 static const Choice several[] = {
     {{[RECIPE] = BF16, [LAYERS] = 2, [ZERO] = 4, [MICRO_BATCHES] = 1}},
     {{[RECIPE] = COAT, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 3, [ZERO] = 4, [RANK] = 1, [MICRO_BATCHES] = 1}},
@@ -376,7 +369,7 @@ static const Choice several[] = {
 };
 #define SEVERAL ((int)(sizeof several / sizeof *several))
 
-// Runs configurations until one reports a fault, and prints it. Returns false if none does.
+// Runs configurations until the checker reports a fault, and prints the fault. Returns false if it reports none.
 static bool is_seen(const char *what) {
     for (int i = 0; i < SEVERAL; i++) {
         if (faults_of(&several[i], ALL_STEPS) == 0) continue;
@@ -423,7 +416,7 @@ static bool is_scratch(const TensorLayout *t) {
     return layout_owns_memory(t) && !t->saved && t->category >= CATEGORY_SCRATCH;
 }
 
-// Lists the scratch tensors of a plan and returns their number.
+// Writes the scratch tensors of a memory plan to `list` and returns their number.
 static int list_scratch(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT], Scratch list[2 * TENSOR_COUNT]) {
     int count = 0;
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
@@ -440,19 +433,19 @@ static bool alive_together(const TensorLayout *a, const TensorLayout *b) {
 }
 
 static const char *scratch_name(Scratch s) {
-    static char name[2][64]; // two buffers, because a message contains two names
+    static char name[2][64]; // two buffers, because a message contains two tensor names
     static int next;
     next = !next;
     snprintf(name[next], sizeof name[next], "%s%s", tensor_row(s.id)->name, role_suffix(s.role));
     return name[next];
 }
 
-// Places every two scratch tensors in the same memory. If the plan lets them share it, there must be no fault:
-// lifetimes are long enough. Otherwise the lifetimes overlap, and a fault must be found for each tensor with at least
-// one other (not with all, because some lifetimes have gaps, and stages have several operations).
+// Places every two scratch tensors in the same memory. If their lifetimes do not overlap, the checker must report no
+// fault. If they overlap, it must report a fault of each tensor with at least one other. It need not report one for
+// every pair, because some lifetimes have gaps, and stages have several operations.
 UNIT_TEST(lifetimes_are_long_enough) {
 #ifdef __SANITIZE_ADDRESS__
-    skip(); // The test is skipped by default, because it runs a few configurations thousands of times.
+    skip(); // AddressSanitizer would take too long: a few configurations run thousands of times.
 #endif
     static const Choice alone[] = {
         {{[RECIPE] = BF16, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
@@ -508,7 +501,7 @@ UNIT_TEST(lifetimes_are_long_enough) {
 int main(int argc, char **argv) {
     all_of_them = argc > 1 && strcmp(argv[1], "--all") == 0;
 #ifdef _OPENMP
-    omp_set_num_threads(1); // one thread is enough because nothing is computed
+    omp_set_num_threads(1); // One thread is enough because nothing is computed.
 #endif
     return unit_main(NULL, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// Tests of a run's folder (coat/save/outdir.h): its lock, the checks that it was not removed, replaced or taken by
+// Tests of a run's folder (coat/save/outdir.h): its lock, the checks that it was not removed, replaced or taken over by
 // another run, the free space on its disk, and --overwrite.
 #include <fcntl.h>
 
@@ -11,7 +11,7 @@ static OutFolder out = {.fd = -1, .lock = {.fd = -1}};
 static Error err;
 static char text[4096], run_folder[TEST_PATH];
 
-// Closes the folder of the test before, and creates and locks an empty one.
+// Closes the run's folder of the previous test, and creates and locks an empty one.
 static int begin(void **state) {
     out_close(&out);
     test_folder_empty(state);
@@ -25,7 +25,7 @@ static void assert_text(const char *part) {
     if (!strstr(text, part)) fail_msg("'%s' does not say '%s'", text, part);
 }
 
-// Calls out_ensure(), which must return `good` and set *taken to `taken`. Returns the number of lines that it prints.
+// Calls out_ensure(), which must return `good` and report `taken`. Returns the number of lines printed to stderr.
 static int ensure(bool good, bool taken) {
     bool is_taken;
     fflush(stderr);
@@ -44,7 +44,7 @@ static int ensure(bool good, bool taken) {
     return lines;
 }
 
-// Asserts that no other run can lock the folder.
+// Asserts that no other run can lock the run's folder.
 static void assert_locked(void) {
     Lock other;
     assert_int_equal(ensure(true, false), 0);
@@ -62,8 +62,8 @@ UNIT_TEST(test_undisturbed) {
     assert_false(path_is_file(path_of("disk/run/.lock")));
 }
 
-// A folder that was removed or renamed, alone or with its parent, or replaced by an empty folder or a link, is locked
-// again.
+// If the run's folder or its parent was removed or renamed, or the folder was replaced by an empty folder or a link,
+// out_ensure() creates the folder if it is missing, and locks it.
 UNIT_TEST(test_gone) {
     const char *const commands[] = {"rm -r run",
                                     "mv run aside",
@@ -82,7 +82,7 @@ UNIT_TEST(test_gone) {
     }
 }
 
-// If the folder cannot be created, out_ensure() fails, but a later call may succeed.
+// If the run's folder cannot be created, out_ensure() fails, but a later call may succeed.
 UNIT_TEST(test_unavailable) {
     assert_int_equal(rename(path_of("disk"), path_of("unmounted")), 0);
     write_text(path_of("disk"), "mine");
@@ -95,7 +95,7 @@ UNIT_TEST(test_unavailable) {
     assert_locked();
 }
 
-// If the folder has files of another run, or another run has locked it, its files do not change.
+// If the run's folder has files of another run, or another run has locked it, out_ensure() does not change its files.
 UNIT_TEST(test_taken) {
     Lock other;
     const char *const files[] = {"log.jsonl", "events.out.tfevents.1.host", "step-00000020"};
@@ -116,19 +116,19 @@ UNIT_TEST(test_taken) {
         if (i < 3) continue;
         assert_true(lock_is_held(&other));
         lock_release(&other);
-        assert_int_equal(ensure(true, false), 1); // the other run ended without a checkpoint or log
+        assert_int_equal(ensure(true, false), 1); // The other run ended without a checkpoint or log.
     }
 }
 
-// Calls out_fits() for checkpoints of 1.7 GB with `gigabytes` of free space, `held` existing checkpoints, and a run
+// Calls out_fits() with `gigabytes` GB of free space, `held` existing checkpoints, checkpoints of 1.7 GB, and a run
 // from step `begun` to step 1000.
 static bool fits(double gigabytes, int64_t held, int64_t begun) {
     const OutRoom room = {gigabytes * 1e9, held, 4096};
     return out_fits(&config, room, begun, 1000, 1.7e9, text, sizeof text, &err);
 }
 
-// Asserts that out_fits() plans space for `count` new checkpoints: they fit without a note, and with slightly less
-// space there is a note. The space includes a margin of 2 %, 512 bytes of log per step, and rounding to blocks.
+// Asserts that out_fits() needs space for exactly `count` new checkpoints. With that space it writes no note, and with
+// slightly less it does. The space includes a margin of 2 %, 512 bytes of log per step, and rounding to blocks.
 static void fits_all(int64_t count, int64_t held, int64_t begun) {
     const double room = (double)count * 1.02 * (1.7 + 12 * 4096e-9) + (double)(1000 - begun) * 512e-9;
     assert_true(fits(room + 1e-6, held, begun));
@@ -157,7 +157,7 @@ UNIT_TEST(test_room) {
     fits_all(4, 0, 0);
     fits_all(1, 3, 900);
     config.save_every = 100;
-    config.keep = 3; // a fourth checkpoint exists while it is being written
+    config.keep = 3; // While a checkpoint is written, four exist.
     fits_all(4, 0, 0);
     fits_all(3, 1, 100);
     fits_all(1, 3, 300);
@@ -175,7 +175,7 @@ UNIT_TEST(test_room) {
     fits_all(1, 0, 0);
 }
 
-// Incomplete checkpoints, and checkpoints that --overwrite deletes at the start, are not counted.
+// out_room() does not count incomplete checkpoints, nor checkpoints that --overwrite deletes when the run starts.
 UNIT_TEST(test_room_on_the_disk) {
     OutRoom room;
     assert_int_equal(mkdir(path_of("disk/run/step-00000010"), 0777), 0);
@@ -197,8 +197,8 @@ static bool clear_as_user(void) {
     return cleared;
 }
 
-// --overwrite deletes the old run entirely, including folders that a user has created in it, or nothing at all. It does
-// not follow links.
+// --overwrite deletes either all files of the old run, including folders that a user has created in it, or nothing. It
+// does not follow links.
 UNIT_TEST(test_overwrite) {
     const char *const folders[] = {"disk/run/step-00000010", "disk/run/step-00000010/gguf",
                                    "disk/run/step-00000010/gguf/deep", "disk/run/step-00000020"};

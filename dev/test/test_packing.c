@@ -4,7 +4,7 @@
 #include "coat/text/packing.h"
 #include "test_folder.h"
 
-// A simple reference implementation of first fit. rows[i] becomes the row of example i. Returns the number of rows.
+// Packs by first fit, longest examples first. rows[i] becomes the row of example i. Returns the number of rows.
 static int plain_first_fit(const int32_t *lengths, int examples, int T, int *rows) {
     int *room = (int *)xmalloc((size_t)(examples + 1) * sizeof *room), count = 0;
     for (int length = T; length > 0; length--)
@@ -20,8 +20,8 @@ static int plain_first_fit(const int32_t *lengths, int examples, int T, int *row
     return count;
 }
 
-// Fails unless pack_examples() gives the rows of first fit, ordered by their first example, and lists each example
-// once, in order.
+// Fails unless pack_examples() packs like plain_first_fit(), sorts the rows by their first example, and lists each
+// example once, in order.
 static void check(const int32_t *lengths, int examples, int T) {
     int *rows = (int *)xcalloc((size_t)examples + 1, sizeof *rows);
     bool *seen = (bool *)xcalloc((size_t)examples + 1, sizeof *seen);
@@ -73,7 +73,7 @@ UNIT_TEST(test_edges) {
     check(halves, 8, 5);
     check(ones, 7, 1);
     check(ones, 7, 3);
-    // The rows have the lengths 4 1 | 3 2 | 3 2 | 1, ordered by their first example.
+    // The rows contain examples of the lengths 4 1 | 3 2 | 3 2 | 1, and are sorted by their first example.
     Packing p = pack_examples(halves, 8, 5);
     const int32_t first[] = {0, 2, 4, 6, 7}, members[] = {0, 1, 3, 4, 5, 7, 6};
     assert_int_equal(p.rows, 4);

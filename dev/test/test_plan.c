@@ -1,5 +1,5 @@
 // Tests of the memory plan (coat/model/plan.h): the advice if a run needs too much memory or an allocation fails,
-// optimizer states in host memory, sizes as text, and the bytes of saved activations per layer.
+// optimizer states in host memory, memory sizes as text, and the bytes of saved activations per layer.
 #include "coat/config/shapes.h"
 #include "coat/model/plan.h"
 #include "config_fixture.h"
@@ -8,7 +8,7 @@
 static char advice[ADVICE_TEXT];
 static Arena plan;
 
-// Plans the command line `line` with `flags` appended.
+// Returns the memory plan of the trainer's command line `line` with `flags` appended.
 static const Arena *plan_with(const char *line, const char *flags, int ranks) {
     char longer[1024];
     snprintf(longer, sizeof longer, "--plan %s %s", line, flags);
@@ -33,9 +33,9 @@ static Category category_of(const char *name) {
     return (Category)c;
 }
 
-// Checks advice of the form "; most memory is for saved 2.50 GB (use --a or --b), moments 1.25 GB". It must name the
-// three largest categories. Every flag that it names must be accepted and shrink its category. Returns the number of
-// flags.
+// Checks the plan's advice, which has the form "; most memory is for saved 2.50 GB (use --a or --b), moments 1.25 GB".
+// It must name the three largest categories. Every flag that it names must be accepted and shrink its category. Returns
+// the number of flags.
 static int try_flags(const char *line, int ranks) {
     size_t bytes[CATEGORY_COUNT], last = SIZE_MAX;
     char list[ADVICE_TEXT], text[MEMORY_TEXT];
@@ -112,7 +112,7 @@ UNIT_TEST(micro_batch_that_fits) {
     assert_true(plan_with(line, flags, 1)->total_bytes <= limit);
     snprintf(flags, sizeof flags, "--micro-batch %d", fits + 1);
     assert_true(plan_with(line, flags, 1)->total_bytes > limit);
-    // FP8 needs a multiple of 16 tokens, which not every micro-batch has
+    // FP8 needs a multiple of 16 tokens. With 1001 tokens per sequence, the micro-batch must be a multiple of 16.
     advise("--model gpt2 --recipe coat --seq-len 1001 --micro-batch 128", 1, (size_t)20e9);
     has("; use --micro-batch 112; ");
     advise(line, 1, (size_t)16e9);
@@ -154,7 +154,7 @@ UNIT_TEST(a_failed_allocation) {
     const char *line = "--train x --model gpt2-xl --recipe coat --micro-batch 32";
     fail_to_allocate(line, (int64_t)20e9);
     assert_message(line, EXIT_DEVICE, "memory: &(the device refuses)&--micro-batch &saved &--recompute 3");
-    fail_to_allocate(line, 0); // the device does not report its free memory
+    fail_to_allocate(line, 0); // The device does not report its free memory.
     assert_null(strstr(error.text, "use --micro-batch"));
     assert_non_null(strstr(error.text, "saved "));
 }
@@ -177,7 +177,7 @@ UNIT_TEST(states_on_the_host) {
     ops.host_release = fake_release;
     accept_run("--train x --layers 3 --heads 2 --channels 64 --seq-len 32 --recipe coat --offload-states", 1);
     arena_plan(&arena, &config, 1, DEVICE_CPU);
-    assert_true(arena.host_bytes == 0); // no separate host memory: the CPU backend has all its memory on the host
+    assert_true(arena.host_bytes == 0); // The CPU backend needs no separate host memory.
     config.offload_states = false;
     arena_plan(&whole, &config, 1, DEVICE_CUDA);
     config.offload_states = true;
@@ -231,7 +231,7 @@ UNIT_TEST(sizes_as_text) {
     }
 }
 
-// A noun is plural after every count except those that %.3g shows as 1.
+// plural() and singular() treat exactly the counts that %.3g prints as 1 as singular.
 UNIT_TEST(counts_as_text) {
     static const double counts[] = {0, 0.999, 0.9996, 1, 1.004, 1.01, 2, 1e12};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -243,7 +243,7 @@ UNIT_TEST(counts_as_text) {
     }
 }
 
-// Returns the bytes of saved activations for one sequence of 1024 tokens.
+// Returns the bytes of saved activations for one sequence of 1024 tokens in a model of `layers` layers.
 static int64_t bytes_saved_of(const char *model, int layers) {
     char line[256];
     snprintf(line, sizeof line, "--plan --model %s --layers %d --seq-len 1024 --micro-batch 1", model, layers);
@@ -255,7 +255,7 @@ static int64_t bytes_saved_of(const char *model, int layers) {
     return bytes;
 }
 
-// Saved bytes per token and layer of every family with --recipe coat.
+// Checks the bytes that one layer of every model family saves per token with --recipe coat:
 //   the residual stream twice, and the input of the activation function: E4M3 with a 2-byte scale per 16 values
 //   qkv and o: BF16
 //   log-sum-exp and the norms' statistics: FP32
@@ -263,7 +263,7 @@ UNIT_TEST(bytes_of_a_layer) {
     static const struct {
         const char *model;
         int statistics; // FP32 values per norm and token
-        bool keeps_n;   // post-norm: the matmuls' FP8 inputs are saved, with one scale per token
+        bool keeps_n;   // true for post-norm: the matmuls' FP8 inputs are saved, with one scale per token
     } families[] = {{"gpt2", 2, false},        {"llama2-7b", 1, false},  {"llama3-8b", 1, false},
                     {"llama3.2-1b", 1, false}, {"mistral-7b", 1, false}, {"olmo-1b", 2, false},
                     {"olmo2-1b", 1, true},     {"olmo2-7b", 1, true},    {"qwen2.5-7b", 1, false},

@@ -1,4 +1,4 @@
-// Tests of the loss plot: the contents of the SVG file, and errors for logs that cannot be drawn.
+// Tests of the loss plot (dev/tools/loss_svg.h): contents of the SVG file, and errors for logs that cannot be plotted.
 #include <math.h>
 
 #include "dev/tools/loss_svg.h"
@@ -10,7 +10,7 @@ static void write_log(const char *text) {
     write_text(path_of("log.jsonl"), text);
 }
 
-// Draws the log and returns the SVG text, which the caller frees.
+// Plots log.jsonl and returns the text of the SVG file, which the caller frees.
 static char *draw(const char *title, const PlotReference *references, int count) {
     const char *svg = path_of("loss.svg");
     if (!plot_loss_svg(path_of("log.jsonl"), svg, title, references, count, &err)) fail_msg("%s", err.text);
@@ -28,7 +28,7 @@ static int occurrences(const char *text, const char *part) {
     return n;
 }
 
-// Fails unless the SVG closes all its elements.
+// Fails unless the SVG text closes all its elements.
 static void assert_balanced(const char *svg) {
     assert_true(strncmp(svg, "<svg ", 5) == 0);
     assert_string_equal(svg + strlen(svg) - 7, "</svg>\n");
@@ -42,7 +42,7 @@ UNIT_TEST(curves_labels_and_references) {
     const PlotReference references[] = {{"uniform", 5.549}, {"a<b", 2.9}};
     char *svg = draw("title & <more>", references, 2);
     assert_balanced(svg);
-    // three curves: training loss, smoothed training loss, validation loss
+    // The plot has three curves: training loss, smoothed training loss, validation loss.
     assert_int_equal(occurrences(svg, "<polyline"), 3);
     assert_int_equal(occurrences(svg, "<circle"), 2);
     assert_int_equal(occurrences(svg, "stroke-dasharray"), 2);

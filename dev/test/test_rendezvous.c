@@ -1,4 +1,5 @@
-// Tests of how processes without MPI find each other. The ranks are forked processes of this machine.
+// Tests of how processes without MPI find and connect to each other (coat/comm/rendezvous.h). The ranks are forked
+// processes of this machine.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
@@ -20,7 +21,7 @@ static struct sockaddr_in loopback(int port) {
     return a;
 }
 
-// Returns a TCP port of this machine that is currently free.
+// Sets `address` to a TCP port of this machine that is currently free.
 static void use_free_port(void) {
     struct sockaddr_in a = loopback(0);
     socklen_t size = sizeof a;
@@ -64,8 +65,6 @@ static void assert_shared(const RankResult *results, int ranks) {
     }
 }
 
-// --- tests of the address and of the run's identity -----------------------------------------------------------------
-
 UNIT_TEST(test_find) {
     static const struct {
         const char *flag, *address, *port, *host;
@@ -94,15 +93,15 @@ UNIT_TEST(test_find) {
         assert_string_equal(m.host, cases[i].host);
         assert_int_equal(m.port, cases[i].expected);
     }
-    // Another port than MASTER_PORT is chosen, because torchrun itself uses MASTER_PORT.
+    // rendezvous_find() chooses a port other than MASTER_PORT, because torchrun itself uses MASTER_PORT.
     setenv("MASTER_ADDR", "head", 1);
     setenv("MASTER_PORT", "1234", 1);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     config.rendezvous[0] = '\0';
     assert_true(rendezvous_find(&config, &place, &m, &err));
     assert_int_equal(m.port, 1235);
-    // Without --rendezvous, one machine uses its loopback address. For several machines, Slurm's node list names the
-    // first.
+    // Without --rendezvous, a run on one machine uses the loopback address. A run on several machines uses the first
+    // machine in Slurm's node list.
     clear_launchers();
     place.local_ranks = 4;
     assert_true(rendezvous_find(&config, &place, &m, &err));
@@ -155,17 +154,16 @@ UNIT_TEST(test_run) {
     clear_launchers();
 }
 
-// --- tests of ranks that connect to rank 0 --------------------------------------------------------------------------
-
 UNIT_TEST(test_connect) {
     use_free_port();
     assert_shared(run_ranks(4, share), 4);
-    assert_shared(run_ranks(3, share_rank_0_late), 3); // the same port can be used again immediately
+    assert_shared(run_ranks(3, share_rank_0_late), 3); // The port of the previous run can be used again immediately.
     address.port++;
     assert_shared(run_ranks(1, share), 1);
 }
 
-// Other programs connect before rank 2 does: one sends HTTP, one sends too few bytes, one closes the connection.
+// Before rank 2 connects, other programs connect to rank 0: one sends HTTP, one too few bytes, one closes the
+// connection.
 static bool share_after_strangers(CommPlace *place, RankResult *result) {
     if (place->rank == 2) {
         static const char *const texts[] = {"GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: */*\r\n\r\n", "COATrdv2", ""};
@@ -183,11 +181,11 @@ UNIT_TEST(test_strangers) {
     assert_shared(run_ranks(3, share_after_strangers), 3);
 }
 
-// Before rank 2 connects, rank 1 opens more silent connections than there are ranks.
+// Before rank 2 connects, rank 1 opens more connections that send nothing than there are ranks.
 static bool share_after_silence(CommPlace *place, RankResult *result) {
     for (int i = 0; place->rank == 1 && i < 12; i++)
         if (connect_to_rank_0() < 0) return false;
-    if (place->rank == 1) usleep(500000); // waits until rank 0 has accepted the connections
+    if (place->rank == 1) usleep(500000); // Waits until rank 0 has accepted the connections.
     return share(place, result);
 }
 
@@ -195,10 +193,11 @@ UNIT_TEST(test_silence) {
     use_free_port();
     const double begin = now_seconds();
     assert_shared(run_ranks(3, share_after_silence), 3);
-    assert_true(now_seconds() - begin < 4); // silent connections do not delay rank 2: each may be silent for 5 s
+    // Silent connections do not delay rank 2, although each may be silent for 5 s.
+    assert_true(now_seconds() - begin < 4);
 }
 
-// Rank 0 refuses a process of another run, and keeps waiting for rank 1 of its own run.
+// Rank 0 refuses a process of another run, and continues to wait for rank 1 of its own run.
 static bool share_in_two_runs(CommPlace *place, RankResult *result) {
     const bool other = place->rank == 2;
     place->ranks = 2;
@@ -263,7 +262,7 @@ UNIT_TEST(test_missing) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(3, share_without_last);
-    for (int r = 0; r < 2; r++) { // the error of rank 0 is sent to the other ranks
+    for (int r = 0; r < 2; r++) { // The error of rank 0 is sent to the other ranks.
         assert_false(results[r].ok);
         assert_int_equal(results[r].err.code, EXIT_RANK);
         assert_says(&results[r].err, "waited 1 s");
@@ -310,9 +309,7 @@ UNIT_TEST(test_contradictions) {
     assert_false(results[1].ok || results[2].ok || results[3].ok);
 }
 
-// --- tests of the address at which rank 0 listens -------------------------------------------------------------------
-
-// Returns the address at which rank 0 listens if given this host name, as text, or the error.
+// Returns the address at which rank 0 listens if given this host name, as text, or "nowhere" if rank 0 fails.
 static const char *listens_at(const char *host, int local_ranks) {
     static char text[600];
     snprintf(text, sizeof text, "nowhere");
@@ -332,7 +329,7 @@ static const char *listens_at(const char *host, int local_ranks) {
         char line[512];
         FILE *table = fopen("/proc/net/tcp", "r");
         while (table && fgets(line, sizeof line, table)) {
-            // state 0A in /proc/net/tcp means that the socket is listening
+            // In /proc/net/tcp, state 0A means that a socket is listening.
             char *at = strstr(line, wanted), *state = at ? strstr(at, " 0A ") : NULL;
             if (!state || at > state) continue;
             struct in_addr in = {(in_addr_t)strtoul(strchr(line, ':') + 1, NULL, 16)};
@@ -352,7 +349,7 @@ UNIT_TEST(test_listens) {
     assert_string_equal(listens_at("127.0.0.1", 0), "127.0.0.1"); // a loopback address is used as given
     assert_string_equal(listens_at("127.0.0.5", 1), "127.0.0.5");
     assert_string_equal(listens_at("0.0.0.0", 1), "0.0.0.0");
-    // If the name belongs to another machine, rank 0 fails. It does not listen on all interfaces instead.
+    // If rank 0's address belongs to another machine, rank 0 fails. It does not listen on all interfaces instead.
     assert_string_equal(listens_at("192.0.2.1", 1), "nowhere");
     size_t size;
     char *said = read_file(path_of("error"), &size);

@@ -9,7 +9,7 @@ UNIT_TEST(same_arguments_same_value) {
     assert_true(rng_hash(1, 2, 3) == rng_hash(1, 2, 3));
     assert_true(rng_hash(1, 2, 3) != rng_hash(2, 1, 3));
     assert_true(rng_hash(1, 2, 3) != rng_hash(1, 3, 2));
-    // Pins the first numbers, because a seed must give the same run in every version.
+    // Pins the first random numbers, because a seed must give the same run in every version of the program.
     assert_true(rng_hash(0, 0, 0) == 0x0d460c6cd1b33096ULL);
     assert_true(rng_hash(42, 7, 1000000) == 0xb749869b11623fe7ULL);
 }
@@ -37,7 +37,7 @@ UNIT_TEST(uniform_buckets) {
     for (int i = 0; i < SAMPLES; i++) count[(int)(rng_uniform(9, 3, (uint64_t)i) * BUCKETS)]++;
     double expected = (double)SAMPLES / BUCKETS, chi2 = 0;
     for (int b = 0; b < BUCKETS; b++) chi2 += (count[b] - expected) * (count[b] - expected) / expected;
-    assert_true(chi2 > 150 && chi2 < 380); // chi-squared with 255 degrees of freedom: mean 255, standard deviation 22.6
+    assert_true(chi2 > 150 && chi2 < 380); // chi-squared of 255 degrees of freedom: mean 255, standard deviation 22.6
 }
 
 UNIT_TEST(normal_moments_and_tails) {
@@ -55,10 +55,10 @@ UNIT_TEST(normal_moments_and_tails) {
     assert_true(fabs(sum[3] / SAMPLES) < 2e-2);
     assert_true(fabs(sum[4] / SAMPLES - 3) < 6e-2);
     assert_true(abs(beyond2 - 45500) < 1100); // 4.55 % of normally distributed numbers are beyond 2 standard deviations
-    assert_true(beyond4 > 30 && beyond4 < 100); // 63 of a million are beyond 4 standard deviations
+    assert_true(beyond4 > 30 && beyond4 < 100); // 63 of a million normal numbers are beyond 4 standard deviations
 }
 
-// Returns the correlation of two sequences of uniform random numbers. Its standard deviation is 1 / sqrt(n).
+// Returns the correlation of two sequences of n uniform random numbers. Its standard deviation is 1 / sqrt(n).
 static double correlation(uint64_t seed_a, uint64_t stream_a, uint64_t seed_b, uint64_t stream_b, uint64_t lag) {
     enum { N = 200000 };
     double sum = 0;

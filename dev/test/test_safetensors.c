@@ -6,8 +6,8 @@
 
 #include "coat/io/safetensors.h"
 
-// Writes a file of five tensors, including an empty one and a scalar. turn: index of the tensor that is declared first.
-// piece: number of bytes per write.
+// Writes a safetensors file of five tensors, one of them empty and one a scalar. turn: index of the tensor that is
+// declared first. piece: number of bytes per write.
 static void write_sample(const char *path, int turn, size_t piece) {
     static const struct {
         const char *name;
@@ -37,7 +37,7 @@ static void write_sample(const char *path, int turn, size_t piece) {
     char *data = read_file(path, &size);
     assert_int_equal(size, writer.bytes);
     assert_true(XXH3_64bits(data, size) == hash);
-    // Tensors are sorted by element width, widest first, then by name. Each tensor has its own hash.
+    // The file's tensors are sorted by element width, widest first, then by name. Each tensor has its own hash.
     const char *order[5] = {"e.scalar", "c.single", "d.empty", "a.matrix", "b.bytes"};
     for (int i = 0; i < 5; i++) {
         const SafeTensor *t = &writer.tensors[i];
@@ -96,7 +96,7 @@ UNIT_TEST(test_writer_refuses) {
         memset(&writer, 0, sizeof writer);
         safewriter_declare(&writer, "x", DTYPE_U8, 1, shape, 0);
         bool began = safewriter_begin(&writer, path_of("c.safetensors"), &err);
-        assert_int_equal(began, tries == 0); // the writer does not overwrite an existing file
+        assert_int_equal(began, tries == 0); // The writer does not overwrite an existing file.
         if (began) {
             assert_true(safewriter_write(&writer, "abc", 3, &err));
             assert_false(safewriter_end(&writer, &hash, &err));
@@ -114,7 +114,7 @@ UNIT_TEST(test_writer_refuses) {
     safewriter_close(&writer);
 }
 
-// Each case: a header that must be refused, and a part of the error message.
+// Lists headers of safetensors files that must be refused, each with a part of the expected error message.
 UNIT_TEST(test_bad_headers) {
 #define ENTRY(dtype, shape, range) "{\"x\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" range "}}"
     static const struct {
@@ -182,7 +182,7 @@ static bool opens(const char *path, Error *err) {
     return good;
 }
 
-// Files truncated at any byte are refused. A header with a flipped bit is refused or harmless.
+// Files truncated at any byte are refused. A file whose header has one flipped bit is refused, or opens without error.
 UNIT_TEST(test_damaged_files) {
     Error err;
     size_t size;

@@ -1,5 +1,5 @@
-// Tests of sampling with a KV cache: the logits of each step are compared with those of a pass over all tokens. Covers
-// every architecture and recipe, and texts up to --seq-len and longer.
+// Tests of sampling with a KV cache. Compares the logits of each step with those of a pass over all tokens, for every
+// architecture and recipe, and for texts shorter and longer than --seq-len.
 #include "coat/cpu/cpu_internal.h"
 #include "coat/numerics/rng.h"
 #include "coat/run/evaluate.h"
@@ -13,7 +13,7 @@
 
 #define VOCAB 61
 #ifdef __SANITIZE_ADDRESS__
-enum { WINDOW = 24 }; // a small window, because AddressSanitizer makes the test ten times slower
+enum { WINDOW = 24 }; // The window is small because AddressSanitizer makes the test ten times slower.
 #else
 enum { WINDOW = 40 };
 #endif
@@ -29,12 +29,12 @@ static const char *const models[] = {
     "--model qwen2:d2 --kv-heads 1",
 };
 #ifdef __SANITIZE_ADDRESS__
-enum { MODELS = 4 }; // tests fewer models, because the others run no additional code
+enum { MODELS = 4 }; // AddressSanitizer tests fewer models, because it is slow and the others run no additional code.
 #else
 enum { MODELS = sizeof models / sizeof *models };
 #endif
 
-// Initializes weights with standard deviation 1 / sqrt(inputs), so that logits differ and depend on all tokens.
+// Initializes weights with standard deviation 1 / sqrt(columns), so that logits differ and depend on all tokens.
 static void draw_weights(Model *m) {
     for (int i = 0; i < m->parameter_count; i++) {
         const Tensor t = m->parameters[i].weight.value;
@@ -50,7 +50,7 @@ static void draw_weights(Model *m) {
     shards_weights_loaded(&m->shards);
 }
 
-// Creates a model that only samples or, with `trains`, one that trains and can also sample.
+// Creates a model that can sample. If `trains` is true, the model can also train.
 static void open_model(Model *m, const char *model, const char *recipe, bool trains, bool blas) {
     static const CommPlace alone = {0, 1, 0, 1, "", false, ""};
     char line[512];
@@ -60,7 +60,7 @@ static void open_model(Model *m, const char *model, const char *recipe, bool tra
     if (!trains) snprintf(config.prompt, sizeof config.prompt, "x"), config.train[0] = '\0';
     if (!config_check(&config, 1, &error)) fail_msg("%s\n  refused: %s", line, error.text);
     if (!model_create(m, &config, &alone, &error)) fail_msg("%s", error.text);
-    // Fills the arena with NaN to detect reads of unwritten memory.
+    // Fills the arena with NaN, so that reads of unwritten memory are detected.
     memset(m->arena.base, 0xff, m->arena.workspace_offset);
     state_upload(m);
     rope_table_set(&m->arena, &m->exec);
@@ -72,8 +72,8 @@ static int most_likely(const float *logits) {
     return sample_token(logits, VOCAB, 0, 0, 1, 0, 0);
 }
 
-// Returns the largest relative difference ||a - b|| / ||b|| between the logits of `cached`, which uses its KV cache,
-// and `full`, which recomputes all tokens. *other becomes the number of steps in which the most likely token differs.
+// Returns the largest relative difference between logits of `cached`, which uses its KV cache, and of `full`, which
+// recomputes all tokens. Sets *other to the number of steps whose most likely tokens differ.
 static double differ(Model *cached, Model *full, int *other) {
     int32_t ids[LENGTH + 1] = {3, 14, 15, 9, 26};
     double worst = 0;
@@ -117,7 +117,7 @@ UNIT_TEST(same_bits_in_fp32_and_bf16) {
     }
 }
 
-// Logits may differ in the last bits with OpenBLAS, because its order of summation depends on the number of rows.
+// OpenBLAS's order of summation depends on the number of rows, so logits with a KV cache may differ in the last bits.
 UNIT_TEST(same_tokens_by_openblas) {
     int other;
     if (!blas_open()) skip();
@@ -130,8 +130,8 @@ UNIT_TEST(same_tokens_by_openblas) {
     }
 }
 
-// Measures the relative error of FP8 logits against FP32 logits, over many lengths of random tokens: *error_cached with
-// a KV cache, *error_full with all tokens recomputed.
+// Measures the relative error of FP8 logits compared with FP32 logits, for texts of many lengths: *error_cached with a
+// KV cache, *error_full with all tokens recomputed.
 static void fp8_errors(Model *cached, Model *full, Model *exact, double *error_cached, double *error_full) {
     int32_t ids[LENGTH];
     double cached_distance = 0, full_distance = 0, size = 0;
@@ -152,8 +152,8 @@ static void fp8_errors(Model *cached, Model *full, Model *exact, double *error_c
     *error_full = sqrt(full_distance / size);
 }
 
-// With a KV cache, FP8 scales differ from those of a full pass, so the logits differ, too. Logits with a KV cache must
-// be as close to FP32's as logits of a full pass.
+// With a KV cache, FP8 scales and logits differ from those of a full pass. The logits with a KV cache must be as close
+// to FP32 logits as those of a full pass.
 UNIT_TEST(fp8_is_as_close_to_fp32) {
     static const char *const recipes[] = {"--recipe coat", "--recipe coat-paper", "--recipe coat --head fp8",
                                           "--recipe fp8-linear", "--recipe bf16 --head fp8"};
@@ -212,7 +212,7 @@ UNIT_TEST(samples_do_not_affect_training) {
     }
 }
 
-// A model that only samples has a KV cache for every layer.
+// The memory plan of a model that only samples has a KV cache for every layer.
 UNIT_TEST(plan_has_kv_cache) {
     for (int i = 0; i < 2 * MODELS; i++) {
         Model m;
@@ -225,7 +225,7 @@ UNIT_TEST(plan_has_kv_cache) {
     }
 }
 
-// The plan has room for prompt and sample, rounded up to whole passes, and for at most --seq-len positions.
+// For sampling, the memory plan has positions for prompt and sample, rounded up to whole passes, but at most --seq-len.
 UNIT_TEST(plan_fits_the_sample) {
     static const struct {
         const char *flags, *prompt;

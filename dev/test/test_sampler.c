@@ -1,16 +1,16 @@
-// Tests of the sampler: its distribution, temperature, top-k and top-p with ties, and NaN and inf logits.
+// Tests of the sampler of tokens: its distribution, temperature, top-k and top-p with ties, and NaN and inf logits.
 #include <math.h>
 
 #include "coat/run/sampler.h"
 #include "dev/test/unit.h"
 
 #ifdef __SANITIZE_ADDRESS__
-enum { DRAWS = 10000 }; // draws less with AddressSanitizer, which only looks for memory errors
+enum { DRAWS = 10000 }; // Fewer draws suffice for AddressSanitizer, which only looks for memory errors.
 #else
 enum { DRAWS = 100000 };
 #endif
 
-// Draws DRAWS tokens. count[i] becomes the number of times that token i was drawn.
+// Draws DRAWS tokens. Sets count[i] to the number of times that token i was drawn.
 static void draw_top_p(const float *logits, int vocab, float temperature, int top_k, float top_p, int *count) {
     for (int i = 0; i < vocab; i++) count[i] = 0;
     for (uint64_t i = 0; i < DRAWS; i++) {
@@ -34,7 +34,7 @@ UNIT_TEST(distribution_is_softmax) {
     int count[4];
     draw(logits, 4, 1.0f, 0, count);
     for (int i = 0; i < 4; i++) assert_share(count[i], (i + 1) / 10.0);
-    draw(logits, 4, 0.5f, 0, count); // temperature 0.5 squares the probabilities
+    draw(logits, 4, 0.5f, 0, count); // Temperature 0.5 squares the probabilities.
     for (int i = 0; i < 4; i++) assert_share(count[i], (i + 1) * (i + 1) / 30.0);
     draw(logits, 4, INFINITY, 0, count);
     for (int i = 0; i < 4; i++) assert_share(count[i], 0.25);
@@ -86,8 +86,7 @@ UNIT_TEST(top_k_ties_keep_lower_ids) {
     assert_int_equal(count[0] + count[1], DRAWS);
 }
 
-// Compares top-k with a simple definition, for every k: a token is excluded if k logits are larger, or equal with a
-// lower id.
+// For every k, top-k must exclude exactly the tokens for which k other logits are larger, or equal with a lower id.
 UNIT_TEST(top_k_agrees_with_definition) {
     enum { V = 40 };
     float logits[V];
@@ -103,15 +102,15 @@ UNIT_TEST(top_k_agrees_with_definition) {
     }
 }
 
-// Top-p keeps the fewest tokens whose total probability reaches p. Each is drawn in proportion to its probability.
+// Top-p keeps the fewest tokens whose total probability reaches p, and draws each in proportion to its probability.
 UNIT_TEST(top_p_keeps_the_most_likely) {
     const double share[5] = {0.1, 0.4, 0.05, 0.25, 0.2};
     float logits[5];
-    // A constant offset of the logits must not matter.
+    // Adding a constant to all logits must not change the distribution.
     for (int i = 0; i < 5; i++) logits[i] = (float)log(share[i]) - 40.0f;
     static const struct {
         float p;
-        int kept[5]; // ids of the tokens that are kept, in ascending order
+        int kept[5]; // kept[i]: 1 if top-p keeps token i, otherwise 0
     } cases[] = {
         {1e-30f, {0, 1, 0, 0, 0}}, {0.3f, {0, 1, 0, 0, 0}},  {0.399f, {0, 1, 0, 0, 0}}, {0.401f, {0, 1, 0, 1, 0}},
         {0.65f, {0, 1, 0, 1, 0}},  {0.66f, {0, 1, 0, 1, 1}}, {0.9f, {1, 1, 0, 1, 1}},   {0.999999f, {1, 1, 1, 1, 1}},
@@ -125,7 +124,8 @@ UNIT_TEST(top_p_keeps_the_most_likely) {
     }
 }
 
-// Compares top-p with a simple definition, for many values of p. Ties are ordered by id. Temperature is applied first.
+// For many values of p, top-p must keep exactly the tokens for which the total probability of more likely tokens is
+// below p. If tokens are equally likely, the lower id comes first. Temperature is applied before top-p.
 UNIT_TEST(top_p_agrees_with_definition) {
     enum { V = 40, FEW = 20000 };
     const float temperatures[2] = {0.7f, 3};
@@ -145,7 +145,7 @@ UNIT_TEST(top_p_agrees_with_definition) {
                 int count[V] = {0};
                 for (uint64_t i = 0; i < FEW; i++) count[sample_token(logits, V, temperatures[c], k, p, 1, i)]++;
                 for (int i = 0; i < V; i++) {
-                    double before = 0; // total probability of the more likely tokens
+                    double before = 0; // total probability of the tokens that are more likely than token i
                     for (int j = 0; j < V; j++) before += rank[j] < rank[i] ? likely[j] : 0;
                     assert_int_equal(count[i] > 0, likely[i] > 0 && before < (double)p * all * (1 - 1e-6));
                 }
@@ -159,12 +159,12 @@ UNIT_TEST(top_p_edge_cases) {
     const float infinite[4] = {5, INFINITY, NAN, INFINITY},
                 far[3] = {0, -2000, 2000}; // one token has the whole probability
     int count[10];
-    // Top-p keeps 10 p of ten equally likely tokens, although 0.3f is slightly more than 0.3.
+    // Top-p keeps 10 p of ten equally likely tokens, although the float 0.3f is slightly more than 0.3.
     for (int tenths = 1; tenths < 10; tenths++) {
         draw_top_p(equal, 10, 1, 0, (float)tenths / 10, count);
         for (int i = 0; i < 10; i++) assert_share(count[i], i < tenths ? 1.0 / tenths : 0);
     }
-    draw_top_p(equal, 10, 1, 4, 0.5f, count); // top-p 0.5 keeps half of the four tokens that top-k keeps
+    draw_top_p(equal, 10, 1, 4, 0.5f, count); // Top-p 0.5 keeps half of the four tokens that top-k keeps.
     assert_share(count[0], 0.5);
     assert_int_equal(count[0] + count[1], DRAWS);
     draw_top_p(mixed, 5, 1, 0, 0.3f, count);
@@ -175,14 +175,14 @@ UNIT_TEST(top_p_edge_cases) {
     assert_share(count[3], 0.5);
     draw_top_p(far, 3, 1, 0, 0.999999f, count);
     assert_int_equal(count[2], DRAWS);
-    const float none[4] = {1e-45f, 0, -1, -INFINITY}; // the most likely token is always kept, however small p is
+    const float none[4] = {1e-45f, 0, -1, -INFINITY}; // top-p always keeps the most likely token, however small p is
     for (int i = 0; i < 4; i++) assert_int_equal(sample_token(far, 3, 1, 0, none[i], 1, 1), 2);
     assert_int_equal(sample_token(mixed, 5, 0, 0, 0.5f, 1, 1), 1);
     const float nothing[3] = {NAN, -INFINITY, NAN};
     assert_int_equal(sample_token(nothing, 3, 1, 0, 0.5f, 1, 1), 0);
 }
 
-// Pins which tokens are drawn without top-p, because runs must be reproducible across versions.
+// Pins the tokens that are drawn without top-p, because a seed must give the same tokens in every version.
 UNIT_TEST(drawn_tokens_without_top_p) {
     static const struct {
         float temperature;

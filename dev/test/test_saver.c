@@ -1,5 +1,5 @@
-// Tests of background checkpoints (coat/save/saver.h): the files contain the state at the call of saver_save(), a
-// failed save is reported once and leaves no files, and the folder is checked before each save.
+// Tests of background checkpoints (coat/save/saver.h): the files contain the run's state at the call of saver_save(), a
+// failed save is reported once and leaves no files, and the run's folder is checked before each save.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -8,7 +8,7 @@
 
 #include "coat/save/saver.h"
 
-// A run with a log and a saver in the folder `out`.
+// A run with a log and a saver of checkpoints in the folder config.out.
 typedef struct {
     Run *run;
     Config config;
@@ -46,7 +46,7 @@ static void assert_same_checkpoints(const char *a, const char *b, const char *st
     for (size_t i = 0; i < FILES; i++) assert_same_files(in(one, files[i]), in(other, files[i]));
 }
 
-// Changes to the run's states after saver_save() has returned do not reach the files.
+// Changes of the run's states after saver_save() has returned must not reach the checkpoint's files.
 UNIT_TEST(test_copy) {
     for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe += RECIPE_COAT - RECIPE_BF16) {
         Run *run = run_new((RecipeKind)recipe);
@@ -84,8 +84,8 @@ static void assert_text(const char *path, const char *expected) {
     free(text);
 }
 
-// A checkpoint's matmul_table.txt has the algorithms at the call of saver_save(). With --autotune the run's folder has
-// the file, too.
+// A checkpoint's matmul_table.txt contains the GEMM algorithms at the call of saver_save(). With --autotune, the run's
+// folder contains matmul_table.txt, too.
 UNIT_TEST(test_algos) {
     Run *run = run_new(RECIPE_BF16);
     run->ops.algos_text = changing_algos;
@@ -117,7 +117,7 @@ static void *no_memory(Exec *exec, size_t bytes) {
     return NULL;
 }
 
-// If host memory for a copy cannot be allocated, or only the last step is saved, saver_save() writes before it returns.
+// Without host memory for a copy, or if only the last step is saved, saver_save() returns after writing the files.
 UNIT_TEST(test_without_memory) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 4);
@@ -136,7 +136,7 @@ UNIT_TEST(test_without_memory) {
     each_state(run, fill_rubbish, NULL);
     saving_close(&s);
     assert_same_checkpoints("plain4", "foreground", "step-00000020");
-    // If only the last step is saved, no copy is made.
+    // If only the last step is saved, the saver does not copy the states.
     run->ops.host_allocate = NULL;
     rs = fill(run, 4);
     s = saving_open(run, "single");
@@ -149,7 +149,7 @@ UNIT_TEST(test_without_memory) {
     run_close(run);
 }
 
-// Every save deletes old checkpoints: the newest two (--keep 2) and multiples of 30 (--keep-every 30) remain.
+// Every save deletes old checkpoints, except the newest two (--keep 2) and multiples of 30 steps (--keep-every 30).
 UNIT_TEST(test_keep) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
@@ -172,7 +172,7 @@ UNIT_TEST(test_keep) {
         snprintf(name, sizeof name, "keep/step-%08d", step);
         assert_int_equal(path_is_folder(path_of(name)), step % 30 == 0 || step >= 90);
     }
-    // while updates are being skipped, no checkpoint is deleted
+    // While updates are being skipped, the saver deletes no checkpoint.
     s = saving_open(run, "skipping");
     s.config.keep = 1;
     s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
@@ -187,8 +187,8 @@ UNIT_TEST(test_keep) {
     run_close(run);
 }
 
-// A save detects weights that are not finite, with --recipe bf16 and coat, with and without a copy. It then deletes no
-// checkpoint, and the run ends with a warning unless a later checkpoint is finite.
+// A save detects weights that are NaN or inf, with --recipe bf16 and coat, with and without a copy of the states. It
+// then deletes no checkpoint, and the run ends with a warning unless a later checkpoint is finite.
 UNIT_TEST(test_not_finite) {
     static const struct {
         TensorId id;
@@ -241,7 +241,7 @@ static int lines_of(const char *text) {
     return lines;
 }
 
-// On a full disk (here, a limit of the file size) a save fails, leaves no files, and its step is reported once.
+// If the disk is full (here, a file-size limit), the save fails, leaves no files, and one message reports its step.
 UNIT_TEST(test_failing_save) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
@@ -256,7 +256,7 @@ UNIT_TEST(test_failing_save) {
     int kept = quiet_begin();
     saver_save(s.saver, &rs);
     rs.step = 40;
-    saver_save(s.saver, &rs); // waits for the save of step 30 and reports its failure
+    saver_save(s.saver, &rs); // saver_save() waits for the save of step 30 and reports its failure.
     assert_false(saver_finish(s.saver, &err));
     assert_true(saver_poll(s.saver, &err));
     limit_files(RLIM_INFINITY);
@@ -278,7 +278,7 @@ UNIT_TEST(test_failing_save) {
     run_close(run);
 }
 
-// Opens the saver in a locked folder, saves step 10, runs `command` in the folder's parent, and logs step 11.
+// Opens the saver on a locked run folder, saves step 10, runs `command` in the parent of the folder, and logs step 11.
 static void disturb(Saving *s, OutFolder *out, const char *command) {
     Error err;
     char line[2 * TEST_PATH];
@@ -293,10 +293,10 @@ static void disturb(Saving *s, OutFolder *out, const char *command) {
     wait_for(s);
     snprintf(line, sizeof line, "cd '%s/..' && %s", s->config.out, command);
     assert_int_equal(system(line), 0);
-    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0); // writes to the open log file, even if it was moved or removed
+    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0); // log_step() writes to the open file, even if it was moved or removed.
 }
 
-// If the folder or its files were removed, the next save recreates the folder, and the log continues there.
+// If the run's folder or its files were removed, the next save recreates the folder, and the log continues there.
 UNIT_TEST(test_folder_gone) {
     const char *const commands[] = {"rm -r gone0", "mv gone1 aside1", "rm gone2/.lock",
                                     "rm gone3/log.jsonl gone3/events.*"};
@@ -334,7 +334,7 @@ UNIT_TEST(test_folder_gone) {
     run_close(run);
 }
 
-// While the folder cannot be created, saves fail and the run continues.
+// While the run's folder cannot be created, saves fail but the run continues.
 UNIT_TEST(test_folder_unavailable) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
@@ -361,7 +361,7 @@ UNIT_TEST(test_folder_unavailable) {
     run_close(run);
 }
 
-// If another run has locked the folder or left its files there, the run ends and writes nothing there.
+// If another run has locked the run's folder or left its files there, the run ends and writes nothing to the folder.
 UNIT_TEST(test_folder_taken) {
     Error err;
     Lock other;
@@ -399,7 +399,7 @@ UNIT_TEST(test_folder_taken) {
     run_close(run);
 }
 
-// If the last checkpoint was removed after it was saved, saver_save_last() saves it once more.
+// If the last checkpoint was removed after it was saved, saver_save_last() saves it a second time.
 UNIT_TEST(test_removed_before_the_end) {
     Run *run = run_new(RECIPE_BF16);
     Saving s = saving_open(run, "last");
@@ -420,7 +420,7 @@ UNIT_TEST(test_removed_before_the_end) {
     run_close(run);
 }
 
-// exit() during a save ends the process only after the checkpoint is complete.
+// If exit() is called during a save, the process ends only after the checkpoint is complete.
 UNIT_TEST(test_exit) {
     Error err;
     char folder[TEST_PATH];

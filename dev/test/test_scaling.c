@@ -10,7 +10,7 @@ enum { LAYERS = 3, ROWS = 2 * 16 };
 static Config config;
 static Arena arena;
 
-// Plans the arena without allocating it: its base is an arbitrary address.
+// Plans a small model without allocating memory. arena.base is an arbitrary address.
 static void plan(RecipeKind recipe, int recompute) {
     config_defaults(&config);
     recipe_apply(&config.recipe, recipe);
@@ -39,8 +39,8 @@ static void assert_granularity(TensorId id, Granularity expected) {
                      (int)tensor(id, layer).granularity, (int)expected);
 }
 
-// Fails unless, in each layer, `codes` has row scales of its own and no amax, and the matmul's BF16 output has the same
-// scales and shares `memory`.
+// Fails unless, in each layer, `codes` has its own row scales and no amax, and the matmul's BF16 output uses the row
+// scales of `codes` and the memory of the tensor `memory`.
 static void assert_rows(TensorId codes, TensorId matmul, TensorId memory) {
     assert_granularity(codes, SCALE_ROW);
     assert_granularity(matmul, SCALE_ROW);
@@ -59,8 +59,7 @@ static void assert_rows(TensorId codes, TensorId matmul, TensorId memory) {
     }
 }
 
-// Fails unless the transpose has its own scale if `codes` has row scales or another format, and otherwise shares the
-// scale of `codes`.
+// Fails unless the transpose shares the scale of `codes` or, if `codes` has row scales or another format, has its own.
 static void assert_transpose(TensorId transpose, TensorId codes) {
     assert_granularity(transpose, SCALE_TENSOR);
     for (int layer = 0; layer < LAYERS; layer++) {
@@ -123,8 +122,8 @@ UNIT_TEST(test_token) {
     }
 }
 
-// In the first block, the outputs of norms and attention are in BF16, with an amax of their own, and so are the forward
-// matmuls that read them. Backward's operands have the same formats as in other blocks.
+// In the first block (--bf16-blocks 1), the outputs of norms and attention are in BF16, each with its own amax, and
+// forward matmuls read them in BF16. Backward's operands have the same formats as in other blocks.
 UNIT_TEST(test_first_block) {
     static const TensorId operands[] = {N1, OQ, N2}, matmuls[] = {Y_PROJ, Y_FC}, transposes[] = {N1_T, O_T, N2_T};
     plan(RECIPE_COAT, -1);
@@ -165,13 +164,13 @@ UNIT_TEST(test_tensor) {
     }
 }
 
-// Each layer has its own row scales, which need little memory. The categories of the plan add up to the total.
+// Row scales need little memory. The bytes of the plan's categories add up to the total.
 UNIT_TEST(test_memory) {
     plan(RECIPE_COAT_PAPER, -1);
     const size_t tensor_bytes = arena.total_bytes;
     plan(RECIPE_COAT, -1);
     const size_t scales = 4 * LAYERS * ROWS * sizeof(float);
-    // The tolerance is for allocations, which are aligned to 256 bytes.
+    // The tolerance of 16 KiB is for tensors' alignment to 256 bytes.
     assert_true(arena.total_bytes <= tensor_bytes + scales + 16 * 1024);
     size_t counted = 0;
     for (int c = 0; c < CATEGORY_COUNT; c++) counted += arena.category_bytes[c];

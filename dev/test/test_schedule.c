@@ -1,4 +1,4 @@
-// Tests of the learning-rate schedules, against values computed by hand.
+// Tests of the learning-rate schedules. Compares learning rates with values computed by hand.
 #include "coat/model/schedule.h"
 #include "dev/test/unit.h"
 
@@ -26,7 +26,7 @@ UNIT_TEST(test_warmup) {
         near(&c, 4, 100, 0.5);
         near(&c, 9, 100, 1.0);
         near(&c, 10, 100, 1.0);
-        near(&c, 3, 5, 0.4); // the run ends before the warm-up is complete
+        near(&c, 3, 5, 0.4); // The run ends before the warm-up is complete.
         near(&c, 4, 5, 0.5);
     }
 }
@@ -34,7 +34,7 @@ UNIT_TEST(test_warmup) {
 UNIT_TEST(test_cosine) {
     Config c = make(SCHEDULE_COSINE, 6e-4f, 0.1f, 20);
     near(&c, 20, 120, 6e-4);
-    near(&c, 70, 120, 3.3e-4);                                  // halfway through the decay from 6e-4 to 6e-5
+    near(&c, 70, 120, 3.3e-4); // This step is halfway through the decay from 6e-4 to 6e-5.
     near(&c, 45, 120, 6e-5 + 5.4e-4 * 0.5 * (1.0 + sqrt(0.5))); // after a quarter of the cosine decay
     near(&c, 120, 120, 6e-5);
     near(&c, 500, 120, 6e-5);
@@ -54,10 +54,10 @@ UNIT_TEST(test_wsd) {
     Config c = make(SCHEDULE_WSD, 1.0f, 0.0f, 10);
     near(&c, 50, 100, 1.0);
     near(&c, 80, 100, 1.0); // first step of the decay of the rate
-    near(&c, 85, 100, 0.5); // 5 of 20 steps into the decay: 1 - sqrt(5 / 20)
+    near(&c, 85, 100, 0.5); // 5 of the 20 steps of the decay: 1 - sqrt(5 / 20)
     near(&c, 96, 100, 1.0 - sqrt(0.8));
     near(&c, 100, 100, 0.0);
-    c.warmup = 90; // the decay does not start before the warm-up has ended
+    c.warmup = 90; // The decay does not start before the warm-up has ended.
     near(&c, 89, 100, 1.0);
     near(&c, 90, 100, 1.0);
     c.warmup = 0;

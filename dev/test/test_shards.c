@@ -9,7 +9,7 @@ static Error err; // error of the last failed call
 
 static const RecipeKind recipes[] = {RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT};
 
-// Plans a model with unusual widths: rows of 48 elements are not multiples of 128, and some ranks have no shard of
+// Plans a model with unusual widths: the row length of 48 is not a multiple of 128, and some ranks have no shard of
 // small tensors.
 static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     static Config config;
@@ -29,7 +29,7 @@ static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     config.zero = zero;
     if (!config_check(&config, ranks, &err)) fail_msg("%s", err.text);
     arena_plan(arena, &config, ranks, DEVICE_CPU);
-    arena->base = (char *)0 + 256; // an arbitrary address that is never dereferenced
+    arena->base = (char *)0 + 256; // The base is an arbitrary address that is never dereferenced.
 }
 
 UNIT_TEST(shards_cover_everything) {
@@ -50,7 +50,7 @@ UNIT_TEST(shards_cover_everything) {
                             assert_int_equal(begin % 128, 0);
                             assert_int_equal(shard.stride, shard.cols);
                             next = begin + tensor_elements(shard);
-                            // The shard fits in its memory, even if all ranks communicate shards of equal length.
+                            // Shards fit in local memory, even if all ranks communicate shards of equal length.
                             int64_t first = t->sharded ? 0 : begin;
                             assert_true(first + tensor_elements(shard) <= t->local_elements);
                             if (arena->zero > 0 && !t->sharded && role != CODES)
@@ -73,7 +73,7 @@ UNIT_TEST(local_tensors_are_whole_or_sharded) {
     Tensor embedding = arena_local(arena, WTE, VALUE, 0, &begin);
     assert_true(begin == 0 && embedding.rows == 384 && embedding.cols == 48);
     Tensor matrix = arena_local(arena, FCW, VALUE, 1, &begin);
-    assert_int_equal(begin, 2 * 2304); // FCW has 192 x 48 elements, so each of 4 ranks has 2304
+    assert_int_equal(begin, 2 * 2304); // FCW has 192 x 48 elements, so each of 4 ranks has 2304.
     assert_int_equal(tensor_elements(matrix), 2304);
     Tensor moment = arena_shard(arena, FCW, MOMENT_M, 1, &begin), whole = arena_tensor(arena, FCW, MOMENT_M, 1);
     assert_ptr_equal(moment.data, whole.data); // only this rank's shard is in memory
@@ -94,10 +94,10 @@ UNIT_TEST(layers_use_two_buffers) {
     Weight a = arena_weight(arena, QKVW, 1), b = arena_weight(arena, QKVW, 2), c = arena_weight(arena, QKVW, 3);
     assert_ptr_not_equal(a.codes.data, b.codes.data);
     assert_ptr_equal(a.codes.data, c.codes.data);
-    // Every layer has its own scale, although layers share the double buffer.
+    // Every layer's FP8 weight has its own scale, although the layers share the double buffer.
     assert_ptr_not_equal(a.codes.scale, c.codes.scale);
     assert_ptr_equal(a.codes.scale, a.codes_t.scale);
-    assert_ptr_equal(a.codes_t.data, b.codes_t.data); // all layers share one transpose, which is made on demand
+    assert_ptr_equal(a.codes_t.data, b.codes_t.data); // All layers share one transpose, which is computed on demand.
     assert_ptr_equal(arena_gradient(arena, LN1B, 0).data, arena_gradient(arena, LN1B, 2).data);
     assert_ptr_not_equal(arena_gradient(arena, LN1B, 0).data, arena_tensor(arena, LN1B, GRAD, 0).data);
     assert_ptr_equal(arena_gradient(arena, WTE, 0).data, arena_tensor(arena, WTE, GRAD, 0).data);

@@ -1,4 +1,4 @@
-// Tests of signals during training (coat/base/signals.h): the run ends even if its output blocks before or after the
+// Tests of signals during training (coat/base/signals.h). A run must end even if its output blocks before or after the
 // signal. Output blocks on a stopped terminal or on a pipe that nobody reads.
 #include <fcntl.h>
 #include <signal.h>
@@ -15,7 +15,7 @@ typedef struct {
     int reader, writer;
 } Output;
 
-// Opens a pipe or a pseudo-terminal. Sets writer to -1 if the system has no pseudo-terminals.
+// Opens a pipe or a pseudo-terminal for a run's output. Sets writer to -1 if the system has no pseudo-terminals.
 static Output output_open(Kind kind) {
     int ends[2] = {-1, -1};
     if (kind == PIPE) {
@@ -35,7 +35,7 @@ static void pause_ms(long ms) {
 }
 
 // Acts as a training run: prints `lines` lines, waits for a signal, and prints `more` lines. Exits with the signal's
-// number if all output succeeded.
+// number if all output succeeded, otherwise with 99.
 static void talk(const Output *output, int lines, int more) {
     dup2(output->writer, STDOUT_FILENO);
     dup2(output->writer, STDERR_FILENO);
@@ -59,7 +59,7 @@ static pid_t start_talking(const Output *output, int lines, int more) {
     return child;
 }
 
-// Returns the exit status of the child process, or -1 if it does not end within 10 s.
+// Returns the child's exit status, -1 if it does not end within 10 s, or -2 if a signal ended it.
 static int status_of(pid_t child) {
     int status = 0;
     for (int waited = 0; waited < 1000; waited++, pause_ms(10))
@@ -73,7 +73,7 @@ UNIT_TEST(held_up) {
     static const struct {
         Kind kind;
         int lines;
-        bool stopped; // true: the terminal is stopped, as by Ctrl-S
+        bool stopped; // true if the terminal is stopped, as by Ctrl-S
     } cases[] = {{PIPE, 1 << 30, false},
                  {TERMINAL, 1 << 30, false},
                  {TERMINAL, 1 << 30, true},
@@ -98,7 +98,7 @@ UNIT_TEST(held_up) {
     }
 }
 
-// A reader that is slow, but keeps reading, receives all output.
+// A reader of the run's output that is slow, but continues to read, receives all output.
 UNIT_TEST(slow_reader) {
     Output output = output_open(PIPE);
     fflush(NULL);

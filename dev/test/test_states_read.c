@@ -1,6 +1,6 @@
-// Tests of resuming with other formats of the optimizer's states (coat/save/states_read.h): converted states equal
-// those that the optimizer's own functions store, states in equal formats keep their bits, and unreadable states are
-// refused.
+// Tests of resuming if the checkpoint stores optimizer states in other formats than the run (coat/save/states_read.h).
+// Converted states must equal those that the optimizer stores, states in equal formats must keep their bits, and
+// unreadable states must be refused.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/config/shapes.h"
@@ -11,8 +11,8 @@
 
 static Error err; // error of the last failed call
 
-// Formats of a run's optimizer states. second: FP8 format of second moments. Runs use E4M3; older checkpoints may have
-// E5M2.
+// Formats of a run's optimizer states. second: FP8 format of second moments, E4M3 in current runs; old checkpoints may
+// have E5M2. exempt: parameters with FP32 moments.
 typedef struct {
     MomentsKind moments;
     Format second;
@@ -47,7 +47,7 @@ static Run *run_as(Kind kind) {
 static const Kind plain = {MOMENTS_FP32, FMT_E4M3, MASTER_FP32, "", 257};
 static const Kind coat = {MOMENTS_COAT, FMT_E4M3, MASTER_SPLIT16, "", 257};
 
-// The optimizer states of one parameter in one layer.
+// Value, optimizer states and master weight of one parameter in one layer.
 typedef struct {
     Tensor m, v, master, value;
 } States;
@@ -70,8 +70,8 @@ static int list_states(Run *run, States *out) {
 
 #define STATES 64
 
-// Fills the states of an FP32 run with realistic values: master weights that match the values, moments of many
-// magnitudes with some zeros, and some groups that are 0.
+// Fills a run's FP32 states with realistic values: master weights that match the BF16 values, moments of many
+// magnitudes with some zeros, and some groups of moments that are all 0.
 static RunState fill_training(Run *run) {
     RunState rs = fill(run, 9);
     States s[STATES];
@@ -92,8 +92,8 @@ static RunState fill_training(Run *run) {
     return rs;
 }
 
-// Saves the run `from` and loads the checkpoint into `to`. Returns the messages printed meanwhile, which the caller
-// frees.
+// Saves the run `from` and loads its checkpoint into the run `to`. Returns the messages that loading printed, which the
+// caller frees.
 static char *resume_as(Run *from, Run *to, const RunState *rs, const char *name) {
     RunState got;
     const char *folder = save(from, name, rs);
@@ -113,7 +113,7 @@ static Tensor flat(Tensor t) {
     return t;
 }
 
-// Returns a moment's values in FP32. The caller frees them.
+// Returns the values of a moment tensor in FP32. The caller frees them.
 static float *values_of(Tensor t) {
     int64_t n = tensor_elements(t);
     float *x = (float *)xmalloc((size_t)n * sizeof *x);
@@ -123,8 +123,8 @@ static float *values_of(Tensor t) {
     return x;
 }
 
-// Fails unless the moments `have` are byte for byte those of `from`, stored in the format of `have`. FP8 values must be
-// close to those of `from`, and 0 only if those are 0.
+// Fails unless the moments `have` are byte for byte the moments `from`, stored in the format of `have`. FP8 values must
+// be close to those of `from`, and 0 only if those are 0.
 static void assert_encoded(Tensor from, Tensor have, bool second, bool expand) {
     int64_t n = tensor_elements(have), groups = (n + 127) / 128;
     float *x = values_of(from), *y = values_of(have);
@@ -174,8 +174,8 @@ static void assert_same_states(Run *a, Run *b) {
     free(y.bytes);
 }
 
-// Fails unless both runs have the same full-precision parameters. Without `exact`, the parameters of `to` must be those
-// of `from` rounded to BF16.
+// Fails unless both runs have the same master weights. If `exact` is false, those of `to` must be those of `from`
+// rounded to BF16.
 static void assert_masters(Run *from, Run *to, bool exact) {
     States a[STATES], b[STATES];
     int count = list_states(from, a);
@@ -220,7 +220,7 @@ UNIT_TEST(test_moments) {
                 States a[STATES], b[STATES];
                 int count = list_states(to, a);
                 list_states(next, b);
-                for (int k = 0; k < count; k++) { // states in the run's own format are copied, not converted
+                for (int k = 0; k < count; k++) { // States in the run's own format are copied, not converted.
                     if (a[k].m.format != b[k].m.format) assert_encoded(a[k].m, b[k].m, false, true);
                     if (a[k].v.format != b[k].v.format) assert_encoded(a[k].v, b[k].v, true, true);
                 }
@@ -232,7 +232,7 @@ UNIT_TEST(test_moments) {
     run_close(first);
 }
 
-// Counts the groups of a moment, and returns how many have the same FP8 values in a and b. Fails if an amax differs.
+// Adds a's number of groups to *groups. Returns how many have the same FP8 values in b. Fails if an amax differs.
 static int64_t same_groups(Tensor a, Tensor b, int64_t *groups) {
     int64_t same = 0, n = tensor_elements(a);
     if (a.granularity != SCALE_EXPAND) return 0;
@@ -254,8 +254,8 @@ static void assert_same_codes(Run *a, Run *b, double share) {
     if ((double)same < share * (double)groups) fail_msg("%d of %d groups are the same", (int)same, (int)groups);
 }
 
-// Converts FP8 states to FP32 and back. Only groups whose k can still increase may change. A second conversion changes
-// nothing.
+// Converts FP8 states to FP32 and back. The FP8 values may change only in groups whose exponent k can still increase. A
+// second conversion must change nothing.
 UNIT_TEST(test_there_and_back) {
     Run *first = run_as(plain), *wide = run_as(plain), *codes[3];
     RunState rs = fill_training(first);
@@ -273,7 +273,7 @@ UNIT_TEST(test_there_and_back) {
     run_close(wide);
 }
 
-// FP8 moments are copied unchanged, with and without expansion.
+// FP8 moments are copied unchanged, with and without dynamic range expansion.
 UNIT_TEST(test_codes_are_copied) {
     Kind no_expansion = coat;
     no_expansion.moments = MOMENTS_FP8;
@@ -285,7 +285,7 @@ UNIT_TEST(test_codes_are_copied) {
     assert_same_states(a, b);
     free(said);
     resume_quietly(first, b, &rs, "c1");
-    assert_moments(first, b); // an exponent k of 1 means no dynamic range expansion
+    assert_moments(first, b); // An exponent k of 1 means no dynamic range expansion.
     run_close(first);
     run_close(a);
     run_close(b);
@@ -315,7 +315,7 @@ UNIT_TEST(test_masters) {
     run_close(first);
 }
 
-// Tests tensors that are larger than the conversion buffer and have a short last group.
+// Converts tensors that are larger than the conversion buffer and have a short last group.
 UNIT_TEST(test_large_tensors) {
     Kind large = plain, small = coat;
     large.vocab = small.vocab = 55001;
@@ -338,7 +338,7 @@ UNIT_TEST(test_what_is_said) {
     char *said = resume_as(first, to, &rs, "said");
     assert_non_null(strstr(said, "resume: --moments was fp32 and is now coat\n"));
     assert_non_null(strstr(said, "resume: --master was fp32 and is now split16\n"));
-    // Two layers and wte have 9 matrices, with two moments each. All 28 parameters have master weights.
+    // Two layers and wte have 9 matrices, each with two moments. All 28 parameters have master weights.
     assert_non_null(strstr(said, "converted to this run's formats: 18 moments, 28 master weights\n"));
     free(said);
     resume_quietly(first, first, &rs, "said2");
@@ -383,7 +383,7 @@ static char *load(Run *run, const char *folder, const RunState *rs) {
     return said;
 }
 
-// Loads the states of `whole` on `ranks` ranks, one after the other, and saves the ranks' shards as one checkpoint.
+// Loads the checkpoint of `whole` on each of `ranks` ranks in turn, and saves the ranks' shards as one checkpoint.
 // Returns its folder.
 static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState *rs, const char *name) {
     char alone[TEST_PATH], out[TEST_PATH];
@@ -391,7 +391,7 @@ static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState 
     snprintf(alone, sizeof alone, "%s", save(whole, "alone", rs));
     snprintf(out, sizeof out, "%s", path_of(name));
     if (!folder_make(out, &err) || !checkpoint_prepare(out, rs->step, &err)) fail_msg("%s", err.text);
-    for (int rank = ranks - 1; rank >= 0; rank--) { // rank 0 is last, because it waits for the other ranks' shards
+    for (int rank = ranks - 1; rank >= 0; rank--) { // Rank 0 is last, because it waits for the other ranks' shards.
         Run *run = run_of_rank(kind, 1, rank, ranks);
         char *said = load(run, alone, rs);
         assert_null(strstr(said, "converted"));
@@ -411,7 +411,7 @@ static void assert_bytes(const void *have, const void *whole, int64_t begin, int
     assert_memory_equal(have, (const char *)whole + (size_t)begin * size, (size_t)count * size);
 }
 
-// Fails unless a rank's states equal its shard of the states of one process.
+// Fails unless the states of a rank equal that rank's shard of the states in `whole`, the run of a single process.
 static void assert_held(Run *whole, Run *rank) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < whole->arena.layout[id][VALUE].layers; layer++) {
@@ -431,8 +431,8 @@ static void assert_held(Run *whole, Run *rank) {
     }
 }
 
-// With ZeRO, every rank reads and converts only its shard, from a checkpoint of any number of ranks. The result is
-// bit-identical to one process, and rank 0 reports the conversion.
+// With ZeRO, every rank reads and converts only its shard, from a checkpoint of any number of ranks. The states must be
+// bit-identical to those of one process, and only rank 0 reports the conversion.
 UNIT_TEST(test_shared_states) {
     Kind other = coat, no_master = coat;
     other.moments = MOMENTS_BF16;
@@ -463,7 +463,7 @@ UNIT_TEST(test_shared_states) {
                     run_close(run);
                 }
             }
-            Run *alone = run_as(kinds[to]); // the run of a single process, which loads a checkpoint of three ranks
+            Run *alone = run_as(kinds[to]); // This run of one process loads a checkpoint of 3 ranks.
             free(load(alone, folders[1], &rs));
             assert_same_states(whole, alone);
             run_close(alone);
@@ -502,7 +502,7 @@ UNIT_TEST(test_refusals) {
         replace_bytes(path, changes[i].from, changes[i].to);
         expect_refusal(folder, changes[i].says);
     }
-    // A tensor with an unknown name is refused, even if only an optional master weight is missing.
+    // A checkpoint with a tensor of an unknown name is refused, even if it only lacks an optional master weight.
     write_file(path, sound, size);
     replace_bytes(path, "transformer.wpe.weight.master", "transformer.wpe.weight.mastar");
     expect_refusal(folder, "but this run's optimizer has");

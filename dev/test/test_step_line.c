@@ -1,4 +1,4 @@
-// Tests of the line that the terminal shows for each step: its text at every width, and when it has colors.
+// Tests of the line that the terminal shows for each training step: its text at every width, and when it has colors.
 #include <fcntl.h>
 #include <float.h>
 #include <math.h>
@@ -25,7 +25,7 @@ static void shortened(void **state) {
     const char *words = "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms 655k tok/s 41% 3:21:05";
     assert_string_equal(step_line(text, sizeof text, &usual, 80, false), words);
     assert_string_equal(step_line(text, sizeof text, &usual, (int)strlen(words), false), words);
-    // The step line is truncated to 23 columns.
+    // The step line is truncated to a terminal of 23 columns.
     assert_string_equal(step_line(text, sizeof text, &usual, 23, false), "12345/20000 loss 3.2941");
     StepLine line = usual;
     line.share_of_peak = 0;
@@ -41,7 +41,7 @@ static void shortened(void **state) {
     assert_non_null(strstr(step_line(text, sizeof text, &line, 0, false), "| update skipped (3 so far)"));
 }
 
-// No line is wider than the terminal, whatever the numbers are.
+// No step line is wider than the terminal, whatever its numbers are.
 static void never_too_wide(void **state) {
     (void)state;
     const double numbers[] = {0, 0.04, 99.9996, 999501, -3e38, NAN, INFINITY};
@@ -71,7 +71,7 @@ static void small_formats(void **state) {
     assert_string_equal(text, "999");
 }
 
-// Colors only add escape sequences; the text stays the same.
+// Colors only add escape sequences to the step line; the text does not change.
 static void colours(void **state) {
     (void)state;
     const int columns[] = {0, 80};
@@ -110,7 +110,7 @@ static void terminals(void **state) {
     setenv("TERM", "xterm", 1);
     assert_true(terminal_colours(terminal));
     assert_false(terminal_colours(file));
-    assert_int_equal(terminal_columns(terminal), 80); // 80 is the default for a terminal without a size
+    assert_int_equal(terminal_columns(terminal), 80); // A terminal without a size counts as 80 columns wide.
     assert_int_equal(terminal_columns(file), 0);
     setenv("NO_COLOR", "", 1); // an empty NO_COLOR counts as not set
     assert_true(terminal_colours(terminal));
@@ -120,7 +120,7 @@ static void terminals(void **state) {
     setenv("TERM", "dumb", 1);
     assert_false(terminal_colours(terminal));
     setenv("TERM", "xterm", 1);
-    // Under a launcher of several processes there are no colors, because nobody watches the single terminals.
+    // Under a launcher of several processes, the output has no colors, because nobody watches the terminal of one rank.
     static const char *const launchers[][3] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "1"},
                                                {"PMI_RANK", "PMI_SIZE", "2"},
                                                {"SLURM_PROCID", "SLURM_NTASKS", "2"},
@@ -133,7 +133,7 @@ static void terminals(void **state) {
         assert_false(terminal_colours(terminal));
         assert_int_equal(terminal_columns(terminal), 0);
     }
-    setenv("CLICOLOR_FORCE", "1", 1); // forces colors under a launcher and in files, too
+    setenv("CLICOLOR_FORCE", "1", 1); // CLICOLOR_FORCE forces colors under a launcher and in files, too.
     assert_true(terminal_colours(terminal));
     assert_true(terminal_colours(file));
     setenv("CLICOLOR_FORCE", "0", 1);
@@ -154,7 +154,7 @@ static void last_line(void **state) {
     EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {0, {0}, 0}, true, "", 400};
     assert_string_equal(end_line(text, sizeof text, &line, 0),
                         "done: 400 of 400 steps, loss 2.500000, val loss 2.625000, 0:02:31 of training");
-    line.step = 225; // the last validation was at an earlier step
+    line.step = 225; // The last validation was at an earlier step.
     line.val_step = 200;
     assert_string_equal(end_line(text, sizeof text, &line, 0), "stopped: 225 of 400 steps, loss 2.500000, val loss "
                                                                "2.625000 of step 200, 0:02:31 of training");
@@ -200,7 +200,7 @@ static void a_run_that_failed_says_so(void **state) {
         "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup");
 }
 
-// Returns the warning at the end of a run with these losses. A 0 ends the list.
+// Returns the warning at the end of a run with these losses. The list ends with a 0.
 static const char *failure_of(const double *losses) {
     EndLine line = {4, 4, 0, 1, true, true, 2.5, 0.3, 900.0, {0, {0}, 0}, true, "", 4};
     for (; *losses; losses++) losses_add(&line.losses, *losses);
@@ -211,12 +211,12 @@ static void a_loss_that_has_risen(void **state) {
     (void)state;
     static const double quiet[][20] = {
         {5.4, 71.0, 94.0, 116.0}, // no warning after only a few steps
-        // Losses that merely vary between batches give no warning.
+        // If losses merely vary between batches, no warning is printed.
         {3.12, 2.92, 3.14, 3.01, 3.02, 2.94, 2.81, 2.80, 3.28, 3.22},
         {2.81, 3.49, 3.19, 2.85, 3.41, 3.29, 3.27, 3.09, 2.36, 2.78},
         {2.97, 3.45, 3.26, 3.14, 3.10, 2.94, 3.40, 3.05, 3.29, 3.14},
         {2.5, 3.1, 3.0, 3.2, 3.1},
-        {5.4, 71.0, 9.0, 5.0, 4.0, 3.5, 3.4, 3.3, 3.2, 3.1}, // There is no warning if the loss has fallen after a jump.
+        {5.4, 71.0, 9.0, 5.0, 4.0, 3.5, 3.4, 3.3, 3.2, 3.1}, // No warning is printed if the loss falls after a jump.
         {5.5, 5.0, 4.5, 4.2, 4.0, 3.9, NAN, INFINITY, 3.8}};
     for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++) assert_string_equal(failure_of(quiet[i]), "");
     const double at_once[] = {5.4, 71.0, 94.0, 116.0, 124.0, 0};
@@ -225,7 +225,7 @@ static void a_loss_that_has_risen(void **state) {
     double slowly[101] = {0};
     for (int i = 0; i < 100; i++) slowly[i] = 2.5 + 0.01 * i + 0.05 * (i % 3);
     assert_non_null(strstr(failure_of(slowly), "the loss has risen, from 2.5000 in the first step to 3.5"));
-    // A resumed run that was already complete trains no step, so there is no warning.
+    // A resumed run that was already complete trains no step, so it gives no warning.
     EndLine line = {4, 4, 0, 1, false, true, 2.5, 0.3, 900.0, {0, {0}, 0}, true, "", 4};
     for (int i = 0; i < 5; i++) losses_add(&line.losses, at_once[i]);
     assert_string_equal(end_failure(text, sizeof text, &line), "");

@@ -1,5 +1,5 @@
-// Tests of the table of tensors (coat/model/tensors.h) and of Hugging Face's names (coat/save/hf_names.h): which
-// model has which parameters, and parameters that are stored in parts.
+// Tests of the table of tensors (coat/model/tensors.h) and of Hugging Face's tensor names (coat/save/hf_names.h): the
+// parameters of each model, and parameters that files store in parts.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/config/shapes.h"
@@ -19,11 +19,11 @@ static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int f
     return s;
 }
 
-// Compares parameter counts with published ones, and checks a GPT-2 without biases.
+// Compares the number of parameters with published numbers, and with a GPT-2 without biases.
 UNIT_TEST(test_parameters) {
     ModelShape s = llama(32, 32, 32, 128, 11008, 32000), gpt2;
     assert_true(model_parameters(&s) == 6738415616);
-    s = llama(16, 16, 16, 128, 8192, 50304); // OLMo-1B: tied head, norms without weights
+    s = llama(16, 16, 16, 128, 8192, 50304); // Shape of OLMo-1B, with a tied head and norms without weights.
     s.norm = NORM_PLAIN;
     s.tied_head = true;
     assert_true(model_parameters(&s) == 1176764416);
@@ -57,7 +57,7 @@ UNIT_TEST(test_names) {
     assert_true(parts[1].first_row == 14336 && parts[1].rows == 14336);
     hf_whole_name(&s, FCW, 31, name);
     assert_string_equal(name, "model.layers.31.mlp.gate_up_proj.weight");
-    // GPT-2 stores every tensor whole, in one part
+    // GPT-2 files store every tensor whole, in one part.
     for (int id = 0; id <= LNFB; id++) hf_whole_name(&gpt2, (TensorId)id, 0, name);
     assert_int_equal(hf_parts(&gpt2, QKVW, 11, parts), 1);
     assert_string_equal(parts[0].name, "transformer.h.11.attn.c_attn.weight");
@@ -75,7 +75,7 @@ static Run *llama_run(RecipeKind recipe, int ranks, int rank) {
     return run;
 }
 
-// Fills every element of the parameters with a number of its own. Padding rows are 0.
+// Fills the elements of the parameters with different numbers, and padding rows with 0.
 static void fill_values(Run *run) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < run->arena.layout[id][VALUE].layers; layer++) {
@@ -94,7 +94,7 @@ static const CheckpointTensor *find(const CheckpointTensor *list, int count, con
     return NULL;
 }
 
-// Parameters that are stored in parts have the expected shapes in the file and are read back unchanged.
+// Parameters stored in parts, such as q, k and v, have the right shapes in the file and are read back unchanged.
 UNIT_TEST(test_parts) {
     CheckpointTensor *list;
     JsonText text;
@@ -102,7 +102,7 @@ UNIT_TEST(test_parts) {
     Run *run = llama_run(RECIPE_COAT, 1, 0);
     fill_values(run);
     int count = checkpoint_model_tensors(&run->arena, &list);
-    // number of tensors: embedding, final norm and head; per layer two norms, q, k, v, o, gate, up and down
+    // Tensors in the file: embedding, final norm and head; per layer two norms, q, k, v, o, gate, up and down.
     assert_int_equal(count, 3 + 2 * 9);
     const CheckpointTensor *v = find(list, count, "model.layers.1.self_attn.v_proj.weight");
     Tensor qkv = arena_tensor(&run->arena, QKVW, VALUE, 1);
@@ -140,7 +140,7 @@ UNIT_TEST(test_parts) {
     run_close(run);
 }
 
-// With ZeRO 3, every rank reads its shard from the parts in the file. Together the shards are the whole parameter.
+// With ZeRO 3, every rank reads its shard of a parameter from the file's parts. Together the shards are the parameter.
 UNIT_TEST(test_shared_parts) {
     enum { RANKS = 3 };
     Run *whole = llama_run(RECIPE_COAT, 1, 0);
@@ -168,7 +168,7 @@ UNIT_TEST(test_shared_parts) {
     run_close(whole);
 }
 
-// Scratch tensors may share memory. Tensors that are written only once, or that the host reads, must not.
+// Scratch tensors may share memory. Tensors that are written only once, or that the host reads, must not share it.
 UNIT_TEST(test_scratch) {
     for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe++) {
         Run *run = llama_run((RecipeKind)recipe, 1, 0);
@@ -184,7 +184,7 @@ UNIT_TEST(test_scratch) {
 }
 
 // Every tensor id has a row in the table, with a unique name. A tensor that exists has a shape. If it uses the memory
-// or scale of another tensor, that tensor exists, too, and is large enough.
+// or scale of another tensor, the other tensor exists, too, and is large enough.
 UNIT_TEST(test_table) {
     for (int id = 0; id < TENSOR_COUNT; id++) {
         if (!tensor_row((TensorId)id)->name) fail_msg("tensor %d has no row", id);

@@ -14,7 +14,7 @@ static Tokenizer *open_good(const char *path) {
     return t;
 }
 
-// Fails unless opening the file fails with EXIT_DATA and one line that contains `word`.
+// Fails unless opening the tokenizer file fails with EXIT_DATA and one line of error text that contains `word`.
 static void expect_refused(const char *name, const char *word) {
     Tokenizer *t = tokenizer_open(path_of(name), &err);
     assert_null(t);
@@ -23,7 +23,7 @@ static void expect_refused(const char *name, const char *word) {
     if (!strstr(err.text, word)) fail_msg("'%s' expected in: %s", word, err.text);
 }
 
-// Fails unless the text is encoded as the given ids, and decoding them returns the text.
+// Fails unless the tokenizer encodes the text as the given ids and decodes these ids to the text.
 static void expect_ids(const Tokenizer *t, const char *text, const int32_t *expected, int count) {
     int32_t ids[256];
     char decoded[1024];
@@ -109,7 +109,7 @@ static void check_gpt2(const Tokenizer *t) {
         expect_ids(t, known[i].text, known[i].ids, known[i].count);
 }
 
-// Writes GPT-2's vocabulary, which is already open, in llm.c's binary format.
+// Writes GPT-2's vocabulary, which t has opened, in llm.c's binary format.
 static void write_bin(const char *name, const Tokenizer *t, int32_t version) {
     static unsigned char file[4 << 20];
     memset(file, 0, sizeof file);
@@ -142,7 +142,7 @@ UNIT_TEST(test_gpt2) {
     int32_t ids[4];
     Tokenizer *t = open_good(GPT2_FOLDER "/encoder.json");
     check_gpt2(t);
-    // llm.c's format has no merges; they follow from the order of the ids
+    // llm.c's format stores no merges, which follow from the order of the ids.
     for (int32_t version = 1; version <= 2; version++) {
         write_bin("gpt2_tokenizer.bin", t, version);
         Tokenizer *bin = open_good(path_of("gpt2_tokenizer.bin"));
@@ -154,21 +154,21 @@ UNIT_TEST(test_gpt2) {
     check_gpt2(t);
     tokenizer_close(t);
     copy_file(GPT2_FOLDER "/encoder.json", "vocab.json");
-    t = open_good(path_of("vocab.json")); // without the merges file, the vocabulary can only decode
+    t = open_good(path_of("vocab.json")); // Without the merges file, a vocabulary can only decode.
     assert_int_equal(tokenizer_vocab(t), 50257);
     assert_int_equal(tokenizer_encode(t, "Hello", ids, 4, &err), -1);
     assert_int_equal(err.code, EXIT_DATA);
     assert_non_null(strstr(err.text, "merges.txt"));
     tokenizer_close(t);
     copy_file(GPT2_FOLDER "/vocab.bpe", "merges.txt");
-    t = open_good(path_of("vocab.json")); // vocab.json and merges.txt, the names that Hugging Face uses
+    t = open_good(path_of("vocab.json")); // Hugging Face uses the names vocab.json and merges.txt.
     check_gpt2(t);
     assert_int_equal(tokenizer_encode(t, "one two three four five", ids, 4, &err), -1);
     assert_int_equal(err.code, EXIT_USER);
     tokenizer_close(t);
 }
 
-// Any byte sequence, valid UTF-8 or not, survives encoding and decoding unchanged.
+// Encoding and decoding returns any byte sequence unchanged, whether it is valid UTF-8 or not.
 UNIT_TEST(test_round_trip) {
     enum { BYTES = 20480 };
     if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
@@ -208,7 +208,7 @@ UNIT_TEST(test_round_trip) {
     tokenizer_close(t);
 }
 
-// Tests a small vocabulary: merges are applied by rank, some ids are unused, and there is a special token.
+// Tests a small vocabulary: merges are applied by rank, some ids are unused, and <|endoftext|> is a special token.
 UNIT_TEST(test_small_vocabulary) {
     int32_t ids[16];
     char out[16];
@@ -220,10 +220,10 @@ UNIT_TEST(test_small_vocabulary) {
     assert_int_equal(tokenizer_vocab(t), 13);
     assert_int_equal(tokenizer_eos(t), 12);
     const int32_t abc[] = {5}, aabb[] = {0, 3, 1}, spaced[] = {3, 6, 3, 9};
-    expect_ids(t, "abc", abc, 1); // merges "b c", which comes first in the list, then "a bc"
+    expect_ids(t, "abc", abc, 1); // The tokenizer merges "b c", which comes first in the list, then "a bc".
     expect_ids(t, "aabb", aabb, 3);
-    expect_ids(t, "ab ab a", spaced, 4);                          // in " ab", a and b are merged before the space and a
-    assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // decoding an unused id gives an empty text
+    expect_ids(t, "ab ab a", spaced, 4); // In " ab", a and b are merged before the space and a.
+    assert_int_equal(tokenizer_decode(t, 7, out, sizeof out), 0); // Decoding an unused id gives an empty text.
     assert_int_equal(tokenizer_decode(t, 11, out, sizeof out), 3);
     assert_memory_equal(out, "\xe4\xb8\x96", 3);
     assert_int_equal(tokenizer_encode(t, "abd", ids, 16, &err), -1);
@@ -231,8 +231,8 @@ UNIT_TEST(test_small_vocabulary) {
     tokenizer_close(t);
 }
 
-// Vocabulary and merges files do not define the pre-tokenization. Only GPT-2's rule is known, so files of other models
-// are refused.
+// Vocabulary and merges files do not define the pre-tokenization. Only GPT-2's rule is known, so these files of other
+// models are refused.
 UNIT_TEST(test_pairs_of_others) {
     static const struct {
         const char *config, *refused;
@@ -252,17 +252,17 @@ UNIT_TEST(test_pairs_of_others) {
     }
     write_text(path_of("tokenizer_config.json"), "{}");
     static const char last[] = "its last token is not <|endoftext|>, so GPT-2's rule may not be";
-    // Refuses a vocabulary whose special token is the first, as in SmolLM2's.
+    // Refuses a vocabulary whose special token has the first id, as in SmolLM2.
     write_text(path_of("vocab.json"), "{\"<|endoftext|>\": 0, \"a\": 1, \"b\": 2, \"ab\": 3}");
     expect_refused("vocab.json", last);
-    // Refuses a vocabulary whose last token is not special, as in Qwen's, whose special tokens are in another file.
+    // Refuses a vocabulary whose last token is not special, as in Qwen, which stores special tokens in another file.
     write_text(path_of("vocab.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"</s>\": 3}");
     expect_refused("vocab.json", last);
 }
 
 UNIT_TEST(test_bad_json) {
     expect_refused("absent.json", "cannot open");
-    expect_refused("", "holds no tokenizer.json"); // a folder without tokenizer files is refused
+    expect_refused("", "holds no tokenizer.json"); // A folder without tokenizer files is refused.
     static const char *const cases[][2] = {{"", "empty"},
                                            {"hello", "neither JSON"},
                                            {"{\"a\": 0, \"b\":", "neither JSON"},
@@ -300,14 +300,14 @@ UNIT_TEST(test_bad_merges) {
     }
     write_text(path_of("vocab.bpe"), "");
     expect_refused("encoder.json", "empty");
-    write_text(path_of("vocab.bpe"), "a b"); // a merges file without a version line and without a newline at its end
+    write_text(path_of("vocab.bpe"), "a b"); // no version line, and no newline at the end
     Tokenizer *t = open_good(path_of("encoder.json"));
     const int32_t ids[] = {2};
     expect_ids(t, "ab", ids, 1);
     tokenizer_close(t);
 }
 
-// Writes a vocabulary of 32 one-letter tokens, truncated to `bytes` bytes.
+// Writes llm.c's vocabulary file with 32 one-letter tokens and `said` in its header, truncated to `bytes` bytes.
 static void write_small_bin(const char *name, int32_t version, int32_t said, int32_t end_of_text, size_t bytes) {
     char file[1024 + 64] = {0};
     int32_t header[4] = {20240328, version, said, end_of_text};
@@ -325,7 +325,7 @@ UNIT_TEST(test_bad_bin) {
     Tokenizer *t = open_good(path_of("good.bin"));
     assert_int_equal(tokenizer_vocab(t), 20);
     assert_int_equal(tokenizer_eos(t), 19);
-    // This tokenizer cannot encode: the ids are not in GPT-2's order, so merges cannot be derived.
+    // This tokenizer cannot encode, because its ids are not in GPT-2's order, so merges cannot be derived.
     assert_int_equal(tokenizer_encode(t, "A", ids, 4, &err), -1);
     tokenizer_close(t);
     static const struct {

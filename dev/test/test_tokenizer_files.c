@@ -9,7 +9,7 @@ static Error err; // error of the last failed call
 
 static Tokenizer *tokenizer;
 
-// Copies the tokenizer files of the folder `source` into a new folder.
+// Copies the tokenizer files of the folder `source` into the new folder `folder`.
 static void copy(const char *source, const char *folder, PromptFormat format) {
     JsonText manifest;
     manifest_begin(&manifest);
@@ -31,8 +31,8 @@ static void expect_template(const char *folder, const char *expected) {
     free(text);
 }
 
-// Tokenizer files are written from the tokenizer that was opened at the start of the run, because the source may have
-// changed since.
+// A checkpoint's tokenizer files are those of the tokenizer that was opened when the run started, because the model's
+// folder may have changed since.
 UNIT_TEST(test_opened_once) {
     assert_int_equal(mkdir(path_of("other"), 0777), 0);
     write_text(path_of("other/tokenizer.json"), "{}");
@@ -43,8 +43,8 @@ UNIT_TEST(test_opened_once) {
     assert_true(path_is_file(path_of("saved/tokenizer_config.json")));
 }
 
-// A chat template that was written for an earlier prompt format is replaced, or removed with format none. It is kept
-// with format data. A template from elsewhere is always kept.
+// A chat template that an earlier run wrote for another prompt format is replaced, or removed with --prompt-format
+// none. It is kept with --prompt-format data. A template that no run has written is always kept.
 UNIT_TEST(test_another_format) {
     char *alpaca = prompt_template(tokenizer, PROMPT_FORMAT_ALPACA),
          *chatml = prompt_template(tokenizer, PROMPT_FORMAT_CHATML);
@@ -77,8 +77,8 @@ UNIT_TEST(test_another_format) {
     free(chatml);
 }
 
-// A checkpoint with a tokenizer.model also gets a tokenizer.json, and its tokenizer_config.json names the matching
-// class. Other keys of that file are kept.
+// If a model only has a tokenizer.model, its checkpoint also gets a tokenizer.json. tokenizer_config.json then names
+// the class that reads tokenizer.json, and keeps its other keys.
 UNIT_TEST(test_made_of_model) {
     static const char *const configs[][2] = {
         {"{\n  \"legacy\": true,\n  \"tokenizer_class\": \"LlamaTokenizer\"\n}\n",
@@ -113,7 +113,7 @@ UNIT_TEST(test_made_of_model) {
     assert_memory_equal(again, made, size);
     free(again);
     free(made);
-    write_text(path_of("given/tokenizer.json"), "{}"); // an existing tokenizer.json is not replaced
+    write_text(path_of("given/tokenizer.json"), "{}"); // An existing tokenizer.json is not replaced.
     copy("given", "own", PROMPT_FORMAT_NONE);
     made = read_file(path_of("own/tokenizer.json"), &size);
     assert_string_equal(made, "{}");

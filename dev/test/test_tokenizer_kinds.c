@@ -1,5 +1,5 @@
-// Tests of tokenizer.json and tokenizer.model: ids must equal those of the Python libraries (dev/test/tokenizers,
-// written by make_tokenizers.py). Also tests decoding, BOS and EOS, and damaged or unsupported files.
+// Tests of tokenizer.json and tokenizer.model: ids must equal those that make_tokenizers.py stored with Python
+// libraries in dev/test/tokenizers. Also tests decoding, BOS and EOS, and damaged or unsupported files.
 #include "coat/text/pretokenize.h"
 #include "coat/text/tokenizer.h"
 #include "coat/text/unicode.h"
@@ -27,7 +27,7 @@ static Tokenizer *open_good(const char *path) {
     return t;
 }
 
-// Encodes a text and compares the ids with those in a line of text. Returns the start of the next line.
+// Encodes a text and fails unless its ids are those at the start of `line`. Returns the start of the next line.
 static const char *expect_line(const Tokenizer *t, const char *name, const char *text, const char *line) {
     int32_t ids[512];
     const int count = tokenizer_encode(t, text, ids, 512, &err);
@@ -43,8 +43,8 @@ static const char *expect_line(const Tokenizer *t, const char *name, const char 
     return line + 1;
 }
 
-// Fails unless decoding the encoded text returns it, with at most one space before it. Only for tokenizers that do not
-// normalize text.
+// Fails unless encoding and decoding the text returns it, with at most one space before it. Only for tokenizers that do
+// not normalize text.
 static void expect_decoded(const Tokenizer *t, const char *name, const char *text) {
     int32_t ids[512];
     char back[2048];
@@ -59,8 +59,8 @@ static void expect_decoded(const Tokenizer *t, const char *name, const char *tex
 UNIT_TEST(test_ids) {
     static const struct {
         const char *name;
-        int begin, end; // ids of the tokenizer's BOS and EOS tokens
-        bool keeps;     // true: decoding returns the original text
+        int begin, end; // ids of the tokenizer's BOS and EOS tokens; -1: none
+        bool keeps;     // true if decoding returns the original text
         bool blank;     // true: a space is put before the text
     } kinds[] = {{"neox.json", -1, 0, false, false},   {"llama3.json", 0, 1, true, false},
                  {"qwen.json", -1, 0, false, false},   {"digits.json", -1, 0, true, false},
@@ -88,8 +88,8 @@ UNIT_TEST(test_ids) {
     }
 }
 
-// Metaspace replaces spaces by the mark U+2581, except in added tokens. A mark in the text does not match a space in an
-// added token.
+// The Metaspace pre-tokenizer replaces spaces by the mark U+2581, except in added tokens. A mark in the text does not
+// match a space in an added token.
 UNIT_TEST(test_mark_next_to_added_spaces) {
     write_text(path_of("t.json"),
                "{\"model\":{\"vocab\":{\"\\u2581\":0,\"a\":1,\"\\u2581a\":2},\"merges\":[\"\\u2581 a\"]},"
@@ -103,7 +103,7 @@ UNIT_TEST(test_mark_next_to_added_spaces) {
     tokenizer_close(t);
 }
 
-// Bytes that are not valid UTF-8 survive encoding and decoding unchanged.
+// Encoding and decoding returns bytes that are not valid UTF-8 unchanged.
 UNIT_TEST(test_invalid_text) {
     static const char *const names[] = {"llama3.json", "qwen.json", "llama.model", "legacy.json"};
     for (size_t i = 0; i < 4; i++) {
@@ -118,7 +118,7 @@ UNIT_TEST(test_invalid_text) {
 UNIT_TEST(test_folder_and_config) {
     size_t size = read_into(FOLDER "llama3.json", file_text);
     write_file(path_of("tokenizer.json"), file_text, size);
-    // this vocab.json is ignored in favor of tokenizer.json, because it has no pre-tokenization rule
+    // The tokenizer reads tokenizer.json and ignores vocab.json, because vocab.json has no pre-tokenization rule.
     write_text(path_of("vocab.json"), "{\"a\": 0}");
     Tokenizer *t = open_good(path_of(""));
     assert_int_equal(tokenizer_bos(t), 0);
@@ -146,7 +146,7 @@ static void write_json_of(const char *model, const char *name) {
     tokenizer_close(t);
 }
 
-// A tokenizer.json that was derived from a tokenizer.model has the same tokens and ids.
+// A tokenizer.json that the program derives from a tokenizer.model has the same tokens and ids.
 UNIT_TEST(test_made_json) {
     static const char *const names[] = {"llama", "unknown"};
     const size_t size = read_into(FOLDER "texts.bin", texts);
@@ -178,7 +178,7 @@ UNIT_TEST(test_made_json) {
 }
 
 // In a folder with both files, tokenizer.model is read if tokenizer.json was derived from it; otherwise tokenizer.json
-// is read. A path to one of the files reads that file.
+// is read. A path to one of the two files reads that file.
 UNIT_TEST(test_both_in_folder) {
     const size_t size = read_into(FOLDER "llama.model", file_text);
     write_json_of(FOLDER "llama.model", "tokenizer.json");
@@ -249,8 +249,8 @@ UNIT_TEST(test_bad_json) {
 #define AB "\"a\":0,\"b\":1,\"ab\":2,\"ba\":3"
 #define TWO "\"a b\",\"b a\""
 
-// Counts the tokens that differ between a model's vocabulary and another vocabulary. Harmless differences are not
-// counted.
+// tokenizer_differing() counts the tokens that differ between a model's vocabulary and another one, except for harmless
+// differences.
 UNIT_TEST(test_differing) {
     static const char own[] = KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false));
     static const struct {
@@ -259,12 +259,12 @@ UNIT_TEST(test_differing) {
         bool merges;
     } cases[] = {{own, 0, true},
                  {KIND(AB, TWO, ""), 0, true},
-                 // A harmless difference: an added token that names a reserved token.
+                 // An added token that names a reserved token is a harmless difference.
                  {KIND(AB, TWO, ADDED(4, "<call>", true)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<think>", false)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false) "," ADDED(6, "<6>", true)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(6, "<6>", true)), 0, true},
-                 {KIND(AB, TWO, ADDED(5, "<call>", true)), 1, true}, // real difference: text token that became special
+                 {KIND(AB, TWO, ADDED(5, "<call>", true)), 1, true}, // text token that became special
                  {KIND(AB, TWO, ADDED(5, "<call>", false)), 1, true},
                  {KIND("\"b\":0,\"a\":1,\"ab\":2,\"ba\":3", TWO, ""), 2, false},
                  {KIND("\"a\":0,\"b\":1,\"ab\":2,\"aa\":3", "\"a b\"", ""), 1, false},
@@ -281,7 +281,7 @@ UNIT_TEST(test_differing) {
         tokenizer_close(other);
     }
     tokenizer_close(t);
-    // Both files of one model give the same vocabulary.
+    // The two tokenizer files of one model give the same vocabulary.
     t = open_good(FOLDER "llama.model");
     Tokenizer *other = open_good(FOLDER "legacy.json");
     assert_int_equal(tokenizer_differing(t, other), 0);
@@ -298,7 +298,7 @@ UNIT_TEST(test_bad_model) {
                                   "a";
     expect_refused("t.model", unigram, 5, "only SentencePiece's BPE");
     static const char blanks[] = "\n\x03\n\x01"
-                                 "a\x12\x02\x18\x02"; // refused: the default of remove_extra_whitespaces is true
+                                 "a\x12\x02\x18\x02"; // The file has remove_extra_whitespaces (default true).
     expect_refused("t.model", blanks, 9, "normalization is not supported");
     static const char unused[] = "\n\x05\n\x01"
                                  "a\x18\x05\x12\x02\x18\x02\x1a\x02\x20";

@@ -1,4 +1,4 @@
-// Tests of update_bound.h, the bound for the GPU's AdamW step: the CPU imitates the GPU's arithmetic, with every
+// Tests of update_bound.h, the error bound for the GPU's AdamW step. The CPU imitates the GPU's arithmetic, with every
 // documented error of its special functions at its maximum. The result must stay within the bound and come close to it
 // for some elements. Small mistakes must exceed the bound.
 #include "coat/numerics/moments_host.h"
@@ -32,7 +32,7 @@ typedef struct {
     float master[COUNT], grad[COUNT];
     uint16_t value[COUNT];
     Bounded bound[COUNT];
-    float imitation[MISTAKES][COUNT]; // parameters after the step as the GPU could compute them, for each mistake
+    float imitation[MISTAKES][COUNT]; // for each mistake, parameters after the step as the GPU could compute them
     float before[COUNT];
 } Memory;
 
@@ -97,8 +97,8 @@ static void check_close(Check *c) {
     free(c->memory);
 }
 
-// Returns element i of the gradient in step t. Values have many magnitudes. Some groups are special, and some values
-// nearly cancel the old first moment.
+// Returns element i of the gradient in step t. Elements have many magnitudes. Some groups have special values, and some
+// elements nearly cancel the old first moment.
 static float gradient_of(const Check *c, int i, uint64_t t) {
     const int kind = i / 128 % 16;
     const uint64_t at = (uint64_t)i, random = rng_hash(33, t, at);
@@ -117,14 +117,12 @@ static float gradient_of(const Check *c, int i, uint64_t t) {
     return x;
 }
 
-// --- imitation of the GPU's arithmetic -----------------------------------------------------------------------------
-
-// Returns a relative error of the documented size, minus the rounding of the result itself. Its sign is up or down.
+// Returns a relative error of random sign, as large as documented (`stated`) minus the rounding error of the result.
 static double off(double stated, int i, int which) {
     return (rng_hash(41, (uint64_t)which, (uint64_t)i) & 1 ? 1 : -1) * (stated - 0x1p-24);
 }
 
-// Decodes a moment and multiplies it by beta, with the GPU's errors.
+// Decodes an FP8 moment and multiplies it by beta, with the errors of the GPU's special functions.
 static float imitate_decode(uint8_t code, MomentGroup group, float beta, int i, int which) {
     if ((code & 0x7f) == 0) return 0.0f;
     const double exact = log2((double)(code_magnitude(code, FMT_E4M3) * (1.0f / moment_largest(FMT_E4M3))));
@@ -165,10 +163,8 @@ static float imitate_step(const Check *c, int i, Mistake mistake) {
     return fmaf(-decay, p, fmaf(-(float)((double)lr * c1 / root_c2), update, p));
 }
 
-// --- steps whose errors are compared with the bounds ---------------------------------------------------------------
-
-// Computes the gradients, the bounds and the imitated GPU results of the next step. Then the CPU reference takes the
-// step.
+// Computes the gradients, the error bounds and the imitated GPU results of the next step. Then the CPU backend takes
+// the step.
 static void take_step(Check *c) {
     Memory *mem = c->memory;
     const BoundStep step = bound_step(&c->state, c->state.t + 1);
@@ -189,7 +185,7 @@ static void take_step(Check *c) {
     assert_int_equal(c->state.nonfinite, 0);
 }
 
-// Returns the constant bound that check_optimizer.cu used before it had a bound per element.
+// Returns an error bound with constant factors, which check_optimizer.cu used before bounds were derived per element.
 static double constant_bound(float want, float before) {
     return 4e-7 * (fabs((double)want) + fabs((double)before)) + 1e-4 * fabs((double)want - (double)before);
 }
@@ -211,7 +207,7 @@ UNIT_TEST(masters) {
             const Memory *mem = c.memory;
             const float want = mem->master[i];
             double ignored = 0, bound = mem->bound[i].error;
-            // The bound's own result equals the CPU reference's up to rounding.
+            // update_bound() must give the CPU backend's result up to rounding.
             assert_true(fabs(mem->bound[i].value - (double)want) <= bound);
             worst = fmax(worst, bound_used(want, mem->imitation[RIGHT][i], bound, false, &ignored));
             sharper[i] = constant_bound(want, mem->before[i]) / bound;
@@ -237,7 +233,7 @@ UNIT_TEST(masters) {
     check_close(&c);
 }
 
-// With stochastic rounding to BF16, results differ by one step as rarely as the bound predicts.
+// Without master weights, CPU and GPU results differ by a BF16 step as rarely as the bound predicts.
 UNIT_TEST(without_masters) {
     Check c;
     double expected = 0;

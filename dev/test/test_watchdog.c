@@ -1,12 +1,12 @@
-// Tests of the watchdog that ends the ranks of a run if one of them is lost. The ranks are forked processes of this
-// machine. Instead of running collectives, each increments its own counters of begun and finished collectives.
+// Tests of the watchdog that ends all ranks of a run if one rank is lost. The ranks are forked processes of this
+// machine. Instead of running collectives, each rank increments counters of collectives that it has begun and finished.
 #include "coat/comm/watchdog.h"
 #include "comm_fixture.h"
 
 static volatile uint32_t counters[2];
 static volatile int timeout_s;
 static char run_id[32];
-// timeout in seconds; long, because a rank may be silent for more than one second on a busy machine
+// busy_timeout is in seconds. It is long, because a rank may be silent for more than one second on a busy machine.
 static const int busy_timeout = 4;
 static int *arrived; // number of calls of await_all(), in memory that all ranks share
 
@@ -15,7 +15,7 @@ static bool wait_for_ever(void) {
     return false;
 }
 
-// Waits until every rank has called this function `times` times.
+// Waits until every rank has called await_all() `times` times.
 static void await_all(const CommPlace *place, int times) {
     __atomic_fetch_add(arrived, 1, __ATOMIC_ACQ_REL);
     while (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) < times * place->ranks) usleep(10000);
@@ -43,7 +43,7 @@ static RankResult *watched(int seconds, int ranks, RankFunction function) {
 static bool work(CommPlace *place, RankResult *result) {
     (void)result;
     Watchdog *w = start(place);
-    for (int i = 0; i < 50; i++) { // all collectives together take longer than the timeout, but each one is short
+    for (int i = 0; i < 50; i++) { // The collectives together take longer than the timeout, but each is short.
         counters[0]++;
         usleep(100000);
         counters[1]++;
@@ -63,8 +63,7 @@ UNIT_TEST(test_good) {
     }
 }
 
-// All ranks except rank 1 begin a collective. The timeout becomes short once all of them have recorded that on the
-// shared board.
+// All ranks except rank 1 begin a collective. After all watchdogs have recorded that, the timeout becomes short.
 static bool hang(CommPlace *place, RankResult *result) {
     (void)result;
     start(place);
@@ -75,7 +74,7 @@ static bool hang(CommPlace *place, RankResult *result) {
     return wait_for_ever();
 }
 
-// Fails unless every rank exits with EXIT_RANK within 20 seconds and names rank 1, or the rank after which it ended.
+// Fails unless every rank except `without` exits with EXIT_RANK and blames rank 1 or a rank that has ended the run.
 static void assert_rank_1_blamed(const RankResult *results, int ranks, int without) {
     for (int r = 0; r < ranks; r++) {
         if (r == without) continue;
@@ -110,7 +109,7 @@ UNIT_TEST(test_killed) {
     const RankResult *results = watched(busy_timeout, 3, killed);
     assert_rank_1_blamed(results, 3, 1);
     assert_int_equal(results[1].status, 128 + SIGKILL);
-    bool advised = false; // only the first rank that notices the loss prints the advice
+    bool advised = false; // Only the first rank that notices the loss advises to resume.
     for (int r = 0; r < 3; r++)
         advised |= strstr(results[r].said, "rank 1, which hangs or is lost; nothing is saved since step 32: continue "
                                            "with --out runs/x --resume\n") != NULL;
@@ -121,11 +120,11 @@ static void take_long(void) {
     usleep(1500000);
 }
 
-// A rank that fails ends the other ranks at once with its exit code. It prints nothing about them, even if its own exit
-// takes long.
+// A rank that fails ends the other ranks at once with its exit code, even if its own exit takes long. Only the other
+// ranks print that it has ended the run.
 static bool failed(CommPlace *place, RankResult *result) {
     (void)result;
-    if (place->rank == 1) atexit(take_long); // runs after the watchdog has told the other ranks
+    if (place->rank == 1) atexit(take_long); // take_long() runs after the watchdog has told the other ranks.
     start(place);
     if (place->rank == 1) exit(EXIT_DATA);
     return wait_for_ever();
@@ -155,14 +154,14 @@ UNIT_TEST(test_absent) {
     const RankResult *results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);
     assert_non_null(strstr(results[0].said, "in the start for rank 1"));
-    // Before the ranks share a board, the missing rank is unknown. The message then names the launcher's variables.
+    // Before the ranks share their progress, the error names the launcher instead of the missing rank.
     shares = false;
     results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);
     assert_non_null(strstr(results[0].said, "in the start for the other ranks (the test), of which one"));
 }
 
-// Two runs at the same time: one loses a rank, and the other must not notice.
+// Two runs exist at the same time. One run loses a rank, and the other run must continue.
 static bool other_run(CommPlace *place, RankResult *result) {
     if (place->rank >= 2) run_id[0] = 'T';
     place->rank %= 2;

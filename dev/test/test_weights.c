@@ -1,12 +1,12 @@
-// Tests of weight initialization (coat/model/weights.h): the standard deviation of each --init, and truncation.
+// Tests of weight initialization (coat/model/weights.h): standard deviation for each --init, and truncation.
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/model/weights.h"
 
 #define LAYERS 3
-#define MAX_DEVIATIONS 3.0 // truncation in standard deviations; larger values are drawn again
-// Standard deviation of a normal number truncated at 3: sqrt(1 - 6 p(3) / (1 - 2 Q(3))), with the density p and the
-// tail Q.
+#define MAX_DEVIATIONS 3.0 // initial weights beyond this many standard deviations are drawn again
+// Standard deviation of a standard normal number truncated at 3: sqrt(1 - 6 p(3) / (1 - 2 Q(3))), with the density p
+// and the tail probability Q.
 #define CUT_DEVIATION 0.98658
 
 static Run *drawn_run(InitKind init) {
@@ -22,7 +22,7 @@ static Run *drawn_run(InitKind init) {
     return run;
 }
 
-// Returns the standard deviation that weights.h documents for a tensor.
+// Returns the standard deviation that weights.h documents for the initial values of a tensor.
 static double documented_deviation(const Run *run, TensorId id, int layer) {
     const bool residual = id == PROJW || id == FCPROJW;
     const double inputs = (double)arena_tensor(&run->arena, id, VALUE, layer).cols;
@@ -34,8 +34,8 @@ static double documented_deviation(const Run *run, TensorId id, int layer) {
     return 0.0;
 }
 
-// Fails if the standard deviation or the mean of a tensor is off by more than 4 standard errors. For n numbers the
-// standard error is 1 / sqrt(2n) of the deviation, and for the mean 1 / sqrt(n) of the deviation.
+// Fails if the standard deviation or the mean of a tensor is off by more than 4 standard errors. For n numbers of
+// standard deviation s, the standard error of s is s / sqrt(2n), and that of the mean is s / sqrt(n).
 static void expect_drawn(const Run *run, TensorId id, int layer) {
     const bool cut = run->config.shape.init != INIT_KIND_NORMAL;
     const Tensor t = arena_tensor(&run->arena, id, VALUE, layer);

@@ -6,8 +6,7 @@
 
 #define VOCAB 50257
 
-// Writes a token file with `count` tokens first, first + 1, ... modulo `modulus`. The header says that there are `said`
-// tokens.
+// Writes a token file with the `count` tokens first, first + 1, ..., modulo `modulus`. Its header says `said` tokens.
 static inline void write_header_and_tokens(const char *name, int32_t magic, int32_t version, int32_t said, int width,
                                            int64_t count, uint32_t first, uint32_t modulus) {
     size_t bytes = DATA_HEADER_BYTES + (size_t)count * (size_t)width;
@@ -16,7 +15,7 @@ static inline void write_header_and_tokens(const char *name, int32_t magic, int3
     memcpy(file, head, sizeof head);
     for (int64_t i = 0; i < count; i++) {
         uint32_t token = (uint32_t)((first + (uint64_t)i) % modulus);
-        // copies the low bytes, which come first in little-endian order
+        // Copies the token's low bytes, which come first in little-endian order.
         memcpy(file + DATA_HEADER_BYTES + i * width, &token, (size_t)width);
     }
     write_file(path_of(name), file, bytes);
@@ -39,7 +38,7 @@ static inline DataLoader *open_one(const char *glob, int B, int T, bool shuffle)
     return loader;
 }
 
-// Fails unless opening the token file fails with EXIT_DATA and one line that contains both words.
+// Fails unless opening the token files `glob` fails with EXIT_DATA and one line of error text that contains both words.
 static inline void expect_refused(const char *glob, int B, int T, int ranks, const char *word1, const char *word2) {
     Error err;
     memset(&err, 0, sizeof err);

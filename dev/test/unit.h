@@ -35,7 +35,7 @@ static inline void unit_test_add(const char *name, CMUnitTestFunction function) 
     }                                                                                                                  \
     static void function(void **unit_state __attribute__((unused)))
 
-// Runs all tests of the file. setup and teardown may be NULL. Returns main()'s exit status.
+// Runs all tests of the file. The three setup and teardown functions may be NULL. Returns main()'s exit status.
 static inline int unit_main(CMFixtureFunction before_all, CMFixtureFunction after_all, CMFixtureFunction before_each) {
     UnitTests *tests = unit_tests();
     for (size_t i = 0; i < tests->count; i++) tests->list[i].setup_func = before_each;

@@ -1,25 +1,25 @@
-// Bound for the distance of two backends' parameters after one AdamW step (COAT, section 4) from the same 8-bit states,
-// gradients and parameters. Each element has its own bound, derived from the arithmetic of both sides.
+// Bound for the distance between the CPU's and the GPU's parameters after an AdamW step (COAT, section 4) from the same
+// 8-bit states, gradients and parameters. Each element has its own bound, derived from the arithmetic of both backends.
 //
 // Errors. The CPU rounds every FP32 operation to nearest: a relative error of u = 2^-24. The GPU does the same (it is
 // compiled with -fmad=false), except for its special functions, whose errors PTX documents: lg2 2^-22 (absolute if
 // |log2| < 1, otherwise relative), ex2 2^-22, square root and reciprocal 2^-23. The CPU's log2 and exp2
-// (coat/numerics/moments.h) have errors of 2 u; log2's is absolute below 1, too. d(x) is the distance of both sides' x.
-// Errors of errors are below a thousandth of the first-order terms and are ignored.
+// (coat/numerics/moments.h) have errors of 2 u; log2's is absolute below 1, too. d(x) is the distance between CPU's and
+// GPU's x. Errors of second order are below a thousandth of the first-order terms and are ignored.
 //
-// Decoding |x| = a 2^E, E = L / k, L = log2(code / F):
+// Decoding |x| = a 2^E, E = L / k, L = log2(code / F), where F is the largest FP8 value:
 //   d(L) <= (4 + 2) u max(1, |L|)
 //   d(E) <= d(L) / k + 2 u |E|
 //   d(x) <= |x| (ln 2 d(E) + (4 + 2) u n + 2 u n)      n powers and n multiplications: 1, or 3 for a deep group
-// Moments. Both sides have the same bits of the clipped gradient g, of (1 - beta2) g, and of new moments whose old ones
+// Moments. CPU and GPU have the same bits of the clipped gradient g, of (1 - beta2) g, and of new moments whose old ones
 // are 0. Otherwise the GPU decodes with beta a instead of a, and uses a fused multiply-add:
 //   d(m') <= beta1 (d(m) + 2 u |m|) + u |(1 - beta1) g| + 2 u |m'|
 //   d(v') <= beta2 (d(v) + 2 u v) + u (1 - beta2) g^2 + 2 u v'
 // If beta1 m and (1 - beta1) g nearly cancel, d(m') / |m'| is unbounded, but d(m') is not. Therefore the bound is
 // computed per element.
-// Divisor D = s + eps, s = sqrt(v' c2). On the CPU, c2, the multiplication, the root and the sum are each rounded (u).
-// The GPU computes D / sqrt(c2): 2 u for its root, which is 0 for subnormal numbers; u for eps / sqrt(c2), which is at
-// least 2^-63; u for the sum:
+// Divisor D = s + eps, s = sqrt(v' c2), with the bias correction c2. On the CPU, c2, the multiplication, the root and
+// the sum are each rounded (u). The GPU computes D / sqrt(c2). Its errors are 2 u for the root, which is 0 for subnormal
+// numbers, u for eps / sqrt(c2), which is at least 2^-63, and u for the sum:
 //   d(s) <= s (d(v') / v' + u + u) / 2 + s (u + 2 u) + 2^-63 sqrt(c2)
 //   d(D) <= d(s) + 3 u D
 // Update U = lr c1 m' / D. The CPU rounds three times, plus c1. The GPU rounds lr c1 / sqrt(c2), a multiplication and a
@@ -36,9 +36,9 @@
 
 #define BOUND_U 0x1p-24
 #define BOUND_SECOND_ORDER (1 + 0x1p-10)
-#define BOUND_TINY 0x1p-146 // absolute rounding error of subnormal numbers
+#define BOUND_TINY 0x1p-146 // absolute rounding error of subnormal FP32 numbers
 
-// A value, and the allowed distance between the CPU's and the GPU's result.
+// A computed value, and the allowed distance between the CPU's and the GPU's results.
 typedef struct {
     double value, error;
 } Bounded;
@@ -56,7 +56,7 @@ static inline Bounded decode_bound(uint8_t code, MomentGroup group, Format forma
     return x;
 }
 
-// Scalars of a step, which both backends compute from its state.
+// Scalars of an AdamW step, which CPU and GPU compute from its StepState.
 typedef struct {
     double lr, beta1, beta2, eps, weight_decay, clip, c1, c2;
 } BoundStep;
@@ -75,7 +75,7 @@ static inline BoundStep bound_step(const StepState *s, int64_t t) {
     return b;
 }
 
-// Returns the parameter after the step, before it is rounded to its storage format.
+// Returns an element of the parameter after an AdamW step, before it is rounded to its storage format, and its bound.
 static inline Bounded update_bound(const BoundStep *s, bool decays, double p, double gradient, Bounded m, Bounded v) {
     const double u = BOUND_U, g = gradient * s->clip, decay = decays ? s->lr * s->weight_decay : 0;
     const double g_of_m = (1 - s->beta1) * g, g_of_v = (1 - s->beta2) * g * g;
@@ -104,9 +104,9 @@ static inline double bf16_step(float x) {
     return ldexp(1.0, (int)(exponent == 0 ? 1 : exponent) - 127 - 7);
 }
 
-// Returns the fraction of the bound that the difference uses; 1 or more means that the results disagree. Stochastic
-// rounding to BF16 uses the same random number on both sides, so results rarely differ by one step. Adds the expected
-// number of such differences to *expected.
+// Returns the fraction of the bound that the difference uses; 1 or more means that CPU and GPU disagree. Stochastic
+// rounding to BF16 uses the same random number on CPU and GPU, so results rarely differ by one BF16 step. Adds the
+// expected number of such differences to *expected.
 static inline double bound_used(float want, float have, double bound, bool stochastic_bf16, double *expected) {
     const double apart = fabs((double)want - (double)have);
     if (float_bits(want) == float_bits(have)) {

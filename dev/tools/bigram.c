@@ -14,14 +14,14 @@ static const char usage[] = "usage: bigram TRAIN.bin VAL.bin\n"
 enum {
     VOCAB = 257,
     LENGTH = 256
-}; // LENGTH: number of tokens read at a time. The last tokens of a file that do not fill LENGTH are not used.
+}; // LENGTH: number of tokens read at a time. A rest of the file that does not fill LENGTH is not used.
 
 typedef struct {
     double pair[VOCAB][VOCAB]; // pair[a][b]: how often byte b follows byte a
     double total[VOCAB];
 } Table;
 
-// Counts the byte pairs of sequences [begin, end) of the data and adds them to a table.
+// Counts the byte pairs of the data's sequences begin to end - 1 and adds the counts to the table.
 static bool count(DataLoader *data, int64_t begin, int64_t end, Table *table, Error *err) {
     int32_t in[LENGTH], target[LENGTH];
     for (int64_t n = begin; n < end; n++) {
@@ -63,13 +63,13 @@ static double choose_alpha(const Table *fit, const Table *test) {
 
 static bool run(int argc, char **argv, Error *err) {
     if (argc != 3) return error_set(err, EXIT_USER, USAGE_LINE(usage));
-    static Table fit, held_out, val; // static because the tables are too large for the stack
+    static Table fit, held_out, val; // The tables are static because they are too large for the stack.
     DataLoader *train = data_open(argv[1], 1, LENGTH, 0, 1, 0, false, VOCAB, err);
     if (!train) return false;
     int64_t all = data_sequences(train), split = all - (all + 9) / 10;
     bool good = count(train, 0, split, &fit, err) && count(train, split, all, &held_out, err);
     double alpha = split > 0 ? choose_alpha(&fit, &held_out) : 1.0;
-    good = good && count(train, split, all, &fit, err); // the reported table also has the held-out pairs
+    good = good && count(train, split, all, &fit, err); // The printed loss also uses the held-out pairs.
     data_close(train);
     if (!good) return false;
 

@@ -1,7 +1,7 @@
 // The 8-bit dynamic exponent format ("DE8") of 8-bit optimizers (Dettmers et al., arXiv 2110.02861), for quant_error's
-// table of quantization errors. It is a sorted list of values in [0, 1] that are scaled by a group's amax. After the
-// sign, leading zeros count a decimal exponent, a one ends them, and the remaining bits are a linear fraction: 10^-e
-// (0.1 + 0.9 (fraction + 1/2) / 2^bits). One code is reserved for 1, so that the amax is exact.
+// table of quantization errors. The format is a sorted list of values in [0, 1] that are scaled by a group's amax.
+// After the sign bit, e leading zeros stand for 10^-e, a one ends them, and the remaining bits are a linear fraction:
+// 10^-e (0.1 + 0.9 (fraction + 1/2) / 2^bits). One code is reserved for 1, so that the amax is exact.
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@ typedef struct {
     double values[CODEBOOK_MAX]; // the table, sorted in ascending order
 } Codebook;
 
-// Fills the value table of an 8-bit dynamic exponent format, signed (127 positive values) or unsigned (255).
+// Fills the value table of the DE8 format with 127 positive values or, if with_sign is 0, with 255.
 static inline void codebook_de8(Codebook *book, int with_sign) {
     book->count = 0;
     book->values[book->count++] = 0;
@@ -37,9 +37,9 @@ static inline double codebook_nearest(const Codebook *book, double x) {
     return x - book->values[low] <= book->values[high] - x ? book->values[low] : book->values[high];
 }
 
-// Quantizes and dequantizes a group in place.
-//   expand: raises |x| / a to the power k that maps the smallest |x| to the second value; k is in sixteenths, as for FP8
-//   never_zero: only 0 becomes 0
+// Quantizes and dequantizes a group of n values in place. a: the group's amax.
+//   expand: raises |x| / a to the power k, in steps of 1/16, that maps the smallest |x| to the second table value
+//   never_zero: rounds only 0 to 0
 static inline void codebook_round(const Codebook *book, float *x, int n, int expand, int never_zero) {
     double a = 0, b = INFINITY, k = 1;
     for (int i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
-// Measures how FP8 matmuls accumulate: runs the device's matmuls on FP8 values with one scale per tensor, and compares
-// the results with FP32 matmuls of the same values. This excludes the error of rounding to FP8.
+// Measures the error of accumulation in FP8 matmuls. Runs the device's matmuls on FP8 values with one scale per tensor,
+// and compares the results with FP32 matmuls of the same values. This excludes the error of rounding to FP8.
 #pragma once
 #include "gradient_measure.h"
 
@@ -9,10 +9,10 @@ static const Format output_formats[OUTPUTS] = {FMT_FP32, FMT_BF16};
 typedef struct {
     bool measured;
     Deviation data[OUTPUTS];
-    Deviation weight[OUTPUTS][2]; // errors of wgrad; [1]: with accumulation into dw
+    Deviation weight[OUTPUTS][2]; // errors of wgrad per output format; [0]: dw is overwritten, [1]: accumulated into
 } Accumulation;
 
-// True if all sizes are multiples of 16, as FP8 matmuls require.
+// True if tokens, out and in are multiples of 16, as FP8 matmuls require.
 static inline bool accumulation_possible(const GradientStats *s) {
     return s->tokens % 16 == 0 && s->out % 16 == 0 && s->in % 16 == 0;
 }
@@ -27,7 +27,7 @@ static inline Tensor operand_codes(const Meter *m, int k, Tensor of, Format form
     return t;
 }
 
-// Quantizes operand k (0: dy, 1: x, 2: w) and its transpose to E4M3.
+// Quantizes operand k of the matmuls (0: dy, 1: x, 2: w) and its transpose to E4M3.
 static inline void make_operand_codes(Meter *m, int k, Tensor of) {
     const Tensor codes = operand_codes(m, k, of, FMT_E4M3, false), codes_t = operand_codes(m, k, of, FMT_E4M3, true);
     m->place.ops->quantize_forward(m->place.exec, codes, of);
@@ -56,8 +56,8 @@ static inline void copy_rows(Meter *m, Tensor to, Tensor from) {
     m->place.ops->postnorm_residual_forward(m->place.exec, no_tensor(), none, to, from, no_tensor());
 }
 
-// Sets `before` and dw to dw with its rows rotated by one, so that the accumulating matmul starts from values as large
-// as a gradient.
+// Sets `before` and dw to dw with its rows rotated by one, so that the accumulating matmul starts from values of a
+// gradient's magnitude.
 static inline void put_before(Meter *m, Tensor before, Tensor dw) {
     const int64_t last = dw.rows - 1;
     copy_rows(m, tensor_rows(before, 1, last), tensor_rows(dw, 0, last));
@@ -80,8 +80,8 @@ static inline void measure_weight_matmul(Meter *m, Tensor dy_qt, Tensor x_qt, co
     }
 }
 
-// Measures the FP8 accumulation error of dgrad and wgrad with dy in `format` and x and w in E4M3. measure_gradient()
-// must have measured the same BF16 tensors before.
+// Measures the FP8 accumulation errors of dgrad and wgrad with dy in `format` and x and w in E4M3. Requires that
+// measure_gradient() has measured the same BF16 tensors before.
 static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w, Format format, const GradientStats *s,
                                         Accumulation *a) {
     memset(a, 0, sizeof *a);
@@ -90,7 +90,7 @@ static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w,
     const Tensor dy_q = operand_codes(m, 0, dy, format, false), dy_qt = operand_codes(m, 0, dy, format, true);
     const Tensor x_qt = operand_codes(m, 1, x, FMT_E4M3, true), w_qt = operand_codes(m, 2, w, FMT_E4M3, true);
     if (format == FMT_E4M3)
-        make_operand_codes(m, 0, dy); // grad_quantize would write the transpose in E5M2
+        make_operand_codes(m, 0, dy); // grad_quantize would write the transpose in E5M2.
     else
         m->place.ops->grad_quantize(m->place.exec, dy_q, dy_qt, matrix(m->dbias, 1, s->out, FMT_FP32), dy, false);
     make_operand_codes(m, 1, x);

@@ -1,19 +1,17 @@
 // Measures how well an FP8 format and a scale granularity represent a gradient dy in the two matmuls that read it:
-// dgrad (dy W) and wgrad (dy^T X). Only dy is quantized. W, X and the matmuls are in FP32, their sums in double.
+// dgrad (dy W) and wgrad (dy^T X). Only dy is quantized. W, X and the matmuls are in FP32; errors are summed in double.
 #pragma once
 #include "gradient_passes.h"
-
-// --- variants: combinations of an FP8 format and a rule for the scales --------------------------------------
 
 enum { GRADIENT_FORMATS = 2, SCALE_RULES = 4 };
 static const Format gradient_formats[GRADIENT_FORMATS] = {FMT_E4M3, FMT_E5M2};
 
 typedef struct {
     const char *name;
-    // number of rows that share one scale, which is then a power of two, from row_scale_from_amax(); 0: all rows share
-    // one scale, from scale_from_amax()
+    // Number of rows of dy that share one scale, a power of two from row_scale_from_amax(). 0: all rows share one scale
+    // from scale_from_amax().
     int64_t rows;
-    bool by_parts; // separate scales for each column range of Parts
+    bool by_parts; // true if q, k and v (column ranges) have separate scales
 } ScaleRule;
 
 static const ScaleRule scale_rules[SCALE_RULES] = {
@@ -24,20 +22,18 @@ static inline float rule_scale(const ScaleRule *rule, float maximum, Format form
     return rule->rows ? row_scale_from_amax(bits, format) : scale_from_amax(bits, format_max(format));
 }
 
-// --- results of a measurement -------------------------------------------------------------------------------
-
-// Errors of a matmul's result p against the exact result e: |p - e| / |e|, and the bias <p, e> / <e, e> - 1.
+// Deviation of a matmul's result p from the exact result e: error |p - e| / |e|, and bias <p, e> / <e, e> - 1.
 typedef struct {
     double error, bias;
 } Deviation;
 
 typedef struct {
     bool measured;
-    double flushed;         // fraction of non-zero values that quantization rounds to 0
-    double flushed_squares; // fraction of the sum of squares that is rounded to 0
-    double subnormal;       // fraction of non-zero values that quantization makes subnormal
+    double flushed;         // fraction of dy's non-zero values that quantization rounds to 0
+    double flushed_squares; // sum of squares of the values rounded to 0, as a fraction of dy's
+    double subnormal;       // fraction of dy's non-zero values that quantization makes subnormal
     Deviation data, weight;
-    double worst_row; // largest relative error of a row of dw; rows matter because Adam normalizes each element
+    double worst_row; // largest relative error of a row of dw (because Adam normalizes each element)
     int64_t worst_row_index;
 } VariantStats;
 
@@ -47,12 +43,10 @@ typedef struct {
     int64_t tokens, out, in; // sizes of dy (tokens, out), x (tokens, in) and w (out, in)
     int64_t nonfinite;       // number of NaN and inf in dy; if it is not 0, nothing else is measured
     double largest, rms;     // amax and root mean square of dy
-    double above, below;     // spread of the row amaxes: log2(largest / median) and log2(median / 1st percentile)
+    double above, below;     // spread of dy's row amaxes: log2(largest / median) and log2(median / 1st percentile)
     int64_t small_rows;      // number of rows of dw that worst_row ignores
     VariantStats variant[GRADIENT_FORMATS][SCALE_RULES];
 } GradientStats;
-
-// --- memory of a measurement --------------------------------------------------------------------------------
 
 // Maximum sizes of the gradients that will be measured, in elements.
 typedef struct {
@@ -60,16 +54,16 @@ typedef struct {
     int64_t rows;                    // capacity for one value per row: the maximum of tokens and out
 } MeterSize;
 
-// Buffers of the measurements, all in one device allocation.
+// Buffers for measuring gradients, all in one device allocation.
 typedef struct {
     PassPlace place;
     char *base;
     size_t used;
-    float *dy, *dy_quantised; // the gradient (tokens, out), exact and after quantization
+    float *dy, *dy_quantised; // gradient dy (tokens, out), exact and after quantization
     float *x, *w;             // x (tokens, in) and w (out, in) in FP32
     float *dx, *dx_other;     // dgrad (tokens, in), exact and from the quantized dy
     float *dw, *dw_other;     // wgrad (out, in), exact and from the quantized dy
-    float *dw_before;         // values (out, in) that an accumulating matmul starts from
+    float *dw_before;         // values (out, in) to which an accumulating matmul adds
     float *scale;             // scales of dy, at most one per token
     float *dbias;             // bias gradient, one value per output (out)
     uint8_t *code[3];         // FP8 values of dy, x and w
@@ -78,7 +72,7 @@ typedef struct {
     float *scale_host, *row_maxima;
 } Meter;
 
-// Returns the next buffer of the allocation. Returns NULL while only the total size is being computed.
+// Returns the next buffer of the device allocation, or NULL while only the total size is being computed.
 static inline void *meter_take(Meter *m, int64_t count, size_t bytes) {
     void *piece = m->base ? m->base + m->used : NULL;
     m->used += ((size_t)count * bytes + 255) / 256 * 256;
@@ -140,8 +134,6 @@ static inline Tensor matrix(const void *data, int64_t rows, int64_t cols, Format
     return t;
 }
 
-// --- matmuls with quantized gradients and their errors ------------------------------------------------------
-
 // Computes dgrad in FP32: dx (tokens, in) = dy (tokens, out) w (out, in).
 static inline void exact_data(Meter *m, float *dx, const float *dy, const GradientStats *s) {
     Weight w;
@@ -169,8 +161,8 @@ static inline Deviation deviation_of(const RowResult *r) {
     return d;
 }
 
-// Compares a matmul's result with the exact one. before: the tensor that the matmul accumulated into; its data is NULL
-// if the matmul overwrote its output.
+// Compares a matmul's result with the exact result. before: the tensor that the matmul accumulated into; its data is
+// NULL if the matmul overwrote its output.
 static inline Deviation deviation(Meter *m, Tensor matmul, Tensor before, Tensor exact) {
     const CompareValues values = {matmul, before, exact};
     compare_values(&m->place, values, exact.rows, exact.cols);
@@ -183,14 +175,12 @@ static inline Parts one_part(int64_t cols) {
     return parts;
 }
 
-// Converts the tensor x to FP32 in `to`. Returns sums over its elements.
+// Converts the tensor x to FP32 and writes it to `to`. Returns sums over the elements of x.
 static inline RowResult read_all(Meter *m, float *to, Tensor x, Parts parts) {
     const ReadValues values = {x, to, parts};
     read_values(&m->place, values, x.rows, x.cols);
     return pass_total(&m->place, x.rows);
 }
-
-// --- errors of the quantized gradient -----------------------------------------------------------------------
 
 static inline int compare_floats(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;
@@ -207,8 +197,8 @@ static inline float row_maximum(const RowResult *row) {
     return (float)largest;
 }
 
-// Measures the spread of the tokens' amaxes in dy. Stores the amax of each column range in m->row_maxima (tokens,
-// MAX_PARTS).
+// Measures the spread of the tokens' amaxes in dy. Stores each token's amax of each column range in m->row_maxima
+// (tokens, MAX_PARTS).
 static inline void measure_rows(Meter *m, GradientStats *s) {
     const RowResult *row = m->place.row;
     float *sorted = (float *)xmalloc((size_t)s->tokens * sizeof *sorted);
@@ -224,7 +214,7 @@ static inline void measure_rows(Meter *m, GradientStats *s) {
     free(sorted);
 }
 
-// Computes a variant's scales from the row amaxes and uploads them.
+// Computes the scales of dy for one scale rule and format from the row amaxes, and uploads them.
 static inline void make_scales(Meter *m, const GradientStats *s, const ScaleRule *rule, Format format, int64_t block,
                                int parts) {
     int64_t count = 0;
@@ -241,7 +231,8 @@ static inline void make_scales(Meter *m, const GradientStats *s, const ScaleRule
     m->place.ops->upload(m->place.exec, m->scale, m->scale_host, (size_t)count * sizeof(float));
 }
 
-// Quantizes dy and writes the dequantized values to m->dy_quantised.
+// Quantizes dy with one scale rule and format, and writes the dequantized values to m->dy_quantised. Counts the values
+// that become 0 or subnormal.
 static inline void quantise(Meter *m, const GradientStats *s, const ScaleRule *rule, Format format, Parts parts,
                             double squares, double nonzero, VariantStats *v) {
     const int64_t block = rule->rows ? rule->rows : s->tokens;
@@ -255,8 +246,8 @@ static inline void quantise(Meter *m, const GradientStats *s, const ScaleRule *r
     v->subnormal = nonzero > 0.0 ? total.sum[SUM_SUBNORMAL] / nonzero : 0.0;
 }
 
-// Finds the row of dw with the largest relative error, ignoring small rows. Requires that dw has just been compared.
-// Returns the number of small rows.
+// Finds the row of dw with the largest relative error, ignoring small rows, from the row results of deviation(), which
+// must have run last. Returns the number of small rows.
 static inline int64_t find_worst_row(const Meter *m, int64_t rows, VariantStats *v) {
     const RowResult *row = m->place.row;
     double largest = 0.0;
@@ -277,8 +268,8 @@ static inline int64_t find_worst_row(const Meter *m, int64_t rows, VariantStats 
     return small;
 }
 
-// Measures all variants of one gradient. dy (tokens, out), x (tokens, in) and w (out, in) are unscaled. parts: ranges
-// of dy's columns that may have separate scales.
+// Measures a gradient with all formats and scale rules. dy (tokens, out), x (tokens, in) and w (out, in) are unscaled.
+// parts: ranges of dy's columns that may have separate scales.
 static inline void measure_gradient(Meter *m, Tensor dy, Tensor x, Tensor w, Parts parts, GradientStats *s) {
     memset(s, 0, sizeof *s);
     s->tokens = dy.rows;

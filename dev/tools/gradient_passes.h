@@ -1,6 +1,6 @@
-// Passes over matrices for dev/tools/gradient_stats.cu. The code of an element is written once, for host and device;
-// PASS_OVER_ROWS makes the loops: OpenMP on the host, a block of threads per row on the GPU. A pass returns a RowResult
-// per row, summed in double in a fixed order. The host adds up the rows.
+// Passes over matrices for dev/tools/gradient_stats.cu. A pass calls a function for every element, on the host or the
+// GPU. PASS_OVER_ROWS defines its loops: OpenMP on the host, a block of threads per row on the GPU. A pass returns a
+// RowResult per row, summed in double in a fixed order. The host adds up the rows.
 #pragma once
 #include <math.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 enum { MAX_PARTS = 3, ROW_SUMS = 4 };
 
-// Ranges of columns that may have separate amaxes and scales: q, k and v of a packed gradient, else all columns.
+// Ranges of columns that may have separate amaxes and scales: q, k and v in a packed gradient, otherwise all columns.
 typedef struct {
     int count;
     int64_t end[MAX_PARTS]; // first column after each column range
@@ -38,8 +38,8 @@ COAT_HD static inline int part_of(const Parts *parts, int64_t column) {
     return part;
 }
 
-// Returns element (i, j) in FP32 of a tensor that is unscaled or has one scale. FP8 values times the scale are rounded
-// once, with a relative error of 2^-24.
+// Returns element (i, j) of a tensor in FP32. The tensor is unscaled or has one scale. FP8 values are multiplied by the
+// scale, with a relative rounding error of 2^-24.
 COAT_HD static inline float element_at(const Tensor *t, int64_t i, int64_t j) {
     const int64_t at = t->transposed ? j * t->stride + i : i * t->stride + j;
     switch (t->format) {
@@ -50,18 +50,16 @@ COAT_HD static inline float element_at(const Tensor *t, int64_t i, int64_t j) {
     }
 }
 
-// --- passes over tensors, on the host or the device ---------------------------------------------------------
-
 typedef struct {
     Exec *exec;
-    const Ops *ops;        // operations of the device that the model uses
-    bool on_gpu;           // true: passes run on the GPU, false: on the host
-    RowResult *row_memory; // per-row results (rows), in device memory
-    RowResult *row;        // per-row results (rows) of the last pass, in host memory
+    const Ops *ops;        // operations of the device on which the model runs
+    bool on_gpu;           // true: passes run on the GPU; false: passes run on the host
+    RowResult *row_memory; // results of a pass, one per row, in device memory
+    RowResult *row;        // results of the last pass, one per row, in host memory
     int64_t most_rows;     // maximum number of rows that a pass may have
 } PassPlace;
 
-// Returns the sum over the rows of the last pass's results.
+// Returns the sum of the row results of the last pass.
 static inline RowResult pass_total(const PassPlace *place, int64_t rows) {
     RowResult total;
     memset(&total, 0, sizeof total);
@@ -127,7 +125,7 @@ __device__ static inline void block_result(const RowResult *mine, RowResult *out
         pass_end(place, rows);                                                                                         \
     }
 
-// --- read_values: converts a tensor to FP32, with sums and amaxes -------------------------------------------
+// --- pass that converts a tensor to FP32 and computes sums and amaxes ---------------------------------------
 
 typedef struct {
     Tensor from; // tensor to convert to FP32, (rows, cols)
@@ -150,7 +148,7 @@ COAT_HD static inline void read_values_element(const ReadValues *a, int64_t i, i
 }
 PASS_OVER_ROWS(read_values, ReadValues)
 
-// --- quantise_values: rounds values to FP8, counts values that become 0 or subnormal ------------------------
+// --- pass that quantizes and dequantizes a gradient and counts values that become 0 or subnormal ------------
 
 typedef struct {
     const float *from;  // unquantized gradient, (rows, cols)
@@ -177,7 +175,7 @@ COAT_HD static inline void quantise_values_element(const QuantiseValues *a, int6
 }
 PASS_OVER_ROWS(quantise_values, QuantiseValues)
 
-// --- compare_values: compares a matmul with the exact one ---------------------------------------------------
+// --- pass that compares a matmul's result with the exact result ---------------------------------------------
 
 typedef struct {
     Tensor matmul; // result of the matmul under test (rows, cols)

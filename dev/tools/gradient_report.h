@@ -3,7 +3,7 @@
 #include "coat/io/json.h"
 #include "gradient_accumulation.h"
 
-// The gradients that dgrad and wgrad of the linear layers read, in the model's order.
+// Gradients that dgrad and wgrad of the linear layers read, in the order of the model's layers.
 typedef enum { GRADIENT_QKV, GRADIENT_PROJ, GRADIENT_FC, GRADIENT_FCPROJ, GRADIENT_HEAD, GRADIENT_KINDS } GradientKind;
 
 static const char *const gradient_names[GRADIENT_KINDS] = {"dqkv", "dresid at proj", "dh", "dresid at fcproj",
@@ -34,8 +34,6 @@ static const char legend[] =
     "          error |p - e| / |e|, bias <p, e> / <e, e> - 1\n"
     "worst row: largest error of a row of dw, without rows whose norm is below 1e-3 of the largest\n"
     "scales: FP32, one per tensor or one each for q, k and v (part); powers of two, per 128 tokens or per token\n";
-
-// --- tables with one line per gradient and variant ----------------------------------------------------------
 
 static inline void print_variant(FILE *out, const char *layer, Format format, const char *scale,
                                  const VariantStats *v) {
@@ -88,13 +86,11 @@ static inline void print_accumulations(FILE *out, const GradientTable *t) {
     }
 }
 
-// --- summary: worst values over all layers ------------------------------------------------------------------
-
 static inline void take_worst(double *worst, double value) {
     if (fabs(value) > fabs(*worst)) *worst = value;
 }
 
-// Prints the worst value of each figure over all layers.
+// Returns the worst value of each figure of one gradient kind, FP8 format f and scale rule r over all layers.
 static inline VariantStats worst_variant(const GradientTable *t, GradientKind kind, int f, int r) {
     VariantStats worst;
     memset(&worst, 0, sizeof worst);
@@ -135,8 +131,6 @@ static inline void print_report(FILE *out, const GradientTable *t) {
     print_accumulations(out, t);
     print_summary(out, t);
 }
-
-// --- JSON lines: one for the run, one per gradient, variant and matmul --------------------------------------
 
 static inline void json_line_begin(JsonText *line, const char *what, GradientKind kind, int layer) {
     memset(line, 0, sizeof *line);

@@ -1,8 +1,8 @@
 /*
 Measures which FP8 format and which scale granularity gradients need. Loads the weights of a checkpoint (or a new model),
-runs forward and backward of one micro-batch with the recipe bf16, and measures every gradient that a linear layer's matmul
-reads: the errors that a format and a rule of scales cause in the gradient, in dgrad and in wgrad (gradient_measure.h), and
-the errors that the accumulation of the real FP8 matmuls adds (gradient_accumulation.h).
+runs forward and backward of one micro-batch with the recipe bf16, and measures every gradient that a linear layer reads.
+Measures the errors that each format and scale rule causes in the gradient, dgrad and wgrad (gradient_measure.h), and the
+errors that accumulation in the device's FP8 matmuls adds (gradient_accumulation.h).
 
     gradient_stats CHECKPOINT --train GLOB [--batch N] [--json FILE] [flags of the trainer]
 
@@ -26,15 +26,14 @@ static const char usage[] =
     "  --seed N  --no-shuffle  --device auto|cpu|cuda  --threads N  --matmul-table FILE\n"
     "  --fast-accumulation-data   as in training\n";
 
-// --- options of the command line ----------------------------------------------------------------------------
-
 typedef struct {
     Config config;
     int64_t batch;
-    const char *json; // file for the JSON lines (--json); NULL: not given
+    const char *json; // name of the file for results as JSON lines (--json), or NULL
 } Options;
 
-// The command-line flags that are passed to the trainer's parser.
+// True if `text` is a flag that is passed to the trainer's parser. Sets *has_value to true if its value is the next
+// argument.
 static bool is_trainer_flag(const char *text, bool *has_value) {
     static const char *const with_value[] = {"--train", "--train-weight", "--micro-batch", "--seq-len",
                                              "--seed",  "--device",       "--threads",     "--matmul-table"};
@@ -60,8 +59,8 @@ static bool read_count(const char *name, const char *text, int64_t *value, Error
     return true;
 }
 
-// Parses the flags of this tool, and passes all others to the trainer's parser after this tool's defaults, so that they
-// override these.
+// Parses the flags of this tool. Passes all other flags to the trainer's parser after this tool's defaults, so that
+// they override the defaults.
 static bool read_options(Options *options, int argc, char **argv, Error *err) {
     static CommandLine line;
     static Config recorded;
@@ -108,22 +107,20 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
     return good;
 }
 
-// --- interception of the model's operations -----------------------------------------------------------------
-
-// A table of operations that replaces the model's. It forwards each call and measures dgrad and wgrad of every linear
-// layer.
+// A table of operations that replaces the model's operations. It forwards each call to the device's operations and
+// measures dgrad and wgrad of every linear layer.
 typedef struct {
-    Ops ops;         // must be the first field, because exec.ops is cast to Watch
+    Ops ops;         // first field, because exec.ops is cast to Watch
     const Ops *real; // the device's own operations, to which calls are forwarded
     const Model *model;
-    void *workspace; // a larger workspace for the measurements; NULL: the model's is large enough
+    void *workspace; // larger workspace for the measurements; NULL: the model's workspace is large enough
     Meter meter;
     GradientTable table;
     bool fp8;      // true if the device supports FP8 matmuls
     Weight weight; // weight of the latest dgrad; the wgrad that follows reads the same gradient
 } Watch;
 
-// Finds the kind and the layer of a weight. Returns false if it belongs to no measured matmul.
+// Finds the gradient kind and the layer of a weight. Returns false if the weight belongs to no measured matmul.
 static bool find_matmul(const Model *m, Weight w, GradientKind *kind, int *layer) {
     static const TensorId weights[GRADIENT_KINDS] = {QKVW, PROJW, FCW, FCPROJW, WTE};
     for (int k = 0; k < GRADIENT_KINDS; k++) {
@@ -143,8 +140,8 @@ static void watched_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     watch->real->linear_backward_data(exec, dx, dy, w);
 }
 
-// Replaces the wgrad operation and measures both dgrad and wgrad. wgrad runs after dgrad and reads dy (tokens, out) and
-// x (tokens, in), so all operands are known here.
+// Replaces the wgrad operation: runs it, then measures dgrad and wgrad. wgrad runs after dgrad and reads dy (tokens,
+// out) and x (tokens, in), so all operands of both matmuls are known here.
 static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     Watch *watch = (Watch *)exec->ops;
     Meter *meter = &watch->meter;
@@ -158,7 +155,7 @@ static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, 
               "internal error: a weight's wgrad does not directly follow its dgrad: gradient_stats does not match the "
               "model's sources");
     GradientRow *row = gradient_row(&watch->table, kind, layer);
-    if (row->stats.tokens) return; // only the first of the head's chunks is measured
+    if (row->stats.tokens) return; // Only the first of the head's chunks is measured.
     Parts parts = one_part(dy.cols);
     if (kind == GRADIENT_QKV) {
         parts.count = 3;
@@ -178,8 +175,8 @@ static void larger_size(MeterSize *size, int64_t tokens, Tensor w) {
     if (w.rows > size->rows) size->rows = w.rows;
 }
 
-// Allocates a workspace for operations on rows as wide as the vocabulary. The model's own is smaller, because training
-// quantizes such rows only in the loss kernel.
+// Allocates a workspace for operations on rows as wide as the vocabulary. The model's workspace is smaller, because
+// training quantizes such rows only in the loss kernel.
 static bool widen_workspace(Watch *watch, Model *m, Error *err) {
     Config *wide = (Config *)xmalloc(sizeof *wide);
     *wide = *m->config;
@@ -222,8 +219,6 @@ static void watch_close(Watch *watch, Model *m) {
     free(watch->table.rows);
 }
 
-// --- training pass whose gradients are measured -------------------------------------------------------------
-
 static bool load_weights(Model *m, Error *err) {
     const Config *c = m->config;
     if (c->model_from_files && !checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
@@ -232,7 +227,7 @@ static bool load_weights(Model *m, Error *err) {
     return true;
 }
 
-// Runs forward and backward of one micro-batch, as the only one of a step. The weights do not change.
+// Runs forward and backward of one micro-batch, as the only micro-batch of a step. The weights do not change.
 static bool run_batch(Model *m, int64_t batch, Error *err) {
     const Config *c = m->config;
     const size_t tokens = (size_t)config_micro_tokens(c);
@@ -249,7 +244,7 @@ static bool run_batch(Model *m, int64_t batch, Error *err) {
     }
     free(inputs);
     data_close(loader);
-    (void)step_end; // step_end() is not called because no update follows
+    (void)step_end; // step_end() is not called, because no update follows.
     return good;
 }
 

@@ -1,4 +1,4 @@
-// Histograms of quant_error, and the TSV file from which scripts/lab.py draws them.
+// Histograms for quant_error, and the TSV file from which scripts/lab.py draws them.
 #pragma once
 #include <math.h>
 #include <stdbool.h>
@@ -13,8 +13,8 @@ enum { HISTOGRAM_BINS = 64 };
 
 typedef struct {
     const char *name;
-    double low, high; // range of the bins; values outside are counted in the first or last bin
-    double mark;      // a reference value that the picture marks with mark_name
+    double low, high; // range of the bins; values outside the range are counted in the first or last bin
+    double mark;      // reference value that the picture marks with mark_name
     const char *mark_name;
     int64_t bins[HISTOGRAM_BINS], count;
     double sum;
@@ -33,7 +33,7 @@ static inline void histogram_add_all(Histogram *h, const Histogram *other) {
     h->sum += other->sum;
 }
 
-// Returns the quantile of `fraction`, with the accuracy of a bin's width.
+// Returns the value below which `fraction` of the counted values are, with the accuracy of a bin's width.
 static inline double histogram_quantile(const Histogram *h, double fraction) {
     double seen = 0, width = (h->high - h->low) / HISTOGRAM_BINS;
     for (int i = 0; i < HISTOGRAM_BINS; i++) {
@@ -43,7 +43,7 @@ static inline double histogram_quantile(const Histogram *h, double fraction) {
     return h->high;
 }
 
-// Writes the histograms as a TSV file: a header line, then one line per histogram.
+// Writes histograms to a TSV file: a header line, then one line per histogram.
 static inline bool histograms_write(const char *path, const Histogram *const *list, int count, Error *err) {
     char *text = NULL;
     size_t size = 0;

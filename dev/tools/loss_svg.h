@@ -1,4 +1,4 @@
-// Draws the loss curve of a run as an SVG picture from its log.jsonl, without other programs.
+// Draws the loss curve of a run from its log.jsonl as an SVG picture, without other programs.
 #pragma once
 #include <errno.h>
 #include <jansson.h>
@@ -8,7 +8,7 @@
 
 #include "coat/io/files.h"
 
-// Size of the picture in SVG units (pixels at 100 %), and its inner rectangle.
+// Size of the picture in SVG units (pixels at 100 %), and the rectangle in it that contains the curves.
 enum { WIDTH = 960, HEIGHT = 540, LEFT = 72, RIGHT = 800, TOP = 56, BOTTOM = 480 };
 enum { LABEL_HEIGHT = 17, MAX_LABELS = 16 };
 enum { LONGEST_LINE = 1 << 16 }; // maximum length in bytes of a line of log.jsonl; typical lines have a few hundred
@@ -20,10 +20,10 @@ enum { LONGEST_LINE = 1 << 16 }; // maximum length in bytes of a line of log.jso
 #define COLOUR_TEXT "#222222"
 #define COLOUR_GRID "#e5e7eb"
 
-// A dashed horizontal line, for example {"bigram", 2.91}.
+// A dashed horizontal reference line, for example {"bigram", 2.91}.
 typedef struct {
     const char *label;
-    double value; // loss at which the line is drawn, in nats per token
+    double value; // loss at which the reference line is drawn, in nats per token
 } PlotReference;
 
 typedef struct {
@@ -33,12 +33,10 @@ typedef struct {
 
 typedef struct {
     Series raw, smooth, val;
-    double x_max, y_min, y_max; // upper limit of the steps' axis, and limits of the loss axis
+    double x_max, y_min, y_max; // upper limit of the step axis, and limits of the loss axis
     const PlotReference *references;
     int reference_count;
 } Plot;
-
-// --- reading loss curves from logs -------------------------------------------------------------------------------
 
 static void series_add(Series *s, double x, double y) {
     if (s->count == s->capacity) {
@@ -84,11 +82,11 @@ static bool read_log(Plot *plot, const char *path, Error *err) {
     return true;
 }
 
-// Smooths the loss: means over a window centered on each step, narrow at the start, where the loss falls fast, then up
-// to 1/30 of the run. A window of only earlier steps would delay a falling loss.
+// Smooths the training loss with means over a window centered on each step. The window grows from one step at the
+// start, where the loss falls fast, to 1/30 of the run. A window of only earlier steps would delay a falling loss.
 static void smooth(Plot *plot) {
     const Series *raw = &plot->raw;
-    int64_t begin = 0, end = 0; // first and last index of the smoothing window
+    int64_t begin = 0, end = 0; // first index of the smoothing window, and the index after its last
     double sum = 0.0;
     for (int64_t i = 0; i < raw->count; i++) {
         int64_t radius = i / 6 < raw->count / 60 ? i / 6 : raw->count / 60;
@@ -118,19 +116,17 @@ static void choose_axes(Plot *plot) {
     plot->y_max += margin;
 }
 
-// --- drawing the picture as SVG ----------------------------------------------------------------------------------
-
 static double map_x(const Plot *plot, double x) {
     return LEFT + (RIGHT - LEFT) * x / plot->x_max;
 }
 
 static double map_y(const Plot *plot, double y) {
     double at = BOTTOM - (BOTTOM - TOP) * (y - plot->y_min) / (plot->y_max - plot->y_min);
-    return fmin(fmax(at, -1e4), 1e4); // Limits coordinates because SVG viewers cannot read huge numbers.
+    return fmin(fmax(at, -1e4), 1e4); // Coordinates are limited because SVG viewers cannot read huge numbers.
 }
 
-// Returns the distance between the ticks of an axis: 1, 2 or 5 times a power of ten, such that there are at most `most`
-// ticks.
+// Returns the distance between the ticks of an axis: 1, 2 or 5 times a power of ten, such that the axis has at most
+// `most` intervals.
 static double tick_step(double range, int most) {
     double power = pow(10.0, floor(log10(range / most)));
     for (int i = 0;; i++) {
@@ -234,7 +230,7 @@ static int compare_labels(const void *a, const void *b) {
 }
 
 // Places the curves' labels from top to bottom, each at the height of its curve or below the previous label. A second
-// pass from the bottom moves them up if they would leave the picture.
+// pass from the bottom moves labels up that would be below the picture.
 static void draw_labels(FILE *out, const Plot *plot) {
     Label labels[MAX_LABELS];
     int count = 0;
@@ -278,8 +274,8 @@ static void draw_picture(FILE *out, const Plot *plot, const char *title) {
     fputs("</svg>\n", out);
 }
 
-// Draws the training loss (thin, and smoothed on top), the validation loss and the references. Skips damaged lines and
-// steps without a loss. title may be NULL. Fails (EXIT_DATA) if the log cannot be read or has no loss, or if the
+// Draws the training loss (thin, and smoothed on top), the validation loss and the reference lines. Skips damaged lines
+// and steps without a loss. title may be NULL. Fails (EXIT_DATA) if the log cannot be read or has no loss, or if the
 // picture cannot be written.
 static bool plot_loss_svg(const char *jsonl_path, const char *svg_path, const char *title,
                           const PlotReference *references, int reference_count, Error *err) {

@@ -15,8 +15,8 @@ static const char usage[] = "usage: narrow_tokens VOCABULARY MOST TOKENS.bin OUT
 
 enum { LENGTH = 64, LARGEST_VOCABULARY = 1 << 16, LARGEST_FILE = 1 << 28 };
 
-// Copies the tokens below `vocabulary` from the files to `tokens`. Returns how many were copied, and adds the number of
-// tokens read to *read.
+// Copies the tokens below `vocabulary` from the files to `tokens`, at most `most` of them. Returns how many were
+// copied, or -1 on failure. Adds the number of tokens read to *read.
 static int64_t narrow(DataLoader *data, int vocabulary, int64_t most, uint16_t *tokens, int64_t *read, Error *err) {
     int32_t in[LENGTH], target[LENGTH];
     int64_t count = 0;

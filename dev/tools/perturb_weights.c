@@ -6,9 +6,9 @@
 // Nets", 2018). A filter consists of the weights of one output of a linear layer, or of one row of an embedding. Norms
 // and biases do not move. The noise depends only on seed, tensor and element. Therefore checkpoints of one shape move
 // along the same directions, each scaled to its own weights.
-// Starts from the weights in the model file, not from FP32 masters, adds in FP32 and rounds once to the file's format.
-// Rounding to BF16 moves an element by 1/600 of its size, at random. With ALPHA 0.1, that adds 3 parts in 10000 to the
-// increase of the loss. ALPHA 0 writes the same bytes.
+// The program reads the weights from the model file, not from FP32 masters, adds in FP32 and rounds once to the file's
+// format. Rounding to BF16 moves an element by 1/600 of its size, at random. With ALPHA 0.1, that adds 3 parts in 10000
+// to the increase of the loss. With ALPHA 0, the output file has the same bytes as the input file.
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -26,11 +26,11 @@ static const char usage[] = "usage: perturb_weights CHECKPOINT OUT SEED ALPHA\n"
                             "norm of the weights' filter.\n";
 
 enum { CONFIG_LIMIT = 1 << 20, PATH_ROOM = 4096 };
-// number of random streams per layer: the parameters of GPT-2; fixed, so that directions do not change between versions
+// Number of random streams per layer, at least one per parameter. Changing it would change the random directions.
 enum { STREAMS_PER_LAYER = 16 };
 
-// Finds the parameter, and the part of it, that a tensor of the model file stores. Returns false if the tensor is not a
-// parameter.
+// Finds the parameter, and the part of the parameter, that a tensor of the model file stores. Returns false if the
+// tensor is not a parameter.
 static bool find_parameter(const ModelShape *shape, const char *name, TensorId *id, int *layer, HfPart *part) {
     for (int i = 0; i < PARAMETER_COUNT; i++) {
         for (*layer = 0; *layer < (tensor_row((TensorId)i)->per_layer ? shape->layers : 1); ++*layer) {
@@ -46,7 +46,7 @@ static bool find_parameter(const ModelShape *shape, const char *name, TensorId *
     return false;
 }
 
-// Adds alpha d to the weights w of `count` filters. Elements of a filter are `stride` apart in memory, filters are
+// Adds alpha d to the weights w of `count` filters. In memory, elements of a filter are `stride` apart, and filters are
 // `step` apart.
 static void move(float *w, int64_t count, int64_t length, int64_t step, int64_t stride, uint64_t seed, uint64_t stream,
                  double alpha) {

@@ -24,7 +24,7 @@ static const char usage[] = "usage: quant_error [--every N] CHECKPOINT [HISTOGRA
                             "the ranges and exponents of the groups. --every 16 measures one of 16\n"
                             "groups, which is enough for a model with billions of parameters.\n";
 
-// Sums are split into PARTS partial sums, which are added in a fixed order. Therefore the result does not depend on the
+// Sums are split into PARTS partial sums, which are added in a fixed order, so that the result does not depend on the
 // number of threads.
 enum { GROUP = 128, FORMATS = 6, PARTS = 64, BLOCK = 8192 * GROUP, STATE_LIMIT = 1 << 20, PATH_ROOM = 4096 };
 
@@ -36,8 +36,8 @@ typedef struct {
     int every;       // measure only one of `every` groups
     Codebook de8[2]; // DE8 value tables of m (signed) and v (unsigned)
     double error[FORMATS][FORMATS], total;
-    double spread[2]; // sum over the groups of the deviation of log|x|, for m and v
-    // groups: number of groups of m and v; beyond: number of groups with a larger range than E4M3
+    double spread[2]; // sum over the groups of the standard deviation of ln|x|, for m and v
+    // groups: number of groups of m and v; beyond: number of groups with a larger dynamic range than E4M3
     int64_t groups[2], beyond[2], elements, tensors;
     Histogram range[2], k[2], gain; // gain: log2 of the error of plain E4M3 divided by that of expanded E4M3
 } Table;
@@ -56,8 +56,8 @@ static void quantise(const Table *table, float *x, int n, int format, int which)
     moments_load(t, 0, n, x);
 }
 
-// Measures a group's dynamic range, its expansion exponent k (the paper's figure 2), and the deviation of its
-// logarithms.
+// Measures a group's dynamic range, its expansion exponent k (the paper's figure 2), and the standard deviation of the
+// logarithms of its elements.
 static void measure(Table *table, const float *x, int n, int which) {
     double sum = 0, squares = 0, low = INFINITY, high = -INFINITY;
     int count = 0;
@@ -86,7 +86,7 @@ static double update_of(const Table *table, float m, float v) {
 
 static void add_group(Table *table, const float *m, const float *v, int n) {
     float rounded[2][FORMATS][GROUP];
-    double own[2] = {0, 0}; // update errors of this group with both moments in E4M3, plain and expanded
+    double own[2] = {0, 0}; // errors of this group's update with both moments in plain E4M3 and in expanded E4M3
     measure(table, m, n, 0);
     measure(table, v, n, 1);
     for (int f = 0; f < FORMATS; f++) {
@@ -124,7 +124,7 @@ static void add_part(Table *table, const Table *part) {
     }
 }
 
-// Adds the errors of all groups to PARTS partial results. The buffers m and v must hold BLOCK elements each.
+// Adds the errors of two moment tensors to PARTS partial results. m and v must have room for BLOCK elements each.
 static bool add_tensor(Table *parts, float *m, float *v, const SafeFile *file, const SafeTensor *of_m,
                        const SafeTensor *of_v, Error *err) {
     const uint64_t most = BLOCK * sizeof(float);
@@ -150,8 +150,8 @@ static bool is_shared(const char *folder) {
     return shared;
 }
 
-// True if --moments coat stores the parameter's moments in 8 bits: two-dimensional tensors except the position
-// embeddings.
+// Measures the moments in a checkpoint's optimizer.safetensors that --moments coat would store in 8 bits: those of
+// two-dimensional tensors except the position embeddings.
 static bool read_moments(Table *table, const char *folder, Error *err) {
     char path[PATH_ROOM], name[256];
     SafeFile file;

@@ -1,5 +1,5 @@
-// Command-line program that encodes texts as the trainer encodes a prompt, to compare the token ids with other
-// libraries.
+// Command-line program that encodes texts in the same way as the trainer encodes a prompt, to compare the token ids
+// with those of other libraries.
 #include <string.h>
 
 #include "coat/io/files.h"
