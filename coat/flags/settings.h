@@ -1,14 +1,14 @@
-// Records a run's settings in state.json of a checkpoint and in the log, and applies recorded settings to a run that
-// continues from them. The table of flags determines which settings are recorded.
+// Records a run's settings in a checkpoint's state.json and in the log, and applies recorded settings to a run that
+// continues from either. The table of flags determines which settings are recorded.
 #pragma once
 #include "flags.h"
 #include "io/json.h"
 
-// Writes the flags that checkpoints record (RECORDED) as fields of a JSON object that `t` has open.
+// Writes the flags that checkpoints record (RECORDED) as fields of the JSON object that is open in `t`.
 void settings_record(JsonText *t, const Config *config);
 
-// Returns the settings for the log's first record (LOGGED), as a JSON object on one line. config: the run's final
-// configuration; null stands for a value that does not exist. Release the text with json_text_free().
+// Returns the settings that the log's first record contains (LOGGED), as a JSON object on one line. config is the run's
+// final configuration. A setting without a value is null. The caller must release the text with json_text_free().
 JsonText settings_log(const Config *config);
 
 // Applies recorded settings to `config`, which holds the defaults. `settings` is an object of the file `path`.
