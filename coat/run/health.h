@@ -1,37 +1,37 @@
 // FP8 health: statistics in the log that show how well the scales of FP8 tensors fit. For each layer and tensor: amax,
 // the fractions of saturated and of zero values and, for moments, the fraction of groups whose exponent is clamped.
-// - Tensors are measured as the last micro-batch and update left them in memory. With --recompute 3, only the first
-// block's saved activations still exist.
-// - Gradients, which each layer overwrites, are counted during backward in the step's first micro-batch: fractions of
-// saturated, zero and subnormal values.
-// Each process reports the tensors and shards that it stores.
+//   - Tensors are measured after the last micro-batch and update. With --recompute 3, only block 0's saved activations
+//     exist.
+//   - Gradients are counted during backward in the step's first micro-batch, because each layer overwrites them. The
+//     counts are the fractions of saturated, zero and subnormal values.
+// Each process reports only the tensors and shards that it stores.
 #pragma once
 #include "model/arena.h"
 
 C_LINKAGE_BEGIN
 
-// A warning is printed if more than this fraction of a tensor's FP8 values is saturated. It applies to tensors with one
-// scale per tensor or row. Groups have separate amaxes, so several of their values may equal the amax without harm.
+// Fraction of saturated FP8 values above which a warning is printed, for tensors with one scale per tensor or row.
+// Groups are exempt, because several values of a group may equal its amax without harm.
 #define HEALTH_SATURATED 0.01
-// A warning is printed if more than this fraction of the FP8 values of a gradient that wgrad reads is zero or
-// subnormal. Zeros of masked targets are ignored.
+// Fraction of zero or subnormal FP8 values above which a warning is printed, for gradients that wgrad reads. Zeros of
+// masked targets are ignored.
 #define HEALTH_SMALL 0.5
-// A warning is printed if the bias of an FP8 wgrad relative to BF16 exceeds this limit; HEALTH_ERROR limits its error.
+// Bias of the FP8 wgrad relative to BF16 above which a warning is printed; HEALTH_ERROR is the limit of its error.
 #define HEALTH_BIAS 0.02
 #define HEALTH_ERROR 0.2
 
 #define HEALTH_WARNING 4096 // size of a warning's text in bytes
 
-// Warnings that this run has already printed. Each warning is printed once.
+// Warnings that this run has already printed, because each is printed only once.
 typedef struct {
-    // true: a warning about the FP8 values of this gradient, or of its transpose, was printed
+    // true after a warning about the FP8 values of a gradient ([0]) or of its transpose ([1])
     bool codes[GRADIENT_COUNT][2];
-    bool matmuls;     // true: a warning about an inexact FP8 wgrad was printed
-    double uncounted; // fraction of masked targets in the last step, which the caller sets
+    bool matmuls;     // true after a warning about an inexact FP8 wgrad
+    double uncounted; // fraction of masked targets in the last step; the caller sets it
 } HealthWarned;
 
-// Returns the index of a gradient's CodeCounts in the CODE_COUNTS tensor. The next index belongs to its transpose, if
-// that has a separate format or scale.
+// Returns the index of a gradient's counts in the tensor CODE_COUNTS. The next index belongs to the gradient's
+// transpose, which has counts if its format or scale differs.
 static inline int code_counts_at(QuantizedGradient what, int layer) {
     return 2 * (layer * GRADIENT_COUNT + (int)what);
 }

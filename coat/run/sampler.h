@@ -1,4 +1,4 @@
-// Samples the next token from the model's logits.
+// Draws the next token of a sample from the model's logits.
 #pragma once
 #include <stdint.h>
 
