@@ -168,7 +168,7 @@ void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FIL
     char *all = NULL; // text of all tokens, collected because a character may span several tokens
     size_t bytes = 0;
     FILE *memory = open_memstream(&all, &bytes);
-    if (!memory) fatal(EXIT_DEVICE, "host memory: could not allocate the text of %d tokens", count);
+    if (!memory) fatal(EXIT_DEVICE, "could not allocate host memory for the text of %d tokens", count);
     for (int i = 0; i < count; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
@@ -180,7 +180,7 @@ void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FIL
         else
             fprintf(memory, "%d ", ids[i]);
     }
-    if (fclose(memory) != 0) fatal(EXIT_DEVICE, "host memory: could not allocate the text of %d tokens", count);
+    if (fclose(memory) != 0) fatal(EXIT_DEVICE, "could not allocate host memory for the text of %d tokens", count);
     if (isatty(fileno(out))) bytes = text_printable(all, bytes, "\n\t");
     fwrite(all, 1, bytes, out);
     fprintf(out, "\n");

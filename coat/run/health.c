@@ -53,7 +53,7 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
         // If an activation or gradient is not saved for backward, another layer may have overwritten its memory. Then
         // tensor.data is NULL, and only an amax is reported, which is estimated from the scale.
         if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL;
-        // Of a sharded tensor, this process reports only its own shard, as a single row.
+        // This process reports only its own shard of a sharded tensor, as a single row.
         if (t->shard_elements < tensor_elements(tensor)) {
             tensor.rows = 1;
             tensor.cols = tensor.stride = t->shard_elements;
@@ -220,7 +220,7 @@ static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
                      layer, what);
         }
     }
-    if (bad > 1) snprintf(others, sizeof others, "; %d more like it, see log.jsonl", bad - 1);
+    if (bad > 1) snprintf(others, sizeof others, "; see log.jsonl for more such tensors (%d)", bad - 1);
     if (bad > 0) add_line(warning, "%s%s", first, others);
 }
 
@@ -276,7 +276,7 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
         exec->ops->health(exec, c.tensor, c.tensors, c.health);
         collect_counts(&c, exec);
         FILE *out = open_memstream(&json, &length);
-        if (!out) fatal(EXIT_DEVICE, "host memory: no room for the state of the FP8 tensors");
+        if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the FP8 statistics");
         for (int k = 0; k < c.entries; k++) {
             fputc(k ? ',' : '{', out);
             print_entry(out, &c, &c.entry[k]);
@@ -346,7 +346,7 @@ char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, 
     size_t length = 0;
     exec->ops->download(exec, found, sums.data, (size_t)layers * sizeof *found);
     FILE *out = open_memstream(&json, &length);
-    if (!out) fatal(EXIT_DEVICE, "host memory: no room for the errors of the matmuls");
+    if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the wgrad errors");
     fprintf(out, "{\"qkvw\":{");
     print_figures(out, matmul_figures, 2, layers, matmul_figure, found);
     fprintf(out, "}}");

@@ -119,20 +119,22 @@ int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
     int count = 1;
     if (c->prompt[0]) {
         if (!run->tokenizer) {
-            error_set(err, EXIT_USER, "--prompt: encoding the text needs a vocabulary; add --tokenizer FILE");
+            error_set(err, EXIT_USER, "--prompt: encoding the text needs a tokenizer; add --tokenizer FILE");
             return 0;
         }
         const int first = begin >= 0; // index of the first token that is text
         count =
             prompt_encode(run->tokenizer, run->prompt_format, c->prompt, ids + first, MAX_PROMPT_TOKENS - first, err);
-        if (count == 0) error_set(err, EXIT_USER, "--prompt is empty");
+        if (count == 0)
+            error_set(err, EXIT_USER, "--prompt: the text is empty; give the text that the sample continues");
         if (count <= 0) return 0;
         count += first;
     }
     for (int i = 0; i < count; i++) {
         if (ids[i] >= 0 && ids[i] < c->shape.vocab) continue;
-        error_set(err, EXIT_USER, "--tokenizer: token %d is outside the model's vocabulary of %d", ids[i],
-                  c->shape.vocab);
+        error_set(err, EXIT_USER,
+                  "--tokenizer: token %d is outside the model's vocabulary of %d; use the model's own tokenizer",
+                  ids[i], c->shape.vocab);
         return 0;
     }
     return count;

@@ -14,7 +14,7 @@
 C_LINKAGE_BEGIN
 
 #define MAX_PROMPT_TOKENS 4096
-#define BATCH_PLANES 4 // inputs, targets, positions and image rows of a micro-batch
+#define BATCH_PLANES 4 // number of int32 arrays per micro-batch: inputs, targets, positions, image rows
 
 typedef struct {
     Config *config; // complete when the inputs are open, and constant from then on
@@ -37,7 +37,7 @@ typedef struct {
     bool save_asked;      // true if a signal to any process has requested a checkpoint
     int32_t *next;        // data of the next step: (micro-batches, BATCH_PLANES, B * T)
     int *next_images;     // number of images in each micro-batch of the next step
-    uint8_t *next_pixels; // pixels of these images: (micro-batches, vision_images(), 3 * side * side)
+    uint8_t *next_pixels; // pixels of the next step's images: (micro-batches, vision_images(), 3 * side * side)
     Error pending_error;  // error that prevents the next step, such as unreadable data; EXIT_DONE if none
     bool any_rank_failed; // true if a process has a pending_error
 } Run;

@@ -51,7 +51,7 @@ static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     // A note is printed, because the user may expect a checkpoint.
     if (!checkpoint_expect(c->out, -1, &none))
         run_note_always(run, "--resume: no checkpoint in %s, starting from the beginning%s", c->out,
-                        c->settings_logged ? " with the settings in its log.jsonl that no flag names" : "");
+                        c->settings_logged ? " with the settings in its log.jsonl, which given flags override" : "");
     return true;
 }
 
@@ -95,7 +95,8 @@ static bool start_or_resume(Run *run, Error *err) {
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) print_remark("", "resuming from %s", folder);
         if (c->settings_recorded && c->recorded_step != run->done.step)
-            run_note_always(run, "the settings are those of the checkpoint of step %lld, which itself is damaged",
+            run_note_always(run,
+                            "the settings come from the checkpoint of step %lld, although its other files are damaged",
                             (long long)c->recorded_step);
     } else if (c->model_from_files) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
@@ -161,7 +162,8 @@ static bool same_settings(Run *run, Error *err) {
     if (!training && c->resume)
         return error_set(
             err, EXIT_USER,
-            "--resume: the processes found different checkpoints in %s; make the same folder visible to all", c->out);
+            "--resume: the processes found different checkpoints in %s; make the same folder visible to all of them",
+            c->out);
     if (flag) // checked before the recipe, because --zero changes the recipe
         return error_set(err, EXIT_USER, "--%s differs between the processes; start all of them with the same value",
                          flag);
@@ -298,7 +300,7 @@ static bool check_end(const Run *run, Error *err) {
     if (c->prompt[0] && c->sample_tokens > 0 && run_prompt(run, ids, err) == 0) return false;
     if (run->train && c->resume_step >= 0 && run->done.step >= run->steps)
         return error_set(err, EXIT_USER,
-                         "--resume=%lld: the run has already reached --%s %lld at that step; use a larger number",
+                         "--resume=%lld: the run has already reached --%s %lld at that step; raise --steps or --epochs",
                          (long long)c->resume_step, c->steps < 0 ? "epochs" : "steps",
                          (long long)(c->steps < 0 ? c->epochs : run->steps));
     if (run->train &&
@@ -335,7 +337,8 @@ static void note_settings(const Run *run) {
     if (!run->tokenizer && !c->vocabulary[0] && !c->eval_only && c->sample_tokens > 0)
         run_note(run, "samples print token ids, because there is no vocabulary file; add --tokenizer FILE");
     if (run->train && c->schedule != SCHEDULE_CONSTANT && !schedule_falls(c))
-        run_note(run, "--schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall",
+        run_note(run,
+                 "--schedule %s: --lr-final 1 keeps the learning rate constant; use --lr-final 0 to let the rate fall",
                  choice_name(SCHEDULE_NAMES, c->schedule).text);
 }
 

@@ -16,7 +16,7 @@ bool open_tokenizer(Run *run, const Config *config, Error *err);
 // Opens the training data, the validation data and the HellaSwag questions that the flags name.
 bool open_data(Run *run, const Config *config, Error *err);
 
-// Splits the data into documents if --documents apart is given.
+// With --documents apart, splits the data into documents, which are then masked from each other.
 bool divide_documents(Run *run, Error *err);
 
 // Adds notes about token files that were probably named by mistake, such as files with byte tokens.
