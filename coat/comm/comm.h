@@ -92,7 +92,7 @@ bool comm_all_good(Comm *comm, bool good, Error *err);
 // --- order of communication and computation on a GPU --------------------------------------------------------------
 // comm_after_compute(), comm_mark() and comm_wait() do nothing on a CPU. Communication that starts in a micro-step
 // recorded by replay_begin() (device_functions.h) must be waited for in the same micro-step.
-void comm_after_compute(Comm *comm);    // communication started later waits for computation started earlier
+void comm_after_compute(Comm *comm);    // makes communication started later wait for computation started so far
 int comm_mark(Comm *comm);              // returns a ticket for all communication started so far
 void comm_wait(Comm *comm, int ticket); // makes computation started later wait for the communication of `ticket`
 

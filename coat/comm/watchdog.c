@@ -14,7 +14,7 @@
 
 #define INTERVAL_MS 200
 
-enum { ABSENT, PRESENT, FINISHED, FAILED }; // state of a rank; after exit code N, FAILED + N
+enum { ABSENT, PRESENT, FINISHED, FAILED }; // state of a rank; FAILED + N: the rank has ended the run with code N
 
 // Progress of one rank, in the table ("board") that the ranks of a machine share. All fields are 0 at first.
 typedef struct {

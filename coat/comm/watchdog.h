@@ -13,8 +13,8 @@ typedef struct Watchdog Watchdog;
 //   - a collective takes longer than *timeout seconds and longer than twice this rank's own work before the collective;
 //   - the work between watchdog_begin() and watchdog_end() takes longer than *timeout seconds;
 //   - a rank of this machine shows no sign of life for *timeout seconds, or for COMM_TIMEOUT_S if that is less;
-//   - a rank of this machine has ended the run with watchdog_report_exit() or exit(). In the last case the process ends
-//     with that rank's exit code, otherwise with EXIT_RANK.
+//   - a rank of this machine has ended the run with watchdog_report_exit() or exit().
+// In the last case the exit code is that rank's, otherwise EXIT_RANK.
 Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, const volatile uint32_t *counters);
 
 // Moves the progress of the ranks of this machine to a shared board. `id` must have equal bytes on all ranks of the run

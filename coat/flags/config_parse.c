@@ -10,7 +10,7 @@
 #include "config_block.h"
 #include "model/tensors.h"
 
-// Arguments of config_parse(); `config` is filled in.
+// Arguments of config_parse(), of which `config` is the result.
 typedef struct {
     const Arguments *args;
     const Config *recorded;
@@ -177,7 +177,7 @@ static int fitting_channels(int channels, int heads, bool heads_given) {
 static bool finish_shape(const Parse *p, Error *err) {
     Config *config = p->config;
     ModelShape *shape = &config->shape;
-    char first[FLAG_TEXT_LENGTH]; // first given flag of the model's shape, if `any`
+    char first[FLAG_TEXT_LENGTH]; // name of the first given flag of the model's shape
     const bool any = shape_flag(p, NULL, first);
     if (config->model_from_files && any)
         return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; remove --%s", first,

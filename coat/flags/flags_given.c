@@ -2,7 +2,7 @@
 // words, to one text.
 #include "flags.h"
 
-// Removes list flag `name` and its weights that earlier sources have given, because a new list replaces it.
+// Removes the flag `name` and its weights that earlier sources have given, because a new list replaces an older list.
 static void drop_before(Arguments *args, const char *name, size_t length) {
     int kept = 0;
     for (int i = 0; i < args->count; i++) {

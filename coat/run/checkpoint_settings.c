@@ -22,8 +22,8 @@ static bool apply_record(json_t *settings, const char *path, const Config *flags
            settings_apply(recorded, settings, recipe, flags, path, err);
 }
 
-// Functions for the argument apply of apply_newest(): they return false if the checkpoint in `folder` is damaged, so
-// that apply_newest() tries an older one. If they also set err->code, apply_newest() stops.
+// The functions that apply_newest() calls return false if the checkpoint in `folder` is damaged. Then apply_newest()
+// tries an older checkpoint, unless err->code is set.
 
 static bool apply_settings(const char *folder, const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];

@@ -224,7 +224,7 @@ static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
     if (bad > 0) add_line(warning, "%s%s", first, others);
 }
 
-// Returns the flag with value that makes a gradient more exact.
+// Returns the flag, such as --head bf16, that makes a gradient more exact.
 static const char *advice(const Recipe *r, QuantizedGradient what, bool for_wgrad) {
     if (what == GRADIENT_DLOGITS) return "--head bf16";
     return for_wgrad || recipe_gradient_format(r) == FMT_E5M2 ? "--linear bf16" : "--recipe coat-paper";

@@ -22,7 +22,7 @@ C_LINKAGE_BEGIN
 
 #define HEALTH_WARNING 4096 // size of a warning's text in bytes
 
-// Warnings that this run has already printed, because each is printed only once.
+// Tells which warnings this run has already printed, because each warning is printed only once.
 typedef struct {
     // true after a warning about the FP8 values of a gradient ([0]) or of its transpose ([1])
     bool codes[GRADIENT_COUNT][2];
@@ -36,20 +36,21 @@ static inline int code_counts_at(QuantizedGradient what, int layer) {
     return 2 * (layer * GRADIENT_COUNT + (int)what);
 }
 
-// Returns the figures of all FP8 tensors as one JSON object, to be freed; NULL if the recipe has no FP8 tensors:
+// Returns the statistics of all FP8 tensors as one JSON object, which the caller frees; NULL if no tensor is FP8:
 //   {"x_in":{"amax":[..per layer],"saturated":[..],"zero":[..]},"qkvw.m":{..,"clamped":[..]},"n1":{"amax":[..]},
 //    "dh_q":{"amax":[..],"saturated":[..],"zero":[..],"subnormal":[..]},"dh_qt":{"saturated":[..],..},..}
-// - Tensors that backward recomputes have only amax. An amax that is not finite is null.
-// - Gradients have fractions only if the step has counted them, transposes (dh_qt, ..) only if their FP8 values differ.
-// - The residual stream's gradient is quantized twice per layer: dresid_q has the amax of the attention sublayer,
-//   dresid_q_fcproj and dresid_q_proj have the fractions of the MLP and attention sublayers.
-// Writes one line per problem to `warning`, without the last newline; "" if there are none. If `warned` is NULL, checks
-// only amax and saturation of tensors. Waits for the device.
+//   - A tensor that backward recomputes has only an amax. An amax that is not finite is null.
+//   - A gradient has fractions only if this step has counted them. Its transpose (dh_qt, ..) has fractions only if its
+//     FP8 values differ from the gradient's.
+//   - The residual stream's gradient is quantized twice per layer. dresid_q has the amax of the attention sublayer;
+//     dresid_q_fcproj and dresid_q_proj have the fractions of the MLP and of the attention sublayer.
+// Writes one line per problem to `warning`, without a final newline; "" if there is no problem. If `warned` is NULL,
+// checks only the amax and saturation of tensors. Waits for the device.
 char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
-// Compares the FP8 wgrad a of qkv with the BF16 wgrad b, from the step's first micro-batch. Returns JSON to be freed:
+// Compares qkv's FP8 wgrad a with its BF16 wgrad b in the step's first micro-batch. Returns JSON for the caller to free:
 //   {"qkvw":{"error":[|a - b| / |b| per layer],"bias":[<a, b> / <b, b> - 1 per layer]}}
-// Random rounding is in the error only; a bias does not average out over steps. Writes a line to `warning` if a layer
+// Random rounding affects only the error; a bias does not average out over steps. Writes a line to `warning` if a layer
 // exceeds HEALTH_BIAS or HEALTH_ERROR, otherwise "". If `warned` is NULL, never warns. Waits for the device.
 char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 

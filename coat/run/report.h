@@ -17,7 +17,7 @@ typedef struct {
     const Arena *arena;
     DataLoader *train, *val;    // training and validation data; NULL if there is none
     const HellaSwag *hellaswag; // HellaSwag questions; NULL if there are none
-    int64_t steps, done;        // number of steps of the complete run, and of steps done before this process
+    int64_t steps, done;        // numbers of steps of the complete run, and of steps that earlier processes have done
     int64_t sequences, tokens;  // numbers of sequences and tokens that earlier processes of the run have read
 } Report;
 

@@ -225,7 +225,7 @@ static bool finish_saving(Run *run, Error *err) {
     return saved;
 }
 
-// Ends the run early: saves a checkpoint if the run has done a step, waits for it, prints `reason` and how to resume.
+// Ends the run early: saves a checkpoint if a step was done, waits for it, and prints `reason` and how to resume.
 static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     const Config *c = run->config;
     bool saves = run->saver && run->done.step > begun;
@@ -411,7 +411,7 @@ bool run_train(Run *run, Error *err) {
         return false;
     }
     log_sets(run, true);
-    if (!reason && stop_at_once(m)) reason = end_early(run); // a validation was stopped; end_early() knows why
+    if (!reason && stop_at_once(m)) reason = end_early(run); // end_early() knows why a validation was stopped
     if (reason) return stop(run, reason, begun, err);
     if (run->saver) saver_save_last(run->saver, &run->done);
     return finish_saving(run, err);

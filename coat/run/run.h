@@ -17,12 +17,12 @@ C_LINKAGE_BEGIN
 #define BATCH_PLANES 4 // number of int32 arrays per micro-batch: inputs, targets, positions, image rows
 
 typedef struct {
-    Config *config; // complete when the inputs are open, and constant from then on
+    Config *config; // configuration, which is complete and constant once the inputs are open
     Model model;
     DataLoader *train, *val;
     bool masked; // true if the training data has a loss mask
     HellaSwag *hellaswag;
-    Tokenizer *tokenizer;       // NULL if there is none, so that samples are printed as token ids
+    Tokenizer *tokenizer;       // NULL if there is no tokenizer, so that samples are printed as token ids
     PromptFormat prompt_format; // chat format of the samples' prompts; NONE means plain text
     Log *log;
     HealthWarned warned;  // FP8 health warnings that this process has printed

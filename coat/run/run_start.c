@@ -164,7 +164,7 @@ static bool same_settings(Run *run, Error *err) {
             err, EXIT_USER,
             "--resume: the processes found different checkpoints in %s; make the same folder visible to all of them",
             c->out);
-    if (flag) // checked before the recipe, because --zero changes the recipe
+    if (flag) // flags are checked first, because --zero changes the recipe
         return error_set(err, EXIT_USER, "--%s differs between the processes; start all of them with the same value",
                          flag);
     return error_set(err, EXIT_USER,
@@ -312,7 +312,7 @@ static bool check_end(const Run *run, Error *err) {
 }
 
 // Adds a note if the learning rate jumps at the resumed step because --steps, --lr or another flag of the schedule has
-// changed. The flags have changed if the schedule also gives another rate for the previous step.
+// changed. The schedule counts as changed if its rate for the previous step differs from the recorded one.
 static void note_rate(const Run *run) {
     const Config *c = run->config;
     const int64_t step = run->done.step;

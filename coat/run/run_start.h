@@ -6,8 +6,8 @@
 
 // Prints a note on rank 0, unless --quiet is given.
 __attribute__((format(printf, 2, 3))) void run_note(const Run *run, const char *format, ...);
-// Prints a note on rank 0, even with --quiet. For notes about the meaning of results or the step from which a run
-// continues.
+// Prints a note on rank 0, even with --quiet. Use it for notes about the meaning of results or the step from which a
+// run continues.
 __attribute__((format(printf, 2, 3))) void run_note_always(const Run *run, const char *format, ...);
 
 // Opens the tokenizer of the run. If the model has no tokenizer files, the run continues without a tokenizer.
