@@ -97,8 +97,7 @@ int comm_mark(Comm *comm);              // returns a ticket for all communicatio
 void comm_wait(Comm *comm, int ticket); // makes computation started later wait for the communication of `ticket`
 
 // --- detection of lost ranks --------------------------------------------------------------------------------------
-// Returns false with err (EXIT_RANK or EXIT_DEVICE) if communication has failed. Every rank calls comm_check() once per
-// step.
+// Returns false with err (EXIT_RANK or EXIT_DEVICE) if communication has failed. Call comm_check() once per step.
 bool comm_check(Comm *comm, Error *err);
 // Sets the timeout in seconds for which a rank waits for another rank; 0 sets COMM_TIMEOUT_S. All ranks must call it.
 void comm_set_timeout(Comm *comm, int seconds);

@@ -32,9 +32,8 @@ static void check(int error) {
     fatal(EXIT_RANK, "MPI failed (%s), perhaps because another rank is lost; %s", text, error_advice());
 }
 
-// Waits until an MPI request is complete. Yields the core while it waits, because another rank on this core may have to
-// compute first. If another program uses the core, sleeps in the next 20 waits, because a process that yields gets its
-// core back last.
+// Waits until an MPI request is complete. Yields the core, because another rank on the core may have to compute first.
+// If another program uses the core, sleeps in the next 20 waits, because a yielding process gets its core back last.
 static void finish(CommMpi *mpi, MPI_Request request) {
     double before = now_seconds();
     for (int tries = 0, done = 0;; tries++) {

@@ -62,8 +62,7 @@ static bool read_launcher(const Launcher *l, CommPlace *place, Error *err) {
     snprintf(place->origin, sizeof place->origin, "%s=%d, %s=%d", l->ranks, place->ranks, l->rank, place->rank);
     if (place->ranks >= 1 && place->rank < place->ranks) return true;
     return error_set(err, EXIT_USER,
-                     "environment variables %s: the rank must be less than the number of ranks; correct or unset the "
-                     "variables",
+                     "environment variables %s: the rank must be less than the number of ranks; correct both",
                      place->origin);
 }
 
@@ -76,10 +75,8 @@ static bool check_others(int chosen, const CommPlace *place, Error *err) {
         if (!applies(&launchers[i])) continue;
         if (!read_launcher(&launchers[i], &other, err)) return false;
         if (other.rank != place->rank || other.ranks != place->ranks)
-            return error_set(
-                err, EXIT_USER,
-                "the environment contradicts itself: %s has set %s, but %s is set, too; unset the wrong variables",
-                launchers[chosen].name, place->origin, other.origin);
+            return error_set(err, EXIT_USER, "%s has set %s, but %s contradicts this; unset the wrong variables",
+                             launchers[chosen].name, place->origin, other.origin);
     }
     return true;
 }
@@ -181,11 +178,10 @@ bool comm_discover(const Config *c, CommPlace *place, Error *err) {
                          c->world_size, l->name, place->ranks, place->ranks == 1 ? "" : "es", place->origin, l->start,
                          c->world_size);
     if (other_rank)
-        return error_set(
-            err, EXIT_USER,
-            "--rank %d: %s started this process as rank %d (%s); remove --rank, or add --world-size to ignore "
-            "the launcher's environment",
-            c->rank, l->name, place->rank, place->origin);
+        return error_set(err, EXIT_USER,
+                         "--rank %d: %s started this process as rank %d (%s); remove --rank, or add --world-size to "
+                         "ignore the launcher's environment",
+                         c->rank, l->name, place->rank, place->origin);
     if (place->ranks == 1) return true;
     place->launcher = l->name;
     place->mpi = l->mpi || (!torchrun && is_set("PMIX_RANK"));

@@ -289,9 +289,7 @@ static bool check_given(const Parse *p, Error *err) {
     if (needs_out && !c->out[0])
         return error_set(err, EXIT_USER, "--%s: needs the run's folder; add --out DIR", needs_out);
     if (c->resume && c->overwrite)
-        return error_set(err, EXIT_USER,
-                         "--resume contradicts --overwrite; remove --overwrite to continue the run in %s, or --resume "
-                         "to replace the run",
+        return error_set(err, EXIT_USER, "--resume contradicts --overwrite; remove one of them to keep or replace %s",
                          c->out);
     if (c->plan == PLAN_NONE && (given(p, "memory-limit") || given(p, "gpus")))
         return error_set(err, EXIT_USER, "--%s: has no effect without --plan; add --plan",
@@ -325,9 +323,7 @@ static bool check_given(const Parse *p, Error *err) {
                          "--eval-only: there is nothing to evaluate on; add --val GLOB or --hellaswag FILE");
     if (config_trains(c)) return true;
     if (tunes)
-        return error_set(
-            err, EXIT_USER,
-            "--autotune: it times the matmuls of training, but this run does not train; add --train, or remove it");
+        return error_set(err, EXIT_USER, "--autotune: needs training to time its matmuls; add --train, or remove it");
     if (!c->prompt[0] && !c->eval_only && given(p, "prompt"))
         return error_set(err, EXIT_USER, "--prompt: the text is empty; give the text that the sample continues");
     if (!c->prompt[0] && !c->eval_only)

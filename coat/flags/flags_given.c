@@ -93,9 +93,7 @@ static bool stray_value(const char *text, const char *before, Error *err) {
         Config *unused = (Config *)xcalloc(1, sizeof *unused);
         const bool good = flag_set(flag, unused, text, false, err);
         free(unused);
-        return good ? error_set(err, EXIT_USER, "%s %s: the value must follow '='; write %s=%s", before, text, before,
-                                text)
-                    : false;
+        return good ? error_set(err, EXIT_USER, "%s %s: write the value as %s=%s", before, text, before, text) : false;
     }
     if (flag && flag_has_negation(flag))
         return error_set(err, EXIT_USER, "%s: not a flag, and %s takes no value; write --%s or --no-%s", text, before,

@@ -144,7 +144,6 @@ bool flag_unknown(const char *text, Error *err) {
     if (!found) return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists all flags", length, text);
     const bool has_no = flag_has_negation(flag_find(found, strlen(found), &negated));
     if (no && !has_no)
-        return error_set(err, EXIT_USER, "%.*s: unknown flag; --%s has no --no- form, so remove the flag", length, text,
-                         found);
+        return error_set(err, EXIT_USER, "%.*s: unknown flag; --%s has no --no- form; remove it", length, text, found);
     return error_set(err, EXIT_USER, "%.*s: unknown flag; did you mean --%s%s?", length, text, no ? "no-" : "", found);
 }

@@ -93,17 +93,15 @@ static bool set_whole(const Flag *flag, void *field, const char *value, Error *e
             err, EXIT_USER,
             "--%s %s: only numbers of tokens and steps may have the unit k or M; write the number without a unit",
             flag->name, value);
-    if (result == COUNT_MALFORMED)
-        return error_set(err, EXIT_USER, "--%s %s: must be a whole number", flag->name, value);
+    if (result == COUNT_MALFORMED) return error_set(err, EXIT_USER, "--%s %s: must be an integer", flag->name, value);
     if (result == COUNT_OVERFLOW || (double)number < flag->min || (double)number > flag->max)
         return out_of_range(flag, value, err);
     if (kilo == 1024 && is_rounded_power(value, number, &power))
-        return error_set(
-            err, EXIT_USER,
-            "--%s %s: ambiguous: it may mean %lld, as k is 1024 for tokens, or %lld, rounded to thousands; "
-            "write %lldk for %lld, or write %lld",
-            flag->name, value, (long long)number, (long long)power, (long long)(power / 1024), (long long)power,
-            (long long)number);
+        return error_set(err, EXIT_USER,
+                         "--%s %s: ambiguous: it may mean %lld, as k is 1024 for tokens, or %lld, rounded to "
+                         "thousands; write %lldk for %lld, or write %lld",
+                         flag->name, value, (long long)number, (long long)power, (long long)(power / 1024),
+                         (long long)power, (long long)number);
     if (flag->kind == FLAG_INT)
         *(int *)field = (int)number;
     else
@@ -192,15 +190,13 @@ static bool set_string(const Flag *flag, char *field, const char *value, size_t 
         return error_set(err, EXIT_USER, "--%s: the value is empty; remove the flag or give a %s", flag->name,
                          flag->placeholder);
     if (length >= size && flag_takes_list(flag))
-        return error_set(
-            err, EXIT_USER,
-            "--%s: the names of its files have %zu characters, but the limit is %zu; quote the pattern, so that the "
-            "shell does not expand it: --%s 'FOLDER/*.bin'",
-            flag->name, length, size - 1, flag->name);
-    if (length >= size)
         return error_set(err, EXIT_USER,
-                         "--%s: the value has %zu characters, but the limit is %zu; give a shorter value", flag->name,
-                         length, size - 1);
+                         "--%s: the names of its files have %zu characters, but the limit is %zu; quote the pattern, "
+                         "so that the shell does not expand it: --%s 'FOLDER/*.bin'",
+                         flag->name, length, size - 1, flag->name);
+    if (length >= size)
+        return error_set(err, EXIT_USER, "--%s: the value has %zu characters, but the limit is %zu", flag->name, length,
+                         size - 1);
     memcpy(field, value, length + 1);
     return true;
 }
@@ -230,10 +226,8 @@ static bool set_tokenizer(const Flag *flag, Config *config, const char *value, E
 static bool add_train(const Flag *flag, Config *config, const char *value, Error *err) {
     const size_t used = strlen(config->train), gap = used ? 2 : 0;
     if (used + gap >= sizeof config->train)
-        return error_set(
-            err, EXIT_USER,
-            "--train: all file names together have more than %zu characters; use patterns such as 'FOLDER/*.bin'",
-            sizeof config->train - 1);
+        return error_set(err, EXIT_USER, "--train: its file names exceed %zu characters; use patterns ('DIR/*.bin')",
+                         sizeof config->train - 1);
     if (!set_string(flag, config->train + used + gap, value, sizeof config->train - used - gap, err)) return false;
     if (gap) memcpy(config->train + used, "\n\n", gap);
     config->train_sets++;
@@ -268,10 +262,9 @@ static bool set_resume(const Flag *flag, Config *config, const char *value, bool
     const char *checkpoint = strstr(value, "/step-0");
     char step[32] = "";
     if (checkpoint) snprintf(step, sizeof step, "=%lld", atoll(checkpoint + strlen("/step-")));
-    return error_set(
-        err, EXIT_USER,
-        "--resume %s: the step must be a whole number; give a run's folder with --out: --out %.*s --resume%s", value,
-        checkpoint ? (int)(checkpoint - value) : (int)strlen(value), value, step);
+    return error_set(err, EXIT_USER,
+                     "--resume %s: must be an integer; give a run's folder with --out: --out %.*s --resume%s", value,
+                     checkpoint ? (int)(checkpoint - value) : (int)strlen(value), value, step);
 }
 
 static bool set_plan(Config *config, const char *value, Error *err) {

@@ -1,7 +1,7 @@
 // FP8 health: statistics in the log that show how well the scales of FP8 tensors fit. For each layer and tensor: amax,
 // the fractions of saturated and of zero values and, for moments, the fraction of groups whose exponent is clamped.
-//   - Tensors are measured after the last micro-batch and update. With --recompute 3, only block 0's saved activations
-//     exist.
+//   - Tensors are measured after the last micro-batch and update. --recompute 3 leaves only block 0's saved
+//     activations.
 //   - Gradients are counted during backward in the step's first micro-batch, because each layer overwrites them. The
 //     counts are the fractions of saturated, zero and subnormal values.
 // Each process reports only the tensors and shards that it stores.
@@ -40,8 +40,7 @@ static inline int code_counts_at(QuantizedGradient what, int layer) {
 //   {"x_in":{"amax":[..per layer],"saturated":[..],"zero":[..]},"qkvw.m":{..,"clamped":[..]},"n1":{"amax":[..]},
 //    "dh_q":{"amax":[..],"saturated":[..],"zero":[..],"subnormal":[..]},"dh_qt":{"saturated":[..],..},..}
 //   - A tensor that backward recomputes has only an amax. An amax that is not finite is null.
-//   - A gradient has fractions only if this step has counted them. Its transpose (dh_qt, ..) has fractions only if its
-//     FP8 values differ from the gradient's.
+//   - A gradient has fractions only if this step counted them, its transpose (dh_qt) only if its FP8 values differ.
 //   - The residual stream's gradient is quantized twice per layer. dresid_q has the amax of the attention sublayer;
 //     dresid_q_fcproj and dresid_q_proj have the fractions of the MLP and of the attention sublayer.
 // Writes one line per problem to `warning`, without a final newline; "" if there is no problem. If `warned` is NULL,

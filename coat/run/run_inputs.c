@@ -101,8 +101,7 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
     }
     snprintf(run->config->vocabulary, sizeof run->config->vocabulary, "%s", file);
     if (there && !run->tokenizer && !c->eval_only)
-        run_note_always(run,
-                        "%s; samples print token ids, and checkpoints copy the tokenizer files without reading them",
+        run_note_always(run, "%s; samples print token ids, and checkpoints copy the tokenizer files unchecked",
                         unread.text);
     if (!c->tokenizer_file[0]) return true;
     if (!c->shape_files[0]) set_special_ids(run);
@@ -148,14 +147,12 @@ static void note_prompts(const Run *run, bool unnamed) {
     if (run->place.rank > 0) return; // only rank 0 prints notes; the other ranks need not read the checkpoint
     if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
         run_note_always(
-            run,
-            "--prompt is continued as plain text, because the %s no prompt format; use --prompt-format NAME to set one",
+            run, "--prompt is continued as plain text, because the %s no format; set one with --prompt-format NAME",
             run->train ? "data name" : "checkpoint records");
     if (!run->train || !run->val) return;
     const PromptFormat train = data_prompt_format(run->train, ignored), val = data_prompt_format(run->val, ignored);
     if (prompt_format_named(train) && prompt_format_named(val) && train != val)
-        run_note(run,
-                 "the prompts of --train have the format %s, but those of --val have the format %s; check the files",
+        run_note(run, "the prompts of --train have the format %s, those of --val %s; check the files",
                  prompt_format_name(train), prompt_format_name(val));
 }
 
@@ -231,9 +228,7 @@ static void note_bytes(const Run *run, DataLoader *loader) {
 static void note_narrow(const Run *run, DataLoader *loader) {
     const char *narrow = loader ? data_narrow_file(loader) : NULL;
     if (narrow && run->config->shape.vocab > UINT16_MAX + 1)
-        run_note(run,
-                 "%s has tokens of 16 bits, too few bits for a vocabulary of %d; check that the file was made with the "
-                 "model's tokenizer",
+        run_note(run, "%s has 16-bit tokens, too few bits for a vocabulary of %d; use files of the model's tokenizer",
                  narrow, run->config->shape.vocab);
 }
 
@@ -252,8 +247,6 @@ void note_data(Run *run) {
     note_narrow(run, run->train);
     note_narrow(run, run->val);
     if (again)
-        run_note(run,
-                 "--train names %s more than once, but the file is read once; use --train-weight to read it more often",
-                 again);
-    if (both) run_note(run, "%s is in two sets of --train, so it is read twice", both);
+        run_note(run, "--train names %s more than once, but reads it once; use --train-weight to repeat it", again);
+    if (both) run_note(run, "%s is in two sets of --train, and both sets read it", both);
 }

@@ -95,8 +95,7 @@ static bool start_or_resume(Run *run, Error *err) {
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) print_remark("", "resuming from %s", folder);
         if (c->settings_recorded && c->recorded_step != run->done.step)
-            run_note_always(run,
-                            "the settings come from the checkpoint of step %lld, although its other files are damaged",
+            run_note_always(run, "the settings come from the checkpoint of step %lld, whose other files are damaged",
                             (long long)c->recorded_step);
     } else if (c->model_from_files) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
@@ -160,10 +159,9 @@ static bool same_settings(Run *run, Error *err) {
     if (recipe && training && !flag) return true;
     on_all_ranks(&run->errors);
     if (!training && c->resume)
-        return error_set(
-            err, EXIT_USER,
-            "--resume: the processes found different checkpoints in %s; make the same folder visible to all of them",
-            c->out);
+        return error_set(err, EXIT_USER,
+                         "--resume: the processes found different checkpoints in %s; give all of them the same folder",
+                         c->out);
     if (flag) // flags are checked first, because --zero changes the recipe
         return error_set(err, EXIT_USER, "--%s differs between the processes; start all of them with the same value",
                          flag);
@@ -337,8 +335,7 @@ static void note_settings(const Run *run) {
     if (!run->tokenizer && !c->vocabulary[0] && !c->eval_only && c->sample_tokens > 0)
         run_note(run, "samples print token ids, because there is no vocabulary file; add --tokenizer FILE");
     if (run->train && c->schedule != SCHEDULE_CONSTANT && !schedule_falls(c))
-        run_note(run,
-                 "--schedule %s: --lr-final 1 keeps the learning rate constant; use --lr-final 0 to let the rate fall",
+        run_note(run, "--schedule %s: --lr-final 1 keeps the rate constant; use --lr-final 0 to let it fall",
                  choice_name(SCHEDULE_NAMES, c->schedule).text);
 }
 

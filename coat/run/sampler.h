@@ -4,8 +4,7 @@
 
 // Returns a token drawn from softmax(logits / temperature) over logits[vocab]. Equal arguments give equal tokens.
 //   - If temperature is <= 0 or NaN, returns the token with the largest logit; of several, the lowest id.
-//   - If top_k is from 1 to vocab - 1, draws only from the tokens with the top_k largest logits; of equal logits, lower
-//     ids.
+//   - If top_k is from 1 to vocab - 1, draws only from the top_k largest logits; of equal logits, the lower ids.
 //   - If top_p is < 1, draws only from the nucleus, the fewest most likely of these tokens whose probabilities sum to
 //     top_p (to 1e-6); at least from one token; of equal logits, lower ids.
 //   - index is the number of the draw under `seed`.
