@@ -41,8 +41,6 @@ static void check(bool ok, const char *name) {
     if (!ok) failures++;
 }
 
-// --- functions that create and run small models ----------------------------------------------------------------
-
 typedef struct {
     int layers, heads, channels, vocab, B, T;
     bool bf16;
@@ -198,7 +196,6 @@ static double relative_error(const double *a, const double *b, size_t n) {
 #ifdef COAT_DOUBLE
 // --- comparison of gradients with finite differences, in the program built for double precision ----------------
 
-// Adds step * direction to the parameter t.
 static void move(Model *m, Tensor t, const double *direction, double step) {
     real *values = (real *)t.data;
     for (int64_t j = 0; j < tensor_elements(t); j++) values[j] += step * direction[j];
@@ -332,7 +329,6 @@ static double gradients_differ(Model *a, Model *b, const char **name) {
     return worst;
 }
 
-// Prints the relative gradient errors of all tensors as one TAP comment, a line that starts with '#'.
 static void print_gradient_errors(const char *what, Model *a, Model *b) {
     double errors[PARAMETER_COUNT];
     gradient_errors(a, b, errors);
@@ -341,8 +337,6 @@ static void print_gradient_errors(const char *what, Model *a, Model *b) {
         printf("%s %s %.2e", id ? "," : ":", tensor_row((TensorId)id)->name, errors[id]);
     printf("\n");
 }
-
-// --- tests of the model on the CPU: recomputation, accumulation, precision, updates and small passes -----------
 
 static void test_recompute(void) {
     for (int bf16 = 0; bf16 < 2; bf16++) {

@@ -398,7 +398,6 @@ static void blocks_backward(Model *m, bool accumulate, bool last) {
     }
 }
 
-// True if training changes this part of a vision-language model (PART_VISION, ...).
 static bool trains_part(const Model *m, int part) {
     return !(m->config->freeze & part);
 }

@@ -32,8 +32,6 @@ static const CommOps one_ops = {
     "one process", NULL, NULL, NULL, one_reduce_scatter, one_all_gather, NULL, NULL, NULL, NULL, NULL, NULL,
 };
 
-// --- opening and closing communication ----------------------------------------------------------------------------
-
 static bool open_cpu(Comm *comm, Error *err) {
 #ifdef COAT_MPI
     if (!comm->place.mpi)

@@ -1,4 +1,3 @@
-// Declarations shared by the implementations of comm.h: one process, MPI and NCCL.
 #pragma once
 #include "comm.h"
 

@@ -75,8 +75,6 @@ static void reduce(CommMpi *mpi, void *out, int64_t count, CommType type, CommOp
     memcpy(out, mpi->staging, (size_t)bytes);
 }
 
-// --- collectives over MPI -----------------------------------------------------------------------------------------
-
 // Returns an MPI datatype for blocks of `bytes` contiguous bytes that start `stride` bytes apart.
 static MPI_Datatype blocks(int64_t bytes, int64_t stride) {
     MPI_Datatype dense, strided;
@@ -155,8 +153,6 @@ static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type,
     }
     end(comm);
 }
-
-// --- opening and closing MPI --------------------------------------------------------------------------------------
 
 CommMpi *mpi_open(const CommPlace *place, Error *err) {
     int already = 0, level, ranks, rank;

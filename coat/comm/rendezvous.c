@@ -92,8 +92,6 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
     return true;
 }
 
-// --- sockets, and messages between rank 0 and the other ranks -------------------------------------------------------
-
 // Message that a process sends to rank 0 after connecting ("hello"). Numbers are in network byte order.
 typedef struct {
     char magic[8];

@@ -54,8 +54,6 @@ static size_t board_bytes(const Watchdog *w) {
     return (size_t)w->place.ranks * sizeof(Entry);
 }
 
-// --- messages about a lost rank, and the end of the process ---------------------------------------------------------
-
 __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int code, const char *format, ...) {
     char text[2048];
     va_list args;
@@ -168,8 +166,6 @@ void watchdog_begin(Watchdog *w, const char *doing) {
 void watchdog_end(Watchdog *w) {
     watchdog_begin(w, NULL);
 }
-
-// --- functions that open and close the watchdog ---------------------------------------------------------------------
 
 static void report_at_exit(int code, void *unused) {
     (void)unused;

@@ -63,7 +63,6 @@ static void print_wrapped(FILE *out, const char *text, int column, int at) {
     }
 }
 
-// Prints a flag's synopsis, help text, default and llm.c's short flag.
 static void print_flag(FILE *out, const Flag *flag, const Config *defaults) {
     char name[FLAG_TEXT_LENGTH], value[FLAG_TEXT_LENGTH], text[DESCRIPTION_LENGTH];
     const char *shorter = flag_short_name(flag->name);

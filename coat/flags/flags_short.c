@@ -100,7 +100,6 @@ static void add_note(Arguments *args, const Short *s, const char *value) {
     text_append(args->notes, args->notes_size, "note: %s %s: %s\n", s->name, value, s->note);
 }
 
-// Appends the long flag that short flag `s` with this value stands for to args.
 static bool rewrite_short(Arguments *args, const Short *s, const char *value, Error *err) {
     char descriptor[PATH_MAX_LENGTH + 8];
     const bool zero = strcmp(value, "0") == 0, one = strcmp(value, "1") == 0;

@@ -32,7 +32,6 @@ static const OtherToolFlag table[] = {
     {"bf16 fp16 dtype", "recipe", " bf16, fp8-linear or coat"},
 };
 
-// Returns the table row that contains another trainer's flag `name`, or NULL.
 static const OtherToolFlag *other_tool_flag(const char *name) {
     const size_t length = strlen(name);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -70,7 +69,6 @@ static bool same_digits(const char *a, const char *b) {
     }
 }
 
-// State of the search for the name that is most similar to the text that the user typed.
 typedef struct {
     const char *typed;
     bool keep_digits;    // true if a name must have the digits of `typed`, as llama3-8b is not a misspelled llama2-7b

@@ -1,4 +1,3 @@
-// Parses the value of a flag and stores it in the Config.
 #include "flags.h"
 
 #include <ctype.h>

@@ -4,8 +4,6 @@
 
 #include <xxhash.h>
 
-// --- functions that write settings as JSON -----------------------------------------------
-
 // Writes the first `length` bytes of `value` as a JSON string, or null if length is 0. JSON requires UTF-8, so in a
 // text that is not valid UTF-8 every byte above 127 becomes '?'.
 static void write_text(JsonText *t, const char *key, const char *value, size_t length) {
@@ -106,7 +104,6 @@ static const void *field_of(const Config *config, const Flag *flag) {
     return (const char *)config + flag->offset;
 }
 
-// True if the flag has the same value in a and in b.
 static bool is_equal(const Config *a, const Config *b, const Flag *flag) {
     if (flag->kind == FLAG_STRING) return strcmp(field_of(a, flag), field_of(b, flag)) == 0;
     return memcmp(field_of(a, flag), field_of(b, flag), flag->size) == 0;
@@ -128,8 +125,6 @@ void settings_record(JsonText *t, const Config *config) {
         if (is_recorded(config, defaults, &table[i])) write_flag(t, &table[i], config);
     free(defaults);
 }
-
-// --- functions that apply recorded settings ------------------------------------------------
 
 // Sets a flag's field in config to a recorded JSON value. Returns false if the value is not valid for the flag.
 static bool set_value(const Flag *flag, Config *config, const json_t *value) {
@@ -210,8 +205,6 @@ bool settings_apply(Config *config, const json_t *settings, bool recipe, const C
     if (json_is_integer(json_object_get(settings, "epochs"))) config->steps = -1;
     return true;
 }
-
-// --- comparison of recorded settings with the run's settings, and hashes of settings --------------------------------
 
 // Writes the flag's value to text as messages show it, "none" if it is empty.
 static void show_value(const Flag *flag, const Config *config, char text[256]) {

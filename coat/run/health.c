@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdarg.h>
 
-// All layers of one tensor in the FP8 health report.
 typedef struct {
     TensorId id;
     Role role;
@@ -82,8 +81,6 @@ static void collect_counts(Collection *c, Exec *exec) {
     c->counts = (CodeCounts *)xcalloc(1, (size_t)tensor_elements(counts));
     exec->ops->download(exec, c->counts, counts.data, (size_t)tensor_elements(counts));
 }
-
-// --- functions that print the statistics as JSON ------------------------------------------------
 
 // Function that returns the statistic names[figure] of a layer.
 typedef double Figure(const void *context, int figure, int layer);
@@ -188,8 +185,6 @@ static void print_other_gradients(FILE *out, const Collection *c) {
         fputc('}', out);
     }
 }
-
-// --- warnings about saturated, zero or non-finite FP8 values ------------------------------------------
 
 // Appends a line to the warning text.
 __attribute__((format(printf, 2, 3))) static void add_line(char warning[HEALTH_WARNING], const char *format, ...) {
@@ -296,8 +291,6 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
     free(c.tensor);
     return json;
 }
-
-// --- comparison of the FP8 wgrad with the BF16 wgrad ---------------------------------------------------------------
 
 static double bias_of(const InnerProducts *p) {
     return p->ab / p->bb - 1;

@@ -11,7 +11,6 @@
 
 enum { TEXT_LENGTH = 2 * PATH_MAX_LENGTH };
 
-// Prints one item of the start-up report: a label and a formatted text.
 __attribute__((format(printf, 3, 4))) static void item(FILE *out, const char *label, const char *format, ...) {
     char buffer[TEXT_LENGTH];
     va_list args;

@@ -25,15 +25,15 @@ typedef struct {
     Tokenizer *tokenizer;       // NULL if there is no tokenizer, so that samples are printed as token ids
     PromptFormat prompt_format; // chat format of the samples' prompts; NONE means plain text
     Log *log;
-    HealthWarned warned;  // FP8 health warnings that this process has printed
-    Saver *saver;         // writes checkpoints; NULL if the run saves nothing
-    OutFolder *folder;    // folder of --out, locked by this process; NULL if not locked
-    RunState done;        // progress of the run, as checkpoints record it
-    int64_t steps;        // number of the last step
-    double start_ms;      // time at which the program started
-    double longest_ms;    // duration in ms of the training loop's longest iteration so far
-    CommPlace place;      // rank of this process
-    RankErrors errors;    // error state that ends all processes of the run together
+    HealthWarned warned; // FP8 health warnings that this process has printed
+    Saver *saver;        // writes checkpoints; NULL if the run saves nothing
+    OutFolder *folder;   // folder of --out, locked by this process; NULL if not locked
+    RunState done;
+    int64_t steps;     // number of the last step
+    double start_ms;   // time at which the program started
+    double longest_ms; // duration in ms of the training loop's longest iteration so far
+    CommPlace place;   // rank of this process
+    RankErrors errors;
     bool save_asked;      // true if a signal to any process has requested a checkpoint
     int32_t *next;        // data of the next step: (micro-batches, BATCH_PLANES, B * T)
     int *next_images;     // number of images in each micro-batch of the next step

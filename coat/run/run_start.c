@@ -339,7 +339,6 @@ static void note_settings(const Run *run) {
                  choice_name(SCHEDULE_NAMES, c->schedule).text);
 }
 
-// Runs the evaluations of --eval-only and prints their results on standard output.
 static bool evaluate(Run *run, Error *err) {
     const Config *c = run->config;
     const bool first = run->place.rank == 0;

@@ -1,4 +1,3 @@
-// Declares the functions of run_inputs.c, which run_start.c calls.
 #pragma once
 #include "run.h"
 
