@@ -285,8 +285,7 @@ static Tensor recomputed_qkv_rope(Model *m, int l) {
     return recomputed;
 }
 
-// Computes dgrad of y = x w^T: dx = dy_q w. Only counts the FP8 values of dy_qt, which is the transpose of dy for
-// wgrad.
+// Computes dgrad of y = x w^T: dx = dy_q w. dy_qt, the transpose of dy for wgrad, is only read to count its FP8 values.
 static void matmul_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor dy_q, Tensor dy_qt,
                                  QuantizedGradient gradient) {
     count_codes(m, gradient, l, dy_q, dy_qt);
