@@ -41,8 +41,6 @@ static void check(bool ok, const char *name) {
     if (!ok) failures++;
 }
 
-// --- creating and running small models -------------------------------------------------------------------------
-
 typedef struct {
     int layers, heads, channels, vocab, B, T;
     bool bf16;
@@ -70,7 +68,7 @@ static Config small_config(Small s) {
     c.recipe.master = MASTER_FP32;
     c.micro_batch = s.B;
     c.seq_len = s.T;
-    c.logits_chunk = s.B * s.T > 16 ? 16 : 0; // several chunks of logits, the last one shorter than the others
+    c.logits_chunk = s.B * s.T > 16 ? 16 : 0; // several chunks, the last of them shorter than 16 tokens
     c.device = DEVICE_CPU;
     c.lr = 1e-3f;
     c.beta1 = 0.9f;
@@ -82,8 +80,8 @@ static Config small_config(Small s) {
     return c;
 }
 
-// Initializes weights randomly as for training, but with biases away from 0 and norm weights away from 1, so that every
-// term of the gradient matters.
+// Initializes a model as for training, but with random biases and norm weights far from their usual 0 and 1, so that
+// every term of the gradient matters.
 static void randomize(Model *m) {
     parameters_init(&m->arena, &m->exec, m->config->seed);
     for (int i = 0; i < m->parameter_count; i++) {
@@ -104,14 +102,14 @@ static void random_batch(const Config *c, int32_t *inputs, int32_t *targets, uin
     }
 }
 
-// Returns a copy of the Config c that is never freed, because a model keeps a pointer to its Config.
+// Returns a copy of the Config c. The copy is never freed, because a model keeps a pointer to its Config.
 static Config *lasting_config(const Config *c) {
     Config *copy = (Config *)xmalloc(sizeof *copy);
     *copy = *c;
     return copy;
 }
 
-// Sets the tables and random weights of a vision tower whose memory was poisoned.
+// Fills the arena of a vision tower, which create() has set to NaN, with its tables and random weights.
 static void randomize_vision(Model *v) {
     vision_tables_set(v);
     const Tensor values = arena_tensor(&v->arena, PIXEL_VALUES, VALUE, 0);
@@ -121,12 +119,12 @@ static void randomize_vision(Model *v) {
     randomize(v);
 }
 
-// Creates a model with a copy of the Config c, poisons its arena, and returns the copy.
+// Creates a model of Config c with random weights. All other memory of the model is NaN. Returns the model's Config.
 static Config *create(Model *m, Config c) {
     Error err;
     Config *config = lasting_config(&c);
     if (!model_create(m, config, &one_process, &err)) fatal(err.code, "%s", err.text);
-    // Fills the whole arena with NaN to detect reads of unwritten memory.
+    // The arena is filled with NaN to detect reads of memory that was not written.
     void *poison = xmalloc(m->arena.total_bytes);
     memset(poison, 0xff, m->arena.total_bytes);
     m->ops->upload(&m->exec, m->arena.base, poison, m->arena.total_bytes);
@@ -138,8 +136,8 @@ static Config *create(Model *m, Config c) {
     return config;
 }
 
-// Runs forward and, if `backward` is true, backward on the batch that is on the device. Downloads the training state to
-// m->host.
+// Runs forward and, if `backward` is true, backward on the batch that was uploaded last. Then downloads the training
+// state to m->host.
 static void pass_over_batch(Model *m, bool accumulate, bool backward) {
     if (backward) {
         micro_step(m, accumulate, true);
@@ -151,7 +149,7 @@ static void pass_over_batch(Model *m, bool accumulate, bool backward) {
     state_download(m);
 }
 
-// Uploads the random batch with this seed and runs forward and, if `backward` is true, backward. Returns the mean loss.
+// Uploads the random batch of seed `seed`, runs forward and, if `backward`, backward. Returns the mean loss.
 static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate, double weight_of_batch) {
     const Config *c = m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
@@ -184,7 +182,7 @@ static double *values_of(Model *m, Tensor t) {
     return out;
 }
 
-// Returns the relative error ||a - b|| / ||b|| of two arrays; infinity if a value is NaN or inf.
+// Returns the relative error ||a - b|| / ||b|| of arrays a[n] and b[n], or infinity if a value is NaN or inf.
 static double relative_error(const double *a, const double *b, size_t n) {
     double difference = 0.0, norm2 = 0.0;
     for (size_t i = 0; i < n; i++) {
@@ -196,17 +194,16 @@ static double relative_error(const double *a, const double *b, size_t n) {
 }
 
 #ifdef COAT_DOUBLE
-// --- comparison of gradients with finite differences (build in double precision) -------------------------------
+// --- comparison of gradients with finite differences, in the program built for double precision ----------------
 
-// Adds step * direction to a parameter of the model.
 static void move(Model *m, Tensor t, const double *direction, double step) {
     real *values = (real *)t.data;
     for (int64_t j = 0; j < tensor_elements(t); j++) values[j] += step * direction[j];
     (void)m;
 }
 
-// Compares the gradients of all parameters of `part`, which is the model m or its vision tower, with finite differences
-// of the loss.
+// Compares the gradients of all parameters of `part` with finite differences of the loss. `part` is model m or its
+// vision tower.
 static void check_gradients(Model *m, Model *part) {
     TensorId ids[64];
     int layers[64];
@@ -217,7 +214,7 @@ static void check_gradients(Model *m, Model *part) {
         Tensor value = list[i].weight.value, gradient = list[i].grad;
         size_t n = (size_t)tensor_elements(value);
         double *direction = (double *)xmalloc(n * sizeof *direction), slope = 0.0;
-        // Uses a random direction with a component along the gradient, so that the slope is not near 0 and every
+        // The direction is random with a component along the gradient, so that the slope is not near 0 and every
         // element contributes.
         double *g = values_of(m, gradient), size = 0.0;
         for (size_t j = 0; j < n; j++) size += g[j] * g[j];
@@ -228,9 +225,9 @@ static void check_gradients(Model *m, Model *part) {
             direction[j] = padding ? 0.0 : rng_normal(9, (uint64_t)i, j) + (size > 0 ? g[j] / size : 0.0);
             slope += direction[j] * g[j];
         }
-        // Combines central differences over one and two steps, so that the error falls with the fourth power of the
-        // step. Short steps make it unlikely that the kink of the QKV clip is between two points. The loss depends less
-        // on a tower's parameters, so their steps are longer.
+        // Central differences over one and two steps are combined, so that the error falls with the fourth power of the
+        // step. The steps are short, so that the kink of the QKV clip is rarely between two points. Steps of a tower's
+        // parameters are longer, because the loss depends less on them.
         const double step = part != m ? 2e-4 : m->config->shape.clip_qkv > 0 ? 2e-7 : 4e-6;
         double losses[4];
         for (int k = 0; k < 4; k++) {
@@ -261,9 +258,9 @@ static void test_finite_differences(void) {
     model_destroy(&m);
 }
 
-// Tests the gradients of vision-language models: CLIP without its class row and the MLP projector, CLIP with the class
-// row, and SigLIP with an odd grid, whose last column and row of patches have no neighbors, and VILA's projector. The
-// second sequence has no image.
+// Compares the gradients of a small vision-language model with finite differences. The batch has three sequences, of
+// which the second has no image. With PROJECTOR_DOWNSAMPLE, the grid of patches is odd, so that its last column and row
+// have no neighbors.
 static void test_vision_differences(VisionKind kind, bool drops_class_row, ProjectorKind projector) {
     Model m;
     Small s = {2, 3, 48, 61, 3, 13, false, 0};
@@ -303,8 +300,8 @@ static void test_vision_differences(VisionKind kind, bool drops_class_row, Proje
     model_destroy(&m);
 }
 #else
-// Computes the relative gradient errors between two models of the same shape. worst: for each kind of tensor, the
-// largest error over all layers.
+// Computes the relative gradient errors between two models of equal shape. worst[id] is the largest error of tensor
+// `id` over all layers.
 static void gradient_errors(Model *a, Model *b, double worst[PARAMETER_COUNT]) {
     TensorId ids[512];
     Parameter list[512];
@@ -319,7 +316,7 @@ static void gradient_errors(Model *a, Model *b, double worst[PARAMETER_COUNT]) {
     }
 }
 
-// Returns the largest of the relative gradient errors, and stores its tensor's name in *name.
+// Returns the largest relative gradient error between two models, and stores the name of its tensor in *name.
 static double gradients_differ(Model *a, Model *b, const char **name) {
     double errors[PARAMETER_COUNT], worst = 0.0;
     gradient_errors(a, b, errors);
@@ -332,7 +329,6 @@ static double gradients_differ(Model *a, Model *b, const char **name) {
     return worst;
 }
 
-// Prints the relative gradient errors of all tensors as one TAP comment.
 static void print_gradient_errors(const char *what, Model *a, Model *b) {
     double errors[PARAMETER_COUNT];
     gradient_errors(a, b, errors);
@@ -341,8 +337,6 @@ static void print_gradient_errors(const char *what, Model *a, Model *b) {
         printf("%s %s %.2e", id ? "," : ":", tensor_row((TensorId)id)->name, errors[id]);
     printf("\n");
 }
-
-// --- tests of the model on the CPU -----------------------------------------------------------------------------
 
 static void test_recompute(void) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -368,8 +362,8 @@ static void test_recompute(void) {
     }
 }
 
-// Accumulates the gradients of two micro-batches in model `two`. Returns their largest relative error against the sum
-// of two separate passes of model `one`.
+// Accumulates the gradients of two micro-batches in model `two`. Returns their largest relative error compared with the
+// sum of the gradients that model `one` computes in two separate passes.
 static double accumulation_error(Model *one, Model *two) {
     run_batch(one, 11, true, false, 0.5);
     double worst = 0.0, *first[64];
@@ -390,7 +384,7 @@ static double accumulation_error(Model *one, Model *two) {
     return worst;
 }
 
-// Tests gradient accumulation: two accumulated micro-batches must give the gradients of one batch with both.
+// Tests that the gradients of two accumulated micro-batches are the sum of both micro-batches' gradients.
 static void test_accumulation(void) {
     Small s = {2, 2, 32, 50, 2, 16, false, 0};
     Model one, two;
@@ -401,7 +395,7 @@ static void test_accumulation(void) {
     model_destroy(&two);
 }
 
-// Tests that halving state->loss_scale halves loss and gradients, also when the device replays a CUDA graph.
+// Tests that halving the state's loss_scale halves loss and gradients, also if the device replays a CUDA graph.
 static void test_loss_scale(DeviceKind device) {
     Small s = {2, 2, 32, 50, 2, 16, false, 0};
     Config c = small_config(s);
@@ -448,7 +442,7 @@ static void *snapshot(Model *m) {
     return copy;
 }
 
-// True if two snapshots of a model have identical parameters, moments and master weights.
+// True if two snapshots of model m have identical parameters, moments and master weights.
 static bool same_parameters(const Model *m, const char *a, const char *b) {
     for (int i = 0; i < m->parameter_count; i++) {
         const Parameter *p = &m->parameters[i];
@@ -491,7 +485,7 @@ static void test_training(void) {
     }
     check(same, "split16 masters give the weights that fp32 masters give");
 
-    // An infinite weight makes the loss NaN. The update must then be skipped and counted.
+    // An infinite weight makes the loss NaN, so the update must be skipped and counted as skipped.
     ((uint16_t *)param(&m, FCW, 1).data)[3] = 0x7f80;
     char *before = (char *)snapshot(&m);
     take_step(&m, 1);
@@ -507,8 +501,8 @@ static void test_training(void) {
     model_destroy(&split);
 }
 
-// Tests that a pass with fewer and shorter sequences than planned gives the same results as a model planned for exactly
-// that size.
+// Tests that a pass that is smaller than the model's planned batch gives the loss of a model planned for the pass's
+// size.
 static void test_smaller_pass(void) {
     Small s = {2, 2, 32, 50, 1, 16, true, 0};
     Model small, large;
@@ -560,7 +554,7 @@ static bool gpu_present(char *why, size_t size) {
 
 #include "dev/test/reference_check.h"
 
-// True if this part of the tests was named on the command line, or if no part was named.
+// True if the command line names this part of the tests, or names no part.
 static bool wanted(int argc, char **argv, const char *part) {
     bool named = false;
     for (int i = 1; i < argc; i++) {

@@ -19,7 +19,7 @@ Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of th
 #include "coat/save/hf.h"
 
 // ---------------------------------------------------------------------------------------------------------------
-// Helpers of the model: norms, views of tensors, and the beginning of a sublayer
+// Helper functions of the model: norms, views of tensors, and the start of a sublayer
 
 static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, TensorId w, TensorId b, int layer) {
     Norm n;
@@ -33,7 +33,7 @@ static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, Tenso
     return n;
 }
 
-// Return the norm of layer l's attention sublayer (first_norm) and of its MLP sublayer (second_norm).
+// Return the norms of block l: first_norm() that of the attention sublayer, second_norm() that of the MLP sublayer.
 static Norm first_norm(const Model *m, int l) {
     return norm(m, X_IN, MEAN1, RSTD1, LN1W, LN1B, l);
 }
@@ -41,22 +41,22 @@ static Norm second_norm(const Model *m, int l) {
     return norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
 }
 
-// Returns each token's position within its document; data is NULL without document masking.
+// Returns the position of each token within its document. Without document masking, the tensor's data is NULL.
 static Tensor positions(const Model *m) {
     return m->masks_documents ? act(m, POSITIONS, 0) : no_tensor();
 }
 
-// Returns the rows of a per-position table that a pass uses if the KV cache has cached_tokens positions.
+// Returns the rows of a table of positions for the m->T tokens that follow after cached_tokens tokens in the KV cache.
 static Tensor of_positions(const Model *m, Tensor table, int cached_tokens) {
     return tensor_rows(table, cached_tokens, m->T);
 }
 
-// Returns the keys or values of a pass together with the preceding rows of the KV cache.
+// Returns the rows t (keys or values) of a pass together with the cached_tokens preceding rows of the KV cache.
 static Tensor with_cached_rows(Tensor t, int cached_tokens) {
     return tensor_rows(t, -cached_tokens, cached_tokens + t.rows);
 }
 
-// Operands of one layer's attention. q, k and v are column ranges of the packed projection.
+// Operands of attention in one block; q, k and v are column ranges of the qkv matmul's output.
 typedef struct {
     AttentionShape shape;
     Tensor q, k, v, lse;
@@ -69,7 +69,7 @@ static void split_qkv(const ModelShape *s, Tensor packed, Tensor *q, Tensor *k, 
     *v = tensor_cols(packed, nq + nk, nk);
 }
 
-// Returns the clipping, QK-norm and RoPE parameters for a layer's q and k. GPT-2 uses none of them.
+// Returns the parameters of clipping, QK-norm and RoPE for the q and k of a block. GPT-2 uses none of these operations.
 static QkRope qk_rope(const Model *m, int layer, int cached_tokens) {
     QkRope h;
     h.shape = attention_shape(&m->config->shape, m->B, m->T);
@@ -82,8 +82,8 @@ static QkRope qk_rope(const Model *m, int layer, int cached_tokens) {
     return h;
 }
 
-// Removes the RoPE table from the parameters h and returns it, if attention's backward applies RoPE's backward. With
-// QK-norm it does not, because the norm's backward reads unrounded values.
+// If attention's backward applies the backward of RoPE, removes the RoPE table from h and returns it. With QK-norm,
+// attention's backward does not apply it, because the norm's backward reads unrounded values.
 static Tensor detach_rope(QkRope *h) {
     const Tensor rope_table = h->rope_table;
     if (h->q_weight.data) return no_tensor();
@@ -104,15 +104,14 @@ static Attention attention(const Model *m, Tensor qkv, int layer, int cached_tok
     return a;
 }
 
-// True if the fc matmul adds the bias. If the matmul's output is quantized, the kernel that quantizes it adds the bias
-// instead.
+// True if the fc matmul adds its bias. If its output is quantized, the quantization kernel adds the bias.
 static bool bias_in_fc_matmul(const Model *m) {
     return !format_is_fp8(act(m, H, 0).format);
 }
 
-// Begins a sublayer: adds the output y of the previous sublayer to the residual stream and computes n, which the
-// sublayer's first matmul reads. Pre-norm: r_out = r_in + y, n = pre(r_out). Post-norm (OLMo 2): n = r_out =
-// r_in + post(y), where `post` is the previous sublayer's norm.
+// Begins a sublayer: adds the previous sublayer's output y to the residual stream, and computes n, the input of this
+// sublayer's first matmul. Pre-norm: r_out = r_in + y, n = pre(r_out), `pre` being this sublayer's norm. Post-norm
+// (OLMo 2): n = r_out = r_in + post(y), `post` being the previous sublayer's norm.
 static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out, Tensor r_in, Tensor y,
                            Tensor y_bias) {
     if (m->config->shape.norm_place == NORM_POST)
@@ -121,8 +120,8 @@ static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out
         m->ops->residual_norm_forward(&m->exec, n, pre, r_out, r_in, y, y_bias);
 }
 
-// Counts the FP8 values of a gradient that matmuls read, and those of its transpose if that has a separate scale. Does
-// nothing in passes that FP8 health does not examine.
+// For FP8 health, counts the FP8 values of a gradient that matmuls read. Also counts those of its transpose if the
+// transpose has a separate scale. Does nothing in a pass that FP8 health does not examine.
 static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q, Tensor dy_qt) {
     if (!m->counts_codes || !format_is_fp8(dy_q.format)) return;
     CodeCounts *counts = (CodeCounts *)arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data;
@@ -132,18 +131,18 @@ static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Forward pass
+// Forward pass of the language model and of the blocks
 
-// Computes one block without its last matmul (COAT: saved activations): r + proj(attention(norm(r))), then +
-// fcproj(gelu(fc(norm(.)))). With SwiGLU instead of GELU, fc computes gate and up. The norm of the next sublayer adds a
-// sublayer's output to the residual stream. r_in: residual stream before the previous block's output y and y_bias are
-// added (if y.data is NULL, nothing is). Backward also calls this, to recompute a block (--recompute 3).
+// Computes block l except its last matmul (COAT: saved activations): r + proj(attention(norm(r))), then r +
+// fcproj(gelu(fc(norm(r)))); with SwiGLU, fc computes gate and up. The norm of the next sublayer adds a sublayer's
+// output to the residual stream r. r_in is r before the previous block's output y + y_bias is added; if y.data is NULL,
+// nothing is added. Backward also calls block_forward(), to recompute a block (--recompute 3).
 static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
 
-    // Attention sublayer: norm n1 (M, C), projection qkv (M, 3C), attention's output o (M, C). The KV cache stores q, k
-    // and v after RoPE.
+    // Attention sublayer: norm n1 (M, C), matmul qkv (M, 3C), attention's output o (M, C). The KV cache stores q, k and
+    // v after RoPE.
     sublayer_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
                    y_bias);
     Tensor qkv = tensor_rows(act(m, QKV, l), cache.cached_tokens, (int64_t)m->B * m->T);
@@ -155,7 +154,7 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
     ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
 
-    // MLP sublayer: norm n2 (M, C), the fc matmul's output h and the activation function's output g (M, F).
+    // MLP sublayer: norm n2 (M, C), the fc matmul's output h, and the activation function's output g (M, F).
     bool in_matmul = bias_in_fc_matmul(m);
     Tensor bias = param(m, FCB, l);
     sublayer_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
@@ -165,17 +164,17 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
                             recipe_is_paper(&m->config->recipe), m->config->shape.activation);
 }
 
-// Computes the last matmul of a block: y = fcproj(g). The next norm adds y to the residual stream.
+// Computes the last matmul of block l: y = fcproj(g). The next norm in the model adds y to the residual stream.
 static void block_output(Model *m, int l) {
     m->ops->linear_forward(&m->exec, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());
 }
 
-// A point of the residual stream: stream + y + y_bias. y.data NULL: nothing is added.
+// The residual stream as an unevaluated sum stream + y + y_bias. If y.data is NULL, the sum is stream alone.
 typedef struct {
     Tensor stream, y, y_bias;
 } Residual;
 
-// Computes all blocks from the residual stream r before the first. Returns the stream after the last one.
+// Computes all blocks from r, the residual stream before the first block. Returns the stream after the last block.
 static Residual blocks_forward(Model *m, Tensor r, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -194,7 +193,7 @@ static Residual blocks_forward(Model *m, Tensor r, KvCache cache) {
     return x;
 }
 
-// Computes NF (M, C), the norm of the final residual stream, from the uploaded tokens and the projector's output.
+// Computes NF (M, C), the final norm of the residual stream, from the uploaded tokens and the image features.
 void model_forward(Model *m, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -214,9 +213,9 @@ void model_forward(Model *m, KvCache cache) {
                                x.y_bias);
 }
 
-// Computes the output head and the loss in chunks of tokens, so that the complete logits (M, Vp) are never in memory.
-// Adds the sum of the losses, times the step's scale, to the state. With `backward`, also computes DN = d loss / d NF
-// (M, C) and the head's gradient. dlogits overwrites the logits, or is a separate FP8 tensor (--head).
+// Computes the output head and the loss in chunks of tokens, so that memory never holds all logits (M, Vp). Adds the
+// sum of the losses, times the step's loss scale, to the state. If `backward`, also computes DN (M, C), the gradient of
+// NF, and the head's weight gradient. dlogits overwrites the logits unless --head makes dlogits FP8.
 void model_loss(Model *m, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -247,16 +246,16 @@ void model_loss(Model *m, bool backward, bool accumulate) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Backward pass
+// Backward pass of the language model and of the blocks
 
-// Computes the wgrad of qkv a second time, in BF16, and compares it with dw, the FP8 result of this micro-batch
-// (--health-products). dqkv still exists, and n1 is recomputed into the memory of dn.
+// Computes the wgrad of qkv again in BF16 and compares it with dw, the FP8 wgrad of this micro-batch
+// (--health-products). dqkv must still exist. The memory of dn receives the recomputed n1.
 static void compare_matmul(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) {
     Exec *ex = &m->exec;
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
     InnerProducts *found = (InnerProducts *)arena_tensor(&m->arena, INNER_PRODUCTS, VALUE, 0).data;
-    ex->trains = false; // cleared, because checkpoints record only the GEMM algorithms of training's own matmuls
-    // with post-norm, n1 (qkv's input) is the residual stream instead of a norm's output
+    ex->trains = false; // checkpoints must record only the GEMM algorithms of training's own matmuls
+    // With post-norm, the input n1 of qkv is the residual stream itself, not a norm's output.
     const bool post = m->config->shape.norm_place == NORM_POST;
     m->ops->norm_recompute(ex, n1, post ? saved(m, N1, l) : no_tensor(), input);
     m->ops->linear_backward_weight(ex, reference, dqkv, n1, false);
@@ -264,7 +263,7 @@ static void compare_matmul(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) 
     m->ops->inner_products(ex, dw, reference, found + l);
 }
 
-// Returns a matmul's input as wgrad reads it: saved, or recomputed from saved activations.
+// Returns the input of a matmul as wgrad reads it: the saved tensor, or a tensor recomputed from saved activations.
 static Tensor recomputed_input(Model *m, TensorId x_t, int l) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -279,22 +278,21 @@ static Tensor recomputed_input(Model *m, TensorId x_t, int l) {
     return t;
 }
 
-// Returns q, k and v as attention read them: saved, or recomputed from the matmul's output.
+// Returns q, k and v as attention reads them: the saved tensors, or tensors recomputed from the qkv matmul's output.
 static Tensor recomputed_qkv_rope(Model *m, int l) {
     Tensor qkv = act(m, QKV, l), recomputed = act(m, QKV_ROPE_RECOMPUTED, l);
     if (recomputed.data != qkv.data) m->ops->qk_norm_rope_forward(&m->exec, recomputed, qkv, qk_rope(m, l, 0));
     return recomputed;
 }
 
-// Computes the dgrad of y = x w^T: dx = dy_q w. The FP8 values of dy_qt, the transpose of dy for wgrad, are only
-// counted.
+// Computes dgrad of y = x w^T: dx = dy_q w. dy_qt, the transpose of dy for wgrad, is only read to count its FP8 values.
 static void matmul_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor dy_q, Tensor dy_qt,
                                  QuantizedGradient gradient) {
     count_codes(m, gradient, l, dy_q, dy_qt);
     m->ops->linear_backward_data(&m->exec, dx, dy_q, weight(m, w, l));
 }
 
-// Computes dgrad and wgrad of y = x w^T: dx = dy_q w, then the gradient of w from dy_qt and the recomputed x.
+// Computes dgrad and wgrad of y = x w^T: dx = dy_q w, and the gradient of w from dy_qt and recomputed_input().
 static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
                             QuantizedGradient gradient, bool accumulate) {
     matmul_backward_data(m, l, dx, w, dy_q, dy_qt, gradient);
@@ -303,8 +301,8 @@ static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t
     m->ops->linear_backward_weight(&m->exec, dw, dy_qt, recomputed_input(m, x_t, l), accumulate);
 }
 
-// Begins the backward of a sublayer and returns the gradient of the sublayer's output. With post-norm, runs the norm's
-// backward; w and b are the norm's parameters.
+// Begins a sublayer's backward and returns the gradient of the sublayer's output. With post-norm, runs the backward of
+// norm n, whose parameters are w and b.
 static Tensor sublayer_backward_begin(Model *m, int l, TensorId w, TensorId b, Norm n, bool accumulate) {
     Tensor dsublayer = act(m, DSUBLAYER, l);
     if (m->config->shape.norm_place == NORM_POST)
@@ -313,8 +311,8 @@ static Tensor sublayer_backward_begin(Model *m, int l, TensorId w, TensorId b, N
     return dsublayer;
 }
 
-// Ends the backward of a sublayer: adds dn, the gradient of its first matmul's input, to the gradient of the residual
-// stream. With pre-norm, runs the norm's backward.
+// Ends a sublayer's backward: adds dn, the gradient of the input of the sublayer's first matmul, to the residual
+// stream's gradient. With pre-norm, runs the backward of norm n.
 static void sublayer_backward_end(Model *m, int l, TensorId w, TensorId b, Tensor dn, Norm n, bool accumulate) {
     Tensor dresid = act(m, DRESID, l);
     if (m->config->shape.norm_place == NORM_POST)
@@ -323,8 +321,8 @@ static void sublayer_backward_end(Model *m, int l, TensorId w, TensorId b, Tenso
         m->ops->norm_backward(&m->exec, dresid, grad(m, w, l), grad(m, b, l), dn, n, true, accumulate);
 }
 
-// Computes the backward of one block (COAT: FP8 flow). DRESID (M, C), the gradient of the residual stream after the
-// block, becomes the gradient before the block.
+// Computes the backward of block l (COAT: FP8 flow). DRESID (M, C) is the residual stream's gradient: after the block
+// on entry, before the block on return.
 static void block_backward(Model *m, int l, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -360,7 +358,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
     split_qkv(&m->config->shape, dqkv, &dq, &dk, &dv);
     QkRope h = qk_rope(m, l, 0);
     const Tensor rope_table = detach_rope(&h);
-    if (qk_norm_rope_active(&h)) dq.amax = NULL; // qk_norm_rope_backward() changes dq, dk, dv and writes their amaxes
+    if (qk_norm_rope_active(&h)) dq.amax = NULL; // qk_norm_rope_backward() writes the amaxes later
     ops->attention_backward(ex, dq, dk, dv, d_o, saved(m, O, l), a.lse, a.q, a.k, a.v, positions(m), rope_table,
                             a.shape);
     ops->qk_norm_rope_backward(ex, dqkv, grad(m, QNORMW, l), grad(m, KNORMW, l), act(m, QKV, l), h, accumulate);
@@ -370,8 +368,8 @@ static void block_backward(Model *m, int l, bool accumulate) {
     if (m->compares_matmuls) compare_matmul(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
 }
 
-// Recomputes a block's saved activations from the residual stream at its beginning, with identical bits (--recompute
-// 3). Does nothing for the last block, whose activations still exist. Also recomputes the post-norm of its MLP, which
+// With --recompute 3, recomputes the saved activations of block l from the residual stream before it, with identical
+// bits. The last block's activations still exist. With post-norm, also recomputes the norm of the block's MLP, which
 // forward fuses with the next block's first operation.
 static void block_recompute(Model *m, int l) {
     if (!config_recomputes_blocks(m->config) || l + 1 == m->config->shape.layers) return;
@@ -383,9 +381,8 @@ static void block_recompute(Model *m, int l) {
                                       act(m, RESID_MID, l), act(m, Y, l));
 }
 
-// Computes the backward of all blocks. The gradient of the residual stream after the last block becomes the gradient
-// before the first. Sums the gradients of each block over the processes, at the latest in the last micro-batch of a
-// step.
+// Computes the backward of all blocks. Turns the residual stream's gradient after the last block into that before the
+// first block. Sums each block's gradients over the processes, at the latest in the step's last micro-batch (`last`).
 static void blocks_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -400,12 +397,11 @@ static void blocks_backward(Model *m, bool accumulate, bool last) {
     }
 }
 
-// True if a part of a vision-language model is trained.
 static bool trains_part(const Model *m, int part) {
     return !(m->config->freeze & part);
 }
 
-// Moves the gradient of the rows that the projector computed from the residual stream's gradient to DFEATURES.
+// Moves the image rows of dresid, the residual stream's gradient, to DFEATURES, and sets them to 0 in dresid.
 static void image_rows_backward(Model *m, Tensor dresid) {
     const Arena *vision = &m->vision->arena;
     m->ops->rows_gather(&m->exec, arena_tensor(vision, DFEATURES, VALUE, 0), dresid,
@@ -413,7 +409,7 @@ static void image_rows_backward(Model *m, Tensor dresid) {
     m->ops->rows_gather(&m->exec, dresid, no_tensor(), act(m, IMAGE_ROWS, 0), true);
 }
 
-// Runs backward from DN to the embedding: writes the gradients of all parameters, or adds to them.
+// Runs backward from DN to the embedding. Writes the gradients of all parameters or, if `accumulate`, adds to them.
 static void model_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -423,30 +419,30 @@ static void model_backward(Model *m, bool accumulate, bool last) {
     blocks_backward(m, accumulate, last);
     if (m->vision) image_rows_backward(m, dresid);
     Tensor dwte = grad(m, WTE, 0);
-    if (!m->config->shape.tied_head && !accumulate) // a tied head's backward has already overwritten dwte
+    if (!m->config->shape.tied_head && !accumulate) // a tied head's backward has overwritten dwte
         ops->zero(ex, dwte.data, (size_t)tensor_elements(dwte) * format_bytes(dwte.format));
     ops->embed_backward(ex, dwte, grad(m, WPE, 0), dresid, act(m, TOKENS, 0), positions(m), m->T, accumulate);
     shards_pass_end(&m->shards, last);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Vision tower and projector. v: the model's `vision`; I images, T rows per image in the tower.
+// Vision tower and projector; v is the model of both, I the number of images, T the tower's rows per image
 
-// Returns a tensor with a fixed number of rows per image, with as many rows as the pass has images.
+// Returns a tensor that has a fixed number of rows per image, limited to the number of images of this pass.
 static Tensor of_images(const Model *v, TensorId id) {
     Tensor t = arena_tensor(&v->arena, id, VALUE, 0);
     t.rows = t.rows / v->config->micro_batch * v->B;
     return t;
 }
 
-// Returns rows of the projector's input as the rows of the tower that stand side by side in them.
+// Returns tensor t, whose rows each join several tower rows side by side, as a tensor of single tower rows.
 static Tensor tower_rows(const Model *v, Tensor t) {
     t.rows *= vision_merged(&v->config->shape.vision);
     t.cols = t.stride = v->config->shape.channels;
     return t;
 }
 
-// Returns the norm before the tower's first block (CLIP), and that before the projector (VILA's mlp_downsample).
+// Return the norm before the tower's first block (CLIP), and the norm before the projector (VILA's mlp_downsample).
 static Norm pre_norm(const Model *v) {
     return norm(v, X_PRE, MEANP, RSTDP, LNPREW, LNPREB, 0);
 }
@@ -459,12 +455,11 @@ static Norm projector_norm(const Model *v) {
     return n;
 }
 
-// True if the projector begins with a norm.
 static bool projector_has_norm(const Model *v) {
     return v->config->shape.vision.projector == PROJECTOR_DOWNSAMPLE;
 }
 
-// Computes the projector's output from its input: proj2(gelu(proj1(x))).
+// Computes the projector's output proj2(gelu(proj1(x))) from its input x, which mlp_downsample normalizes first.
 static void projector_forward(Model *v) {
     const Ops *ops = v->ops;
     Exec *ex = &v->exec;
@@ -506,7 +501,7 @@ void vision_forward(Model *m) {
     projector_forward(v);
 }
 
-// Computes the gradient of the projector's input from DFEATURES. Returns it.
+// Runs the projector's backward from DFEATURES and returns the gradient of the projector's input.
 static Tensor projector_backward(Model *v, bool accumulate) {
     const Ops *ops = v->ops;
     Exec *ex = &v->exec;
@@ -524,7 +519,7 @@ static Tensor projector_backward(Model *v, bool accumulate) {
     return dmerged;
 }
 
-// Computes the gradients of the embedding's parameters from d, the gradient of the residual stream before the blocks.
+// Computes the gradients of the tower's embedding from d, the residual stream's gradient before the blocks.
 static void tower_embed_backward(Model *v, Tensor d, bool accumulate) {
     const Ops *ops = v->ops;
     Exec *ex = &v->exec;
@@ -541,7 +536,7 @@ static void tower_embed_backward(Model *v, Tensor d, bool accumulate) {
     ops->linear_backward_weight(ex, grad(v, PATCHW, 0), d, act(v, PATCHES, 0), accumulate);
 }
 
-// Computes the gradients of the vision tower and the projector from DFEATURES.
+// Computes the gradients of the projector and, unless it is frozen, the vision tower from DFEATURES.
 static void vision_backward(Model *m, bool accumulate, bool last) {
     Model *v = m->vision;
     if (!v || !(trains_part(v, PART_VISION) || trains_part(v, PART_PROJECTOR))) return;
@@ -558,7 +553,7 @@ static void vision_backward(Model *m, bool accumulate, bool last) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// One optimizer step
+// Optimizer step: uploads, micro-batches, outlier check and update
 
 void state_upload(Model *m) {
     m->ops->upload(&m->exec, m->state, &m->host, sizeof m->host);
@@ -594,7 +589,7 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
     m->ops->upload(&m->exec, features.data, of_features, (size_t)features.rows * sizeof *of_features);
     free(of_features);
     free(of_tokens);
-    // A pass without images computes one black image, so that all processes run the same collectives.
+    // A pass without images computes one black image, because all processes must run the same collectives.
     v->B = images > 0 ? images : 1;
     v->T = v->config->seq_len;
     if (images > 0)
@@ -604,8 +599,8 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
 }
 
 // Runs forward and backward of the language model for one micro-batch. The operations are equal in every step, so a
-// device may record them (as a CUDA graph) and replay them: one recording for the first micro-batch, which overwrites
-// the gradients, and one for the others. Passes that communicate or that FP8 health examines are not recorded.
+// device may record them as a CUDA graph and replay them. One recording is for the first micro-batch, which overwrites
+// the gradients, one for the others. Passes that communicate or that FP8 health examines are not recorded.
 static void text_step(Model *m, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
     bool watched = m->counts_codes || m->compares_matmuls;
@@ -622,8 +617,8 @@ static void text_step(Model *m, bool accumulate, bool last) {
     if (record) m->ops->replay_end(&m->exec, recording);
 }
 
-// Runs forward and backward of one micro-batch. The passes of images are not recorded, because the number of images
-// differs between micro-batches.
+// Runs forward and backward of one micro-batch with its images. The vision tower's passes are not recorded, because the
+// number of images differs between micro-batches.
 void micro_step(Model *m, bool accumulate, bool last) {
     if (m->vision) m->vision->exec.trains = true;
     vision_forward(m);
@@ -632,7 +627,7 @@ void micro_step(Model *m, bool accumulate, bool last) {
     if (m->vision) m->vision->exec.trains = false;
 }
 
-// Writes a step's parameters to the device: learning rate, loss scale 1 / targets, AdamW's coefficients.
+// Writes the parameters of a step to the device: learning rate, loss scale 1 / targets, and AdamW's coefficients.
 void step_begin(Model *m, float lr, int64_t targets) {
     const Config *c = m->config;
     m->host.lr = lr;
@@ -648,8 +643,8 @@ void step_begin(Model *m, float lr, int64_t targets) {
     state_upload(m);
 }
 
-// Makes the device skip the update if loss or gradient norm is an outlier (--skip-loss-z, --skip-grad-z). Reads the
-// state back from the device, so it runs only with these flags.
+// Makes the device skip the update if the loss or gradient norm is an outlier (--skip-loss-z, --skip-grad-z). Must read
+// the state back from the device, so step_end() calls it only with these flags.
 static void step_guard(Model *m) {
     const Config *c = m->config;
     state_download(m);
@@ -662,8 +657,8 @@ static void step_guard(Model *m) {
     }
 }
 
-// Updates the parameters, unless the device found a non-finite loss or gradient. Then reads the state back, once per
-// step.
+// Updates the parameters, unless the device has found a non-finite loss or gradient. Then reads the state back from the
+// device.
 void step_end(Model *m) {
     shards_norm(&m->shards, m->state);
     if (m->guard) step_guard(m);
@@ -672,12 +667,12 @@ void step_end(Model *m) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Creating a model, and main()
+// Creation and destruction of a model, and main()
 
 static bool open_device(Model *m, Error *err) {
     const Config *c = m->config;
 #ifdef COAT_CUDA
-    // A GPU that exists but cannot be used is an error, because a run that silently uses the CPU is too slow.
+    // If a GPU exists but cannot be used, the run ends, because a run that silently uses the CPU is too slow.
     if (c->device == DEVICE_CUDA || (c->device == DEVICE_AUTO && cuda_present())) {
         m->exec.ops = m->ops = cuda_ops();
         return m->ops->open(&m->exec, c, err);
@@ -692,9 +687,9 @@ static bool open_device(Model *m, Error *err) {
     return m->ops->open(&m->exec, c, err);
 }
 
-#define ALLOCATION_TIMEOUT_S 600 // seconds that a rank waits while the other ranks page-lock their host memory
+#define ALLOCATION_TIMEOUT_S 600 // timeout in seconds while other ranks page-lock host memory
 
-// Allocates the arena. Processes page-lock host memory one after the other, so that each sees how much remains.
+// Allocates the arena. Processes page-lock host memory one after the other, so that each sees how much is left.
 static bool allocate(Model *m, Error *err) {
     if (!m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
     comm_set_timeout(m->comm, ALLOCATION_TIMEOUT_S);
@@ -708,7 +703,7 @@ static bool allocate(Model *m, Error *err) {
 void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]) {
     const Tensor table = arena_tensor(&m->vision->arena, PIXEL_VALUES, VALUE, 0);
     real values[3 * 256];
-    // rounded to FP32 after each step, as transformers does
+    // Each operation rounds to FP32, as in Hugging Face's transformers.
     for (int i = 0; i < 3 * 256; i++) {
         const float scaled = (float)((double)(i % 256) * (1.0 / 255.0));
         const float centered = scaled - mean[i / 256];
@@ -717,7 +712,7 @@ void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]) 
     m->ops->upload(&m->exec, table.data, values, sizeof values);
 }
 
-// Sets the tensors of the vision tower that depend only on the model: which rows the projector reads.
+// Uploads the indices of the tower rows that the projector reads (SELECT), and their inverse (SELECT_BACK).
 static void vision_tables_set(Model *v) {
     const VisionShape *shape = &v->config->shape.vision;
     const Tensor select = arena_tensor(&v->arena, SELECT, VALUE, 0),
@@ -737,7 +732,7 @@ static void vision_tables_set(Model *v) {
     free(from);
 }
 
-// Creates the vision tower and the projector of a model. They share its device, communication, memory and state.
+// Creates the vision tower and projector of model m, which share the device, communication, memory and state of m.
 static void vision_create(Model *m) {
     if (m->config->shape.vision.kind == VISION_NONE) return;
     Model *v = m->vision = (Model *)xcalloc(1, sizeof *v);
@@ -770,7 +765,7 @@ static void vision_destroy(Model *m) {
     m->vision = NULL;
 }
 
-// Opens the device, connects to the other processes, and allocates memory. Does not initialize the parameters.
+// Opens the device, connects to the other processes, and allocates memory. The caller must initialize the parameters.
 bool model_create(Model *m, const Config *config, const CommPlace *place, Error *err) {
     memset(m, 0, sizeof *m);
     m->config = config;
@@ -809,7 +804,7 @@ void model_destroy(Model *m) {
 #include "coat/run/report.h"
 #include "coat/run/run.h"
 
-// Completes the configuration from the model's files, the vocabulary and the machine's GPUs, then checks it.
+// Completes the configuration from the model's files, the tokenizer and the machine's GPUs, and then checks it.
 static bool complete(Run *run, Config *config, Error *err) {
     const CommPlace *place = &run->place;
     if (!out_check(config, err)) return false;
@@ -835,12 +830,12 @@ int main(int argc, char **argv) {
     run.start_ms = now_ms();
     Error err = {EXIT_DONE, "", 0}, why;
     bool exit_now = false;
-    on_all_ranks(&run.errors); // errors in the flags are the same on all ranks
+    on_all_ranks(&run.errors); // an error in the flags is the same on all ranks
     config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
-    if (!exit_now) signals_fail_writes(); // not for --help, which should end silently if its output is a closed pipe
+    if (!exit_now) signals_fail_writes(); // --help must end silently if its output is a closed pipe
     if (ok && !exit_now) {
-        // settings of the checkpoint that the flags resume or load
+        // reads the settings of the checkpoint that --resume or --model names
         ok = checkpoint_settings(&recorded, &line.flags, &err);
         if (ok)
             ok = config_parse(&config, &line, &recorded, &err);

@@ -1,4 +1,4 @@
-// Implements comm.h for one process, which communicates nothing, and calls the other implementations.
+// Implements comm.h: one process only copies data, several processes call the functions of MPI or NCCL.
 #include "comm_internal.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 
 #include "watchdog.h"
 
-// --- collectives of a run with one process, which only copy -------------------------------------------------------
+// --- collectives of a run with one process: they copy the input to the output -------------------------------------
 
 static void copy(Comm *comm, void *to, const void *from, size_t bytes) {
     if (to == from || bytes == 0) return;
@@ -31,8 +31,6 @@ static void one_all_gather(Comm *comm, void *out, const void *in, int64_t count_
 static const CommOps one_ops = {
     "one process", NULL, NULL, NULL, one_reduce_scatter, one_all_gather, NULL, NULL, NULL, NULL, NULL, NULL,
 };
-
-// --- opening and closing communication ----------------------------------------------------------------------------
 
 static bool open_cpu(Comm *comm, Error *err) {
 #ifdef COAT_MPI
@@ -80,7 +78,7 @@ Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error 
 void comm_close(Comm *comm) {
     if (!comm) return;
     if (comm->watchdog) {
-        comm_barrier(comm); // waits for all ranks, because no rank may end communication that another rank still needs
+        comm_barrier(comm); // waits for all ranks, because a rank that still communicates needs the other ranks
         watchdog_begin(comm->watchdog, "the end of communication");
     }
     if (comm->ops->close) comm->ops->close(comm);
@@ -93,8 +91,6 @@ void comm_abort(Comm *comm, ExitCode code) {
     if (comm && comm->ops->abort) comm->ops->abort(comm, (int)code);
     _exit((int)code);
 }
-
-// --- public functions, which call the open backend ------------------------------------------------------------------
 
 int comm_rank(const Comm *comm) {
     return comm->place.rank;
@@ -140,8 +136,8 @@ void comm_barrier(Comm *comm) {
     (void)comm_sum_i64(comm, 0);
 }
 
-// Sends the text of rank `from` to all ranks by a sum of numbers: rank `from` contributes the text's bytes as numbers,
-// the other ranks contribute zeros.
+// Sends the text of rank `from` to all ranks by a sum over the ranks: rank `from` adds the text's bytes as numbers,
+// every other rank adds zeros.
 void comm_share_text(Comm *comm, int from, char *text, size_t size) {
     int64_t part[8] = {0};
     const size_t length = comm->place.rank == from ? strlen(text) : 0;
@@ -168,7 +164,7 @@ void comm_serialize_end(Comm *comm, int64_t barriers) {
 bool comm_all_good(Comm *comm, bool good, Error *err) {
     enum { CODES = 256 };
     const int rank = comm->place.rank, ranks = comm->place.ranks;
-    // the largest value comes from the lowest rank that has failed, and contains the rank's exit code
+    // `worst` is greatest for the lowest failed rank; its low 8 bits are the exit code, which is from 1 to 255
     const int64_t worst = comm_max_i64(comm, good ? 0 : (int64_t)(ranks - rank) * CODES + (int64_t)err->code);
     if (worst == 0) return true;
     if (comm_sum_i64(comm, !good) == ranks) return false;

@@ -1,14 +1,14 @@
-// Several processes as one run: which processes take part, and the collectives between them. One process per GPU,
-// started by mpirun, srun, torchrun or any launcher that sets ranks in the environment. Three implementations: one
-// process, MPI between CPUs, NCCL between GPUs.
+// Connects the processes of one run: finds this process's rank and provides collectives. Each GPU has one process,
+// which mpirun, srun, torchrun or any launcher that sets ranks in the environment starts. There are three
+// implementations: one process, MPI between CPUs, and NCCL between GPUs.
 //
 // All ranks call every collective in the same order with the same counts. A collective acts on memory of the exec's
-// device. On a CPU it is done when the call returns. NCCL runs on a stream of its own, which comm_after_compute(),
-// comm_mark() and comm_wait() order with the computation.
+// device. A collective on a CPU returns when its result is complete. NCCL's collectives run on a CUDA stream of their
+// own, which comm_after_compute(), comm_mark() and comm_wait() order with the computation.
 //
-// Sums over MPI are computed in the order of the ranks, BF16 in FP32 with one rounding at the end, so that an element's
-// sum has the same bits in every collective and run. NCCL repeats its bits on the same machines, but it adds in other
-// orders and rounds BF16 at every hop.
+// MPI's sums are computed in the order of the ranks, so an element's sum has the same bits in every collective and run.
+// BF16 values are summed in FP32 and rounded once. NCCL's sums have the same bits on the same machines, but NCCL adds
+// in another order and rounds BF16 at every hop.
 //
 // If a rank is lost, all ranks end. A rank that waits in a collective longer than the timeout, and longer than twice
 // its own work since the previous collective, prints one line that names the late ranks and exits with EXIT_RANK.
@@ -19,20 +19,20 @@
 
 C_LINKAGE_BEGIN
 
-// COMM_BYTES can be moved but not summed
+// COMM_BYTES: data that is moved but not summed
 typedef enum { COMM_FP32, COMM_FP64, COMM_BF16, COMM_I32, COMM_I64, COMM_BYTES } CommType;
 // COMM_MAX supports I32, I64 and FP32 without NaN. For FP32 values >= 0 that may be NaN, pass their bits as I32.
 typedef enum { COMM_SUM, COMM_MAX } CommOp;
 
-#define COMM_TIMEOUT_S 45    // default seconds that ranks wait for each other; see comm_set_timeout()
-#define FILES_TIMEOUT_S 3600 // seconds that ranks wait while one of them may read or write files
+#define COMM_TIMEOUT_S 45    // default timeout in seconds for one rank's wait for another
+#define FILES_TIMEOUT_S 3600 // timeout in seconds while a rank may read or write files
 
-// Rank of this process in the run, and how it was found.
+// Rank of this process in the run, and the launcher or variables that set it.
 typedef struct {
     int rank, ranks;
-    int local_rank, local_ranks; // rank and number of processes on this machine; local_ranks 0: unknown
-    const char *launcher;        // launcher that set the rank: "mpirun", "srun" ...; "" for one process
-    bool mpi;                    // true: a launcher of MPI started this process, so MPI may be initialized
+    int local_rank, local_ranks; // rank and number of processes on this machine; local_ranks is 0 if unknown
+    const char *launcher;        // launcher that set the rank, such as "mpirun"; "" if the run has one process
+    bool mpi;                    // true if a launcher of MPI started this process, so that MPI may be initialized
     char origin[96]; // environment variables or flags that set the rank, such as "SLURM_NTASKS=4, SLURM_PROCID=0"
 } CommPlace;
 
@@ -47,14 +47,14 @@ bool comm_launched(void);
 
 typedef struct Comm Comm;
 
-// Connects the processes over MPI (exec on a CPU) or NCCL (exec on a GPU); with one process, connects nothing. exec
-// must be open and outlive the Comm. Fails with EXIT_USER if this program was built without MPI or NCCL, or if the
-// processes cannot find each other; with EXIT_RANK if some do not connect; with EXIT_DEVICE if NCCL fails.
+// Connects the processes over MPI if exec is on a CPU, or over NCCL if exec is on a GPU. A single process connects
+// nothing. exec must be open and outlive the Comm. Fails with EXIT_USER if this program was built without MPI or NCCL
+// or if the processes cannot find each other, EXIT_RANK if some do not connect, EXIT_DEVICE if NCCL fails.
 Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error *err);
-// Disconnects the processes. All ranks call it if none has failed. comm may be NULL.
+// Disconnects the processes of the run. All ranks must call comm_close() if no rank has failed. comm may be NULL.
 void comm_close(Comm *comm);
-// Ends all ranks at once with this exit code. The caller has printed the reason. If comm is NULL, ends only this
-// process.
+// Ends all ranks at once with the exit code `code`. The caller must have printed the reason. If comm is NULL, only this
+// process ends.
 __attribute__((noreturn)) void comm_abort(Comm *comm, ExitCode code);
 
 int comm_rank(const Comm *comm);
@@ -62,7 +62,7 @@ int comm_ranks(const Comm *comm);
 const char *comm_name(const Comm *comm); // name of the implementation: "one process", "MPI" or "NCCL"
 
 // --- collectives on device memory -------------------------------------------------------------------------------
-// Reduces data in place over the ranks.
+// Reduces data[count] over the ranks, in place.
 void comm_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op);
 // Sums in (ranks, count_per_rank) over the ranks, and writes this rank's part to out (count_per_rank). `out` may be
 // this rank's part of `in`.
@@ -75,11 +75,11 @@ void comm_group_begin(Comm *comm);
 void comm_group_end(Comm *comm);
 
 // --- exchange of host values, for which all ranks wait ------------------------------------------------------------
-// Waits until all ranks have called comm_barrier(). The following functions return equal results on all ranks.
+// Waits until all ranks have called comm_barrier().
 void comm_barrier(Comm *comm);
 int64_t comm_max_i64(Comm *comm, int64_t mine);
 int64_t comm_sum_i64(Comm *comm, int64_t mine);
-// Sets `text` to the text of rank `from`, truncated to `size`.
+// Copies the text of rank `from` to `text` on every rank, truncated to `size` bytes with the final '\0'.
 void comm_share_text(Comm *comm, int from, char *text, size_t size);
 // The processes of one machine execute the code between comm_serialize_begin() and comm_serialize_end() one after the
 // other. Pass the result of comm_serialize_begin() to comm_serialize_end().
@@ -89,17 +89,17 @@ void comm_serialize_end(Comm *comm, int64_t barriers);
 // exit code of the lowest rank that failed. If all ranks have failed, each keeps its own err.
 bool comm_all_good(Comm *comm, bool good, Error *err);
 
-// --- the order of communication and computation on a GPU ----------------------------------------------------------
+// --- order of communication and computation on a GPU --------------------------------------------------------------
 // comm_after_compute(), comm_mark() and comm_wait() do nothing on a CPU. Communication that starts in a micro-step
 // recorded by replay_begin() (device_functions.h) must be waited for in the same micro-step.
-void comm_after_compute(Comm *comm);    // makes communication that starts later wait for all computation started so far
+void comm_after_compute(Comm *comm);    // makes communication started later wait for computation started so far
 int comm_mark(Comm *comm);              // returns a ticket for all communication started so far
-void comm_wait(Comm *comm, int ticket); // makes computation that starts later wait for the ticket's communication
+void comm_wait(Comm *comm, int ticket); // makes computation started later wait for the communication of `ticket`
 
 // --- detection of lost ranks --------------------------------------------------------------------------------------
-// Returns false with err (EXIT_RANK or EXIT_DEVICE) if communication has failed. Called once per step.
+// Returns false with err (EXIT_RANK or EXIT_DEVICE) if communication has failed. Call comm_check() once per step.
 bool comm_check(Comm *comm, Error *err);
-// Sets how many seconds ranks may wait for each other from now on; 0: COMM_TIMEOUT_S. All ranks call it.
+// Sets the timeout in seconds for which a rank waits for another rank; 0 sets COMM_TIMEOUT_S. All ranks must call it.
 void comm_set_timeout(Comm *comm, int seconds);
 
 static inline size_t comm_type_bytes(CommType type) {

@@ -1,20 +1,18 @@
-// Declarations that the implementations of comm.h (MPI, NCCL) share.
 #pragma once
 #include "comm.h"
 
 C_LINKAGE_BEGIN
 
-// Function table of an implementation of comm.h. A NULL function has nothing to do: there is only one process, or the
-// implementation's collectives finish before they return, and end the run if they fail.
+// Function table of an implementation of comm.h. comm.c skips a function that is NULL.
 typedef struct {
     const char *name;
     void (*close)(Comm *);           // closes the connection and calls watchdog_close()
-    void (*abort)(Comm *, int code); // tells the launcher to end the other ranks; may or may not return
+    void (*abort)(Comm *, int code); // asks the launcher to end the other ranks; may return before they have ended
     void (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommOp);
     void (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*all_gather)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*group)(Comm *, bool begin);
-    // reduces values in host memory and returns when the result is complete; NULL: comm.c calls all_reduce
+    // reduces values in host memory and returns when the result is complete; if NULL, comm.c calls all_reduce() instead
     void (*host_reduce)(Comm *, int64_t *values, int count, CommOp);
     void (*after_compute)(Comm *);
     int (*mark)(Comm *);
@@ -27,26 +25,26 @@ struct Comm {
     CommPlace place;
     Exec *exec;
     void *backend;                 // state of the implementation
-    struct Watchdog *watchdog;     // ends the process if another rank is lost; NULL with one process
-    volatile uint32_t counters[2]; // number of collectives started [0] and finished [1]; unused with NCCL
+    struct Watchdog *watchdog;     // thread that ends the process if another rank is lost; NULL if there is one process
+    volatile uint32_t counters[2]; // numbers of collectives started ([0]) and finished ([1]), counted by comm_mpi.c
     volatile int timeout;          // timeout in seconds
 };
 
-// Appends a rank to a list such as "1, 2, 7"; appends "..." if there is no room for more.
+// Appends a rank to a list such as "1, 2, 7". If the list has no room left, appends "..." instead.
 void comm_list_rank(char *list, size_t size, int rank);
 
-// --- functions of comm_mpi.c (MPI) --------------------------------------------------------------------------------
+// --- functions of comm_mpi.c --------------------------------------------------------------------------------------
 bool comm_mpi_open(Comm *comm, Error *err); // for collectives between CPUs
 typedef struct CommMpi CommMpi;
-// returns NULL with err if there is no MPI, or if MPI has other processes than the run
+// Starts MPI. Returns NULL with err if MPI cannot start or reports another rank or number of ranks than `place`.
 CommMpi *mpi_open(const CommPlace *place, Error *err);
 void mpi_close(CommMpi *mpi);
 void mpi_broadcast(CommMpi *mpi, void *data, size_t bytes); // copies rank 0's data to all ranks
 void mpi_abort(CommMpi *mpi, int code);
 
-// --- functions of coat/cuda/comm_nccl.cu (NCCL), in programs with CUDA --------------------------------------------
+// --- functions of coat/cuda/comm_nccl.cu, in programs that are built with CUDA ------------------------------------
 bool comm_nccl_open(Comm *comm, const Config *config, Error *err);
-// copies within the GPU's memory, in order with the computation
+// Copies bytes within the memory of exec's GPU, on the stream of the computation.
 void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes);
 
 C_LINKAGE_END

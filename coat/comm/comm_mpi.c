@@ -1,6 +1,6 @@
-// Collectives between CPUs over MPI, and the start of MPI, which NCCL also uses. MPI only moves data. Sums are computed
-// here in the order of the ranks, so that an element has the same bits in every run and collective. Empty in programs
-// built without MPI.
+// Implements the collectives between CPUs over MPI, and the start of MPI, which NCCL also uses. MPI only moves data:
+// the sums are computed in this file in the order of the ranks, so that an element has the same bits in every run.
+// Without COAT_MPI, this file is empty.
 #include "comm_internal.h"
 
 #ifdef COAT_MPI
@@ -13,15 +13,15 @@
 #include "base/clock.h"
 #include "watchdog.h"
 
-#define STAGING_BYTES ((int64_t)32 << 20) // bytes of the buffer that collects all ranks' values for a reduction
-#define SMALL_BYTES ((int64_t)16 << 10)   // an all-reduce of at most this size takes one exchange instead of two
+#define STAGING_BYTES ((int64_t)32 << 20) // bytes of the buffer for all ranks' values in a reduction
+#define SMALL_BYTES ((int64_t)16 << 10)   // maximum bytes of an all-reduce that takes one exchange instead of two
 
 struct CommMpi {
     MPI_Comm comm;
     int rank, ranks;
     char *staging; // buffer of (ranks, block) bytes
     int64_t block;
-    int crowded; // number of next waits that sleep instead of yielding, because another program uses this core
+    int crowded; // number of waits to come that sleep instead of yielding, because another program uses this core
 };
 
 static void check(int error) {
@@ -29,12 +29,11 @@ static void check(int error) {
     char text[MPI_MAX_ERROR_STRING] = "?";
     int length;
     MPI_Error_string(error, text, &length);
-    fatal(EXIT_RANK, "MPI failed, another rank may be lost: %s; %s", text, error_advice());
+    fatal(EXIT_RANK, "MPI failed (%s), perhaps because another rank is lost; %s", text, error_advice());
 }
 
-// Waits until an MPI request is complete. Yields the core meanwhile, because another rank on this core may have to
-// compute first. If another program uses the core, the next waits sleep instead, because a process that yields gets its
-// core back last.
+// Waits until an MPI request is complete. Yields the core, because another rank on the core may have to compute first.
+// If another program uses the core, sleeps in the next 20 waits, because a yielding process gets its core back last.
 static void finish(CommMpi *mpi, MPI_Request request) {
     double before = now_seconds();
     for (int tries = 0, done = 0;; tries++) {
@@ -54,7 +53,7 @@ static void finish(CommMpi *mpi, MPI_Request request) {
     if (mpi->crowded > 0) mpi->crowded--;
 }
 
-// Writes the sum or the maximum over the ranks of the staged values (ranks, count) to out (count), in rank order.
+// Reduces staging (ranks, count), all ranks' values, to out (count): sum or maximum over the ranks, in rank order.
 static void reduce(CommMpi *mpi, void *out, int64_t count, CommType type, CommOp op) {
     if (type == COMM_BF16) { // BF16 is summed in FP32 and rounded once
         const uint16_t *in = (const uint16_t *)(const void *)mpi->staging;
@@ -65,7 +64,7 @@ static void reduce(CommMpi *mpi, void *out, int64_t count, CommType type, CommOp
         }
         return;
     }
-    const bool max = op == COMM_MAX; // sums of integers are unsigned, because they may wrap around
+    const bool max = op == COMM_MAX; // integers are summed as unsigned numbers, because sums may overflow
     const MPI_Datatype mpi_type = type == COMM_FP32   ? MPI_FLOAT
                                   : type == COMM_FP64 ? MPI_DOUBLE
                                   : type == COMM_I32  ? (max ? MPI_INT32_T : MPI_UINT32_T)
@@ -76,9 +75,7 @@ static void reduce(CommMpi *mpi, void *out, int64_t count, CommType type, CommOp
     memcpy(out, mpi->staging, (size_t)bytes);
 }
 
-// --- collectives through MPI --------------------------------------------------------------------------------------
-
-// Returns the MPI type of blocks of `bytes` bytes that begin `stride` bytes apart.
+// Returns an MPI datatype for blocks of `bytes` contiguous bytes that start `stride` bytes apart.
 static MPI_Datatype blocks(int64_t bytes, int64_t stride) {
     MPI_Datatype dense, strided;
     check(MPI_Type_contiguous((int)bytes, MPI_BYTE, &dense));
@@ -88,8 +85,8 @@ static MPI_Datatype blocks(int64_t bytes, int64_t stride) {
     return strided;
 }
 
-// Sends each rank its part of in (ranks, count) and reduces the parts for this rank to out (count). `out` may be this
-// rank's part of `in`.
+// Reduce-scatter: sends part r of in (ranks, count) to rank r, and reduces the parts received from all ranks to out
+// (count). `out` may be this rank's part of `in`.
 static void scatter(CommMpi *mpi, char *out, const char *in, int64_t count, CommType type, CommOp op) {
     const int64_t size = (int64_t)comm_type_bytes(type), step = mpi->block / size;
     for (int64_t at = 0; at < count; at += step) {
@@ -103,7 +100,7 @@ static void scatter(CommMpi *mpi, char *out, const char *in, int64_t count, Comm
     }
 }
 
-// Sends each rank's part of data (ranks, bytes) to all other ranks. This rank's part must already be in place.
+// All-gather in place: sends this rank's part of data (ranks, bytes) to all ranks and receives the other ranks' parts.
 static void gather(CommMpi *mpi, char *data, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += mpi->block) {
         MPI_Datatype part = blocks(bytes - at < mpi->block ? bytes - at : mpi->block, bytes);
@@ -138,8 +135,8 @@ static void mpi_all_gather(Comm *comm, void *out, const void *in, int64_t count_
     end(comm);
 }
 
-// Each rank reduces one part of the array and sends the result to all ranks. Small arrays, and the remaining elements
-// if the number of ranks does not divide the size, are sent to all ranks unreduced, and every rank reduces them itself.
+// Each rank reduces one part of the array and sends the result to all ranks. An array of at most SMALL_BYTES, and the
+// remainder of count / ranks elements, is sent to all ranks unreduced, and every rank reduces it itself.
 static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
     CommMpi *mpi = begin(comm);
     const int64_t size = (int64_t)comm_type_bytes(type), part = count * size <= SMALL_BYTES ? 0 : count / mpi->ranks;
@@ -157,13 +154,12 @@ static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type,
     end(comm);
 }
 
-// --- opening and closing MPI --------------------------------------------------------------------------------------
-
 CommMpi *mpi_open(const CommPlace *place, Error *err) {
     int already = 0, level, ranks, rank;
     MPI_Initialized(&already);
     if (already || MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
-        error_set(err, EXIT_RANK, "MPI could not be initialized%s", already ? " twice" : "; see MPI's message above");
+        error_set(err, EXIT_RANK, "MPI could not be initialized; %s",
+                  already ? "this process has already initialized it" : "see MPI's message above");
         return NULL;
     }
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -220,7 +216,7 @@ static const CommOps mpi_ops = {
 bool comm_mpi_open(Comm *comm, Error *err) {
     uint64_t id[2] = {0, 0};
     comm->watchdog = watchdog_open(&comm->place, &comm->timeout, comm->counters);
-    watchdog_begin(comm->watchdog, "the start of MPI"); // limits the wait, because MPI waits forever for lost ranks
+    watchdog_begin(comm->watchdog, "the start of MPI"); // limits the wait, because MPI waits forever for a lost rank
     CommMpi *mpi = mpi_open(&comm->place, err);
     if (!mpi) {
         watchdog_close(comm->watchdog);
@@ -231,7 +227,7 @@ bool comm_mpi_open(Comm *comm, Error *err) {
     mpi->staging = (char *)xmalloc((size_t)mpi->ranks * (size_t)mpi->block);
     comm->backend = mpi;
     comm->ops = &mpi_ops;
-    if (mpi->rank == 0 && getrandom(id, sizeof id, 0) < 0) fatal(EXIT_DEVICE, "getrandom() failed on this machine");
+    if (mpi->rank == 0 && getrandom(id, sizeof id, 0) < 0) fatal(EXIT_DEVICE, "getrandom() gave no id for the run");
     mpi_broadcast(mpi, id, sizeof id);
     watchdog_end(comm->watchdog);
     watchdog_share(comm->watchdog, id, sizeof id);

@@ -6,18 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Environment variables that a kind of launcher sets.
+// Names of the environment variables that a launcher such as mpirun sets in each process.
 typedef struct {
     const char *name;
     const char *rank, *ranks;
     const char *local_rank, *local_ranks;
-    const char *start; // example of a command that starts N processes
+    const char *start; // start of a command that starts processes; the number of processes follows
     bool mpi;
 } Launcher;
 
-// Launchers by precedence: the first launcher whose variables are set is used. A launcher that runs in the job of
-// another launcher comes first, because its processes inherit the outer launcher's variables, which count other
-// processes.
+// Known launchers. The first launcher whose variables are set is used. A launcher that runs inside the job of another
+// launcher comes first, because its processes inherit the outer launcher's variables, which describe other processes.
 // clang-format off
 static const Launcher launchers[] = {
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -36,7 +35,7 @@ static bool is_set(const char *name) {
     return value && *value;
 }
 
-// Reads the number in an environment variable. Leaves *number unchanged if the variable is not set.
+// Reads a non-negative integer from the environment variable `name`. If it is not set, *number keeps its value.
 static bool read_number(const char *name, int *number, Error *err) {
     if (!is_set(name)) return true;
     char *end;
@@ -44,14 +43,14 @@ static bool read_number(const char *name, int *number, Error *err) {
     const long value = strtol(getenv(name), &end, 10);
     if (*end || errno || value < 0 || value > INT_MAX)
         return error_set(err, EXIT_USER,
-                         "%s=%s in the environment: must be a whole number, at least 0; correct it or unset it", name,
-                         getenv(name));
+                         "environment variable %s=%s must be an integer of at least 0; correct or unset the variable",
+                         name, getenv(name));
     *number = (int)value;
     return true;
 }
 
-// True if the launcher has started this process. A Slurm batch script also has SLURM_PROCID=0 and the job's
-// SLURM_NTASKS, although it is not a rank.
+// True if the environment shows that this launcher started this process as a rank. SLURM_PROCID and SLURM_NTASKS are
+// not enough, because Slurm also sets them in a batch script, which is not a rank.
 static bool applies(const Launcher *l) {
     if (!is_set(l->rank) || !is_set(l->ranks)) return false;
     const char *kind = getenv("ENVIRONMENT");
@@ -63,12 +62,12 @@ static bool read_launcher(const Launcher *l, CommPlace *place, Error *err) {
     snprintf(place->origin, sizeof place->origin, "%s=%d, %s=%d", l->ranks, place->ranks, l->rank, place->rank);
     if (place->ranks >= 1 && place->rank < place->ranks) return true;
     return error_set(err, EXIT_USER,
-                     "%s in the environment: the rank must be less than the number of ranks; correct or unset them",
+                     "environment variables %s: the rank must be less than the number of ranks; correct both",
                      place->origin);
 }
 
-// Fails if the variables of two launchers contradict each other. Ignores Slurm's, because processes that mpirun and
-// torchrun start in a Slurm job inherit them.
+// Fails if the variables of another launcher contradict the chosen launcher's. Ignores Slurm's variables, because
+// processes that mpirun and torchrun start in a Slurm job inherit them.
 static bool check_others(int chosen, const CommPlace *place, Error *err) {
     for (int i = chosen + 1; i < BY_SRUN; i++) {
         CommPlace other;
@@ -76,14 +75,14 @@ static bool check_others(int chosen, const CommPlace *place, Error *err) {
         if (!applies(&launchers[i])) continue;
         if (!read_launcher(&launchers[i], &other, err)) return false;
         if (other.rank != place->rank || other.ranks != place->ranks)
-            return error_set(err, EXIT_USER, "%s has set %s, but %s contradicts it; unset the variables that are wrong",
+            return error_set(err, EXIT_USER, "%s has set %s, but %s contradicts this; unset the wrong variables",
                              launchers[chosen].name, place->origin, other.origin);
     }
     return true;
 }
 
-// Returns the number of processes of this machine in a Slurm step, which is entry SLURM_NODEID of a list such as
-// 2(x3),1. Returns 0 if it is unknown.
+// Returns the number of processes on this machine in a Slurm step, or 0 if it is unknown. SLURM_STEP_TASKS_PER_NODE
+// lists the number per machine, such as 2(x3),1; SLURM_NODEID is this machine's index in the list.
 static int slurm_local_ranks(void) {
     const char *list = getenv("SLURM_STEP_TASKS_PER_NODE"), *node_text = getenv("SLURM_NODEID");
     if (!list || !node_text) return 0;
@@ -99,8 +98,8 @@ static int slurm_local_ranks(void) {
     }
 }
 
-// Finds this process's local rank on its machine. l is NULL if flags set the rank, because a launcher's variables may
-// then describe other processes. If a launcher does not set the local rank, uses another launcher's variables.
+// Finds the rank of this process on its machine. If launcher `l` does not set the local rank, reads another launcher's
+// variables. `l` is NULL if flags set the rank, because a launcher's variables may then describe other processes.
 static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     const char *const names[] = {l ? l->local_rank : NULL, "LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
                                  "SLURM_LOCALID"};
@@ -115,13 +114,13 @@ static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     if (place->local_ranks && (place->local_rank >= place->local_ranks || place->local_ranks > place->ranks))
         return error_set(
             err, EXIT_USER,
-            "the environment says local rank %d of %d on this machine, in a run of %d processes; correct %s",
+            "the environment sets local rank %d of %d on this machine, in a run of %d processes; correct %s",
             place->local_rank, place->local_ranks, place->ranks, l && l->local_rank ? l->local_rank : "LOCAL_RANK");
     return true;
 }
 
-// Finds the rank from --rank and --world-size; the value of a missing flag is read from the environment. If `over` is
-// true, the flags contradict a launcher, whose variables about this machine are then ignored, too.
+// Finds the rank from --rank and --world-size. If one of these flags is missing, its value is read from the
+// environment. `over` is true if the flags override a launcher's variables, so that its local rank is ignored, too.
 static bool by_flags(const Config *c, bool over, CommPlace *place, Error *err) {
     const char *rank_name = c->rank >= 0 ? "--rank" : is_set("RANK") ? "RANK" : "PMIX_RANK";
     const char *ranks_name = c->world_size > 0 ? "--world-size" : "WORLD_SIZE";
@@ -137,7 +136,7 @@ static bool by_flags(const Config *c, bool over, CommPlace *place, Error *err) {
         return error_set(err, EXIT_USER, "%s %d: the number of processes is missing; add --world-size N", rank_name,
                          rank);
     if (ranks > 0 && rank >= ranks)
-        return error_set(err, EXIT_USER, "rank %d of %d: must be from 0 to %d; correct %s or %s", rank, ranks,
+        return error_set(err, EXIT_USER, "rank %d of %d processes must be from 0 to %d; correct %s or %s", rank, ranks,
                          ranks - 1, rank_name, ranks_name);
     if (ranks <= 1) return true;
     place->rank = place->local_rank = rank;
@@ -160,8 +159,8 @@ bool comm_discover(const Config *c, CommPlace *place, Error *err) {
     memset(place, 0, sizeof *place);
     place->ranks = place->local_ranks = 1;
     place->launcher = "";
-    if (c->world_size == 1) return true; // --world-size 1 also means one process in a launcher's shell
-    // torchrun sets a variable that no other launcher sets, so it is known to be the innermost launcher
+    if (c->world_size == 1) return true; // a user may run one process in a launcher's shell with --world-size 1
+    // Only torchrun sets TORCHELASTIC_RUN_ID. If it is set, other launchers' variables were inherited.
     const bool torchrun = is_set("TORCHELASTIC_RUN_ID") && applies(&launchers[BY_ENVIRONMENT]);
     int chosen = torchrun ? BY_ENVIRONMENT : 0;
     while (chosen < LAUNCHERS && !applies(&launchers[chosen])) chosen++;
@@ -180,8 +179,8 @@ bool comm_discover(const Config *c, CommPlace *place, Error *err) {
                          c->world_size);
     if (other_rank)
         return error_set(err, EXIT_USER,
-                         "--rank %d: %s says that this is rank %d (%s); remove --rank, or add --world-size to ignore "
-                         "the launcher's environment",
+                         "--rank %d: %s started this process as rank %d (%s); remove --rank, or add --world-size to "
+                         "ignore the launcher's environment",
                          c->rank, l->name, place->rank, place->origin);
     if (place->ranks == 1) return true;
     place->launcher = l->name;

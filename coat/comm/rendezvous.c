@@ -14,10 +14,10 @@
 #include "base/clock.h"
 #include "comm_internal.h"
 
-#define HELLO_S 5         // seconds after which a connection that has not sent a complete hello is closed
-#define OTHER_CLIENTS 128 // maximum number of open connections that have not sent the hello of a rank
+#define HELLO_S 5         // seconds in which a new connection must send a complete hello
+#define OTHER_CLIENTS 128 // maximum number of open connections that have not sent a rank's hello
 
-// --- address at which the ranks of a run meet -----------------------------------------------------------------------
+// --- address of rank 0, to which the other ranks connect ------------------------------------------------------------
 
 static bool read_port(const char *text, const char *source, int *port, Error *err) {
     char *end;
@@ -28,7 +28,7 @@ static bool read_port(const char *text, const char *source, int *port, Error *er
     return true;
 }
 
-// Parses HOST, HOST:PORT, an IPv6 address, or [IPv6 address]:PORT.
+// Parses an address of the form HOST, HOST:PORT, IPv6 address or [IPv6 address]:PORT.
 static bool parse_address(const char *text, Rendezvous *r, Error *err) {
     const char *begin = text, *end = text + strlen(text), *colon = strrchr(text, ':');
     const char *bracket = *text == '[' ? strchr(text, ']') : NULL;
@@ -47,7 +47,7 @@ static bool parse_address(const char *text, Rendezvous *r, Error *err) {
     return !colon || read_port(colon + 1, "--rendezvous", &r->port, err);
 }
 
-// Copies the first machine of a Slurm list such as node[03-07,9],other to `host`.
+// Copies the first machine's name in a Slurm list such as node[03-07,9],other to `host`.
 static void first_machine(const char *list, char *host, size_t size) {
     size_t prefix = strcspn(list, ",[");
     const char *number = list[prefix] == '[' ? list + prefix + 1 : "";
@@ -74,7 +74,7 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
         // uses the port after MASTER_PORT, because torchrun itself listens on MASTER_PORT
         if (strcmp(variable("TORCHELASTIC_USE_AGENT_STORE"), "True") == 0 && r->port < 65535) r->port++;
     } else if (*job) {
-        // the port depends on the job, because several jobs may share a machine
+        // the port depends on the Slurm job's number, because several jobs may share a machine
         r->port += (int)(strtol(job, NULL, 10) % 1000);
     }
     if (config->rendezvous[0]) return parse_address(config->rendezvous, r, err);
@@ -92,25 +92,23 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
     return true;
 }
 
-// --- sockets, and messages between rank 0 and the other ranks -------------------------------------------------------
-
-// Hello, the message that a process sends to rank 0 after connecting. Numbers are in network byte order.
+// Message that a process sends to rank 0 after connecting ("hello"). Numbers are in network byte order.
 typedef struct {
     char magic[8];
     uint64_t run;
     uint32_t rank, ranks, bytes, unused;
 } Hello;
 
-// Answer that rank 0 sends to a hello. On success, rank 0's data follows the answer; on failure, nothing does.
+// Answer of rank 0 to a hello. If code is EXIT_DONE, rank 0's data follows the answer.
 typedef struct {
     char magic[8];
-    uint32_t code;   // EXIT_DONE: the data follows
+    uint32_t code;
     char error[500]; // reason why the start has failed
 } Answer;
 
 static const char magic[8] = {'C', 'O', 'A', 'T', 'r', 'd', 'v', '2'};
 
-// Opens a socket. On it, connect() and send() wait for at most 5 seconds, accept() and recv() for at most receive_s.
+// Opens a TCP socket whose connect() and send() time out after 5 s, accept() and recv() after receive_s seconds.
 static int open_socket(int family, int receive_s) {
     const struct timeval send_limit = {5, 0}, receive_limit = {receive_s, 0};
     int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
@@ -122,7 +120,7 @@ static int open_socket(int family, int receive_s) {
 }
 
 static bool send_all(int fd, const void *data, size_t bytes) {
-    return send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes; // the message fits in a new socket's buffer
+    return send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes; // a new socket's send buffer has room for all bytes
 }
 
 static bool receive_all(int fd, void *data, size_t bytes) {
@@ -151,20 +149,20 @@ static bool resolve(const Rendezvous *r, double until, struct addrinfo **found, 
                      r->host, gai_strerror(failed));
 }
 
-// --- rank 0: accepts the connections of the other ranks -------------------------------------------------------------
+// --- rank 0: functions that accept the connections of the other ranks -----------------------------------------------
 
-// A connection that rank 0 has accepted. fd is -1 if there is none.
+// Connection that rank 0 has accepted; fd is -1 if this slot of the table is free.
 typedef struct {
     int fd;
-    double until; // time at which the connection is closed unless it has sent a complete hello
+    double until; // time in seconds at which the connection is closed if its hello is not complete
 } Client;
 
 typedef struct {
     const Rendezvous *r;
     const CommPlace *place;
     size_t bytes;
-    Client *clients; // connections of the ranks, followed by OTHER_CLIENTS connections that have not sent their hello
-    int strangers;   // number of refused processes of other runs
+    Client *clients; // one slot per rank, followed by OTHER_CLIENTS slots for connections without a hello
+    int strangers;   // number of refused processes that belong to other runs
 } Server;
 
 static bool is_loopback(const struct sockaddr *a) {
@@ -173,9 +171,9 @@ static bool is_loopback(const struct sockaddr *a) {
     return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
 }
 
-// Listens at the first address in the list that this machine has. If that is a loopback address although there are
-// other machines, as with 127.0.1.1 in Debian's /etc/hosts, listens at all addresses instead, because other machines
-// cannot reach it.
+// Listens at the first address in the list that belongs to this machine. If that address is a loopback address but the
+// run has other machines, listens at all addresses, because other machines cannot reach a loopback address. Debian's
+// /etc/hosts, for example, maps the machine's name to 127.0.1.1.
 static int listen_at(const Rendezvous *r, const CommPlace *place, const struct addrinfo *list, Error *err) {
     const bool local = place->local_ranks == place->ranks || strncmp(r->host, "127.", 4) == 0 ||
                        strcmp(r->host, "::1") == 0 || strcmp(r->host, "localhost") == 0;
@@ -205,16 +203,15 @@ static void drop(Client *c) {
     c->fd = -1;
 }
 
-// True if the peer has not closed the connection.
 static bool is_open(const Client *c) {
     char byte;
     const ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return n > 0 || (n < 0 && errno == EAGAIN);
 }
 
-// Reads the hello of a connection and assigns the connection to its rank. A restarted rank replaces its dead
-// connection. Closes connections of other programs and of processes of other runs. Fails if processes of this run
-// contradict each other.
+// Reads the hello of a connection and assigns the connection to the rank that the hello names. A restarted rank
+// replaces its dead connection. Closes the connection if another program or a process of another run opened it. Fails
+// if two processes have the same rank or disagree about the number of ranks.
 static bool admit(Server *s, Client *c, Error *err) {
     Hello h;
     Error refused;
@@ -262,16 +259,15 @@ static bool not_connected(const Server *s, int timeout, Error *err) {
     }
     if (!missing) return false;
     if (s->strangers)
-        snprintf(refused, sizeof refused, "; %d of another run, whose job or --out differs, were refused",
-                 s->strangers);
+        snprintf(refused, sizeof refused, "; refused processes of another run (other job or --out): %d", s->strangers);
     error_set(err, EXIT_RANK,
-              "waited %d s at %s port %d for %d of %d processes (%s), which did not connect: rank %s%s; use "
-              "--world-size 1 to run one process",
+              "waited %d s at %s port %d for %d of %d processes (%s), which did not connect: rank %s%s; start "
+              "the missing processes, or use --world-size 1 to run one process",
               timeout, s->r->host, s->r->port, missing, s->place->ranks, s->place->origin, names, refused);
     return true;
 }
 
-// Accepts connections and reads their hellos concurrently, until all ranks are connected.
+// Accepts connections and reads their hellos as they arrive, until all ranks are connected.
 static bool all_connected(Server *s, int listener, struct pollfd *p, int timeout, Error *err) {
     const int ranks = s->place->ranks, capacity = ranks + OTHER_CLIENTS;
     const double until = now_seconds() + timeout;
@@ -291,7 +287,7 @@ static bool all_connected(Server *s, int listener, struct pollfd *p, int timeout
         if (poll(p, (nfds_t)capacity + 1, 200) <= 0) continue;
         for (int i = 0; i < capacity; i++) {
             if (!p[i].revents) continue;
-            if (i < ranks) // a connected rank closed its connection or sent more than its hello
+            if (i < ranks) // a connected rank has closed its connection or sent more than its hello
                 drop(&s->clients[i]);
             else if (!admit(s, &s->clients[i], err))
                 return false;
@@ -317,7 +313,7 @@ static bool serve(const Rendezvous *r, const CommPlace *place, const void *data,
     if (ok) error_set(err, EXIT_DONE, "%s", "");
     for (int i = 0; i < capacity; i++) {
         if (clients[i].fd < 0) continue;
-        // A rank that is lost at this point is noticed in the next collective.
+        // If a rank is lost while rank 0 answers, the next collective detects the loss.
         if (i < place->ranks && send_answer(clients[i].fd, err) && ok) send_all(clients[i].fd, data, bytes);
         drop(&clients[i]);
     }
@@ -327,15 +323,14 @@ static bool serve(const Rendezvous *r, const CommPlace *place, const void *data,
     return ok;
 }
 
-// --- other ranks: connect to rank 0 ----------------------------------------------------------------------------------
+// --- ranks other than 0: connection to rank 0 ------------------------------------------------------------------------
 
-// Connects to rank 0, which may start later than this rank, and receives its data.
+// Connects to rank 0 and receives its data. Retries until the timeout, because rank 0 may start later.
 static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t bytes, int timeout,
                  const struct addrinfo *list, Error *err) {
     const double until = now_seconds() + timeout;
     const struct addrinfo *a = list;
-    // Rank 0 waits for all ranks as long as this rank waits for rank 0, so this rank waits a little longer for the
-    // answer.
+    // The answer may take 5 seconds more than the timeout, because rank 0 itself waits `timeout` seconds for all ranks.
     int fd = open_socket(a->ai_family, timeout + 5);
     while (fd < 0 || connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
         if (fd >= 0) close(fd);
@@ -359,7 +354,7 @@ static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t
     answer.error[sizeof answer.error - 1] = '\0';
     if (heard && answer.code != 0) return error_set(err, (ExitCode)ntohl(answer.code), "%s", answer.error);
     return error_set(err, EXIT_RANK,
-                     "rank %d: rank 0 at %s port %d ended the connection or is another program; see rank 0's error",
+                     "rank %d: rank 0 at %s port %d closed the connection or is another program; see rank 0's error",
                      place->rank, r->host, r->port);
 }
 

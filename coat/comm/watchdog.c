@@ -14,16 +14,16 @@
 
 #define INTERVAL_MS 200
 
-enum { ABSENT, PRESENT, FINISHED, FAILED }; // state of a rank; FAILED + code: the rank has ended the run with this code
+enum { ABSENT, PRESENT, FINISHED, FAILED }; // state of a rank; FAILED + N: the rank has ended the run with code N
 
-// Entry of one rank on the board that the ranks of a machine share. All fields are 0 until the rank opens the board.
+// Progress of one rank, in the table ("board") that the ranks of a machine share. All fields are 0 at first.
 typedef struct {
-    int64_t beat_ms; // time at which the rank's watchdog last ran, by the machine's monotonic clock
+    int64_t beat_ms; // time in ms (monotonic clock) at which the rank's watchdog last ran
     int32_t status;
-    uint32_t begun; // number of collectives that the rank has begun
+    uint32_t begun; // number of collectives that the rank has started
 } Entry;
 
-// State of a watchdog thread. Times are in milliseconds.
+// State of a watchdog thread; all times are in milliseconds.
 struct Watchdog {
     CommPlace place;
     const volatile int *timeout;
@@ -31,20 +31,20 @@ struct Watchdog {
     Entry *board; // board with one entry per rank
     char name[64];
     pthread_t thread;
-    pthread_mutex_t lock; // protects the fields below and, until all ranks are connected, `board`
+    pthread_mutex_t lock; // protects the fields that follow; protects `board`, too, until all ranks are connected
     pthread_cond_t wake;
     bool shared; // true: the board is in shared memory
     bool closing;
-    const char *doing; // work in progress between watchdog_begin() and watchdog_end()
+    const char *doing; // name of the work between watchdog_begin() and watchdog_end(); NULL if there is none
     int64_t doing_since;
     int64_t last;             // time of the thread's last check
-    int64_t since;            // time at which this rank last began or finished a collective
-    int64_t busy;             // duration of this rank's work between its previous collective and the one in progress
-    int64_t judge_from;       // time before which no rank counts as late, because its entry may be old
-    uint32_t begun, finished; // number of collectives begun and finished at the thread's last check
+    int64_t since;            // time in ms at which this rank last started or finished a collective
+    int64_t busy;             // ms of this rank's own work before the current collective
+    int64_t judge_from;       // time in ms before which no rank counts as late, because its entry may be old
+    uint32_t begun, finished; // counters[0] and counters[1] at the thread's last check
 };
 
-static Watchdog *the_watchdog; // watchdog that report_at_exit() uses; NULL after it has reported the exit
+static Watchdog *the_watchdog; // watchdog that reports this process's exit; NULL if the exit has been reported
 
 static int status_of(const Watchdog *w, int rank) {
     return __atomic_load_n(&w->board[rank].status, __ATOMIC_ACQUIRE);
@@ -54,8 +54,6 @@ static size_t board_bytes(const Watchdog *w) {
     return (size_t)w->place.ranks * sizeof(Entry);
 }
 
-// --- messages about a lost rank, and ending the process -------------------------------------------------------------
-
 __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int code, const char *format, ...) {
     char text[2048];
     va_list args;
@@ -63,22 +61,22 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     const int own = status_of(w, w->place.rank);
-    const bool reported = own >= FAILED; // true: this process is already ending and has printed its error
+    const bool reported = own >= FAILED; // true if this process is already ending and has printed its error
     if (reported)
         code = own - FAILED;
     else
         watchdog_report_exit(code);
-    if (ftrylockfile(stdout) == 0) fflush_unlocked(stdout); // flushes stdout unless another thread is printing
+    if (ftrylockfile(stdout) == 0) fflush_unlocked(stdout); // skips the flush if another thread is printing
     if (!reported) dprintf(STDERR_FILENO, "%s\n", text);
     _exit(code);
 }
 
-// True if this rank waits for `rank`, which has begun fewer collectives or has left the run. A rank that has failed
-// after equally many collectives is not late: it also waited until its timeout, which is the same on all ranks.
+// True if this rank waits for `rank`, which has started fewer collectives or has left the run. A failed rank with an
+// equal number is not late: it also waited until the timeout, which is equal on all ranks.
 static bool is_late(const Watchdog *w, int rank) {
     const int status = status_of(w, rank);
     const uint32_t begun = __atomic_load_n(&w->board[rank].begun, __ATOMIC_ACQUIRE);
-    if (status == ABSENT) return w->place.local_ranks == w->place.ranks; // an absent rank may be on another machine
+    if (status == ABSENT) return w->place.local_ranks == w->place.ranks;
     return status == FINISHED || (int32_t)(w->counters[0] - begun) > 0;
 }
 
@@ -88,7 +86,7 @@ static void end_waiting(Watchdog *w, const char *doing, int64_t ms) {
         if (r != w->place.rank && is_late(w, r)) comm_list_rank(late, sizeof late, r);
     if (!w->shared)
         snprintf(who, sizeof who,
-                 "the other ranks (%s), of which one hangs, is lost, has no memory or was not started; use "
+                 "the other ranks (%s), of which one hangs, is lost, is out of memory or was not started; use "
                  "--world-size 1 to run one process",
                  w->place.origin);
     else if (late[0])
@@ -114,17 +112,15 @@ static void look_at_others(Watchdog *w, int64_t now, bool judge) {
     }
 }
 
-// --- watchdog thread ------------------------------------------------------------------------------------------------
-
-// Writes this rank's progress to the board, and ends the process if something takes too long. Runs periodically in the
-// watchdog thread.
+// Checks progress every INTERVAL_MS in the watchdog thread: writes this rank's progress to the board, and ends the
+// process if a collective or other work takes longer than its limit.
 static void look(Watchdog *w) {
     Entry *own = &w->board[w->place.rank];
     const int64_t now = (int64_t)now_ms(), limit = (int64_t)*w->timeout * 1000;
     const uint32_t begun = w->counters[0], finished = w->counters[1];
     __atomic_store_n(&own->beat_ms, now, __ATOMIC_RELEASE);
     __atomic_store_n(&own->begun, begun, __ATOMIC_RELEASE);
-    // this check is late because this process was stopped, maybe with all others, so no rank is called late yet
+    // A late check shows that this process, perhaps every rank, was stopped, so no rank counts as late yet.
     if (now - w->last > 10 * INTERVAL_MS) {
         w->judge_from = now + 10 * INTERVAL_MS;
         w->since = w->doing_since = now;
@@ -139,7 +135,7 @@ static void look(Watchdog *w) {
     look_at_others(w, now, now >= w->judge_from);
     char doing[64];
     snprintf(doing, sizeof doing, "collective %u", finished + 1);
-    // All ranks do the same work, so a rank whose own work took long waits longer for the others.
+    // The limit grows with this rank's own work, because all ranks do equal work and another rank may need as long.
     const int64_t collective_limit = 2 * w->busy > limit ? 2 * w->busy : limit;
     if (begun != finished && now - w->since > collective_limit) end_waiting(w, doing, collective_limit);
     if (w->doing && now - w->doing_since > limit) end_waiting(w, w->doing, limit);
@@ -171,18 +167,16 @@ void watchdog_end(Watchdog *w) {
     watchdog_begin(w, NULL);
 }
 
-// --- opening and closing the watchdog -------------------------------------------------------------------------------
-
 static void report_at_exit(int code, void *unused) {
     (void)unused;
     watchdog_report_exit(code);
 }
 
-// Moves this rank's entry to a board in the shared memory `fd`, or in private memory if fd < 0.
+// Creates a board in the shared memory `fd`, or in private memory if fd < 0, and enters this rank in it.
 static void set_board(Watchdog *w, int fd) {
     const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     Entry *board = (Entry *)mmap(NULL, board_bytes(w), PROT_READ | PROT_WRITE, flags, fd, 0);
-    if (board == MAP_FAILED) fatal(EXIT_DEVICE, "host memory: could not map %zu bytes", board_bytes(w));
+    if (board == MAP_FAILED) fatal(EXIT_DEVICE, "watchdog: could not map %zu bytes of host memory", board_bytes(w));
     __atomic_store_n(&board[w->place.rank].beat_ms, (int64_t)now_ms(), __ATOMIC_RELEASE);
     __atomic_store_n(&board[w->place.rank].status, PRESENT, __ATOMIC_RELEASE);
     if (w->board) munmap(w->board, board_bytes(w));
@@ -207,7 +201,7 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
     w->last = w->since = (int64_t)now_ms();
     set_board(w, -1);
     pthread_mutex_init(&w->lock, NULL);
-    // waits use the monotonic clock, because setting the clock back must not lengthen them
+    // The wait uses the monotonic clock, because a change of the system time must not lengthen it.
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -217,17 +211,17 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
     error_exit_hook = watchdog_report_exit;
     if (!registered) registered = on_exit(report_at_exit, NULL) == 0;
     the_watchdog = w;
-    sigset_t all, before; // the new thread inherits the block of all signals, so that the training thread handles them
+    sigset_t all, before; // signals are blocked in the new thread, so that the training thread handles them
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int failed = pthread_create(&w->thread, NULL, watchdog_thread, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed) fatal(EXIT_DEVICE, "could not start the thread that watches the other ranks: %s", strerror(failed));
+    if (failed) fatal(EXIT_DEVICE, "the thread that detects lost ranks could not be started: %s", strerror(failed));
     return w;
 }
 
 void watchdog_all_connected(Watchdog *w) {
-    if (w->name[0]) shm_unlink(w->name); // every rank of the machine removes the board's name; the first one succeeds
+    if (w->name[0]) shm_unlink(w->name); // all ranks of the machine remove the name; only the first call succeeds
 }
 
 void watchdog_report_exit(int code) {

@@ -1,6 +1,6 @@
-// Ends this process if another rank of the run hangs or is lost. This takes a separate thread, because the thread that
-// trains may be waiting in MPI or for a GPU. The ranks of one machine share a board in memory to which each writes its
-// progress, so that messages can name the late rank.
+// Ends this process if another rank of the run hangs or is lost. A separate thread detects the loss, because the
+// training thread may be waiting in MPI or for a GPU. The ranks of one machine write their progress to a table in
+// shared memory (the "board"), so that messages can name the late rank.
 #pragma once
 #include "comm.h"
 
@@ -8,23 +8,23 @@ C_LINKAGE_BEGIN
 
 typedef struct Watchdog Watchdog;
 
-// Starts the thread. counters[0] is the number of collectives that this rank has begun, counters[1] the number of those
-// that have finished; a GPU may write them. The thread ends the process with one line on standard error if
-//   - a collective, or the work between watchdog_begin() and watchdog_end(), takes longer than *timeout seconds; a
-//     collective may also take twice as long as this rank has worked before it;
-//   - a rank of this machine gives no sign of life for *timeout seconds, or for COMM_TIMEOUT_S if that is less;
-//   - a rank of this machine has ended the run, by watchdog_report_exit() or exit(). Then its exit code is used.
-// The exit code is EXIT_RANK otherwise.
+// Starts the watchdog thread. counters[0] is the number of collectives that this rank has started, counters[1] the
+// number that have finished; a GPU may write both. The thread ends the process with one line on standard error if
+//   - a collective takes longer than *timeout seconds and longer than twice this rank's own work before the collective;
+//   - the work between watchdog_begin() and watchdog_end() takes longer than *timeout seconds;
+//   - a rank of this machine shows no sign of life for *timeout seconds, or for COMM_TIMEOUT_S if that is less;
+//   - a rank of this machine has ended the run with watchdog_report_exit() or exit().
+// In the last case the exit code is that rank's, otherwise EXIT_RANK.
 Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, const volatile uint32_t *counters);
 
-// Shares a board with the other ranks of this machine. `id` identifies the run: equal bytes on all of its ranks, and
-// different bytes in every other run. Without shared memory, each rank uses a private board.
+// Moves the progress of the ranks of this machine to a shared board. `id` must have equal bytes on all ranks of the run
+// and different bytes in every other run. If shared memory is not available, each rank keeps its private board.
 void watchdog_share(Watchdog *w, const void *id, size_t bytes);
-void watchdog_all_connected(Watchdog *w); // removes the board's name when all ranks have opened it
+void watchdog_all_connected(Watchdog *w); // removes the shared board's name after all ranks have opened the board
 
 void watchdog_begin(Watchdog *w, const char *doing); // the text must outlive watchdog_end()
 void watchdog_end(Watchdog *w);
-void watchdog_report_exit(int code); // tells the other ranks that this rank ends the run, if a watchdog is open
-void watchdog_close(Watchdog *w);    // ends the thread; called when this rank has finished its work normally
+void watchdog_report_exit(int code); // tells the other ranks that this rank ends the run with exit code `code`
+void watchdog_close(Watchdog *w);    // ends the thread of a rank that has finished its work
 
 C_LINKAGE_END

@@ -5,8 +5,8 @@
 #include "config/shapes.h"
 #include "flags.h"
 
-// Returns the architecture that supports the most settings of the shape, preferably that of --model if several do. Sets
-// *flag to the flag of the first unsupported setting, or to NULL.
+// Returns the architecture that supports most settings of the shape. Of several such architectures, prefers that of
+// --model. Sets *flag to the flag of the first unsupported setting, or to NULL if all are supported.
 static Architecture nearest_architecture(const Config *c, const char **flag) {
     ModelShape named;
     const char *unused;
@@ -21,7 +21,7 @@ static Architecture nearest_architecture(const Config *c, const char **flag) {
     return (Architecture)nearest;
 }
 
-// Writes a flag with its value in the config to text: "--norm rms", "--no-biases".
+// Writes the flag `name` with its value in the config to text, such as "--norm rms" or "--no-biases".
 static void flag_with_value(const Config *c, const char *name, char text[FLAG_TEXT_LENGTH]) {
     bool negated;
     char value[FLAG_TEXT_LENGTH];
@@ -42,7 +42,7 @@ bool config_check_block(const Config *c, Error *err) {
     if (strcmp(flag, "head-dim") == 0 && s->channels % s->heads)
         return error_set(err, EXIT_USER, "--heads %d: must divide --channels %d in %s models", s->heads, s->channels,
                          architecture_name(architecture));
-    Config *other = (Config *)xcalloc(1, sizeof *other); // holds the values that the architecture supports
+    Config *other = (Config *)xcalloc(1, sizeof *other); // config with values that the architecture supports
     architecture_shape(architecture, &other->shape);
     other->shape.kv_heads = s->heads;
     other->shape.head_dim = s->channels / s->heads;

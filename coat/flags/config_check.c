@@ -34,7 +34,7 @@ static bool check_shape(const Config *c, Error *err) {
     if (s->heads % s->kv_heads)
         return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", s->kv_heads, s->heads);
     if (!config_check_block(c, err)) return false;
-    if (s->norm == NORM_PLAIN && s->norm_eps != 1e-5f) // OLMo's config.json does not store norm_eps
+    if (s->norm == NORM_PLAIN && s->norm_eps != 1e-5f) // fixed, because OLMo's config.json does not store norm_eps
         return error_set(err, EXIT_USER, "--norm-eps %g: must be 1e-5 with --norm plain; remove it",
                          (double)s->norm_eps);
     if (s->rope.factor != 1.0f && s->rope.low >= s->rope.high)
@@ -52,8 +52,8 @@ static bool check_shape(const Config *c, Error *err) {
     return config_check_tokenizer(c, named_vocabulary(c->tokenizer), err);
 }
 
-// Checks that --resume without a checkpoint starts a new run only if a flag names the model, so that a mistyped --out
-// does not start one.
+// If --resume finds no checkpoint, checks that a flag names the model for a new run, so that a mistyped --out does not
+// start a run.
 static bool check_resumed(const Config *c, Error *err) {
     if (!c->nothing_to_resume || c->plan != PLAN_NONE) return true;
     if (!path_is_folder(c->out))

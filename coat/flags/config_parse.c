@@ -10,14 +10,14 @@
 #include "config_block.h"
 #include "model/tensors.h"
 
-// Inputs of config_parse(), and the Config that it fills in.
+// Arguments of config_parse(), of which `config` is the result.
 typedef struct {
     const Arguments *args;
     const Config *recorded;
     Config *config;
 } Parse;
 
-// True if the flag was given in exactly this form ("shuffle" or "no-shuffle").
+// True if the flag was given with exactly this name, such as "shuffle" or "no-shuffle".
 static bool given(const void *parse, const char *name) {
     const Arguments *args = ((const Parse *)parse)->args;
     for (int i = 0; i < args->count; i++) {
@@ -29,7 +29,7 @@ static bool given(const void *parse, const char *name) {
 }
 
 static bool set_all(const Arguments *args, Config *config, Error *err) {
-    config->train[0] = '\0'; // the list is cleared, because each --train flag appends a set to it
+    config->train[0] = '\0'; // the list is cleared, because each --train appends a set
     config->train_sets = 0;
     memset(config->train_weights, 0, sizeof config->train_weights);
     for (int i = 0; i < args->count; i++) {
@@ -43,7 +43,7 @@ static bool set_all(const Arguments *args, Config *config, Error *err) {
     return true;
 }
 
-// True if `name` looks like a model named by its depth, of any depth: "d97", "llama:3".
+// True if `name` has the form of a model name with a depth, such as "d97" or "llama:3". The depth may be invalid.
 static bool is_by_depth(const char *name) {
     const size_t family = strcspn(name, ":");
     bool known = name[0] == 'd' && name[1] && strspn(name + 1, "0123456789") == strlen(name + 1);
@@ -54,7 +54,7 @@ static bool is_by_depth(const char *name) {
     return known;
 }
 
-// Decides whether --model is a path or a model name, and sets model_from_files.
+// Sets model_from_files to true if --model is a path, to false if it is a model name. Fails if it is neither.
 static bool choose_model(Config *flags, Error *err) {
     struct stat status;
     ModelShape named;
@@ -81,13 +81,13 @@ static bool choose_model(Config *flags, Error *err) {
     return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the model names %s", model, model_names());
 }
 
-// True if the run uses the model recorded in its log. Flags of the shape may still change that model.
+// True if the run uses the model that its log records. Flags of the model's shape may still change the logged model.
 static bool keeps_logged_model(const Parse *p) {
     return p->recorded->settings_logged && !given(p, "model");
 }
 
-// Applies the values that --recipe, --model and --tokenizer imply; single flags override them later. `chosen` has the
-// values of all flags on top of the defaults.
+// Sets the values that --recipe, --model and --tokenizer imply, which flags for a single value override later. `chosen`
+// contains the given flags on top of the defaults.
 static void apply_presets(const Parse *p, const Config *chosen) {
     Config *config = p->config;
     if (!keeps_logged_model(p)) {
@@ -104,8 +104,8 @@ static void apply_presets(const Parse *p, const Config *chosen) {
     if (vocab) model_shape_vocab(&config->shape, vocab);
 }
 
-// Returns the first given flag of the model's shape and writes its name as given to `name`; returns NULL if none was
-// given. With `recorded`, ignores flags whose value equals the recorded value.
+// Returns the first given flag of the model's shape and copies its name, with "no-" if given so, to `name`. Returns
+// NULL if no such flag was given. If `recorded` is not NULL, ignores flags whose value equals the recorded value.
 static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[FLAG_TEXT_LENGTH]) {
     int count;
     const Flag *table = flag_table(&count);
@@ -122,8 +122,8 @@ static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[
     return NULL;
 }
 
-// Checks that no flag changes the shape of the resumed checkpoint. If the shape cannot be read, loading the checkpoint
-// fails later.
+// Checks that no flag changes the model shape of the resumed checkpoint. An unreadable shape passes, because loading
+// the checkpoint reports it later.
 static bool same_shape(const Parse *p, Error *err) {
     char name[FLAG_TEXT_LENGTH], ours[FLAG_TEXT_LENGTH], theirs[FLAG_TEXT_LENGTH];
     const Flag *other = p->recorded->shape.layers ? shape_flag(p, p->recorded, name) : NULL;
@@ -136,8 +136,8 @@ static bool same_shape(const Parse *p, Error *err) {
     return error_set(err, EXIT_USER, "--%s %s: the run's model has %s; remove --%s", name, ours, theirs, name);
 }
 
-// Checks that the model named by --model has the shape of the resumed checkpoint. Its vocabulary size is that of the
-// run's tokenizer.
+// Checks that the model named by --model has the shape of the resumed checkpoint. The vocabulary size is compared only
+// if --vocab is given, because it otherwise follows from the tokenizer.
 static bool same_model(const Parse *p, Error *err) {
     int count;
     const Flag *table = flag_table(&count);
@@ -155,7 +155,7 @@ static bool same_model(const Parse *p, Error *err) {
     return true;
 }
 
-// Sets the padded vocabulary size and the BOS and EOS ids. A named model with a fixed vocabulary keeps its ids.
+// Sets the padded vocabulary size and the BOS and EOS ids. A named model with its own vocabulary keeps its ids.
 static void finish_vocab(Config *config) {
     ModelShape named;
     const bool own = model_shape_named(config->model, &named) && named.vocab == config->shape.vocab;
@@ -163,8 +163,8 @@ static void finish_vocab(Config *config) {
     if (own) config->shape.ids = named.ids;
 }
 
-// Returns the next larger number of channels that is divisible by the number of heads, with even head widths (for RoPE)
-// and a multiple of 16 (for FP8).
+// Returns a larger number of channels that is divisible by the number of heads and a multiple of 16 (for FP8), with an
+// even head width (for RoPE).
 static int fitting_channels(int channels, int heads, bool heads_given) {
     if (!heads_given) return (channels / 64 + 1) * 64;
     int width = channels / heads + 1;
@@ -172,8 +172,8 @@ static int fitting_channels(int channels, int heads, bool heads_given) {
     return width * heads;
 }
 
-// Completes the model's shape: derives values whose flags were not given from --model and from the given flags, such as
-// the number of heads from --channels. A shape in files is read later.
+// Completes the model's shape: derives each value whose flag was not given from --model or from other flags, such as
+// the number of heads from --channels. If the shape is stored in files, model_shape_from_files() reads it later.
 static bool finish_shape(const Parse *p, Error *err) {
     Config *config = p->config;
     ModelShape *shape = &config->shape;
@@ -188,7 +188,7 @@ static bool finish_shape(const Parse *p, Error *err) {
         config->model[0] = '\0';
     if (config->shape_files[0] && !config->model_from_files && any && !same_shape(p, err)) return false;
     if (config->shape_files[0]) {
-        // If neither --seq-len nor a record sets seq_len, config_check() chooses it when the shape is known.
+        // If neither --seq-len nor a record sets seq_len, config_check() sets it after the shape has been read.
         if (!given(p, "seq-len") && !config->settings_recorded) config->seq_len = 0;
         return true;
     }
@@ -196,7 +196,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     bool channels = given(p, "channels"), heads = given(p, "heads");
     if (!given(p, "model") && (channels || heads || given(p, "layers"))) config->model[0] = '\0';
     if (channels && !heads && shape->channels % 64 == 0) shape->heads = shape->channels / 64;
-    // a named model's smaller number of key/value heads is kept if it divides the new number of heads
+    // Grouped-query attention keeps the named model's number of key/value heads if it divides the new number of heads.
     ModelShape named;
     const bool groups = model_shape_named(config->model, &named) && named.kv_heads < named.heads;
     if (!given(p, "kv-heads") && (channels || heads) && (!groups || shape->heads % shape->kv_heads))
@@ -230,7 +230,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     return true;
 }
 
-// Checks the recipe. --precision fp32 replaces it by an FP32 recipe and rejects only flags that contradict FP32.
+// Checks the recipe. --precision fp32 sets a recipe of FP32 only, and rejects given flags that contradict FP32.
 static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
         return error_set(err, EXIT_USER, "--group-size %d: must be 16, 32 or 128", r->group_size);
@@ -259,7 +259,7 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     return true;
 }
 
-// Checks that either every --train has a --train-weight or none of them.
+// Checks that either all --train flags have a --train-weight or none has.
 static bool check_weights(const Config *c, Error *err) {
     const char *at = c->train, *without = NULL;
     int weights = 0;
@@ -279,7 +279,7 @@ static bool check_weights(const Config *c, Error *err) {
 static bool check_given(const Parse *p, Error *err) {
     const Config *c = p->config;
     if (!check_weights(c, err)) return false;
-    const bool tunes = c->autotune && c->plan == PLAN_NONE; // true if the run writes tuned algorithms to --out
+    const bool tunes = c->autotune && c->plan == PLAN_NONE; // true if tuned algorithms are written to --out
     const char *needs_out = c->resume           ? "resume"
                             : c->save_every > 0 ? "save-every"
                             : c->keep > 0       ? "keep"
@@ -289,7 +289,7 @@ static bool check_given(const Parse *p, Error *err) {
     if (needs_out && !c->out[0])
         return error_set(err, EXIT_USER, "--%s: needs the run's folder; add --out DIR", needs_out);
     if (c->resume && c->overwrite)
-        return error_set(err, EXIT_USER, "--resume contradicts --overwrite: continue the run in %s or replace it",
+        return error_set(err, EXIT_USER, "--resume contradicts --overwrite; remove one of them to keep or replace %s",
                          c->out);
     if (c->plan == PLAN_NONE && (given(p, "memory-limit") || given(p, "gpus")))
         return error_set(err, EXIT_USER, "--%s: has no effect without --plan; add --plan",
@@ -317,21 +317,21 @@ static bool check_given(const Parse *p, Error *err) {
                          (double)c->top_p);
     if (c->plan != PLAN_NONE) return true;
     if (c->hellaswag_every >= 0 && !c->hellaswag[0])
-        return error_set(err, EXIT_USER, "--hellaswag-every: needs a file of examples; add --hellaswag FILE");
+        return error_set(err, EXIT_USER, "--hellaswag-every: needs a file of questions; add --hellaswag FILE");
     if (c->eval_only && !c->val[0] && !c->hellaswag[0])
         return error_set(err, EXIT_USER,
                          "--eval-only: there is nothing to evaluate on; add --val GLOB or --hellaswag FILE");
     if (config_trains(c)) return true;
     if (tunes)
-        return error_set(err, EXIT_USER, "--autotune: it times the matmuls of training; add --train, or remove it");
+        return error_set(err, EXIT_USER, "--autotune: needs training to time its matmuls; add --train, or remove it");
     if (!c->prompt[0] && !c->eval_only && given(p, "prompt"))
-        return error_set(err, EXIT_USER, "--prompt: the text is empty; give the words that the sample begins with");
+        return error_set(err, EXIT_USER, "--prompt: the text is empty; give the text that the sample continues");
     if (!c->prompt[0] && !c->eval_only)
         return error_set(err, EXIT_USER,
                          c->model_from_files
-                             ? "--train is missing: give token files (--train 'data/*.bin'), or --prompt "
-                               "TEXT to sample, or --eval-only --val GLOB"
-                             : "--train is missing: give token files (--train 'data/*.bin'), or --plan; "
+                             ? "--train is missing; add --train 'data/*.bin' to train, --prompt TEXT to sample, or "
+                               "--eval-only --val GLOB to evaluate"
+                             : "--train is missing; add --train 'data/*.bin' to train, or --plan to plan the run; "
                                "--help lists all flags");
     if (!c->model_from_files && !c->resume && c->out[0])
         return error_set(err, EXIT_USER, "%s: %s has no trained weights; add --resume to load the weights in --out %s",
@@ -343,7 +343,7 @@ static bool check_given(const Parse *p, Error *err) {
     return true;
 }
 
-// Adds a note about flags of the batch and the data that have no effect because nothing is trained.
+// Adds a note about given flags of the batch and the data that have no effect, because the run does not train.
 static void note_batch(const Parse *p) {
     static const char *const of_training[] = {"batch-tokens", "micro-batch", "examples", "documents",
                                               "logits-chunk", "val",         "hellaswag"};
@@ -361,7 +361,7 @@ static void note_batch(const Parse *p) {
                     samples ? "nothing is trained or evaluated" : "nothing is trained");
 }
 
-// Adds notes about flags that have no effect or an unexpected one.
+// Adds notes to config->notes about flags that have no effect or a surprising effect.
 static void note_given(const Parse *p) {
     Config *c = p->config;
     const int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
@@ -409,9 +409,8 @@ bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now,
     return ok;
 }
 
-// Applies the flags a second time. command_line_read() applied them to find the presets; now they are applied on top of
-// the presets, so that their order does not matter. Applying them a third time, on top of recipe bf16, gives the
-// fallback recipe.
+// Applies the flags again, now on top of the values that --model and --recipe imply (read from `chosen`), so that the
+// order of the flags does not matter. Then applies the flags to recipe bf16, to get the fallback recipe.
 static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     Config *config = p->config;
     apply_presets(p, chosen);
@@ -421,11 +420,11 @@ static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
                           given(p, "seq-len") || given(p, "micro-batch") || given(p, "batch-tokens");
     if (p->args->may_start) config->nothing_to_resume = false;
     config->epochs_given = given(p, "epochs");
-    // --epochs overrides a recorded number of steps
+    // --epochs replaces a recorded number of steps
     if (config->epochs_given && !given(p, "steps")) config->steps = -1;
     if (!finish_shape(p, err) || !finish_recipe(p, &config->recipe, err)) return false;
     if (config->plan == PLAN_TABLE && config->json) config->plan = PLAN_JSON;
-    // a run that only samples prints only the text of the samples
+    // A run that only samples prints nothing but the sampled text.
     if (config->prompt[0] && !config->train[0] && !given(p, "no-quiet")) config->quiet = true;
     recipe_apply(&chosen->recipe, RECIPE_BF16);
     if (!set_all(p->args, chosen, err) || !finish_recipe(p, &chosen->recipe, err)) return false;

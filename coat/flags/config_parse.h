@@ -1,6 +1,5 @@
-// Builds the Config in three steps: command_line_read() reads the flags; checkpoint_settings()
-// (run/checkpoint_settings.h) reads the settings recorded by the checkpoint that the run continues from; config_parse()
-// combines them.
+// Builds the Config in three steps. command_line_read() reads the flags. checkpoint_settings()
+// (run/checkpoint_settings.h) reads the settings that the resumed checkpoint records. config_parse() combines both.
 #pragma once
 #include "flags.h"
 
@@ -8,17 +7,17 @@ C_LINKAGE_BEGIN
 
 typedef struct {
     Arguments args;
-    Config flags; // flags applied to the defaults; model_from_files and recipe_final are set, too
+    Config flags; // defaults with the given flags applied; model_from_files and recipe_final are also set
 } CommandLine;
 
-// Reads the command line. Fails for unknown or malformed flags. Sets *exit_now if a flag only asked for text (--help,
-// --version), which has been printed. In both cases `line` is empty, and config_parse() must not be called.
+// Reads the command line into `line`. Fails for unknown or malformed flags. Sets *exit_now to true if a flag only
+// requests text (--help, --version), which is then printed. After a failure or *exit_now, do not call config_parse().
 bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now, Error *err);
 
-// Sets config to `recorded` with the flags applied to it, and releases the line. Fails for contradictory flags. If
-// shape_files is set (a model folder, a weight file, or the resumed checkpoint), the shape is not read yet; call
-// model_shape_from_files() (save/hf.h). seq_len is 0 if neither a flag nor the record sets it; config_check() then
-// chooses it.
+// Sets config to `recorded` with the given flags applied, and releases `line`. Fails for contradictory flags. If
+// shape_files is set (a model folder, a weight file or the resumed checkpoint), call model_shape_from_files()
+// (save/hf.h) next to read the shape. seq_len is 0 if neither a flag nor the record sets it; config_check() then sets
+// it.
 bool config_parse(Config *config, CommandLine *line, const Config *recorded, Error *err);
 
 C_LINKAGE_END

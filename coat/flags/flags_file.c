@@ -1,5 +1,5 @@
-// Reads --config FILE, which contains flags as on the command line: one flag with its values per line. Quotes group
-// words; '#' at the start of a word begins a comment. Shell patterns and variables are not expanded.
+// Reads the flags in a --config file, which are written as on the command line, one flag with its values per line.
+// Quotes group words. '#' at the start of a word starts a comment. Shell patterns and variables are not expanded.
 #include "flags.h"
 
 #include <ctype.h>
@@ -15,8 +15,8 @@ bool error_add_flag_source(const char *from, Error *err) {
     return error_set(err, err->code, "%s%s", from, text);
 }
 
-// Splits a line into words, in place. Sets *count and words[0 .. *count). Returns false with err if a quote is not
-// closed or the line ends in a backslash.
+// Splits a line into words, in place, and sets *count and words[0 .. *count). Fails if a quote is not closed or the
+// line ends in a backslash.
 static bool split(char *line, char **words, int *count, Error *err) {
     char *to = line;
     *count = 0;
@@ -39,13 +39,13 @@ static bool split(char *line, char **words, int *count, Error *err) {
     }
 }
 
-// Checks the words of a line. Returns false with err if the line does not begin with a flag ("lr 3e-4", "--lr = 3e-4")
-// or names another --config file.
+// Checks the words of a line in a --config file. Fails if the line is not written as --flag value (such as "lr 3e-4" or
+// "--lr = 3e-4") or contains --config.
 static bool check_words(int count, char **words, Error *err) {
     const bool equals = count > 1 && strcmp(words[1], "=") == 0;
     const char *value = count > 1 + equals ? words[1 + equals] : "";
     const char *name = words[0] + strspn(words[0], "-");
-    const int length = (int)strcspn(name, ":"); // excludes the colon that a YAML file has after the name
+    const int length = (int)strcspn(name, ":"); // excludes a colon after the name, as in YAML
     if ((words[0][0] != '-' || equals || name[length]) && !isalpha((unsigned char)name[0]))
         return error_set(err, EXIT_USER, "%s: write each line as on the command line, --flag value", words[0]);
     if (words[0][0] != '-' || equals || (name[length] && !strchr(name, '=')))
@@ -54,11 +54,11 @@ static bool check_words(int count, char **words, Error *err) {
     for (int i = 0; i < count; i++)
         if (strcmp(words[i], "--config") == 0 || strncmp(words[i], "--config=", 9) == 0)
             return error_set(err, EXIT_USER,
-                             "--config: a file of flags cannot read another; name both on the command line");
+                             "--config: a file of flags cannot contain --config; give both files on the command line");
     return true;
 }
 
-// Appends the flag in a line to args. Errors begin with args->source.
+// Appends the flag in a line of a --config file to args. An error begins with args->source ("FILE:LINE: ").
 static bool read_line(Arguments *args, char *line, Error *err) {
     int count;
     char **words = (char **)xmalloc((strlen(line) / 2 + 1) * sizeof *words);

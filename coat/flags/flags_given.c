@@ -1,8 +1,8 @@
-// Reads flags from the command line and from the files named by --config. Joins every flag with its value, or with the
-// words of its list, to one text.
+// Reads the flags on the command line and in --config files, and joins each flag with its value, or with its list of
+// words, to one text.
 #include "flags.h"
 
-// Removes the list flag `name` that was read from --config files, and its weights, because a new list replaces it.
+// Removes the flag `name` and its weights that earlier sources have given, because a new list replaces an older list.
 static void drop_before(Arguments *args, const char *name, size_t length) {
     int kept = 0;
     for (int i = 0; i < args->count; i++) {
@@ -20,7 +20,7 @@ static void drop_before(Arguments *args, const char *name, size_t length) {
     args->count = kept;
 }
 
-// Adds a word to the list flag that was appended last.
+// Adds a word to the list of the last appended flag.
 static void extend(Arguments *args, const char *word) {
     char **last = &args->text[args->count - 1];
     const size_t size = strlen(*last) + strlen(word) + 2;
@@ -40,7 +40,7 @@ void arguments_append(Arguments *args, const char *name, size_t length, const ch
         args->capacity = 2 * args->capacity + 64;
         args->text = (char **)realloc(args->text, (size_t)args->capacity * sizeof *args->text);
         args->from = (char **)realloc(args->from, (size_t)args->capacity * sizeof *args->from);
-        if (!args->text || !args->from) fatal(EXIT_DEVICE, "host memory: could not allocate room for the flags");
+        if (!args->text || !args->from) fatal(EXIT_DEVICE, "could not allocate host memory for the flags");
     }
     snprintf(text, size, "--%.*s%s%s", (int)length, name, value ? "=" : "", value ? value : "");
     const size_t from_size = strlen(args->source) + 1;
@@ -48,12 +48,12 @@ void arguments_append(Arguments *args, const char *name, size_t length, const ch
     args->text[args->count++] = text;
 }
 
-// True if `text`, the word after a flag that needs a value, is missing or is itself a flag.
+// True if `text`, the word after a flag that needs a value, is a flag itself or NULL, so that the value is missing.
 static bool is_flag(const char *text) {
     return !text || strncmp(text, "--", 2) == 0 || flag_is_short(text, strlen(text));
 }
 
-// Checks that --train-weight follows a --train from the same source.
+// Checks that a --train from the same source precedes --train-weight. Other flags pass.
 static bool check_weight(const Arguments *args, const Flag *flag, const char *value, Error *err) {
     bool elsewhere = false;
     if (flag->kind != FLAG_WEIGHT) return true;
@@ -63,8 +63,7 @@ static bool check_weight(const Arguments *args, const Flag *flag, const char *va
         elsewhere = elsewhere || train;
     }
     return error_set(err, EXIT_USER, "--%s %s: no --train precedes it%s; write it after the --train that it belongs to",
-                     flag->name, value,
-                     elsewhere ? " here, and a --train in a --config file takes its weight from that file" : "");
+                     flag->name, value, elsewhere ? " in the same file or on the command line" : "");
 }
 
 static bool rewrite_long(Arguments *args, const char *text, const char *next, const Flag **flag, bool *took_next,
@@ -85,8 +84,8 @@ static bool rewrite_long(Arguments *args, const char *text, const char *next, co
     return true;
 }
 
-// Sets err for a word that is neither a flag nor a flag's value. If the preceding flag takes a value after '=', the
-// error says so.
+// Sets err for a word that is neither a flag nor a flag's value. If the preceding flag accepts the word after '=', err
+// says so.
 static bool stray_value(const char *text, const char *before, Error *err) {
     bool negated = false, dashes = strncmp(before, "--", 2) == 0;
     const Flag *flag = dashes ? flag_find(before + 2, strlen(before + 2), &negated) : NULL;
@@ -94,7 +93,7 @@ static bool stray_value(const char *text, const char *before, Error *err) {
         Config *unused = (Config *)xcalloc(1, sizeof *unused);
         const bool good = flag_set(flag, unused, text, false, err);
         free(unused);
-        return good ? error_set(err, EXIT_USER, "%s %s: write %s=%s", before, text, before, text) : false;
+        return good ? error_set(err, EXIT_USER, "%s %s: write the value as %s=%s", before, text, before, text) : false;
     }
     if (flag && flag_has_negation(flag))
         return error_set(err, EXIT_USER, "%s: not a flag, and %s takes no value; write --%s or --no-%s", text, before,
@@ -114,7 +113,7 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err) {
             if (!arguments_add_short(args, text, is_flag(next) ? NULL : next, &flag, err)) return false;
         } else if (text[0] == '-') {
             return flag_unknown(text, err);
-        } else if (flag && flag_takes_list(flag) && text[0]) { // the shell has expanded a pattern that is not quoted
+        } else if (flag && flag_takes_list(flag) && text[0]) { // the shell has expanded an unquoted pattern
             extend(args, text);
             took_next = false;
         } else {

@@ -1,11 +1,11 @@
-// Prints --help as text and as Markdown, generated from the table of flags.
+// Prints the text of --help and the table of --help=markdown from the table of flags.
 #include "flags.h"
 #include "io/files.h"
 #include "log/terminal.h"
 
 enum { MAX_LINE = 80, MIN_LINE = 48, TEXT_COLUMN = 28, DESCRIPTION_LENGTH = 512 };
 
-// Writes a flag as the help shows it: "--lr RATE", "--plan[=json]", "--shuffle, --no-shuffle".
+// Writes the synopsis of a flag to text, such as "--lr RATE", "--plan[=json]" or "--shuffle, --no-shuffle".
 static void synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]) {
     const bool optional = flag->kind == FLAG_RESUME || flag->kind == FLAG_PLAN || flag->kind == FLAG_HELP;
     const bool negated = flag_has_negation(flag);
@@ -38,7 +38,7 @@ void flag_value(const Flag *flag, const Config *config, char text[FLAG_TEXT_LENG
     }
 }
 
-// Writes the default of a flag as text; "" if it has none.
+// Writes the default of a flag as --help shows it to text, or "" if the flag has no default.
 static void default_text(const Flag *flag, const Config *defaults, char text[FLAG_TEXT_LENGTH]) {
     const char *shown = flag->default_shown ? flag->default_shown : "%s";
     char value[FLAG_TEXT_LENGTH] = "";
@@ -47,7 +47,7 @@ static void default_text(const Flag *flag, const Config *defaults, char text[FLA
     snprintf(text, FLAG_TEXT_LENGTH, "%.80s%s", value, has_value ? shown + 2 : shown);
 }
 
-// Prints `text` wrapped at spaces, indented to `column`. The current line already has `at` characters.
+// Prints `text` wrapped at spaces and indented to column `column`. The current line already has `at` characters.
 static void print_wrapped(FILE *out, const char *text, int column, int at) {
     int width = terminal_columns(fileno(out));
     if (width == 0 || width > MAX_LINE) width = MAX_LINE;
@@ -63,7 +63,6 @@ static void print_wrapped(FILE *out, const char *text, int column, int at) {
     }
 }
 
-// Prints a flag with its help, its default and llm.c's short name.
 static void print_flag(FILE *out, const Flag *flag, const Config *defaults) {
     char name[FLAG_TEXT_LENGTH], value[FLAG_TEXT_LENGTH], text[DESCRIPTION_LENGTH];
     const char *shorter = flag_short_name(flag->name);
@@ -79,11 +78,11 @@ static void print_flag(FILE *out, const Flag *flag, const Config *defaults) {
     print_wrapped(out, text, TEXT_COLUMN, at);
 }
 
-// Prints example commands, which work without changes, and explains how flags are written.
+// Prints example commands, which can be copied to a shell, and the syntax of flags.
 static void print_introduction(FILE *out, const char *program) {
     char groups[FLAG_TEXT_LENGTH];
     const char *prepare = prepare_bytes_name();
-    const bool installed = !strchr(prepare, '/'); // if the program is installed, the shell finds the programs by name
+    const bool installed = !strchr(prepare, '/'); // true if the shell finds the programs in its PATH
     const char *here = installed ? "" : "./";
     flag_group_list(groups);
     print_wrapped(out, "Trains language models from token files. Make some token files:", 0, 0);
@@ -140,7 +139,7 @@ void flags_help(FILE *out, const char *program, int group) {
                   0, 0);
 }
 
-// Prints a cell of a Markdown table; text is formatted as code if `code`. Escapes '|', which would end the cell.
+// Prints one cell of a Markdown table, as code if `code`. Escapes '|', which would otherwise end the cell.
 static void print_cell(FILE *out, const char *text, bool code) {
     fputs(code && *text ? "| `" : "| ", out);
     for (; *text; text++) {

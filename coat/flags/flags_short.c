@@ -1,24 +1,24 @@
-// Rewrites llm.c's one- and two-letter flags to long flags before parsing, with the meaning that they have in llm.c.
-// Each of them requires a value.
+// Replaces llm.c's one- and two-letter flags by long flags with the same meaning, before flags are parsed. Each short
+// flag requires a value.
 #include "flags.h"
 
 #include <unistd.h>
 
 typedef enum {
-    SHORT_VALUE,      // passes the value to the long flag
-    SHORT_DEFAULT,    // the value is passed to the long flag, with -1 replaced by 0
-    SHORT_SWITCH,     // value 1 stands for the long flag `target`, value 0 for the long flag `off`
-    SHORT_FILE,       // value 1 passes the file `off` to the long flag if the file exists; value 0 has no effect
-    SHORT_DESCRIPTOR, // value dN is passed as gpt2:dN, because llm.c's models by depth have other widths
+    SHORT_VALUE,      // passes the value to the long flag `target`
+    SHORT_DEFAULT,    // passes the value to the long flag `target`, but 0 instead of -1
+    SHORT_SWITCH,     // with value 1, stands for the long flag `target`; with value 0, for `off`
+    SHORT_FILE,       // with value 1, passes the file `off`, if it exists, to `target`; with value 0, has no effect
+    SHORT_DESCRIPTOR, // passes value dN as gpt2:dN, because llm.c's models of N layers have other widths
     SHORT_IGNORED     // is accepted but has no effect
 } ShortKind;
 
 typedef struct {
     const char *name;
     ShortKind kind;
-    const char *target; // long flag, including dashes for SHORT_SWITCH
-    const char *off;    // SHORT_SWITCH: long flag for value 0; SHORT_FILE: path of the file
-    const char *note;   // note printed for a value above 0, which has no effect; "": none
+    const char *target; // long flag; only that of a SHORT_SWITCH has dashes
+    const char *off;    // of a SHORT_SWITCH, the long flag for value 0; of a SHORT_FILE, the file's path
+    const char *note;   // note that is printed if a value above 0 has no effect; "": no note
 } Short;
 
 static const Short table[] = {
@@ -58,13 +58,13 @@ static const Short table[] = {
     {"-f", SHORT_IGNORED, "", "", ""},  // TF32 is never used
     {"-ge", SHORT_IGNORED, "", "", ""}, // the recipe alone decides which operations are fused
     {"-pg", SHORT_IGNORED, "", "", ""}, // the launcher assigns the GPUs
-    {"-pi", SHORT_IGNORED, "", "", ""}, // the processes find each other without this flag
+    {"-pi", SHORT_IGNORED, "", "", ""}, // no flag is needed for processes to find each other
     {"-pf", SHORT_IGNORED, "", "", ""},
 };
 
 #define TABLE_COUNT ((int)(sizeof table / sizeof table[0]))
 
-// Returns the table row of the short flag given by the first `length` characters of text, or NULL.
+// Returns the table row of the short flag in the first `length` characters of text, or NULL if there is none.
 static const Short *short_find(const char *text, size_t length) {
     for (int i = 0; i < TABLE_COUNT; i++)
         if (strlen(table[i].name) == length && strncmp(table[i].name, text, length) == 0) return &table[i];
@@ -93,14 +93,13 @@ void flag_short_ignored(char text[FLAG_TEXT_LENGTH]) {
             used += snprintf(text + used, FLAG_TEXT_LENGTH - (size_t)used, "%s%s", used ? " " : "", table[i].name);
 }
 
-// Adds a note that says what the program does instead of what the short flag requests. Adds no note for values of 0 or
-// less, which request nothing.
+// Adds the note of short flag `s`, which has no effect, to args. A value of 0 or less requests nothing, so it gets no
+// note.
 static void add_note(Arguments *args, const Short *s, const char *value) {
     if (!*s->note || value[0] == '0' || value[0] == '-') return;
     text_append(args->notes, args->notes_size, "note: %s %s: %s\n", s->name, value, s->note);
 }
 
-// Appends the long flag that a short flag with this value stands for to args.
 static bool rewrite_short(Arguments *args, const Short *s, const char *value, Error *err) {
     char descriptor[PATH_MAX_LENGTH + 8];
     const bool zero = strcmp(value, "0") == 0, one = strcmp(value, "1") == 0;
@@ -136,7 +135,7 @@ static bool rewrite_short(Arguments *args, const Short *s, const char *value, Er
     return true;
 }
 
-// Sets err for a short flag without a value, which the user may have confused with another program's flag.
+// Sets err for a short flag without a value. Adds a hint for -h and -v, which other programs use for help and version.
 static bool needs_value(const Short *s, Error *err) {
     const char *hint = strcmp(s->name, "-h") == 0   ? "; use --help for the list of flags"
                        : strcmp(s->name, "-v") == 0 ? "; use --version for the version"
@@ -147,7 +146,7 @@ static bool needs_value(const Short *s, Error *err) {
         return error_set(err, EXIT_USER, "%s needs a value: %s %s, which is --%s %s%s", s->name, s->name,
                          flag->placeholder, flag->name, flag->placeholder, hint);
     if (s->kind == SHORT_IGNORED)
-        return error_set(err, EXIT_USER, "%s: llm.c's flag, which has no effect here; remove it", s->name);
+        return error_set(err, EXIT_USER, "%s: this flag of llm.c has no effect in this program; remove it", s->name);
     return error_set(err, EXIT_USER, "%s needs a value: 1 for %s, 0 for %s", s->name, s->target, s->off);
 }
 

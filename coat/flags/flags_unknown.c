@@ -1,5 +1,5 @@
-// Writes errors for unknown flags. If another trainer has a flag of that name, suggests this program's flag; otherwise
-// suggests the flag with the most similar spelling. Also suggests a name for an unknown --model.
+// Sets errors for unknown flags. If another trainer has a flag of that name, suggests this program's equivalent,
+// otherwise the flag with the most similar name. Also suggests a name for an unknown --model.
 #include "config/shapes.h"
 #include "flags.h"
 
@@ -7,9 +7,9 @@
 
 enum { MAX_NAME = 64 }; // no flag is suggested for longer names
 
-// Flags of the Hugging Face Trainer, nanoGPT and Megatron-LM, and the flag of this program that replaces them.
+// Flags of the Hugging Face Trainer, nanoGPT or Megatron-LM, and this program's flag that replaces them.
 typedef struct {
-    const char *names;  // names separated by spaces, with hyphens instead of underscores
+    const char *names;  // flags of other trainers, separated by spaces, with '-' for '_'
     const char *ours;   // name of the flag in this program
     const char *remark; // how the meaning differs; "": not at all
 } OtherToolFlag;
@@ -32,7 +32,6 @@ static const OtherToolFlag table[] = {
     {"bf16 fp16 dtype", "recipe", " bf16, fp8-linear or coat"},
 };
 
-// Returns the row of another trainer's flag `name`, or NULL.
 static const OtherToolFlag *other_tool_flag(const char *name) {
     const size_t length = strlen(name);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -41,10 +40,10 @@ static const OtherToolFlag *other_tool_flag(const char *name) {
     return NULL;
 }
 
-// Returns the edit distance between a and b: the number of insertions, deletions, replacements and swaps of adjacent
-// characters.
+// Returns the edit distance of a and b, the minimum number of insertions, deletions, replacements and swaps of adjacent
+// characters that turn a into b.
 static int edit_distance(const char *a, const char *b) {
-    // d[i][j]: edit distance between the first i characters of a and the first j of b
+    // d[i][j] is the edit distance between the first i characters of a and the first j characters of b.
     int d[MAX_NAME + 1][MAX_NAME + 1];
     const int rows = (int)strlen(a), cols = (int)strlen(b);
     for (int i = 0; i <= rows; i++) {
@@ -70,17 +69,16 @@ static bool same_digits(const char *a, const char *b) {
     }
 }
 
-// State of the search for the name that the user meant.
 typedef struct {
     const char *typed;
-    bool keep_digits;    // true: ignore names with other digits, because llama3-8b is not a misspelled llama2-7b
-    int edits;           // edit distance of `nearest`; initially the largest accepted distance + 1
-    const char *nearest; // most similar name so far; NULL: none is similar enough
-    int longer_count;    // number of names that begin with `typed`; `longer` is the last of these names
+    bool keep_digits;    // true if a name must have the digits of `typed`, as llama3-8b is not a misspelled llama2-7b
+    int edits;           // edit distance of `nearest`; if it is NULL, the largest accepted distance + 1
+    const char *nearest; // most similar name so far, or NULL
+    int longer_count;    // number of names that begin with `typed`, the last of which is `longer`
     const char *longer;
 } Search;
 
-// The accepted edit distance is smaller for short names, because a short name is a few edits away from many others.
+// The accepted edit distance grows with the typed name's length, because many names are a few edits from a short name.
 static Search search_begin(const char *typed, bool keep_digits) {
     const size_t length = strlen(typed);
     const Search search = {typed, keep_digits, 1 + (length >= 3) + (length >= 6), NULL, 0, NULL};
@@ -94,7 +92,7 @@ static void search_compare(Search *s, const char *name) {
     if (length >= 4 && strncmp(s->typed, name, length) == 0) s->longer = name, s->longer_count++;
 }
 
-// Returns the most similar name; if there is none, the only name that begins with the typed text; otherwise NULL.
+// Returns the most similar name. If no name is similar, returns the only name that begins with the typed text, or NULL.
 static const char *search_result(const Search *s) {
     return s->nearest ? s->nearest : s->longer_count == 1 ? s->longer : NULL;
 }
@@ -110,15 +108,15 @@ bool suggest_model(const char *name, char near[MODEL_NAME]) {
     for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++)
         search_compare(&search, architecture_name((Architecture)i));
     const char *found = search_result(&search);
-    // suggests nothing if the model family is right and only the depth is wrong
+    // If the family's name is right, only the depth is wrong, so there is nothing to suggest.
     if (!found || (colon && search.edits == 0)) return false;
     snprintf(near, MODEL_NAME, "%s%s", found, model_shape_named(found, &shape) ? "" : colon ? colon : ":dN");
     if (colon && !model_shape_named(near, &shape)) snprintf(near, MODEL_NAME, "%s:dN", found);
     return true;
 }
 
-// Copies a flag's name in lower case to `name`, with hyphens instead of underscores, without leading dashes and
-// "=value". Returns false if it is too long.
+// Copies the flag in `text` to `name` in lower case, without leading dashes and "=value", and with '-' for '_'. Returns
+// false if the name is too long.
 static bool normalize(const char *text, char name[MAX_NAME]) {
     text += strspn(text, "-");
     const size_t length = strcspn(text, "=");
@@ -141,9 +139,9 @@ bool flag_unknown(const char *text, Error *err) {
     Search search = search_begin(name + (no ? 3 : 0), false);
     for (int i = 0; i < count; i++) search_compare(&search, flags[i].name);
     const char *found = search_result(&search);
-    if (!found) return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists them all", length, text);
+    if (!found) return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists all flags", length, text);
     const bool has_no = flag_has_negation(flag_find(found, strlen(found), &negated));
     if (no && !has_no)
-        return error_set(err, EXIT_USER, "%.*s: unknown flag; --%s has no --no- form: remove it", length, text, found);
+        return error_set(err, EXIT_USER, "%.*s: unknown flag; --%s has no --no- form; remove it", length, text, found);
     return error_set(err, EXIT_USER, "%.*s: unknown flag; did you mean --%s%s?", length, text, no ? "no-" : "", found);
 }

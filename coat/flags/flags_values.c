@@ -1,4 +1,3 @@
-// Converts the text of a flag to a value and stores it in the Config.
 #include "flags.h"
 
 #include <ctype.h>
@@ -7,7 +6,7 @@
 #include <math.h>
 #include <unistd.h>
 
-// Returns the index of `value` in a list "a|b|c", or -1.
+// Returns the index of `value` in the list `alternatives`, such as "a|b|c", or -1.
 static int alternative_index(const char *alternatives, const char *value) {
     int index = 0;
     for (const char *p = alternatives;; index++) {
@@ -20,9 +19,9 @@ static int alternative_index(const char *alternatives, const char *value) {
 
 typedef enum { COUNT_GOOD, COUNT_MALFORMED, COUNT_UNIT, COUNT_OVERFLOW } CountResult;
 
-// Parses a whole number: digits with a fraction, then an exponent or a unit k or M, for example "-1", "20k", "0.5M",
-// "1e6". kilo: factor of the unit k, whose square is the factor of M; 0: units are not allowed. A value that is not a
-// whole number is malformed.
+// Parses an integer written as digits with an optional fraction and an optional exponent or unit k or M, such as "-1",
+// "20k", "0.5M" or "1e6". Unit k multiplies by `kilo`, unit M by its square. If kilo is 0, units are not allowed. A
+// text whose value is not an integer is malformed.
 static CountResult parse_count(const char *text, int64_t kilo, int64_t *value) {
     const bool negative = *text == '-';
     const char *at = text + (negative || *text == '+');
@@ -68,18 +67,18 @@ static bool out_of_range(const Flag *flag, const char *value, Error *err) {
                      flag->max);
 }
 
-// Returns the value of the unit k for a flag: 1024 for tokens, 1000 for steps, 0 (no units) for other numbers.
+// Returns the factor of the unit k in a flag's value: 1024 for tokens, 1000 for steps, 0 (no units) for other numbers.
 static int64_t kilo_of(const Flag *flag) {
     if (strcmp(flag->placeholder, "TOKENS") == 0) return 1024;
     return strncmp(flag->placeholder, "STEP", 4) == 0 ? 1000 : 0;
 }
 
-// True if `text` probably means a power of two rounded to thousands, such as "524k". Sets *power to that power. number:
-// the value of text with k = 1024.
+// True if `text` is probably a power of two rounded to thousands, such as "524k", whose value with k = 1024 is
+// `number`. Sets *power to the power of two.
 static bool is_rounded_power(const char *text, int64_t number, int64_t *power) {
     int64_t decimal;
     if (number < 1024 || (number & (number - 1)) == 0 || parse_count(text, 1000, &decimal) != COUNT_GOOD) return false;
-    if (decimal == number) return false; // the text does not contain k
+    if (decimal == number) return false; // the text does not contain k or M
     for (*power = 1024; *power < decimal - decimal / 100;) *power *= 2;
     return *power <= decimal + decimal / 100;
 }
@@ -93,13 +92,13 @@ static bool set_whole(const Flag *flag, void *field, const char *value, Error *e
             err, EXIT_USER,
             "--%s %s: only numbers of tokens and steps may have the unit k or M; write the number without a unit",
             flag->name, value);
-    if (result == COUNT_MALFORMED) return error_set(err, EXIT_USER, "--%s %s: not a whole number", flag->name, value);
+    if (result == COUNT_MALFORMED) return error_set(err, EXIT_USER, "--%s %s: must be an integer", flag->name, value);
     if (result == COUNT_OVERFLOW || (double)number < flag->min || (double)number > flag->max)
         return out_of_range(flag, value, err);
     if (kilo == 1024 && is_rounded_power(value, number, &power))
         return error_set(err, EXIT_USER,
-                         "--%s %s: ambiguous: for tokens, k is 1024 and M is 1024 k, which gives %lld, but a rounded "
-                         "%lld may be meant; write %lldk for %lld, or write %lld",
+                         "--%s %s: ambiguous: it may mean %lld, as k is 1024 for tokens, or %lld, rounded to "
+                         "thousands; write %lldk for %lld, or write %lld",
                          flag->name, value, (long long)number, (long long)power, (long long)(power / 1024),
                          (long long)power, (long long)number);
     if (flag->kind == FLAG_INT)
@@ -114,7 +113,7 @@ static bool set_seed(const Flag *flag, void *field, const char *value, Error *er
     int64_t count;
     errno = 0;
     unsigned long long number = strtoull(value, &end, 10);
-    // accepts a whole number with an exponent, too, such as "1e3"
+    // An integer with an exponent, such as "1e3", is also accepted.
     if (*end && parse_count(value, 0, &count) == COUNT_GOOD && count >= 0)
         number = (unsigned long long)count;
     else if (!isdigit((unsigned char)value[0]) || *end || errno == ERANGE)
@@ -127,9 +126,9 @@ static bool set_float(const Flag *flag, void *field, const char *value, Error *e
     char *end;
     errno = 0;
     double number = strtod(value, &end);
-    // strtod() also accepts spaces, hexadecimal numbers, inf and nan, so the characters are checked
+    // The characters are checked, because strtod() also accepts spaces, hexadecimal numbers, inf and nan.
     if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
-        return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
+        return error_set(err, EXIT_USER, "--%s %s: must be a number", flag->name, value);
     if (!(number >= flag->min && number <= flag->max)) return out_of_range(flag, value, err);
     if (fabs(number) < FLT_MIN && (number != 0 || errno == ERANGE))
         return error_set(err, EXIT_USER, "--%s %s: must be 0 or at least %g", flag->name, value, (double)FLT_MIN);
@@ -145,7 +144,7 @@ static bool set_bytes(const Flag *flag, void *field, const char *value, Error *e
     char *end, unit[4] = "?";
     double number = strtod(value, &end), bytes = -1;
     if (digits && end == value + digits && !*end)
-        return error_set(err, EXIT_USER, "--%s %s: a size needs its unit; %s%s?", flag->name, value, value,
+        return error_set(err, EXIT_USER, "--%s %s: the unit is missing; did you mean %s%s?", flag->name, value, value,
                          number < 1e6 ? "GB" : "B");
     if (strlen(value + digits) < sizeof unit)
         for (size_t i = 0; i <= strlen(value + digits); i++) unit[i] = (char)tolower((unsigned char)value[digits + i]);
@@ -160,7 +159,7 @@ static bool set_bytes(const Flag *flag, void *field, const char *value, Error *e
     return true;
 }
 
-// Parses a duration such as "3h50m": numbers followed by a unit, from days to seconds.
+// Parses a duration such as "3h50m": one or more numbers, each followed by d, h, m or s, in this order.
 static bool set_duration(const Flag *flag, void *field, const char *value, Error *err) {
     static const struct {
         char unit;
@@ -191,11 +190,11 @@ static bool set_string(const Flag *flag, char *field, const char *value, size_t 
                          flag->placeholder);
     if (length >= size && flag_takes_list(flag))
         return error_set(err, EXIT_USER,
-                         "--%s: its files' names have %zu characters, the limit is %zu; quote the pattern, so that the "
-                         "shell does not expand it: --%s 'FOLDER/*.bin'",
+                         "--%s: the names of its files have %zu characters, but the limit is %zu; quote the pattern, "
+                         "so that the shell does not expand it: --%s 'FOLDER/*.bin'",
                          flag->name, length, size - 1, flag->name);
     if (length >= size)
-        return error_set(err, EXIT_USER, "--%s: the value has %zu characters, the limit is %zu", flag->name, length,
+        return error_set(err, EXIT_USER, "--%s: the value has %zu characters, but the limit is %zu", flag->name, length,
                          size - 1);
     memcpy(field, value, length + 1);
     return true;
@@ -219,14 +218,14 @@ static bool set_tokenizer(const Flag *flag, Config *config, const char *value, E
     if (config->tokenizer != TOKENIZER_FILE) return true;
     if (!set_string(flag, config->tokenizer_file, value, sizeof config->tokenizer_file, err)) return false;
     if (access(value, F_OK) == 0) return true;
-    return error_set(err, EXIT_DATA, "--tokenizer %s: no such file; give bytes, gpt2 or an existing file", value);
+    return error_set(err, EXIT_DATA, "--tokenizer %s: no such file; use bytes, gpt2 or the path of a file", value);
 }
 
-// Appends a training data set to config->train, separated by an empty line.
+// Appends a training data set to config->train; an empty line separates the sets.
 static bool add_train(const Flag *flag, Config *config, const char *value, Error *err) {
     const size_t used = strlen(config->train), gap = used ? 2 : 0;
     if (used + gap >= sizeof config->train)
-        return error_set(err, EXIT_USER, "--train: all file names together have more than %zu characters; use patterns",
+        return error_set(err, EXIT_USER, "--train: its file names exceed %zu characters; use patterns ('DIR/*.bin')",
                          sizeof config->train - 1);
     if (!set_string(flag, config->train + used + gap, value, sizeof config->train - used - gap, err)) return false;
     if (gap) memcpy(config->train + used, "\n\n", gap);
@@ -239,7 +238,7 @@ static bool set_weight(const Flag *flag, Config *config, const char *value, Erro
     const double weight = strtod(value, &end);
     const int set = config->train_sets - 1;
     if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
-        return error_set(err, EXIT_USER, "--%s %s: not a number", flag->name, value);
+        return error_set(err, EXIT_USER, "--%s %s: must be a number", flag->name, value);
     if (weight <= 0)
         return error_set(err, EXIT_USER, "--%s %s: must be above 0; to leave out a data set, remove its --train",
                          flag->name, value);
@@ -258,12 +257,12 @@ static bool set_resume(const Flag *flag, Config *config, const char *value, bool
     if (!value) return true;
     if (!*value) return error_set(err, EXIT_USER, "--resume=: the value is empty; write --resume, or --resume=STEP");
     if (!value[strspn(value, "+-.0123456789eEkKmM")]) return set_whole(flag, &config->resume_step, value, err);
-    // The value of --resume is probably the folder of a run or of a checkpoint.
+    // A value that is not a number is probably the folder of a run or of a checkpoint.
     const char *checkpoint = strstr(value, "/step-0");
     char step[32] = "";
     if (checkpoint) snprintf(step, sizeof step, "=%lld", atoll(checkpoint + strlen("/step-")));
     return error_set(err, EXIT_USER,
-                     "--resume %s: not a whole number; the run's folder goes to --out: --out %.*s --resume%s", value,
+                     "--resume %s: must be an integer; give a run's folder with --out: --out %.*s --resume%s", value,
                      checkpoint ? (int)(checkpoint - value) : (int)strlen(value), value, step);
 }
 

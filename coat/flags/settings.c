@@ -4,10 +4,8 @@
 
 #include <xxhash.h>
 
-// ---------------------------------------------------------------- writing settings to JSON
-
-// Writes `length` bytes of text as a JSON string, or null if length is 0. JSON requires UTF-8, so if the text is not
-// UTF-8, bytes that are not ASCII become '?'.
+// Writes the first `length` bytes of `value` as a JSON string, or null if length is 0. JSON requires UTF-8, so in a
+// text that is not valid UTF-8 every byte above 127 becomes '?'.
 static void write_text(JsonText *t, const char *key, const char *value, size_t length) {
     char *text = (char *)xcalloc(length + 1, 1);
     memcpy(text, value, length);
@@ -22,7 +20,7 @@ static void write_text(JsonText *t, const char *key, const char *value, size_t l
     free(text);
 }
 
-// Writes file patterns as JSON strings: one per line of `lines`, up to an empty line. Returns the text after that line.
+// Writes the file patterns in `lines`, up to an empty line, as JSON strings. Returns the text after the empty line.
 static const char *write_patterns(JsonText *t, const char *lines) {
     for (; *lines && *lines != '\n'; lines += lines[0] == '\n') {
         const size_t length = strcspn(lines, "\n");
@@ -32,8 +30,8 @@ static const char *write_patterns(JsonText *t, const char *lines) {
     return lines + (*lines == '\n');
 }
 
-// Writes the setting "train": all file patterns or, if the sets have weights, a list of patterns per set, and
-// "train-weight".
+// Writes the setting "train", a list of all file patterns. If the data sets have weights, "train" is a list of patterns
+// per set, and "train-weight" the list of weights.
 static void write_train(JsonText *t, const Config *c) {
     const bool sets = config_weights(c) != NULL;
     json_text_open(t, "train", '[');
@@ -53,7 +51,7 @@ static void write_tokenizer(JsonText *t, const Config *c) {
     write_text(t, "tokenizer", name, strlen(name));
 }
 
-// Writes a number, or null if it is below the flag's range, which means "none".
+// Writes the number as the flag's setting, or null if it is less than `min`, because it then means "none".
 static void write_number(JsonText *t, const Flag *flag, int64_t number, double min) {
     if (number >= min)
         json_text_int(t, flag->name, number);
@@ -69,7 +67,7 @@ static void write_flag(JsonText *t, const Flag *flag, const Config *c) {
     case FLAG_INT64: write_number(t, flag, *(const int64_t *)value, flag->min < 0 ? flag->min : 0); break;
     case FLAG_FLOAT: json_text_float(t, flag->name, *(const float *)value); break;
     case FLAG_BOOL: json_text_bool(t, flag->name, *(const bool *)value); break;
-    case FLAG_SEED: // The seed is written as a string, because it may exceed the range of JSON numbers.
+    case FLAG_SEED: // The seed is a string, because it may exceed the range of JSON numbers.
     case FLAG_CHOICE:
     case FLAG_FORMAT:
         flag_value(flag, c, text);
@@ -106,14 +104,13 @@ static const void *field_of(const Config *config, const Flag *flag) {
     return (const char *)config + flag->offset;
 }
 
-// True if the flag has the same value in both configurations.
 static bool is_equal(const Config *a, const Config *b, const Flag *flag) {
     if (flag->kind == FLAG_STRING) return strcmp(field_of(a, flag), field_of(b, flag)) == 0;
     return memcmp(field_of(a, flag), field_of(b, flag), flag->size) == 0;
 }
 
 // True if a checkpoint records the flag's value. A value without effect is not recorded, so that it does not change the
-// file's bytes.
+// bytes of the checkpoint.
 static bool is_recorded(const Config *config, const Config *defaults, const Flag *flag) {
     if (!(flag->uses & RECORDED) || (flag->matters && !flag->matters(config))) return false;
     return !(flag->uses & UNLESS_DEFAULT) || !is_equal(config, defaults, flag);
@@ -129,9 +126,7 @@ void settings_record(JsonText *t, const Config *config) {
     free(defaults);
 }
 
-// ---------------------------------------------------------------- applying recorded settings
-
-// Sets a flag's field to a recorded value. Returns false if the value is not valid for the flag.
+// Sets a flag's field in config to a recorded JSON value. Returns false if the value is not valid for the flag.
 static bool set_value(const Flag *flag, Config *config, const json_t *value) {
     char number[32];
     Error ignored;
@@ -150,9 +145,9 @@ static bool set_value(const Flag *flag, Config *config, const json_t *value) {
     return text && flag_set(flag, config, text, false, &ignored);
 }
 
-// Applies one recorded setting if its flag is in `group`, or is used for one of `uses`. Other flags are not set,
-// because a checkpoint from elsewhere must not choose the run's files. An unknown setting is always an error, because
-// it may change results.
+// Applies a recorded setting whose flag is in `group` or has one of the bits `uses`. Ignores other flags, because a
+// checkpoint from elsewhere must not choose the run's files. An unknown setting is an error, because it may change
+// results.
 static bool apply_setting(Config *config, const char *key, const json_t *value, FlagGroup group, unsigned uses,
                           const char *path, Error *err) {
     bool negated;
@@ -177,7 +172,7 @@ static bool apply_settings(Config *config, const json_t *settings, FlagGroup gro
     return good;
 }
 
-// Sets the recorded recipe, then applies the recorded settings that belong to the recipe.
+// Applies the recorded recipe, then the recorded values of single Recipe flags.
 static bool apply_recipe(Config *config, const json_t *settings, const char *path, Error *err) {
     const json_t *name = json_object_get(settings, "recipe");
     const char *precision = json_string_value(json_object_get(settings, "precision"));
@@ -205,15 +200,13 @@ bool settings_apply(Config *config, const json_t *settings, bool recipe, const C
         !apply_settings(config, settings, GROUP_COUNT, uses, path, err))
         return false;
     if (!config->settings_logged) return true;
-    // the log records the tokenizer gpt2 even if no flag has named it
+    // The log records tokenizer gpt2, the default, even if no flag has named it.
     if (config->tokenizer == TOKENIZER_GPT2) config->tokenizer = TOKENIZER_ANY;
     if (json_is_integer(json_object_get(settings, "epochs"))) config->steps = -1;
     return true;
 }
 
-// ---------------------------------------------------------------- comparing recorded settings, and hashes of settings
-
-// Writes the flag's value to text in the form that messages show.
+// Writes the flag's value to text as messages show it, "none" if it is empty.
 static void show_value(const Flag *flag, const Config *config, char text[256]) {
     char value[FLAG_TEXT_LENGTH];
     flag_value(flag, config, value);
@@ -256,7 +249,7 @@ static uint64_t hash_field(const Config *c, const Flag *flag, uint64_t hash) {
     return XXH3_64bits_withSeed(field, flag->kind == FLAG_STRING ? strlen(field) : flag->size, hash);
 }
 
-// Hashes the values of flags that are used for all of `uses`, in one group or (GROUP_COUNT) in all groups.
+// Hashes the values of the flags in `group` (GROUP_COUNT: in all groups) that have all bits `uses`.
 static uint64_t hash_flags(const Config *c, FlagGroup group, unsigned uses, uint64_t hash) {
     int count;
     const Flag *table = flag_table(&count);
@@ -277,7 +270,7 @@ int64_t training_fingerprint(const Config *c) {
 int64_t flag_fingerprint(const Config *c, const Flag *flag) {
     if (!(flag->uses & SHARED)) return 0;
     if (flag->kind == FLAG_TRAIN) return c->train[0] != '\0';
-    // --resume is hashed as 0 if it is not given, as 1 for the newest checkpoint, otherwise as step + 2
+    // hash of --resume: 0 if not given, 1 for the newest checkpoint, else step + 2
     if (flag->kind == FLAG_RESUME) return c->resume ? c->resume_step + 2 : 0;
     if (flag->kind == FLAG_STRING && flag->offset != offsetof(Config, prompt))
         return ((const char *)c)[flag->offset] != '\0';

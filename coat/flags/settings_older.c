@@ -1,14 +1,13 @@
-// Converts the settings in checkpoints and logs of earlier versions.
+// Converts settings that earlier versions wrote to checkpoints and logs.
 #include <string.h>
 
 #include "settings.h"
 
-// A setting that earlier versions recorded and whose value a recipe now determines.
+// Setting that earlier versions recorded and that this version derives from the recipe.
 typedef struct {
-    // older: value that an absent key had; paper: value that recipe coat-paper determines; other: value that all other
-    // recipes determine
+    // `older` is the value of an absent key, `paper` the value with recipe coat-paper, `other` with other recipes
     const char *key, *older, *paper, *other;
-    const char *relevant; // the key was recorded only if the setting `relevant` was `when`
+    const char *relevant; // the key was recorded only if the setting `relevant` was `when`; NULL: always
     const char *when;
 } Removed;
 
@@ -31,7 +30,7 @@ bool settings_update(json_t *settings, const char *path, Error *err) {
     };
     enum { COUNT = sizeof removed / sizeof *removed };
     if (!json_object_get(settings, "linear")) return true;
-    // true if the settings were written after the last removal of a setting
+    // True if the settings contain "recipe" and no removed setting, so that they need no conversion.
     bool current = json_object_get(settings, "recipe");
     for (int i = 0; i < COUNT; i++) current = current && !json_object_get(settings, removed[i].key);
     if (current) return true;

@@ -14,7 +14,7 @@
 
 #define STATE_LIMIT ((size_t)1 << 20)
 
-// Applies the settings in the file `path`. A recipe on the command line overrides the recorded one.
+// Applies the recorded `settings` of the file `path`. A recipe on the command line overrides the recorded recipe.
 static bool apply_record(json_t *settings, const char *path, const Config *flags, Config *recorded, Error *err) {
     Error ignored;
     const bool recipe = !flags->recipe_final;
@@ -22,8 +22,8 @@ static bool apply_record(json_t *settings, const char *path, const Config *flags
            settings_apply(recorded, settings, recipe, flags, path, err);
 }
 
-// The functions apply_record() to apply_undamaged_shape() return false if the checkpoint in `folder` is damaged; then
-// an older checkpoint is tried. If they also set err->code, the search ends.
+// The functions that apply_newest() calls return false if the checkpoint in `folder` is damaged. Then apply_newest()
+// tries an older checkpoint, unless err->code is set.
 
 static bool apply_settings(const char *folder, const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];
@@ -42,7 +42,7 @@ static bool apply_settings(const char *folder, const Config *flags, Config *reco
     return good;
 }
 
-// Applies the model shape in config.json of the checkpoint in `folder`.
+// Applies the model shape in config.json of the checkpoint in `folder` to `recorded`.
 static bool apply_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
     (void)flags, (void)err;
     Manifest manifest;
@@ -56,8 +56,8 @@ static bool apply_shape(const char *folder, const Config *flags, Config *recorde
     return true;
 }
 
-// Applies the model shape of a checkpoint if its vocabulary and generation_config.json are undamaged, because the run
-// reads these, too.
+// Applies the model shape of a checkpoint only if its tokenizer files and generation_config.json are undamaged, because
+// the run reads these files, too.
 static bool apply_undamaged_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
     Manifest manifest;
     Error ignored;
@@ -67,8 +67,8 @@ static bool apply_undamaged_shape(const char *folder, const Config *flags, Confi
     return good && apply_shape(folder, flags, recorded, err);
 }
 
-// Calls apply() for the newest checkpoint in --out, or for the checkpoint of --resume=STEP, and then for older
-// checkpoints until apply() succeeds.
+// Calls apply() for the checkpoints in --out, the newest first, until apply() succeeds or sets err. With --resume=STEP,
+// calls apply() only for the checkpoint of STEP.
 static bool apply_newest(bool (*apply)(const char *folder, const Config *flags, Config *recorded, Error *err),
                          const Config *flags, Config *recorded, Error *err) {
     char folder[PATH_MAX_LENGTH + 64];
@@ -85,8 +85,8 @@ static bool apply_newest(bool (*apply)(const char *folder, const Config *flags, 
     return applied;
 }
 
-// Applies the settings and the model in OUT/log.jsonl, for a run that ended before its first checkpoint. Returns true
-// if the log has none.
+// Applies the settings and the model that OUT/log.jsonl records, for a run that ended before its first checkpoint.
+// Returns true also if the log records no settings.
 static bool apply_logged(const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];
     Error ignored;

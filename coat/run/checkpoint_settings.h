@@ -1,16 +1,16 @@
-// Reads the settings that a checkpoint recorded, before any of its tensors are loaded.
+// Reads a checkpoint's recorded settings before any of its tensors is loaded.
 #pragma once
 #include "config/config.h"
 
 C_LINKAGE_BEGIN
 
-// Sets `recorded`, for config_parse(), to the defaults and the recorded settings of the run that `flags` continue:
-// - the settings (settings_apply()) of the newest checkpoint that --resume finds or, if nothing is trained, of the one
-// that --model names. A checkpoint whose record is damaged is skipped.
-// - shape_files and shape, of the newest checkpoint that --resume finds and that has a shape; 0 layers if it cannot be
-// read.
-// If there is no checkpoint yet, a training applies settings and model of OUT/log.jsonl (settings_logged), if it has
-// any. Fails (EXIT_DATA) if a recorded setting or value is unknown to this version.
+// Sets `recorded`, an argument of config_parse(), to the defaults and then to the recorded settings of the run that
+// `flags` continue:
+//   - The settings come from the newest checkpoint that --resume finds or, if nothing is trained, from the one that
+//     --model names. A checkpoint with a damaged record is skipped.
+//   - shape_files and shape come from the newest checkpoint with an undamaged shape; an unreadable shape has 0 layers.
+// If there is no checkpoint yet, a training run applies the settings and the model of OUT/log.jsonl (settings_logged).
+// Fails (EXIT_DATA) if this version does not know a recorded setting or its value.
 bool checkpoint_settings(Config *recorded, const Config *flags, Error *err);
 
 C_LINKAGE_END

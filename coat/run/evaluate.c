@@ -12,8 +12,8 @@ bool stop_at_once(const Model *m) {
     return m->exec.ranks == 1 && (signals_stop() || (m->deadline_ms > 0 && now_ms() > m->deadline_ms));
 }
 
-// Adds the number of answers in a micro-batch to answers[0], and the number of right ones to answers[1]. best (B*T):
-// BEST of each target. The last target of an example is masked, so an answer ends within its example.
+// Adds the numbers of answers and of right answers in a micro-batch to answers[0] and answers[1]. best (B*T) is above 0
+// if the target has the largest logit. As an example's last target is masked, an answer ends within its example.
 static void count_answers(const int32_t *targets, const float *best, int B, int T, int64_t answers[2]) {
     for (int row = 0; row < B; row++, targets += T, best += T) {
         bool right = true;
@@ -34,10 +34,10 @@ bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, doub
     int32_t *inputs = (int32_t *)xcalloc(4 * tokens, sizeof(int32_t)), *targets = inputs + tokens;
     int32_t *positions = c->documents == DOCUMENTS_MASKED ? inputs + 2 * tokens : NULL;
     int32_t *image_rows = inputs + 3 * tokens;
-    uint8_t *pixels = (uint8_t *)xmalloc((size_t)vision_pixel_bytes(c) + 1); // + 1, so that the size is never 0
+    uint8_t *pixels = (uint8_t *)xmalloc((size_t)vision_pixel_bytes(c) + 1); // + 1 avoids a size of 0
     bool ok = true;
     float *best = m->vision && data_masked(loader) ? (float *)xmalloc(tokens * sizeof *best) : NULL;
-    int64_t counted = 0, answers[2] = {0, 0}; // number of unmasked targets; number of answers and of right answers
+    int64_t counted = 0, answers[2] = {0, 0}; // numbers of unmasked targets, of answers and of right answers
     StepState before = m->host;
     m->host.loss_sum = 0.0;
     m->host.loss_scale = 1.0f;
@@ -89,7 +89,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set) {
         m->ops->download(&m->exec, losses, act(m, LOSSES, 0).data, tokens * sizeof *losses);
         hellaswag_add_losses(set, row, B, T, losses);
     }
-    state_upload(m); // resets the device's loss sum, so that these losses do not affect training
+    state_upload(m); // resets the loss sum on the device, which HellaSwag's losses have changed
     free(losses);
     free(inputs);
     return (int)comm_sum_i64(m->comm, hellaswag_right(set));
@@ -99,15 +99,15 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
-// Returns the length of a pass that reads `length` tokens from the beginning of a window of T tokens: a multiple of
-// `rows`, if the window has room for it. Returns less than `length` if T is not a multiple of `rows`.
+// Returns the number of tokens of a pass over the first `length` tokens of a window of T tokens: `length` rounded up to
+// a multiple of `rows` if the window is large enough, otherwise the largest multiple of `rows` in T.
 static int padded_length(int length, int T, int rows) {
     const int padded = config_sample_rows(length, T);
     return padded < T || T < rows ? padded : T / rows * rows;
 }
 
-// Runs one pass of a sample over T tokens of its window of `length` tokens. The first cached_tokens tokens are already
-// in the KV cache.
+// Runs a forward pass over T tokens of a sample's window of `length` tokens. The pass starts after the first
+// cached_tokens tokens, which are in the KV cache.
 static void sample_pass(Model *m, const int32_t *ids, int length, int cached_tokens, int T) {
     const int B = config_sample_sequences(m->config), left = length - cached_tokens;
     const KvCache cache = {true, cached_tokens};
@@ -128,7 +128,7 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, fl
     int T = incremental ? rows : padded_length(length, window, rows);
     int cached_tokens = incremental ? (count - 1) / rows * rows : 0;
     ids += count - length;
-    // the window's length is not a multiple of `rows`, so a second pass reads its end
+    // If `window` is not a multiple of `rows`, a second pass reads the last `rows` tokens of the window.
     if (!incremental && T < length) {
         sample_pass(m, ids, length, 0, T);
         cached_tokens = window - rows, T = rows;
@@ -165,14 +165,14 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
 void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
     // index of the first token that is text
     const int first = tokenizer && count > 0 && ids[0] == tokenizer_bos(tokenizer);
-    char *all = NULL; // text of all tokens; a character may span several tokens, so it is collected before printing
+    char *all = NULL; // text of all tokens, collected because a character may span several tokens
     size_t bytes = 0;
     FILE *memory = open_memstream(&all, &bytes);
-    if (!memory) fatal(EXIT_DEVICE, "host memory: could not allocate the text of %d tokens", count);
+    if (!memory) fatal(EXIT_DEVICE, "could not allocate host memory for the text of %d tokens", count);
     for (int i = 0; i < count; i++) {
         char text[512];
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
-        if (length > sizeof text) length = sizeof text; // tokens in vocabulary files may be longer than the buffer
+        if (length > sizeof text) length = sizeof text; // a token of a vocabulary file may be longer than `text`
         if (i == first && length > 0 && text[0] == ' ' && tokenizer_adds_space(tokenizer))
             memmove(text, text + 1, --length);
         if (tokenizer)
@@ -180,7 +180,7 @@ void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FIL
         else
             fprintf(memory, "%d ", ids[i]);
     }
-    if (fclose(memory) != 0) fatal(EXIT_DEVICE, "host memory: could not allocate the text of %d tokens", count);
+    if (fclose(memory) != 0) fatal(EXIT_DEVICE, "could not allocate host memory for the text of %d tokens", count);
     if (isatty(fileno(out))) bytes = text_printable(all, bytes, "\n\t");
     fwrite(all, 1, bytes, out);
     fprintf(out, "\n");

@@ -3,12 +3,11 @@
 #include <math.h>
 #include <stdarg.h>
 
-// A tensor in the FP8 health report, with all its layers.
 typedef struct {
     TensorId id;
     Role role;
-    int layers, first; // layer i is Collection.tensor[first + i]
-    int begin;         // first layer that stores the tensor in FP8
+    int layers, first; // the tensor of layer i is Collection.tensor[first + i]
+    int begin;         // first layer whose tensor is FP8; earlier layers are BF16
 } Entry;
 
 typedef struct {
@@ -18,11 +17,11 @@ typedef struct {
     Tensor *tensor;
     Health *health;
     int tensors;
-    CodeCounts *counts; // counts of the gradients' FP8 values; NULL: not counted in this step
+    CodeCounts *counts; // counts of the gradients' FP8 values; NULL if the step has no counts
 } Collection;
 
-// A gradient whose FP8 values are counted during backward: the TensorIds of the gradient and of its transpose, and
-// their names in the log.
+// Gradient whose FP8 values are counted during backward: ids and log names of the gradient ([0]) and of its transpose
+// ([1]).
 typedef struct {
     const char *name[2];
     TensorId id[2];
@@ -36,8 +35,8 @@ static const GradientRow gradient_table[GRADIENT_COUNT] = {
     [GRADIENT_DLOGITS] = {{"dlogits_q", "dlogits_qt"}, {DLOGITS_Q, DLOGITS_QT}},
 };
 
-// True if the report contains the tensor: parameters' FP8 tensors, and activations and gradients that do not share
-// another tensor's scale. Excludes transposes, which have the same values.
+// True if the health report contains the tensor: an FP8 tensor with memory and a scale of its own. Transposes are
+// excluded, because they contain the same values.
 static bool is_entry(const TensorLayout *t) {
     return layout_owns_memory(t) && format_is_fp8(t->format) && !t->transposed && t->scale_source < 0;
 }
@@ -50,10 +49,10 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
     *e = (Entry){id, role, t->layers, c->tensors - begin, begin};
     for (int layer = begin; layer < t->layers; layer++) {
         Tensor tensor = arena_tensor(arena, id, role, layer);
-        // An activation or gradient that is not saved for backward shares its memory with other layers, which may have
-        // overwritten it. Without data, only its amax is reported, estimated from its scale.
+        // If an activation or gradient is not saved for backward, another layer may have overwritten its memory. Then
+        // tensor.data is NULL, and only an amax is reported, which is estimated from the scale.
         if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL;
-        // This process reports only its own shard of a sharded tensor, as one row.
+        // This process reports only its own shard of a sharded tensor, as a single row.
         if (t->shard_elements < tensor_elements(tensor)) {
             tensor.rows = 1;
             tensor.cols = tensor.stride = t->shard_elements;
@@ -71,7 +70,7 @@ static void collect(Collection *c, const Arena *arena) {
     c->health = (Health *)xcalloc(count, sizeof *c->health);
     for (int id = 0; id < TENSOR_COUNT; id++)
         for (int r = 0; r < 4; r++)
-            // DLOGITS_Q is excluded because its scale is a constant
+            // DLOGITS_Q is excluded, because its scale is a constant.
             if (id != DLOGITS_Q && is_entry(&arena->layout[id][roles[r]]))
                 collect_entry(c, arena, (TensorId)id, roles[r]);
 }
@@ -83,12 +82,10 @@ static void collect_counts(Collection *c, Exec *exec) {
     exec->ops->download(exec, c->counts, counts.data, (size_t)tensor_elements(counts));
 }
 
-// ---------------------------------------------------------------- printing the statistics as JSON
-
-// Function that returns a layer's value of a statistic; `figure` is the index of the statistic's name in a list.
+// Function that returns the statistic names[figure] of a layer.
 typedef double Figure(const void *context, int figure, int layer);
 
-// Prints "name":[...] for each statistic, with null for values that are not finite.
+// Prints "name":[one value per layer] for each statistic. A value that is not finite is printed as null.
 static void print_figures(FILE *out, const char *const *names, int figures, int layers, Figure *value,
                           const void *context) {
     for (int figure = 0; figure < figures; figure++) {
@@ -130,12 +127,12 @@ static double entry_figure(const void *context, int figure, int layer) {
     }
 }
 
-// Counts of the FP8 values of a gradient or of its transpose.
+// Gradient (transposed 0) or its transpose (1) whose FP8 values are counted.
 typedef struct {
     const Collection *c;
     QuantizedGradient what;
     int transposed;
-    int layers; // number of layers; 0: no count in this step, or the transpose has the same FP8 values
+    int layers; // number of layers with counts; 0 if not counted in this step or equal to the gradient's
 } Counted;
 
 static Counted counted(const Collection *c, int what, int transposed) {
@@ -152,7 +149,7 @@ static double gradient_figure(const void *context, int figure, int layer) {
     return fraction(figure == SATURATED ? n->saturated : figure == ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
 }
 
-// Returns the counted gradient with the name of an entry of the report; GRADIENT_COUNT if there is none.
+// Returns the counted gradient that has the name of report entry `e`, or GRADIENT_COUNT if there is none.
 static int gradient_of(const Collection *c, const Entry *e) {
     int what = 0;
     while (what < GRADIENT_COUNT &&
@@ -175,7 +172,7 @@ static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     fputc('}', out);
 }
 
-// Prints the counts of gradients and transposes that are not entries of the report.
+// Prints the counts of gradients and transposes whose names are not among the report's entries.
 static void print_other_gradients(FILE *out, const Collection *c) {
     for (int i = 0; i < 2 * GRADIENT_COUNT; i++) {
         const Counted g = counted(c, i / 2, i % 2);
@@ -189,8 +186,6 @@ static void print_other_gradients(FILE *out, const Collection *c) {
     }
 }
 
-// ---------------------------------------------------------------- warnings about scales that do not fit
-
 // Appends a line to the warning text.
 __attribute__((format(printf, 2, 3))) static void add_line(char warning[HEALTH_WARNING], const char *format, ...) {
     size_t used = strlen(warning);
@@ -201,8 +196,8 @@ __attribute__((format(printf, 2, 3))) static void add_line(char warning[HEALTH_W
     va_end(arguments);
 }
 
-// Writes a warning for the first tensor that has an infinity or NaN or, with one scale per tensor or row, too many
-// saturated values.
+// Writes a warning for the first tensor that has an infinity or NaN. If the tensor has one scale per tensor or row,
+// also warns if too many of its values are saturated.
 static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
     int bad = 0;
     char first[192] = "", others[64] = "";
@@ -220,31 +215,31 @@ static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
                      layer, what);
         }
     }
-    if (bad > 1) snprintf(others, sizeof others, "; %d more like it, see log.jsonl", bad - 1);
+    if (bad > 1) snprintf(others, sizeof others, "; see log.jsonl for more such tensors (%d)", bad - 1);
     if (bad > 0) add_line(warning, "%s%s", first, others);
 }
 
-// Returns the name of the flag that makes a gradient more exact.
+// Returns the flag, such as --head bf16, that makes a gradient more exact.
 static const char *advice(const Recipe *r, QuantizedGradient what, bool for_wgrad) {
     if (what == GRADIENT_DLOGITS) return "--head bf16";
     return for_wgrad || recipe_gradient_format(r) == FMT_E5M2 ? "--linear bf16" : "--recipe coat-paper";
 }
 
-// Returns the fraction of a layer's FP8 values that are zero or subnormal (HEALTH_SMALL). unmasked: fraction of targets
-// with a loss; the other targets' gradients are 0 and are ignored.
+// Returns the fraction of a layer's FP8 values that are zero or subnormal, to compare with HEALTH_SMALL. `unmasked` is
+// the fraction of targets that are unmasked; the zeros of masked targets are ignored.
 static double small_fraction(const Counted *g, int layer, double unmasked) {
     const double zero = gradient_figure(g, ZERO, layer), expected = 1 - unmasked;
     return ((zero > expected ? zero - expected : 0) + gradient_figure(g, SUBNORMAL, layer)) /
            (unmasked > 0 ? unmasked : 1);
 }
 
-// Writes a warning if too many FP8 values of a gradient are saturated or, if wgrad reads it, zero or subnormal. Returns
-// true if it did. Small gradients of the loss are normal: in a trained model, most probabilities are too small for the
-// scale (quantize.h).
+// Warns if too many FP8 values of a gradient are saturated. If wgrad reads the gradient, also warns if too many are
+// zero or subnormal, except in the loss gradient: most probabilities of a trained model are too small for its scale
+// (quantize.h). Returns true if it warns.
 static bool warn_gradient(const Counted *g, double unmasked, char warning[HEALTH_WARNING]) {
     const bool for_wgrad = g->transposed || counted(g->c, (int)g->what, 1).layers == 0;
     double saturated = 0, small = 0;
-    int most_saturated = 0, smallest = 0; // layers with the largest fractions of saturated and of small values
+    int most_saturated = 0, smallest = 0; // layers with the largest `saturated` and the largest `small`
     for (int layer = 0; layer < g->layers; layer++) {
         const double saturated_here = gradient_figure(g, SATURATED, layer);
         const double small_here = small_fraction(g, layer, unmasked);
@@ -276,7 +271,7 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
         exec->ops->health(exec, c.tensor, c.tensors, c.health);
         collect_counts(&c, exec);
         FILE *out = open_memstream(&json, &length);
-        if (!out) fatal(EXIT_DEVICE, "host memory: no room for the state of the FP8 tensors");
+        if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the FP8 statistics");
         for (int k = 0; k < c.entries; k++) {
             fputc(k ? ',' : '{', out);
             print_entry(out, &c, &c.entry[k]);
@@ -297,8 +292,6 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
     return json;
 }
 
-// ---------------------------------------------------------------- comparison of an FP8 wgrad with its BF16 reference
-
 static double bias_of(const InnerProducts *p) {
     return p->ab / p->bb - 1;
 }
@@ -314,8 +307,8 @@ static double matmul_figure(const void *context, int figure, int layer) {
     return figure == 0 ? error_of(p) : bias_of(p);
 }
 
-// Returns the ratio by which a layer exceeds the limits: above 1, a warning is printed; INFINITY if a value is not
-// finite. A gradient that is 0 in both formats counts as exact.
+// Returns the error or bias of a layer's wgrad relative to its limit, whichever is larger; above 1, a warning is
+// printed. Returns INFINITY if a value is not finite, and 0 if the gradient is 0 in both formats.
 static double excess(const InnerProducts *p) {
     if (p->aa == 0 && p->bb == 0) return 0;
     const double x = fmax(fabs(bias_of(p)) / HEALTH_BIAS, error_of(p) / HEALTH_ERROR);
@@ -346,7 +339,7 @@ char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, 
     size_t length = 0;
     exec->ops->download(exec, found, sums.data, (size_t)layers * sizeof *found);
     FILE *out = open_memstream(&json, &length);
-    if (!out) fatal(EXIT_DEVICE, "host memory: no room for the errors of the matmuls");
+    if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the wgrad errors");
     fprintf(out, "{\"qkvw\":{");
     print_figures(out, matmul_figures, 2, layers, matmul_figure, found);
     fprintf(out, "}}");

@@ -5,7 +5,7 @@
 #include "log/terminal.h"
 
 bool all_ranks_ok(RankErrors *e, bool ok, Error *err) {
-    if (e->failed) return false; // a nested call has already shared the error with all ranks
+    if (e->failed) return false; // a nested all_ranks_ok() has already sent the error to all ranks
     e->failed = !comm_all_good(e->comm, ok, err);
     return !e->failed;
 }

@@ -11,7 +11,6 @@
 
 enum { TEXT_LENGTH = 2 * PATH_MAX_LENGTH };
 
-// Prints a label and a formatted text as one item of the start-up report.
 __attribute__((format(printf, 3, 4))) static void item(FILE *out, const char *label, const char *format, ...) {
     char buffer[TEXT_LENGTH];
     va_list args;
@@ -21,7 +20,7 @@ __attribute__((format(printf, 3, 4))) static void item(FILE *out, const char *la
     print_item(out, label, buffer);
 }
 
-// Returns a number as short text, such as "5.12 k". The text is valid until this function has been called three more
+// Returns a number as short text, such as "5.12 k". The text stays valid until count() has been called three more
 // times.
 static const char *count(double value) {
     static char texts[4][32];
@@ -31,8 +30,8 @@ static const char *count(double value) {
     return text;
 }
 
-// Writes a model's heads as text: "32 heads of 128 (8 of keys and values)". Omits parts that follow from heads and
-// channels.
+// Writes a model's heads as text, such as "32 heads of 128 (8 of keys and values)". Omits the width and the second
+// number if they follow from heads and channels.
 static const char *heads_text(const ModelShape *s, char text[80]) {
     int at = snprintf(text, 80, "%d head%s", s->heads, plural(s->heads));
     if (s->head_dim * s->heads != s->channels) at += snprintf(text + at, 80 - (size_t)at, " of %d", s->head_dim);
@@ -49,8 +48,7 @@ static void report_model(const Config *c, FILE *out) {
          s->channels, plural(s->channels), s->positions, plural(s->positions), s->vocab, s->vocab_padded);
 }
 
-// Prints the numeric formats of all parts of the training state, because single flags may override the recipe's
-// formats.
+// Prints the number format of each part of the training state, because single flags may override the recipe's formats.
 static void report_recipe(const Config *c, FILE *out) {
     const Recipe *r = &c->recipe;
     if (r->precision == PRECISION_FP32) {
@@ -75,13 +73,13 @@ static int64_t steps_left(const Report *report) {
     return report->steps > report->done ? report->steps - report->done : 0;
 }
 
-// Returns the number of sequences that the complete run reads. Earlier steps may have had another batch size.
+// Returns the number of sequences in all steps of the run. Steps before a resume may have had another batch size.
 static int64_t total_sequences(const Report *report) {
     return report->sequences + steps_left(report) * (tokens_of_step(report) / report->config->seq_len);
 }
 
-// Prints how examples are packed into sequences, and how many are truncated or omitted. Prints nothing if the data has
-// no examples. label: "" to continue the preceding item, which describes the same data.
+// Prints how examples are packed into sequences, and how many examples are truncated or dropped. Prints nothing if the
+// data has no examples. If label is "", continues the preceding item, which must describe the same data.
 static void report_examples(const DataLoader *loader, const char *label, int seq_len, FILE *out) {
     const DataExamples e = data_examples(loader);
     char cut[96] = "", left_out[64] = "";
@@ -93,8 +91,8 @@ static void report_examples(const DataLoader *loader, const char *label, int seq
          count((double)e.sequences), plural(e.sequences), 100.0 * e.filled, cut, left_out);
 }
 
-// Prints the training data. If there are several sets, prints the weight of each and its number of epochs in the
-// complete run.
+// Prints the training data. If there are several data sets, also prints each set's weight and its number of epochs in
+// the run.
 static void report_train(const Report *report, FILE *out) {
     char text[TEXT_LENGTH];
     item(out, "train", "%s", data_describe(report->train, text, sizeof text));
@@ -133,7 +131,7 @@ static void report_schedule(const Report *report, FILE *out) {
          plural(total), epochs, done);
 }
 
-// Writes an interval as text: "every step", "every 250 steps" or, if `every` is 0, "at the end".
+// Writes an interval in steps as text: "every step", "every 250 steps" or, if `every` is 0, "at the end".
 static const char *how_often(char text[48], int64_t every) {
     if (every == 1)
         snprintf(text, 48, "every step");
@@ -144,13 +142,13 @@ static const char *how_often(char text[48], int64_t every) {
     return text;
 }
 
-// Writes how much of the validation data is evaluated: in tokens if no file has a loss mask, otherwise in sequences,
-// because sequences of examples may not be full. Writes "" if all of it is evaluated.
+// Writes how much of the validation data is evaluated, or "" if all of it. The unit is tokens or, if a file has a loss
+// mask, sequences, because sequences of examples may not be full.
 static const char *validated(const Report *report, char text[96]) {
     const Config *c = report->config;
     const int64_t all = data_sequences(report->val);
     int64_t sequences = (int64_t)data_batches(report->val, c->val_batches) * c->micro_batch;
-    if (sequences > all) sequences = all; // the rest of the last micro-batch is filled with masked sequences
+    if (sequences > all) sequences = all; // masked sequences fill the last micro-batch
     text[0] = 0;
     if (!data_masked(report->val))
         snprintf(text, 96, ", the first %s of them", count((double)(sequences * c->seq_len)));
@@ -218,8 +216,8 @@ void report_start(const Report *report, FILE *out) {
     fflush(out);
 }
 
-// Device memory in bytes that CUDA and NCCL use in addition to the plan: measured on one GPU, and the maximum measured
-// on two and four GPUs of a host.
+// Estimates of the device memory, in bytes, that CUDA and NCCL use in addition to the plan. CUDA's was measured on one
+// GPU. NCCL's is the maximum measured on two and four GPUs of a host.
 static const double CONTEXT_BYTES = 0.6e9, NCCL_BYTES = 1.1e9;
 
 static void report_overhead(int ranks, FILE *out) {

@@ -1,5 +1,5 @@
-// Prints the start-up report of a run (device, model, recipe, data, schedule, files and memory) and the memory plan of
-// --plan.
+// Prints the start-up report of a run (device, model, recipe, data, schedule, files and memory), and the memory plan
+// for --plan.
 #pragma once
 #include <stdio.h>
 
@@ -15,19 +15,19 @@ typedef struct {
     const Config *config;
     Exec *exec; // device of the run, which is open
     const Arena *arena;
-    DataLoader *train, *val;    // training and validation data; NULL: none
-    const HellaSwag *hellaswag; // HellaSwag examples; NULL: none
-    int64_t steps, done;        // steps: steps of the complete run; done: steps done before this process started
-    int64_t sequences, tokens;  // sequences and tokens read in the steps done before, whose batch size may differ
+    DataLoader *train, *val;    // training and validation data; NULL if there is none
+    const HellaSwag *hellaswag; // HellaSwag questions; NULL if there are none
+    int64_t steps, done;        // numbers of steps of the complete run, and of steps that earlier processes have done
+    int64_t sequences, tokens;  // numbers of sequences and tokens that earlier processes of the run have read
 } Report;
 
-// Prints the start-up report in lines of at most 80 columns, or of the terminal's width if that is smaller. A longer
-// word exceeds this width.
+// Prints the start-up report in lines of at most 80 columns, or of the terminal's width if that is less. A single word
+// may be longer.
 void report_start(const Report *report, FILE *out);
 
-// Prints the memory plan of one of config->gpus processes as a table or as JSON, for the GPU's layout unless --device
-// cpu was given. With --memory-limit, plans the largest micro-batch within the limit; false with err (EXIT_USER) and
-// advice if one sequence exceeds it.
+// Prints the memory plan of one of config->gpus processes, as a table or as JSON. The plan is for a GPU unless --device
+// cpu is given. With --memory-limit, plans the largest micro-batch within the limit. Fails (EXIT_USER), with advice in
+// err, if a single sequence exceeds the limit.
 bool report_plan(const Config *config, FILE *out, Error *err);
 
 C_LINKAGE_END

@@ -18,9 +18,9 @@ static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
-// Arrays of one micro-batch of the next step, which run->next contains.
+// Pointers to one micro-batch of the next step in run->next, run->next_images and run->next_pixels.
 typedef struct {
-    int32_t *inputs, *targets, *positions; // positions is NULL without document masking
+    int32_t *inputs, *targets, *positions; // positions is NULL unless documents are masked
     int32_t *image_rows;
     int *images; // number of images
     uint8_t *pixels;
@@ -38,8 +38,8 @@ static MicroBatch micro_batch(const Run *run, int64_t i) {
                         run->next_pixels + i * vision_pixel_bytes(c)};
 }
 
-// Reads micro-batch i of the step that follows after `sequences` sequences. The data is read before that step, because
-// within a step the processes wait for each other, and a rank that cannot read its data must first tell the others.
+// Reads micro-batch i of the next step, which starts at sequence `sequences`. Reads it before that step, because within
+// a step processes wait for each other, so a rank that cannot read its data could not tell the others.
 static void read_ahead(Run *run, int64_t sequences, int64_t i) {
     const Config *c = run->config;
     const int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
@@ -49,8 +49,8 @@ static void read_ahead(Run *run, int64_t sequences, int64_t i) {
         data_images_at(run->train, first, b.image_rows, b.pixels, b.images, err);
 }
 
-// Returns the number of unmasked targets in the next step, over all processes. The number is above 0, because every
-// sequence has an unmasked target.
+// Returns the number of unmasked targets in the next step, summed over all processes. The number is above 0, because
+// every sequence has an unmasked target.
 static int64_t count_targets(Run *run) {
     const int64_t tokens = config_micro_tokens(run->config);
     const int64_t accumulation = config_accumulation(run->config, run->place.ranks);
@@ -60,8 +60,8 @@ static int64_t count_targets(Run *run) {
     return comm_sum_i64(run->model.comm, unmasked);
 }
 
-// Runs one step: all micro-batches of --batch-tokens, then the update. The results are in model.host. If a signal ends
-// the run within the step, discards the gradients and does not change run->done.
+// Runs one step: all micro-batches of --batch-tokens, then the update. Stores the results in model.host. If a signal
+// ends the run within the step, the gradients are discarded and run->done does not change.
 static void train_step(Run *run) {
     Model *m = &run->model;
     const Config *c = m->config;
@@ -98,7 +98,7 @@ bool run_validate(Run *run, Error *err) {
     int batches = data_batches(run->val, run->config->val_batches);
     bool ok = evaluate_loss(&run->model, run->val, batches, &loss, &accuracy, err);
     if (!all_ranks_ok(&run->errors, ok, err)) return false;
-    // an incomplete validation is not logged; the resumed run repeats it
+    // An incomplete validation is not logged, because the resumed run repeats it.
     if (!stop_at_once(&run->model)) log_val(run->log, run->done.step, loss, accuracy);
     return true;
 }
@@ -115,24 +115,26 @@ int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
     ids[0] = begin < 0 && run->tokenizer ? tokenizer_eos(run->tokenizer) : begin;
     const SpecialIds *known = &c->shape.ids;
     if (ids[0] < 0) ids[0] = known->bos < 0 && known->eos_count > 0 ? known->eos[0] : known->bos;
-    if (ids[0] < 0) ids[0] = c->shape.vocab - 1; // a vocabulary without BOS and EOS: uses the model's extra id
+    if (ids[0] < 0) ids[0] = c->shape.vocab - 1; // the model's extra id, as the vocabulary has no BOS or EOS
     int count = 1;
     if (c->prompt[0]) {
         if (!run->tokenizer) {
-            error_set(err, EXIT_USER, "--prompt: encoding the text needs a vocabulary; add --tokenizer FILE");
+            error_set(err, EXIT_USER, "--prompt: encoding the text needs a tokenizer; add --tokenizer FILE");
             return 0;
         }
         const int first = begin >= 0; // index of the first token that is text
         count =
             prompt_encode(run->tokenizer, run->prompt_format, c->prompt, ids + first, MAX_PROMPT_TOKENS - first, err);
-        if (count == 0) error_set(err, EXIT_USER, "--prompt is empty");
+        if (count == 0)
+            error_set(err, EXIT_USER, "--prompt: the text is empty; give the text that the sample continues");
         if (count <= 0) return 0;
         count += first;
     }
     for (int i = 0; i < count; i++) {
         if (ids[i] >= 0 && ids[i] < c->shape.vocab) continue;
-        error_set(err, EXIT_USER, "--tokenizer: token %d is outside the model's vocabulary of %d", ids[i],
-                  c->shape.vocab);
+        error_set(err, EXIT_USER,
+                  "--tokenizer: token %d is outside the model's vocabulary of %d; use the model's own tokenizer",
+                  ids[i], c->shape.vocab);
         return 0;
     }
     return count;
@@ -173,27 +175,26 @@ bool run_samples(Run *run, Error *err) {
     return true;
 }
 
-// Returns the latest time, in ms, at which a save may start with --time-limit; 0: there is no limit.
+// Returns the time in ms at which the last save must start to meet --time-limit; 0 if there is no limit.
 static double deadline(const Run *run) {
-    // spare: time that remains for ending the process
+    // spare: ms that remain for ending the process
     double limit = (double)run->config->time_limit_ms, spare = fmin(0.05 * limit, 20e3);
     double saves = run->saver ? 2.4 * saver_expected_ms(run->saver) : 0.0;
     return limit > 0 ? run->start_ms + limit - spare - saves : 0.0;
 }
 
 static bool time_is_up(const Run *run) {
-    // An evaluation that stopped early has reached the time limit minus the time for saving. The run then ends, even if
-    // a later estimate of the time for saving is shorter.
+    // If an evaluation stopped early, the run must end even if the estimated time for saving has become shorter since.
     if (stop_at_once(&run->model)) return true;
     double last = deadline(run);
     return last > 0 && now_ms() + 1.2 * run->longest_ms > last;
 }
 
-// Returns the reason for ending the run before its last step, or NULL. Reasons are a signal, and --time-limit if
-// another iteration of the loop and the saves after it might exceed it. Shares requests, failed saves and pending
-// errors of each process with all processes.
+// Returns the reason for ending the run before its last step, or NULL. Reasons are a signal, and --time-limit if the
+// next step and the saves after it might exceed the limit. Shares each process's requests, failed saves and pending
+// errors with all processes.
 static const char *end_early(Run *run) {
-    enum { FAILED_SAVE = 1, SAVE, PENDING_ERROR, TIME_LIMIT, SIGNAL }; // the largest value over all processes decides
+    enum { FAILED_SAVE = 1, SAVE, PENDING_ERROR, TIME_LIMIT, SIGNAL }; // the largest request of all processes wins
     int64_t request = signals_stop()                         ? SIGNAL + signals_stop()
                       : time_is_up(run)                      ? TIME_LIMIT
                       : run->pending_error.code != EXIT_DONE ? PENDING_ERROR
@@ -209,14 +210,14 @@ static const char *end_early(Run *run) {
     return request > SIGNAL ? signals_name((int)request - SIGNAL) : request == TIME_LIMIT ? "--time-limit" : NULL;
 }
 
-// True if end_early() found no pending error on any process.
+// True if end_early() found no pending error on any process. Otherwise sets err on all processes.
 static bool can_go_on(Run *run, Error *err) {
     if (!run->any_rank_failed) return true;
     *err = run->pending_error;
     return all_ranks_ok(&run->errors, err->code == EXIT_DONE, err);
 }
 
-// Waits until all processes have finished saving.
+// Waits until all processes have written their checkpoints.
 static bool finish_saving(Run *run, Error *err) {
     comm_set_timeout(run->model.comm, FILES_TIMEOUT_S);
     bool saved = all_ranks_ok(&run->errors, !run->saver || saver_finish(run->saver, err), err);
@@ -224,7 +225,7 @@ static bool finish_saving(Run *run, Error *err) {
     return saved;
 }
 
-// Ends the run early: saves a last checkpoint if a step was done, waits for it, and prints `reason` and how to resume.
+// Ends the run early: saves a checkpoint if a step was done, waits for it, and prints `reason` and how to resume.
 static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     const Config *c = run->config;
     bool saves = run->saver && run->done.step > begun;
@@ -241,8 +242,8 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     return true;
 }
 
-// Saves a last checkpoint after an error other than divergence, such as unreadable data, with the weights and states
-// after the last complete step. With several processes, does so only if all of them know the error.
+// After an error such as unreadable data, saves a last checkpoint with the weights and states of the last complete
+// step. Saves nothing if training has diverged. With several processes, saves only if all of them know the error.
 static void rescue(Run *run, int64_t begun, Error *err) {
     Comm *comm = run->model.comm;
     if (!run->saver || (run->place.ranks > 1 && !run->errors.failed)) return;
@@ -250,13 +251,13 @@ static void rescue(Run *run, int64_t begun, Error *err) {
     if (saves) saver_save_last(run->saver, &run->done);
     comm_set_timeout(comm, FILES_TIMEOUT_S);
     saver_is_taken(run->saver, err);
-    saver_close(run->saver); // waits for the checkpoint that is being written
+    saver_close(run->saver); // waits until the checkpoint is written
     run->saver = NULL;
     comm_barrier(comm);
     comm_set_timeout(comm, 0);
 }
 
-// True if there is a checkpoint to resume from, or one is being written.
+// True if --out has a checkpoint to resume from, or one is being written there.
 static bool has_saved(Run *run) {
     int64_t *steps;
     Error ignored;
@@ -267,8 +268,8 @@ static bool has_saved(Run *run) {
     return saved;
 }
 
-// Logs an outlier step whose update was skipped. Fails (EXIT_DIVERGED) if --max-skipped consecutive updates were
-// skipped.
+// Logs a step whose update was skipped as an outlier. Fails (EXIT_DIVERGED) after --max-skipped consecutive skipped
+// updates.
 static bool check_skips(Run *run, Error *err) {
     const Model *m = &run->model;
     if (m->host.nonfinite == SKIP_OUTLIER)
@@ -280,13 +281,13 @@ static bool check_skips(Run *run, Error *err) {
     return on_all_ranks(&run->errors);
 }
 
-// Logs the step's FP8 health under the key `key` and prints its warning, on rank 0. A skipped step prints no warning,
-// because its infinities do not show whether scales fit.
+// On rank 0, logs the step's FP8 health under the key `key` and prints its warning. A skipped step prints no warning,
+// because its infinities do not show whether the scales fit.
 static void log_health(Run *run, const char *key, char *(*health)(const Arena *, Exec *, HealthWarned *, char *)) {
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
     if (m->exec.rank != 0) return;
-    shards_weights_wait(&m->shards); // waits, so that the FP8 weights are those of this step in every ZeRO stage
+    shards_weights_wait(&m->shards); // the FP8 weights must be those of this step at every ZeRO stage
     char *json = health(&m->arena, &m->exec, m->host.nonfinite ? NULL : &run->warned, warning);
     if (json) log_object(run->log, run->done.step, key, json);
     if (warning[0]) log_show_step(run->log);
@@ -294,8 +295,8 @@ static void log_health(Run *run, const char *key, char *(*health)(const Arena *,
     free(json);
 }
 
-// Reports how much of each training set has been read, in log.jsonl or (as_text) as lines of text. Does nothing if
-// there is only one set.
+// If the run has several training sets, reports how much of each set has been read: in log.jsonl, or as lines of text
+// if as_text is true.
 static void log_sets(Run *run, bool as_text) {
     const int sets = data_sets(run->train);
     if (sets == 1 || run->config->overfit_one_batch) return;
@@ -333,8 +334,8 @@ bool run_missed_evaluations(Run *run, bool val, bool hellaswag, Error *err) {
     return true;
 }
 
-// Opens the saver. The processes of a machine do so one after the other, because each chooses the size of its copy by
-// the remaining host memory.
+// Opens the saver. The processes of one machine open their savers one after the other, because each chooses the size of
+// its buffer by the host memory that is left.
 static void open_saver(Run *run) {
     Model *m = &run->model;
     const int64_t barriers = comm_serialize_begin(m->comm, run->place.local_rank);
@@ -344,8 +345,8 @@ static void open_saver(Run *run) {
     if (run->folder) saver_watch(run->saver, run->folder);
 }
 
-// Completes a step of `tokens` tokens that began at `begin` ms: logs it, then saves, validates and samples if due.
-// Saves first, because validation and sampling may fail or take long.
+// Completes a step of `tokens` tokens that started at time `begin` (ms): logs it, then saves, validates and samples if
+// due. Saves first, because validation and sampling may fail or take long.
 static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *err) {
     Model *m = &run->model;
     const Config *c = m->config;
@@ -385,12 +386,11 @@ bool run_train(Run *run, Error *err) {
     int64_t accumulation = config_accumulation(c, m->exec.ranks);
     run->next = (int32_t *)xmalloc((size_t)(BATCH_PLANES * accumulation * config_micro_tokens(c)) * sizeof(int32_t));
     run->next_images = (int *)xcalloc((size_t)accumulation, sizeof *run->next_images);
-    // + 1, so that the size is never 0
     run->next_pixels = (uint8_t *)xmalloc((size_t)(accumulation * vision_pixel_bytes(c)) + 1);
     for (int64_t i = 0; ok && i < accumulation; i++) read_ahead(run, run->done.sequences, i);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
-        // no deadline before the first step, so that at least one step is completed
+        // The first step has no deadline, so that the run completes at least one step.
         m->deadline_ms = run->done.step > begun ? deadline(run) : 0;
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;
@@ -411,7 +411,7 @@ bool run_train(Run *run, Error *err) {
         return false;
     }
     log_sets(run, true);
-    if (!reason && stop_at_once(m)) reason = end_early(run); // finds the reason if the last validation was stopped
+    if (!reason && stop_at_once(m)) reason = end_early(run); // end_early() knows why a validation was stopped
     if (reason) return stop(run, reason, begun, err);
     if (run->saver) saver_save_last(run->saver, &run->done);
     return finish_saving(run, err);

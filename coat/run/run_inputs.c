@@ -1,4 +1,4 @@
-// Opens the inputs of a run other than weights: vocabulary, data and prompt format.
+// Opens the inputs of a run except the weights: tokenizer, data and prompt format.
 #include <stdarg.h>
 #include <string.h>
 
@@ -32,8 +32,8 @@ void run_note_always(const Run *run, const char *format, ...) {
     va_end(args);
 }
 
-// Sets the BOS and EOS ids of a new model to those of its vocabulary. If the vocabulary has no BOS token, EOS is used
-// as BOS.
+// Sets the BOS and EOS ids of a new model to those of its tokenizer. If the tokenizer has no BOS token, its EOS token
+// is used as BOS.
 static void set_special_ids(Run *run) {
     const int begin = tokenizer_bos(run->tokenizer), end = tokenizer_eos(run->tokenizer);
     model_shape_ids(&run->config->shape, begin < 0 ? end : begin, end);
@@ -48,8 +48,8 @@ bool run_open_tokenizer(Run *run, Config *c, Error *err) {
     return c->vocab_of_tokenizer || config_check_tokenizer(c, tokens, err);
 }
 
-// Checks that the vocabulary of --tokenizer has the same tokens and merges as the model's vocabulary. Added tokens may
-// differ.
+// Checks that the vocabulary of --tokenizer has the tokens and merges of `own`, the model's vocabulary. Added tokens
+// may differ.
 static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error *err) {
     const char *name = config_tokenizer_name(c);
     if (c->tokenizer == TOKENIZER_ANY) return true;
@@ -101,7 +101,7 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
     }
     snprintf(run->config->vocabulary, sizeof run->config->vocabulary, "%s", file);
     if (there && !run->tokenizer && !c->eval_only)
-        run_note_always(run, "%s; samples print token ids, and checkpoints copy the tokenizer's files unread",
+        run_note_always(run, "%s; samples print token ids, and checkpoints copy the tokenizer files unchecked",
                         unread.text);
     if (!c->tokenizer_file[0]) return true;
     if (!c->shape_files[0]) set_special_ids(run);
@@ -123,7 +123,7 @@ bool open_data(Run *run, const Config *c, Error *err) {
         run->val = data_open_validation(c->val, c->examples, B, T, vocab, &images, err);
         if (!run->val) return false;
         images.vision = *data_vision(run->val);
-        // The validation data is checked now, because the first validation may come much later.
+        // The validation data is checked here, because the first validation may come hours later.
         if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;
     }
     run->config->shape.vision = images.vision;
@@ -134,25 +134,25 @@ bool open_data(Run *run, const Config *c, Error *err) {
     return true;
 }
 
-// True if the model was trained on examples for fine-tuning, or this run trains it on such examples.
+// True if this run trains on examples for fine-tuning or, without training, if the model was trained on such examples.
 static bool is_of_examples(const Run *run) {
     const Config *c = run->config;
     return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
 }
 
-// Adds notes if no prompt format is known, or if the data names two different formats.
+// Adds a note if no prompt format is known (`unnamed`), and a note if --train and --val use different prompt formats.
 static void note_prompts(const Run *run, bool unnamed) {
     const Config *c = run->config;
     PromptFormat ignored[2];
-    if (run->place.rank > 0) return; // only rank 0 adds notes, so that the other ranks read no checkpoint's record
+    if (run->place.rank > 0) return; // only rank 0 prints notes; the other ranks need not read the checkpoint
     if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
         run_note_always(
-            run, "--prompt is continued as plain text, because the %s no prompt format; --prompt-format NAME sets one",
+            run, "--prompt is continued as plain text, because the %s no format; set one with --prompt-format NAME",
             run->train ? "data name" : "checkpoint records");
     if (!run->train || !run->val) return;
     const PromptFormat train = data_prompt_format(run->train, ignored), val = data_prompt_format(run->val, ignored);
     if (prompt_format_named(train) && prompt_format_named(val) && train != val)
-        run_note(run, "--train has prompts in the format %s, but --val in %s; check the files",
+        run_note(run, "the prompts of --train have the format %s, those of --val %s; check the files",
                  prompt_format_name(train), prompt_format_name(val));
 }
 
@@ -172,7 +172,7 @@ bool choose_prompt_format(Run *run, Error *err) {
                      prompt_format_name(different[0]), prompt_format_name(different[1]),
                      prompt_format_name(different[0]), prompt_format_name(different[1]));
         unnamed = run->prompt_format == PROMPT_FORMAT_NONE && different[1] == PROMPT_FORMAT_NONE;
-        // checkpoints then record the format
+        // With this assignment, checkpoints record the format.
         if (!unnamed && different[1] == PROMPT_FORMAT_NONE) c->prompt_format = run->prompt_format;
     }
     note_prompts(run, unnamed);
@@ -184,8 +184,8 @@ bool choose_prompt_format(Run *run, Error *err) {
     return true;
 }
 
-// Splits the data into documents: at the BOS token of the vocabulary, or else at the BOS token in the model's files, or
-// else after an EOS token. Call it after choose_prompt_format(), which adds EOS tokens.
+// Splits the data into documents at BOS tokens of the tokenizer, else at BOS tokens named in the model's files, else
+// after EOS tokens. Call it after choose_prompt_format(), which adds EOS tokens.
 bool divide_documents(Run *run, Error *err) {
     const Config *c = run->config;
     if (c->documents != DOCUMENTS_MASKED) return true;
@@ -206,7 +206,7 @@ bool divide_documents(Run *run, Error *err) {
             run_note_always(
                 run,
                 "--documents apart: the first %d tokens of every file of --%s have no BOS or EOS token; check "
-                "that they were made with this model's vocabulary (--tokenizer FILE)",
+                "that the files were made with this model's vocabulary (--tokenizer FILE)",
                 DATA_LOOKED_AT, i ? "val" : "train");
     }
     return true;
@@ -223,18 +223,17 @@ static void note_bytes(const Run *run, DataLoader *loader) {
                  prepare_bytes_name());
 }
 
-// Adds a note if token files store 16-bit tokens although the vocabulary is so large that data/prepare.py writes 32-bit
-// tokens.
+// Adds a note if a token file has 16-bit tokens, but the vocabulary is so large that data/prepare.py would write 32-bit
+// tokens for it.
 static void note_narrow(const Run *run, DataLoader *loader) {
     const char *narrow = loader ? data_narrow_file(loader) : NULL;
     if (narrow && run->config->shape.vocab > UINT16_MAX + 1)
-        run_note(run,
-                 "%s has 16-bit tokens, too few for a vocabulary of %d; check that it was made with the same tokenizer",
+        run_note(run, "%s has 16-bit tokens, too few bits for a vocabulary of %d; use files of the model's tokenizer",
                  narrow, run->config->shape.vocab);
 }
 
 void note_data(Run *run) {
-    if (run->place.rank > 0) return; // only rank 0 checks, because a check reads the beginning of every file
+    if (run->place.rank > 0) return; // only rank 0 checks, because a check reads the start of every file
     const Config *c = run->config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     const char *again = run->train ? data_repeated_file(run->train) : NULL;
@@ -248,6 +247,6 @@ void note_data(Run *run) {
     note_narrow(run, run->train);
     note_narrow(run, run->val);
     if (again)
-        run_note(run, "--train names %s more than once, but reads it once; use --train-weight to weight it", again);
-    if (both) run_note(run, "%s is in two sets of --train, and is read for both", both);
+        run_note(run, "--train names %s more than once, but reads it once; use --train-weight to repeat it", again);
+    if (both) run_note(run, "%s is in two sets of --train, and both sets read it", both);
 }

@@ -1,4 +1,4 @@
-// Starts a run: opens inputs, weights and --out, then calls training, evaluation or sampling.
+// Starts a run: opens the inputs, the weights and --out, then calls training, evaluation or sampling.
 #include "run_start.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@
 #include <omp.h>
 #endif
 
-// True if --train is the data that the checkpoint in `folder` was trained on, or if --allow-other-data is set.
+// True if --train has the data that the checkpoint in `folder` was trained on, or --allow-other-data is set.
 static bool same_data(Run *run, const char *folder, Error *err) {
     char now[sizeof run->done.data];
     uint64_t fingerprint = data_fingerprint(run->train);
@@ -42,21 +42,21 @@ static bool same_data(Run *run, const char *folder, Error *err) {
     return true;
 }
 
-// True if the checkpoint that --resume names exists, or if the run may start without one, because it trains and names
-// no step. Called before the data is read. Otherwise sets err.
+// Checks, before data is read, that the checkpoint of --resume exists. A run that trains and names no step may start
+// without a checkpoint.
 static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     Error none;
     if (!c->resume || run->place.rank > 0) return true;
     if (c->resume_step >= 0 || !config_trains(c)) return checkpoint_expect(c->out, c->resume_step, err);
-    // --resume without a step starts without a checkpoint, but adds a note, because the user may expect one
+    // A note is printed, because the user may expect a checkpoint.
     if (!checkpoint_expect(c->out, -1, &none))
         run_note_always(run, "--resume: no checkpoint in %s, starting from the beginning%s", c->out,
-                        c->settings_logged ? " with the settings in its log.jsonl that no flag names" : "");
+                        c->settings_logged ? " with the settings in its log.jsonl, which given flags override" : "");
     return true;
 }
 
-// Sets `folder` to the checkpoint to resume from, or "" if there is none. Rank 0 verifies the checkpoint's checksums
-// and sends its step to the other ranks.
+// Sets `folder` to the checkpoint to resume from, or to "" if there is none. Rank 0 verifies the checkpoint's checksums
+// and sends the checkpoint's step to the other ranks.
 static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     const Config *c = run->config;
     bool first = run->place.rank == 0;
@@ -66,8 +66,8 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     return step < 0 || checkpoint_folder(c->out, step, folder, size, err);
 }
 
-// Makes checkpoints copy their tokenizer files from the resumed checkpoint. The checkpoint chosen earlier may have been
-// damaged and renamed. If --model names a folder, that folder is still used.
+// Makes new checkpoints copy their tokenizer files from the resumed checkpoint in `folder`, because the checkpoint that
+// was found earlier may be damaged and renamed. If --model names a folder, its tokenizer files are still used.
 static void set_source_folder(Run *run, const char *folder) {
     Config *c = run->config;
     if (c->model_from_files) return;
@@ -75,8 +75,7 @@ static void set_source_folder(Run *run, const char *folder) {
     snprintf(c->shape_files, sizeof c->shape_files, "%s", folder);
 }
 
-// Initializes the parameters and the state of the run: from a checkpoint, from the weights of --model, or with random
-// values.
+// Initializes the parameters and the run's state from a checkpoint, from the weights of --model or with random values.
 static bool start_or_resume(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = m->config;
@@ -96,16 +95,16 @@ static bool start_or_resume(Run *run, Error *err) {
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) print_remark("", "resuming from %s", folder);
         if (c->settings_recorded && c->recorded_step != run->done.step)
-            run_note_always(run, "the settings are those of the checkpoint of step %lld, which itself is damaged",
+            run_note_always(run, "the settings come from the checkpoint of step %lld, whose other files are damaged",
                             (long long)c->recorded_step);
     } else if (c->model_from_files) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
-        // another seed, because the blocks of tower and language model have the same ids
+        // The vision tower has another seed, because its blocks have the same ids as those of the language model.
         if (m->vision) parameters_init(&m->vision->arena, &m->vision->exec, c->seed + 1);
     }
-    if (!run->train || !folder[0]) note_data(run); // a resumed training calls note_data() only if its data has changed
+    if (!run->train || !folder[0]) note_data(run); // a resumed run calls note_data() above if its data has changed
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
         run->done.pass = data_sequences(run->train);
@@ -130,7 +129,7 @@ static void report(Run *run) {
                          .sequences = run->done.sequences,
                          .tokens = run->done.tokens};
     const bool results =
-        m->config->json || (m->config->prompt[0] && !run->train); // true: standard output is for results only
+        m->config->json || (m->config->prompt[0] && !run->train); // true if standard output is reserved for results
     if (!m->config->quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
 }
 
@@ -139,8 +138,8 @@ static bool is_common(Run *run, int64_t mine) {
     return comm_max_i64(run->model.comm, mine) == least;
 }
 
-// Returns the name of a flag whose value differs between ranks; NULL if there is none. Of several, returns the last in
-// the table, because --eval-only and --zero change flags before them.
+// Returns the name of a flag whose value differs between ranks, or NULL. Searches the table of flags from its end,
+// because --eval-only and --zero change the values of flags before them.
 static const char *different_flag(Run *run) {
     const Config *c = run->config;
     if (is_common(run, flags_fingerprint(c))) return NULL;
@@ -151,8 +150,8 @@ static const char *different_flag(Run *run) {
     return NULL;
 }
 
-// Checks that all ranks run with equal settings. Settings may differ because each rank chooses the recipe by its GPU,
-// and reads recorded settings from its files.
+// Checks that all ranks run with equal settings. Settings may differ, because each rank chooses the recipe for its own
+// GPU and reads the recorded settings from its own files.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = run->config;
     const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));
@@ -160,10 +159,10 @@ static bool same_settings(Run *run, Error *err) {
     if (recipe && training && !flag) return true;
     on_all_ranks(&run->errors);
     if (!training && c->resume)
-        return error_set(
-            err, EXIT_USER,
-            "--resume: the processes found different checkpoints in %s; make the same folder visible to all", c->out);
-    if (flag) // flags are checked before the recipe, because --zero changes the recipe
+        return error_set(err, EXIT_USER,
+                         "--resume: the processes found different checkpoints in %s; give all of them the same folder",
+                         c->out);
+    if (flag) // flags are checked first, because --zero changes the recipe
         return error_set(err, EXIT_USER, "--%s differs between the processes; start all of them with the same value",
                          flag);
     return error_set(err, EXIT_USER,
@@ -171,8 +170,7 @@ static bool same_settings(Run *run, Error *err) {
                      "all of them one --recipe (bf16 if a GPU has no FP8)");
 }
 
-// True if the data is equal on all ranks. Only the contents are compared, because file names may differ between
-// machines.
+// True if `data` is equal on all ranks. Compares contents, not file names, because names may differ between machines.
 static bool is_common_data(Run *run, const DataLoader *data) {
     const bool files = is_common(run, data ? (int64_t)(data_fingerprint(data) >> 1) : 0);
     return is_common(run, data ? data_sequences(data) : 0) && files;
@@ -190,8 +188,8 @@ static bool same_files(Run *run, Error *err) {
                      "%s differ between the processes; name files with the same content in the same order", different);
 }
 
-// Checks that all ranks split the data into documents at the same tokens, because each rank reads its own files of
-// vocabulary and data.
+// Checks that all ranks split the data into documents at the same tokens, because each rank reads its own tokenizer and
+// data files.
 static bool same_documents(Run *run, Error *err) {
     if (run->config->documents != DOCUMENTS_MASKED) return true;
     const bool train = is_common(run, run->train ? data_documents_hash(run->train) : 0);
@@ -203,7 +201,7 @@ static bool same_documents(Run *run, Error *err) {
         "tokenizer_config.json");
 }
 
-// Renames the files that an earlier run left in --out, or deletes them with --overwrite.
+// Keeps the log and checkpoints after the resumed step under new names, or deletes the old run with --overwrite.
 static bool rename_old_run(Run *run, Error *err) {
     const Config *c = run->config;
     char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";
@@ -219,11 +217,11 @@ static bool rename_old_run(Run *run, Error *err) {
     return out_clear(c, err);
 }
 
-// Logs the settings of the run, unless the log already has them.
+// Logs the settings of the run, unless the log already contains equal settings.
 static void write_settings(const Run *run) {
     Config resolved = *run->config;
     const Exec *exec = &run->model.exec;
-    if (resolved.steps >= 0) resolved.epochs = 0; // with --steps, epochs has no effect
+    if (resolved.steps >= 0) resolved.epochs = 0; // with --steps, --epochs has no effect
     resolved.steps = run->steps;
     resolved.batch_tokens = config_batch_tokens(&resolved, exec->ranks);
     resolved.logits_chunk = (int)run->model.arena.layout[LOGITS][VALUE].rows;
@@ -238,8 +236,8 @@ static void write_settings(const Run *run) {
     json_text_free(&text);
 }
 
-// True if the disk of --out has space for a checkpoint of all ranks. Adds a note if the space does not suffice for all
-// checkpoints of the run.
+// True if the disk of --out has space for a checkpoint of all ranks. Adds a note if the space is not enough for all
+// checkpoints that the run will keep.
 static bool has_room(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = m->config;
@@ -252,8 +250,8 @@ static bool has_room(Run *run, Error *err) {
     return true;
 }
 
-// Sets run->steps, the total number of steps. With --epochs, sequences at the end that do not fill a step are dropped.
-// After a resume with another batch size, the sequences already read still count in full.
+// Sets run->steps, the total number of steps. With --epochs, drops sequences at the end that do not fill a step. After
+// a resume with another batch size, the sequences that were already read still count.
 static bool set_steps(Run *run, Error *err) {
     const Config *c = run->config;
     const int64_t sequences =
@@ -271,7 +269,7 @@ static bool set_steps(Run *run, Error *err) {
                      (long long)sequences);
 }
 
-// Opens the device, the inputs and the weights. The other ranks wait while one rank reads files.
+// Opens the device, the inputs and the weights, with a long timeout for ranks that wait while others read files.
 static bool open_run(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *config = run->config;
@@ -293,26 +291,26 @@ static bool open_run(Run *run, Error *err) {
     return set_steps(run, err) || on_all_ranks(&run->errors);
 }
 
-// Checks, before training starts, conditions that would otherwise fail at the end of the run.
+// Checks before training whether the end of the run would fail, for example because the prompt cannot be encoded.
 static bool check_end(const Run *run, Error *err) {
     const Config *c = run->config;
     int32_t ids[MAX_PROMPT_TOKENS];
     if (c->prompt[0] && c->sample_tokens > 0 && run_prompt(run, ids, err) == 0) return false;
     if (run->train && c->resume_step >= 0 && run->done.step >= run->steps)
         return error_set(err, EXIT_USER,
-                         "--resume=%lld: the run has already reached --%s %lld at that step; use a larger number",
+                         "--resume=%lld: the run has already reached --%s %lld at that step; raise --steps or --epochs",
                          (long long)c->resume_step, c->steps < 0 ? "epochs" : "steps",
                          (long long)(c->steps < 0 ? c->epochs : run->steps));
     if (run->train &&
-        // a step before the resumed one is allowed, because the user may repeat the command to resume
+        // A step before the resumed one is accepted, because the user may repeat the command to resume.
         c->profile > run->steps)
         return error_set(err, EXIT_USER, "--profile %lld: the run ends at step %lld; use an earlier step",
                          (long long)c->profile, (long long)run->steps);
     return true;
 }
 
-// Adds a note if the learning rate jumps at the resumed step because flags of the schedule (--steps, --lr ...) have
-// changed, that is, if the new schedule gives another learning rate for the step before, too.
+// Adds a note if the learning rate jumps at the resumed step because --steps, --lr or another flag of the schedule has
+// changed. The schedule counts as changed if its rate for the previous step differs from the recorded one.
 static void note_rate(const Run *run) {
     const Config *c = run->config;
     const int64_t step = run->done.step;
@@ -337,11 +335,10 @@ static void note_settings(const Run *run) {
     if (!run->tokenizer && !c->vocabulary[0] && !c->eval_only && c->sample_tokens > 0)
         run_note(run, "samples print token ids, because there is no vocabulary file; add --tokenizer FILE");
     if (run->train && c->schedule != SCHEDULE_CONSTANT && !schedule_falls(c))
-        run_note(run, "--schedule %s: --lr-final 1 keeps the rate constant; 0 lets it fall",
+        run_note(run, "--schedule %s: --lr-final 1 keeps the rate constant; use --lr-final 0 to let it fall",
                  choice_name(SCHEDULE_NAMES, c->schedule).text);
 }
 
-// Evaluates for --eval-only, and prints the results on standard output.
 static bool evaluate(Run *run, Error *err) {
     const Config *c = run->config;
     const bool first = run->place.rank == 0;
@@ -369,7 +366,7 @@ static bool evaluate(Run *run, Error *err) {
     return true;
 }
 
-// True if a signal ends the run on all ranks before the run has changed any file.
+// True if a signal ends the run on all ranks before the run has changed a file in --out.
 static bool is_ended(const Run *run) {
     const Config *c = run->config;
     int64_t number = comm_max_i64(run->model.comm, signals_stop());
@@ -384,7 +381,7 @@ static bool open_log(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = m->config;
     comm_set_timeout(m->comm,
-                     FILES_TIMEOUT_S); // rank 0 may need long to delete an old run; run_train() resets the timeout
+                     FILES_TIMEOUT_S); // rank 0 may delete an old run for long; run_train() resets the timeout
     if (!all_ranks_ok(&run->errors, !c->out[0] || m->exec.rank > 0 || rename_old_run(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
     run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
@@ -395,7 +392,7 @@ static bool open_log(Run *run, Error *err) {
     return true;
 }
 
-// Ends a run that has already done all of its steps. Runs evaluations that are missing.
+// Ends a resumed run whose steps are all done, after a validation and a HellaSwag evaluation that its log lacks.
 static bool end_again(Run *run, Error *err) {
     log_text(run->log, "nothing to do: the run is at step %lld of %lld; raise --%s to continue",
              (long long)run->done.step, (long long)run->steps, run->config->steps < 0 ? "epochs" : "steps");
@@ -412,7 +409,7 @@ static bool run_all(Run *run, Error *err) {
     if (!run->train) return !config->prompt[0] || all_ranks_ok(&run->errors, run_samples(run, err), err);
     const bool trains = run->done.step < run->steps;
     if (trains && config->out[0] && !all_ranks_ok(&run->errors, has_room(run, err), err)) return false;
-    // Nothing in --out has changed up to this point, so a run that is stopped now leaves the earlier run intact.
+    // No file in --out has changed so far, so a run that is stopped here leaves the earlier run intact.
     if (is_ended(run)) return true;
     if (!open_log(run, err)) return false;
     return trains ? run_train(run, err) : end_again(run, err);

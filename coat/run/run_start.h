@@ -1,27 +1,26 @@
-// Functions of run_inputs.c that run_start.c calls.
 #pragma once
 #include "run.h"
 
-#define MIN_WITHOUT_BYTES 1024 // minimum size of a vocabulary that cannot be the byte vocabulary
+#define MIN_WITHOUT_BYTES 1024 // smallest vocabulary size that rules out byte tokens
 
-// Prints a note on rank 0, except with --quiet.
+// Prints a note on rank 0, unless --quiet is given.
 __attribute__((format(printf, 2, 3))) void run_note(const Run *run, const char *format, ...);
-// Prints a note on rank 0, even with --quiet, because it concerns the meaning of results or the point from which the
+// Prints a note on rank 0, even with --quiet. Use it for notes about the meaning of results or the step from which a
 // run continues.
 __attribute__((format(printf, 2, 3))) void run_note_always(const Run *run, const char *format, ...);
 
-// Opens the tokenizer of the run's vocabulary. If there is none, training continues without it.
+// Opens the tokenizer of the run. If the model has no tokenizer files, the run continues without a tokenizer.
 bool open_tokenizer(Run *run, const Config *config, Error *err);
 
-// Opens the training data, the validation data and HellaSwag, if the flags name them.
+// Opens the training data, the validation data and the HellaSwag questions that the flags name.
 bool open_data(Run *run, const Config *config, Error *err);
 
-// With --documents apart, splits the data into documents.
+// With --documents apart, splits the data into documents, which are then masked from each other.
 bool divide_documents(Run *run, Error *err);
 
-// Adds notes about files that were probably named by mistake.
+// Adds notes about token files that were probably named by mistake, such as files with byte tokens.
 void note_data(Run *run);
 
-// Sets the prompt format to that of --prompt-format, the checkpoint or the training data, in this order of preference.
-// Its end token becomes an EOS token, also in checkpoints.
+// Sets the run's prompt format to the format that --prompt-format names, that the checkpoint records or that the
+// training data names, in this order. Adds the format's end token to the model's EOS tokens, which checkpoints record.
 bool choose_prompt_format(Run *run, Error *err);

@@ -5,18 +5,18 @@
 
 #include "numerics/rng.h"
 
-// random stream of the sampler, different from those of initialization and rounding
+// Random stream of the sampler; initialization and rounding use other streams.
 #define SAMPLER_STREAM 0x73616d706c65ULL
-#define ROUNDING 1e-6 // tolerance for --top-p, which is a float, and for sums of probabilities
+#define ROUNDING 1e-6 // relative tolerance for the rounding of --top-p and of sums of probabilities
 
 static bool drawable(float logit) {
     return !isnan(logit) && logit != -INFINITY;
 }
 
-// Returns an integer with the same order as the logits. Returns 0 for NaN and -inf, which must not be sampled.
+// Returns a key that orders logits as integers. Returns 0 for NaN and -inf, which must not be sampled.
 static uint32_t order_key(float logit) {
     if (!drawable(logit)) return 0;
-    uint32_t u = float_bits(logit + 0.0f); // + 0.0f turns -0 into +0, so that equal logits get equal keys
+    uint32_t u = float_bits(logit + 0.0f); // + 0.0f turns -0 into +0, which must have the same key
     return u >> 31 ? ~u : u | 0x80000000u;
 }
 
@@ -27,25 +27,25 @@ static int argmax(const float *logits, int vocab) {
     return best;
 }
 
-// Returns the probability of a logit relative to that of the largest logit, `max`.
+// Returns the probability of a logit divided by the probability of the largest logit, `max`.
 static double weight(float logit, float max, float temperature) {
     if (max == INFINITY) return logit == INFINITY ? 1.0 : 0.0;
     return exp(((double)logit - (double)max) / (double)temperature);
 }
 
-// A set of tokens to sample from: all tokens whose key is above `key`, and the first `ties` tokens whose key equals it.
+// Set of tokens to sample from: all tokens whose key exceeds `key`, and the first `ties` tokens whose key equals `key`.
 typedef struct {
     uint32_t key;
     int ties;
 } Threshold;
 
-// True if the set contains the next token, whose key is given. Must be called for all tokens in the order of their ids,
+// True if the set contains the next token, which has the given key. Call it for all tokens in the order of their ids,
 // because it decrements t->ties.
 static bool passes(Threshold *t, uint32_t key) {
     return key > t->key || (key == t->key && key != 0 && t->ties-- > 0);
 }
 
-// How tokens are weighted: by 1 if `counts`, otherwise by their probability relative to `max`.
+// Weight of a token: 1 if `counts`, otherwise the token's probability relative to that of the logit `max`.
 typedef struct {
     bool counts;
     float max, temperature;
@@ -56,13 +56,13 @@ static double weigh(const Scale *s, float logit) {
 }
 
 // Returns the smallest set of tokens of `within` with the largest keys whose weights sum to at least `needed` (> 0).
-// Finds the set's lowest key byte by byte from the top, with one histogram per byte, so that no sorting is needed.
+// Finds the lowest key byte by byte, from the top, with one histogram per byte, so that nothing is sorted.
 static Threshold find_threshold(const float *logits, int vocab, Threshold within, Scale scale, double needed) {
     Threshold t = {0, 0};
     for (int shift = 24; shift >= 0; shift -= 8) {
         double mass[256] = {0};
         int count[256] = {0};
-        // mask of the key bytes that are already determined
+        // mask of the key's bytes that are already known
         uint32_t fixed = shift == 24 ? 0 : 0xffffffffu << (shift + 8);
         Threshold left = within;
         for (int i = 0; i < vocab; i++) {
@@ -74,10 +74,10 @@ static Threshold find_threshold(const float *logits, int vocab, Threshold within
         int digit = 255;
         for (; digit > 0 && mass[digit] < needed; digit--) needed -= mass[digit];
         t.key |= (uint32_t)digit << shift;
-        t.ties = count[digit]; // after the last byte, all these tokens have the same key and thus the same weight
+        t.ties = count[digit]; // after the last byte, these tokens have equal keys and thus equal weights
         if (shift == 0 && needed < mass[digit]) t.ties = (int)ceil(needed * count[digit] / mass[digit]);
     }
-    return t.key < within.key ? within : t; // rounding can make `needed` larger than the total weight
+    return t.key < within.key ? within : t; // `needed` may exceed the total weight by rounding
 }
 
 int sample_token(const float *logits, int vocab, float temperature, int top_k, float top_p, uint64_t seed,
@@ -97,7 +97,7 @@ int sample_token(const float *logits, int vocab, float temperature, int top_k, f
         threshold = find_threshold(logits, vocab, threshold, probability, (1.0 - ROUNDING) * fraction * all);
     }
 
-    // The first pass computes the total weight, the second finds the token at u * total. Both add in the same order.
+    // Pass 0 computes the total weight. Pass 1 adds the weights in the same order, up to a random part of the total.
     const double unit = 1.0 / 9007199254740992.0; // 2^-53
     double total = 0.0, target = 0.0;
     for (int pass = 0; pass < 2; pass++) {
@@ -113,7 +113,7 @@ int sample_token(const float *logits, int vocab, float temperature, int top_k, f
                 if (target < sum) return i;
             }
         }
-        if (pass == 1) return last; // if rounding prevents a hit with u close to 1, returns the last token of the set
+        if (pass == 1) return last; // rounding may prevent a hit if u is close to 1; returns the set's last token
         total = sum;
         target = (double)(rng_hash(seed, SAMPLER_STREAM, index) >> 11) * unit * total;
     }

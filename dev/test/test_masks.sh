@@ -144,7 +144,7 @@ said=$(ended --resume --epochs 3 && ended --resume && ended --resume=$steps --ep
 [ "$said" = "raise --epochs to continue
 note: --steps is not set
 raise --epochs to continue
---resume=$steps: the run has already reached --epochs 3 at that step; use a larger number" ]; check "a finished run of --epochs names the flag" $? "$said"
+--resume=$steps: the run has already reached --epochs 3 at that step; raise --steps or --epochs" ]; check "a finished run of --epochs names the flag" $? "$said"
 if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs that contradicts --steps is refused" "$(cat "$folder/said")"; else
     grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said"; check "--epochs that contradicts --steps is refused" $? "$(cat "$folder/said")"; fi
 
@@ -189,8 +189,8 @@ PYTHON
     asked --train "$folder/unnamed.bin" --steps 1 --prompt "" >>"$folder/notes"
     asked --train "$folder/chat_train_*.bin" --steps 1 >>"$folder/notes"
     asked --train "$folder/src_train.bin" --steps 1 >>"$folder/notes"
-    [ "$(cat "$folder/notes")" = "note: --prompt is continued as plain text, because the data name no prompt format; --prompt-format NAME sets one
-note: --prompt is continued as plain text, because the checkpoint records no prompt format; --prompt-format NAME sets one" ]
+    [ "$(cat "$folder/notes")" = "note: --prompt is continued as plain text, because the data name no format; set one with --prompt-format NAME
+note: --prompt is continued as plain text, because the checkpoint records no format; set one with --prompt-format NAME" ]
 check "a prompt without a known format prints a note" $? "$(cat "$folder/notes")"
     # the report shows how much of the validation data is evaluated, and how many examples are truncated
     val=("$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin" --micro-batch 4 --steps 1)
@@ -210,7 +210,7 @@ check "a prompt without a known format prints a note" $? "$(cat "$folder/notes")
         'BEGIN { d = share - counted; exit !(share > 5 && d * d < 1) }'; check "the logged fraction of unmasked targets is that of data/prepare.py" $? "$(cat "$folder/said")"
     python3 -B data/prepare.py --bytes --chat --prompt-format alpaca --val-fraction 0 --workers 1 --out "$folder/other" "$folder/chat.jsonl" >/dev/null
     said=$(asked --train "$folder/chat_train_*.bin" --val "$folder/other_train_*.bin" --steps 1 --seq-len 512)
-    [ "$said" = "note: --train has prompts in the format plain, but --val in alpaca; check the files" ]
+    [ "$said" = "note: the prompts of --train have the format plain, those of --val alpaca; check the files" ]
     check "different prompt formats of --train and --val print a note" $? "$said"
     for format in "" "--prompt-format plain"; do
         # shellcheck disable=SC2086 # flags are words

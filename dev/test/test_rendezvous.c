@@ -230,7 +230,7 @@ UNIT_TEST(test_only_other_run) {
     timeout_s = 1;
     const RankResult *results = run_ranks(2, share_with_other_run);
     assert_int_equal(results[0].err.code, EXIT_RANK);
-    assert_says(&results[0].err, "rank 1; 1 of another run");
+    assert_says(&results[0].err, "rank 1; refused processes of another run (other job or --out): 1");
 }
 
 // Rank 1 connects, dies and is restarted. The connection of the new process replaces the old one.

@@ -96,7 +96,7 @@ is "make run logs all steps" "$(grep -c '"loss"' "$folder/tree/runs/demo/log.jso
 # a schedule with a constant learning rate
 for schedule in cosine linear wsd; do
     "${run[@]}" --lr 6e-4 --schedule $schedule >/dev/null 2>"$folder/errors"
-    is "$schedule with --lr-final 1 prints a note" "$(cat "$folder/errors")" "note: --schedule $schedule: --lr-final 1 keeps the rate constant; 0 lets it fall"
+    is "$schedule with --lr-final 1 prints a note" "$(cat "$folder/errors")" "note: --schedule $schedule: --lr-final 1 keeps the rate constant; use --lr-final 0 to let it fall"
 done
 "${run[@]}" --warmup 0 >/dev/null 2>"$folder/errors"
 is "the default schedule with --lr-final 1 prints one note" "$(grep -c '^note: --schedule cosine: --lr-final 1 keeps' "$folder/errors") of $(wc -l <"$folder/errors")" "1 of 1"
