@@ -217,7 +217,8 @@ UNIT_TEST(warnings) {
     ((float *)m.scale)[3] = INFINITY;
     ((uint8_t *)m.data)[3 * 128] = 5;
     json_t *found = object_of(&run, warning);
-    assert_string_equal(warning, "fp8: qkvw.v of layer 0 has an infinity or NaN; see log.jsonl for more such tensors (1)");
+    assert_string_equal(warning,
+                        "fp8: qkvw.v of layer 0 has an infinity or NaN; see log.jsonl for more such tensors (1)");
     assert_true(isnan(figure(found, "qkvw.v", "amax", 3, 0)));
     json_decref(found);
     run_end(&run);
