@@ -47,7 +47,8 @@ static inline int code_counts_at(QuantizedGradient what, int layer) {
 // checks only the amax and saturation of tensors. Waits for the device.
 char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
-// Compares qkv's FP8 wgrad a with its BF16 wgrad b in the step's first micro-batch. Returns JSON for the caller to free:
+// Compares qkv's FP8 wgrad a with its BF16 wgrad b in the step's first micro-batch. Returns JSON for the caller to
+// free:
 //   {"qkvw":{"error":[|a - b| / |b| per layer],"bias":[<a, b> / <b, b> - 1 per layer]}}
 // Random rounding affects only the error; a bias does not average out over steps. Writes a line to `warning` if a layer
 // exceeds HEALTH_BIAS or HEALTH_ERROR, otherwise "". If `warned` is NULL, never warns. Waits for the device.

@@ -11,8 +11,8 @@
 //   d(L) <= (4 + 2) u max(1, |L|)
 //   d(E) <= d(L) / k + 2 u |E|
 //   d(x) <= |x| (ln 2 d(E) + (4 + 2) u n + 2 u n)      n powers and n multiplications: 1, or 3 for a deep group
-// Moments. CPU and GPU have the same bits of the clipped gradient g, of (1 - beta2) g, and of new moments whose old ones
-// are 0. Otherwise the GPU decodes with beta a instead of a, and uses a fused multiply-add:
+// Moments. CPU and GPU have the same bits of the clipped gradient g, of (1 - beta2) g, and of new moments whose old
+// ones are 0. Otherwise the GPU decodes with beta a instead of a, and uses a fused multiply-add:
 //   d(m') <= beta1 (d(m) + 2 u |m|) + u |(1 - beta1) g| + 2 u |m'|
 //   d(v') <= beta2 (d(v) + 2 u v) + u (1 - beta2) g^2 + 2 u v'
 // If beta1 m and (1 - beta1) g nearly cancel, d(m') / |m'| is unbounded, but d(m') is not. Therefore the bound is
