@@ -17,9 +17,9 @@
 //   d(v') <= beta2 (d(v) + 2 u v) + u (1 - beta2) g^2 + 2 u v'
 // If beta1 m and (1 - beta1) g nearly cancel, d(m') / |m'| is unbounded, but d(m') is not. Therefore the bound is
 // computed per element.
-// Divisor D = s + eps, s = sqrt(v' c2), with the bias correction c2. On the CPU, c2, the multiplication, the root and
-// the sum are each rounded (u). The GPU computes D / sqrt(c2). Its errors are 2 u for the root, which is 0 for subnormal
-// numbers, u for eps / sqrt(c2), which is at least 2^-63, and u for the sum:
+// Divisor D = s + eps, s = sqrt(v' c2), with the bias correction c2. On the CPU, c2, the
+// multiplication, the root and the sum are each rounded (u). The GPU computes D / sqrt(c2). Its errors are 2 u for the
+// root, which is 0 for subnormal numbers, u for eps / sqrt(c2), which is at least 2^-63, and u for the sum:
 //   d(s) <= s (d(v') / v' + u + u) / 2 + s (u + 2 u) + 2^-63 sqrt(c2)
 //   d(D) <= d(s) + 3 u D
 // Update U = lr c1 m' / D. The CPU rounds three times, plus c1. The GPU rounds lr c1 / sqrt(c2), a multiplication and a
