@@ -14,7 +14,7 @@ mkdir "$folder/gpus" "$folder/pretend"
 # (3.006 with micro-batches of 16) and 3.06 with seed 3, COAT's is 1 % and 3 % more. With an FP8 head, training diverges at step
 # 11; with scales per tensor, the device fails. COAT's weights are 0.5 % worse in BF16 and 1 % in COAT. On a file
 # named wiki, BF16 has 3.4 with seed 1 and 3.5 with others, COAT 1 % and 3 % more. On other texts, all have 4.
-# SLOW=RECIPE:STEP waits at that step for a signal. LOST=NAME fails on files of this name.
+# The setting vision has 91 % right answers with seed 1 and 93 % with seed 3. SLOW=RECIPE:STEP waits at that step for a signal. LOST=NAME fails on files of this name.
 cat >"$folder/gpus/nvidia-smi" <<'END'
 #!/bin/sh
 case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac
@@ -82,9 +82,10 @@ done < <(awk -v recipe="$recipe" -v seed="$seed" -v steps="$steps" -v ends="$end
 [ $ends -eq 0 ] || exit $ends
 [ $at -eq "$steps" ] || exit 5
 save "$steps"
-awk -v recipe="$recipe" -v seed="$seed" -v steps="$steps" -v micro="$micro" 'BEGIN {
+case $out in */vision/*) right=',"val_accuracy":0.9'$seed ;; *) right='' ;; esac
+awk -v recipe="$recipe" -v seed="$seed" -v steps="$steps" -v micro="$micro" -v right="$right" 'BEGIN {
     val = (seed == 1 ? 3 : 3.06) * (recipe != "coat" ? 1 : seed == 1 ? 1.01 : 1.03) + (micro == 16) * 0.006
-    printf "{\"step\":%d,\"val_loss\":%.9g}\n", steps, val
+    printf "{\"step\":%d,\"val_loss\":%.9g%s}\n", steps, val, right
 }' >>"$out/log.jsonl"
 END
 chmod +x "$folder"/gpus/* "$folder"/pretend/*

@@ -57,6 +57,12 @@ scripts/lab.py fidelity --page-only --out "$folder/bare" >/dev/null 2>&1 && ! gr
     diff <(page_of "$folder/bare") <(page_of "$folder/study" | sed '/^| text/,/^The last checkpoints/d' | cat -s) >"$folder/difference"
 check "results without texts make the same page without their table" $? "$(cat "$folder/difference")"
 
+# a vision-language model
+said=$(TEXTS='' pretend "bf16 coat" "1 3" vision) && page=$(cat "$folder/study/fidelity.md")
+has "the page has the mean of right answers with standard deviation" "$page" '^\| coat \| 2 \|.* \| 92\.0 ± 1\.4 % \|$'
+has "the page has the right answers of a run" "$page" '^\| coat \| 3 \|.* \| 93\.0 % \|$'
+! grep -q 'right answers' <(sed '/^## vision/,$d' <<<"$page"); check "other settings have no right answers" $? "$page"
+
 # another text: finished runs have no checkpoint to evaluate
 mv "$folder/calls" "$folder/calls.before"
 rm "$folder/calls.texts"

@@ -71,6 +71,8 @@ SETTINGS = {
     "1558M": ("--model gpt2-xl", (1024, 16, 131072), ("1e-4", 48, 0), 240, "1558M, 131,072 tokens per step"),
     "olmo-1b": ("--model olmo-1b", (2048, 8, 131072), ("2e-4", 160, 0), 800,
                 "OLMo-1B, 131,072 tokens per step in sequences of 2,048, 105 million tokens, OLMo's eps"),
+    "vision": ("--model llama:d12 --vision siglip-b16-224 --tokenizer bytes --documents apart --images-per-sequence 2",
+               (512, 128, 65536), ("3e-4", 60, 0), 600, "a vision-language model, 65,536 tokens per step"),
     "bytes": ("--layers 4 --heads 4 --channels 128", (128, 8, 1024), ("2e-3", 40, 0), 400,
               "a byte-level model with 4 layers of 128 channels, 1,024 tokens per step"),
 }
