@@ -138,7 +138,7 @@ endif
 
 MODULES := $(wildcard coat/*.c coat/*/*.c coat/*/*/*.c)
 # The slowest files come first, so that no core waits for one of them at the end.
-SLOW_KERNELS := $(wildcard $(addprefix coat/cuda/*/,fp8_activation.cu fp8_norm.cu fp8_moments.cu))
+SLOW_KERNELS := $(wildcard $(addprefix coat/cuda/*/,attention.cpp attention_backward.cu fp8_activation.cu fp8_norm.cu))
 KERNELS := $(SLOW_KERNELS) $(filter-out $(SLOW_KERNELS),$(wildcard coat/cuda/*.cu coat/cuda/*/*.cu coat/cuda/*/*.cpp))
 names = $(patsubst $(1),%,$(wildcard $(subst %,*,$(1))))
 
