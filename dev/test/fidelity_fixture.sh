@@ -14,7 +14,8 @@ mkdir "$folder/gpus" "$folder/pretend"
 # (3.006 with micro-batches of 16) and 3.06 with seed 3, COAT's is 1 % and 3 % more. With an FP8 head, training diverges at step
 # 11; with scales per tensor, the device fails. COAT's weights are 0.5 % worse in BF16 and 1 % in COAT. On a file
 # named wiki, BF16 has 3.4 with seed 1 and 3.5 with others, COAT 1 % and 3 % more. On other texts, all have 4.
-# The setting vision has 91 % right answers with seed 1 and 93 % with seed 3. SLOW=RECIPE:STEP waits at that step for a signal. LOST=NAME fails on files of this name.
+# On a file named asked, 91 % of answers are right with seed 1 and 93 % with seed 3.
+# SLOW=RECIPE:STEP waits at that step for a signal. LOST=NAME fails on files of this name.
 cat >"$folder/gpus/nvidia-smi" <<'END'
 #!/bin/sh
 case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac
@@ -49,7 +50,8 @@ if [ -n "$evaluates" ]; then
     */val-bf16-bf16-*) loss=3 ;; */val-bf16-*) loss=3.015 ;; */val-coat-bf16-*) loss=3.006 ;; */val-*) loss=3.03606 ;;
     *) loss=4 ;;
     esac
-    echo "{\"step\":$((10#${model##*step-})),\"val_loss\":$loss}"
+    case $val in */asked*) right=",\"val_accuracy\":0.9$seed" ;; *) right='' ;; esac
+    echo "{\"step\":$((10#${model##*step-})),\"val_loss\":$loss$right}"
     exit
 fi
 for folder in "$out"/step-*; do [ ! -e "$folder" ] || { at=$((10#${folder##*step-})) of=$(<"$folder/of"); }; done
@@ -82,10 +84,9 @@ done < <(awk -v recipe="$recipe" -v seed="$seed" -v steps="$steps" -v ends="$end
 [ $ends -eq 0 ] || exit $ends
 [ $at -eq "$steps" ] || exit 5
 save "$steps"
-case $out in */vision/*) right=',"val_accuracy":0.9'$seed ;; *) right='' ;; esac
-awk -v recipe="$recipe" -v seed="$seed" -v steps="$steps" -v micro="$micro" -v right="$right" 'BEGIN {
+awk -v recipe="$recipe" -v seed="$seed" -v steps="$steps" -v micro="$micro" 'BEGIN {
     val = (seed == 1 ? 3 : 3.06) * (recipe != "coat" ? 1 : seed == 1 ? 1.01 : 1.03) + (micro == 16) * 0.006
-    printf "{\"step\":%d,\"val_loss\":%.9g%s}\n", steps, val, right
+    printf "{\"step\":%d,\"val_loss\":%.9g}\n", steps, val
 }' >>"$out/log.jsonl"
 END
 chmod +x "$folder"/gpus/* "$folder"/pretend/*

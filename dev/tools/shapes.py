@@ -69,9 +69,10 @@ def make(pick, side, with_word, empty):
     return image, ", ".join(caption), [(asked + "?", answer) for asked, answer in answers]
 
 
-def passages(folder):
-    """Yields parts of 240 characters of the ASCII files in a folder, again and again."""
-    paths = [os.path.join(root, name) for root, _, names in sorted(os.walk(folder)) for name in sorted(names)]
+def passages(folder, seed):
+    """Yields parts of 240 characters of the ASCII files in a folder, which are read in random order, again and again."""
+    paths = sorted(os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
+    random.Random(seed).shuffle(paths)
     while True:
         found = False
         for path in paths:
@@ -97,7 +98,7 @@ def main():
     parser.add_argument("--text", metavar="FOLDER", help="folder of texts for conversations without an image")
     options = parser.parse_args()
     os.makedirs(options.out, exist_ok=True)
-    pick, texts = random.Random(options.seed), passages(options.text) if options.text else None
+    pick, texts = random.Random(options.seed), passages(options.text, options.seed) if options.text else None
     with open(options.out + ".jsonl", "w", encoding="utf-8") as file:
         for number in range(options.images):
             image, caption, answers = make(pick, options.side, options.word, options.empty)

@@ -7,8 +7,8 @@ OUT/fidelity.tsv has comment lines that describe the study (`# setting NAME: ...
     val_loss            at the last step
     loss_1 ... loss_8   mean training losses over windows of 1/8 of the steps, after the branch point if there is one
     largest_grad_norm   over the same steps
-    right               fraction of the answers that are right, at the last step, for vision-language models
     in RECIPE, on TEXT  the last checkpoint's loss in another recipe, or on another text
+    right on TEXT       fraction of a text's answers that are right, for vision-language models
 """
 import datetime
 import math
@@ -77,7 +77,7 @@ class Comparison:
         self.all = [row for runs in self.runs.values() for row in runs]
         found = dict.fromkeys(key for row in self.all for key in row if row[key] != "-")
         self.evaluations, self.texts = ([key for key in found if key.startswith(kind)] for kind in ("in ", "on "))
-        self.answers = ["right answers"] * ("right" in found)
+        self.answers = any(key.startswith("right ") for key in found)
         folders = find(os.path.join(os.path.dirname(results.path), name), "*/*")
         ended = {(row["recipe"], row["seed"]) for row in rows}
         self.unfinished = sorted({tuple(path.split(os.sep)[-2:]) for path in folders} - ended)
@@ -97,11 +97,8 @@ class Comparison:
         mine = self.value(row, key)
         return 100 * (mine / other[0] - 1) if mine is not None and other and other[0] is not None else None
 
-    def values_of(self, recipe, key):
-        return [value for row in self.runs.get(recipe, []) if (value := self.value(row, key)) is not None]
-
     def values(self, recipe, key):
-        return Sample(self.values_of(recipe, key))
+        return Sample(self.value(row, key) for row in self.runs.get(recipe, []))
 
     def differences(self, recipe, key):
         return Difference(self.difference(row, key) for row in self.runs[recipe])
@@ -131,9 +128,6 @@ def recipe_rows(study):
         for key in EIGHTHS:
             sample = study.differences(recipe, key)
             cells.append(study.values(recipe, key).text(3) if mine else signed(sample.mean) if sample.count else "–")
-        if study.answers:
-            right = Sample(100 * value for value in study.values_of(recipe, "right"))
-            cells.append(right.with_deviation(1) + " %" if right.count else "–")
         yield cells + [study.values(recipe, key).text() if mine else study.differences(recipe, key).percent()
                        for key in study.evaluations]
 
@@ -144,7 +138,6 @@ def run_rows(study):
         yield [row["recipe"], row["seed"], "diverged" if losses[0] is None else f"{losses[0]:.4f}",
                signed(study.difference(row, "val_loss"), " %"),
                *(signed(study.difference(row, key)) for key in EIGHTHS), f"{float(row['largest_grad_norm']):.3g}",
-               *(f"{100 * float(row['right']):.1f} %" if is_number(row.get("right")) else "–" for _ in study.answers),
                *("" if loss is None else f"{loss:.4f}" for loss in losses[1:])]
 
 
@@ -164,6 +157,7 @@ def text_table(study):
     head, rows, lacking = ["text"], [], []
     for recipe in recipes:
         head += [recipe + ", loss", "perplexity"] + ["difference"] * (recipe != study.baseline)
+    head += [recipe + ", right answers" for recipe in recipes if study.answers]
     for key in study.texts:
         cells = [key[3:]]
         for recipe in recipes:
@@ -171,6 +165,10 @@ def text_table(study):
             cells += [sample.text(), f"{math.exp(sample.mean):.3f}" if sample.count else "–"]
             cells += [] if recipe == study.baseline else [study.differences(recipe, key).percent()]
         rows.append(cells)
+        for recipe in recipes if study.answers else []:
+            values = [study.value(row, "right " + key) for row in study.runs[recipe]]
+            right = Sample(100 * value for value in values if value is not None)
+            cells.append(right.with_deviation(1) + " %" if right.count else "–")
         runs = [row for row in study.all if row["ended"] == "done" and study.value(row, key) is None]
         lacking += [f"- not evaluated on {key[3:]}: {named(runs)}"] if runs else []
     return ["", *markdown(head, rows), "",
@@ -223,8 +221,8 @@ def section(study, note, about):
         words += (f" All runs of a seed continue from one checkpoint, that of step {start}; windows and gradient norms "
                   f"are of steps {int(start.split()[0]) + 1} to {end[1] if end else flags.split()[-1]}.")
     lines = ["", "## " + study.name, words, "", f"`{flags}`; {files}.", ""]
-    lines += markdown(["recipe", "runs", "validation loss", "difference", *EIGHTH_NAMES, *study.answers,
-                       *study.evaluations], recipe_rows(study))
+    lines += markdown(["recipe", "runs", "validation loss", "difference", *EIGHTH_NAMES, *study.evaluations],
+                      recipe_rows(study))
     if study.evaluations:
         lines += ["", "The last columns evaluate the same weights in one recipe: the validation loss of "
                   f"{study.baseline}, and the differences of the others from it, which are in the weights. The rest "
@@ -235,7 +233,7 @@ def section(study, note, about):
                              "difference of the means ± standard error"], unpaired_rows(study))]
     lines += text_table(study) if study.texts else []
     return lines + ["", *markdown(["run", "seed", "validation loss", "difference", *EIGHTH_NAMES,
-                                   "largest gradient norm", *study.answers, *study.evaluations], run_rows(study))]
+                                   "largest gradient norm", *study.evaluations], run_rows(study))]
 
 
 def page(results, abouts, limits):

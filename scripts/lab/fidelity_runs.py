@@ -204,7 +204,9 @@ class Runs:
                 self.study.trainer, "--eval-only", "--model", run.checkpoint(of.steps), *self.study.flags(recipe),
                 "--micro-batch", str(of.micro_batch_of(run.seed)), "--val", files,
                 "--val-batches", of.val_batches(run.seed, files), "--quiet", "--json"])
-            losses[column] = value_at(log, of.steps, "val_loss")
+            losses[column], right = (value_at(log, of.steps, key) for key in ("val_loss", "val_accuracy"))
+            if right is not None:
+                losses["right " + column] = right
             if losses[column] is None and not self.dry:
                 raise self.work.failure(f"{run}, evaluated {column}", status, log)
         return losses
@@ -287,13 +289,12 @@ class Runs:
 
 def figures(path, start, steps, failed):
     """Returns the columns of fidelity.tsv from a log."""
-    sums, counts, largest, first, val, right, last = [0.0] * 8, [0] * 8, 0.0, None, None, None, 0
+    sums, counts, largest, first, val, last = [0.0] * 8, [0] * 8, 0.0, None, None, 0
     for line in read_log(path):
         step = line["step"]
         if step > steps:  # a run that was told to end may have done a few more steps
             continue
-        if step == steps:
-            val, right = line.get("val_loss", val), line.get("val_accuracy", right)
+        val = line.get("val_loss", val) if step == steps else val
         if "loss" not in line:
             continue
         first, last = line["loss"] if step == 1 else first, step
@@ -306,8 +307,6 @@ def figures(path, start, steps, failed):
     good = not failed and is_number(val) and is_number(first) and float(val) <= float(first)
     row = {"ended": "done" if good else "diverged", "steps": str(steps), "val_loss": val if is_number(val) else "-",
            "first_loss": first if is_number(first) else "-", "largest_grad_norm": f"{largest:.6g}"}
-    if is_number(right):
-        row["right"] = right
     for k, key in enumerate(EIGHTHS):
         complete = counts[k] and last >= start + (k + 1) * (steps - start) // 8
         row[key] = f"{sums[k] / counts[k]:.8g}" if complete else "-"
