@@ -213,9 +213,9 @@ void model_forward(Model *m, KvCache cache) {
                                x.y_bias);
 }
 
-// Computes the output head and the loss in chunks of tokens, so that memory never holds all logits (M, Vp). Adds the
-// sum of the losses, times the step's loss scale, to the state. If `backward`, also computes DN (M, C), the gradient of
-// NF, and the head's weight gradient. dlogits overwrites the logits unless --head makes dlogits FP8.
+// Computes the output head and the loss in chunks of tokens, so that memory need not hold all logits (M, Vp). Adds the
+// losses' sum times the step's loss scale to m->state->loss_sum. If `backward`, also computes DN (M, C), the gradient
+// of the final norm's output NF, and the head's wgrad. dlogits overwrites a chunk's logits unless --head makes it FP8.
 void model_loss(Model *m, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;

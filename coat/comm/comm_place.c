@@ -159,7 +159,7 @@ bool comm_discover(const Config *c, CommPlace *place, Error *err) {
     memset(place, 0, sizeof *place);
     place->ranks = place->local_ranks = 1;
     place->launcher = "";
-    if (c->world_size == 1) return true; // a user may run one process in a launcher's shell with --world-size 1
+    if (c->world_size == 1) return true; // one process: variables that the shell inherited from a launcher are ignored
     // Only torchrun sets TORCHELASTIC_RUN_ID. If it is set, other launchers' variables were inherited.
     const bool torchrun = is_set("TORCHELASTIC_RUN_ID") && applies(&launchers[BY_ENVIRONMENT]);
     int chosen = torchrun ? BY_ENVIRONMENT : 0;

@@ -14,13 +14,13 @@ typedef enum {
     FLAG_FLOAT,     // field of type float
     FLAG_STRING,    // field of type char[]
     FLAG_BOOL,      // the flag is --x or --no-x without a value; its field is a bool
-    FLAG_CHOICE,    // an enum whose values 0, 1, ... the placeholder "a|b|c" names
-    FLAG_FORMAT,    // the Format enum; the placeholder names the accepted formats
-    FLAG_BYTES,     // number of bytes with a unit, stored as int64_t
+    FLAG_CHOICE,    // field of an enum type; its values 0, 1, ... have the names in Flag.placeholder, such as "a|b|c"
+    FLAG_FORMAT,    // field of type Format; accepts only the formats named in Flag.placeholder, such as "bf16|fp32"
+    FLAG_BYTES,     // field of type int64_t: number of bytes, given with a unit
     FLAG_TOKENIZER, // tokenizer: bytes, gpt2 or a path
     FLAG_TRAIN,     // --train: adds a training data set
     FLAG_WEIGHT,    // --train-weight: sets the weight of the last --train set
-    FLAG_DURATION,  // duration with units, stored as int64_t milliseconds
+    FLAG_DURATION,  // field of type int64_t: milliseconds, given as a duration with units
     FLAG_CONFIG,    // --config: reads a file of flags
     FLAG_RESUME,    // --resume, --resume=STEP, --no-resume
     FLAG_PLAN,      // --plan, --plan=json

@@ -135,7 +135,7 @@ static bool rewrite_short(Arguments *args, const Short *s, const char *value, Er
     return true;
 }
 
-// Sets err for a short flag without a value. Adds a hint for -h and -v, which other programs use for help and version.
+// Sets err for a short flag that lacks its value. The messages for -h and -v also name --help and --version.
 static bool needs_value(const Short *s, Error *err) {
     const char *hint = strcmp(s->name, "-h") == 0   ? "; use --help for the list of flags"
                        : strcmp(s->name, "-v") == 0 ? "; use --version for the version"

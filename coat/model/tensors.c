@@ -67,10 +67,12 @@ typedef enum {
     WITH_COMPARISONS    // exists if FP8 health compares an FP8 wgrad with a BF16 wgrad
 } When;
 
-// Granularity of an FP8 operand's scales: per tensor, or per token (SCALE_ROW). Scales per token require that the
-// kernel that reads the matmul's output can multiply by the scales. Residual additions can, and with --saved coat the
-// activation function and the backward of the MLP's norm can. Attention, which reads qkv, cannot. Gradients that are
-// transposed while they are quantized have one scale per format.
+// Granularity of an FP8 operand's scales. Scales per token (SCALE_ROW) need a kernel that multiplies the matmul's
+// output by them. The choice depends on the kernel that reads this output:
+//   ROWS_BY_TOKEN: per token, because a residual addition reads it
+//   ROWS_BY_TOKEN_IN_COAT: per token with --saved coat; the activation function or the MLP norm's backward reads it
+//   ONE_SCALE: per tensor; other kernels, such as attention, read it. Also gradients that one pass quantizes and
+//       transposes: they have one scale for dgrad's format and one for wgrad's (E5M2)
 typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
 
 // Models that a tensor is part of. A vision-language model has two: the language model (PART_TOKENS), and the vision

@@ -147,8 +147,8 @@ static void note_prompts(const Run *run, bool unnamed) {
     if (run->place.rank > 0) return; // only rank 0 prints notes; the other ranks need not read the checkpoint
     if (unnamed && c->prompt[0] && c->sample_tokens > 0 && is_of_examples(run))
         run_note_always(
-            run, "--prompt is continued as plain text, because the %s no format; set one with --prompt-format NAME",
-            run->train ? "data name" : "checkpoint records");
+            run, "--prompt is continued as plain text, because the %s no prompt format; use --prompt-format NAME",
+            run->train ? "training data has" : "checkpoint contains");
     if (!run->train || !run->val) return;
     const PromptFormat train = data_prompt_format(run->train, ignored), val = data_prompt_format(run->val, ignored);
     if (prompt_format_named(train) && prompt_format_named(val) && train != val)

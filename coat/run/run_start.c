@@ -138,8 +138,8 @@ static bool is_common(Run *run, int64_t mine) {
     return comm_max_i64(run->model.comm, mine) == least;
 }
 
-// Returns the name of a flag whose value differs between ranks, or NULL. Searches the table of flags from its end,
-// because --eval-only and --zero change the values of flags before them.
+// Returns the name of a flag whose value differs between ranks, or NULL. Searches the table of flags from its end: if
+// --eval-only or --zero differs, it is found before the flags ahead of it in the table, whose values it changes.
 static const char *different_flag(Run *run) {
     const Config *c = run->config;
     if (is_common(run, flags_fingerprint(c))) return NULL;
@@ -380,8 +380,8 @@ static bool is_ended(const Run *run) {
 static bool open_log(Run *run, Error *err) {
     Model *m = &run->model;
     const Config *c = m->config;
-    comm_set_timeout(m->comm,
-                     FILES_TIMEOUT_S); // rank 0 may delete an old run for long; run_train() resets the timeout
+    // The other ranks wait longer here, because rank 0 may have to delete an old run. run_train() resets the timeout.
+    comm_set_timeout(m->comm, FILES_TIMEOUT_S);
     if (!all_ranks_ok(&run->errors, !c->out[0] || m->exec.rank > 0 || rename_old_run(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
     run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,

@@ -11,7 +11,7 @@
 
 #define LIMIT ((size_t)1 << 20)
 #define PATH_BUFFER 4096
-#define INNER "image_processor" // key of the inner object that transformers 5 writes
+#define INNER "image_processor" // key in processor_config.json; its object has the contents of preprocessor_config.json
 
 // Reads the file folder/name. Sets *object to NULL if there is no such file.
 static bool read_object(const char *folder, const char *name, json_t **object, Error *err) {

@@ -18,7 +18,7 @@ enum {
     IMAGES_WORD_COUNT, // number of stored images
     IMAGES_WORD_SIDE,  // width and height in pixels
     IMAGES_WORD_CHANNELS,
-    IMAGES_WORD_ROWS,        // number of placeholder tokens per place
+    IMAGES_WORD_ROWS,        // number of placeholder tokens per place (image shown in the token file)
     IMAGES_WORD_PLACES,      // number of places
     IMAGES_WORD_PREPARATION, // preparation of images; 0: the processor's, 1: padded to a square, 2: resized to one
     IMAGES_WORD_CRC,         // CRC-32 of all bytes after the header
@@ -53,15 +53,15 @@ void images_close(ImageFile *images);
 // Records that token `at` of the token file is a placeholder. Call it for all placeholders in order.
 void images_add_placeholder(ImageFile *images, int64_t at);
 
-// Checks the placeholders that were found in the token file `path`. They must form as many groups as there are places,
-// and no example (first tokens: `starts`) may begin inside a group. Returns false with err (EXIT_DATA) otherwise.
+// Checks the placeholders that were found in the token file `path`. They must form one group for each image that the
+// file shows. No example (first tokens: `starts`) may begin inside a group. Returns false with err (EXIT_DATA) if not.
 bool images_check_placeholders(ImageFile *images, const char *path, const uint32_t *starts, int64_t examples,
                                Error *err);
 
-// Returns the number of places whose first placeholder is before token `at`.
+// Returns how many images the token file shows before token `at`: images whose first placeholder token is before `at`.
 int64_t images_before(const ImageFile *images, int64_t at);
 
-// Adds the images of the tokens [begin, end) to a micro-batch. No place may cross `end`.
+// Adds the images of the tokens [begin, end) to a micro-batch. No group of placeholders of an image may cross `end`.
 //   image_rows   (end - begin): set to i * rows + k at placeholder k of image i of the micro-batch
 //   pixels       (images of the micro-batch, image_bytes)
 //   count        number of images of the micro-batch so far

@@ -26,13 +26,13 @@ typedef enum {
     PREFIX_FIRST    // prepends a space to the text if the text does not begin with one
 } Prefix;
 
-// A token that the encoder searches in text before BPE.
+// A token that the encoder looks for in text before BPE, unless the token is special.
 typedef struct {
     char *text;
     size_t length;
     int32_t id;
-    bool special;    // true: the token is not searched in text, where its name is ordinary text
-    bool normalized; // true: the token is searched in normalized text
+    bool special;    // true: the tokenizer does not look for this token in text, where its name is ordinary text
+    bool normalized; // true: the tokenizer looks for this token in normalized text; false: in the original text
 } AddedToken;
 
 typedef struct {
@@ -47,10 +47,14 @@ struct Tokenizer {
     bool can_merge; // true: the merges are known
     int bos, eos;   // ids of the BOS and EOS tokens; -1: the vocabulary has none
     AddedTokens added;
-    // Steps of encoding: text is normalized (nfc, add_space, marks), split at added tokens, prefixed with a space and
-    // cut into pretokens.
+    // Steps of encoding a text; each bool enables its part of a step:
+    //   1. split the text at added tokens that are not `normalized`
+    //   2. normalize each part: to NFC (nfc), prepend a space (add_space), replace space markers by spaces (marks)
+    //   3. split each part at `normalized` added tokens
+    //   4. replace space markers by spaces here instead of in step 2 (late_marks), prepend a space (prefix)
+    //   5. cut each part into pretokens and encode them with BPE
     bool nfc, add_space, marks;
-    bool late_marks;  // true: spaces become space markers after added tokens are found; false: before that
+    bool late_marks;  // true: space markers are replaced after normalized added tokens are found; false: before that
     bool added_alone; // true: the space that is prepended to the name of an added token is removed
     Prefix prefix;
     PretokenRule pretokens;

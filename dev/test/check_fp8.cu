@@ -82,7 +82,7 @@ static void check_rescaled(Check *c, CheckPair q, CheckPair q_t, const char *wha
     void *codes = check_download(c, q.gpu.data, bytes), *row_scales = check_download(c, q.gpu.scale, scales);
     Tensor of = q.cpu;
     of.data = codes, of.scale = row_scales;
-    // Gives activation_recompute FP8 values, which it transposes without computing the activation.
+    // activation_recompute only transposes this g, because g has FP8 values; it does not compute the activation.
     c->cpu.ops->activation_recompute(&c->cpu, q_t.cpu, of, Tensor{}, ACT_GELU_TANH);
     check_scales(c, q_t, 0, what);
     check_code_bytes(c, q_t, 0, what);

@@ -119,7 +119,7 @@ static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int upd
         snprintf(name, sizeof name, "%s%s", r.name, r.paper ? ", as in the paper" : "");
         Config c = fp8_config(s, r);
         c.recipe.moments = moments;
-        c.recipe.cache_transposed = r.recompute > 0; // --recompute 0: transposed weights are made on demand
+        c.recipe.cache_transposed = r.recompute > 0; // recompute 0: transposed weights are not stored; dgrad makes them
         compare_models(name, c, 0.0, updates);
     }
 }

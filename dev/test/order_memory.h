@@ -41,7 +41,7 @@ static int label_layer(Label label) {
 typedef struct {
     int written, read[STREAMS]; // stream times of the last write and of each stream's last read; 0: never
     Stream writer;              // stream that wrote this memory unit last
-    int made;      // pass in which the contents were computed; for weights, number of updates before; -1: not written
+    int made;      // version: pass (micro-batch) that wrote the contents; weights: updates in them; -1: not written
     Label content; // label of the tensor that was written
     bool padding;  // true: follows the end of a tensor or shard; communicated, but contents are never used
 } Unit;
@@ -69,7 +69,7 @@ static struct {
     int waited[STREAMS];              // each stream has waited for the other stream's operations up to this time
     Stream stream;                    // stream of the current operation
     int ticket[MAX_EVENTS], tickets;  // time on the communication stream that each ticket covers, and number of tickets
-    int pass, step_pass, updates;     // current pass, first pass of the current step, and number of updates so far
+    int pass, step_pass, updates;     // current pass (work on one batch), step's first pass, number of updates so far
     int oldest;                       // smallest version (Unit.made) that the current operation has read
     int weight_made;                  // version (Unit.made) of the weights that the current operation writes
     int sample_pass;                  // index of the first forward pass of the current sample

@@ -1,5 +1,5 @@
-// Tests how a process finds its rank: from every launcher's environment variables, from flags, and from contradictions
-// between both (errors). Also tests the collectives of a run with one process.
+// Tests how a process finds its rank: from a launcher's environment variables, or from --rank and --world-size. Both
+// flags, or --world-size 1, override the variables; other contradictions are errors. Also tests one rank's collectives.
 #include "comm_fixture.h"
 
 static Error err; // error of the last failed call

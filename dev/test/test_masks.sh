@@ -189,8 +189,8 @@ PYTHON
     asked --train "$folder/unnamed.bin" --steps 1 --prompt "" >>"$folder/notes"
     asked --train "$folder/chat_train_*.bin" --steps 1 >>"$folder/notes"
     asked --train "$folder/src_train.bin" --steps 1 >>"$folder/notes"
-    [ "$(cat "$folder/notes")" = "note: --prompt is continued as plain text, because the data name no format; set one with --prompt-format NAME
-note: --prompt is continued as plain text, because the checkpoint records no format; set one with --prompt-format NAME" ]
+    [ "$(cat "$folder/notes")" = "note: --prompt is continued as plain text, because the training data has no prompt format; use --prompt-format NAME
+note: --prompt is continued as plain text, because the checkpoint contains no prompt format; use --prompt-format NAME" ]
 check "a prompt without a known format prints a note" $? "$(cat "$folder/notes")"
     # the report shows how much of the validation data is evaluated, and how many examples are truncated
     val=("$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin" --micro-batch 4 --steps 1)

@@ -1,6 +1,6 @@
 // Tests of update_bound.h, the error bound for the GPU's AdamW step. The CPU imitates the GPU's arithmetic, with every
 // documented error of its special functions at its maximum. The result must stay within the bound and come close to it
-// for some elements. Small mistakes must exceed the bound.
+// for some elements. Small injected errors must exceed the bound.
 #include "coat/numerics/moments_host.h"
 #include "coat/ops.h"
 #include "dev/test/unit.h"
@@ -10,14 +10,14 @@ enum { COUNT = 128 * 700 + 37, GROUPS = 701, STEPS = 4 };
 
 typedef enum {
     RIGHT,
-    LR_OFF,        // mistake: the learning rate has a relative error of 1e-4
-    NO_CORRECTION, // mistake: the first moment lacks its bias correction
+    LR_OFF,        // injected error that the bound must detect: the learning rate is 1e-4 (relative) too large
+    NO_CORRECTION, // injected error that the bound must detect: the first moment lacks its bias correction
     BETAS_SWAPPED,
-    BETA1_OFF, // mistake: beta1 is 0.9001 instead of 0.9
+    BETA1_OFF, // injected error that the bound must detect: beta1 is 0.9001 instead of 0.9
     NO_EPS,
     NO_DECAY,
-    K_OFF,     // mistake: the exponent k of the first moment is off by 1/16
-    NEXT_CODE, // mistake: the second moment is off by one FP8 value
+    K_OFF,     // injected error that the bound must detect: the exponent k of the first moment is off by 1/16
+    NEXT_CODE, // injected error that the bound must detect: the second moment is off by one FP8 value
     NO_CLIP,
     MISTAKES
 } Mistake;
@@ -32,7 +32,7 @@ typedef struct {
     float master[COUNT], grad[COUNT];
     uint16_t value[COUNT];
     Bounded bound[COUNT];
-    float imitation[MISTAKES][COUNT]; // for each mistake, parameters after the step as the GPU could compute them
+    float imitation[MISTAKES][COUNT]; // for each injected error, parameters after a step as the GPU could compute it
     float before[COUNT];
 } Memory;
 

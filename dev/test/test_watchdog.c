@@ -124,7 +124,7 @@ static void take_long(void) {
 // ranks print that it has ended the run.
 static bool failed(CommPlace *place, RankResult *result) {
     (void)result;
-    if (place->rank == 1) atexit(take_long); // take_long() runs after the watchdog has told the other ranks.
+    if (place->rank == 1) atexit(take_long); // exit() runs it after the watchdog has published the exit code of rank 1
     start(place);
     if (place->rank == 1) exit(EXIT_DATA);
     return wait_for_ever();

@@ -18,9 +18,9 @@ static inline size_t attention_blocks(AttentionShape shape) {
     return ((size_t)shape.T + ATTENTION_TILE - 1) / ATTENTION_TILE;
 }
 
-// Returns the byte offset, in the workspace of attention's backward, of the number of tiles that each unit of work
-// streams. That array is used with document masking. A counter of claimed units and two FP32 values per query and head
-// precede it.
+// Returns the byte offset of an int array (B, 2, blocks) in the workspace of attention's backward. The array stores how
+// many tiles each unit of work streams: first units of queries, then units of keys. It is used only with document
+// masking. In the workspace, a counter of claimed units and two FP32 values per query and head precede the array.
 static inline size_t attention_backward_tiles_at(AttentionShape shape) {
     size_t rows = (size_t)shape.B * (size_t)shape.heads * attention_blocks(shape) * ATTENTION_TILE;
     return 256 + rows * 2 * sizeof(float);

@@ -17,8 +17,8 @@ struct TileWalk {
     LoadOrder order;
 };
 
-// Casts and transposes. With GRADIENT, writes the gradient in format F, its column sums and, unless F is BF16, its
-// transpose in format T. Otherwise writes the transpose of GELU's output.
+// Casts and transposes the values of `function`. With GRADIENT, writes a gradient in format F, its column sums and,
+// unless F is BF16, its transpose in format T. Otherwise writes only the transpose of the activation function's output.
 template <Format F, Format T, bool GRADIENT, typename Function>
 __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
                              ACT_BLOCKS<GRADIENT>) void act_tile_kernel(const __grid_constant__ Function function,

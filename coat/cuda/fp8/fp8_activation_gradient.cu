@@ -124,7 +124,7 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy,
 
 // --- fused pass: activation function's backward and recomputation of g -----------------------------------------------
 // Inputs of the fused backward pass for GELU. load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d,
-// g) computes HALVES gradients, and g * reciprocal. A tile has COLUMNS columns of g.
+// g) computes d, HALVES gradients of the activation's input, and g, its output * reciprocal. COLUMNS: tile width.
 struct GeluBoth {
     static constexpr int HALVES = 1, COLUMNS = 128, BLOCKS = 2;
     struct Loaded {
@@ -138,7 +138,7 @@ struct GeluBoth {
     __device__ static uint32_t word(const Loaded &loaded) {
         return loaded.dg.word[SPAN / 2 - 1] ^ GroupReader<true>::word(loaded.h);
     }
-    // Computes the gradient and g * reciprocal, evaluating GELU's gate only once.
+    // Computes d = dg * gelu'(h) and g = gelu(h) * reciprocal (1 / g's scale) with one evaluation of GELU's gate.
     __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
         const float scale = GroupReader<true>::scale(now.h);
         const GeluScaled gelu(scale);

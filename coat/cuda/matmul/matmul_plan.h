@@ -38,7 +38,7 @@ struct MatmulState {
     size_t cublas_version;
     char gpu[256];
     bool fast_data, autotune;
-    // algorithm tables of the checkpoint, of --matmul-table and of the program; searched in this order
+    // algorithm tables, searched in this order: of the checkpoint, of --matmul-table, of the program
     MatmulAlgos resumed, given, committed;
     MatmulSamples *samples;
     MatmulVisitor visitor; // receives errors of algorithms for tests; visitor.report is NULL if there is none

@@ -15,9 +15,9 @@ constexpr int LOSS_PART_BYTES = 54 << 10; // maximum bytes of a row's part per b
 
 struct LossArguments {
     void *logits;       // (rows, cols) logits, which the gradient overwrites unless `codes` is set
-    float *losses;      // (rows) loss of each row; NULL: not written
-    uint8_t *codes;     // (rows, cols) gradient in E5M2; NULL: the gradient overwrites the logits
-    float *codes_scale; // scale of `codes`, which the kernel writes
+    float *losses;      // output: (rows) loss of each row; NULL: not written
+    uint8_t *codes;     // output: (rows, cols) gradient in E5M2; NULL: the gradient overwrites the logits
+    float *codes_scale; // output: the single FP32 scale of `codes`; NULL if `codes` is NULL
     int64_t codes_stride;
     const int32_t *targets;
     int64_t rows, stride, target_stride;

@@ -69,8 +69,10 @@ __device__ inline void load_gradient(const HeadsOf<T> &a, const T *g, int column
     if (rotation) rotate_back<V>(d, cosine, sine);
 }
 
-// Layout of a block's shared memory, all FP32: (1) partial sums of the norm weights' gradients (copies, q's width + k's
-// width), (2) two sums per thread for each half head, (3) rstd and mean of each norm.
+// Layout of a block's shared memory, all FP32; empty without QK-norm:
+//   1. sums: partial sums of the norm weights' gradients, (copies, width of a norm of q + width of a norm of k)
+//   2. squares, dots: each thread's sums of x^2 and of gradient * weight * x for each head, (heads, across) each
+//   3. rstd, mean: (norms) each
 template <typename T> struct NormsShared {
     float *sums, *squares, *dots, *rstd, *mean;
 
