@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Runs the example of docs/vision.md. At least 90 % of the answers about unseen images must be right, and at most 35 % of
+# those about empty images.
+cd "$(dirname "$0")/../.." || exit 1
+. dev/test/program_fixture.sh
+command -v python3 >/dev/null || { echo "skip - the example of docs/vision.md: no python3"; exit 77; }
+
+commands=$(sed -n '/^```sh$/,/^```$/{/^```/!p}' docs/vision.md)
+commands=${commands//runs\/shapes/$folder}
+bash -ec "${commands//.\/train_gpt2_fp8_cpu/$program}" >"$folder/said" 2>&1
+check "the example of docs/vision.md runs" $? "$(tail -5 "$folder/said")"
+mapfile -t right < <(sed -n 's/.*, \([0-9.]*\) % of answers right.*/\1/p' "$folder/said" | tail -n 2)
+awk -v unseen="${right[0]:-0}" -v empty="${right[1]:-100}" 'BEGIN { exit !(unseen >= 90 && empty <= 35) }'
+check "of answers about unseen images ${right[0]:-no} % are right, about empty images ${right[1]:-no} %" $? "$(tail -5 "$folder/said")"
+exit $failures
