@@ -627,7 +627,7 @@ void micro_step(Model *m, bool accumulate, bool last) {
     if (m->vision) m->vision->exec.trains = false;
 }
 
-// Writes the parameters of a step to the device: learning rate, loss scale 1 / targets, and AdamW's coefficients.
+// Writes the parameters of a step to the device: learning rate, loss scale 1 / targets, and the optimizers' coefficients.
 void step_begin(Model *m, float lr, int64_t targets) {
     const Config *c = m->config;
     m->host.lr = lr;
@@ -636,6 +636,7 @@ void step_begin(Model *m, float lr, int64_t targets) {
     m->host.eps = c->eps;
     m->host.weight_decay = c->weight_decay;
     m->host.grad_clip = c->grad_clip;
+    m->host.momentum = c->muon_momentum;
     m->host.loss_scale = (float)(1.0 / (double)targets);
     m->host.seed = c->seed;
     m->host.loss_sum = 0.0;

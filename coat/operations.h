@@ -181,6 +181,18 @@ OPERATION(grad_norm_root, (Exec *exec, StepState *state))
 // increments t. Writes the amax of every weight that has FP8 values, as stored after the update, to weight.maximum if
 // that exists.
 OPERATION(adamw_update, (Exec *exec, const Parameter *parameters, int count, StepState *state))
+// Muon, for matrices whose optimizer state is m alone. Call these operations after adamw_update, which counts the step.
+// If state->skips is set, they do nothing.
+//   muon_momentum: m = momentum * m + (1 - momentum) * g, with the gradient g clipped as in adamw_update;
+//                  update = momentum * m + (1 - momentum) * g, with m before it is rounded to its format
+//   muon_apply: weight -= lr * weight_decay * weight + lr * update. Stores weights and amaxes as adamw_update does
+OPERATION(muon_momentum, (Exec *exec, const Parameter *parameters, int count, StepState *state))
+OPERATION(muon_apply, (Exec *exec, const Parameter *parameters, int count, StepState *state))
+// Replaces x (r, c) by scale times its approximate polar factor: all singular values that are not tiny become about 1.
+//   x = x / max(Frobenius norm, 1e-7), then NEWTON_SCHULZ_ITERATIONS times, with A = x x^T (x^T x if r > c):
+//   B = b A + c A A;  x = a x + B x (a x + x B if r > c). The last iteration multiplies by `scale`.
+// y (r, c), gram and polynomial (n, n), n = min(r, c), are scratch of x's format; each of the products is rounded to it.
+OPERATION(muon_orthogonalize, (Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor polynomial, float scale, StepState *state))
 // Quantizes w.value to w.codes for the weights that have them.
 //   If w.codes.amax exists, it must contain the amax of the entire weight, of which w.value is a shard.
 //   Otherwise, directly after adamw_update on the same parameters, uses the amaxes that adamw_update wrote.

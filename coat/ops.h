@@ -40,6 +40,7 @@ typedef struct {
     // fields that the host writes
     float lr, beta1, beta2, eps, weight_decay, grad_clip; // gradients are not clipped if grad_clip <= 0
     float loss_scale;                                     // 1 / number of the step's unmasked targets
+    float momentum;                                       // decay rate of Muon's momentum
     uint64_t seed;
     // fields that the device updates
     int64_t t;           // number of updates so far, without skipped steps
@@ -52,6 +53,7 @@ typedef struct {
     // reason to skip the update; 0: do not skip. 1: a loss, gradient or value to quantize was inf or NaN. SKIP_OUTLIER:
     // the loss or gradient norm was an outlier (guard.h), as the host found between grad_norm and adamw_update
     int32_t nonfinite;
+    int32_t skips; // value of nonfinite when adamw_update began, by which Muon's operations decide to skip the update
 } StepState;
 
 #define SKIP_OUTLIER 2
@@ -108,7 +110,8 @@ static inline bool qk_norm_rope_active(const QkRope *rope) {
 typedef struct {
     Weight weight; // weight (BF16 or FP32), which the optimizer updates
     Tensor grad;   // gradient (BF16 or FP32), of the weight's shape
-    Tensor m, v;   // moments: FP32, BF16, or 8-bit with SCALE_EXPAND
+    Tensor m, v;   // moments: FP32, BF16, or 8-bit with SCALE_EXPAND. With Muon, m is the momentum, and v has no data
+    Tensor update; // Muon: unscaled matrix that becomes the update; data is NULL except while muon.c updates this matrix
     // master weights: FP32, or U16 low halves (split16); data is NULL if there are none (or the value is FP32)
     Tensor master;
     bool decay;     // true: AdamW's decoupled weight decay applies

@@ -15,6 +15,7 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     recipe->grads = FMT_BF16;
     recipe->group_size = 16;
     recipe->moments = MOMENTS_FP32;
+    recipe->momentum_codes = MOMENTUM_I8;
     recipe->master = MASTER_FP32;
     recipe->cache_transposed = true;
     if (kind != RECIPE_BF16) recipe->linear = LINEAR_FP8;
@@ -48,6 +49,8 @@ void config_defaults(Config *config) {
     config->beta1 = 0.9f;
     config->beta2 = 0.95f;
     config->eps = 1e-8f;
+    config->muon_momentum = 0.95f;
+    config->muon_rms = 0.2f;
     config->grad_clip = 1.0f;
     config->lr_final = 1.0f;
     config->decay_fraction = 0.2f;

@@ -156,6 +156,10 @@ typedef enum { LINEAR_BF16, LINEAR_FP8 } LinearKind;
 typedef enum { HEAD_BF16, HEAD_FP8, HEAD_FP8_BACKWARD } HeadKind;
 typedef enum { SAVED_BF16, SAVED_COAT } SavedKind;
 typedef enum { MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT } MomentsKind;
+// Format of Muon's momentum if the moments are 8-bit
+typedef enum { MOMENTUM_E4M3, MOMENTUM_I8 } MomentumCodes;
+// OPTIMIZER_MUON: Muon updates the weight matrices of the language model's blocks, AdamW all other parameters
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_MUON } OptimizerKind;
 typedef enum { MASTER_FP32, MASTER_SPLIT16, MASTER_NONE } MasterKind;
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT } ScheduleKind;
 
@@ -167,6 +171,8 @@ typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT
 #define SAVED_NAMES "bf16|coat"
 #define MOMENTS_NAMES "fp32|bf16|fp8|coat"
 #define MASTER_NAMES "fp32|split16|none"
+#define MOMENTUM_NAMES "e4m3|i8"
+#define OPTIMIZER_NAMES "adamw|muon"
 #define SCHEDULE_NAMES "cosine|linear|wsd|constant"
 #define EXAMPLES_NAMES "cut|whole|split"
 #define DOCUMENTS_NAMES "joined|apart"
@@ -203,6 +209,7 @@ typedef struct {
     Format grads;   // format of weight gradients of linear layers: FMT_BF16 or FMT_FP32; other gradients are FP32
     int group_size; // number of elements of saved FP8 activations that share a scale: 16, 32 or 128
     MomentsKind moments;
+    MomentumCodes momentum_codes;
     MasterKind master;
     char moments_fp32[256];      // comma-separated names or prefixes (fc*) of tensors with FP32 moments
     bool cache_transposed;       // true: transposed FP8 weights are stored instead of being computed when needed
@@ -268,6 +275,9 @@ typedef struct {
     int epochs;        // number of passes over the training data
     bool epochs_given; // true: a flag sets epochs
     float lr, beta1, beta2, eps, weight_decay, grad_clip;
+    OptimizerKind optimizer;
+    float muon_momentum; // decay rate of Muon's momentum
+    float muon_rms;      // RMS of Muon's update of a matrix at learning rate 1, if the update is orthogonal
     float lr_final; // final learning rate as a fraction of lr
     int64_t warmup;
     float decay_fraction; // length of schedule wsd's final decay as a fraction of all steps

@@ -40,7 +40,7 @@ static Health count_group(Tensor t, Walk w, int64_t group) {
     const uint32_t top = moment_max_code(t.format);
     uint32_t largest = 0, zero = 0, saturated = 0;
     for (int64_t i = 0; i < count; i++) {
-        uint32_t code = codes[i] & 0x7fu;
+        uint32_t code = t.format == FMT_I8 ? (uint32_t)abs((int8_t)codes[i]) : codes[i] & 0x7fu;
         largest = code > largest ? code : largest;
         zero += code == 0;
         saturated += code >= top;
@@ -80,9 +80,9 @@ static Health from_scale(Tensor t) {
 void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
     for (int i = 0; i < count; i++) {
         const Tensor t = tensors[i];
-        if (!format_is_fp8(t.format) || !t.scale || t.transposed ||
+        if (!format_has_groups(t.format) || !t.scale || t.transposed ||
             (!t.data && t.granularity != SCALE_TENSOR && t.granularity != SCALE_ROW))
-            fatal(EXIT_DEVICE, "internal error: an FP8 health check on the CPU requires a scaled FP8 tensor (is %s)",
+            fatal(EXIT_DEVICE, "internal error: an FP8 health check on the CPU requires a scaled FP8 or INT8 tensor (is %s)",
                   format_name(t.format));
         out[i] = t.data ? count_tensor(cpu_of(exec), t) : from_scale(t);
     }

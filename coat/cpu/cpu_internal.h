@@ -99,16 +99,19 @@ typedef struct {
     bool k_is_column;
 } Operand;
 
-// A matmul: c (m, n) = (accumulate ? c : 0) + bias + sum over k of a (m, k) b (n, k). If a or b is FP8 with one scale
-// per tensor, multiplies the FP8 values without their scales, and then the sum by the scales.
+// A matmul: c (m, n) = (accumulate ? c : 0) + bias + beta addend + alpha * sum over k of a (m, k) b (n, k). If a or b is
+// FP8 with one scale per tensor, multiplies the FP8 values without their scales, and then the sum by the scales.
 typedef struct {
     Operand a, b;
     Tensor c;
     const real *bias; // (n) bias; NULL: none
     int64_t m, n, k;
     bool accumulate;
+    real alpha;    // 0 means 1
+    Tensor addend; // (m, n) in c's format; data is NULL: none. Must not share memory with c
+    real beta;
     // fields that matmul_on_thread() and matmul_on_all() set
-    real scale; // factor that multiplies the sum: scale of a times scale of b
+    real scale; // factor that multiplies the sum: alpha times scale of a times scale of b
     int64_t tile_m, tile_n;
 } Matmul;
 

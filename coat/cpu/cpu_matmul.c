@@ -73,7 +73,7 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     // If C is FP32 and the tile consists of entire panels, sums directly in C's memory. Does not do so with accumulate
     // and several steps over k, because adding C first would round differently than adding it last.
     bool whole = rows % (panels->rows / 3) == 0 && cols % panels->columns == 0;
-    if (p->c.format == FMT_FP32 && whole && !p->bias && p->scale == 1 && (!p->accumulate || p->k <= CPU_TILE_K)) {
+    if (p->c.format == FMT_FP32 && whole && !p->bias && !p->addend.data && p->scale == 1 && (!p->accumulate || p->k <= CPU_TILE_K)) {
         sum_block(cpu, t, p, i, rows, j, cols, (real *)row_address(p->c, i) + j, p->c.stride, p->accumulate);
         return;
     }
@@ -83,6 +83,8 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
         for (int64_t col = 0; p->scale != 1 && col < cols; col++) sum[col] *= p->scale;
         if (p->bias) cpu->kernels->add(sum, p->bias + j, cols);
         if (p->accumulate) cpu->kernels->add(sum, row_load(cpu, p->c, i + row, j, cols, t.row), cols);
+        const real *added = p->addend.data ? row_load(cpu, p->addend, i + row, j, cols, t.row) : NULL;
+        for (int64_t col = 0; added && col < cols; col++) sum[col] += p->beta * added[col];
         row_store(cpu, p->c, i + row, j, cols, sum);
     }
 }
@@ -126,14 +128,19 @@ static real take_scale(Tensor *t) {
     return (real)(*(const float *)t->scale);
 }
 
+static void set_scale(Matmul *p) {
+    p->scale = take_scale(&p->a.tensor) * take_scale(&p->b.tensor);
+    if (p->alpha != 0) p->scale *= p->alpha;
+}
+
 void matmul_on_thread(const Cpu *cpu, Scratch slot, Matmul p) {
-    p.scale = take_scale(&p.a.tensor) * take_scale(&p.b.tensor);
+    set_scale(&p);
     choose_tiles(cpu, &p, 1);
     for (int64_t tile = 0; tile < tile_count(&p); tile++) matmul_tile_number(cpu, slot, &p, tile);
 }
 
 void matmul_on_all(const Cpu *cpu, Scratch scratch, Matmul p) {
-    p.scale = take_scale(&p.a.tensor) * take_scale(&p.b.tensor);
+    set_scale(&p);
     choose_tiles(cpu, &p, cpu->blas ? BLAS_TILE_SHARE : cpu->threads);
     int64_t tiles = tile_count(&p);
     int threads = scratch_slots(&scratch, cpu, cpu_matmul_slot());

@@ -1,4 +1,4 @@
-// Computes the gradient norm and the AdamW update on the CPU (COAT: optimizer states).
+// Computes the gradient norm, the AdamW update (COAT: optimizer states) and Muon's element-wise operations on the CPU.
 #include "cpu_internal.h"
 #include "numerics/moments_host.h"
 
@@ -118,7 +118,7 @@ static real *load_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
     return values;
 }
 
-// Stores elements of a moment. Returns false if a value was inf or NaN and the moment is stored in FP8.
+// Stores elements of a moment. Returns false if a value was inf or NaN and the moment has groups.
 static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n, const real *values,
                          const MomentStore *how) {
     if (moment.granularity == SCALE_EXPAND) return moments_store(moment, begin, n, values, how);
@@ -133,57 +133,45 @@ static uint32_t block_amax(const Cpu *cpu, const Parameter *p, int64_t begin, in
     return cpu->kernels->amax_bits(row_load(cpu, flat(p->weight.value), 0, begin, n, buffer), n);
 }
 
-// Runs AdamW on n elements of a parameter. The update uses the new moments before they are rounded to their storage
-// format. Returns false if an FP8 moment would be inf or NaN.
-static bool update_block(const Cpu *cpu, const Parameter *p, const AdamwStep *step, const StepState *state,
-                         int64_t begin, int64_t n) {
-    real value[BLOCK], grad[BLOCK], m_buffer[BLOCK], v_buffer[BLOCK];
-    const MomentStore how_m = {cpu->recipe.moments == MOMENTS_COAT, false};
-    const MomentStore how_v = {cpu->recipe.moments == MOMENTS_COAT, true};
-    const real decay = p->decay ? step->lr * (real)state->weight_decay : 0;
-    Tensor m = flat(p->m), v = flat(p->v);
-    const real *master = load_master(cpu, p, begin, n, value);
-    if (master != value) memcpy(value, master, (size_t)n * sizeof(real));
-    real *mi = load_moment(cpu, m, begin, n, m_buffer), *vi = load_moment(cpu, v, begin, n, v_buffer);
-    cpu->kernels->adamw(value, mi, vi, row_load(cpu, flat(p->grad), 0, begin, n, grad), step, decay, n);
-    bool finite = store_moment(cpu, m, begin, n, mi, &how_m);
-    finite = store_moment(cpu, v, begin, n, vi, &how_v) && finite;
-    store_master(cpu, p, begin, n, value, state);
-    return finite;
+// Scalars of an update that are equal for all parameters.
+typedef struct {
+    const Cpu *cpu;
+    const StepState *state;
+    AdamwStep adamw;
+} Update;
+
+static AdamwStep adamw_step(const StepState *state) {
+    bool clip = state->grad_clip > 0 && state->grad_norm > state->grad_clip;
+    return (AdamwStep){(real)state->lr,
+                       (real)state->beta1,
+                       (real)state->beta2,
+                       (real)state->eps,
+                       (real)(1 / (1 - pow((double)state->beta1, (double)state->t))),
+                       (real)(1 / (1 - pow((double)state->beta2, (double)state->t))),
+                       clip ? (real)(state->grad_clip / state->grad_norm) : 1};
 }
 
-void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state) {
-    const Cpu *cpu = cpu_of(exec);
-    if (state->nonfinite) {
-        state->skipped++;
-        state->skipped_run++;
-        return;
-    }
-    state->t++;
-    state->skipped_run = 0;
-    bool clip = state->grad_clip > 0 && state->grad_norm > state->grad_clip;
-    AdamwStep step = {(real)state->lr,
-                      (real)state->beta1,
-                      (real)state->beta2,
-                      (real)state->eps,
-                      (real)(1 / (1 - pow((double)state->beta1, (double)state->t))),
-                      (real)(1 / (1 - pow((double)state->beta2, (double)state->t))),
-                      clip ? (real)(state->grad_clip / state->grad_norm) : 1};
+// Updates n elements of a parameter from element `begin` on. Returns false if a moment with groups would be inf or NaN.
+typedef bool UpdateBlock(const Update *u, const Parameter *p, int64_t begin, int64_t n);
+
+// Calls update() for all blocks of all parameters, on all threads. weights: true if update() changes the weights, whose
+// amaxes are then written. Sets state->nonfinite if update() returns false for a block.
+static void update_all(const Update *u, const Parameter *parameters, int count, UpdateBlock *update, bool weights,
+                       StepState *state) {
     int nonfinite = 0;
-    for (int i = 0; i < count; i++)
+    for (int i = 0; weights && i < count; i++)
         if (parameters[i].weight.maximum) *parameters[i].weight.maximum = 0;
-#pragma omp parallel num_threads(cpu->threads)
+#pragma omp parallel num_threads(u->cpu->threads)
     for (int i = 0; i < count; i++) {
         const Parameter *p = &parameters[i];
         int64_t elements = tensor_elements(p->weight.value);
-        AdamwStep own = step;
-        own.lr *= (real)parameter_rate(p);
-        uint32_t *maximum = p->weight.maximum, largest = 0; // amax of the blocks that this thread processes
+        // largest: amax of the blocks that this thread processes
+        uint32_t *maximum = weights ? p->weight.maximum : NULL, largest = 0;
 #pragma omp for schedule(static) nowait
         for (int64_t b = 0; b < block_count(elements); b++) {
             int64_t n = smaller(BLOCK, elements - b * BLOCK);
-            bool finite = update_block(cpu, p, &own, state, b * BLOCK, n);
-            if (maximum) largest = larger_bits(largest, block_amax(cpu, p, b * BLOCK, n));
+            bool finite = update(u, p, b * BLOCK, n);
+            if (maximum) largest = larger_bits(largest, block_amax(u->cpu, p, b * BLOCK, n));
             if (finite) continue;
 #pragma omp atomic write
             nonfinite = 1;
@@ -193,6 +181,82 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
         *maximum = larger_bits(*maximum, largest);
     }
     if (nonfinite) state->nonfinite = 1;
+}
+
+// Runs AdamW on a block. The update uses the new moments before they are rounded to their storage format.
+static bool adamw_block(const Update *u, const Parameter *p, int64_t begin, int64_t n) {
+    const Cpu *cpu = u->cpu;
+    real value[BLOCK], grad[BLOCK], m_buffer[BLOCK], v_buffer[BLOCK];
+    const MomentStore how_m = {cpu->recipe.moments == MOMENTS_COAT, false};
+    const MomentStore how_v = {cpu->recipe.moments == MOMENTS_COAT, true};
+    AdamwStep step = u->adamw;
+    step.lr *= (real)parameter_rate(p);
+    const real decay = p->decay ? step.lr * (real)u->state->weight_decay : 0;
+    Tensor m = flat(p->m), v = flat(p->v);
+    const real *master = load_master(cpu, p, begin, n, value);
+    if (master != value) memcpy(value, master, (size_t)n * sizeof(real));
+    real *mi = load_moment(cpu, m, begin, n, m_buffer), *vi = load_moment(cpu, v, begin, n, v_buffer);
+    cpu->kernels->adamw(value, mi, vi, row_load(cpu, flat(p->grad), 0, begin, n, grad), &step, decay, n);
+    bool finite = store_moment(cpu, m, begin, n, mi, &how_m);
+    finite = store_moment(cpu, v, begin, n, vi, &how_v) && finite;
+    store_master(cpu, p, begin, n, value, u->state);
+    return finite;
+}
+
+void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    const Cpu *cpu = cpu_of(exec);
+    state->skips = state->nonfinite;
+    if (state->skips) {
+        state->skipped++;
+        state->skipped_run++;
+        return;
+    }
+    state->t++;
+    state->skipped_run = 0;
+    const Update u = {cpu, state, adamw_step(state)};
+    update_all(&u, parameters, count, adamw_block, true, state);
     ((Cpu *)exec->backend)->amaxes_valid =
         exec->ranks <= 1; // with several processes, each process has computed the amaxes of its shards only
+}
+
+// --- Muon -----------------------------------------------------------------------------------------------------------
+
+// Updates a block of the momentum, and computes the block of p->update.
+static bool momentum_block(const Update *u, const Parameter *p, int64_t begin, int64_t n) {
+    const Cpu *cpu = u->cpu;
+    real grad_buffer[BLOCK], m_buffer[BLOCK], buffer[BLOCK];
+    const MomentStore how = {cpu->recipe.moments == MOMENTS_COAT, false};
+    const real mu = (real)u->state->momentum;
+    Tensor m = flat(p->m), update = flat(p->update);
+    const real *grad = row_load(cpu, flat(p->grad), 0, begin, n, grad_buffer);
+    real *mi = load_moment(cpu, m, begin, n, m_buffer), *x = row_target(update, 0, begin, buffer);
+    for (int64_t i = 0; i < n; i++) {
+        const real part = (1 - mu) * (grad[i] * u->adamw.clip);
+        mi[i] = mu * mi[i] + part;
+        x[i] = mu * mi[i] + part;
+    }
+    row_store(cpu, update, 0, begin, n, x);
+    return store_moment(cpu, m, begin, n, mi, &how);
+}
+
+void cpu_muon_momentum(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    const Update u = {cpu_of(exec), state, adamw_step(state)};
+    if (!state->skips) update_all(&u, parameters, count, momentum_block, false, state);
+}
+
+// Applies a block of p->update to the weights.
+static bool apply_block(const Update *u, const Parameter *p, int64_t begin, int64_t n) {
+    const Cpu *cpu = u->cpu;
+    real value[BLOCK], buffer[BLOCK];
+    const real lr = u->adamw.lr * (real)parameter_rate(p), decay = p->decay ? lr * (real)u->state->weight_decay : 0;
+    const real *master = load_master(cpu, p, begin, n, value);
+    const real *x = row_load(cpu, flat(p->update), 0, begin, n, buffer);
+    for (int64_t i = 0; i < n; i++) value[i] = master[i] - lr * x[i] - decay * master[i];
+    store_master(cpu, p, begin, n, value, u->state);
+    return true;
+}
+
+void cpu_muon_apply(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    const Update u = {cpu_of(exec), state, adamw_step(state)};
+    if (!state->skips) update_all(&u, parameters, count, apply_block, true, state);
 }

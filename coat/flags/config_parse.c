@@ -298,6 +298,15 @@ static bool check_given(const Parse *p, Error *err) {
         return error_set(err, EXIT_USER,
                          "--epochs %d contradicts --steps %lld: both set the length of the run; remove one of them",
                          c->epochs, (long long)c->steps);
+    const char *of_muon = given(p, "muon-momentum")    ? "muon-momentum"
+                          : given(p, "muon-rms")       ? "muon-rms"
+                          : given(p, "momentum-codes") ? "momentum-codes"
+                                                       : NULL;
+    if (of_muon && c->optimizer != OPTIMIZER_MUON)
+        return error_set(err, EXIT_USER, "--%s: has no effect without --optimizer muon; add --optimizer muon", of_muon);
+    if (given(p, "momentum-codes") && c->recipe.moments < MOMENTS_FP8)
+        return error_set(err, EXIT_USER, "--momentum-codes: has no effect with --moments %s; remove it",
+                         choice_name(MOMENTS_NAMES, c->recipe.moments).text);
     if (c->world_size && c->rank >= c->world_size)
         return error_set(err, EXIT_USER, "--rank %d: must be from 0 to %d with --world-size %d", c->rank,
                          c->world_size - 1, c->world_size);

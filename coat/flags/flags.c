@@ -21,6 +21,13 @@ static bool saves_fp8(const Config *c) {
 static bool compresses_moments(const Config *c) {
     return not_fp32(c) && c->recipe.moments != MOMENTS_FP32;
 }
+static bool uses_muon(const Config *c) {
+    return c->optimizer == OPTIMIZER_MUON;
+}
+// True if the format of Muon's momentum depends on --momentum-codes.
+static bool compresses_momentum(const Config *c) {
+    return uses_muon(c) && not_fp32(c) && (c->recipe.moments == MOMENTS_FP8 || c->recipe.moments == MOMENTS_COAT);
+}
 // True if backward may recompute other values than forward computed, because it reads FP8 values or uses another scale.
 static bool recompute_differs(const Config *c) {
     const bool fp8 = matmuls_are_fp8(c);
@@ -136,7 +143,9 @@ static const Flag table[] = {
     {GROUP_RECIPE, "grads", FLAG_FORMAT, AT(recipe.grads), RECORDED | LOGGED, "bf16|fp32", 0, 0, "%s, by --recipe",
      "number format of the weight gradients of the linear layers", .matters = not_fp32},
     {GROUP_RECIPE, "moments", FLAG_CHOICE, AT(recipe.moments), RECORDED | LOGGED, MOMENTS_NAMES, 0, 0, "%s, by --recipe",
-     "number format of AdamW's two moments; coat: FP8 with dynamic range expansion"},
+     "number format of AdamW's two moments and of Muon's momentum; fp8, coat: 8 bits, coat with dynamic range expansion"},
+    {GROUP_RECIPE, "momentum-codes", FLAG_CHOICE, AT(recipe.momentum_codes), RECORDED | UNLESS_DEFAULT | LOGGED_UNLESS_DEFAULT, MOMENTUM_NAMES, 0, 0, NULL,
+     "with --optimizer muon: 8-bit format of the momentum if --moments is fp8 or coat; e4m3: FP8, as AdamW's moments; i8: INT8", .matters = compresses_momentum},
     {GROUP_RECIPE, "moments-fp32", FLAG_STRING, AT(recipe.moments_fp32), RECORDED | LOGGED, "PATTERN", 0, 0, "none",
      "tensors whose moments stay in FP32: wte, qkvw, projw, fcw, fcprojw, headw or prefixes such as fc*, separated by commas", .matters = compresses_moments},
     {GROUP_RECIPE, "master", FLAG_CHOICE, AT(recipe.master), RECORDED | LOGGED, MASTER_NAMES, 0, 0, "%s, by --recipe",
@@ -165,8 +174,14 @@ static const Flag table[] = {
      "number of optimizer steps; 20k means 20000; -1: as many as --epochs needs", .matters = schedule_falls},
     {GROUP_OPTIMIZER, "epochs", FLAG_INT, AT(epochs), TRAINING | UNLESS_DEFAULT, "N", 1, 1 << 20, NULL,
      "number of passes over the training data, each in a different order; used if --steps is not given", .matters = is_scheduled_by_epochs},
+    {GROUP_OPTIMIZER, "optimizer", FLAG_CHOICE, AT(optimizer), TRAINING_UNLESS_DEFAULT, OPTIMIZER_NAMES, 0, 0, NULL,
+     "optimizer of the blocks' weight matrices; muon: orthogonalized momentum; all other parameters are updated by AdamW"},
+    {GROUP_OPTIMIZER, "muon-momentum", FLAG_FLOAT, AT(muon_momentum), TRAINING_UNLESS_DEFAULT, "X", 0, 0.999999, NULL,
+     "with --optimizer muon: decay rate of the momentum", .matters = uses_muon},
+    {GROUP_OPTIMIZER, "muon-rms", FLAG_FLOAT, AT(muon_rms), TRAINING_UNLESS_DEFAULT, "X", 1e-6, 1e3, NULL,
+     "with --optimizer muon: RMS of an orthogonal update at learning rate 1; X / 0.2 is the ratio of Muon's rate to AdamW's", .matters = uses_muon},
     {GROUP_OPTIMIZER, "lr", FLAG_FLOAT, AT(lr), TRAINING, "RATE", 0, 1e3, NULL,
-     "peak learning rate of AdamW"},
+     "peak learning rate"},
     {GROUP_OPTIMIZER, "lr-vision", FLAG_FLOAT, AT(lr_vision), TRAINING | UNLESS_DEFAULT, "RATE", 0, 1e3, "as --lr",
      "peak learning rate of the vision tower; the schedule is that of --lr"},
     {GROUP_OPTIMIZER, "lr-projector", FLAG_FLOAT, AT(lr_projector), TRAINING | UNLESS_DEFAULT, "RATE", 0, 1e3, "as --lr",
@@ -182,7 +197,7 @@ static const Flag table[] = {
     {GROUP_OPTIMIZER, "decay-fraction", FLAG_FLOAT, AT(decay_fraction), TRAINING, "FRACTION", 0, 1, NULL,
      "with --schedule wsd: fraction of the steps in which the learning rate decays", .matters = is_wsd},
     {GROUP_OPTIMIZER, "weight-decay", FLAG_FLOAT, AT(weight_decay), TRAINING, "X", 0, 1e3, NULL,
-     "decoupled weight decay of AdamW, applied to 2-D weights only"},
+     "decoupled weight decay, applied to 2-D weights only"},
     {GROUP_OPTIMIZER, "beta1", FLAG_FLOAT, AT(beta1), TRAINING, "X", 0, 0.999999, NULL,
      "decay rate of AdamW's first moment"},
     {GROUP_OPTIMIZER, "beta2", FLAG_FLOAT, AT(beta2), TRAINING, "X", 0, 0.999999, NULL,

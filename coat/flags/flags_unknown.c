@@ -29,6 +29,9 @@ static const OtherToolFlag table[] = {
     {"n-layer num-layers", "layers", ""},
     {"n-head num-attention-heads", "heads", ""},
     {"n-embd hidden-size", "channels", ""},
+    {"optim use-muon", "optimizer", " adamw or muon"},
+    {"muon-lr matrix-lr", "muon-rms", " RATE, with RATE / 0.2 = Muon's learning rate / AdamW's"},
+    {"adjust-lr-fn", "muon-rms", " X; the update is always scaled to AdamW's RMS"},
     {"bf16 fp16 dtype", "recipe", " bf16, fp8-linear or coat"},
 };
 

@@ -88,18 +88,6 @@ static void write_flag(JsonText *t, const Flag *flag, const Config *c) {
     }
 }
 
-JsonText settings_log(const Config *config) {
-    JsonText t;
-    int count;
-    const Flag *table = flag_table(&count);
-    memset(&t, 0, sizeof t);
-    json_text_open(&t, NULL, '{');
-    for (int i = 0; i < count; i++)
-        if (table[i].uses & LOGGED) write_flag(&t, &table[i], config);
-    json_text_close(&t, '}');
-    return t;
-}
-
 static const void *field_of(const Config *config, const Flag *flag) {
     return (const char *)config + flag->offset;
 }
@@ -107,6 +95,22 @@ static const void *field_of(const Config *config, const Flag *flag) {
 static bool is_equal(const Config *a, const Config *b, const Flag *flag) {
     if (flag->kind == FLAG_STRING) return strcmp(field_of(a, flag), field_of(b, flag)) == 0;
     return memcmp(field_of(a, flag), field_of(b, flag), flag->size) == 0;
+}
+
+JsonText settings_log(const Config *config) {
+    JsonText t;
+    int count;
+    Config *defaults = (Config *)xcalloc(1, sizeof *defaults);
+    const Flag *table = flag_table(&count);
+    memset(&t, 0, sizeof t);
+    json_text_open(&t, NULL, '{');
+    config_defaults(defaults);
+    for (int i = 0; i < count; i++)
+        if (table[i].uses & LOGGED || (table[i].uses & LOGGED_UNLESS_DEFAULT && !is_equal(config, defaults, &table[i])))
+            write_flag(&t, &table[i], config);
+    json_text_close(&t, '}');
+    free(defaults);
+    return t;
 }
 
 // True if a checkpoint records the flag's value. A value without effect is not recorded, so that it does not change the
@@ -232,11 +236,14 @@ bool settings_compare(const json_t *settings, const Config *config, const char *
         if (!known || is_equal(theirs, config, flag)) continue;
         show_value(flag, theirs, before);
         show_value(flag, config, now);
-        if (flag->offset == offsetof(Config, recipe.precision))
+        const bool optimizer = flag->offset == offsetof(Config, optimizer);
+        if (optimizer && config_forward_only(config)) continue;
+        if (optimizer || flag->offset == offsetof(Config, recipe.precision))
             good = error_set(err, EXIT_DATA,
-                             "%s: the run was made with --%s %s, not %s; use the recorded value, or start from its "
-                             "weights with --model",
-                             path, flag->name, before, now);
+                             "%s: the run was made with --%s %s, not %s; use --%s %s, or start a new run from its "
+                             "weights with --model %.*s",
+                             path, flag->name, before, now, flag->name, before,
+                             (int)(strlen(path) - strlen("/state.json")), path);
         else if (flag->offset != offsetof(Config, steps) && flag->offset != offsetof(Config, epochs))
             differs(flag->name, before, now);
     }

@@ -26,6 +26,7 @@ typedef enum {
     DTYPE_F8_E4M3,
     DTYPE_F8_E5M2,
     DTYPE_U8,
+    DTYPE_I8,
     DTYPE_COUNT
 } Dtype;
 

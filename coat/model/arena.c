@@ -326,6 +326,7 @@ int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int l
             p->grad = arena_tensor(arena, (TensorId)id, GRAD, layer);
             p->m = arena_tensor(arena, (TensorId)id, MOMENT_M, layer);
             p->v = arena_tensor(arena, (TensorId)id, MOMENT_V, layer);
+            p->update = no_tensor();
             p->master = arena_tensor(arena, (TensorId)id, MASTER, layer);
             p->decay = tensor_rank((TensorId)id) == 2;
             const int part = tensor_part((TensorId)id, &c->shape);

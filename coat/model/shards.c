@@ -76,10 +76,14 @@ void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm) {
     s->squared = (Parameter *)xcalloc(capacity, sizeof *s->squared);
     s->coded = (Parameter *)xcalloc(capacity, sizeof *s->coded);
     int count = arena_parameters(arena, all, ids, layers), coded = 0;
+    muon_open(&s->muon, arena, exec);
     for (int i = 0; i < count; i++) {
         int64_t begin;
         Parameter p = updated_part(arena, &all[i], ids[i], layers[i]);
-        if (p.grad.rows > 0) s->updated[s->updated_count++] = p;
+        if (p.grad.rows > 0 && tensor_uses_muon(ids[i], arena->config))
+            muon_add(&s->muon, &p, ids[i]);
+        else if (p.grad.rows > 0)
+            s->updated[s->updated_count++] = p;
         p.grad = arena_shard(arena, ids[i], GRAD, layers[i], &begin);
         if (p.grad.rows > 0) s->squared[s->squared_count++] = p;
     }
@@ -120,6 +124,7 @@ void shards_join(Shards *s, Shards *other) {
 
 void shards_close(Shards *s) {
     free(s->updated);
+    muon_close(&s->muon);
     free(s->squared);
     free(s->coded);
     free(s->value_ticket);
@@ -331,7 +336,7 @@ void shards_norm(Shards *s, StepState *state) {
     if (s->comm)
         norm_over_ranks(s, state);
     else
-        s->exec->ops->grad_norm(s->exec, s->updated, s->updated_count, state);
+        s->exec->ops->grad_norm(s->exec, s->squared, s->squared_count, state);
 }
 
 // Quantizes updated weights. With ZeRO, starts gathering their new values, because each process updated only its shard.
@@ -348,6 +353,7 @@ static void weights_updated(Shards *s) {
 
 void shards_update(Shards *s, StepState *state) {
     s->exec->ops->adamw_update(s->exec, s->updated, s->updated_count, state);
+    muon_update(&s->muon, state);
     weights_updated(s);
     if (s->joined) weights_updated(s->joined);
 }

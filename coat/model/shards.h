@@ -12,6 +12,7 @@
 #pragma once
 #include "arena.h"
 #include "comm/comm.h"
+#include "muon.h"
 
 C_LINKAGE_BEGIN
 
@@ -21,8 +22,9 @@ typedef struct Shards {
     struct Shards *joined; // second model (the vision tower) that the same step updates; NULL: none
     Comm *comm;            // connection to the other processes; NULL: there is only one process
     int zero, layers;
-    Parameter *updated; // parameters that this process updates: entire parameters or, with ZeRO, its shards
+    Parameter *updated; // parameters that this process updates with AdamW: entire parameters or, with ZeRO, its shards
     int updated_count;
+    Muon muon; // matrices that Muon updates
     Parameter *squared; // gradient shards whose squares this process sums for the gradient norm
     int squared_count;
     // weights that have FP8 values: first layer by layer (with ZeRO 3 this process's shards), then weights that are not
@@ -79,7 +81,7 @@ void shards_pass_end(Shards *s, bool last);
 // Computes the norm of the gradients over all processes. Also sums state->loss_sum over the processes, and sets
 // state->nonfinite if any process has set it.
 void shards_norm(Shards *s, StepState *state);
-// Updates this process's parameters or shards with AdamW and quantizes the new weights. With ZeRO, starts gathering the
+// Updates this process's parameters or shards with AdamW and Muon, and quantizes the new weights. With ZeRO, starts gathering the
 // new values of the shards.
 void shards_update(Shards *s, StepState *state);
 

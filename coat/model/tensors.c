@@ -64,7 +64,8 @@ typedef enum {
     WITH_DOCUMENT_MASK, // exists if documents in a sequence cannot attend to each other
     WITH_RESID,         // exists if no saved tensor contains the unscaled residual stream
     WITH_COUNTS,        // exists if FP8 health counts the values of FP8 gradients
-    WITH_COMPARISONS    // exists if FP8 health compares an FP8 wgrad with a BF16 wgrad
+    WITH_COMPARISONS,   // exists if FP8 health compares an FP8 wgrad with a BF16 wgrad
+    WITH_MUON           // exists if Muon updates the blocks' matrices
 } When;
 
 // Granularity of an FP8 operand's scales. Scales per token (SCALE_ROW) need a kernel that multiplies the matmul's
@@ -101,6 +102,7 @@ typedef struct {
     // for a block's weight matrix: the activation that its forward matmul reads; for the residual stream: the next
     // matmul's input, which has the same values with post-norm
     TensorId input;
+    Dim pieces[MAX_PIECES]; // numbers of rows (of columns if there is one row) of a parameter's pieces; none: one piece
 } TableRow;
 
 // clang-format off
@@ -110,13 +112,13 @@ static const TableRow table[TENSOR_COUNT] = {
     [WPE] =     {{"wpe", DIM_POS, DIM_C, .init = INIT_POSITIONS},                            .when = WITH_POSITIONS},
     [LN1W] =    {{"ln1w", DIM_1, DIM_C, .per_layer = true, .init = INIT_ONE},                .when = WITH_NORM_WEIGHTS},
     [LN1B] =    {{"ln1b", DIM_1, DIM_C, .per_layer = true},                                  .when = WITH_NORM_BIASES},
-    [QKVW] =    {{"qkvw", DIM_QKV, DIM_C, .per_layer = true, .init = INIT_NORMAL},           .input = N1},
-    [QKVB] =    {{"qkvb", DIM_1, DIM_QKV, .per_layer = true},                                .when = WITH_QKV_BIASES},
+    [QKVW] =    {{"qkvw", DIM_QKV, DIM_C, .per_layer = true, .init = INIT_NORMAL},           .input = N1, .pieces = {DIM_ATT, DIM_KV, DIM_KV}},
+    [QKVB] =    {{"qkvb", DIM_1, DIM_QKV, .per_layer = true},                                .when = WITH_QKV_BIASES, .pieces = {DIM_ATT, DIM_KV, DIM_KV}},
     [PROJW] =   {{"projw", DIM_C, DIM_ATT, .per_layer = true, .init = INIT_NORMAL_RESIDUAL}, .input = OQ},
     [PROJB] =   {{"projb", DIM_1, DIM_C, .per_layer = true},                                 .when = WITH_BIASES},
     [LN2W] =    {{"ln2w", DIM_1, DIM_C, .per_layer = true, .init = INIT_ONE},                .when = WITH_NORM_WEIGHTS},
     [LN2B] =    {{"ln2b", DIM_1, DIM_C, .per_layer = true},                                  .when = WITH_NORM_BIASES},
-    [FCW] =     {{"fcw", DIM_H, DIM_C, .per_layer = true, .init = INIT_NORMAL},              .input = N2},
+    [FCW] =     {{"fcw", DIM_H, DIM_C, .per_layer = true, .init = INIT_NORMAL},              .input = N2, .pieces = {DIM_F, DIM_F}}, // SwiGLU
     [FCB] =     {{"fcb", DIM_1, DIM_H, .per_layer = true},                                   .when = WITH_BIASES},
     [FCPROJW] = {{"fcprojw", DIM_C, DIM_F, .per_layer = true, .init = INIT_NORMAL_RESIDUAL}, .input = G},
     [FCPROJB] = {{"fcprojb", DIM_1, DIM_C, .per_layer = true},                               .when = WITH_BIASES},
@@ -218,6 +220,10 @@ static const TableRow table[TENSOR_COUNT] = {
     [DPROJ] =               {{"dproj", DIM_FEATURES, DIM_OUT},               RULE_SCRATCH,       STAGE_BWD_HEAD,      STAGE_BWD_HEAD,      .part = PART_IMAGES},
     [DPROJ_IN] =            {{"dproj_in", DIM_FEATURES, DIM_MERGED},         RULE_SCRATCH,       STAGE_BWD_HEAD,      STAGE_BWD_NORMF,     .part = PART_IMAGES},
     [DMERGED] =             {{"dmerged", DIM_FEATURES, DIM_MERGED},          RULE_SCRATCH,       STAGE_BWD_HEAD,      STAGE_BWD_NORMF,     .when = WITH_PROJECTOR_NORM, .part = PART_IMAGES},
+    [MUON_X] =              {{"muon_x", DIM_1, DIM_UPDATE},                  RULE_SCRATCH,       STAGE_UPDATE,        STAGE_UPDATE,        .when = WITH_MUON, .part = PART_TOKENS},
+    [MUON_Y] =              {{"muon_y", DIM_1, DIM_PIECE},                   RULE_SCRATCH,       STAGE_UPDATE,        STAGE_UPDATE,        .when = WITH_MUON, .part = PART_TOKENS},
+    [MUON_A] =              {{"muon_a", DIM_GRAM, DIM_GRAM},                 RULE_SCRATCH,       STAGE_UPDATE,        STAGE_UPDATE,        .when = WITH_MUON, .part = PART_TOKENS},
+    [MUON_B] =              {{"muon_b", DIM_GRAM, DIM_GRAM},                 RULE_SCRATCH,       STAGE_UPDATE,        STAGE_UPDATE,        .when = WITH_MUON, .part = PART_TOKENS},
 };
 // clang-format on
 
@@ -231,6 +237,22 @@ int tensor_rank(TensorId id) {
 
 TensorId tensor_input(TensorId id) {
     return table[id].input;
+}
+
+bool tensor_uses_muon(TensorId id, const Config *config) {
+    return config->optimizer == OPTIMIZER_MUON && table[id].input && !config->shape.tower;
+}
+
+int tensor_pieces(TensorId id, const ModelShape *shape, int64_t extents[MAX_PIECES]) {
+    const TableRow *row = &table[id];
+    const int64_t total = shape_extent(row->row.rows == DIM_1 ? row->row.cols : row->row.rows, shape);
+    int64_t sum = 0;
+    int count = 0;
+    for (; count < MAX_PIECES && sum < total && row->pieces[count]; count++)
+        sum += extents[count] = shape_extent(row->pieces[count], shape);
+    if (count > 0) return count;
+    extents[0] = total;
+    return 1;
 }
 
 const char *category_name(Category c) {
@@ -286,8 +308,29 @@ int64_t shape_extent(Dim dim, const ModelShape *s) {
     }
 }
 
+// Returns the largest number of elements of a matrix that Muon updates (DIM_UPDATE) or of a piece of one (DIM_PIECE), or
+// the largest of the pieces' smaller extents (DIM_GRAM).
+static int64_t largest_update(Dim dim, const Config *c) {
+    int64_t largest = 0, rows[MAX_PIECES];
+    for (int id = 0; id < PARAMETER_COUNT; id++) {
+        if (!tensor_uses_muon((TensorId)id, c)) continue;
+        const int64_t cols = shape_extent(table[id].row.cols, &c->shape);
+        const int pieces = tensor_pieces((TensorId)id, &c->shape, rows);
+        const int64_t all = shape_extent(table[id].row.rows, &c->shape) * cols;
+        for (int i = 0; i < pieces; i++) {
+            const int64_t smaller = rows[i] < cols ? rows[i] : cols;
+            const int64_t size = dim == DIM_UPDATE ? all : dim == DIM_PIECE ? rows[i] * cols : smaller;
+            if (size > largest) largest = size;
+        }
+    }
+    return largest;
+}
+
 static int64_t extent(Dim dim, const Config *c) {
     switch (dim) {
+    case DIM_UPDATE:
+    case DIM_PIECE:
+    case DIM_GRAM: return largest_update(dim, c);
     case DIM_M: return config_micro_tokens(c);
     case DIM_BH: return (int64_t)c->micro_batch * c->shape.heads;
     case DIM_T: return c->seq_len;
@@ -354,6 +397,7 @@ static bool run_has(const TableRow *row, const Config *c) {
     case WITH_DOCUMENT_MASK: return c->documents == DOCUMENTS_MASKED;
     case WITH_RESID: return needs_resid(c);
     case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(r));
+    case WITH_MUON: return trains && c->optimizer == OPTIMIZER_MUON && !(c->freeze & PART_LANGUAGE);
     case WITH_COMPARISONS: return trains && c->health_matmuls > 0 && fp8;
     default: return true;
     }
@@ -425,13 +469,14 @@ static bool moments_exempt(const TensorRow *row, const Recipe *r) {
     return false;
 }
 
-static TensorLayout moment_layout(const TableRow *row, const Config *c) {
+static TensorLayout moment_layout(const TableRow *row, const Config *c, bool muon) {
     const MomentsKind kind = moments_exempt(&row->row, &c->recipe) ? MOMENTS_FP32 : c->recipe.moments;
-    const bool fp8 = kind == MOMENTS_FP8 || kind == MOMENTS_COAT;
-    const Format format = fp8 ? FMT_E4M3 : kind == MOMENTS_BF16 ? FMT_BF16 : FMT_FP32;
+    const bool grouped = kind == MOMENTS_FP8 || kind == MOMENTS_COAT;
+    const Format codes = muon && c->recipe.momentum_codes == MOMENTUM_I8 ? FMT_I8 : FMT_E4M3;
+    const Format format = grouped ? codes : kind == MOMENTS_BF16 ? FMT_BF16 : FMT_FP32;
     TensorLayout t = layout_of(row, c, CATEGORY_MOMENTS, format);
-    if (fp8) t.granularity = SCALE_EXPAND;
-    if (fp8) t.group = MOMENT_GROUP;
+    if (grouped) t.granularity = SCALE_EXPAND;
+    if (grouped) t.group = MOMENT_GROUP;
     return t;
 }
 
@@ -506,7 +551,9 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     // or, like the tied embedding's, sums of many terms.
     if (trained)
         out[GRAD] = layout_of(row, c, CATEGORY_GRADIENTS, in_block && unscaled == FMT_BF16 ? r->grads : FMT_FP32);
-    if (trained) out[MOMENT_M] = out[MOMENT_V] = moment_layout(row, c);
+    const bool muon = tensor_uses_muon(id, c);
+    if (trained) out[MOMENT_M] = moment_layout(row, c, muon);
+    if (trained && !muon) out[MOMENT_V] = out[MOMENT_M];
     if (trained && unscaled == FMT_BF16 && r->master != MASTER_NONE)
         out[MASTER] = layout_of(row, c, CATEGORY_MASTER, r->master == MASTER_FP32 ? FMT_FP32 : FMT_U16);
     if (in_block ? blocks_in_fp8(r) : id == head_weight(&c->shape) && head_in_fp8(r)) {

@@ -25,6 +25,9 @@ C_LINKAGE_BEGIN
 //                each token; FEATURE_ROWS: token for each row of FEATURES
 //   TOWER_OUT    residual stream after the tower's last block. MERGED: rows of TOWER_OUT that the projector reads;
 //                SELECT: indices of these rows; SELECT_BACK: row of MERGED for each row of TOWER_OUT
+// Muon (muon.h):
+//   MUON_X       a matrix's momentum, which Newton-Schulz iterations turn into the matrix's update. MUON_Y: copy of a
+//                piece of it, which every other iteration writes; MUON_A, MUON_B: its Gram matrix, and a polynomial of that
 //   BEST         1 if a token's target has the largest logit, else 0; evaluation writes it
 //   X_PRE        input of the norm before the tower's first block (CLIP); PROJ_IN: input of the projector's first matmul
 // Parameters come first, in the order in which they are initialized, updated and saved. Add a new parameter after all
@@ -56,6 +59,8 @@ typedef enum {
     PATCHES, X_PRE, MEANP, RSTDP, TOWER_OUT,
     MERGED, MEANPROJ, RSTDPROJ, PROJ_IN, PROJ_H, PROJ_G, FEATURES,
     DFEATURES, DPROJ, DPROJ_IN, DMERGED,
+    // scratch tensors of Muon's update
+    MUON_X, MUON_Y, MUON_A, MUON_B,
     TENSOR_COUNT
 } TensorId;
 
@@ -66,7 +71,7 @@ typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIE
 // Role of a tensor within its row of the table. An activation has a VALUE and, if the first blocks (--bf16-blocks)
 // store it differently, a PLAIN for these blocks. A parameter has all roles except PLAIN:
 //   CODES, CODES_T  FP8 values of the weight, and of its transpose
-//   MOMENT_M, _V    AdamW's first and second moment
+//   MOMENT_M, _V    AdamW's first and second moment. A matrix that Muon updates has only MOMENT_M, the momentum
 //   GATHERED        ZeRO 3: the weights of entire layers, gathered from all processes for the matmuls
 //   UNREDUCED       ZeRO 2 and 3: this process's gradients of entire layers, before they are summed over the processes
 // GATHERED and UNREDUCED are double buffers: layer l uses slot l % LAYER_SLOTS.
@@ -80,14 +85,14 @@ typedef enum {
     CATEGORY_COUNT
 } Category;
 
-// The stages of a micro-batch's computation, in order. A scratch tensor is alive from its first to its last stage, and
+// The stages of a micro-batch's computation, in order, and STAGE_UPDATE, the optimizer's update after the last one. A scratch tensor is alive from its first to its last stage, and
 // shares memory with tensors of other stages. The stages between EMBED and NORMF, and between BWD_NORMF
 // and BWD_EMBED, repeat for every layer; HEAD and BWD_HEAD repeat for every chunk of logits. A tensor that passes data
 // to the next repetition must therefore be alive in all stages of the loop.
 typedef enum {
     STAGE_EMBED, STAGE_NORM1, STAGE_QKV, STAGE_ATTENTION, STAGE_PROJ, STAGE_NORM2, STAGE_FC, STAGE_ACT,
     STAGE_FCPROJ, STAGE_NORMF, STAGE_HEAD, STAGE_BWD_HEAD, STAGE_BWD_NORMF, STAGE_BWD_FCPROJ, STAGE_BWD_ACT, STAGE_BWD_FC,
-    STAGE_BWD_NORM2, STAGE_BWD_PROJ, STAGE_BWD_ATTENTION, STAGE_BWD_QKV, STAGE_BWD_NORM1, STAGE_BWD_EMBED,
+    STAGE_BWD_NORM2, STAGE_BWD_PROJ, STAGE_BWD_ATTENTION, STAGE_BWD_QKV, STAGE_BWD_NORM1, STAGE_BWD_EMBED, STAGE_UPDATE,
     STAGE_COUNT
 } Stage;
 // clang-format on
@@ -114,6 +119,9 @@ typedef enum {
     DIM_L,      // number of layers
     DIM_COUNTS, // bytes of the CodeCounts of all quantized gradients of a layer and of their transposes
     DIM_INNER,  // bytes of the InnerProducts struct
+    DIM_UPDATE, // number of elements of the largest matrix that Muon updates
+    DIM_PIECE,  // number of elements of the largest piece of such a matrix (tensor_pieces())
+    DIM_GRAM,   // largest of the pieces' smaller extents
     // images
     DIM_IMAGES,   // number of images of a micro-batch
     DIM_PIXELS,   // bytes of an image: 3 * side * side
@@ -188,6 +196,12 @@ const TensorRow *tensor_row(TensorId id);
 // PART_LANGUAGE.
 int tensor_part(TensorId id, const ModelShape *shape);
 int tensor_rank(TensorId id); // number of dimensions of a parameter in files: 1 if it has a single row, otherwise 2
+// True if Muon updates the parameter in this run: the weight matrices of a language model's blocks with --optimizer muon.
+bool tensor_uses_muon(TensorId id, const Config *config);
+// Sets extents[] to the numbers of rows (of columns if the parameter has one row) of a parameter's pieces: q, k and v, or
+// SwiGLU's gate and up. Returns the number of pieces, 1 for any other parameter.
+enum { MAX_PIECES = 3 };
+int tensor_pieces(TensorId id, const ModelShape *shape, int64_t extents[MAX_PIECES]);
 TensorId tensor_input(TensorId id); // activation that the forward matmul of weight matrix `id` reads
 // Returns the number of rows without padding: shape->vocab if the rows are the padded vocabulary, otherwise `rows`.
 int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);

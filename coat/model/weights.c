@@ -40,6 +40,7 @@ void parameter_set_local(const Arena *arena, Exec *exec, TensorId id, int layer,
 // which is stored as 16.
 static void moment_zero(Exec *exec, Tensor moment) {
     size_t n = (size_t)tensor_elements(moment);
+    if (!moment.data) return;
     exec->ops->zero(exec, moment.data, n * format_bytes(moment.format));
     if (moment.granularity != SCALE_EXPAND) return;
     size_t groups = (n + (size_t)moment.group - 1) / (size_t)moment.group;

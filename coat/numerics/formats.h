@@ -23,7 +23,7 @@ typedef double real;
 typedef float real;
 #endif
 
-typedef enum { FMT_NONE, FMT_FP32, FMT_BF16, FMT_E4M3, FMT_E5M2, FMT_U16, FMT_I32, FMT_U8, FMT_COUNT } Format;
+typedef enum { FMT_NONE, FMT_FP32, FMT_BF16, FMT_E4M3, FMT_E5M2, FMT_U16, FMT_I32, FMT_U8, FMT_I8, FMT_COUNT } Format;
 
 static inline size_t format_bytes(Format f) {
     switch (f) {
@@ -33,18 +33,24 @@ static inline size_t format_bytes(Format f) {
     case FMT_U16: return 2;
     case FMT_E4M3:
     case FMT_E5M2:
-    case FMT_U8: return 1;
+    case FMT_U8:
+    case FMT_I8: return 1;
     default: return 0;
     }
 }
 
 static inline const char *format_name(Format f) {
-    static const char *const names[FMT_COUNT] = {"none", "fp32", "bf16", "e4m3", "e5m2", "u16", "i32", "u8"};
+    static const char *const names[FMT_COUNT] = {"none", "fp32", "bf16", "e4m3", "e5m2", "u16", "i32", "u8", "i8"};
     return (unsigned)f < FMT_COUNT ? names[f] : "?";
 }
 
 static inline bool format_is_fp8(Format f) {
     return f == FMT_E4M3 || f == FMT_E5M2;
+}
+
+// True for the formats of 8-bit optimizer states, which are stored with an amax and an exponent per group (SCALE_EXPAND).
+static inline bool format_has_groups(Format f) {
+    return format_is_fp8(f) || f == FMT_I8;
 }
 
 #define E4M3_MAX 448.0f

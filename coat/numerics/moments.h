@@ -1,5 +1,6 @@
 // The optimizer's 8-bit states with dynamic range expansion (COAT: optimizer states). A group of consecutive elements
-// is stored as FP8 values, its amax a, and an exponent k that stretches the group's range to the format's range.
+// is stored as FP8 values, its amax a, and an exponent k that stretches the group's range to the format's range. Muon's
+// momentum may be stored as INT8 values instead, which divide [-a, a] into equal steps; k is then 1.
 //
 // Host and device agree to the last bit in a (a maximum of bits) and in k. k comes from moment_log2(), which uses only
 // integer operations, fmaf, and multiplications whose result is not added to anything. Compile with -ffp-contract=off
@@ -82,13 +83,13 @@ COAT_HD static inline float element_exp2(float x) {
 
 // --- magnitudes of FP8 values ---------------------------------------------------------------------------------------
 
-// moment_largest() returns F, the format's largest value, moment_max_code() the FP8 bits of F, and moment_target() the
+// moment_largest() returns F, the format's largest value, moment_max_code() the FP8 or INT8 bits of F, and moment_target() the
 // range log2(F / 2s) that k stretches a group to. s is the format's smallest subnormal.
 COAT_HD static inline float moment_largest(Format format) {
     return format == FMT_E4M3 ? E4M3_MAX : E5M2_MAX;
 }
 COAT_HD static inline uint8_t moment_max_code(Format format) {
-    return format == FMT_E4M3 ? 0x7e : 0x7b;
+    return format == FMT_I8 ? 0x7f : format == FMT_E4M3 ? 0x7e : 0x7b;
 }
 COAT_HD static inline float moment_target(Format format) {
     return format == FMT_E4M3 ? 16.8073549f : 30.8073549f; // log2(448 * 2^8) for E4M3, log2(57344 * 2^15) for E5M2
@@ -223,6 +224,33 @@ COAT_HD static inline float moment_decode(uint8_t code, MomentGroup group, Forma
     float scaled = moment_scaled(group.a, code_log2(code, format) * group.k_inv, group.deep);
     uint32_t magnitude = (code & 0x7fu) == 0 || group.a == 0.0f ? 0 : float_bits(scaled);
     return bits_float(magnitude | (uint32_t)(code & 0x80u) << 24);
+}
+
+// --- INT8 values of Muon's momentum --------------------------------------------------------------------------------
+
+#define MOMENT_I8_MAX 127          // largest magnitude of an INT8 value; -128 is not used
+#define MOMENT_I8_SMALLEST 0x1p-100f // a group with a smaller amax is stored as zeros, because 127 / a might overflow
+
+// Returns the amax that is stored for a group whose largest |x| has the bits `largest`.
+COAT_HD static inline float moment_i8_amax(uint32_t largest) {
+    const float a = bits_float(largest);
+    return a < MOMENT_I8_SMALLEST ? 0.0f : a;
+}
+
+// Returns the INT8 value of x in a group with amax a: x * 127 / a, rounded to nearest even. Adding 1.5 * 2^23 puts the
+// rounded number into the low bits of the sum. If a is inf or NaN, every nonzero x becomes 1, which decodes to inf or
+// NaN.
+COAT_HD static inline uint8_t moment_i8_encode(float x, float a) {
+    const float r = (float)MOMENT_I8_MAX / a;
+    const uint32_t rounded = float_bits(x * r + 12582912.0f), nonzero = x != 0.0f;
+    return (uint8_t)(a == 0.0f ? 0 : float_bits(a) < 0x7f800000u ? rounded : nonzero);
+}
+
+// Returns the moment that an INT8 value represents. 127 decodes to a exactly, and decoded moments keep their INT8 values
+// when they are encoded again.
+COAT_HD static inline float moment_i8_decode(uint8_t code, float a) {
+    const float ratio = (float)(int8_t)code / (float)MOMENT_I8_MAX;
+    return code == 0 ? 0.0f : a * ratio;
 }
 
 // Rounds x to BF16 stochastically, for weights without masters. The probability of rounding away from zero is the part

@@ -80,7 +80,9 @@ bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, 
         uint8_t *codes = (uint8_t *)moment.data + begin + i;
         for (int j = 0; j < count; j++) x[j] = (float)values[i + j];
         Extremes e = loops->measure(x, count);
-        MomentGroup group = moment_group_measured(e.largest, e.smallest, moment.format, how->expand);
+        const bool linear = moment.format == FMT_I8;
+        MomentGroup group = linear ? moment_group(moment_i8_amax(e.largest), MOMENT_K_ONE, FMT_I8)
+                                   : moment_group_measured(e.largest, e.smallest, moment.format, how->expand);
         ((float *)moment.scale)[g] = group.a;
         moment.exponent[g] = group.k_16ths;
         loops->encode(codes, x, count, group, moment.format, how->second);

@@ -1,9 +1,10 @@
-// Converts 8-bit moments (moments.h) to FP32 and back, on the host.
+// Converts 8-bit moments (moments.h) between their format (E4M3, E5M2 or INT8) and FP32, on the host.
 #pragma once
 #include "tensor.h"
 
 typedef struct {
-    bool expand; // true (--moments coat): k stretches a group's range to the format's; false (--moments fp8): k is 1
+    // true (--moments coat): k stretches a group's range to the format's; false (--moments fp8): k is 1. INT8: k is 1
+    bool expand;
     bool second; // true: second moment, which has no sign and is stored as 0 only if it is 0
 } MomentStore;
 

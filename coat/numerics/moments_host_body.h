@@ -9,7 +9,9 @@ INLINE void VARIANT(decode_as)(float *x, const uint8_t *codes, int n, MomentGrou
 }
 
 static void VARIANT(decode)(float *restrict x, const uint8_t *restrict codes, int n, MomentGroup group, Format format) {
-    if (group.deep)
+    if (format == FMT_I8)
+        for (int i = 0; i < n; i++) x[i] = moment_i8_decode(codes[i], group.a);
+    else if (group.deep)
         VARIANT(decode_as)(x, codes, n, group, format, true);
     else if (format == FMT_E4M3)
         VARIANT(decode_as)(x, codes, n, group, FMT_E4M3, false);
@@ -34,7 +36,9 @@ INLINE void VARIANT(encode_as)(uint8_t *codes, const float *x, int n, MomentGrou
 
 static void VARIANT(encode)(uint8_t *restrict codes, const float *restrict x, int n, MomentGroup group, Format format,
                             bool second) {
-    if (!second)
+    if (format == FMT_I8)
+        for (int i = 0; i < n; i++) codes[i] = moment_i8_encode(x[i], group.a);
+    else if (!second)
         VARIANT(encode_as)(codes, x, n, group, format, false);
     else if (format == FMT_E4M3)
         VARIANT(encode_as)(codes, x, n, group, FMT_E4M3, true);

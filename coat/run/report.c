@@ -64,6 +64,13 @@ static void report_recipe(const Config *c, FILE *out) {
          format_name(r->grads), choice_name(MOMENTS_NAMES, r->moments).text, choice_name(MASTER_NAMES, r->master).text);
 }
 
+static void report_optimizer(const Arena *arena, FILE *out) {
+    const Config *c = arena->config;
+    if (!arena->layout[MUON_X][VALUE].exists) return;
+    item(out, "optimizer", "Muon for the blocks' matrices: momentum %.3g in %s, update RMS %.3g; AdamW for the rest",
+         c->muon_momentum, format_name(arena->layout[QKVW][MOMENT_M].format), c->muon_rms);
+}
+
 static int64_t tokens_of_step(const Report *report) {
     const int ranks = report->exec->ranks;
     return config_accumulation(report->config, ranks) * config_micro_tokens(report->config) * ranks;
@@ -206,6 +213,7 @@ void report_start(const Report *report, FILE *out) {
     if (report->train) report_train(report, out);
     report_evaluation(report, out);
     if (report->train) {
+        report_optimizer(report->arena, out);
         report_schedule(report, out);
         report_files(c, out);
     }

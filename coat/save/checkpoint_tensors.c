@@ -18,6 +18,7 @@ static Dtype dtype_of(Format format) {
     case FMT_E5M2: return DTYPE_F8_E5M2;
     case FMT_U16: return DTYPE_U16;
     case FMT_I32: return DTYPE_I32;
+    case FMT_I8: return DTYPE_I8;
     default: return DTYPE_U8;
     }
 }

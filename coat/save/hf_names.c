@@ -6,10 +6,8 @@
 typedef struct {
     const char *whole; // name of the complete parameter; %d is replaced by the layer
     bool transposed;   // true: the file stores (in, out), as GPT-2 does for linear weights
-    struct {
-        const char *name;
-        Dim rows;          // number of rows of the part (of columns if the parameter has one row)
-    } parts[HF_MAX_PARTS]; // tensors that store the parameter; none: one tensor with the name `whole`
+    // tensors that store the parameter's pieces (tensor_pieces()); none: one tensor with the name `whole`
+    const char *parts[HF_MAX_PARTS];
 } HfName;
 
 // clang-format off
@@ -37,18 +35,18 @@ static const HfName gpt2_names[PARAMETER_COUNT] = {
 static const HfName llama_names[PARAMETER_COUNT] = {
     [WTE] = {"model.embed_tokens.weight"},
     [LN1W] = {"model.layers.%d.input_layernorm.weight"},
-    [QKVW] = {"model.layers.%d.self_attn.qkv_proj.weight", .parts = {{"model.layers.%d.self_attn.q_proj.weight", DIM_ATT},
-                                                                     {"model.layers.%d.self_attn.k_proj.weight", DIM_KV},
-                                                                     {"model.layers.%d.self_attn.v_proj.weight", DIM_KV}}},
-    [QKVB] = {"model.layers.%d.self_attn.qkv_proj.bias", .parts = {{"model.layers.%d.self_attn.q_proj.bias", DIM_ATT},
-                                                                   {"model.layers.%d.self_attn.k_proj.bias", DIM_KV},
-                                                                   {"model.layers.%d.self_attn.v_proj.bias", DIM_KV}}},
+    [QKVW] = {"model.layers.%d.self_attn.qkv_proj.weight", .parts = {"model.layers.%d.self_attn.q_proj.weight",
+                                                                     "model.layers.%d.self_attn.k_proj.weight",
+                                                                     "model.layers.%d.self_attn.v_proj.weight"}},
+    [QKVB] = {"model.layers.%d.self_attn.qkv_proj.bias", .parts = {"model.layers.%d.self_attn.q_proj.bias",
+                                                                   "model.layers.%d.self_attn.k_proj.bias",
+                                                                   "model.layers.%d.self_attn.v_proj.bias"}},
     [QNORMW] = {"model.layers.%d.self_attn.q_norm.weight"},
     [KNORMW] = {"model.layers.%d.self_attn.k_norm.weight"},
     [PROJW] = {"model.layers.%d.self_attn.o_proj.weight"},
     [LN2W] = {"model.layers.%d.post_attention_layernorm.weight"},
-    [FCW] = {"model.layers.%d.mlp.gate_up_proj.weight", .parts = {{"model.layers.%d.mlp.gate_proj.weight", DIM_F},
-                                                                  {"model.layers.%d.mlp.up_proj.weight", DIM_F}}},
+    [FCW] = {"model.layers.%d.mlp.gate_up_proj.weight", .parts = {"model.layers.%d.mlp.gate_proj.weight",
+                                                                  "model.layers.%d.mlp.up_proj.weight"}},
     [FCPROJW] = {"model.layers.%d.mlp.down_proj.weight"},
     [LNFW] = {"model.norm.weight"},
     [HEADW] = {"lm_head.weight"},
@@ -73,12 +71,12 @@ static const HfName vision_names[PARAMETER_COUNT] = {
     [LNPREB] = {"pre_layrnorm.bias"},
     [LN1W] = {BLOCK "layer_norm1.weight"},
     [LN1B] = {BLOCK "layer_norm1.bias"},
-    [QKVW] = {BLOCK "self_attn.qkv_proj.weight", .parts = {{BLOCK "self_attn.q_proj.weight", DIM_ATT},
-                                                           {BLOCK "self_attn.k_proj.weight", DIM_KV},
-                                                           {BLOCK "self_attn.v_proj.weight", DIM_KV}}},
-    [QKVB] = {BLOCK "self_attn.qkv_proj.bias", .parts = {{BLOCK "self_attn.q_proj.bias", DIM_ATT},
-                                                         {BLOCK "self_attn.k_proj.bias", DIM_KV},
-                                                         {BLOCK "self_attn.v_proj.bias", DIM_KV}}},
+    [QKVW] = {BLOCK "self_attn.qkv_proj.weight", .parts = {BLOCK "self_attn.q_proj.weight",
+                                                           BLOCK "self_attn.k_proj.weight",
+                                                           BLOCK "self_attn.v_proj.weight"}},
+    [QKVB] = {BLOCK "self_attn.qkv_proj.bias", .parts = {BLOCK "self_attn.q_proj.bias",
+                                                         BLOCK "self_attn.k_proj.bias",
+                                                         BLOCK "self_attn.v_proj.bias"}},
     [PROJW] = {BLOCK "self_attn.out_proj.weight"},
     [PROJB] = {BLOCK "self_attn.out_proj.bias"},
     [LN2W] = {BLOCK "layer_norm2.weight"},
@@ -124,13 +122,14 @@ int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MA
     const HfName *names = find(shape, id);
     const bool single = tensor_row(id)->rows == DIM_1;
     int count = 0;
-    int64_t at = 0;
-    for (; count < HF_MAX_PARTS && names->parts[count].name; count++) {
+    int64_t at = 0, extents[MAX_PIECES];
+    const int pieces = tensor_pieces(id, shape, extents);
+    for (; count < pieces && names->parts[count]; count++) {
         HfPart *part = &parts[count];
-        fill_name(part->name, prefix_of(shape, names->parts[count].name), names->parts[count].name, id, layer);
+        fill_name(part->name, prefix_of(shape, names->parts[count]), names->parts[count], id, layer);
         part->transposed = names->transposed;
         part->rank = tensor_rank(id);
-        const int64_t extent = shape_extent(names->parts[count].rows, shape);
+        const int64_t extent = extents[count];
         part->first_row = single ? 0 : at;
         part->rows = single ? 1 : extent;
         part->first_col = single ? at : 0;

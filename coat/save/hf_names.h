@@ -5,7 +5,7 @@
 
 C_LINKAGE_BEGIN
 
-enum { HF_MAX_PARTS = 3, HF_MAX_RANK = 4, HF_NAME_LENGTH = 128 };
+enum { HF_MAX_PARTS = MAX_PIECES, HF_MAX_RANK = 4, HF_NAME_LENGTH = 128 };
 
 // A tensor in a file, which stores rows [first_row, first_row + rows) of a parameter without the vocabulary's padding.
 // If the parameter has one row, it stores columns [first_col, first_col + cols). rank: number of dimensions in the

@@ -12,7 +12,7 @@
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160
-#define STORED_GROUP 128         // FP8 values per amax and exponent in the files; shard sizes are multiples of this
+#define STORED_GROUP 128         // FP8 or INT8 values per amax and exponent in the files; shard sizes are multiples of this
 #define PIECE ((int64_t)1 << 20) // number of elements read at a time; a multiple of STORED_GROUP
 
 static int64_t smaller(int64_t a, int64_t b) {
@@ -29,12 +29,13 @@ typedef struct {
     uint64_t at, expected;
 } Stream;
 
-// Tensors that store one optimizer state: its values and, in FP8, an amax (".a") and an exponent (".k") per group.
+// Tensors that store one optimizer state: its values and, in FP8 and INT8, an amax (".a") and an exponent (".k") per
+// group.
 enum { VALUES, AMAX, EXPONENT, PARTS };
 static const char *const part_suffix[PARTS] = {"", ".a", ".k"};
 
 static int format_parts(Format format) {
-    return format == FMT_NONE ? 0 : format_is_fp8(format) ? PARTS : 1;
+    return format == FMT_NONE ? 0 : format_has_groups(format) ? PARTS : 1;
 }
 
 // Elements [begin, end) of a tensor that must be read. The first element in the file is element `first` of the tensor.
@@ -105,6 +106,7 @@ static Format stored_format(Dtype dtype) {
     case DTYPE_F8_E4M3: return FMT_E4M3;
     case DTYPE_F8_E5M2: return FMT_E5M2;
     case DTYPE_U16: return FMT_U16;
+    case DTYPE_I8: return FMT_I8;
     default: return FMT_NONE;
     }
 }
@@ -161,8 +163,8 @@ static void store_piece(Reader *r, Local to, int64_t at, int64_t n) {
         r->exec->ops->upload(r->exec, device_at(to, i, at), r->piece[i], part_bytes(to.tensor.format, i, n));
 }
 
-// Returns a tensor descriptor of the first n FP8 values in r->piece, for the functions in moments_host.h.
-static Tensor fp8_piece(const Reader *r, Format format, int64_t n) {
+// Returns a tensor descriptor of the first n FP8 or INT8 values in r->piece, for the functions in moments_host.h.
+static Tensor grouped_piece(const Reader *r, Format format, int64_t n) {
     Tensor t;
     memset(&t, 0, sizeof t);
     t.data = r->piece[VALUES];
@@ -185,13 +187,13 @@ static void convert_moments(Reader *r, Format format, int64_t n, bool second) {
     else if (r->format == FMT_BF16)
         for (int64_t i = 0; i < n; i++) r->values[i] = (real)bf16_decode(bf16[i]);
     else
-        moments_load(fp8_piece(r, r->format, n), 0, n, r->values);
+        moments_load(grouped_piece(r, r->format, n), 0, n, r->values);
     if (format == FMT_FP32)
         memcpy(r->piece[VALUES], r->values, (size_t)n * sizeof(real));
     else if (format == FMT_BF16)
         for (int64_t i = 0; i < n; i++) bf16[i] = bf16_encode((float)r->values[i]);
     else
-        moments_store(fp8_piece(r, format, n), 0, n, r->values, &how);
+        moments_store(grouped_piece(r, format, n), 0, n, r->values, &how);
 }
 
 // Converts the n master weights in r->piece to `format`. weights: BF16 weights of these elements on the device. If the

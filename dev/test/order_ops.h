@@ -457,6 +457,45 @@ static void order_adamw_update(Exec *exec, const Parameter *parameters, int coun
     order.updates++;
 }
 
+static void order_muon_momentum(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    begin_update("muon_momentum");
+    read_memory(state, sizeof *state);
+    for (int i = 0; i < count; i++) {
+        reads_sum(exec, parameters[i].grad);
+        reads(parameters[i].m);
+        writes(parameters[i].m);
+        writes(parameters[i].update);
+    }
+    may_raise(state);
+}
+
+static void order_muon_orthogonalize(Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor polynomial, float scale,
+                                     StepState *state) {
+    (void)exec, (void)scale;
+    begin_update("muon_orthogonalize");
+    read_memory(state, sizeof *state);
+    const Tensor scratch[] = {y, gram, polynomial, x};
+    reads(x);
+    for (int i = 0; i < 4; i++) writes(scratch[i]);
+    for (int i = 0; i < 4; i++) reads(scratch[i]);
+}
+
+static void order_muon_apply(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    (void)exec;
+    begin_update("muon_apply");
+    read_memory(state, sizeof *state);
+    for (int i = 0; i < count; i++) {
+        const Parameter *p = &parameters[i];
+        reads(p->update);
+        reads(p->weight.value);
+        reads(p->master);
+        order.weight_made = order.updates; // adamw_update, which runs before, has counted this update
+        writes(p->weight.value);
+        writes(p->master);
+        if (p->weight.maximum) write_memory(p->weight.maximum, sizeof *p->weight.maximum);
+    }
+}
+
 // Records the quantization of weights. The amax of a complete weight is already stored. The amax of a sharded weight
 // has been reduced over the ranks.
 static void order_weights_quantize(Exec *exec, const Parameter *parameters, int count) {

@@ -71,6 +71,7 @@ static const Ops *order_ops_table(void) {
 #define arena_weight order_weight
 #define TESTING
 #include "train_gpt2_fp8.cu"
+#include "coat/model/muon.c"
 #undef arena_plan
 #undef arena_tensor
 
@@ -90,6 +91,7 @@ enum {
     RANK,
     MICRO_BATCHES,
     BLOCK,
+    OPTIMIZER,
     SETTINGS
 };
 #define MAX_CHOICES 7
@@ -120,6 +122,7 @@ static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
     [BLOCK] = {"--heads 1", "--heads 1 --model llama:d1 --no-tied-head", "--heads 1 --model qwen3:d1 --head-dim 32",
                "--heads 1 --model olmo:d1 --clip-qkv 1", "--heads 1 --model olmo2:d1",
                "--heads 2 --kv-heads 1 --model qwen2:d1"},
+    [OPTIMIZER] = {"", "--optimizer muon"},
 };
 
 typedef struct {
@@ -311,11 +314,11 @@ static bool is_new(const Choice *choice, int wanted) {
     return fresh >= wanted;
 }
 
-// True if another choice gives the same run: a single process only has rank 0, only rank 0 compares matmuls, a model of
+// True if another choice gives the same run, or Muon would have several processes: a single process only has rank 0, only rank 0 compares matmuls, a model of
 // one layer has one block, and some settings only affect training or FP8 matmuls.
 static bool repeats(const Choice *choice) {
     const int *of = choice->of;
-    return (of[ZERO] == 0 && of[RANK] > 0) ||
+    return (of[ZERO] == 0 && of[RANK] > 0) || (of[OPTIMIZER] > 0 && (of[ZERO] > 0 || of[TRAINS] > 0)) ||
            (of[TRAINS] && (of[MICRO_BATCHES] > 0 || of[TRANSPOSES] > 0 || of[MATMUL_CHECK] > 0)) ||
            (of[RECIPE] < FP8_LINEAR &&
             (of[BF16_BLOCKS] > 0 || of[MATMUL_CHECK] > 0 || (of[HEAD] == 0 && of[TRANSPOSES] > 0))) ||

@@ -1,0 +1,18 @@
+// Constants of the Newton-Schulz iterations with which Muon orthogonalizes a matrix X: A = X X^T, B = b A + c A A,
+// X = a X + B X.
+#pragma once
+
+#define NEWTON_SCHULZ_ITERATIONS 5
+#define NEWTON_SCHULZ_EPS 1e-7f // the first X is divided by its Frobenius norm, but at least by this number
+
+// Coefficients of an iteration. The singular values of a matrix of Frobenius norm 1 become 0.68 to 1.14 after five
+// iterations with these constants (Jordan et al., Muon), unless they were far below 0.01.
+typedef struct {
+    float a, b, c;
+} NewtonSchulz;
+
+static const NewtonSchulz newton_schulz[NEWTON_SCHULZ_ITERATIONS] = {{3.4445f, -4.7750f, 2.0315f},
+                                                                     {3.4445f, -4.7750f, 2.0315f},
+                                                                     {3.4445f, -4.7750f, 2.0315f},
+                                                                     {3.4445f, -4.7750f, 2.0315f},
+                                                                     {3.4445f, -4.7750f, 2.0315f}};
