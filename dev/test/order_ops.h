@@ -487,9 +487,10 @@ static void order_muon_apply(Exec *exec, const Parameter *parameters, int count,
     for (int i = 0; i < count; i++) {
         const Parameter *p = &parameters[i];
         reads(p->update);
+        order.updates--; // because adamw_update, which runs first, has counted this update
         reads(p->weight.value);
         reads(p->master);
-        order.weight_made = order.updates; // adamw_update, which runs before, has counted this update
+        order.weight_made = ++order.updates;
         writes(p->weight.value);
         writes(p->master);
         if (p->weight.maximum) write_memory(p->weight.maximum, sizeof *p->weight.maximum);

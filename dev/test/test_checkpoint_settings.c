@@ -27,6 +27,10 @@ static void record(int step, const char *settings) {
     json_text_free(&manifest);
 }
 
+static void ignore(const char *flag, const char *recorded, const char *now) {
+    (void)flag, (void)recorded, (void)now;
+}
+
 static void resume_with(const char *flags) {
     char line[1024];
     snprintf(line, sizeof line, "--train x --out %s --resume %s", test_folder, flags);
@@ -243,6 +247,49 @@ UNIT_TEST(test_training) {
     snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
     accept_run(line, 1);
     assert_int_equal(config.micro_batch, 2);
+}
+
+// Tests that a resumed run uses the recorded optimizer, and that settings of Muon are recorded only if they matter.
+UNIT_TEST(test_optimizer) {
+    record(5, "{" BATCH "\"optimizer\":\"muon\",\"muon-momentum\":0.9,\"muon-rms\":0.3}");
+    resume_with("");
+    assert_true(config.optimizer == OPTIMIZER_MUON && config.muon_momentum == 0.9f && config.muon_rms == 0.3f);
+    record(6, "{" PLAIN "\"moments\":\"coat\",\"optimizer\":\"muon\",\"momentum-codes\":\"e4m3\"}");
+    resume_with("");
+    assert_true(config.recipe.momentum_codes == MOMENTUM_E4M3 && config.muon_rms == 0.2f);
+    record(7, "{" BATCH "\"beta1\":0.5}");
+    resume_with("");
+    assert_true(config.optimizer == OPTIMIZER_ADAMW);
+    static const char *const runs[][3] = {
+        // flags, recorded, not recorded
+        {"", "\"lr\"", "muon"},
+        {"--optimizer muon", "\"optimizer\": \"muon\"", "muon-"},
+        {"--optimizer muon --muon-rms 0.4", "\"muon-rms\": 0.4", "momentum"},
+        {"--optimizer muon --momentum-codes e4m3", "\"momentum-codes\": \"e4m3\"", "muon-"},
+        {"--optimizer muon --momentum-codes i8", "\"optimizer\"", "momentum"},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "--train x --device cpu %s", runs[i][0]);
+        accept_run(line, 1);
+        JsonText recorded = {.pretty = true}, logged = settings_log(&config);
+        json_text_open(&recorded, NULL, '{');
+        settings_record(&recorded, &config);
+        json_text_close(&recorded, '}');
+        assert_non_null(strstr(recorded.text, runs[i][1]));
+        assert_null(strstr(recorded.text, runs[i][2]));
+        assert_null(strstr(logged.text, runs[i][2]));
+        json_text_free(&recorded);
+        json_text_free(&logged);
+    }
+    // An evaluation of a checkpoint does not depend on its optimizer.
+    char line[1024];
+    record(8, "{" BATCH "\"optimizer\":\"muon\"}");
+    snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
+    accept_run(line, 1);
+    json_t *settings = json_loads("{" BATCH "\"optimizer\":\"muon\"}", 0, NULL);
+    assert_true(settings_compare(settings, &config, "state.json", ignore, &err));
+    json_decref(settings);
 }
 
 // Tests a recorded batch that is not a multiple of the tokens of one pass. A smaller micro-batch is used or, if none

@@ -370,7 +370,8 @@ UNIT_TEST(test_fingerprint) {
         "--lr 1e-4",       "--lr-final 0.5",  "--warmup 7",          "--schedule linear", "--beta1 0.8",
         "--beta2 0.99",    "--eps 1e-6",      "--decay-fraction 1",  "--grad-clip 2",     "--weight-decay 0.2",
         "--seed 2",        "--max-skipped 2", "--skip-loss-z 1",     "--skip-grad-z 1",   "--no-shuffle",
-        "--channels 512",  "--layers 5"};
+        "--channels 512",  "--layers 5",      "--optimizer muon",    "--optimizer muon --muon-momentum 0.9",
+        "--optimizer muon --muon-rms 0.1"};
     int64_t found[sizeof courses / sizeof *courses];
     for (size_t i = 0; i < sizeof courses / sizeof *courses; i++) {
         char line[128];

@@ -192,6 +192,50 @@ UNIT_TEST(tail_groups) {
     }
 }
 
+// INT8 values divide [-a, a] into equal steps. Decoded values keep their INT8 values and the amax, however often they are
+// encoded again.
+UNIT_TEST(int8_groups) {
+    float x[GROUP], y[GROUP];
+    for (uint64_t g = 0; g < 200; g++) {
+        Stored s, again;
+        group_scaled(x, g % 2 ? 1.0 : 8.0, 3, g);
+        x[g % GROUP] = 0.0f;
+        assert_true(store(&s, x, GROUP, FMT_I8, &first_coat));
+        load(&s, y, GROUP, FMT_I8);
+        float largest = 0;
+        for (int i = 0; i < GROUP; i++) largest = fmaxf(largest, fabsf(x[i]));
+        assert_true(s.a == largest && s.k == 16 && s.codes[g % GROUP] == 0);
+        for (int i = 0; i < GROUP; i++) {
+            assert_true(s.codes[i] != 0x80 && fabsf(y[i] - x[i]) <= 0.500001f / 127 * largest);
+            if (fabsf(x[i]) == largest) assert_true(y[i] == x[i]);
+        }
+        for (int i = 0; i < (g ? 10 : 10000); i++) {
+            store(&again, y, GROUP, FMT_I8, &first_coat);
+            assert_memory_equal(&again, &s, sizeof s);
+            load(&again, y, GROUP, FMT_I8);
+        }
+    }
+}
+
+// INT8 groups of extreme magnitudes: groups below 2^-100 become zeros, and an inf or NaN stays visible.
+UNIT_TEST(int8_extremes) {
+    static const float amaxes[] = {3.4e38f, 1.0f, 0x1p-100f, 0x0.fffffep-100f, 1e-45f, INFINITY, NAN};
+    float x[4], y[4];
+    for (int i = 0; i < 7; i++) {
+        Stored s;
+        x[0] = 0.0f, x[1] = -amaxes[i], x[2] = amaxes[i] / 2, x[3] = amaxes[i] / 1000;
+        assert_int_equal(store(&s, x, 4, FMT_I8, &first_coat), i < 5);
+        load(&s, y, 4, FMT_I8);
+        assert_true(y[0] == 0.0f);
+        if (i < 3)
+            assert_true(s.codes[1] == 0x81 && s.codes[2] == 64 && s.codes[3] == 0 && y[1] == x[1]);
+        else if (i < 5)
+            assert_true(s.a == 0.0f && y[1] == 0.0f && y[2] == 0.0f);
+        else
+            assert_true(!isfinite(y[1]) && !isfinite(y[2]));
+    }
+}
+
 // A tensor of several groups, of which the last is shorter, is stored exactly like separate groups.
 UNIT_TEST(tensors_are_their_groups) {
     enum { COUNT = 5 * GROUP + 77 };

@@ -35,6 +35,10 @@ resumes coat --moments coat
 resumes none --moments coat --master none
 resumes fp8 --moments fp8 --master split16
 resumes bf16 --moments bf16
+resumes muon --optimizer muon --moments coat
+resumes muon-e4m3 --optimizer muon --moments coat --momentum-codes e4m3 --master none
+resumes muon-bf16 --optimizer muon --moments bf16 --master split16
+resumes muon-fp32 --optimizer muon --precision fp32
 train --steps 12 --out "$folder/fp32"
 report $? "FP32 moments train"
 
@@ -45,6 +49,12 @@ saved=$(($(size fp32) - $(size coat.whole))) expected=$((matrices * (8 - 2) - ma
 difference=$((saved - expected))
 [ "${difference#-}" -lt 4000 ] # because the header names more tensors
 report $? "COAT's states take 1 + 5/128 bytes per element and moment"
+
+saved=$(($(size coat.whole) - $(size muon.whole))) expected=$((12 * 64 * 64 + 12 * 64 * 64 / 128 * 5))
+difference=$((saved - expected))
+[ "${difference#-}" -lt 4000 ] && ! grep -q 'c_attn.weight.v"' "$folder"/muon.whole/step-00000012/optimizer.safetensors &&
+    grep -q 'wte.weight.v"' "$folder"/muon.whole/step-00000012/optimizer.safetensors
+report $? "Muon's matrices have one state of 1 + 5/128 bytes per element"
 
 # continues FROM NAME COUNTS FLAGS...: a copy of FROM continues with other states, which are converted, reports the
 # conversion, and ends with nearly the loss of FROM
@@ -67,6 +77,14 @@ continues fp32 "10 moments, 16 master weights" --moments bf16 --master split16
 continues fp32 "0 moments, 16 master weights" --master none
 continues fp32 "8 moments, 0 master weights" --moments fp8 --moments-fp32 wte
 continues coat.whole "10 moments, 0 master weights" --moments fp32
+cp -r "$folder/muon.whole" "$folder/muon.whole.same" && train --steps 20 --out "$folder/muon.whole.same" --resume --moments coat || exit 1
+continues muon.whole "4 moments, 0 master weights" --moments coat --momentum-codes e4m3
+continues muon.whole "6 moments, 0 master weights" --moments fp32 # also both moments of the embedding
+status=0
+"$program" "${run[@]}" --steps 20 --out "$folder/muon.whole" --resume --optimizer adamw >"$folder/said" 2>&1 || status=$?
+[ $status -eq 2 ] && grep -q "use --optimizer muon, or start a new run from its weights with --model $folder/muon.whole/step-00000012" "$folder/said" &&
+    "$program" "${run[@]:8}" --steps 3 --optimizer adamw --model "$folder/muon.whole/step-00000012" --out "$folder/muon.adamw" >/dev/null 2>"$folder/said"
+report $? "another optimizer is refused with the command that works"
 cp -r "$folder/coat.whole" "$folder/coat.exempt"
 train --steps 20 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 wte && train --steps 28 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 none &&
     grep -q "moments-fp32 was wte and is now none" "$folder/said" && grep -q "converted.*: 2 moments" "$folder/said"

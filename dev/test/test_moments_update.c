@@ -91,7 +91,7 @@ static void open_optimizer(Optimizer *o, Recipe recipe, int threads) {
     if (recipe.master == MASTER_FP32) o->parameter.master = plain(m->master, FMT_FP32);
     o->parameter.decay = true;
     o->parameter.index = 1000;
-    StepState state = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0, 1.0f, 77, 0, 0, 0, 0, 0, 0, 0};
+    StepState state = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .seed = 77};
     o->state = state;
 }
 

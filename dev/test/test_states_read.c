@@ -11,6 +11,8 @@
 
 static Error err; // error of the last failed call
 
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" // most Kinds have no values for Muon
+
 // Formats of a run's optimizer states. second: FP8 format of second moments, E4M3 in current runs; old checkpoints may
 // have E5M2. exempt: parameters with FP32 moments.
 typedef struct {
@@ -19,12 +21,16 @@ typedef struct {
     MasterKind master;
     const char *exempt;
     int vocab;
+    OptimizerKind optimizer;
+    MomentumCodes codes;
 } Kind;
 
 static void run_states(Run *run, Kind kind) {
     Recipe *r = &run->config.recipe;
     r->moments = kind.moments;
     r->master = kind.master;
+    r->momentum_codes = kind.codes;
+    run->config.optimizer = kind.optimizer;
     snprintf(r->moments_fp32, sizeof r->moments_fp32, "%s", kind.exempt);
     model_shape_vocab(&run->config.shape, kind.vocab);
 }
@@ -86,7 +92,7 @@ static RunState fill_training(Run *run) {
             ((float *)s[k].master.data)[i] = x;
             ((uint16_t *)s[k].value.data)[i] = master_bf16(x);
             ((float *)s[k].m.data)[i] = zero ? 0.0f : 1e-4f * rng_normal(2, stream, at);
-            ((float *)s[k].v.data)[i] = zero ? 0.0f : 1e-8f * expf(2.0f * rng_normal(3, stream, at));
+            if (s[k].v.data) ((float *)s[k].v.data)[i] = zero ? 0.0f : 1e-8f * expf(2.0f * rng_normal(3, stream, at));
         }
     }
     return rs;
@@ -230,6 +236,60 @@ UNIT_TEST(test_moments) {
         run_close(to);
     }
     run_close(first);
+}
+
+// Muon's momentum is converted between all formats; its matrices have no second moments.
+UNIT_TEST(test_muon) {
+    static const Kind kinds[] = {{MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "", 257, OPTIMIZER_MUON, MOMENTUM_I8},
+                                 {MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "", 257, OPTIMIZER_MUON, MOMENTUM_E4M3},
+                                 {MOMENTS_FP8, FMT_E4M3, MASTER_FP32, "", 257, OPTIMIZER_MUON, MOMENTUM_I8},
+                                 {MOMENTS_BF16, FMT_E4M3, MASTER_FP32, "", 257, OPTIMIZER_MUON, MOMENTUM_I8},
+                                 {MOMENTS_FP32, FMT_E4M3, MASTER_FP32, "", 257, OPTIMIZER_MUON, MOMENTUM_I8}};
+    enum { KINDS = sizeof kinds / sizeof *kinds };
+    Run *first = run_as(kinds[KINDS - 1]);
+    RunState rs = fill_training(first);
+    for (int i = 0; i < KINDS; i++) {
+        Run *to = run_as(kinds[i]);
+        resume_quietly(first, to, &rs, "u1");
+        assert_masters(first, to, true);
+        for (int j = 0; j < KINDS; j++) {
+            States a[STATES], b[STATES];
+            Run *next = run_as(kinds[j]);
+            resume_quietly(to, next, &rs, "u2");
+            if (i == j) assert_same_states(to, next);
+            const int count = list_states(to, a);
+            list_states(next, b);
+            int without = 0;
+            for (int k = 0; k < count; k++) {
+                const bool converted = a[k].m.format != b[k].m.format;
+                if (converted) assert_encoded(a[k].m, b[k].m, false, kinds[j].moments == MOMENTS_COAT);
+                without += !b[k].v.data;
+            }
+            assert_int_equal(without, 2 * 4);
+            run_close(next);
+        }
+        run_close(to);
+    }
+    run_close(first);
+}
+
+// The checkpoint of another optimizer is refused, with the flag and the folder with which the run can continue.
+UNIT_TEST(test_other_optimizer) {
+    Kind muon = plain;
+    muon.optimizer = OPTIMIZER_MUON;
+    for (int i = 0; i < 2; i++) {
+        Run *from = run_as(i ? plain : muon), *to = run_as(i ? muon : plain);
+        RunState rs = fill_training(from), got;
+        const char *folder = save(from, "o1", &rs);
+        char advice[1200];
+        assert_false(checkpoint_load(folder, &to->arena, &to->exec, &got, &err));
+        assert_int_equal(err.code, EXIT_DATA);
+        snprintf(advice, sizeof advice, "--model %s", folder);
+        assert_non_null(strstr(err.text, i ? "use --optimizer adamw" : "use --optimizer muon"));
+        assert_non_null(strstr(err.text, advice));
+        run_close(from);
+        run_close(to);
+    }
 }
 
 // Adds a's number of groups to *groups. Returns how many have the same FP8 values in b. Fails if an amax differs.

@@ -88,7 +88,8 @@ static void check_open(Check *c, MasterKind master) {
     c->parameter.m = moment_of(c, 0);
     c->parameter.v = moment_of(c, 1);
     c->parameter.decay = true;
-    StepState state = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1.0f, 77, 0, 0, 0, 0, 0, 3.7f, 0};
+    StepState state = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_clip = 1.0f,
+                       .seed = 77, .grad_norm = 3.7f};
     c->state = state;
 }
 
