@@ -188,10 +188,10 @@ OPERATION(adamw_update, (Exec *exec, const Parameter *parameters, int count, Ste
 //   muon_apply: weight -= lr * weight_decay * weight + lr * update. Stores weights and amaxes as adamw_update does
 OPERATION(muon_momentum, (Exec *exec, const Parameter *parameters, int count, StepState *state))
 OPERATION(muon_apply, (Exec *exec, const Parameter *parameters, int count, StepState *state))
-// Replaces x (r, c) by scale times its approximate polar factor: all singular values that are not tiny become about 1.
+// Replaces x (r, c) by `scale` times its approximate polar factor: all singular values that are not tiny become 1.
 //   x = x / max(Frobenius norm, 1e-7), then NEWTON_SCHULZ_ITERATIONS times, with A = x x^T (x^T x if r > c):
 //   B = b A + c A A;  x = a x + B x (a x + x B if r > c). The last iteration multiplies by `scale`.
-// y (r, c), gram and polynomial (n, n), n = min(r, c), are scratch of x's format; each of the products is rounded to it.
+// y (r, c), gram and polynomial (n, n), n = min(r, c), are scratch in x's format, to which every x, A and B is rounded.
 OPERATION(muon_orthogonalize, (Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor polynomial, float scale, StepState *state))
 // Quantizes w.value to w.codes for the weights that have them.
 //   If w.codes.amax exists, it must contain the amax of the entire weight, of which w.value is a shard.

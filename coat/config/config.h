@@ -278,7 +278,7 @@ typedef struct {
     OptimizerKind optimizer;
     float muon_momentum; // decay rate of Muon's momentum
     float muon_rms;      // RMS of Muon's update of a matrix at learning rate 1, if the update is orthogonal
-    float lr_final; // final learning rate as a fraction of lr
+    float lr_final;      // final learning rate as a fraction of lr
     int64_t warmup;
     float decay_fraction; // length of schedule wsd's final decay as a fraction of all steps
     ScheduleKind schedule;

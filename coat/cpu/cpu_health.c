@@ -82,7 +82,8 @@ void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         const Tensor t = tensors[i];
         if (!format_has_groups(t.format) || !t.scale || t.transposed ||
             (!t.data && t.granularity != SCALE_TENSOR && t.granularity != SCALE_ROW))
-            fatal(EXIT_DEVICE, "internal error: an FP8 health check on the CPU requires a scaled FP8 or INT8 tensor (is %s)",
+            fatal(EXIT_DEVICE,
+                  "internal error: an FP8 health check on the CPU requires a scaled FP8 or INT8 tensor (is %s)",
                   format_name(t.format));
         out[i] = t.data ? count_tensor(cpu_of(exec), t) : from_scale(t);
     }

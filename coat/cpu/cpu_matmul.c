@@ -73,7 +73,8 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     // If C is FP32 and the tile consists of entire panels, sums directly in C's memory. Does not do so with accumulate
     // and several steps over k, because adding C first would round differently than adding it last.
     bool whole = rows % (panels->rows / 3) == 0 && cols % panels->columns == 0;
-    if (p->c.format == FMT_FP32 && whole && !p->bias && !p->addend.data && p->scale == 1 && (!p->accumulate || p->k <= CPU_TILE_K)) {
+    if (p->c.format == FMT_FP32 && whole && !p->bias && !p->addend.data && p->scale == 1 &&
+        (!p->accumulate || p->k <= CPU_TILE_K)) {
         sum_block(cpu, t, p, i, rows, j, cols, (real *)row_address(p->c, i) + j, p->c.stride, p->accumulate);
         return;
     }

@@ -22,8 +22,7 @@ static double frobenius_norm(const Cpu *cpu, Tensor x) {
     double partial[CPU_REDUCTION_BLOCKS], sum = 0;
     const int64_t step = reduction_rows(x.rows), blocks = (x.rows + step - 1) / step;
 #pragma omp parallel for num_threads(cpu->threads) schedule(static)
-    for (int64_t b = 0; b < blocks; b++)
-        partial[b] = sum_of_squares(cpu, x, b * step, smaller(x.rows, (b + 1) * step));
+    for (int64_t b = 0; b < blocks; b++) partial[b] = sum_of_squares(cpu, x, b * step, smaller(x.rows, (b + 1) * step));
     for (int64_t b = 0; b < blocks; b++) sum += partial[b];
     return sqrt(sum);
 }
@@ -43,8 +42,8 @@ static void scale_matrix(const Cpu *cpu, Tensor y, Tensor x, real factor) {
 
 // Computes c = alpha a b + beta * addend, rounded to c's format.
 static void multiply(Exec *exec, Tensor c, Operand a, Operand b, int64_t k, real alpha, Tensor addend, real beta) {
-    const Matmul p = {.a = a, .b = b, .c = c, .m = c.rows, .n = c.cols, .k = k, .alpha = alpha, .addend = addend,
-                      .beta = beta};
+    const Matmul p = {
+        .a = a, .b = b, .c = c, .m = c.rows, .n = c.cols, .k = k, .alpha = alpha, .addend = addend, .beta = beta};
     matmul_on_all(cpu_of(exec), scratch_begin(exec), p);
 }
 

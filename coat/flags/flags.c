@@ -145,7 +145,7 @@ static const Flag table[] = {
     {GROUP_RECIPE, "moments", FLAG_CHOICE, AT(recipe.moments), RECORDED | LOGGED, MOMENTS_NAMES, 0, 0, "%s, by --recipe",
      "number format of AdamW's two moments and of Muon's momentum; fp8, coat: 8 bits, coat with dynamic range expansion"},
     {GROUP_RECIPE, "momentum-codes", FLAG_CHOICE, AT(recipe.momentum_codes), RECORDED | UNLESS_DEFAULT | LOGGED_UNLESS_DEFAULT, MOMENTUM_NAMES, 0, 0, NULL,
-     "with --optimizer muon: 8-bit format of the momentum if --moments is fp8 or coat; e4m3: FP8, as AdamW's moments; i8: INT8", .matters = compresses_momentum},
+     "with --optimizer muon: format of the momentum if --moments is fp8 or coat; e4m3: FP8, as AdamW's moments; i8: INT8", .matters = compresses_momentum},
     {GROUP_RECIPE, "moments-fp32", FLAG_STRING, AT(recipe.moments_fp32), RECORDED | LOGGED, "PATTERN", 0, 0, "none",
      "tensors whose moments stay in FP32: wte, qkvw, projw, fcw, fcprojw, headw or prefixes such as fc*, separated by commas", .matters = compresses_moments},
     {GROUP_RECIPE, "master", FLAG_CHOICE, AT(recipe.master), RECORDED | LOGGED, MASTER_NAMES, 0, 0, "%s, by --recipe",

@@ -9,9 +9,8 @@
 static const struct {
     const char *name;
     size_t bytes;
-} dtypes[DTYPE_COUNT] = {{"F64", 8},  {"I64", 8}, {"F32", 4},     {"I32", 4},     {"F16", 2},
-                         {"BF16", 2}, {"U16", 2}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U8", 1},
-                         {"I8", 1}};
+} dtypes[DTYPE_COUNT] = {{"F64", 8}, {"I64", 8},     {"F32", 4},     {"I32", 4}, {"F16", 2}, {"BF16", 2},
+                         {"U16", 2}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U8", 1},  {"I8", 1}};
 
 size_t dtype_bytes(Dtype dtype) {
     return (unsigned)dtype < DTYPE_COUNT ? dtypes[dtype].bytes : 0;

@@ -32,8 +32,8 @@ static Tensor scratch(const Muon *m, TensorId id, int64_t rows, int64_t cols) {
     return t;
 }
 
-// Orthogonalizes the pieces of a matrix's momentum. The RMS of each piece becomes at most about muon_rms, because the RMS
-// of an orthogonal matrix is 1 / sqrt(larger extent).
+// Orthogonalizes the pieces of a matrix's momentum, and scales each piece to an RMS of at most about muon_rms. An
+// orthogonal matrix has an RMS of 1 / sqrt(larger extent).
 static void orthogonalize(const Muon *m, TensorId id, Tensor update, StepState *state) {
     const Config *c = m->arena->config;
     int64_t rows[MAX_PIECES], first = 0;

@@ -1,6 +1,6 @@
-// Updates the weight matrices of a model's blocks with Muon: AdamW's place is taken by a momentum whose pieces (q, k and
-// v, gate and up, or the matrix itself) are orthogonalized by Newton-Schulz iterations. One process updates one matrix
-// after another, because all of them share the scratch tensors MUON_X, MUON_Y, MUON_A and MUON_B.
+// Updates the weight matrices of a language model's blocks with Muon (--optimizer muon). A matrix's update is its momentum,
+// orthogonalized by Newton-Schulz iterations. Pieces of a matrix (tensor_pieces()), such as q, k and v, are orthogonalized
+// one by one. Matrices are updated one by one, because they share the scratch tensors MUON_X, MUON_Y, MUON_A and MUON_B.
 #pragma once
 #include "arena.h"
 

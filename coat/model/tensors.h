@@ -25,11 +25,11 @@ C_LINKAGE_BEGIN
 //                each token; FEATURE_ROWS: token for each row of FEATURES
 //   TOWER_OUT    residual stream after the tower's last block. MERGED: rows of TOWER_OUT that the projector reads;
 //                SELECT: indices of these rows; SELECT_BACK: row of MERGED for each row of TOWER_OUT
-// Muon (muon.h):
-//   MUON_X       a matrix's momentum, which Newton-Schulz iterations turn into the matrix's update. MUON_Y: copy of a
-//                piece of it, which every other iteration writes; MUON_A, MUON_B: its Gram matrix, and a polynomial of that
 //   BEST         1 if a token's target has the largest logit, else 0; evaluation writes it
 //   X_PRE        input of the norm before the tower's first block (CLIP); PROJ_IN: input of the projector's first matmul
+// Muon (muon.h):
+//   MUON_X       Nesterov momentum of a matrix, whose pieces Newton-Schulz iterations turn into the update
+//   MUON_Y       result of every other iteration. MUON_A: Gram matrix of a piece; MUON_B: polynomial of MUON_A
 // Parameters come first, in the order in which they are initialized, updated and saved. Add a new parameter after all
 // others, because a parameter's number in this enum seeds its random initial values.
 typedef enum {

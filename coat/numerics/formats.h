@@ -48,7 +48,7 @@ static inline bool format_is_fp8(Format f) {
     return f == FMT_E4M3 || f == FMT_E5M2;
 }
 
-// True for the formats of 8-bit optimizer states, which are stored with an amax and an exponent per group (SCALE_EXPAND).
+// True for the formats of 8-bit optimizer states, which have an amax and an exponent per group (SCALE_EXPAND).
 static inline bool format_has_groups(Format f) {
     return format_is_fp8(f) || f == FMT_I8;
 }

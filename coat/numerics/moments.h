@@ -83,8 +83,8 @@ COAT_HD static inline float element_exp2(float x) {
 
 // --- magnitudes of FP8 values ---------------------------------------------------------------------------------------
 
-// moment_largest() returns F, the format's largest value, moment_max_code() the FP8 or INT8 bits of F, and moment_target() the
-// range log2(F / 2s) that k stretches a group to. s is the format's smallest subnormal.
+// moment_largest() returns F, the FP8 format's largest value. moment_max_code() returns the FP8 bits of F, or the largest
+// INT8 value. moment_target() returns the range log2(F / 2s) that k stretches a group to; s is the smallest subnormal.
 COAT_HD static inline float moment_largest(Format format) {
     return format == FMT_E4M3 ? E4M3_MAX : E5M2_MAX;
 }
@@ -228,13 +228,13 @@ COAT_HD static inline float moment_decode(uint8_t code, MomentGroup group, Forma
 
 // --- INT8 values of Muon's momentum --------------------------------------------------------------------------------
 
-#define MOMENT_I8_MAX 127          // largest magnitude of an INT8 value; -128 is not used
-#define MOMENT_I8_SMALLEST 0x1p-100f // a group with a smaller amax is stored as zeros, because 127 / a might overflow
+#define MOMENT_I8_MAX 127            // largest magnitude of an INT8 value; -128 is not used
+#define MOMENT_I8_MIN_AMAX 0x1p-100f // a group with a smaller amax is stored as zeros, because 127 / a might overflow
 
 // Returns the amax that is stored for a group whose largest |x| has the bits `largest`.
 COAT_HD static inline float moment_i8_amax(uint32_t largest) {
     const float a = bits_float(largest);
-    return a < MOMENT_I8_SMALLEST ? 0.0f : a;
+    return a < MOMENT_I8_MIN_AMAX ? 0.0f : a;
 }
 
 // Returns the INT8 value of x in a group with amax a: x * 127 / a, rounded to nearest even. Adding 1.5 * 2^23 puts the
@@ -246,8 +246,8 @@ COAT_HD static inline uint8_t moment_i8_encode(float x, float a) {
     return (uint8_t)(a == 0.0f ? 0 : float_bits(a) < 0x7f800000u ? rounded : nonzero);
 }
 
-// Returns the moment that an INT8 value represents. 127 decodes to a exactly, and decoded moments keep their INT8 values
-// when they are encoded again.
+// Returns the moment that an INT8 value represents. 127 decodes to a exactly, and decoded moments keep their INT8
+// values when they are encoded again.
 COAT_HD static inline float moment_i8_decode(uint8_t code, float a) {
     const float ratio = (float)(int8_t)code / (float)MOMENT_I8_MAX;
     return code == 0 ? 0.0f : a * ratio;

@@ -12,7 +12,7 @@
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160
-#define STORED_GROUP 128         // FP8 or INT8 values per amax and exponent in the files; shard sizes are multiples of this
+#define STORED_GROUP 128 // FP8 or INT8 values per amax and exponent in the files; shard sizes are multiples of this
 #define PIECE ((int64_t)1 << 20) // number of elements read at a time; a multiple of STORED_GROUP
 
 static int64_t smaller(int64_t a, int64_t b) {

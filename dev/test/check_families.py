@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Trains a small model of every family here and in PyTorch, and compares them: 30 updates of AdamW on the same tokens.
+"""Trains a small model of every family here and in PyTorch, and compares them: 30 updates on the same tokens.
 
-    dev/test/check_families.py --program ./train_gpt2_fp8_cpu [--packed] [--logits ./test_gpt2_cpu] [FAMILY...] [-- FLAGS]
+    dev/test/check_families.py --program ./train_gpt2_fp8_cpu [--muon] [--packed] [--logits ./test_gpt2_cpu] [FAMILY...] [-- FLAGS]
 
 transformers writes a random model of odd shape (grouped heads, a separate head width, tied and untied heads, scaled RoPE,
 a clip). The program starts from that folder and trains in FP32, BF16 and COAT. Checks:
     the losses of all updates match those of transformers' model in FP32
-    the FP32 gradients match tensor by tensor; a gradient is 10 times AdamW's first moment after one update
+    the FP32 gradients match tensor by tensor; after one update, a gradient is 10 times AdamW's first moment or 20 times
+        Muon's momentum
     transformers opens the last FP32 checkpoint, with the same loss as PyTorch's trained model
 FLAGS go to the program (--device cpu).
 
@@ -14,11 +15,16 @@ FLAGS go to the program (--device cpu).
 labels of -100, positions that restart at 0 in each example, and attention within each example. It processes a step at once,
 the program in two micro-batches.
 
+--muon updates the blocks' matrices with torch.optim.Muon (PyTorch 2.9 or later). Its Newton-Schulz iterations run in FP32
+here; a second model, whose iterations are as in PyTorch (BF16), must end near the first. GPT-2's c_attn counts as three
+matrices.
+
 --logits PROGRAM also compares the FP32 logits of the random model and of the checkpoint.
 
 Prints one line per check, then PASS or FAIL, with a matching exit code. Needs torch and transformers 4.56 or later.
 """
 import argparse
+import copy
 import itertools
 import json
 import math
@@ -40,7 +46,7 @@ try:
     import torch
     import transformers
     from safetensors.torch import load_file
-    from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, Olmo2Config, OlmoConfig, Qwen2Config,
+    from transformers import (AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Olmo2Config, OlmoConfig, Qwen2Config,
                               Qwen3Config)
 except ImportError as e:
     print(f"error: check_families.py needs torch and transformers 4.56 or later: pip install torch transformers ({e})",
@@ -55,6 +61,8 @@ SIZES = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=112, num_hidden
 SCALING = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                original_max_position_embeddings=32)
 FAMILIES = {
+    "gpt2": (GPT2Config, dict(tie_word_embeddings=True, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None,
+                              eos_token_id=None)),
     "llama": (LlamaConfig, dict(tie_word_embeddings=False, rms_norm_eps=1e-5)),
     "llama-3.2": (LlamaConfig, dict(tie_word_embeddings=True, head_dim=32, rope_theta=5e5, rope_scaling=SCALING)),
     "mistral": (MistralConfig, dict(tie_word_embeddings=False, sliding_window=None, head_dim=24)),
@@ -72,6 +80,9 @@ FAMILIES = {
 }
 # largest difference of a loss; the exported model's loss also has the FP32 errors of 30 updates
 TOLERANCES = {"--precision fp32": 2e-6, "--recipe bf16": 5e-3, "--recipe coat": 2e-2}
+# largest difference of a matrix after 30 updates by Muon, relative to its norm: from PyTorch's, and between PyTorch's
+# iterations in FP32 and in BF16
+MUON_TOLERANCE, SHIPPED_TOLERANCE = 2e-6, 5e-3
 GRADIENT_TOLERANCE = 1e-5  # maximum error of a gradient, relative to its norm
 OPTIMIZER = dict(betas=(0.9, 0.95), eps=1e-8)
 failures = 0
@@ -91,7 +102,10 @@ def report(name, difference, limit):
 def write_model(name, folder):
     kind, settings = FAMILIES[name]
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(kind(**{**SIZES, **settings}), dtype=torch.float32,
+    sizes = {**SIZES, **settings}
+    if kind is GPT2Config:
+        del sizes["intermediate_size"], sizes["num_key_value_heads"]
+    model = AutoModelForCausalLM.from_config(kind(**sizes), dtype=torch.float32,
                                              attn_implementation="eager")
     with torch.no_grad():
         for parameter in model.parameters():
@@ -172,22 +186,68 @@ class Packed:
         return model(input_ids=ids, position_ids=positions, attention_mask=hidden, labels=labels).loss
 
 
-def train_here(model, data, rates):
-    matrices = [p for p in model.parameters() if p.dim() == 2]
+def is_in_block(name):
+    return ".layers." in name or ".h." in name
+
+
+def pieces(name, tensor):
+    """Returns views of the matrices that Muon orthogonalizes one by one: rows of the matrices as the program stores them."""
+    rows = tensor.T if ".h." in name else tensor  # GPT-2 stores the transpose
+    return rows.chunk(3) if "c_attn" in name else [rows]
+
+
+def newton_schulz(matrix, coefficients, steps, eps):
+    """Computes in FP32 what torch.optim.Muon computes in BF16."""
+    a, b, c = coefficients
+    x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
+
+def train_here(model, data, rates, muon=False):
+    updated = {key: p for key, p in model.named_parameters() if muon and p.dim() == 2 and is_in_block(key)}
+    views = {key: [torch.nn.Parameter(view) for view in pieces(key, p.data)] for key, p in updated.items()}
+    matrices = [p for key, p in model.named_parameters() if p.dim() == 2 and key not in updated]
     vectors = [p for p in model.parameters() if p.dim() == 1]
-    adamw = torch.optim.AdamW([dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)],
-                              **OPTIMIZER)
+    optimizers = [torch.optim.AdamW([dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)],
+                                    **OPTIMIZER)]
+    if muon:
+        optimizers.append(torch.optim.Muon([view for key in views for view in views[key]], weight_decay=0.1, momentum=0.95,
+                                           nesterov=True, adjust_lr_fn="match_rms_adamw"))
     losses = []
     for step, rate in enumerate(rates):
-        adamw.zero_grad()
+        model.zero_grad()
         loss = data.loss(model, step)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in adamw.param_groups:
-            group["lr"] = rate
-        adamw.step()
+        for key, p in updated.items():
+            for view, grad in zip(views[key], pieces(key, p.grad)):
+                view.grad = grad
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def train_with_muon(name, model, data, rates):
+    """Trains `model` with Newton-Schulz iterations in FP32, and compares it with a model trained with PyTorch's own."""
+    shipped, module = copy.deepcopy(model), torch.optim._muon
+    train_here(shipped, data, rates, muon=True)
+    iterations, module._zeropower_via_newtonschulz = module._zeropower_via_newtonschulz, newton_schulz
+    losses = train_here(model, data, rates, muon=True)
+    module._zeropower_via_newtonschulz = iterations
+    report(f"{name}, matrices with PyTorch's iterations in BF16", largest_difference(shipped, model), SHIPPED_TOLERANCE)
+    return losses
+
+
+def largest_difference(model, exact):
+    theirs = dict(model.named_parameters())
+    return max(number(((p - theirs[key]).norm() / p.norm()).item()) for key, p in exact.named_parameters() if p.dim() == 2)
 
 
 def train_there(a, folder, tokens, out, recipe, updates=UPDATES, clip=1):
@@ -212,7 +272,10 @@ def worst_gradient(ours, theirs):
             parts = [part.replace(one, each) for part in parts for each in (several if one in part else [one])]
         expected = torch.cat([theirs.pop(part) for part in parts])
         expected = expected.reshape(len(expected), -1) if expected.dim() > 1 else expected
-        found = ours[key + ".m"].reshape(-1, *expected.shape[1:])[: len(expected)] * 10  # drops the vocabulary's padding
+        factor = 10 if key + ".v" in ours else 20
+        found = ours[key + ".m"].reshape(-1, *expected.shape[1:])[: len(expected)] * factor  # drops the vocabulary's padding
+        if ".h." in key and expected.dim() == 2:
+            found = found.reshape(expected.T.shape).T  # GPT-2's matrices are transposed in PyTorch
         difference = ((found - expected).norm() / expected.norm()).item()
         worst, of = max((worst, of), (number(difference), key))
     return worst, of
@@ -249,7 +312,7 @@ def check(a, name, work):
     for recipe, limit in TOLERANCES.items():
         out = os.path.join(work, name + recipe.replace(" ", ""))
         losses, rates = train_there(a, folder, token_file, out, recipe)
-        expected = expected or train_here(model, data, rates)
+        expected = expected or (train_with_muon(name, model, data, rates) if a.muon else train_here(model, data, rates))
         largest = max(number(abs(x - y)) for x, y in zip(losses, expected, strict=True))
         report(f"{name}, {recipe}, {len(losses)} losses from {expected[0]:.4f} to {expected[-1]:.4f}", largest, limit)
         if recipe == "--precision fp32":
@@ -257,6 +320,8 @@ def check(a, name, work):
             with torch.no_grad():
                 report(f"{name}, loss of the checkpoint in transformers",
                        abs(data.loss(opened, 0).item() - data.loss(model, 0).item()), 1e-5)
+            if a.muon:
+                report(f"{name}, matrices of the checkpoint", largest_difference(opened, model), MUON_TOLERANCE)
             if a.logits:
                 check_logits(a, f"{name}, logits of the trained model", opened, os.path.join(out, f"step-{UPDATES:08d}"))
 
@@ -269,9 +334,10 @@ def main():
     parser.add_argument("--program", required=True)
     parser.add_argument("--packed", dest="data", action="store_const", const=Packed, default=Stream)
     parser.add_argument("--logits", metavar="PROGRAM")
+    parser.add_argument("--muon", action="store_true")
     parser.add_argument("families", nargs="*")
     a = parser.parse_args(words)
-    a.flags = flags
+    a.flags = flags + ["--optimizer", "muon"] * a.muon
     for name in a.families:
         if name not in FAMILIES:
             sys.exit(f"{name}: must be one of {', '.join(FAMILIES)}")

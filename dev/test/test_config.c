@@ -77,6 +77,15 @@ UNIT_TEST(test_contradictions) {
     refuse_run("--train x --precision fp32 --health-products 10", 1, "--health-products");
     accept_run("--train x --recipe bf16 --linear fp8 --health-products 10", 1);
     accept_run("--train x --recipe bf16 --health-products 0", 1);
+    accept_run("--train x --device cpu --optimizer muon --muon-momentum 0.9 --muon-rms 0.1 --momentum-codes e4m3", 1);
+    refuse("--train x --muon-rms 0.1", EXIT_USER, "--muon-rms: &add --optimizer muon");
+    refuse("--train x --optimizer adamw --momentum-codes i8", EXIT_USER, "--momentum-codes: &add --optimizer muon");
+    refuse("--train x --optimizer muon --moments bf16 --momentum-codes i8", EXIT_USER,
+           "--momentum-codes: &--moments bf16");
+    refuse("--train x --optimizer muon --muon-momentum 1", EXIT_USER, "--muon-momentum 1");
+    refuse_run("--train x --optimizer muon --device cuda", 1, "--optimizer muon: &GPU&--device cpu");
+    refuse_run("--train x --optimizer muon --device cpu", 2, "--optimizer muon: &processes");
+    refuse("--train x --optimizer muon --muon_lr 1", EXIT_USER, "--muon_lr&--muon-rms");
     refuse("--train x --world-size 4 --rank 4", EXIT_USER, "--rank 4&0 to 3");
     refuse("--train x --rendezvous /shared/file", EXIT_USER, "--rendezvous /shared/file&--rendezvous HOST[:PORT]");
     refuse("--train x --rendezvous ./file", EXIT_USER, "--rendezvous ./file&--rendezvous HOST[:PORT]");
@@ -365,13 +374,31 @@ UNIT_TEST(test_fingerprint) {
     const int64_t training = training_fingerprint(&config);
     accept_run("--train y --val z --sample-every 3", 1);
     assert_true(training >= 0 && training_fingerprint(&config) == training);
-    static const char *const courses[] = {
-        "--micro-batch 8", "--seq-len 512",   "--batch-tokens 8192", "--logits-chunk 64", "--steps 7",
-        "--lr 1e-4",       "--lr-final 0.5",  "--warmup 7",          "--schedule linear", "--beta1 0.8",
-        "--beta2 0.99",    "--eps 1e-6",      "--decay-fraction 1",  "--grad-clip 2",     "--weight-decay 0.2",
-        "--seed 2",        "--max-skipped 2", "--skip-loss-z 1",     "--skip-grad-z 1",   "--no-shuffle",
-        "--channels 512",  "--layers 5",      "--optimizer muon",    "--optimizer muon --muon-momentum 0.9",
-        "--optimizer muon --muon-rms 0.1"};
+    static const char *const courses[] = {"--micro-batch 8",
+                                          "--seq-len 512",
+                                          "--batch-tokens 8192",
+                                          "--logits-chunk 64",
+                                          "--steps 7",
+                                          "--lr 1e-4",
+                                          "--lr-final 0.5",
+                                          "--warmup 7",
+                                          "--schedule linear",
+                                          "--beta1 0.8",
+                                          "--beta2 0.99",
+                                          "--eps 1e-6",
+                                          "--decay-fraction 1",
+                                          "--grad-clip 2",
+                                          "--weight-decay 0.2",
+                                          "--seed 2",
+                                          "--max-skipped 2",
+                                          "--skip-loss-z 1",
+                                          "--skip-grad-z 1",
+                                          "--no-shuffle",
+                                          "--channels 512",
+                                          "--layers 5",
+                                          "--optimizer muon",
+                                          "--optimizer muon --muon-momentum 0.9",
+                                          "--optimizer muon --muon-rms 0.1"};
     int64_t found[sizeof courses / sizeof *courses];
     for (size_t i = 0; i < sizeof courses / sizeof *courses; i++) {
         char line[128];

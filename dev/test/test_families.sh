@@ -67,11 +67,11 @@ said=$(grep -c '"pad_token_id": 3,\|"initializer_range": 0.05,' "$folder/tuned2/
 [ "$said" = 2 ]; check "fine-tuning keeps the model's pad_token_id and initializer_range" $? \
     "$(cat "$folder/tuned2/step-00000004/config.json")"
 
-# Comparison with PyTorch: 30 updates on text, and on packed examples with a loss mask, masked from each other.
+# Comparison with PyTorch: 30 updates on text, on packed examples with a loss mask, masked from each other, and by Muon.
 if pytorch_tests "check_families.py: PyTorch has the same losses"; then
-    for flag in "" --packed; do
-        name="check_families.py: PyTorch has the same losses${flag:+, fine-tuning}"
-        said=$(python3 dev/test/check_families.py --program "$program" --logits "${BIN:-.}/test_gpt2_cpu" $flag llama qwen2 olmo2 2>&1); check "$name" $? "$said"
+    for flag in "" --packed --muon; do
+        name="check_families.py: PyTorch has the same losses${flag:+, $flag}"
+        said=$(python3 dev/test/check_families.py --program "$program" --logits "${BIN:-.}/test_gpt2_cpu" $flag gpt2 llama qwen2 olmo2 2>&1); check "$name" $? "$said"
     done
 fi
 name="check_llava.py: transformers opens checkpoints of vision-language models"

@@ -58,10 +58,11 @@ UNIT_TEST(test_every_flag_parses) {
             const bool rotary = strncmp(flag->name, "rope-", 5) == 0 || strcmp(flag->name, "qkv-biases") == 0;
             const bool tower = flag->offset >= offsetof(Config, shape.vision) &&
                                flag->offset < offsetof(Config, shape.vision) + sizeof defaults->shape.vision;
-            snprintf(line, sizeof line, "--plan --train t --val v --out o --channels 768 --heads 48 %s %s %s",
+            const bool muon = strncmp(flag->name, "muon-", 5) == 0 || strcmp(flag->name, "momentum-codes") == 0;
+            snprintf(line, sizeof line, "--plan --train t --val v --out o --channels 768 --heads 48 %s %s %s %s",
                      rotary || tower || flag->offset == offsetof(Config, vision) ? "--model llama:d2 --rope-factor 2"
                                                                                  : "",
-                     tower ? "--vision siglip:d1" : "", text);
+                     tower ? "--vision siglip:d1" : "", muon ? "--optimizer muon" : "", text);
             accept(line);
             const char *now = (const char *)&config + flag->offset, *before = (const char *)defaults + flag->offset;
             if (flag->size && strcmp(flag->name, "channels")) assert_memory_not_equal(now, before, flag->size);

@@ -192,8 +192,8 @@ UNIT_TEST(tail_groups) {
     }
 }
 
-// INT8 values divide [-a, a] into equal steps. Decoded values keep their INT8 values and the amax, however often they are
-// encoded again.
+// INT8 values divide [-a, a] into equal steps. Decoded values keep their INT8 values and the amax, however often they
+// are encoded again.
 UNIT_TEST(int8_groups) {
     float x[GROUP], y[GROUP];
     for (uint64_t g = 0; g < 200; g++) {

@@ -85,7 +85,7 @@ static double relative_error_of(Tensor t, const double *expected, double factor)
     return norm > 0 ? sqrt(sum / norm) : sqrt(sum);
 }
 
-// Sets the extremes of x's singular values, found by Jacobi rotations of the rows of x (columns if r > c).
+// Sets the extremes of x's singular values, found by the one-sided Jacobi method on the rows of x (columns if r > c).
 static void singular_values(const double *x, int64_t r, int64_t c, double *least, double *most) {
     double *rows = r <= c ? matrix_new(r * c) : transposed(x, r, c);
     if (r <= c) memcpy(rows, x, (size_t)(r * c) * sizeof *rows);
@@ -332,14 +332,14 @@ static int copy_matrices(Model *m, double *copies[]) {
     return m->shards.muon.count;
 }
 
-// Every piece of every matrix of every layer moves by the orthogonalized momentum, after the first step in FP32, and the
-// other parameters are AdamW's.
+// In the first step in FP32, every piece of every matrix of every layer moves by the orthogonalized momentum. AdamW
+// updates the other parameters.
 UNIT_TEST(every_piece_is_orthogonalized) {
     for (int i = 0; i < 2; i++) {
         Model m;
         double *before[16];
         int64_t rows[MAX_PIECES];
-        int pieces_seen = 0;
+        int seen = 0;
         open_model(&m, models[i], "--precision fp32");
         assert_int_equal(copy_matrices(&m, before), 8);
         run_passes(&m);
@@ -362,13 +362,13 @@ UNIT_TEST(every_piece_is_orthogonalized) {
                     x[e] = (1 - 0.02 * 0.1) * from[first * now.cols + e] - scale * x[e];
                 assert_true(most > 0.6 && relative_error_of(piece, x, 1) < 2e-6);
                 free(x);
-                pieces_seen++;
+                seen++;
             }
             assert_int_equal(first, now.rows);
             assert_true(!p->v.data && p->m.data);
             free(from);
         }
-        assert_int_equal(pieces_seen, i ? 2 * 7 : 2 * 6);
+        assert_int_equal(seen, i ? 2 * 7 : 2 * 6);
         assert_int_equal(m.shards.updated_count + 8, m.parameter_count);
         for (int k = 0; k < m.shards.updated_count; k++) assert_true(m.shards.updated[k].v.data);
         model_destroy(&m);

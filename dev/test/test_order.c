@@ -70,8 +70,8 @@ static const Ops *order_ops_table(void) {
 #define arena_gradient order_gradient
 #define arena_weight order_weight
 #define TESTING
-#include "train_gpt2_fp8.cu"
 #include "coat/model/muon.c"
+#include "train_gpt2_fp8.cu"
 #undef arena_plan
 #undef arena_tensor
 
@@ -314,8 +314,9 @@ static bool is_new(const Choice *choice, int wanted) {
     return fresh >= wanted;
 }
 
-// True if another choice gives the same run, or Muon would have several processes: a single process only has rank 0, only rank 0 compares matmuls, a model of
-// one layer has one block, and some settings only affect training or FP8 matmuls.
+// True if another choice gives the same run: a single process only has rank 0, only rank 0 compares matmuls, a model of
+// one layer has one block, and some settings only affect training or FP8 matmuls. Also true if Muon would have several
+// processes, which is not supported.
 static bool repeats(const Choice *choice) {
     const int *of = choice->of;
     return (of[ZERO] == 0 && of[RANK] > 0) || (of[OPTIMIZER] > 0 && (of[ZERO] > 0 || of[TRAINS] > 0)) ||

@@ -1,6 +1,7 @@
 // Tests of the memory plan (coat/model/plan.h): the advice if a run needs too much memory or an allocation fails,
 // optimizer states in host memory, memory sizes as text, and the bytes of saved activations per layer.
 #include "coat/config/shapes.h"
+#include "coat/config/vision.h"
 #include "coat/model/plan.h"
 #include "config_fixture.h"
 #include "fake_device.h"
@@ -208,6 +209,26 @@ UNIT_TEST(states_on_the_host) {
     assert_message("a host without memory", EXIT_DEVICE, "--offload-states: the host could not allocate &");
     assert_false(plan_advise(&arena, &exec, &error));
     assert_message("a host without memory", EXIT_DEVICE, "--offload-states: &moments &--no-offload-states");
+}
+
+// Muon's matrices have one 8-bit state instead of two, each with 5 bytes per 128 elements.
+UNIT_TEST(states_of_muon) {
+    const size_t matrices = (size_t)12 * 12 * 768 * 768,
+                 states[] = {matrices + matrices / 128 * 5, matrices * 2, matrices * 4};
+    static const char *const flags[] = {"--recipe coat", "--recipe coat --moments bf16", "--recipe bf16"};
+    for (int i = 0; i < 3; i++) {
+        const size_t adamw = plan_with("--model gpt2", flags[i], 1)->category_bytes[CATEGORY_MOMENTS];
+        const Arena *muon = plan_with("--model gpt2 --optimizer muon", flags[i], 1);
+        assert_true(muon->category_bytes[CATEGORY_MOMENTS] == adamw - states[i]);
+        assert_true(muon->layout[QKVW][MOMENT_M].exists && !muon->layout[QKVW][MOMENT_V].exists);
+        assert_true(muon->layout[WTE][MOMENT_V].exists && muon->layout[MUON_X][VALUE].cols == 4 * 768 * 768);
+    }
+    // a vision tower's matrices are updated by AdamW
+    Config tower;
+    plan_with("--model llama:d2 --vision clip:d2 --optimizer muon", "", 1);
+    vision_config(&tower, &config);
+    arena_plan(&plan, &tower, 1, DEVICE_CUDA);
+    assert_true(plan.layout[QKVW][MOMENT_V].exists && !plan.layout[MUON_X][VALUE].exists);
 }
 
 // A size above 0 is never shown as 0.

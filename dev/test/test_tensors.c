@@ -36,6 +36,24 @@ UNIT_TEST(test_parameters) {
     assert_true(model_parameters(&gpt2) == 124439808 - 12 * 11 * 768 - 768);
 }
 
+// Muon orthogonalizes q, k and v apart, and gate and up, in every model.
+UNIT_TEST(test_pieces) {
+    static const struct {
+        TensorId id;
+        int llama, gpt2;
+    } cases[] = {{QKVW, 3, 3}, {QKVB, 3, 3}, {FCW, 2, 1}, {PROJW, 1, 1}, {FCPROJW, 1, 1}, {LN1W, 1, 1}, {WTE, 1, 1}};
+    const ModelShape s = llama(2, 4, 2, 16, 96, 257);
+    ModelShape gpt2;
+    int64_t rows[MAX_PIECES];
+    assert_true(gpt2_shape(&gpt2, 2, 2, 32, 0, 257, 64, "gpt2", &err));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(tensor_pieces(cases[i].id, &gpt2, rows), cases[i].gpt2);
+        assert_int_equal(tensor_pieces(cases[i].id, &s, rows), cases[i].llama);
+    }
+    assert_true(tensor_pieces(QKVW, &s, rows) == 3 && rows[0] == 64 && rows[1] == 32 && rows[2] == 32);
+    assert_true(tensor_pieces(FCW, &s, rows) == 2 && rows[0] == 96 && rows[1] == 96);
+}
+
 UNIT_TEST(test_names) {
     static const char *const qkv[] = {"model.layers.7.self_attn.q_proj.weight",
                                       "model.layers.7.self_attn.k_proj.weight",

@@ -88,8 +88,14 @@ static void check_open(Check *c, MasterKind master) {
     c->parameter.m = moment_of(c, 0);
     c->parameter.v = moment_of(c, 1);
     c->parameter.decay = true;
-    StepState state = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_clip = 1.0f,
-                       .seed = 77, .grad_norm = 3.7f};
+    StepState state = {.lr = 1e-3f,
+                       .beta1 = 0.9f,
+                       .beta2 = 0.95f,
+                       .eps = 1e-8f,
+                       .weight_decay = 0.1f,
+                       .grad_clip = 1.0f,
+                       .seed = 77,
+                       .grad_norm = 3.7f};
     c->state = state;
 }
 

@@ -32,7 +32,7 @@ constexpr int UPDATE_WIDTH = 4;           // elements per memory access: 16 byte
 // Starts a step on one thread: counts the step as an update or as skipped, and computes the scalars for all elements.
 __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
     UpdateScalars s = {};
-    s.skip = state->nonfinite;
+    s.skip = state->skips = state->nonfinite;
     if (s.skip) {
         state->skipped++;
         state->skipped_run++;
