@@ -627,7 +627,8 @@ void micro_step(Model *m, bool accumulate, bool last) {
     if (m->vision) m->vision->exec.trains = false;
 }
 
-// Writes the parameters of a step to the device: learning rate, loss scale 1 / targets, and the optimizers' coefficients.
+// Writes the parameters of a step to the device: learning rate, loss scale 1 / targets, and the optimizers'
+// coefficients.
 void step_begin(Model *m, float lr, int64_t targets) {
     const Config *c = m->config;
     m->host.lr = lr;

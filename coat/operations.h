@@ -177,25 +177,25 @@ OPERATION(grad_norm, (Exec *exec, const Parameter *parameters, int count, StepSt
 // sets state->nonfinite.
 OPERATION(grad_norm_root, (Exec *exec, StepState *state))
 // Runs AdamW (COAT: optimizer states) on all parameters. Multiplies the gradient by grad_clip / grad_norm if the norm
-// is larger than grad_clip. If state->nonfinite is set, skips the update and increments state->skipped; otherwise first
-// increments t. Writes the amax of every weight that has FP8 values, as stored after the update, to weight.maximum if
-// that exists.
+// is larger than grad_clip. Copies state->nonfinite to state->skips. If it is set, skips the update and increments
+// state->skipped; otherwise first increments t. Writes the amax of every weight that has FP8 values, as stored after
+// the update, to weight.maximum if that exists.
 OPERATION(adamw_update, (Exec *exec, const Parameter *parameters, int count, StepState *state))
-// Muon, for matrices whose optimizer state is m alone. Call these operations after adamw_update, which counts the step.
-// If state->skips is set, they do nothing.
-//   muon_momentum: m = momentum * m + (1 - momentum) * g, with the gradient g clipped as in adamw_update;
-//                  update = momentum * m + (1 - momentum) * g, with m before it is rounded to its format
+// Run the element-wise parts of a Muon update, after adamw_update. Do nothing if state->skips is set.
+//   muon_momentum: m = momentum * m + (1 - momentum) * g, with the gradient g clipped as in adamw_update. Then
+//                  update = momentum * m + (1 - momentum) * g, computed from m before m is rounded to its format
 //   muon_apply: weight -= lr * weight_decay * weight + lr * update. Stores weights and amaxes as adamw_update does
 OPERATION(muon_momentum, (Exec *exec, const Parameter *parameters, int count, StepState *state))
 OPERATION(muon_apply, (Exec *exec, const Parameter *parameters, int count, StepState *state))
 // Replaces x (r, c) by `scale` times its approximate polar factor: all singular values that are not tiny become 1.
 //   x = x / max(Frobenius norm, 1e-7), then NEWTON_SCHULZ_ITERATIONS times, with A = x x^T (x^T x if r > c):
 //   B = b A + c A A;  x = a x + B x (a x + x B if r > c). The last iteration multiplies by `scale`.
+// Does nothing if state->skips is set.
 // y (r, c), gram and polynomial (n, n), n = min(r, c), are scratch in x's format, to which every x, A and B is rounded.
 OPERATION(muon_orthogonalize, (Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor polynomial, float scale, StepState *state))
 // Quantizes w.value to w.codes for the weights that have them.
 //   If w.codes.amax exists, it must contain the amax of the entire weight, of which w.value is a shard.
-//   Otherwise, directly after adamw_update on the same parameters, uses the amaxes that adamw_update wrote.
+//   Otherwise, directly after the update of the same parameters, uses the amaxes that adamw_update and muon_apply wrote.
 //   In all other cases, such as after loading a checkpoint, computes the amaxes.
 OPERATION(weights_quantize, (Exec *exec, const Parameter *parameters, int count))
 // Writes the amax of w.value to *w.codes.amax, for the weights that have FP8 values; 0 if a weight has no rows.

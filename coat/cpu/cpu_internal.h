@@ -99,8 +99,8 @@ typedef struct {
     bool k_is_column;
 } Operand;
 
-// A matmul: c (m, n) = (accumulate ? c : 0) + bias + beta addend + alpha * sum over k of a (m, k) b (n, k). If a or b is
-// FP8 with one scale per tensor, multiplies the FP8 values without their scales, and then the sum by the scales.
+// A matmul: c (m, n) = (accumulate ? c : 0) + bias + beta * addend + alpha * sum over k of a (m, k) b (n, k). If a or b
+// is FP8 with one scale per tensor, multiplies the FP8 values without their scales, and then the sum by the scales.
 typedef struct {
     Operand a, b;
     Tensor c;

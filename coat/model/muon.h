@@ -1,6 +1,7 @@
-// Updates the weight matrices of a language model's blocks with Muon (--optimizer muon). A matrix's update is its momentum,
-// orthogonalized by Newton-Schulz iterations. Pieces of a matrix (tensor_pieces()), such as q, k and v, are orthogonalized
-// one by one. Matrices are updated one by one, because they share the scratch tensors MUON_X, MUON_Y, MUON_A and MUON_B.
+// Updates the weight matrices of a language model's blocks with Muon (--optimizer muon). A matrix's update is its
+// momentum, orthogonalized by Newton-Schulz iterations. Pieces of a matrix (tensor_pieces()), such as q, k and v, are
+// orthogonalized one by one. Matrices are updated one by one, because they share the scratch tensors MUON_X, MUON_Y,
+// MUON_A and MUON_B.
 #pragma once
 #include "arena.h"
 

@@ -81,8 +81,8 @@ void shards_pass_end(Shards *s, bool last);
 // Computes the norm of the gradients over all processes. Also sums state->loss_sum over the processes, and sets
 // state->nonfinite if any process has set it.
 void shards_norm(Shards *s, StepState *state);
-// Updates this process's parameters or shards with AdamW and Muon, and quantizes the new weights. With ZeRO, starts gathering the
-// new values of the shards.
+// Updates this process's parameters or shards with AdamW and Muon, and quantizes the new weights. With ZeRO, starts
+// gathering the new values of the shards.
 void shards_update(Shards *s, StepState *state);
 
 // Quantizes loaded or initialized weights. Every process must first have set all weights that it stores.

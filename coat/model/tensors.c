@@ -308,8 +308,8 @@ int64_t shape_extent(Dim dim, const ModelShape *s) {
     }
 }
 
-// Returns the largest number of elements of a matrix that Muon updates (DIM_UPDATE) or of a piece of one (DIM_PIECE), or
-// the largest of the pieces' smaller extents (DIM_GRAM).
+// Returns the largest number of elements of a matrix that Muon updates (DIM_UPDATE) or of a piece of one (DIM_PIECE),
+// or the largest of the pieces' smaller extents (DIM_GRAM).
 static int64_t largest_update(Dim dim, const Config *c) {
     int64_t largest = 0, rows[MAX_PIECES];
     for (int id = 0; id < PARAMETER_COUNT; id++) {

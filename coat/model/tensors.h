@@ -85,10 +85,11 @@ typedef enum {
     CATEGORY_COUNT
 } Category;
 
-// The stages of a micro-batch's computation, in order, and STAGE_UPDATE, the optimizer's update after the last one. A scratch tensor is alive from its first to its last stage, and
-// shares memory with tensors of other stages. The stages between EMBED and NORMF, and between BWD_NORMF
-// and BWD_EMBED, repeat for every layer; HEAD and BWD_HEAD repeat for every chunk of logits. A tensor that passes data
-// to the next repetition must therefore be alive in all stages of the loop.
+// The stages of a micro-batch's computation, in order, and STAGE_UPDATE, the optimizer's update after the last
+// micro-batch. A scratch tensor is alive from its first to its last stage, and shares memory with tensors of other
+// stages. The stages between EMBED and NORMF, and between BWD_NORMF and BWD_EMBED, repeat for every layer; HEAD and
+// BWD_HEAD repeat for every chunk of logits. A tensor that passes data to the next repetition must therefore be alive
+// in all stages of the loop.
 typedef enum {
     STAGE_EMBED, STAGE_NORM1, STAGE_QKV, STAGE_ATTENTION, STAGE_PROJ, STAGE_NORM2, STAGE_FC, STAGE_ACT,
     STAGE_FCPROJ, STAGE_NORMF, STAGE_HEAD, STAGE_BWD_HEAD, STAGE_BWD_NORMF, STAGE_BWD_FCPROJ, STAGE_BWD_ACT, STAGE_BWD_FC,
@@ -196,10 +197,10 @@ const TensorRow *tensor_row(TensorId id);
 // PART_LANGUAGE.
 int tensor_part(TensorId id, const ModelShape *shape);
 int tensor_rank(TensorId id); // number of dimensions of a parameter in files: 1 if it has a single row, otherwise 2
-// True if Muon updates the parameter in this run: the weight matrices of a language model's blocks with --optimizer muon.
+// True if Muon updates the parameter in this run: a weight matrix of a language model's blocks, with --optimizer muon.
 bool tensor_uses_muon(TensorId id, const Config *config);
-// Sets extents[] to the numbers of rows (of columns if the parameter has one row) of a parameter's pieces: q, k and v, or
-// SwiGLU's gate and up. Returns the number of pieces, 1 for any other parameter.
+// Sets extents[] to the numbers of rows (of columns if the parameter has one row) of a parameter's pieces: q, k and v,
+// or SwiGLU's gate and up. Returns the number of pieces, 1 for any other parameter.
 enum { MAX_PIECES = 3 };
 int tensor_pieces(TensorId id, const ModelShape *shape, int64_t extents[MAX_PIECES]);
 TensorId tensor_input(TensorId id); // activation that the forward matmul of weight matrix `id` reads

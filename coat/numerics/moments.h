@@ -83,8 +83,9 @@ COAT_HD static inline float element_exp2(float x) {
 
 // --- magnitudes of FP8 values ---------------------------------------------------------------------------------------
 
-// moment_largest() returns F, the FP8 format's largest value. moment_max_code() returns the FP8 bits of F, or the largest
-// INT8 value. moment_target() returns the range log2(F / 2s) that k stretches a group to; s is the smallest subnormal.
+// moment_largest() returns F, the FP8 format's largest value. moment_max_code() returns the FP8 bits of F, or the
+// largest INT8 value. moment_target() returns the range log2(F / 2s) that k stretches a group to; s is the format's
+// smallest subnormal.
 COAT_HD static inline float moment_largest(Format format) {
     return format == FMT_E4M3 ? E4M3_MAX : E5M2_MAX;
 }

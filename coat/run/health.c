@@ -35,8 +35,8 @@ static const GradientRow gradient_table[GRADIENT_COUNT] = {
     [GRADIENT_DLOGITS] = {{"dlogits_q", "dlogits_qt"}, {DLOGITS_Q, DLOGITS_QT}},
 };
 
-// True if the health report contains the tensor: an FP8 or INT8 tensor with memory and a scale of its own. Transposes are
-// excluded, because they contain the same values.
+// True if the health report contains the tensor: an FP8 or INT8 tensor with memory and a scale of its own. Transposes
+// are excluded, because they contain the same values.
 static bool is_entry(const TensorLayout *t) {
     return layout_owns_memory(t) && format_has_groups(t->format) && !t->transposed && t->scale_source < 0;
 }
