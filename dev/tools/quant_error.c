@@ -151,7 +151,7 @@ static bool is_shared(const char *folder) {
 }
 
 // Measures the moments in a checkpoint's optimizer.safetensors that --moments coat would store in 8 bits: those of
-// two-dimensional tensors except the position embeddings.
+// two-dimensional tensors that AdamW updates, except the position embeddings.
 static bool read_moments(Table *table, const char *folder, Error *err) {
     char path[PATH_ROOM], name[256];
     SafeFile file;
@@ -174,7 +174,8 @@ static bool read_moments(Table *table, const char *folder, Error *err) {
         if (m->rank != 2 || strstr(m->name, "wpe")) continue;
         snprintf(name, sizeof name, "%.*s.v", (int)(length - 2), m->name);
         const SafeTensor *v = safetensors_find(&file, name);
-        if (m->dtype != DTYPE_F32 || !v || v->dtype != DTYPE_F32 || v->bytes != m->bytes)
+        if (!v) continue; // the momentum of a matrix that Muon updates
+        if (m->dtype != DTYPE_F32 || v->dtype != DTYPE_F32 || v->bytes != m->bytes)
             good = error_set(err, EXIT_DATA, "%s: '%s' is not in FP32; train with --moments fp32 to measure", path,
                              m->name);
         else
