@@ -150,10 +150,16 @@ settings=$(head -n 1 "$folder/won/log.jsonl")
 check "the first line of log.jsonl records the settings" $? "$settings"
 [[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-place":"before","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,'*'"tied-head":true,'*'"recipe":"coat",'* ]]
 check "the settings in log.jsonl include the shape" $? "$settings"
-starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight" # flags of the process, and train-weight, which is next to train
+# flags of the process, train-weight, which is next to train, and flags that are logged only if they are not the default
+starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight"
+starts+="|optimizer|muon-momentum|muon-rms|momentum-codes"
 missing=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts" | while read -r flag; do grep -q "[{,]\"$flag\":" <<<"$settings" || echo "$flag"; done)
 [ -z "$missing" ] && ! grep -qE "[{,]\"($starts)\":" <<<"$settings"
 check "the settings in log.jsonl include every flag except those of the process" $? "$missing" "$settings"
+"$program" "${small[@]}" --train "$data" --optimizer muon --muon-rms 0.4 --steps 1 --out "$folder/muon" >/dev/null &&
+    grep -q '"optimizer":"muon","muon-rms":0.4,"lr"' "$folder/muon/log.jsonl" && rm -r "$folder"/muon/step-* &&
+    "$program" "${small[@]}" --train "$data" --steps 2 --resume --out "$folder/muon" >/dev/null 2>&1 && grep -q '"muon-rms": 0.4' "$folder"/muon/step-*2/state.json
+check "a run without a checkpoint resumes with the optimizer in log.jsonl" $?
 cp "$val" "$folder/other.bin"
 "$program" "${small[@]}" --train "$val" "$folder/other.bin" --train-weight 2 --train "$val" --train-weight 1 --val "$val" "$data" --val-batches 1 --schedule linear --lr-final 0.5 --out "$folder/whole" --micro-batch 64 --steps -1 >/dev/null 2>&1
 settings=$(head -n 1 "$folder/whole/log.jsonl")
