@@ -51,9 +51,9 @@ enum {
     RESTARTED = 32,     // a run that resumes a log without a checkpoint applies the logged value
     LOGGED = 64,        // the log's first record contains the value
     SHARED = 128,       // all ranks must have the same value; if the value names files, all ranks or none must have one
-    LOGGED_UNLESS_DEFAULT = 256, // as LOGGED, but the log does not contain the default value
     SHAPE = RESTARTED | LOGGED | SHARED,
     TRAINING = RECORDED | RESUMED | RESTARTED | LOGGED | SHARED, // training results depend on the value
+    LOGGED_UNLESS_DEFAULT = 256, // the log's first record contains the value if it is not the default
     // as TRAINING, but neither checkpoints nor the log contain the default value
     TRAINING_UNLESS_DEFAULT = (TRAINING & ~LOGGED) | UNLESS_DEFAULT | LOGGED_UNLESS_DEFAULT
 };

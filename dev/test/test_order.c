@@ -119,10 +119,10 @@ static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first choice is a single process
     [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // Rank 2 has no shard of small tensors.
     [MICRO_BATCHES] = {"", "", ""}, // The index plus 1 is the number of micro-batches per step.
+    [OPTIMIZER] = {"", "--optimizer muon"},
     [BLOCK] = {"--heads 1", "--heads 1 --model llama:d1 --no-tied-head", "--heads 1 --model qwen3:d1 --head-dim 32",
                "--heads 1 --model olmo:d1 --clip-qkv 1", "--heads 1 --model olmo2:d1",
                "--heads 2 --kv-heads 1 --model qwen2:d1"},
-    [OPTIMIZER] = {"", "--optimizer muon"},
 };
 
 typedef struct {
