@@ -408,4 +408,27 @@ UNIT_TEST(skipped_step) {
     model_destroy(&m);
 }
 
+// FP8 health counts the values of an INT8 momentum.
+UNIT_TEST(health_of_int8) {
+    Model m;
+    Health h;
+    open_model(&m, models[1], "--recipe coat");
+    run_passes(&m);
+    step_end(&m);
+    const Tensor t = m.shards.muon.list[3].m;
+    const int64_t elements = tensor_elements(t), groups = elements / 128;
+    uint64_t zero = 0, saturated = 0;
+    float amax = 0;
+    for (int64_t i = 0; i < elements; i++) {
+        const int code = ((const int8_t *)t.data)[i];
+        zero += code == 0;
+        saturated += abs(code) == 127;
+    }
+    for (int64_t i = 0; i < groups; i++) amax = fmaxf(amax, ((const float *)t.scale)[i]);
+    m.ops->health(&m.exec, &t, 1, &h);
+    assert_true(t.format == FMT_I8 && h.zero == zero && h.clamped == 0 && bits_float(h.amax) == amax && amax > 0);
+    assert_true(h.saturated == saturated - (uint64_t)groups && h.largest == 127);
+    model_destroy(&m);
+}
+
 RUN_TESTS(NULL, NULL, NULL)
