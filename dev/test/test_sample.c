@@ -13,7 +13,7 @@
 
 #define VOCAB 61
 #ifdef __SANITIZE_ADDRESS__
-enum { WINDOW = 24 }; // The window is small because AddressSanitizer makes the test ten times slower.
+enum { WINDOW = 16 }; // The window is small because AddressSanitizer makes the test ten times slower.
 #else
 enum { WINDOW = 40 };
 #endif
@@ -183,7 +183,7 @@ static void train(Model *m, bool samples) {
     const int tokens = (int)config_micro_tokens(m->config);
     int32_t *ids = (int32_t *)xcalloc((size_t)tokens + 1, sizeof *ids);
     for (int i = 0; i <= tokens; i++) ids[i] = (int32_t)(rng_hash(7, 0, (uint64_t)i) % VOCAB);
-    for (int step = 0; step < 3; step++) {
+    for (int step = 0; step < 2; step++) {
         int32_t text[LENGTH] = {1, 2, 3};
         step_begin(m, 1e-2f, tokens);
         batch_upload(m, m->config->micro_batch, WINDOW, ids, ids + 1, NULL);
