@@ -175,7 +175,7 @@ fails "an unknown part" 1 '--freeze visoin: no part is named visoin' --freeze vi
 fails "all parts frozen" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
 fails "a tower's rate without --lr" 1 '--lr 0: it sets the schedule of --lr-vision' --lr 0 --lr-vision 1e-3
 fails "--examples split" 2 '--examples split: .*drawn.bin has images' --examples split
-fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* model.s 32 x 32' --image-size 32
+fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* 32 x 32' --image-size 32
 printf x | dd of="$folder/drawn.images" bs=1 seek=30000 conv=notrunc 2>/dev/null
 fails "damaged pixels" 2 'drawn.images is damaged: its checksum'
 rm "$folder/drawn.images"
