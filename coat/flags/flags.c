@@ -124,7 +124,7 @@ static const Flag table[] = {
     {GROUP_RECIPE, "linear", FLAG_CHOICE, AT(recipe.linear), RECORDED | LOGGED, LINEAR_NAMES, 0, 0, "%s, by --recipe",
      "number format of the inputs of the matmuls in the transformer blocks", .matters = not_fp32},
     {GROUP_RECIPE, "bf16-blocks", FLAG_INT, AT(recipe.bf16_blocks), RECORDED | LOGGED, "N", -1, MAX_LAYERS, "%s, by --recipe",
-     "number of first blocks whose forward matmuls of norm and attention outputs stay in BF16, not FP8; -1: a third of them, 1 to 4", .matters = matmuls_are_fp8},
+     "with --linear fp8: number of first blocks with BF16 forward matmuls of norm and attention outputs; -1: a third, 1 to 4", .matters = matmuls_are_fp8},
     {GROUP_RECIPE, "head", FLAG_CHOICE, AT(recipe.head), RECORDED | LOGGED, HEAD_NAMES, 0, 0, "%s, by --recipe",
      "number format of the output head's matmuls; fp8-backward: BF16 for the logits, FP8 for the gradients", .matters = not_fp32},
     {GROUP_RECIPE, "saved", FLAG_CHOICE, AT(recipe.saved), RECORDED | LOGGED, SAVED_NAMES, 0, 0, "%s, by --recipe",

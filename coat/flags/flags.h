@@ -24,7 +24,7 @@ typedef enum {
     FLAG_CONFIG,    // --config: reads a file of flags
     FLAG_RESUME,    // --resume, --resume=STEP, --no-resume
     FLAG_PLAN,      // --plan, --plan=json
-    FLAG_HELP,      // --help, --help=GROUP or --help GROUP
+    FLAG_HELP,      // --help, --help=GROUP or --help GROUP; GROUP may be "markdown"
     FLAG_VERSION
 } FlagKind;
 

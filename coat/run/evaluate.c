@@ -99,8 +99,9 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
-// Returns the number of tokens of a pass over the first `length` tokens of a window of T tokens: `length` rounded up to
-// a multiple of `rows` if the window is large enough, otherwise the largest multiple of `rows` in T.
+// Returns the number of tokens of a pass over the first `length` tokens of a window of T tokens: config_sample_rows(),
+// a multiple of `rows`, if that is less than T; otherwise the largest multiple of `rows` in T, or T if T < rows. The
+// result is less than `length` only if T is not a multiple of `rows`.
 static int padded_length(int length, int T, int rows) {
     const int padded = config_sample_rows(length, T);
     return padded < T || T < rows ? padded : T / rows * rows;

@@ -201,7 +201,8 @@ static bool same_documents(Run *run, Error *err) {
         "tokenizer_config.json");
 }
 
-// Keeps the log and checkpoints after the resumed step under new names, or deletes the old run with --overwrite.
+// Copies the log lines of a part of the run that is abandoned (log_copy_abandoned()), and renames the checkpoints after
+// the resumed step. With --overwrite, deletes the old run. Adds a note if the log contradicts the resumed checkpoint.
 static bool rename_old_run(Run *run, Error *err) {
     const Config *c = run->config;
     char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";

@@ -5,7 +5,7 @@
 #include "hf.h"
 
 // State for reading a JSON object: the object, the file's path for messages, and the error to set. nested: true if the
-// object is the text_config of a vision-language model, which omits sizes that are the defaults of its class.
+// object is the text_config of a vision-language model, which may omit sizes that are the defaults of its class.
 typedef struct {
     const json_t *root;
     const char *path;

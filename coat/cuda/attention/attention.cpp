@@ -230,7 +230,7 @@ extern "C" bool attention_prepare(AttentionState *state, AttentionShape shape, s
     if (!forward) return false;
     if ((size_t)forward->workspace_bytes > workspace_bytes)
         return error_set(err, EXIT_DEVICE,
-                         "cuDNN attention: the forward needs %lld workspace bytes, but %zu are planned; update cuDNN",
+                         "cuDNN attention: forward needs %lld workspace bytes, %zu are planned; use another version",
                          (long long)forward->workspace_bytes, workspace_bytes);
     return true;
 }
