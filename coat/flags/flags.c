@@ -154,7 +154,7 @@ static const Flag table[] = {
      "examples longer than --seq-len in files with a loss mask; cut: truncate; whole: refuse; split: spread over several sequences"},
     {GROUP_BATCH, "documents", FLAG_CHOICE, AT(documents), TRAINING | EVALUATED | UNLESS_DEFAULT, DOCUMENTS_NAMES, 0, 0, NULL,
      "attention between the documents of a sequence; joined: allowed; apart: masked, and positions restart at each document"},
-    {GROUP_BATCH, "images-per-sequence", FLAG_INT, AT(images_per_sequence), TRAINING | UNLESS_DEFAULT, "N", 0, MAX_POSITIONS, NULL,
+    {GROUP_BATCH, "images-per-sequence", FLAG_INT, AT(images_per_sequence), TRAINING | EVALUATED | UNLESS_DEFAULT, "N", 0, MAX_POSITIONS, NULL,
      "maximum number of images in a sequence, which bounds memory; 0: as many as fit", .matters = has_vision},
     {GROUP_BATCH, "batch-tokens", FLAG_INT64, AT(batch_tokens), TRAINING, "TOKENS", 0, BIG, "one micro-batch per GPU",
      "number of tokens per optimizer step over all GPUs; 512k means 524288; 0: one micro-batch per GPU"},
