@@ -44,7 +44,7 @@ UNIT_TEST(test_published) {
         "\"vision_feature_layer\": -2, \"vision_feature_select_strategy\": \"default\", \"vocab_size\": 32064}");
     assert_true(s.layers == 32 && s.heads == 32 && s.kv_heads == 32 && s.head_dim == 128 && s.channels == 4096);
     assert_true(s.ffn == 11008 && s.vocab == 32064 && s.positions == 4096 && s.norm_eps == 1e-5f && !s.tied_head);
-    assert_true(s.ids.bos == 1 && s.ids.eos[0] == 2);
+    assert_true(s.ids.bos == 1 && s.ids.eos[0] == 2 && s.pad == 32001);
     const VisionShape *v = &s.vision;
     assert_true(v->kind == VISION_CLIP && v->image_size == 336 && v->patch_size == 14 && v->channels == 1024);
     assert_true(v->ffn == 4096 && v->heads == 16 && v->layers == 23 && v->file_layers == 24 && v->features == 4096);
@@ -87,6 +87,21 @@ UNIT_TEST(test_llava_keys) {
     s = parsed_with("", "\"num_hidden_layers\": 3", ", \"tie_word_embeddings\": true, \"vision_feature_layer\": -3");
     assert_true(s.tied_head && s.vision.layers == 1 && s.vision.file_layers == 3);
     expect_round_trip(&s);
+    static const struct {
+        const char *text, *rest;
+        int pad;
+    } pads[] = {{"", "", -1},
+                {"", ", \"pad_token_id\": 5", 5},
+                {", \"pad_token_id\": null", ", \"pad_token_id\": 5", 5},
+                {", \"pad_token_id\": 6", ", \"pad_token_id\": 5", 6},
+                {", \"pad_token_id\": 6", ", \"pad_token_id\": null", 6},
+                {", \"pad_token_id\": 6", "", 6},
+                {"", ", \"pad_token_id\": 32064", -1}};
+    for (size_t i = 0; i < sizeof pads / sizeof *pads; i++) {
+        s = parsed_with(pads[i].text, "", pads[i].rest);
+        if (s.pad != pads[i].pad) fail_msg("%s%s: padding id %d", pads[i].text, pads[i].rest, s.pad);
+        expect_round_trip(&s);
+    }
     s = parsed("{\"model_type\": \"llava\", \"text_config\": {\"model_type\": \"qwen3\"}, \"vision_config\": {}}");
     assert_true(s.qk_norm == QK_NORM_HEAD && s.vocab == 151936 && s.ffn == 22016 && s.vision.features == 4096);
     s = parsed("{\"model_type\": \"llava\", \"text_config\": {\"model_type\": \"mistral\", \"vocab_size\": 32001}, "
@@ -116,6 +131,7 @@ UNIT_TEST(test_llava_refusals) {
                {"", "", ", \"multimodal_projector_bias\": false", "multimodal_projector_bias"},
                {"", "", ", \"mm_projector_type\": \"mlp_downsample_3x3_fix\"", "mlp_downsample_3x3_fix"},
                {"", "", ", \"tie_word_embeddings\": 1", "tie_word_embeddings"},
+               {"", "", ", \"pad_token_id\": [5]", "config.json: pad_token_id"},
                {"", "", ", \"quantization_config\": {}", "quantization_config"},
                {", \"attention_bias\": true", "", "", "config.json: text_config: 'attention_bias'"},
                {", \"hidden_act\": \"gelu\"", "", "", "text_config: hidden_act"}};
