@@ -84,16 +84,19 @@ bool vision_finish(Config *c, Error *err) {
     return true;
 }
 
+const char *const part_names[3] = {"vision", "projector", "language"};
+
 bool vision_freeze(Config *c, Error *err) {
-    static const char *const names[] = {"vision", "projector", "language"};
     c->freeze = 0;
+    if (strcmp(c->frozen, "none") == 0) c->frozen[0] = '\0';
     for (const char *p = c->frozen; *p;) {
         const size_t length = strcspn(p, ",");
         int part = 0;
-        while (part < 3 && (strlen(names[part]) != length || strncmp(p, names[part], length) != 0)) part++;
+        while (part < 3 && (strlen(part_names[part]) != length || strncmp(p, part_names[part], length) != 0)) part++;
         if (part == 3)
-            return error_set(err, EXIT_USER, "--freeze %s: no part is named %.*s; use vision, projector or language",
-                             c->frozen, (int)length, p);
+            return error_set(err, EXIT_USER,
+                             "--freeze %s: no part is named %.*s; use vision, projector, language or none", c->frozen,
+                             (int)length, p);
         c->freeze |= 1 << part;
         p += length + (p[length] == ',');
     }

@@ -172,7 +172,7 @@ static const Flag table[] = {
     {GROUP_OPTIMIZER, "lr-projector", FLAG_FLOAT, AT(lr_projector), TRAINING | UNLESS_DEFAULT, "RATE", 0, 1e3, "as --lr",
      "peak learning rate of the projector; the schedule is that of --lr"},
     {GROUP_OPTIMIZER, "freeze", FLAG_STRING, AT(frozen), TRAINING | UNLESS_DEFAULT, "PARTS", 0, 0, "none",
-     "parts of a vision-language model that training does not change: vision, projector, language, separated by commas"},
+     "parts of a vision-language model that are not trained: vision, projector, language, separated by commas; none: no part"},
     {GROUP_OPTIMIZER, "warmup", FLAG_INT64, AT(warmup), TRAINING, "STEPS", 0, BIG, NULL,
      "number of steps of linear learning-rate warm-up; may exceed --steps"},
     {GROUP_OPTIMIZER, "schedule", FLAG_CHOICE, AT(schedule), TRAINING, SCHEDULE_NAMES, 0, 0, NULL,

@@ -162,6 +162,8 @@ typedef struct {
     Arena tower;
 } Both;
 
+static int frozen; // parts that the runs of both_open() do not train
+
 static Both *both_open(VisionKind kind, ProjectorKind projector, bool tied) {
     Both *b = (Both *)xcalloc(1, sizeof *b);
     Exec ignored;
@@ -177,6 +179,7 @@ static Both *both_open(VisionKind kind, ProjectorKind projector, bool tied) {
         (VisionShape){kind,  clip ? 12 : 16, 4,         12, 20,  3,   2,   3,    clip ? ACT_GELU_QUICK : ACT_GELU_TANH,
                       1e-5f, clip,           projector, 8,  129, {0}, {0}, !clip};
     c->seq_len = 32;
+    c->freeze = frozen;
     run_allocate(b->run);
     vision_config(&b->tower_config, c);
     arena_plan(&b->tower, &b->tower_config, 1, DEVICE_CPU);
@@ -430,6 +433,56 @@ UNIT_TEST(test_llava_checkpoint) {
         free(there);
         both_close(b);
     }
+}
+
+// Checks a moment or master weights of a part that is trained since the checkpoint was loaded.
+static void expect_started(const Arena *arena, TensorId id, Role role, int layer) {
+    const Tensor t = arena_tensor(arena, id, role, layer);
+    const size_t bytes = (size_t)tensor_elements(t) * format_bytes(t.format);
+    for (size_t i = 0; i < bytes; i++)
+        if (((const uint8_t *)t.data)[i] != 0)
+            fail_msg("%s%s: byte %zu is not 0", tensor_row(id)->name, role_suffix(role), i);
+    for (size_t i = 0; t.granularity == SCALE_EXPAND && i < groups_of(t); i++)
+        assert_true(((const float *)t.scale)[i] == 0.0f && t.exponent[i] == 16);
+}
+
+// Checks the states of the model after a checkpoint was loaded in which other parts were frozen.
+static void expect_parts(const Arena *before, const Arena *now) {
+    for (int id = 0; id < PARAMETER_COUNT; id++)
+        for (int layer = 0; layer < now->layout[id][VALUE].layers; layer++)
+            for (int i = 0; i < 4; i++) {
+                const Tensor a = arena_tensor(before, (TensorId)id, saved_roles[i], layer),
+                             b = arena_tensor(now, (TensorId)id, saved_roles[i], layer);
+                if (b.data && a.data)
+                    assert_memory_equal(a.data, b.data, (size_t)tensor_elements(b) * format_bytes(b.format));
+                else if (b.data) // master weights of the low 16 bits are 0, too
+                    expect_started(now, (TensorId)id, saved_roles[i], layer);
+            }
+}
+
+// Loads checkpoints of runs with frozen parts into runs with others. Parts without states start with moments of 0 and
+// with the checkpoint's weights as master weights. The states of parts that are frozen now are not read.
+UNIT_TEST(test_llava_parts) {
+    for (int before = 0; before < 7; before++) {
+        char out[TEST_PATH], folder[TEST_PATH];
+        RunState rs, after;
+        snprintf(out, sizeof out, "%s-%d", path_of("parts"), before);
+        frozen = before;
+        Both *a = both_open(VISION_CLIP, PROJECTOR_DOWNSAMPLE, true);
+        fill_both(a, &rs, 7);
+        if (!checkpoint_save(out, &a->run->arena, &a->run->exec, &rs, NULL, &err)) fail_msg("%s", err.text);
+        assert_true(checkpoint_find(out, -1, folder, sizeof folder, &err));
+        for (frozen = 0; frozen < 7; frozen++) {
+            Both *b = both_open(VISION_CLIP, PROJECTOR_DOWNSAMPLE, true);
+            memset(b->run->arena.base, 0x5a, b->run->arena.total_bytes);
+            if (!checkpoint_load(folder, &b->run->arena, &b->run->exec, &after, &err)) fail_msg("%s", err.text);
+            expect_parts(&a->run->arena, &b->run->arena);
+            expect_parts(&a->tower, &b->tower);
+            both_close(b);
+        }
+        both_close(a);
+    }
+    frozen = 0;
 }
 
 static VisionShape vision; // shape that pixels_of() has set

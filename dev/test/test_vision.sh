@@ -112,6 +112,16 @@ for frozen in none language; do
         check "ZeRO $((stage + 1)) has the bits of stage $stage; frozen: $frozen" $?
     done
 done
+# Runs in which the language model was frozen are resumed with other frozen parts, or with none.
+for zero in 2 3; do
+    train 2 language$zero --recipe coat --steps 5 --micro-batch 2 --batch-tokens 320 --zero $zero --resume --freeze vision
+    has "--resume names a part that is trained from now on" "$(cat "$folder/language$zero.said")" 'language: .* no optimizer states'
+    has "--resume names a part that is frozen from now on" "$(cat "$folder/language$zero.said")" 'vision: this part is frozen from now on'
+done
+[ "$(cat "$folder"/language2/step-00000005/*.safetensors | cksum)" = "$(cat "$folder"/language3/step-00000005/*.safetensors | cksum)" ]
+check "--resume with other frozen parts: ZeRO 3 has the bits of stage 2" $?
+train 1 language1 --recipe coat --steps 5 --micro-batch 2 --batch-tokens 320 --resume --freeze none
+has "--freeze none: all parts are trained" "$(cat "$folder/language1.said")" '--freeze was language and is now none'
 train 1 one "${short[@]}" --micro-batch 16 --images-per-sequence 1
 has "--images-per-sequence 1: each sequence has one example" "$(cat "$folder/one/log.jsonl")" '"images-per-sequence":1'
 files text text
@@ -175,7 +185,7 @@ fails "an unknown part" 1 '--freeze visoin: no part is named visoin' --freeze vi
 fails "all parts frozen" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
 fails "a tower's rate without --lr" 1 '--lr 0: it sets the schedule of --lr-vision' --lr 0 --lr-vision 1e-3
 fails "--examples split" 2 '--examples split: .*drawn.bin has images' --examples split
-fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* model.s 32 x 32' --image-size 32
+fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* model needs 32 x 32' --image-size 32
 printf x | dd of="$folder/drawn.images" bs=1 seek=30000 conv=notrunc 2>/dev/null
 fails "damaged pixels" 2 'drawn.images is damaged: its checksum'
 rm "$folder/drawn.images"
