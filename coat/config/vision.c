@@ -191,5 +191,6 @@ void vision_config(Config *tower, const Config *config) {
     tower->documents = DOCUMENTS_UNMASKED;
     tower->sample_tokens = 0;
     tower->prompt[0] = '\0';
+    tower->eval_only = config_forward_only(config);
     tower->health_every = tower->health_matmuls = 0;
 }
