@@ -120,6 +120,21 @@ bool vision_freeze(Config *c, Error *err) {
     return true;
 }
 
+bool vision_image(Config *c, Error *err) {
+    int marks = 0;
+    c->image_rows = 0;
+    if (!c->image[0]) return true;
+    if (!c->prompt[0]) return error_set(err, EXIT_USER, "--image %s: needs a prompt; add --prompt TEXT", c->image);
+    if (c->shape.vision.kind == VISION_NONE)
+        return error_set(err, EXIT_USER,
+                         "--image %s: the model has no vision tower; remove --image, or name a vision-language model's "
+                         "folder as --model",
+                         c->image);
+    for (const char *p = c->prompt; (p = strstr(p, IMAGE_MARK)) != NULL; p++) marks++;
+    c->image_rows = vision_rows(&c->shape.vision) * (marks > 0 ? marks : 1);
+    return true;
+}
+
 void vision_select(const VisionShape *v, int32_t *select, int32_t *back) {
     const int grid = vision_grid(v), rows = vision_rows(v), merged = vision_merged(v), tokens = vision_tokens(v);
     const int class_rows = v->kind == VISION_CLIP, side = (grid + DOWNSAMPLE - 1) / DOWNSAMPLE;

@@ -24,6 +24,11 @@ extern const char *const part_names[3]; // names for --freeze of the parts 1 << 
 // (EXIT_USER) if a name is unknown, or without a tower.
 bool vision_freeze(Config *config, Error *err);
 
+#define IMAGE_MARK "<image>" // text of a prompt that stands for the image of --image
+
+// Checks --image, and sets config->image_rows. Fails (EXIT_USER) without a prompt or a vision tower.
+bool vision_image(Config *config, Error *err);
+
 // Returns the number of patches on a side of an image.
 static inline int vision_grid(const VisionShape *v) {
     return v->image_size / v->patch_size;

@@ -218,6 +218,8 @@ static const Flag table[] = {
      "number of steps between comparisons of the qkv layers' FP8 weight gradients with BF16; 0: no comparisons"},
     {GROUP_EVALUATION, "prompt", FLAG_STRING, AT(prompt), SHARED | LOGGED, "TEXT", 0, 0, "none",
      "text that samples continue; without --train, the program prints the samples and exits"},
+    {GROUP_EVALUATION, "image", FLAG_STRING, AT(image), SHARED | LOGGED, "FILE", 0, 0, "none",
+     "file of images, written by data/prepare.py, whose first image replaces <image> in --prompt, or precedes its text"},
     {GROUP_EVALUATION, "prompt-format", FLAG_CHOICE, AT(prompt_format), TRAINING | EVALUATED | SAMPLED | UNLESS_DEFAULT, "none|plain|alpaca|chatml|qwen|llama2|llama3|data", 0, 0, NULL,
      "chat format that wraps --prompt and is recorded in checkpoints; none: no format; data: the format recorded in --train's files"},
     {GROUP_EVALUATION, "samples", FLAG_INT, AT(samples), SHARED | LOGGED, "N", 1, 1 << 20, NULL,
