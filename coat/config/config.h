@@ -290,6 +290,8 @@ typedef struct {
     int64_t health_every;            // steps between FP8 health statistics in the log; 0: never
     int64_t health_matmuls;          // steps between comparisons of FP8 wgrad with BF16 wgrad; 0: never
     char prompt[4096];
+    char image[PATH_MAX_LENGTH]; // file whose first image is part of the prompt; "": none
+    int image_rows;              // number of the prompt's tokens that stand for the image
     PromptFormat prompt_format;
     int samples; // number of samples generated each time
     float temperature, top_p;
@@ -396,7 +398,7 @@ static inline int config_sample_sequences(const Config *c) {
 static inline int config_sample_length(const Config *c) {
     const bool formatted =
         prompt_format_named(c->prompt_format) || (c->prompt_format == PROMPT_FORMAT_DATA && c->train[0]);
-    int64_t tokens = 2 + (int64_t)c->sample_tokens + (c->prompt[0] && formatted ? 256 : 0);
+    int64_t tokens = 2 + (int64_t)c->sample_tokens + (c->prompt[0] && formatted ? 256 : 0) + c->image_rows;
     for (const char *byte = c->prompt; *byte; byte++) tokens += (unsigned char)*byte < 0x80 ? 1 : 3;
     return tokens < c->seq_len ? (int)tokens : c->seq_len;
 }
