@@ -261,6 +261,7 @@ typedef struct {
     ExamplesKind examples;
     DocumentsKind documents;
     int64_t batch_tokens;    // tokens per optimizer step over all ranks; 0: one micro-batch per rank
+    int recompute_vision;    // recipe.recompute of the vision tower; -1: that of the language model
     int images_per_sequence; // largest number of images in a sequence; 0: as many as fit in seq_len
     int logits_chunk;        // number of tokens whose logits are computed at a time; 0: at most 1 GiB of logits
     // settings of the optimizer

@@ -100,11 +100,13 @@ bool vision_freeze(Config *c, Error *err) {
         c->freeze |= 1 << part;
         p += length + (p[length] == ',');
     }
-    if (!c->freeze && c->lr_vision == 0 && c->lr_projector == 0 && !c->images_per_sequence) return true;
-    const char *flag = c->freeze             ? "freeze"
-                       : c->lr_vision > 0    ? "lr-vision"
-                       : c->lr_projector > 0 ? "lr-projector"
-                                             : "images-per-sequence";
+    if (!c->freeze && c->lr_vision == 0 && c->lr_projector == 0 && !c->images_per_sequence && c->recompute_vision < 0)
+        return true;
+    const char *flag = c->freeze                ? "freeze"
+                       : c->lr_vision > 0       ? "lr-vision"
+                       : c->lr_projector > 0    ? "lr-projector"
+                       : c->images_per_sequence ? "images-per-sequence"
+                                                : "recompute-vision";
     if (c->shape.vision.kind == VISION_NONE)
         return error_set(err, EXIT_USER,
                          "--%s: the model has no vision tower; remove --%s, or use --vision or a "
@@ -201,6 +203,7 @@ void vision_config(Config *tower, const Config *config) {
     r->head = HEAD_BF16;
     r->saved = SAVED_BF16;
     r->bf16_blocks = 0;
+    if (config->recompute_vision >= 0) r->recompute = config->recompute_vision;
     tower->micro_batch = vision_images(config);
     tower->seq_len = vision_tokens(&config->shape.vision);
     tower->documents = DOCUMENTS_UNMASKED;

@@ -131,6 +131,8 @@ static const Flag table[] = {
      "number format of the activations saved for backward; coat: FP8 with one scale per group of elements", .matters = not_fp32},
     {GROUP_RECIPE, "recompute", FLAG_INT, AT(recipe.recompute), RECORDED | LOGGED, "0|1|2|3", 0, 3, "%s, by --recipe",
      "forward work repeated in backward; 0: none; 1: activation function (--saved coat: also norms); 2: also norms; 3: whole blocks", .matters = recompute_differs},
+    {GROUP_RECIPE, "recompute-vision", FLAG_INT, AT(recompute_vision), TRAINING | UNLESS_DEFAULT, "0|1|2|3", -1, 3, "as --recompute",
+     "forward work of the vision tower that backward repeats, as in --recompute", .matters = has_vision},
     {GROUP_RECIPE, "group-size", FLAG_INT, AT(recipe.group_size), RECORDED | LOGGED, "16|32|128", 16, 128, "%s, by --recipe",
      "number of elements that share one scale in FP8 saved activations", .matters = saves_fp8},
     {GROUP_RECIPE, "grads", FLAG_FORMAT, AT(recipe.grads), RECORDED | LOGGED, "bf16|fp32", 0, 0, "%s, by --recipe",

@@ -112,6 +112,8 @@ for name in two ranks; do
     near "validation losses" val_loss 1e-6 sixteen $name
     [ "$(values val_accuracy $name)" = "$(values val_accuracy sixteen)" ]; check "accuracies" $? "$(values val_accuracy $name)"
 done
+for level in 0 1 2 3; do train 1 again$level --recipe coat --steps 2 --micro-batch 2 --recompute-vision $level; done
+for level in 1 2 3; do same "--recompute-vision $level has the bits of 0" 00000002 again0 again$level model.safetensors; done
 for frozen in none language; do
     parts=()
     [ $frozen = none ] || parts=(--freeze $frozen)
@@ -210,5 +212,6 @@ fails "a model without a vision tower" 2 'drawn.bin has images, but the model re
 fails "a frozen part of it" 1 '--freeze: the model has no vision tower' --freeze vision
 fails "a size of its images" 1 '--image-size: the model has no vision tower' --image-size 32
 fails "an image for it" 1 '--image .*: the model has no vision tower' --image "$folder/unseen.images" --prompt l
+fails "a recompute level for it" 1 '--recompute-vision: the model has no vision tower' --recompute-vision 1
 fails "a limit of images for it" 1 '--images-per-sequence: the model has no vision tower' --images-per-sequence 2
 exit $failures
