@@ -65,7 +65,7 @@ static const Flag table[] = {
      "number of attention heads"},
     {GROUP_MODEL, "kv-heads", FLAG_INT, AT(shape.kv_heads), SHAPE | RECORDED, "N", 1, MAX_HEADS, "%s, from --model, else --heads",
      "number of key and value heads; must divide --heads"},
-    {GROUP_MODEL, "head-dim", FLAG_INT, AT(shape.head_dim), SHAPE | RECORDED, "N", 1, MAX_HEAD_WIDTH, "%s, from --model, else channels / heads",
+    {GROUP_MODEL, "head-dim", FLAG_INT, AT(shape.head_dim), SHAPE | RECORDED, "N", 1, MAX_HEAD_WIDTH, "%s for gpt2, otherwise from --model; channels / heads if --channels or --heads is given",
      "number of channels per attention head"},
     {GROUP_MODEL, "channels", FLAG_INT, AT(shape.channels), SHAPE | RECORDED, "N", 1, MAX_CHANNELS, "%s, from --model",
      "number of channels of the residual stream"},

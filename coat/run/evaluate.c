@@ -107,8 +107,8 @@ static int padded_length(int length, int T, int rows) {
     return padded < T || T < rows ? padded : T / rows * rows;
 }
 
-// Sets the image row of each of the tokens ids[begin .. end): the placeholders of the prompt's image, in order; -1 for
-// other tokens.
+// Sets rows[i - begin] for the tokens ids[i] of [begin, end). Placeholder n of ids, counted from 0 at ids[0], gets row
+// n % vision_rows() of the image's features, so that every image in the text is the same. Other tokens get -1.
 static void find_image_rows(const VisionShape *vision, const int32_t *ids, int begin, int end, int32_t *rows) {
     int placeholders = 0;
     for (int i = 0; i < end; i++) {
