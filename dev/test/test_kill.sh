@@ -106,7 +106,12 @@ lose() { # OUT COMMAND...: trains in OUT and runs COMMAND after the first checkp
     status=$?
 }
 read_only() {
-    if [ "$(id -u)" -ne 0 ]; then chmod 555 "$1"; else mount --bind "$1" "$1" && mounts+=("$1") && mount -o remount,ro,bind "$1"; fi
+    if [ "$(id -u)" -ne 0 ]; then chmod 555 "$1" && return; fi
+    mount --bind "$1" "$1" && mounts+=("$1")
+    for ((try = 0; try < 200; try++)); do # fails while the run has a file open for writing
+        mount -o remount,ro,bind "$1" 2>/dev/null && return
+        sleep 0.01
+    done
 }
 writable() {
     if [ "$(id -u)" -ne 0 ]; then chmod 755 "$1"; else umount "$1" && unset 'mounts[-1]'; fi
