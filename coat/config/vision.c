@@ -100,13 +100,13 @@ bool vision_freeze(Config *c, Error *err) {
         c->freeze |= 1 << part;
         p += length + (p[length] == ',');
     }
-    if (!c->freeze && c->lr_vision == 0 && c->lr_projector == 0 && !c->images_per_sequence && c->recompute_vision < 0)
-        return true;
-    const char *flag = c->freeze                ? "freeze"
-                       : c->lr_vision > 0       ? "lr-vision"
-                       : c->lr_projector > 0    ? "lr-projector"
-                       : c->images_per_sequence ? "images-per-sequence"
-                                                : "recompute-vision";
+    const char *flag = c->freeze                  ? "freeze"
+                       : c->lr_vision > 0         ? "lr-vision"
+                       : c->lr_projector > 0      ? "lr-projector"
+                       : c->images_per_sequence   ? "images-per-sequence"
+                       : c->recompute_vision >= 0 ? "recompute-vision"
+                                                  : NULL;
+    if (!flag) return true;
     if (c->shape.vision.kind == VISION_NONE)
         return error_set(err, EXIT_USER,
                          "--%s: the model has no vision tower; remove --%s, or use --vision or a "

@@ -2,7 +2,6 @@
 // per shape and cached; later calls only pass pointers.
 #include "attention.h"
 
-#define CUDNN_FRONTEND_SKIP_JSON_LIB // a quarter of the compile time
 #include <cudnn_frontend.h>
 
 #include <math.h>
