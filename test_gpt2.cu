@@ -68,7 +68,7 @@ static Config small_config(Small s) {
     c.recipe.master = MASTER_FP32;
     c.micro_batch = s.B;
     c.seq_len = s.T;
-    c.logits_chunk = s.B * s.T > 16 ? 16 : 0; // several chunks, the last of them shorter than 16 tokens
+    c.logits_chunk = s.B * s.T > 16 ? 16 : 0; // chunks of 16 tokens; the last may be shorter
     c.device = DEVICE_CPU;
     c.lr = 1e-3f;
     c.beta1 = 0.9f;

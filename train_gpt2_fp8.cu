@@ -764,6 +764,7 @@ static void vision_destroy(Model *m) {
     free(v->parameters);
     free(v);
     free(m->vision_config);
+    free(m->sample_image);
     m->vision = NULL;
 }
 

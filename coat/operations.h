@@ -92,13 +92,13 @@ OPERATION(patches_forward, (Exec *exec, Tensor out, Tensor pixels, Tensor table,
 OPERATION(image_embed_forward, (Exec *exec, Tensor r, Tensor y, Tensor class_row, Tensor wpe, int T))
 
 // Gathers rows: out[i] = in[index[i]] if index[i] >= 0. Otherwise sets row i of out to 0 or, with `keep`, leaves it.
-//   index (rows of out, 1) I32. out and in are unscaled, of equal format and width. in.data NULL: all rows are 0.
+//   index (rows of out, 1) I32. out and in are unscaled, of equal format and width. in.data NULL: `in` is zeros.
 OPERATION(rows_gather, (Exec *exec, Tensor out, Tensor in, Tensor index, bool keep))
 
 // --- operations of the backward pass -------------------------------------------------------------------------
-// Embedding's backward. Adds each row of the gradient g to its token's row of dwte (Vp, C) FP32, which starts as the
-// tied head's gradient or 0. Writes dwpe (positions, C) FP32, with 0 in rows >= T or, with accumulate, adds to dwpe.
-// The order of the sums is fixed.
+// Embedding's backward. Adds each row of the gradient g to its token's row of dwte (Vp, C) FP32, which the tied head's
+// backward has written or the caller has set to 0. Writes dwpe (positions, C) FP32, with 0 in rows >= T or, with
+// accumulate, adds to dwpe. The order of the sums is fixed.
 OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                            bool accumulate))
 
@@ -145,10 +145,11 @@ OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Ten
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
                                           bool accumulate, ActivationKind kind))
 
-// Writes the scales of dh_q's rows (E4M3 SCALE_ROW) before dg = dy * w exists, large enough for every dh = dg *
+// Writes the scales of dh_q's rows (E4M3 SCALE_ROW) without reading dg = dy * w, large enough for every dh = dg *
 // gelu'(h).
 //   Bound: gradient_bound() in quantize.h, from the norms of dy's rows and of w's columns, and with SwiGLU h's scales.
-//   dy is E4M3 SCALE_TENSOR. linear_backward_data must have written w.codes_t. A non-finite bound sets nonfinite.
+//   dy is E4M3 SCALE_TENSOR. Call it after linear_backward_data of w, which writes w.codes_t if transposes are not
+//   cached. A non-finite bound sets state->nonfinite.
 OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind))
 // Runs activation_backward, with the scales that dh_q already has, and activation_recompute to g_t. Reads h
 // (SCALE_GROUP) only once. Does not read g.data.

@@ -32,7 +32,7 @@ C_LINKAGE_BEGIN
 
 // name of the file of GEMM algorithms that checkpoints contain and that --autotune writes to the run's folder
 #define MATMUL_TABLE_NAME "matmul_table.txt"
-#define MATMUL_TABLE_LIMIT ((size_t)4 << 20) // maximum size of matmul_table.txt in bytes
+#define MATMUL_TABLE_LIMIT ((size_t)4 << 20) // maximum size of a file of GEMM algorithms in bytes
 
 // Inputs and results of an optimizer step, in device memory, so that the device decides whether to skip the update and
 // a captured CUDA graph stays valid. The host writes the first fields before a step, and reads all fields after it.
@@ -71,7 +71,8 @@ typedef struct {
 } Norm;
 
 // Self-attention over B sequences of T tokens. Query head h reads key/value head h / (heads / kv_heads). Token t of
-// sequence b is row b*T+t of q, k and v, which may be views of a packed projection with its stride.
+// sequence b is row b*T+t, and a head is head_dim columns from head*head_dim on. If q, k and v are views of a packed
+// projection, they have its stride.
 typedef struct {
     int B, T, heads, kv_heads, head_dim;
     bool bidirectional; // true: no causal mask; excludes document masking and a KV cache

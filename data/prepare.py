@@ -7,6 +7,7 @@
     data/prepare.py --out data/tokens/hellaswag_val --hellaswag hellaswag_val.jsonl
     data/prepare.py --out data/tokens/chat --tokenizer FOLDER --chat chat.jsonl
     data/prepare.py --out data/tokens/vision --tokenizer FOLDER --chat --image-processor FOLDER llava.json
+    data/prepare.py --out picture --tokenizer FOLDER --image-processor FOLDER picture.png
 
 Writes OUT_train_000000.bin, ..., OUT_val_000000.bin, ... in llm.c's format (uint16, or uint32 for a vocabulary of more
 than 65536 tokens) and OUT_manifest.json. Documents get the BOS and EOS tokens of the tokenizer's family. The output and
@@ -30,7 +31,7 @@ import sys
 from prepare_chat import Chat, chat_settings, describe
 from prepare_files import contents, readers
 from prepare_hellaswag import make_hellaswag
-from prepare_images import ASPECTS, Images, read_processor
+from prepare_images import ASPECTS, Images, make_images, read_processor
 from prepare_inputs import SETS, documents_in, documents_of, file_hash, local_inputs, named_inputs, units
 from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
 from prepare_prompts import FORMATS
@@ -42,7 +43,7 @@ from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, encode_eac
 VERSION = 2  # of the order and of the split of documents; files of another version are not continued
 MUCH_VAL = 0.2  # a note reports a validation fraction above this
 # flags that need another flag, and their defaults
-OF_CHAT = {"--prompt-format": "template", "--trained": "answers", "--image-processor": None}
+OF_CHAT = {"--prompt-format": "template", "--trained": "answers"}
 OF_IMAGES = {"--image-folder": None, "--image-aspect": "processor", "--image-token": None}
 
 # --- work ---------------------------------------------------------------------------------------------------
@@ -320,8 +321,8 @@ def parse(arguments):
                         "tokenizer's folder)")
     parser.add_argument("--trained", choices=["answers", "last", "all"],
                         help="with --chat: tokens with a loss; answers: of all answers (default); last: of the last answer; all: all tokens")
-    parser.add_argument("--image-processor", metavar="FOLDER", help="with --chat: read the images of records, too, and "
-                        "prepare them with the settings of this model folder's image processor")
+    parser.add_argument("--image-processor", metavar="FOLDER", help="prepare images with the settings of this model folder's "
+                        "image processor: with --chat those of the records; otherwise the inputs, which become OUT.images for the trainer's --image")
     parser.add_argument("--image-folder", metavar="DIR", help="folder that the paths of images are relative to "
                         "(default: that of each input file)")
     parser.add_argument("--image-aspect", choices=ASPECTS, help="how images become square; processor: as its settings "
@@ -360,6 +361,9 @@ def main(arguments):
         options = parse(arguments)
         if options.hellaswag:
             make_hellaswag(options.inputs, options.out, "bytes" if options.bytes else options.tokenizer)
+            return 0
+        if options.image_processor is not None and not options.chat:
+            make_images(options, open_tokenizer("bytes" if options.bytes else options.tokenizer))
             return 0
         named = [name for name in options.inputs if name in SETS and not os.path.exists(name) and not options.chat]
         if named and len(options.inputs) > 1:

@@ -1,4 +1,4 @@
-"""Images of prepare.py --chat: reads the settings of a Hugging Face image processor, prepares pixels with Pillow as it
+"""Images of prepare.py: reads the settings of a Hugging Face image processor, prepares pixels with Pillow as it
 does, and writes the file of images next to a token file. README.md describes that file."""
 import array
 import collections
@@ -8,13 +8,15 @@ import itertools
 import os
 import re
 import struct
+import sys
 import tempfile
 import warnings
 import zlib
 
 from prepare_models import read_json, token_text
 from prepare_records import Malformed
-from prepare_tokenizers import Bytes, Failure, first_line, little_endian, need, width_of, write_atomically
+from prepare_tokenizers import (Bytes, Failure, first_line, little_endian, need, say, several, width_of,
+                                write_atomically)
 
 MARK = "<image>"  # stands for an image in the text of a record
 MAGIC, VERSION, HEADER_BYTES = 20261129, 1, 1024
@@ -332,3 +334,15 @@ class ImageFile:
             facts["images_sha256"] = digest.hexdigest()
         self.clear()
         return facts
+
+
+def make_images(options, tokenizer):
+    """Writes OUT.images with the images of the inputs, for the trainer's --image."""
+    images = read_processor(options, tokenizer)
+    decode, file, path = Decoder(images), ImageFile(options.out, images), options.out + ".images"
+    try:
+        file.add([decode(source) for source in options.inputs])
+    except Malformed as error:
+        raise Failure("%s; to prepare records with images, add --chat" % error)
+    facts = file.write(path)
+    say("%s: %s of %d placeholders" % (path, several(facts["images"], "image"), images.rows), sys.stdout)

@@ -75,7 +75,7 @@ void comm_group_begin(Comm *comm);
 void comm_group_end(Comm *comm);
 
 // --- exchange of host values, for which all ranks wait ------------------------------------------------------------
-// Waits until all ranks have called comm_barrier().
+// Waits until all ranks have called comm_barrier(). The following functions return equal results on all ranks.
 void comm_barrier(Comm *comm);
 int64_t comm_max_i64(Comm *comm, int64_t mine);
 int64_t comm_sum_i64(Comm *comm, int64_t mine);

@@ -3,7 +3,8 @@
 
 C_LINKAGE_BEGIN
 
-// Function table of an implementation of comm.h. comm.c skips a function that is NULL.
+// Function table of an implementation of comm.h. comm.c skips a function that is NULL, because it would have nothing to
+// do: there is only one process, or the collectives finish before they return and end the run if they fail.
 typedef struct {
     const char *name;
     void (*close)(Comm *);           // closes the connection and calls watchdog_close()

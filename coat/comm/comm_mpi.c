@@ -21,7 +21,7 @@ struct CommMpi {
     int rank, ranks;
     char *staging; // buffer of (ranks, block) bytes
     int64_t block;
-    int crowded; // number of waits to come that sleep instead of yielding, because another program uses this core
+    int crowded; // number of waits, with the current one, that sleep and do not yield: another program uses this core
 };
 
 static void check(int error) {
@@ -33,7 +33,8 @@ static void check(int error) {
 }
 
 // Waits until an MPI request is complete. Yields the core, because another rank on the core may have to compute first.
-// If another program uses the core, sleeps in the next 20 waits, because a yielding process gets its core back last.
+// If another program uses the core, sleeps in the rest of this wait and in the next 19, because a yielding process gets
+// its core back last.
 static void finish(CommMpi *mpi, MPI_Request request) {
     double before = now_seconds();
     for (int tries = 0, done = 0;; tries++) {

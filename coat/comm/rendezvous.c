@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
+#include "base/signals.h"
 #include "comm_internal.h"
 
 #define HELLO_S 5         // seconds in which a new connection must send a complete hello
@@ -125,6 +126,13 @@ static bool send_all(int fd, const void *data, size_t bytes) {
 
 static bool receive_all(int fd, void *data, size_t bytes) {
     return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
+// True if a signal has asked the process to end. Sets err then.
+static bool is_stopped(const Rendezvous *r, const CommPlace *place, Error *err) {
+    const int number = signals_stop();
+    return number && !error_set(err, EXIT_RANK, "rank %d: %s ended the wait for the other processes at %s port %d",
+                                place->rank, signals_name(number), r->host, r->port);
 }
 
 static bool send_answer(int fd, const Error *err) {
@@ -274,7 +282,7 @@ static bool all_connected(Server *s, int listener, struct pollfd *p, int timeout
     while (not_connected(s, timeout, err)) {
         const double now = now_seconds();
         Client *unused = NULL;
-        if (now > until) return false;
+        if (now > until || is_stopped(s->r, s->place, err)) return false;
         for (int i = 0; i < capacity; i++) {
             Client *c = &s->clients[i];
             if (i >= ranks && c->fd >= 0 && now > c->until) drop(c);
@@ -334,6 +342,7 @@ static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t
     int fd = open_socket(a->ai_family, timeout + 5);
     while (fd < 0 || connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
         if (fd >= 0) close(fd);
+        if (is_stopped(r, place, err)) return false;
         if (now_seconds() > until)
             return error_set(err, EXIT_RANK,
                              "rank %d waited %d s for rank 0 at %s port %d, where no process listens; check that rank "
@@ -351,6 +360,8 @@ static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t
     const bool ok = heard && answer.code == 0 && receive_all(fd, data, bytes);
     close(fd);
     if (ok) return true;
+    if (!heard && is_stopped(r, place, err))
+        return false; // a signal interrupts recv(), because the socket has a timeout
     answer.error[sizeof answer.error - 1] = '\0';
     if (heard && answer.code != 0) return error_set(err, (ExitCode)ntohl(answer.code), "%s", answer.error);
     return error_set(err, EXIT_RANK,

@@ -76,7 +76,7 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int
 static bool is_late(const Watchdog *w, int rank) {
     const int status = status_of(w, rank);
     const uint32_t begun = __atomic_load_n(&w->board[rank].begun, __ATOMIC_ACQUIRE);
-    if (status == ABSENT) return w->place.local_ranks == w->place.ranks;
+    if (status == ABSENT) return w->place.local_ranks == w->place.ranks; // else the rank may be on another machine
     return status == FINISHED || (int32_t)(w->counters[0] - begun) > 0;
 }
 

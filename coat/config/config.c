@@ -41,6 +41,7 @@ void config_defaults(Config *config) {
     snprintf(config->model, sizeof config->model, "gpt2");
     model_shape_named(config->model, &config->shape);
     recipe_apply(&config->recipe, RECIPE_COAT);
+    config->recompute_vision = -1;
     config->micro_batch = 4;
     config->seq_len = 1024;
     config->steps = -1;

@@ -101,7 +101,7 @@ typedef struct {
     RopeScaling rope;
     InitKind init;
     // values that training does not use, but that config.json in a checkpoint must contain
-    double init_range; // initializer_range in config.json; 0: the key is missing
+    double init_range; // initializer_range in config.json; 0: checkpoints omit the key
     SpecialIds ids;
     int pad; // pad_token_id; Hugging Face transformers does not train its embedding row; -1: none
     VisionShape vision;
@@ -268,8 +268,9 @@ typedef struct {
     ExamplesKind examples;
     DocumentsKind documents;
     int64_t batch_tokens;    // tokens per optimizer step over all ranks; 0: one micro-batch per rank
+    int recompute_vision;    // recipe.recompute of the vision tower; -1: that of the language model
     int images_per_sequence; // largest number of images in a sequence; 0: as many as fit in seq_len
-    int logits_chunk;        // number of tokens whose logits are computed at a time; 0: as many as fit in 1 GiB
+    int logits_chunk;        // number of tokens whose logits are computed at a time; 0: at most 1 GiB of logits
     // settings of the optimizer
     int64_t steps;     // number of optimizer steps; -1: `epochs` determines it
     int epochs;        // number of passes over the training data
@@ -300,6 +301,8 @@ typedef struct {
     int64_t health_every;            // steps between FP8 health statistics in the log; 0: never
     int64_t health_matmuls;          // steps between comparisons of FP8 wgrad with BF16 wgrad; 0: never
     char prompt[4096];
+    char image[PATH_MAX_LENGTH]; // file whose first image is part of the prompt; "": none
+    int image_rows;              // number of the prompt's tokens that stand for the image
     PromptFormat prompt_format;
     int samples; // number of samples generated each time
     float temperature, top_p;
@@ -401,11 +404,12 @@ static inline int config_sample_sequences(const Config *c) {
 }
 
 // Returns an upper bound of the tokens of a sample and its prompt, at most seq_len. A prompt has at most 1 token per
-// ASCII byte, 3 per other byte (Unicode normalization may add bytes), 2 special tokens, and 256 of the prompt format.
+// ASCII byte, 3 per other byte (Unicode normalization may add bytes), 2 that the tokenizer adds (such as BOS and a
+// space), and 256 of the prompt format.
 static inline int config_sample_length(const Config *c) {
     const bool formatted =
         prompt_format_named(c->prompt_format) || (c->prompt_format == PROMPT_FORMAT_DATA && c->train[0]);
-    int64_t tokens = 2 + (int64_t)c->sample_tokens + (c->prompt[0] && formatted ? 256 : 0);
+    int64_t tokens = 2 + (int64_t)c->sample_tokens + (c->prompt[0] && formatted ? 256 : 0) + c->image_rows;
     for (const char *byte = c->prompt; *byte; byte++) tokens += (unsigned char)*byte < 0x80 ? 1 : 3;
     return tokens < c->seq_len ? (int)tokens : c->seq_len;
 }

@@ -23,7 +23,8 @@ static inline double init_deviation(InitKind kind) {
     return kind == INIT_KIND_MITCHELL ? 0.0 : 0.02;
 }
 
-// Sets norms, activation, positions and biases of the shape to the architecture's usual values, and all sizes to 0.
+// Sets all settings of the shape (norms, activation, positions, biases, --init and others) to the architecture's usual
+// values, and all sizes to 0.
 void architecture_shape(Architecture architecture, ModelShape *shape);
 
 // Returns the number of settings of `shape` that the architecture does not support. If there are any, sets *flag to the

@@ -84,24 +84,29 @@ bool vision_finish(Config *c, Error *err) {
     return true;
 }
 
+const char *const part_names[3] = {"vision", "projector", "language"};
+
 bool vision_freeze(Config *c, Error *err) {
-    static const char *const names[] = {"vision", "projector", "language"};
     c->freeze = 0;
+    if (strcmp(c->frozen, "none") == 0) c->frozen[0] = '\0';
     for (const char *p = c->frozen; *p;) {
         const size_t length = strcspn(p, ",");
         int part = 0;
-        while (part < 3 && (strlen(names[part]) != length || strncmp(p, names[part], length) != 0)) part++;
+        while (part < 3 && (strlen(part_names[part]) != length || strncmp(p, part_names[part], length) != 0)) part++;
         if (part == 3)
-            return error_set(err, EXIT_USER, "--freeze %s: no part is named %.*s; use vision, projector or language",
-                             c->frozen, (int)length, p);
+            return error_set(err, EXIT_USER,
+                             "--freeze %s: no part is named %.*s; use vision, projector, language or none", c->frozen,
+                             (int)length, p);
         c->freeze |= 1 << part;
         p += length + (p[length] == ',');
     }
-    if (!c->freeze && c->lr_vision == 0 && c->lr_projector == 0 && !c->images_per_sequence) return true;
-    const char *flag = c->freeze             ? "freeze"
-                       : c->lr_vision > 0    ? "lr-vision"
-                       : c->lr_projector > 0 ? "lr-projector"
-                                             : "images-per-sequence";
+    const char *flag = c->freeze                  ? "freeze"
+                       : c->lr_vision > 0         ? "lr-vision"
+                       : c->lr_projector > 0      ? "lr-projector"
+                       : c->images_per_sequence   ? "images-per-sequence"
+                       : c->recompute_vision >= 0 ? "recompute-vision"
+                                                  : NULL;
+    if (!flag) return true;
     if (c->shape.vision.kind == VISION_NONE)
         return error_set(err, EXIT_USER,
                          "--%s: the model has no vision tower; remove --%s, or use --vision or a "
@@ -114,6 +119,21 @@ bool vision_freeze(Config *c, Error *err) {
                          c->lr_vision > 0 ? "lr-vision" : "lr-projector");
     if (c->freeze == (PART_VISION | PART_PROJECTOR | PART_LANGUAGE))
         return error_set(err, EXIT_USER, "--freeze %s: nothing would be trained; name at most two parts", c->frozen);
+    return true;
+}
+
+bool vision_image(Config *c, Error *err) {
+    int marks = 0;
+    c->image_rows = 0;
+    if (!c->image[0]) return true;
+    if (!c->prompt[0]) return error_set(err, EXIT_USER, "--image %s: needs a prompt; add --prompt TEXT", c->image);
+    if (c->shape.vision.kind == VISION_NONE)
+        return error_set(err, EXIT_USER,
+                         "--image %s: the model has no vision tower; remove --image, or name a vision-language model's "
+                         "folder as --model",
+                         c->image);
+    for (const char *p = c->prompt; (p = strstr(p, IMAGE_MARK)) != NULL; p++) marks++;
+    c->image_rows = vision_rows(&c->shape.vision) * (marks > 0 ? marks : 1);
     return true;
 }
 
@@ -183,10 +203,12 @@ void vision_config(Config *tower, const Config *config) {
     r->head = HEAD_BF16;
     r->saved = SAVED_BF16;
     r->bf16_blocks = 0;
+    if (config->recompute_vision >= 0) r->recompute = config->recompute_vision;
     tower->micro_batch = vision_images(config);
     tower->seq_len = vision_tokens(&config->shape.vision);
     tower->documents = DOCUMENTS_UNMASKED;
     tower->sample_tokens = 0;
     tower->prompt[0] = '\0';
+    tower->eval_only = config_forward_only(config);
     tower->health_every = tower->health_matmuls = 0;
 }

@@ -18,8 +18,16 @@ bool vision_named(const char *name, VisionShape *vision);
 // the image token. Fails (EXIT_USER) if the flags contradict each other or the tower is unknown.
 bool vision_finish(Config *config, Error *err);
 
-// Sets config->freeze from the names in config->frozen. Fails (EXIT_USER) if a name is unknown, or without a tower.
+extern const char *const part_names[3]; // names for --freeze of the parts 1 << i: PART_VISION, ...
+
+// Sets config->freeze from the names in config->frozen, and makes config->frozen empty if it is "none". Fails
+// (EXIT_USER) if a name is unknown, or without a tower.
 bool vision_freeze(Config *config, Error *err);
+
+#define IMAGE_MARK "<image>" // text of a prompt that stands for the image of --image
+
+// Checks --image, and sets config->image_rows. Fails (EXIT_USER) without a prompt or a vision tower.
+bool vision_image(Config *config, Error *err);
 
 // Returns the number of patches on a side of an image.
 static inline int vision_grid(const VisionShape *v) {

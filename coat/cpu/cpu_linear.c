@@ -17,7 +17,7 @@ static Operand operand(const char *operation, Tensor t, bool k_is_column) {
 }
 
 // If the matmul's result c is SCALE_ROW, makes the matmul ignore a's row scales, because c has the same scale pointer
-// as a. Calls fatal() if c's scale pointer is not a's.
+// as a. Calls fatal() if c's scale pointer is not a's, or if the matmul has a bias or accumulates.
 static void keep_row_scales(const char *operation, Matmul *p) {
     require_matmul(operation, p->c);
     if (p->c.granularity != SCALE_ROW) return;

@@ -2,8 +2,8 @@
 #pragma once
 #include "config/config.h"
 
-// True if an architecture supports the blocks that config->shape describes. Otherwise err names a flag to change, and
-// the value that the nearest architecture (shape_architecture()) supports.
+// True if an architecture supports the blocks that config->shape describes (shape_architecture()). Otherwise err names
+// a flag to change, and the value that the nearest architecture supports.
 bool config_check_block(const Config *config, Error *err);
 
 // True if every given flag about the model's blocks has an effect. given(context, name) must return true if the flag

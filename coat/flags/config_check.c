@@ -71,5 +71,6 @@ static bool check_resumed(const Config *c, Error *err) {
 bool config_check(Config *config, int ranks, Error *err) {
     if (!check_resumed(config, err)) return false;
     if (config->seq_len == 0) config->seq_len = config->shape.positions < 1024 ? config->shape.positions : 1024;
-    return check_shape(config, err) && vision_freeze(config, err) && config_check_recipe(config, ranks, err);
+    return check_shape(config, err) && vision_freeze(config, err) && vision_image(config, err) &&
+           config_check_recipe(config, ranks, err);
 }

@@ -81,7 +81,8 @@ static bool choose_model(Config *flags, Error *err) {
     return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the model names %s", model, model_names());
 }
 
-// True if the run uses the model that its log records. Flags of the model's shape may still change the logged model.
+// True if the run continues from log.jsonl, without a checkpoint, and --model does not replace the model that the log
+// records. Other flags, such as --layers, may then change the shape of this model.
 static bool keeps_logged_model(const Parse *p) {
     return p->recorded->settings_logged && !given(p, "model");
 }

@@ -11,7 +11,7 @@ typedef struct {
 } CommandLine;
 
 // Reads the command line into `line`. Fails for unknown or malformed flags. Sets *exit_now to true if a flag only
-// requests text (--help, --version), which is then printed. After a failure or *exit_now, do not call config_parse().
+// requests text (--help, --version), which is then printed. In both cases, `line` is empty: do not call config_parse().
 bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now, Error *err);
 
 // Sets config to `recorded` with the given flags applied, and releases `line`. Fails for contradictory flags. If

@@ -24,7 +24,7 @@ typedef enum {
     FLAG_CONFIG,    // --config: reads a file of flags
     FLAG_RESUME,    // --resume, --resume=STEP, --no-resume
     FLAG_PLAN,      // --plan, --plan=json
-    FLAG_HELP,      // --help, --help=GROUP or --help GROUP
+    FLAG_HELP,      // --help, --help=GROUP or --help GROUP; GROUP may be "markdown"
     FLAG_VERSION
 } FlagKind;
 
@@ -50,7 +50,7 @@ enum {
     SAMPLED = 16,       // sampling from a checkpoint applies the recorded value
     RESTARTED = 32,     // a run that resumes a log without a checkpoint applies the logged value
     LOGGED = 64,        // the log's first record contains the value
-    SHARED = 128,       // all ranks must have the same value; if the value names files, all ranks or none must have one
+    SHARED = 128,       // all ranks need equal values; file names may differ, but must be set on all ranks or on none
     SHAPE = RESTARTED | LOGGED | SHARED,
     TRAINING = RECORDED | RESUMED | RESTARTED | LOGGED | SHARED, // training results depend on the value
     LOGGED_UNLESS_DEFAULT = 256, // the log's first record contains the value if it is not the default

@@ -12,11 +12,12 @@ void settings_record(JsonText *t, const Config *config);
 JsonText settings_log(const Config *config);
 
 // Applies recorded settings to `config`, which contains the defaults. `settings` is a JSON object from the file `path`.
-//   - The recorded recipe is applied only if `recipe` is true.
-//   - `flags` is the command line. The run applies settings with RESUMED if it trains, with EVALUATED if it evaluates,
-//     with SAMPLED if it samples. If config->settings_logged, it applies those with RESTARTED instead.
+//   - A setting of the recipe (GROUP_RECIPE) is applied if `recipe` is true. `flags` is the command line.
+//   - Any setting is applied if its flag has the bit of this run in Flag.uses: RESTARTED if config->settings_logged is
+//     true; otherwise RESUMED if the run trains, EVALUATED if it evaluates, SAMPLED if it samples.
 //   - seq_len becomes 0 if it is not recorded.
-// Fails (EXIT_DATA) if this version does not know a setting or an applied value; err names setting, value and file.
+// Fails (EXIT_DATA) if this version has no flag for a setting, or if a value to be applied is invalid for its flag; err
+// names setting, value and file. Also fails if `recipe` is true and neither a recipe nor precision fp32 is recorded.
 bool settings_apply(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
                     Error *err);
 

@@ -62,7 +62,7 @@ typedef struct {
 // Opens a safetensors file and checks its header: types are known; byte ranges match shape and type, cover the data
 // without overlaps or gaps, and end at the file's end; no name occurs twice. Returns false with err on failure.
 bool safetensors_open(SafeFile *file, const char *path, Error *err);
-// Checks a safetensors header (JSON text) as safetensors_open() does, for data_bytes bytes of data. Opens no file.
+// Checks a safetensors header (JSON text) as safetensors_open() does, for data_bytes bytes of data. Sets fd to -1.
 bool safetensors_parse(SafeFile *file, const char *path, const char *header, size_t header_bytes, uint64_t data_bytes,
                        Error *err);
 void safetensors_close(SafeFile *file);

@@ -29,7 +29,8 @@ typedef struct Model {
     // NULL: text-only model
     struct Model *vision;
     Config *vision_config;
-    double deadline_ms; // time in ms at which passes stop because of --time-limit; 0: no limit
+    uint8_t *sample_image; // pixels of the image in the prompt of samples; NULL: none
+    double deadline_ms;    // time in ms at which passes stop because of --time-limit; 0: no limit
 } Model;
 
 // State of the KV cache while a sample is generated. The cache is the tensor QKV of all layers, with one row of q, k
@@ -82,7 +83,8 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 // Uploads the images of the next pass, and which tokens they replace. Does nothing without a vision tower.
 //   pixels (images, 3 * side * side): bytes of the images, color by color
 //   image_rows (B * T): for each token, the row of the projector's output that replaces its embedding; -1: none.
-//   Image i has rows i * vision_rows() and following. NULL: the pass has no images, and `images` is 0.
+//   Image i has rows i * vision_rows() and following. If `images` is 0, the rows are those that an earlier pass has
+//   computed. NULL: the pass has no images, and `images` is 0.
 void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows);
 
 // Sets the mean and standard deviation with which the vision tower normalizes each color: ((byte / 255) - mean) /

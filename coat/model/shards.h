@@ -35,8 +35,8 @@ typedef struct Shards {
     // layer
     int *value_ticket;
     bool *value_pending;
-    // ZeRO 3: state of each slot for gathered weights: the layer whose weights the slot contains or receives (-1:
-    // none), and whether they are backward's
+    // ZeRO 3: state of each slot for gathered weights. slot_layer: layer whose weights the slot contains or receives
+    // (-1: none). slot_backward: true if the weights were gathered in the format that backward reads, else forward's.
     int slot_layer[LAYER_SLOTS], slot_ticket[LAYER_SLOTS];
     bool slot_pending[LAYER_SLOTS], slot_backward[LAYER_SLOTS];
     // ZeRO 2 and 3: state of each slot for gradients: the ticket of their sum over the processes, and the layer to

@@ -746,10 +746,14 @@ static void resolve_recomputed_blocks(TensorLayout layout[TENSOR_COUNT][ROLE_COU
     layout[DRESID][VALUE].first = STAGE_EMBED;
 }
 
-// Resolves lifetimes of a frozen vision tower: stores the activations of one layer only.
+// Resolves lifetimes of a frozen vision tower: stores the activations of one layer only, and removes the tensors of the
+// tower's backward, but not of the projector's.
 static void resolve_frozen_tower(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
-    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
-        if (layout[id][VALUE].saved && layout[id][VALUE].layers > 1) store_one_layer(&layout[id][VALUE]);
+    for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
+        TensorLayout *t = &layout[id][VALUE];
+        if (t->saved && t->layers > 1) store_one_layer(t);
+        if (t->alias < 0 && (t->first > STAGE_BWD_HEAD || id == DN)) t->exists = false;
+    }
 }
 
 // --- bytes: sizes of data, scales and amaxes -----------------------------------------------------------------------

@@ -117,7 +117,8 @@ COAT_HD static inline uint8_t code_nearest(float y, Format format) {
     return (uint8_t)(y < 0x1p-14f ? small : normal);
 }
 
-// Returns log2(value / F) of an FP8 value, F being the format's largest value. The result is meaningless for value 0.
+// Returns log2(value / F) of an FP8 value, F being the format's largest value. The result is exactly 0 for F, and
+// meaningless for value 0.
 COAT_HD static inline float code_log2(uint8_t code, Format format) {
     return element_log2(code_magnitude(code, format) * (1.0f / moment_largest(format)));
 }

@@ -99,22 +99,41 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
-// Returns the number of tokens of a pass over the first `length` tokens of a window of T tokens: `length` rounded up to
-// a multiple of `rows` if the window is large enough, otherwise the largest multiple of `rows` in T.
+// Returns the number of tokens of a pass over the first `length` tokens of a window of T tokens: config_sample_rows(),
+// a multiple of `rows`, if that is less than T; otherwise the largest multiple of `rows` in T, or T if T < rows. The
+// result is less than `length` only if T is not a multiple of `rows`.
 static int padded_length(int length, int T, int rows) {
     const int padded = config_sample_rows(length, T);
     return padded < T || T < rows ? padded : T / rows * rows;
 }
 
-// Runs a forward pass over T tokens of a sample's window of `length` tokens. The pass starts after the first
-// cached_tokens tokens, which are in the KV cache.
-static void sample_pass(Model *m, const int32_t *ids, int length, int cached_tokens, int T) {
-    const int B = config_sample_sequences(m->config), left = length - cached_tokens;
+// Sets rows[i - begin] for the tokens ids[i] of [begin, end). Placeholder n of ids, counted from 0 at ids[0], gets row
+// n % vision_rows() of the image's features, so that every image in the text is the same. Other tokens get -1.
+static void find_image_rows(const VisionShape *vision, const int32_t *ids, int begin, int end, int32_t *rows) {
+    int placeholders = 0;
+    for (int i = 0; i < end; i++) {
+        const bool is_placeholder = ids[i] == vision->image_token;
+        if (i >= begin) rows[i - begin] = is_placeholder ? placeholders % vision_rows(vision) : -1;
+        placeholders += is_placeholder;
+    }
+}
+
+// Runs a forward pass over T tokens of a sample's window, the last `length` of ids[0 .. count). The pass starts after
+// the window's first cached_tokens tokens, which are in the KV cache. A pass without cached tokens also computes the
+// features of the prompt's image, which later passes read.
+static void sample_pass(Model *m, const int32_t *ids, int count, int length, int cached_tokens, int T) {
+    const int B = config_sample_sequences(m->config), begin = count - length + cached_tokens;
+    const int end = count - begin < T ? count : begin + T;
     const KvCache cache = {true, cached_tokens};
-    int32_t *tokens = (int32_t *)xcalloc((size_t)B * (size_t)T, sizeof *tokens);
-    memcpy(tokens, ids + cached_tokens, (size_t)(left < T ? left : T) * sizeof *ids);
+    const size_t size = (size_t)B * (size_t)T;
+    int32_t *tokens = (int32_t *)xcalloc(2 * size, sizeof *tokens), *rows = tokens + size;
+    const bool computes = m->sample_image && cached_tokens == 0;
+    memcpy(tokens, ids + begin, (size_t)(end - begin) * sizeof *ids);
+    memset(rows, 0xff, size * sizeof *rows); // -1: no image
+    if (m->sample_image) find_image_rows(&m->config->shape.vision, ids, begin, end, rows);
     batch_upload(m, B, T, tokens, NULL, NULL);
-    images_upload(m, 0, NULL, NULL);
+    images_upload(m, computes, m->sample_image, rows);
+    if (computes) vision_forward(m);
     model_forward(m, cache);
     free(tokens);
 }
@@ -127,14 +146,13 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, fl
     if (count > window || rows > window) incremental = false;
     int T = incremental ? rows : padded_length(length, window, rows);
     int cached_tokens = incremental ? (count - 1) / rows * rows : 0;
-    ids += count - length;
     // If `window` is not a multiple of `rows`, a second pass reads the last `rows` tokens of the window.
     if (!incremental && T < length) {
-        sample_pass(m, ids, length, 0, T);
+        sample_pass(m, ids, count, length, 0, T);
         cached_tokens = window - rows, T = rows;
     }
     if (incremental && cached_tokens > window - rows) cached_tokens = window - rows;
-    sample_pass(m, ids, length, cached_tokens, T);
+    sample_pass(m, ids, count, length, cached_tokens, T);
     const int last = length - 1 - cached_tokens, first = last / head_rows * head_rows;
     const Tensor few = tensor_rows(act(m, LOGITS, 0), 0, head_rows);
     const size_t bytes = (size_t)vocab * format_bytes(few.format);
@@ -162,7 +180,7 @@ int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const
     return n;
 }
 
-void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out) {
+void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, int hidden, FILE *out) {
     // index of the first token that is text
     const int first = tokenizer && count > 0 && ids[0] == tokenizer_bos(tokenizer);
     char *all = NULL; // text of all tokens, collected because a character may span several tokens
@@ -171,6 +189,7 @@ void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FIL
     if (!memory) fatal(EXIT_DEVICE, "could not allocate host memory for the text of %d tokens", count);
     for (int i = 0; i < count; i++) {
         char text[512];
+        if (ids[i] == hidden) continue;
         size_t length = tokenizer ? tokenizer_decode(tokenizer, ids[i], text, sizeof text) : 0;
         if (length > sizeof text) length = sizeof text; // a token of a vocabulary file may be longer than `text`
         if (i == first && length > 0 && text[0] == ' ' && tokenizer_adds_space(tokenizer))

@@ -38,9 +38,9 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, fl
 //   - ended: set to true if an EOS id ended the sample, else to false; may be NULL
 int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const SpecialIds *ends, bool *ended);
 
-// Prints tokens and a newline to `out`: as text, or as ids if tokenizer is NULL. If `out` is a terminal, prints control
-// characters as '?', except newlines and tabs.
-void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, FILE *out);
+// Prints tokens, except those with the id `hidden`, and a newline to `out`: as text, or as ids if tokenizer is NULL. If
+// `out` is a terminal, prints control characters as '?', except newlines and tabs.
+void print_tokens(const Tokenizer *tokenizer, const int32_t *ids, int count, int hidden, FILE *out);
 // Prints ,"name":[id, ...] to standard output, as a field of a JSON object.
 void print_tokens_json(const char *name, const int32_t *ids, int count);
 

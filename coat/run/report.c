@@ -20,7 +20,7 @@ __attribute__((format(printf, 3, 4))) static void item(FILE *out, const char *la
     print_item(out, label, buffer);
 }
 
-// Returns a number as short text, such as "5.12 k". The text stays valid until count() has been called three more
+// Returns a number as short text, such as "5.12 k". The text stays valid until count() has been called four more
 // times.
 static const char *count(double value) {
     static char texts[4][32];

@@ -123,12 +123,19 @@ int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
             return 0;
         }
         const int first = begin >= 0; // index of the first token that is text
-        count =
-            prompt_encode(run->tokenizer, run->prompt_format, c->prompt, ids + first, MAX_PROMPT_TOKENS - first, err);
+        const PromptImage image = {c->shape.vision.image_token, c->image[0] ? vision_rows(&c->shape.vision) : 0};
+        count = prompt_encode(run->tokenizer, run->prompt_format, c->prompt, c->image[0] ? &image : NULL, ids + first,
+                              MAX_PROMPT_TOKENS - first, err);
         if (count == 0)
             error_set(err, EXIT_USER, "--prompt: the text is empty; give the text that the sample continues");
         if (count <= 0) return 0;
         count += first;
+    }
+    if (c->image[0] && count > c->seq_len) {
+        error_set(err, EXIT_USER,
+                  "--image %s: prompt and image have %d tokens, more than --seq-len %d; use --seq-len %d", c->image,
+                  count, c->seq_len, count + c->sample_tokens);
+        return 0;
     }
     for (int i = 0; i < count; i++) {
         if (ids[i] >= 0 && ids[i] < c->shape.vocab) continue;
@@ -163,7 +170,8 @@ bool run_samples(Run *run, Error *err) {
         const int length = sample_tokens(&run->model, ids, count, more, i, c->prompt[0] ? &ends : NULL, &ended);
         if (run->place.rank > 0) continue;
         if (text && c->samples > 1) fprintf(out, "--- sample %d of %d\n", i + 1, c->samples);
-        if (text) print_tokens(run->tokenizer, ids, length - ended, out);
+        const int placeholder = c->image[0] ? c->shape.vision.image_token : -1;
+        if (text) print_tokens(run->tokenizer, ids, length - ended, placeholder, out);
         if (!lines) continue;
         printf("{\"step\":%lld", (long long)run_evaluated_step(run));
         print_tokens_json("prompt", ids, count);

@@ -9,6 +9,7 @@
 #include "log/terminal.h"
 #include "run_start.h"
 #include "save/checkpoint.h"
+#include "text/images.h"
 #include "text/prompt_format.h"
 
 static void say_note(const Run *run, const char *format, va_list args) {
@@ -108,11 +109,19 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
     return config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
 }
 
+// Reads the image of --image, if it is given. Sets the run's vision shape to `vision`, whose mean, deviation and token
+// are those of the data and, if there is none, of the image.
+static bool open_image(Run *run, const Config *c, VisionShape *vision, Error *err) {
+    if (c->image[0]) run->model.sample_image = images_read_first(c->image, vision, err);
+    run->config->shape.vision = *vision;
+    return !c->image[0] || run->model.sample_image;
+}
+
 bool open_data(Run *run, const Config *c, Error *err) {
     int B = c->micro_batch, T = c->seq_len, vocab = c->shape.vocab;
     const Exec *ex = &run->model.exec;
     DataImages images = {c->shape.vision, vision_images(c) / B};
-    if (config_samples_only(c)) return true;
+    if (config_samples_only(c)) return open_image(run, c, &images.vision, err);
     if (config_trains(c)) {
         run->train = data_open_sets(c->train, config_weights(c), c->examples, B, T, ex->rank, ex->ranks, c->seed,
                                     c->shuffle, vocab, &images, err);
@@ -126,7 +135,7 @@ bool open_data(Run *run, const Config *c, Error *err) {
         // The validation data is checked here, because the first validation may come hours later.
         if (ex->rank == 0 && !data_check(run->val, data_batches(run->val, c->val_batches), err)) return false;
     }
-    run->config->shape.vision = images.vision;
+    if (!open_image(run, c, &images.vision, err)) return false;
     if (c->hellaswag[0]) {
         run->hellaswag = hellaswag_open(c->hellaswag, T, vocab, err);
         if (!run->hellaswag) return false;

@@ -162,7 +162,7 @@ static bool same_settings(Run *run, Error *err) {
         return error_set(err, EXIT_USER,
                          "--resume: the processes found different checkpoints in %s; give all of them the same folder",
                          c->out);
-    if (flag) // flags are checked first, because --zero changes the recipe
+    if (flag) // reported before different recipes, because different values of --zero can cause them
         return error_set(err, EXIT_USER, "--%s differs between the processes; start all of them with the same value",
                          flag);
     return error_set(err, EXIT_USER,
@@ -201,7 +201,8 @@ static bool same_documents(Run *run, Error *err) {
         "tokenizer_config.json");
 }
 
-// Keeps the log and checkpoints after the resumed step under new names, or deletes the old run with --overwrite.
+// Copies the log lines of a part of the run that is abandoned (log_copy_abandoned()), and renames the checkpoints after
+// the resumed step. With --overwrite, deletes the old run. Adds a note if the log contradicts the resumed checkpoint.
 static bool rename_old_run(Run *run, Error *err) {
     const Config *c = run->config;
     char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";
@@ -392,7 +393,7 @@ static bool open_log(Run *run, Error *err) {
     return true;
 }
 
-// Ends a resumed run whose steps are all done, after a validation and a HellaSwag evaluation that its log lacks.
+// Ends a resumed run that has no steps left: validates, and evaluates HellaSwag if the log has no result for this step.
 static bool end_again(Run *run, Error *err) {
     log_text(run->log, "nothing to do: the run is at step %lld of %lld; raise --%s to continue",
              (long long)run->done.step, (long long)run->steps, run->config->steps < 0 ? "epochs" : "steps");

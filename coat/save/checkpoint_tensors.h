@@ -56,6 +56,7 @@ bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int c
                               Error *err);
 
 // Reads the safetensors file `name` of a checkpoint into device memory. Fails if tensors, types, shapes or checksums do
-// not match the list. Checks types and shapes before it changes device memory, types only of tensors with an arena.
+// not match the list. Checks types and shapes before it changes device memory. Tensors without an arena may have any
+// type.
 bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const CheckpointTensor *list, int count,
                              Exec *exec, Error *err);

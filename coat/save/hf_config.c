@@ -5,7 +5,7 @@
 #include "hf.h"
 
 // State for reading a JSON object: the object, the file's path for messages, and the error to set. nested: true if the
-// object is the text_config of a vision-language model, which omits sizes that are the defaults of its class.
+// object is the text_config of a vision-language model, which may omit sizes that are the defaults of its class.
 typedef struct {
     const json_t *root;
     const char *path;
@@ -432,6 +432,8 @@ static bool read_llava(const Reader *r, ModelShape *shape) {
         !require_activation(r, "projector_hidden_act", "gelu", "gelu") ||
         !require_bool(r, "multimodal_projector_bias", true) || !get_bool(r, "tie_word_embeddings", false, &tied))
         return false;
+    // transformers writes pad_token_id in text_config, in the outer object, or in both.
+    if (shape->pad < 0 && !read_id(r, "pad_token_id", -1, shape, &shape->pad)) return false;
     if (tied) shape->tied_head = true; // transformers 5 ties the head if tie_word_embeddings is true in either object
     shape->vision.features = shape->channels;
     const json_t *projector = find(r, "mm_projector_type"); // a key of this program only

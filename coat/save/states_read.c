@@ -4,9 +4,11 @@
 #include <xxhash.h>
 
 #include "checkpoint_shards.h"
+#include "config/vision.h"
 #include "hf_names.h"
 #include "io/files.h"
 #include "log/terminal.h"
+#include "model/weights.h"
 #include "numerics/moments.h"
 #include "numerics/moments_host.h"
 
@@ -55,6 +57,7 @@ typedef struct {
     const Arena *whole, *arena; // whole: language model's arena; arena: the arena being read, whole or whole->vision
     Exec *exec;
     int rank, ranks; // rank and number of ranks of the process that wrote the file
+    int stored;      // parts of the model (PART_VISION, ...) whose moments the files contain
     const char *name;
     const SafeFile *file;
     Stream part[PARTS];
@@ -115,13 +118,20 @@ static bool is_shaped(const SafeTensor *t, int rank, int64_t rows, int64_t cols)
     return t->rank == rank && (rank == 2 ? t->shape[0] == rows && t->shape[1] == cols : t->shape[0] == cols);
 }
 
+// True if the files do not contain the states of the parameter's part, because --freeze named the part when they were
+// written. Files without the states of any part are damaged.
+static bool was_frozen(const Reader *r, TensorId id) {
+    return r->stored && !(r->stored & tensor_part(id, &r->arena->config->shape));
+}
+
 // Finds the tensors that store one state of a parameter: `elements` elements, complete or as a flat shard. Checks types
-// and shapes, and adds the number of tensors to *tensors. Master weights and states of frozen parameters may be absent.
+// and shapes, and adds the number of tensors to *tensors. Master weights and states of frozen parts may be absent, now
+// or when the file was written.
 static bool find_state(Reader *r, const char *name, TensorId id, Role role, int64_t elements, int *tensors,
                        Error *err) {
     const SafeTensor *t = safetensors_find(r->file, name);
     r->format = FMT_NONE;
-    if (!t && (role == MASTER || !arena_tensor(r->arena, id, role, 0).data)) return true;
+    if (!t && (role == MASTER || !arena_tensor(r->arena, id, role, 0).data || was_frozen(r, id))) return true;
     if (!t) return error_set(err, EXIT_DATA, "%s has no tensor '%s'", r->file->path, name);
     const Format format = stored_format(t->dtype);
     if (role == MASTER ? format != FMT_FP32 && format != FMT_U16 : format == FMT_NONE || format == FMT_U16)
@@ -264,16 +274,30 @@ static bool visit_state(Reader *r, TensorId id, Role role, int layer, bool read,
     if (!find_state(r, name, id, role, last - first, &found->tensors, err)) return false;
     Local to = local(r->arena, id, role, layer), m = local(r->arena, id, MOMENT_M, layer);
     Format format = to.tensor.data ? to.tensor.format : FMT_NONE;
-    *(role == MASTER ? &found->masters : &found->moments) += r->rank == 0 && r->format != format;
+    const bool trained = m.tensor.data && !was_frozen(r, id); // before and now
+    *(role == MASTER ? &found->masters : &found->moments) += trained && r->rank == 0 && r->format != format;
     // all states of a parameter are sharded like its first moment
     Range range = {first, m.begin > first ? m.begin : first, smaller(last, m.begin + tensor_elements(m.tensor))};
-    if (!read || range.begin >= range.end) return true;
+    if (!read || range.begin >= range.end || (role != MASTER && r->format == FMT_NONE)) return true;
     return read_state(r, role, to, local(r->arena, id, VALUE, layer), range, err);
+}
+
+// Sets r->stored from the names in the file of rank 0, which has a shard of every tensor.
+static void find_parts(Reader *r) {
+    for (const Arena *a = r->whole; a; a = a->vision)
+        for (int id = 0; id < PARAMETER_COUNT; id++) {
+            char parameter[HF_NAME_LENGTH], name[NAME_BUFFER];
+            if (!a->layout[id][VALUE].exists) continue;
+            hf_whole_name(&a->config->shape, (TensorId)id, 0, parameter);
+            snprintf(name, sizeof name, "%s%s", parameter, role_suffix(MOMENT_M));
+            if (safetensors_find(r->file, name)) r->stored |= tensor_part((TensorId)id, &a->config->shape);
+        }
 }
 
 static bool visit_file(Reader *r, const SafeFile *file, bool read, Found *found, Error *err) {
     static const Role roles[] = {MOMENT_M, MOMENT_V, MASTER};
     r->file = file;
+    if (r->rank == 0 && !read) find_parts(r);
     int before = found->tensors;
     for (r->arena = r->whole; r->arena; r->arena = r->arena->vision)
         for (int id = 0; id < PARAMETER_COUNT; id++)
@@ -300,6 +324,23 @@ static bool visit_files(Reader *r, bool read, Found *found, Error *err) {
     return good;
 }
 
+// Sets all moments to 0 if the files lack the states of a part that this run trains. Prints which parts' moments start
+// at 0, and which parts' states are dropped.
+static void change_parts(const Reader *r) {
+    const int parts = PART_LANGUAGE | (r->whole->vision ? PART_VISION | PART_PROJECTOR : 0),
+              trained = parts & ~r->whole->config->freeze, started = trained & ~r->stored,
+              dropped = r->stored & ~trained;
+    for (const Arena *a = r->whole; a && started; a = a->vision) parameters_zero_moments(a, r->exec);
+    for (int i = 0; i < 3 && r->exec->rank == 0; i++) {
+        if (started >> i & 1)
+            print_remark("resume: ", "%s: the checkpoint has no optimizer states of this part; its moments start at 0",
+                         part_names[i]);
+        if (dropped >> i & 1)
+            print_remark("resume: ", "%s: this part is frozen from now on; its optimizer states are dropped",
+                         part_names[i]);
+    }
+}
+
 bool states_read(const Manifest *manifest, int files, const Arena *arena, Exec *exec, Error *err) {
     Reader r;
     memset(&r, 0, sizeof r);
@@ -321,6 +362,7 @@ bool states_read(const Manifest *manifest, int files, const Arena *arena, Exec *
         print_remark(
             "resume: ", "the optimizer's states are converted to this run's formats: %d moment%s, %d master weight%s",
             found.moments, plural(found.moments), found.masters, plural(found.masters));
+    if (good) change_parts(&r);
     good = good && visit_files(&r, true, &ignored, err);
     for (int i = 0; i < PARTS; i++) {
         XXH3_freeState(r.part[i].hash);

@@ -6,10 +6,13 @@
 //            and without dynamic range expansion have the same layout, so they are copied.
 //   masters  Conversion between fp32 and split16 is exact. If the run has no masters, the BF16 weights are kept; if
 //            the file has none, the masters are set to the BF16 weights.
+// A part of a vision-language model that --freeze named when the states were written starts with moments of 0. The
+// states of a part that --freeze names now are not read.
 #pragma once
 #include "checkpoint_tensors.h"
 
 // Reads the optimizer states that `files` processes wrote into the manifest's folder to device memory. The model's
-// weights must be loaded already. Rank 0 prints to stderr if states are converted. Fails if tensors or shapes do not
-// match, or if the checksum of a completely read tensor does not match. (checkpoint_find() has verified the files.)
+// weights must be loaded already. Rank 0 prints to stderr if states are converted, start at 0 or are not read. Fails if
+// tensors or shapes do not match, or if the checksum of a completely read tensor does not match. (checkpoint_find() has
+// verified the files.)
 bool states_read(const Manifest *manifest, int files, const Arena *arena, Exec *exec, Error *err);

@@ -116,8 +116,30 @@ static bool read_header(ImageFile *f, int fd, VisionShape *vision, XXH64_state_t
     f->token = header[IMAGES_WORD_TOKEN];
     f->file.has_crc = true;
     f->file.crc = (uint32_t)header[IMAGES_WORD_CRC];
-    XXH64_update(hash, header, sizeof header);
+    if (hash) XXH64_update(hash, header, sizeof header);
     return read_places(f, fd, err) && matches_model(f, header[IMAGES_WORD_SIDE], vision, err);
+}
+
+// Opens the file of images whose path is the first `kept` bytes of `path` and `extension`. hash: may be NULL.
+static ImageFile *open_images(const char *path, size_t kept, const char *extension, VisionShape *vision,
+                              XXH64_state_t *hash, Error *err) {
+    ImageFile *f = (ImageFile *)xcalloc(1, sizeof *f);
+    f->file.path = (char *)xcalloc(kept + strlen(extension) + 1, 1);
+    memcpy(f->file.path, path, kept);
+    strcpy(f->file.path + kept, extension);
+    f->broken = -1;
+    int fd = -1;
+    uint64_t size;
+    bool good = false;
+    if (extension[0] && access(f->file.path, F_OK) != 0)
+        error_set(err, EXIT_DATA, "%s is missing, but %s has images; copy it to the same folder, or regenerate both",
+                  f->file.path, path);
+    else
+        good = file_open(f->file.path, &fd, &size, err) && read_header(f, fd, vision, hash, err);
+    if (fd >= 0) close(fd);
+    if (good) return f;
+    images_close(f);
+    return NULL;
 }
 
 ImageFile *images_open(const char *path, VisionShape *vision, XXH64_state_t *hash, Error *err) {
@@ -129,22 +151,20 @@ ImageFile *images_open(const char *path, VisionShape *vision, XXH64_state_t *has
         return NULL;
     }
     const size_t kept = strlen(path) - (text_ends_with(path, ".bin") ? strlen(".bin") : 0);
-    ImageFile *f = (ImageFile *)xcalloc(1, sizeof *f);
-    f->file.path = (char *)xcalloc(kept + sizeof ".images", 1);
-    memcpy(f->file.path, path, kept);
-    strcpy(f->file.path + kept, ".images");
-    f->broken = -1;
-    int fd = -1;
-    uint64_t size;
-    bool good = false;
-    if (access(f->file.path, F_OK) != 0)
-        error_set(err, EXIT_DATA, "%s is missing, but %s has images; copy it to the same folder, or regenerate both",
-                  f->file.path, path);
-    else
-        good = file_open(f->file.path, &fd, &size, err) && read_header(f, fd, vision, hash, err);
+    return open_images(path, kept, ".images", vision, hash, err);
+}
+
+uint8_t *images_read_first(const char *path, VisionShape *vision, Error *err) {
+    ImageFile *f = open_images(path, strlen(path), "", vision, NULL, err);
+    if (!f) return NULL;
+    uint8_t *pixels = (uint8_t *)xmalloc((size_t)f->image_bytes);
+    const int fd = token_file_open(&f->file, err);
+    const uint64_t at = (uint64_t)(DATA_HEADER_BYTES + 4 * f->places);
+    const bool good = fd >= 0 && file_read_at(fd, path, at, pixels, (size_t)f->image_bytes, err);
     if (fd >= 0) close(fd);
-    if (good) return f;
     images_close(f);
+    if (good) return pixels;
+    free(pixels);
     return NULL;
 }
 

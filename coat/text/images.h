@@ -50,6 +50,11 @@ struct ImageFile {
 ImageFile *images_open(const char *path, VisionShape *vision, XXH64_state_t *hash, Error *err);
 void images_close(ImageFile *images);
 
+// Reads the first stored image of the file of images `path`. Checks the file as images_open() does, but not against a
+// token file, and not its checksum. Returns the pixels (3 * side * side bytes), which the caller must free; NULL with
+// err (EXIT_DATA) on failure. Sets token, mean and deviation of `vision` if they are not known.
+uint8_t *images_read_first(const char *path, VisionShape *vision, Error *err);
+
 // Records that token `at` of the token file is a placeholder. Call it for all placeholders in order.
 void images_add_placeholder(ImageFile *images, int64_t at);
 

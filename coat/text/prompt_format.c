@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "config/vision.h"
 #include "unicode.h"
 
 #define NAME_BYTES 256 // maximum length of a special token's name in bytes
@@ -85,6 +86,15 @@ static bool encode_text(Prompt *p) {
     return count >= 0;
 }
 
+// Encodes the text so far, then adds `count` tokens `id`.
+static bool add_tokens(Prompt *p, int id, int count) {
+    if (!encode_text(p)) return false;
+    if (count > p->max - p->count)
+        return error_set(p->err, EXIT_USER, "--prompt has more than %d tokens; shorten it", p->max);
+    for (int i = 0; i < count; i++) p->ids[p->count++] = id;
+    return true;
+}
+
 static bool find_token(const Tokenizer *t, PromptFormat format, const char *name, int *id, Error *err) {
     *id = tokenizer_token(t, name);
     return *id >= 0 ||
@@ -100,12 +110,25 @@ static bool add_format(Prompt *p, const char *text) {
         int id;
         snprintf(name, sizeof name, "%.*s", (int)(strstr(token, "|>") + 2 - token), token);
         add_text(p, text, (size_t)(token - text));
-        if (!find_token(p->tokenizer, p->format, name, &id, p->err) || !encode_text(p)) return false;
-        if (p->count == p->max)
-            return error_set(p->err, EXIT_USER, "--prompt has more than %d tokens; shorten it", p->max);
-        p->ids[p->count++] = id;
+        if (!find_token(p->tokenizer, p->format, name, &id, p->err) || !add_tokens(p, id, 1)) return false;
     }
     add_text(p, text, strlen(text));
+    return true;
+}
+
+// Adds the user's text, with the tokens of the image as prompt_encode() describes.
+static bool add_user_text(Prompt *p, const char *text, size_t length, const PromptImage *image) {
+    const char *const end = text + length, *mark = image ? strstr(text, IMAGE_MARK) : NULL;
+    if (image && !mark) {
+        if (!add_tokens(p, image->token, image->rows)) return false;
+        add_text(p, "\n", 1);
+    }
+    for (; mark; mark = strstr(text, IMAGE_MARK)) {
+        add_text(p, text, (size_t)(mark - text));
+        if (!add_tokens(p, image->token, image->rows)) return false;
+        text = mark + strlen(IMAGE_MARK);
+    }
+    add_text(p, text, (size_t)(end - text));
     return true;
 }
 
@@ -125,15 +148,15 @@ static void strip(const char **text, size_t *length) {
     *length = (size_t)(last - first);
 }
 
-int prompt_encode(const Tokenizer *tokenizer, PromptFormat format, const char *text, int32_t *ids, int max,
-                  Error *err) {
+int prompt_encode(const Tokenizer *tokenizer, PromptFormat format, const char *text, const PromptImage *image,
+                  int32_t *ids, int max, Error *err) {
     const char *before = formats[format].before, *after = formats[format].after;
     size_t length = strlen(text);
-    Prompt p = {tokenizer, format, (char *)xmalloc(strlen(before) + length + strlen(after) + 1), 0, ids, 0, max, err};
+    Prompt p = {tokenizer, format, (char *)xmalloc(strlen(before) + length + strlen(after) + sizeof "\n"), 0, ids, 0,
+                max,       err};
     if (formats[format].trims) strip(&text, &length);
-    bool good = add_format(&p, before);
-    if (good) add_text(&p, text, length);
-    good = good && add_format(&p, after) && encode_text(&p);
+    const bool good =
+        add_format(&p, before) && add_user_text(&p, text, length, image) && add_format(&p, after) && encode_text(&p);
     free(p.text);
     return good ? p.count : -1;
 }

@@ -6,9 +6,17 @@
 
 const char *prompt_format_name(PromptFormat format);
 
-// Encodes text as one turn of the user, up to the start of the answer, without BOS. Returns the number of ids. Returns
-// -1 with err if tokenizer_encode() fails, or (EXIT_USER) if the vocabulary lacks a special token of the format.
-int prompt_encode(const Tokenizer *tokenizer, PromptFormat format, const char *text, int32_t *ids, int max, Error *err);
+// The image of a prompt: `rows` tokens `token` stand for it.
+typedef struct {
+    int token, rows;
+} PromptImage;
+
+// Encodes text as one turn of the user, up to the start of the answer, without BOS. Replaces <image> in the text by the
+// tokens of `image`; a text without <image> follows these tokens and a line end, as in the data of data/prepare.py.
+// image: NULL if <image> is ordinary text. Returns the number of ids. Returns -1 with err if tokenizer_encode() fails,
+// or (EXIT_USER) if there are more than `max` ids or the vocabulary lacks a special token of the format.
+int prompt_encode(const Tokenizer *tokenizer, PromptFormat format, const char *text, const PromptImage *image,
+                  int32_t *ids, int max, Error *err);
 
 // Sets *id to the token that ends an answer: the format's end token, or EOS if the format has none; -1 if the
 // vocabulary has no EOS. Returns false with err (EXIT_USER) if the vocabulary lacks the format's end token.

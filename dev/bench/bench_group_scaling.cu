@@ -2,7 +2,7 @@
 // tensor a second time to compute its amax. With Group Scaling, the kernel that produced the tensor has stored the amax
 // of each row (as in this project) or of each group of 128 values, so that only their maximum must be computed. Prints
 // milliseconds next to the paper's (H100), and read rates. The rate of plain scaling is in percent of a large copy, the
-// other rates in percent of a copy of the same size.
+// other rates in percent of a copy of the same size. Half of a copy's bytes are reads.
 // Usage: bench_group_scaling [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/fp8/fp8_kernels.h"

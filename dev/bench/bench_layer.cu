@@ -223,6 +223,7 @@ static double matmul_flops(const LayerShape *s) {
     const double weights = C * ((double)shape_qkv_width(m) + o + (double)(shape_hidden_width(m) + m->ffn));
     return 3 * 2.0 * BATCH * s->length * weights;
 }
+// Returns the FLOPs of one layer's attention: two matmuls forward and five backward, each on half of the scores.
 static double attention_flops(const LayerShape *s) {
     return 7.0 * BATCH * s->length * (double)s->length * (double)(s->shape.heads * s->shape.head_dim);
 }

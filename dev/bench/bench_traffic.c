@@ -19,7 +19,7 @@ static const char usage[] = "usage: bench_traffic [--tsv] FLAGS OF THE TRAINER\n
                             "micro-batch that adds to the gradients, and of the update; with --gpus N by the\n"
                             "first of N processes, without communication. --tsv: for scripts.\n";
 
-// --- collectives without effect, because communication is not counted ---------------------------------------------
+// --- collective operations that do nothing, because bench_traffic does not count communication --------------------
 
 static void traffic_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
     (void)comm, (void)data, (void)count, (void)type, (void)op;

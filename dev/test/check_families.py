@@ -281,12 +281,18 @@ def worst_gradient(ours, theirs):
     return worst, of
 
 
-def check_gradients(a, name, model, data, folder, tokens):
+def first_gradients(a, model, data, folder, tokens):
+    """Computes the gradients of the first update in both programs. Leaves PyTorch's in `model`. Returns this program's
+    optimizer.safetensors, whose first moments are a tenth of the gradients."""
     out = folder + "-gradients"
     train_there(a, folder, tokens, out, "--precision fp32", updates=1, clip=0)
-    ours = load_file(os.path.join(out, "step-00000001", "optimizer.safetensors"))
     model.zero_grad()
     data.loss(model, 0).backward()
+    return load_file(os.path.join(out, "step-00000001", "optimizer.safetensors"))
+
+
+def check_gradients(a, name, model, data, folder, tokens):
+    ours = first_gradients(a, model, data, folder, tokens)
     theirs = {key: p.grad for key, p in model.named_parameters()}
     worst, of = worst_gradient(ours, theirs)
     report(f"{name}, largest error of {of} gradients", math.inf if theirs else worst, GRADIENT_TOLERANCE)

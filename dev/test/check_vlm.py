@@ -31,7 +31,7 @@ if {"-h", "--help"} & set(sys.argv):
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 import check_families  # noqa: E402
-from check_families import (B, GRADIENT_TOLERANCE, OPTIMIZER, T, UPDATES, VOCAB, first_fit, number, report,  # noqa: E402
+from check_families import (B, GRADIENT_TOLERANCE, OPTIMIZER, T, UPDATES, VOCAB, first_fit, first_gradients, number, report,  # noqa: E402
                             some_tokens, train_there, worst_gradient)
 from check_llava import published  # noqa: E402
 from prepare_masks import VERSION_IMAGES, masked_file  # noqa: E402
@@ -182,11 +182,7 @@ def train_here(model, data, rates, factors, frozen):
 
 
 def check_gradients(a, name, model, data, folder, tokens):
-    out = folder + "-gradients"
-    train_there(a, folder, tokens, out, "--precision fp32", updates=1, clip=0)
-    ours = load_file(os.path.join(out, "step-00000001", "optimizer.safetensors"))
-    model.zero_grad()
-    data.loss(model, 0).backward()
+    ours = first_gradients(a, model, data, folder, tokens)
     theirs = {published(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
     worst, of = worst_gradient(ours, theirs)
     report(f"{name}, largest error of {of} gradients, {len(theirs)} without one", worst + 9 * len(theirs), GRADIENT_TOLERANCE)

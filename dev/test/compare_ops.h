@@ -59,7 +59,7 @@ static Pair pair_of_bytes(Backends *b, int64_t rows, int64_t cols, Format format
     return p;
 }
 
-// Returns a tensor in both memories of normally distributed values with standard deviation `spread`.
+// Returns a tensor of normal random values with standard deviation `spread`, with a copy in CPU and one in GPU memory.
 static Pair pair_random(Backends *b, int64_t rows, int64_t cols, Format format, float spread, uint64_t stream) {
     int64_t n = rows * cols;
     void *host = xmalloc((size_t)n * format_bytes(format));
@@ -75,7 +75,7 @@ static Pair pair_random(Backends *b, int64_t rows, int64_t cols, Format format, 
     return p;
 }
 
-// Returns a tensor in both memories that is filled with 0xff bytes, which are NaN in every format.
+// Returns a tensor, with a copy in CPU and one in GPU memory, filled with 0xff bytes, which are NaN in every format.
 static Pair pair_poisoned(Backends *b, int64_t rows, int64_t cols, Format format) {
     size_t bytes = (size_t)(rows * cols) * format_bytes(format);
     void *host = xmalloc(bytes);

@@ -80,7 +80,7 @@ static inline Images make_images(int count, int side, int rows, int places, int3
     return m;
 }
 
-// Writes a file of images from m: header, `places` places, and pixels of `count` images of side x side pixels.
+// Writes the file of images m: header, `places` image indices (m->shown), and `count` images of side x side pixels.
 static inline void write_images(const char *name, const Images *m, int count, int side, int places) {
     const size_t listed = 4 * (size_t)places, pixels = (size_t)(count * 3 * side * side);
     const size_t bytes = (size_t)((int64_t)(DATA_HEADER_BYTES + listed + pixels) + m->extra);

@@ -96,7 +96,7 @@ refuses() { # NAME CODE PATTERN FLAGS...: two processes end with this code, and 
 refuses "a batch that the processes cannot divide evenly is refused" 1 "256 or 384" --steps 1 --batch-tokens 320
 refuses "a loss that is not finite ends the run" 4 "training diverged" --steps 30 --batch-tokens 128 --lr 1000 --warmup 0 --weight-decay 100 --zero 3
 refuses "data shorter than a step are refused" 2 "lower --batch-tokens" --batch-tokens 128000000
-refuses "--prompt without a tokenizer is refused" 1 "vocabulary" --tokenizer gpt2 --steps 1 --prompt x --sample-tokens 1
+refuses "--prompt without a tokenizer is refused" 1 "tokenizer" --tokenizer gpt2 --steps 1 --prompt x --sample-tokens 1
 refuses "missing data are refused" 2 "none.bin" --steps 1 --train "$folder/none.bin"
 train 2 damaged --steps 2 --batch-tokens 128 --zero 1
 truncate -s -1 "$folder/damaged/step-00000002/optimizer-00001-of-00002.safetensors"

@@ -52,9 +52,9 @@ static inline Drift drift_of(const DriftSums *sums) {
     return drift;
 }
 
-// True if the drift is within the limits that training relies on, with nearest rounding and beta2 = 0.95. In noise, a
-// rounding error of v persists for about 1 / (1 - beta2) steps. If v is unbiased with relative variance s, 1 / sqrt(v)
-// has relative variance s / 4, and its mean is 3/8 s too large.
+// True if the drift of 8-bit from FP32 moments is within the limits for training (nearest rounding, beta2 = 0.95). If
+// gradients are noise, a rounding error of v persists for about 1 / (1 - beta2) steps. If v is unbiased with relative
+// variance s, 1 / sqrt(v) has relative variance s / 4, and its mean is too large by the fraction 3/8 s.
 static inline bool drift_is_small(Drift drift, Pattern pattern) {
     if (pattern == NOISE)
         return fabs(drift.v_mean) < 0.03 && fabs(drift.rate) < 0.02 &&

@@ -117,7 +117,7 @@ static void order_reduce_scatter(Comm *comm, void *out, const void *in, int64_t 
     if (fault == LOST_SUMS) return;
     collective("reduce_scatter");
     const Label slot = order.unit[offset_of(in) / UNIT].content, sum = in_slots(to) ? slot : to;
-    sends(in, bytes * (size_t)comm->place.ranks, label_of(label_id(sum), (int)label_role(from), label_layer(sum)));
+    sends(in, bytes * (size_t)comm->place.ranks, label_of(label_number(sum), (int)label_role(from), label_layer(sum)));
     receives(out, bytes, sum, sent_age(sum));
 }
 
@@ -132,7 +132,7 @@ static void order_all_gather(Comm *comm, void *out, const void *in, int64_t coun
     for (int r = 0; r < comm->place.ranks; r++) {
         char *part = (char *)out + (size_t)r * bytes;
         if (!same_memory(part, in))
-            receives(part, bytes, label_of(label_id(from), (int)role, label_layer(from)), sent_age(from));
+            receives(part, bytes, label_of(label_number(from), (int)role, label_layer(from)), sent_age(from));
     }
 }
 

@@ -20,15 +20,23 @@
 
 typedef enum { COMPUTATION, COMMUNICATION, STREAMS } Stream;
 
-// Label of a tensor: its TensorId, Role and layer (or gather buffer) in one number. Labels below 1 name no tensor.
+// Label of a tensor: its number, Role and layer (or gather buffer) in one number. Labels below 1 name no tensor. A
+// tensor's number is its TensorId, plus TENSOR_COUNT if it is a tensor of the vision tower.
 typedef int32_t Label;
 enum { NOTHING = 0, SCRATCH = -1, ZEROS = -2, MAXIMA = -3 };
+#define NUMBERS (2 * TENSOR_COUNT)
 
-static Label label_of(int id, int role, int layer) {
-    return (id * ROLE_COUNT + role) * MAX_LAYERS + layer + 1;
+static int number_of(const Arena *arena, TensorId id) {
+    return (int)id + (arena->config->shape.tower ? TENSOR_COUNT : 0);
+}
+static Label label_of(int number, int role, int layer) {
+    return (number * ROLE_COUNT + role) * MAX_LAYERS + layer + 1;
+}
+static int label_number(Label label) {
+    return (label - 1) / MAX_LAYERS / ROLE_COUNT;
 }
 static int label_id(Label label) {
-    return (label - 1) / MAX_LAYERS / ROLE_COUNT;
+    return label_number(label) % TENSOR_COUNT;
 }
 static Role label_role(Label label) {
     return (Role)((label - 1) / MAX_LAYERS % ROLE_COUNT);
@@ -58,10 +66,10 @@ enum { OF_NONE = -1, OF_ALL = -2 };
 static void (*count_access)(const void *address, size_t bytes, bool writes);
 
 static struct {
-    const Arena *arena;
-    char *base;    // start of window 0: the arena without a tensor's window
-    size_t window; // size in bytes of each tensor's address window
-    size_t units;  // number of tracked units; excludes the workspace, which is only used within an operation
+    const Arena *arena, *tower; // arenas of the language model and of its vision tower; tower: NULL without one
+    char *base;                 // start of window 0: the arena without a tensor's window
+    size_t window;              // size in bytes of each tensor's address window
+    size_t units; // number of tracked units; excludes the workspace, which is only used within an operation
     Unit *unit;
     Label *owner; // label of the tensor that the plan stores in each unit; SCRATCH: several tensors share the unit
     Event event[STREAMS][MAX_EVENTS]; // operations of each stream, indexed by the stream's clock
@@ -78,8 +86,8 @@ static struct {
     char report[MAX_REPORTS][320];    // texts of the distinct faults found
     int reports;
     size_t races, clobbered, unwritten, old; // numbers of detected faults of each kind
-    // whether any operation has written or read each tensor, in any layer and role
-    bool writes[TENSOR_COUNT], reads[TENSOR_COUNT];
+    // whether any operation has written or read each tensor (by number), in any layer and role
+    bool writes[NUMBERS], reads[NUMBERS];
 } order;
 
 // --- reports of races and wrong reads -----------------------------------------------------------------------------
@@ -110,7 +118,8 @@ static Name label_name(Label label) {
         return name;
     }
     const TensorRow *row = tensor_row((TensorId)label_id(label));
-    int length = snprintf(name.text, sizeof name.text, "%s%s", row->name, role_suffix(label_role(label)));
+    int length = snprintf(name.text, sizeof name.text, "%s%s%s", label_number(label) >= TENSOR_COUNT ? "vision." : "",
+                          row->name, role_suffix(label_role(label)));
     if (row->per_layer)
         snprintf(name.text + length, sizeof name.text - (size_t)length, " of layer %d", label_layer(label));
     return name;
@@ -132,11 +141,11 @@ static Name this_event(void) {
 
 // Returns the address in the window of this tensor and layer. A tensor that shares another tensor's memory uses that
 // tensor's window.
-static void *through_window(void *address, Role role, TensorId id, int layer) {
+static void *through_window(void *address, const Arena *arena, Role role, TensorId id, int layer) {
     if (!address || count_access) return address;
-    id = arena_owner(order.arena, id, role, layer);
+    id = arena_owner(arena, id, role, layer);
     if (!tensor_row(id)->per_layer) layer = 0;
-    return (char *)address + order.window * (size_t)(1 + (int)id * MAX_LAYERS + layer);
+    return (char *)address + order.window * (size_t)(1 + number_of(arena, id) * MAX_LAYERS + layer);
 }
 
 static size_t offset_of(const void *address) {
@@ -167,51 +176,60 @@ static void own(size_t offset, size_t bytes, Label label) {
 }
 
 // Marks the units after the end of a tensor, or of this rank's shard of a tensor, as padding.
-static void own_padding(const TensorLayout *t, size_t offset) {
-    int64_t elements = t->rows * t->cols - (t->sharded ? t->shard_elements * order.arena->rank : 0);
+static void own_padding(const Arena *arena, const TensorLayout *t, size_t offset) {
+    int64_t elements = t->rows * t->cols - (t->sharded ? t->shard_elements * arena->rank : 0);
     if (elements < 0) elements = 0;
     for (size_t u = (offset + (size_t)elements * format_bytes(t->format) + UNIT - 1) / UNIT;
          u < (offset + t->data_bytes + UNIT - 1) / UNIT; u++)
         order.unit[u].padding = true;
 }
 
-static void own_tensor(TensorId id, Role role) {
-    const TensorLayout *t = &order.arena->layout[id][role];
+// Sets the owner of a tensor's memory in an arena that begins at `base`.
+static void own_tensor(const Arena *arena, size_t base, TensorId id, Role role) {
+    const TensorLayout *t = &arena->layout[id][role];
+    const int number = number_of(arena, id);
     for (int i = 0; t->exists && t->amax_bytes && i < (t->amax_stride ? t->layers : 1); i++)
-        own(t->amax_offset + (size_t)i * t->amax_stride, t->amax_bytes, label_of((int)id, (int)role, i));
+        own(base + t->amax_offset + (size_t)i * t->amax_stride, t->amax_bytes, label_of(number, (int)role, i));
     if (!t->exists || t->alias >= 0) return;
     const bool pooled = id >= PARAMETER_COUNT && !t->saved && t->category >= CATEGORY_SCRATCH;
     for (int i = 0; i < (t->per_layer || t->per_layer_scale ? t->layers : 1); i++) {
         const size_t l = (size_t)i;
-        const Label label = label_of((int)id, (int)role, i);
+        const Label label = label_of(number, (int)role, i);
         if (i == 0 || t->per_layer) {
-            own(t->data_offset + l * t->data_stride, t->data_bytes, pooled ? SCRATCH : label);
-            if (!pooled) own_padding(t, t->data_offset + l * t->data_stride);
+            own(base + t->data_offset + l * t->data_stride, t->data_bytes, pooled ? SCRATCH : label);
+            if (!pooled) own_padding(arena, t, base + t->data_offset + l * t->data_stride);
         }
         if (t->scale_bytes && (i == 0 || t->scale_stride))
-            own(t->scale_offset + l * t->scale_stride, t->scale_bytes, label);
-        if (t->exponent_bytes) own(t->exponent_offset + l * t->exponent_stride, t->exponent_bytes, label);
+            own(base + t->scale_offset + l * t->scale_stride, t->scale_bytes, label);
+        if (t->exponent_bytes) own(base + t->exponent_offset + l * t->exponent_stride, t->exponent_bytes, label);
     }
 }
 
+static void own_arena(const Arena *arena, size_t base) {
+    if (arena->config->shape.tower) order.tower = arena;
+    for (int id = 0; id < TENSOR_COUNT; id++)
+        for (int role = 0; role < ROLE_COUNT; role++) own_tensor(arena, base, (TensorId)id, (Role)role);
+    if (arena->amax_offset) own(base + arena->amax_offset, (size_t)arena_parameter_count(arena) * 4, MAXIMA);
+}
+
+// Opens the memory of a language model's arena. If the model has a vision tower, own_arena() must follow for its arena.
 static void memory_open(const Arena *arena) {
     memset(&order, 0, sizeof order);
     order.arena = arena;
     order.window = (arena->total_bytes + 4095) / 4096 * 4096;
-    order.units = arena->workspace_offset / UNIT;
+    const bool tower = arena->total_bytes > arena->vision_offset;
+    order.units = (tower ? arena->total_bytes : arena->workspace_offset) / UNIT;
     order.unit = (Unit *)xcalloc(order.units, sizeof *order.unit);
     order.owner = (Label *)xcalloc(order.units, sizeof *order.owner);
     for (size_t u = 0; u < order.units; u++) order.unit[u].made = -1;
-    for (int id = 0; id < TENSOR_COUNT; id++)
-        for (int role = 0; role < ROLE_COUNT; role++) own_tensor((TensorId)id, (Role)role);
-    if (arena->amax_offset) own(arena->amax_offset, (size_t)arena_parameter_count(arena) * 4, MAXIMA);
-    order.base = (char *)mmap(NULL, order.window * (1 + TENSOR_COUNT * MAX_LAYERS), PROT_NONE,
+    own_arena(arena, 0);
+    order.base = (char *)mmap(NULL, order.window * (1 + NUMBERS * MAX_LAYERS), PROT_NONE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (order.base == MAP_FAILED) fatal(EXIT_DEVICE, "no room for the addresses of the arena's windows");
 }
 
 static void memory_close(void) {
-    munmap(order.base, order.window * (1 + TENSOR_COUNT * MAX_LAYERS));
+    munmap(order.base, order.window * (1 + NUMBERS * MAX_LAYERS));
     free(order.unit);
     free(order.owner);
 }
@@ -253,14 +271,22 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
 //       the current sample
 //   gradients: computed in this step or, after the sum over the ranks, in this pass
 //   FP8 health counts: computed in this step
-//   weights and tensors made from weights: computed after the last update
+//   weights and tensors made from weights: computed after the last update, unless they are not trained
 static bool current(const Unit *u) {
     const Label label = u->content;
     if (label <= 0) return true;
     if (label_id(label) == CODE_COUNTS || label_id(label) == INNER_PRODUCTS) return u->made >= order.step_pass;
-    if (label_id(label) == ROPE_TABLE) return true; // the RoPE table is written only once
+    switch (label_id(label)) { // tables that are written only once
+    case ROPE_TABLE:
+    case PIXEL_VALUES:
+    case SELECT:
+    case SELECT_BACK: return true;
+    default: break;
+    }
     if (order.kept) return u->made >= order.sample_pass;
     if (label_id(label) >= PARAMETER_COUNT) return label_id(label) == STATE || u->made == order.pass;
+    const Arena *arena = label_number(label) < TENSOR_COUNT ? order.arena : order.tower;
+    if (!arena->layout[label_id(label)][MOMENT_M].exists) return true; // weights that are not trained
     switch (label_role(label)) {
     case GRAD:
     case UNREDUCED: return order.stream == COMMUNICATION ? u->made == order.pass : u->made >= order.step_pass;
@@ -342,7 +368,7 @@ static void read_memory(const void *address, size_t bytes) {
     for (size_t u = first_unit(address, bytes); u < end;) {
         const Label owner = order.owner[u], label = meant(window, owner);
         event_of(label);
-        if (label > 0) order.reads[label_id(label)] = true;
+        if (label > 0) order.reads[label_number(label)] = true;
         for (; u < end && order.owner[u] == owner; u++) read_unit(u, label);
     }
 }
@@ -355,7 +381,7 @@ static void write_memory(const void *address, size_t bytes) {
         const Label owner = order.owner[u], label = meant(window, owner), content = label == NOTHING ? owner : label;
         const int made = of_weight(content) ? order.weight_made : order.pass;
         event_of(content);
-        if (content > 0) order.writes[label_id(content)] = true;
+        if (content > 0) order.writes[label_number(content)] = true;
         for (; u < end && order.owner[u] == owner; u++) write_unit(u, content, made);
     }
 }

@@ -6,27 +6,27 @@
 
 static Tensor order_tensor(const Arena *arena, TensorId id, Role role, int layer) {
     Tensor t = arena_tensor(arena, id, role, layer);
-    t.data = through_window(t.data, role, id, layer);
+    t.data = through_window(t.data, arena, role, id, layer);
     return t;
 }
 
 static Tensor order_saved(const Arena *arena, TensorId id, int layer) {
     Tensor t = arena_saved(arena, id, layer);
-    t.data = through_window(t.data, VALUE, id, layer);
+    t.data = through_window(t.data, arena, VALUE, id, layer);
     return t;
 }
 
 static Tensor order_gradient(const Arena *arena, TensorId id, int layer) {
     Tensor t = arena_gradient(arena, id, layer);
-    t.data = through_window(t.data, GRAD, id, layer);
+    t.data = through_window(t.data, arena, GRAD, id, layer);
     return t;
 }
 
 static Weight order_weight(const Arena *arena, TensorId id, int layer) {
     Weight w = arena_weight(arena, id, layer);
-    w.value.data = through_window(w.value.data, VALUE, id, layer);
-    w.codes.data = through_window(w.codes.data, VALUE, id, layer);
-    w.codes_t.data = through_window(w.codes_t.data, VALUE, id, layer);
+    w.value.data = through_window(w.value.data, arena, VALUE, id, layer);
+    w.codes.data = through_window(w.codes.data, arena, VALUE, id, layer);
+    w.codes_t.data = through_window(w.codes_t.data, arena, VALUE, id, layer);
     return w;
 }
 
@@ -145,7 +145,8 @@ static void takes_sum(Tensor gradient, Tensor part) {
     if (from->writer != COMMUNICATION)
         report(&order.old, "old: %s reads %s before processes have summed it", this_event().text,
                label_name(from->content).text);
-    if (label_id(from->content) != label_id(to->content) || label_layer(from->content) != label_layer(to->content))
+    if (label_number(from->content) != label_number(to->content) ||
+        label_layer(from->content) != label_layer(to->content))
         report(&order.clobbered, "clobbered: %s adds %s to %s", this_event().text, label_name(from->content).text,
                label_name(to->content).text);
     for (size_t u = begin / UNIT; u < end / UNIT; u++) order.unit[u].made = -1;

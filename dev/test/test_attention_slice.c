@@ -27,7 +27,7 @@ UNIT_TEST(test_bytes) {
     size_t expected = (size_t)12 * (2 * 1024 * 1024 + 4 * 1024);
     assert_int_equal(attention_slice_bytes(s, one), expected);
     assert_int_equal(attention_slice_bytes(s, two), 2 * expected);
-    // Lengths are padded to tiles of 64. dk and dv are stored for each of the 4 query heads of a key-value head.
+    // Lengths are padded to tiles of 64 x 128. dk and dv are stored for each of the 4 query heads of a key-value head.
     s = shape_of(1, 100, 8, 2, 64);
     assert_int_equal(attention_slice_bytes(s, grouped), (size_t)8 * (128 * 128 * 2 + 400 + 100 * 64 * 4));
 }

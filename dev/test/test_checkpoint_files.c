@@ -373,7 +373,7 @@ UNIT_TEST(test_choices) {
     assert_string_equal(text, "a row\n");
     assert_same_files(in(folder, "model.safetensors"), in(plain, "model.safetensors"));
     assert_same_files(in(folder, "state.json"), in(plain, "state.json"));
-    assert_true(find("choices", -1, &err));
+    assert_true(find("algos", -1, &err));
     // A device without GEMM algorithm cache verifies matmul_table.txt but does not load it.
     assert_true(checkpoint_load(folder, &run->arena, &run->exec, &rs, &err));
     assert_string_equal(loaded_algos, "");

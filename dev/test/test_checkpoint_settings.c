@@ -247,6 +247,18 @@ UNIT_TEST(test_training) {
     snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
     accept_run(line, 1);
     assert_int_equal(config.micro_batch, 2);
+    record(9, "{" BATCH "\"images-per-sequence\":3}");
+    accept(line);
+    assert_int_equal(config.images_per_sequence, 3);
+    snprintf(line, sizeof line, "--eval-only --val x --out %s --resume --images-per-sequence 0", test_folder);
+    accept(line);
+    assert_int_equal(config.images_per_sequence, 0);
+    snprintf(line, sizeof line, "--train x --out %s --resume", test_folder);
+    accept(line);
+    assert_int_equal(config.images_per_sequence, 3);
+    snprintf(line, sizeof line, "--prompt x --model %s/step-00000009", test_folder);
+    accept(line);
+    assert_int_equal(config.images_per_sequence, 0);
 }
 
 // Tests that a resumed run uses the recorded optimizer, and that settings of Muon are recorded only if they matter.

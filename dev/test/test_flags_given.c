@@ -120,7 +120,7 @@ UNIT_TEST(test_files) {
     refuse("--train a.bin '' b.bin", EXIT_USER, "not a flag");
     refuse("--train a.bin --train=", EXIT_USER, "--train: the value is empty");
     refuse("--train --val v.bin", EXIT_USER, "--train needs a value: --train GLOB");
-    // 120 names of 45 characters fit into the value of --train, but 600 names do not.
+    // 120 names of 44 characters fit into the value of --train, but 600 names do not.
     static char names[600][48];
     char *argv[602] = {(char *)"./train_gpt2_fp8", (char *)"--train"};
     for (int i = 0; i < 600; i++) {

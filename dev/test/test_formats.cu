@@ -14,7 +14,7 @@ constexpr int64_t RANDOM = (int64_t)2 << 24, ALL_BF16 = 65536,
                   ALL_CODES = 256; // numbers of inputs; half of the RANDOM inputs are random bit patterns
 constexpr int PLACES = 4;          // number of FP8 values in a 32-bit word
 constexpr int THREADS = 256;
-constexpr int FACTORS = 150; // number of powers of two by which rescaling is tested, from 1 down to 2^-149
+constexpr int FACTORS = 150; // powers of two by which rescaling is tested, from 1 (to E5M2: 2^7) downward
 
 // --- conversions under test, which run on the device --------------------------------------------------------
 // Each type below has a function apply(), which converts SPAN inputs, given as bits, to SPAN results.

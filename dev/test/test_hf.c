@@ -708,7 +708,8 @@ UNIT_TEST(test_leftovers) {
             assert_loads(path_of(name), run);
         run_close(run);
     }
-    // A model with tied head is refused if lm_head.weight differs from the embedding, as in transformers 5.
+    // A model with tied head is refused if lm_head.weight differs from the embedding, because transformers 5 would not
+    // tie this head.
     Run *run = llama_with(ARCHITECTURE_LLAMA, false);
     make_folder("leftovers-head", run);
     make_weights(path_of("leftovers-head/model.safetensors"), run, plain);

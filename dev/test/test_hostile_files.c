@@ -21,7 +21,7 @@ UNIT_TEST(test_messages_stay_lines) {
     const char *header = "{\"a\\r\\nb\":{\"dtype\":\"U8\\t\",\"shape\":[1],\"data_offsets\":[0,1]}}";
     SafeFile file;
     assert_false(safetensors_parse(&file, "x.safetensors", header, strlen(header), 1, &err));
-    assert_says(&err, "tensor 'a??b' has the type U8?,");
+    assert_says(&err, "tensor 'a??b' has type U8?,");
 }
 
 // Texts with terminal control sequences (as UTF-8 characters and as invalid bytes), and the text that must be printed.

@@ -453,4 +453,32 @@ UNIT_TEST(test_hostile_placeholders) {
     data_close(open_good("q.bin", 1, 16, 4));
 }
 
+// Tests images_read_first(), which reads the image of --image.
+UNIT_TEST(test_first_image) {
+    DataImages images = model(0);
+    write_both("f", "tIA|J", 3);
+    const Images m = make_images(3, SIDE, N, 2, TOKEN);
+    images.vision.image_token = -1;
+    uint8_t *pixels = images_read_first(path_of("f.images"), &images.vision, &err);
+    if (!pixels) fail_msg("%s", err.text);
+    assert_memory_equal(pixels, m.pixels, IMAGE_BYTES);
+    assert_int_equal(images.vision.image_token, TOKEN);
+    assert_true(images.vision.deviation[0] > 0);
+    free(pixels);
+    free(m.pixels);
+    static const char *const refused[][2] = {{"f.bin", "is not a file of images"}, {"g.images", "g.images"}};
+    for (int i = 0; i < 2; i++) {
+        assert_null(images_read_first(path_of(refused[i][0]), &images.vision, &err));
+        assert_int_equal(err.code, EXIT_DATA);
+        assert_says(&err, refused[i][1]);
+    }
+    images.vision.image_size = 16;
+    assert_null(images_read_first(path_of("f.images"), &images.vision, &err));
+    assert_says(&err, "does not match the model");
+    images = model(0);
+    assert_int_equal(truncate(path_of("f.images"), 1024 + 2 * 4 + 2 * IMAGE_BYTES), 0);
+    assert_null(images_read_first(path_of("f.images"), &images.vision, &err));
+    assert_says(&err, "truncated");
+}
+
 RUN_TESTS(test_folder_make, test_folder_remove, test_folder_empty)

@@ -44,7 +44,7 @@ UNIT_TEST(test_published) {
         "\"vision_feature_layer\": -2, \"vision_feature_select_strategy\": \"default\", \"vocab_size\": 32064}");
     assert_true(s.layers == 32 && s.heads == 32 && s.kv_heads == 32 && s.head_dim == 128 && s.channels == 4096);
     assert_true(s.ffn == 11008 && s.vocab == 32064 && s.positions == 4096 && s.norm_eps == 1e-5f && !s.tied_head);
-    assert_true(s.ids.bos == 1 && s.ids.eos[0] == 2);
+    assert_true(s.ids.bos == 1 && s.ids.eos[0] == 2 && s.pad == 32001);
     const VisionShape *v = &s.vision;
     assert_true(v->kind == VISION_CLIP && v->image_size == 336 && v->patch_size == 14 && v->channels == 1024);
     assert_true(v->ffn == 4096 && v->heads == 16 && v->layers == 23 && v->file_layers == 24 && v->features == 4096);
@@ -87,6 +87,21 @@ UNIT_TEST(test_llava_keys) {
     s = parsed_with("", "\"num_hidden_layers\": 3", ", \"tie_word_embeddings\": true, \"vision_feature_layer\": -3");
     assert_true(s.tied_head && s.vision.layers == 1 && s.vision.file_layers == 3);
     expect_round_trip(&s);
+    static const struct {
+        const char *text, *rest;
+        int pad;
+    } pads[] = {{"", "", -1},
+                {"", ", \"pad_token_id\": 5", 5},
+                {", \"pad_token_id\": null", ", \"pad_token_id\": 5", 5},
+                {", \"pad_token_id\": 6", ", \"pad_token_id\": 5", 6},
+                {", \"pad_token_id\": 6", ", \"pad_token_id\": null", 6},
+                {", \"pad_token_id\": 6", "", 6},
+                {"", ", \"pad_token_id\": 32064", -1}};
+    for (size_t i = 0; i < sizeof pads / sizeof *pads; i++) {
+        s = parsed_with(pads[i].text, "", pads[i].rest);
+        if (s.pad != pads[i].pad) fail_msg("%s%s: padding id %d", pads[i].text, pads[i].rest, s.pad);
+        expect_round_trip(&s);
+    }
     s = parsed("{\"model_type\": \"llava\", \"text_config\": {\"model_type\": \"qwen3\"}, \"vision_config\": {}}");
     assert_true(s.qk_norm == QK_NORM_HEAD && s.vocab == 151936 && s.ffn == 22016 && s.vision.features == 4096);
     s = parsed("{\"model_type\": \"llava\", \"text_config\": {\"model_type\": \"mistral\", \"vocab_size\": 32001}, "
@@ -116,6 +131,7 @@ UNIT_TEST(test_llava_refusals) {
                {"", "", ", \"multimodal_projector_bias\": false", "multimodal_projector_bias"},
                {"", "", ", \"mm_projector_type\": \"mlp_downsample_3x3_fix\"", "mlp_downsample_3x3_fix"},
                {"", "", ", \"tie_word_embeddings\": 1", "tie_word_embeddings"},
+               {"", "", ", \"pad_token_id\": [5]", "config.json: pad_token_id"},
                {"", "", ", \"quantization_config\": {}", "quantization_config"},
                {", \"attention_bias\": true", "", "", "config.json: text_config: 'attention_bias'"},
                {", \"hidden_act\": \"gelu\"", "", "", "text_config: hidden_act"}};
@@ -146,6 +162,8 @@ typedef struct {
     Arena tower;
 } Both;
 
+static int frozen; // parts that the runs of both_open() do not train
+
 static Both *both_open(VisionKind kind, ProjectorKind projector, bool tied) {
     Both *b = (Both *)xcalloc(1, sizeof *b);
     Exec ignored;
@@ -161,6 +179,7 @@ static Both *both_open(VisionKind kind, ProjectorKind projector, bool tied) {
         (VisionShape){kind,  clip ? 12 : 16, 4,         12, 20,  3,   2,   3,    clip ? ACT_GELU_QUICK : ACT_GELU_TANH,
                       1e-5f, clip,           projector, 8,  129, {0}, {0}, !clip};
     c->seq_len = 32;
+    c->freeze = frozen;
     run_allocate(b->run);
     vision_config(&b->tower_config, c);
     arena_plan(&b->tower, &b->tower_config, 1, DEVICE_CPU);
@@ -414,6 +433,56 @@ UNIT_TEST(test_llava_checkpoint) {
         free(there);
         both_close(b);
     }
+}
+
+// Checks a moment or master weights of a part that is trained since the checkpoint was loaded.
+static void expect_started(const Arena *arena, TensorId id, Role role, int layer) {
+    const Tensor t = arena_tensor(arena, id, role, layer);
+    const size_t bytes = (size_t)tensor_elements(t) * format_bytes(t.format);
+    for (size_t i = 0; i < bytes; i++)
+        if (((const uint8_t *)t.data)[i] != 0)
+            fail_msg("%s%s: byte %zu is not 0", tensor_row(id)->name, role_suffix(role), i);
+    for (size_t i = 0; t.granularity == SCALE_EXPAND && i < groups_of(t); i++)
+        assert_true(((const float *)t.scale)[i] == 0.0f && t.exponent[i] == 16);
+}
+
+// Checks the states of the model after a checkpoint was loaded in which other parts were frozen.
+static void expect_parts(const Arena *before, const Arena *now) {
+    for (int id = 0; id < PARAMETER_COUNT; id++)
+        for (int layer = 0; layer < now->layout[id][VALUE].layers; layer++)
+            for (int i = 0; i < 4; i++) {
+                const Tensor a = arena_tensor(before, (TensorId)id, saved_roles[i], layer),
+                             b = arena_tensor(now, (TensorId)id, saved_roles[i], layer);
+                if (b.data && a.data)
+                    assert_memory_equal(a.data, b.data, (size_t)tensor_elements(b) * format_bytes(b.format));
+                else if (b.data) // master weights of the low 16 bits are 0, too
+                    expect_started(now, (TensorId)id, saved_roles[i], layer);
+            }
+}
+
+// Loads checkpoints of runs with frozen parts into runs with others. Parts without states start with moments of 0 and
+// with the checkpoint's weights as master weights. The states of parts that are frozen now are not read.
+UNIT_TEST(test_llava_parts) {
+    for (int before = 0; before < 7; before++) {
+        char out[TEST_PATH], folder[TEST_PATH];
+        RunState rs, after;
+        snprintf(out, sizeof out, "%s-%d", path_of("parts"), before);
+        frozen = before;
+        Both *a = both_open(VISION_CLIP, PROJECTOR_DOWNSAMPLE, true);
+        fill_both(a, &rs, 7);
+        if (!checkpoint_save(out, &a->run->arena, &a->run->exec, &rs, NULL, &err)) fail_msg("%s", err.text);
+        assert_true(checkpoint_find(out, -1, folder, sizeof folder, &err));
+        for (frozen = 0; frozen < 7; frozen++) {
+            Both *b = both_open(VISION_CLIP, PROJECTOR_DOWNSAMPLE, true);
+            memset(b->run->arena.base, 0x5a, b->run->arena.total_bytes);
+            if (!checkpoint_load(folder, &b->run->arena, &b->run->exec, &after, &err)) fail_msg("%s", err.text);
+            expect_parts(&a->run->arena, &b->run->arena);
+            expect_parts(&a->tower, &b->tower);
+            both_close(b);
+        }
+        both_close(a);
+    }
+    frozen = 0;
 }
 
 static VisionShape vision; // shape that pixels_of() has set

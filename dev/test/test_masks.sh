@@ -181,7 +181,7 @@ tokens = [i * 7 % 97 for i in range(400)]
 with open(sys.argv[1] + "/unnamed.bin", "wb") as file:
     file.write(masked_file(2, struct.pack("<400H", *tokens), range(0, 400, 20), bytes(i % 20 > 9 for i in range(400))))
 PYTHON
-    asked() { "$program" "${loud[@]}" --examples cut --micro-batch 4 --prompt 1 --sample-tokens 2 "$@" 2>&1 >/dev/null | grep "^note: --\(prompt\|train\)"; }
+    asked() { "$program" "${loud[@]}" --examples cut --micro-batch 4 --prompt 1 --sample-tokens 2 "$@" 2>&1 >/dev/null | grep "^note: \(--prompt\|--train\|the prompts\)"; }
     asked --train "$folder/unnamed.bin" --steps 1 --out "$folder/unnamed" >"$folder/notes"
     "$program" --out "$folder/unnamed" --resume --device cpu --prompt 1 --sample-tokens 2 2>&1 >/dev/null | grep "^note: --prompt" >>"$folder/notes"
     asked --train "$folder/unnamed.bin" --steps 1 --prompt-format none --out "$folder/none" >>"$folder/notes"

@@ -56,7 +56,7 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
     Tensor best = poisoned(f, FMT_FP32, R, 1), best_again = poisoned(f, FMT_FP32, R, 1);
     StepState state = {0};
     state.loss_scale = scale;
-    for (int64_t i = 0; i < R; i++) { // Makes the target the best or second-best token of some rows.
+    for (int64_t i = 0; i < R; i++) { // Some targets get the largest logit, alone or with another token.
         const int64_t target = (int64_t)value(targets, i, 0), other = i % 4 == 1 ? 0 : i % 4 == 2 ? vocab - 1 : target;
         if (i % 4 == 3) continue;
         set_value(logits, i, target, size);

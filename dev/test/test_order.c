@@ -10,6 +10,7 @@
 #include <omp.h>
 #endif
 
+#include "coat/config/vision.h"
 #include "coat/model/weights.h"
 #include "coat/run/health.h"
 #include "coat/save/snapshot.h"
@@ -22,24 +23,28 @@ typedef struct {
     Role role;
 } Scratch;
 
-// If `sharing` is true, the memory plan places shared_first and shared_second in memory that no other tensor uses.
-static bool sharing;
+// If `sharing` is true, the memory plan places shared_first and shared_second in memory that no other tensor uses:
+// tensors of the vision tower if shared_in_tower, otherwise of the language model. shared_bytes: size of that memory.
+static bool sharing, shared_in_tower;
 static Scratch shared_first, shared_second;
+static size_t shared_bytes;
 
 static int order_rank; // rank of the simulated process
 
 static void order_arena_plan(Arena *arena, const Config *flags, int ranks, DeviceKind device) {
     arena_plan(arena, flags, ranks, device);
-    if (sharing) {
+    if (sharing && flags->shape.tower == shared_in_tower) {
         TensorLayout *a = &arena->layout[shared_first.id][shared_first.role];
         TensorLayout *b = &arena->layout[shared_second.id][shared_second.role];
-        size_t bytes = (a->data_bytes > b->data_bytes ? a : b)->data_bytes;
         a->data_offset = b->data_offset = arena->workspace_offset;
-        arena->workspace_offset += (bytes + 255) / 256 * 256;
-        arena->total_bytes += (bytes + 255) / 256 * 256;
+        arena->workspace_offset += shared_bytes;
     }
-    arena->rank = order_rank; // arena_allocate() would set this later
-    memory_open(arena);
+    if (sharing) arena->total_bytes += shared_bytes; // room for the workspace of either arena
+    arena->rank = order_rank;                        // arena_allocate() would set this later
+    if (flags->shape.tower)
+        own_arena(arena, order.arena->vision_offset);
+    else
+        memory_open(arena);
 }
 
 static Ops ops_with_faults;
@@ -94,10 +99,12 @@ enum {
     OPTIMIZER,
     SETTINGS
 };
-#define MAX_CHOICES 7
+#define MAX_CHOICES 8
 
 // Indices of the recipes in flags_of[RECIPE]. Recipes from FP8_LINEAR on have FP8 matmuls.
 enum { BF16, BF16_COAT, BF16_PAPER, FP8_LINEAR, FP8_PAPER, COAT, PAPER };
+
+#define TOWER "--image-size 12 --patch-size 4 --images-per-sequence 1 --vision "
 
 static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
     [RECIPE] = {[BF16] = "--recipe bf16",
@@ -122,7 +129,8 @@ static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
     [OPTIMIZER] = {"", "--optimizer muon"},
     [BLOCK] = {"--heads 1", "--heads 1 --model llama:d1 --no-tied-head", "--heads 1 --model qwen3:d1 --head-dim 32",
                "--heads 1 --model olmo:d1 --clip-qkv 1", "--heads 1 --model olmo2:d1",
-               "--heads 2 --kv-heads 1 --model qwen2:d1"},
+               "--heads 2 --kv-heads 1 --model qwen2:d1", "--heads 1 --model llama:d1 " TOWER "clip:d2",
+               "--heads 1 --model llama:d1 " TOWER "siglip:d2 --projector mlp_downsample --freeze vision"},
 };
 
 typedef struct {
@@ -151,16 +159,31 @@ static const char *command_line(const Choice *choice) {
     return line;
 }
 
+// Sets config to the choice. A vision tower becomes narrower than the towers that have names.
+static void accept_choice(const Choice *choice) {
+    accept(command_line(choice));
+    config.shape.vision.channels = config.shape.vision.ffn = 16;
+}
+
 static const int32_t none[1]; // dummy token ids, because the recording device does not read them
-static char nowhere;          // destination of downloads, which the recording device does not write
+static const uint8_t no_pixels[1];
+static char nowhere; // destination of downloads, which the recording device does not write
+
+// Uploads a batch with as many images as possible, and computes their features unless micro_step() does.
+static void upload_batch(Model *m, int B, int T, bool targets, bool features) {
+    batch_upload(m, B, T, none, targets ? none : NULL, NULL);
+    images_upload(m, vision_images(m->config), no_pixels, NULL);
+    if (features) vision_forward(m);
+}
 
 static void evaluate(Model *m, int passes) {
     const Config *c = m->config;
     state_upload(m);
     for (int i = 0; i < passes; i++) {
-        batch_upload(m, c->micro_batch, c->seq_len, none, none, NULL);
+        upload_batch(m, c->micro_batch, c->seq_len, true, true);
         model_forward(m, NO_KV_CACHE);
         model_loss(m, false, false);
+        if (m->vision) m->ops->download(&m->exec, &nowhere, act(m, BEST, 0).data, sizeof(float));
     }
     shards_sum_loss(&m->shards, m->state);
     state_download(m);
@@ -170,7 +193,7 @@ static void evaluate(Model *m, int passes) {
 // Evaluates sequences of half the length and downloads all token losses, as HellaSwag evaluation does.
 static void evaluate_short(Model *m) {
     const int B = m->config->micro_batch, T = m->config->seq_len / 2;
-    batch_upload(m, B, T, none, none, NULL);
+    upload_batch(m, B, T, true, true);
     model_forward(m, NO_KV_CACHE);
     model_loss(m, false, false);
     m->ops->download(&m->exec, &nowhere, act(m, LOSSES, 0).data, (size_t)(B * T) * sizeof(float));
@@ -186,7 +209,7 @@ static void sample(Model *m) {
     order.sample_pass = order.pass + 1;
     for (int i = 0; i < 3; i++) {
         const KvCache cache = {true, i == 0 ? 0 : more == 1 ? T + i - 1 : T};
-        batch_upload(m, 1, i == 0 ? T : more, none, NULL, NULL);
+        upload_batch(m, 1, i == 0 ? T : more, false, true);
         model_forward(m, cache);
         m->ops->linear_forward(&m->exec, few, tensor_rows(act(m, NF, 0), m->T - rows, rows),
                                weight(m, head_weight(&m->config->shape), 0), no_tensor());
@@ -204,7 +227,7 @@ static void train_step(Model *m, bool watched) {
     m->compares_matmuls = m->exec.rank == 0 && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     order.step_pass = order.pass + 1;
     for (int64_t i = 0; i < accumulation; i++) {
-        batch_upload(m, c->micro_batch, c->seq_len, none, none, NULL);
+        upload_batch(m, c->micro_batch, c->seq_len, true, false);
         micro_step(m, i > 0, i + 1 == accumulation);
     }
     memcpy(slots, m->shards.slot_layer, sizeof slots);
@@ -246,13 +269,16 @@ static void train(Model *m, int steps) {
 #define ALL_STEPS ((int)(sizeof after_steps / sizeof *after_steps))
 
 // Reports tensors that a training run allocates but never writes or never reads. Ranks other than 0 do not count FP8
-// values, so CODE_COUNTS is not checked there.
+// values, so CODE_COUNTS is not checked there. Nothing reads what a frozen tower saves for backward.
 static void check_used(const Arena *arena) {
+    if (arena->config->shape.tower && arena->config->freeze & PART_VISION) return;
     for (int id = 0; id < TENSOR_COUNT; id++) {
         const TensorLayout *t = &arena->layout[id][VALUE];
+        const int number = number_of(arena, (TensorId)id);
         if (!t->exists || t->alias >= 0 || (id == CODE_COUNTS && order_rank > 0)) continue;
-        if (!order.writes[id]) report(&order.unwritten, "unused: nothing writes %s", tensor_row((TensorId)id)->name);
-        if (!order.reads[id]) report(&order.unwritten, "unused: nothing reads %s", tensor_row((TensorId)id)->name);
+        if (!order.writes[number])
+            report(&order.unwritten, "unused: nothing writes %s", tensor_row((TensorId)id)->name);
+        if (!order.reads[number]) report(&order.unwritten, "unused: nothing reads %s", tensor_row((TensorId)id)->name);
     }
 }
 
@@ -262,7 +288,7 @@ static size_t faults_of(const Choice *choice, int steps) {
     const int ranks = ranks_of(choice);
     const CommPlace place = {ranks > 1 ? choice->of[RANK] : 0, ranks, 0, 1, "the test", false, ""};
     order_rank = place.rank;
-    accept(command_line(choice));
+    accept_choice(choice);
     config.eval_only = choice->of[TRAINS] == 1;
     if (choice->of[TRAINS] == 2) {
         snprintf(config.prompt, sizeof config.prompt, "x");
@@ -270,8 +296,10 @@ static size_t faults_of(const Choice *choice, int steps) {
     }
     if (!config_check(&config, ranks, &error)) fail_msg("%s\n  refused: %s", command_line(choice), error.text);
     if (!model_create(&m, &config, &place, &error)) fail_msg("%s", error.text);
-    parameters_init(&m.arena, &m.exec, 1);
-    shards_weights_loaded(&m.shards);
+    for (Model *part = &m; part; part = part->vision) {
+        parameters_init(&part->arena, &part->exec, 1);
+        shards_weights_loaded(&part->shards);
+    }
     if (choice->of[TRAINS] < 2 && (steps == ALL_STEPS || choice->of[TRAINS])) evaluate(&m, 2);
     if (choice->of[TRAINS] == 1) {
         evaluate_short(&m);
@@ -281,7 +309,7 @@ static size_t faults_of(const Choice *choice, int steps) {
         sample(&m);
     } else {
         train(&m, steps);
-        if (steps == ALL_STEPS) check_used(&m.arena);
+        for (const Arena *a = &m.arena; a && steps == ALL_STEPS; a = a->vision) check_used(a);
     }
     model_destroy(&m);
     memory_close();
@@ -461,7 +489,10 @@ UNIT_TEST(lifetimes_are_long_enough) {
         {{[RECIPE] = FP8_LINEAR, [RECOMPUTE] = 2, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = FP8_LINEAR, [RECOMPUTE] = 1, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1, [BLOCK] = 4}},
         {{[RECIPE] = COAT, [RECOMPUTE] = 1, [LAYERS] = 2, [BF16_BLOCKS] = 2, [MICRO_BATCHES] = 1, [BLOCK] = 1}},
+        {{[RECIPE] = COAT, [RECOMPUTE] = 1, [MICRO_BATCHES] = 1, [BLOCK] = 6}}, // tensors of the vision tower
+        {{[RECIPE] = COAT, [RECOMPUTE] = 1, [MICRO_BATCHES] = 1, [BLOCK] = 7}},
     };
+    static Config tower;
     static TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
     static char last_clash[sizeof order.report[0]];
     int shared = 0, apart = 0, seen = 0, wrong = 0;
@@ -469,14 +500,20 @@ UNIT_TEST(lifetimes_are_long_enough) {
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
         Scratch list[2 * TENSOR_COUNT];
         bool clashes[2 * TENSOR_COUNT] = {false};
-        accept_run(command_line(&alone[i]), 1);
-        tensors_resolve(&config, 1, layout);
+        accept_choice(&alone[i]);
+        assert_true(config_check(&config, 1, &error));
+        shared_in_tower = config.shape.vision.kind != VISION_NONE;
+        if (shared_in_tower) vision_config(&tower, &config);
+        tensors_resolve(shared_in_tower ? &tower : &config, 1, layout);
         const int count = list_scratch(layout, list);
         for (int a = 0; a < count; a++) {
             for (int b = 0; b < a; b++) {
                 shared_first = list[a], shared_second = list[b];
-                const bool overlap =
-                    alive_together(&layout[list[a].id][list[a].role], &layout[list[b].id][list[b].role]);
+                const TensorLayout *first = &layout[list[a].id][list[a].role],
+                                   *second = &layout[list[b].id][list[b].role];
+                const bool overlap = alive_together(first, second);
+                shared_bytes = (first->data_bytes > second->data_bytes ? first : second)->data_bytes;
+                shared_bytes = (shared_bytes + 255) / 256 * 256;
                 const bool clash = faults_of(&alone[i], 1) > 0;
                 overlap ? apart++ : shared++;
                 if (clash) clashes[a] = clashes[b] = true;

@@ -236,6 +236,11 @@ class ImagesTest(unittest.TestCase):
             self.assertEqual(self.settings().rows, rows, config)
         self.processor(clip, {"patch_size": 7, "num_additional_image_tokens": 1}, {"image_seq_length": 5})
         self.assertEqual(self.settings().rows, 17)
+        # mlp_downsample rounds an odd grid up; the class row does not count
+        for patch, grid, rows in ((14, 2, 1), (9, 3, 4), (7, 4, 4), (5, 5, 9), (4, 7, 16), (28, 1, 1)):
+            for more in ({}, {"num_additional_image_tokens": 1, "vision_feature_select_strategy": "full"}):
+                self.processor(clip, {"patch_size": patch, **more}, {"mm_projector_type": "mlp_downsample"})
+                self.assertEqual(self.settings().rows, rows, (grid, more))
 
     def test_refused_folders(self):
         source = self.write("r.jsonl", json.dumps({"prompt": "q", "response": "a"}) + "\n")
@@ -257,10 +262,25 @@ class ImagesTest(unittest.TestCase):
         source = self.write("r.jsonl", json.dumps({"prompt": "q", "response": "a"}) + "\n")
         for flag, value in (("--image-folder", "x"), ("--image-aspect", "pad"), ("--image-token", "5")):
             self.refused([flag, "--image-processor"], *shared.PLAIN, "--out", self.path("c"), flag, value, source, code=1)
-        self.refused(["--image-processor", "--chat"], "--bytes", "--out", self.path("c"), "--image-processor", "x", source,
-                     code=1)
         self.refused(["caption", "--image-processor"], "--bytes", "--chat", "--prompt-format", "caption", "--out",
                      self.path("c"), source, code=1)
+
+    def test_pictures(self):
+        """--image-processor without --chat writes the images of the inputs, for the trainer's --image."""
+        pixels = self.pictures(2)
+        command = ("--bytes", "--out", self.path("p"), "--image-processor", self.path("processor"))
+        for inputs in ([0], [1, 0, 1]):
+            shown, _ = self.run_program(*command, *(self.path("p%d.png" % number) for number in inputs))
+            self.assertIn("p.images: %d image" % len(set(inputs)), shown)
+            with open(self.path("p.images"), "rb") as file:
+                data = file.read()
+            header, places = struct.unpack("<8iI2i6f", data[:68]), len(inputs)
+            self.assertEqual(header[:7] + header[8:11], (20261129, 1, len(set(inputs)), 8, 3, 4, places,
+                                                         zlib.crc32(data[1024:]), 1, 255))
+            self.assertEqual(data[1024 + 4 * places:], b"".join(pixels[number] for number in dict.fromkeys(inputs)))
+            self.assertFalse(os.path.exists(self.path("p_manifest.json")))
+        for name, reason in (("absent.png", "is missing"), (self.write("r.jsonl", b"{}"), "is damaged")):
+            self.refused([name, reason, "add --chat"], *command, name)
 
     def test_without_pillow(self):
         source = self.write("r.jsonl", json.dumps({"prompt": "q", "response": "a"}) + "\n")

@@ -16,6 +16,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import test_prepare_images as pictures  # noqa: E402
 import test_prepare_prompts as shared  # noqa: E402
 
 import prepare_masks  # noqa: E402
@@ -76,6 +77,30 @@ class PromptFormatsTest(unittest.TestCase):
         rows = self.prepared([{"prompt": prompt, "response": "the step"} for prompt in PROMPTS], "--prompt-format", name,
                              tokenizer=("--tokenizer", tokenizer))
         return [ids[:mask.index(1)] for ids, mask in rows]
+
+    @unittest.skipUnless(base.have("PIL"), "needs Pillow: pip install pillow")
+    def test_images(self):
+        """A prompt of --image has the tokens that data/prepare.py --chat gives a question with an image."""
+        from PIL import Image
+
+        Image.new("RGB", (8, 8), (200, 30, 40)).save(self.path("p.png"))
+        self.write("processor/processor_config.json", json.dumps({"patch_size": 4, "image_processor": {
+            "image_processor_type": "SiglipImageProcessor", "size": {"height": 8, "width": 8}}}))
+        images, tower = ("--image-processor", self.path("processor")), ("--vision", "siglip:d1", "--image-size", 8,
+                                                                       "--patch-size", 4)
+        for name, vocabulary, special in (("alpaca", "legacy.json", ()), ("qwen", "qwen.json", IM), ("llama2", "legacy.json", ())):
+            tokenizer = self.model(vocabulary, *special, "<image>")[1][1]
+            prompts = ["the model", "<image>\nthe model", "the <image> model", " <image>a<image>"]
+            records = [{"prompt": prompt, "response": "the step", "image": ["p.png"] * max(1, prompt.count("<image>"))}
+                       for prompt in prompts]
+            self.run_program("--tokenizer", tokenizer, "--out", self.path("c"), "--chat", "--prompt-format", name, *images,
+                             "--val-fraction", 0, "--overwrite", self.write("r.json", json.dumps(records)))
+            rows = pictures.ImagesTest.read(self, "c")[0]
+            self.run_program("--tokenizer", tokenizer, "--out", self.path("p"), *images, self.path("p.png"))
+            folder = self.tuned(tokenizer, *tower)
+            for prompt, (ids, mask) in zip(prompts, rows):
+                asked = self.asked("--prompt", prompt, "--image", self.path("p.images"), "--model", folder)[0]
+                self.assertEqual(asked, ids[:mask.index(1)], (name, prompt))
 
     def test_prompts_are_those_of_the_data(self):
         for name, kind, special, end in KINDS:

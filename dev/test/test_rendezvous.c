@@ -1,9 +1,11 @@
 // Tests of how processes without MPI find and connect to each other (coat/comm/rendezvous.h). The ranks are forked
 // processes of this machine.
 #include <arpa/inet.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include "coat/base/clock.h"
+#include "coat/base/signals.h"
 #include "coat/comm/rendezvous.h"
 #include "comm_fixture.h"
 
@@ -282,6 +284,42 @@ UNIT_TEST(test_no_listener) {
     assert_int_equal(results[1].err.code, EXIT_RANK);
     assert_says(&results[1].err, "no process listens");
     assert_says(&results[1].err, "127.0.0.1 port");
+}
+
+// Waits for a rank that never comes, until a child process sends SIGTERM.
+static bool share_until_sigterm(CommPlace *place, RankResult *result) {
+    const pid_t self = getpid();
+    if (place->rank == 2) return true;
+    signals_open();
+    if (place->rank == 0 && fork() == 0) {
+        usleep(300000);
+        kill(self, SIGTERM);
+        _exit(0);
+    }
+    return share(place, result);
+}
+
+static bool share_alone_until_sigterm(CommPlace *place, RankResult *result) {
+    if (place->rank == 0) return true;
+    signals_open();
+    raise(SIGTERM);
+    return share(place, result);
+}
+
+UNIT_TEST(test_sigterm) {
+    use_free_port();
+    timeout_s = 60;
+    const double begin = now_seconds();
+    const RankResult *results = run_ranks(3, share_until_sigterm);
+    for (int r = 0; r < 2; r++) { // Rank 1 receives the error of rank 0.
+        assert_false(results[r].ok);
+        assert_int_equal(results[r].err.code, EXIT_RANK);
+        assert_says(&results[r].err, "rank 0: SIGTERM ended the wait");
+    }
+    results = run_ranks(2, share_alone_until_sigterm);
+    assert_false(results[1].ok);
+    assert_says(&results[1].err, "rank 1: SIGTERM ended the wait");
+    assert_true(now_seconds() - begin < 20);
 }
 
 static bool share_another_number(CommPlace *place, RankResult *result) {

@@ -19,7 +19,7 @@ static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int f
     return s;
 }
 
-// Compares the number of parameters with published numbers, and with a GPT-2 without biases.
+// Compares models' numbers of parameters with published numbers, and checks the number of a GPT-2 without biases.
 UNIT_TEST(test_parameters) {
     ModelShape s = llama(32, 32, 32, 128, 11008, 32000), gpt2;
     assert_true(model_parameters(&s) == 6738415616);

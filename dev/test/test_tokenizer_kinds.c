@@ -298,7 +298,7 @@ UNIT_TEST(test_bad_model) {
                                   "a";
     expect_refused("t.model", unigram, 5, "only SentencePiece's BPE");
     static const char blanks[] = "\n\x03\n\x01"
-                                 "a\x12\x02\x18\x02"; // The file has remove_extra_whitespaces (default true).
+                                 "a\x12\x02\x18\x02"; // remove_extra_whitespaces is absent: true
     expect_refused("t.model", blanks, 9, "normalization is not supported");
     static const char unused[] = "\n\x05\n\x01"
                                  "a\x18\x05\x12\x02\x18\x02\x1a\x02\x20";

@@ -35,7 +35,7 @@ def draw(pick, colors):
 def write(name, count, seed, blank=False, images=True, deviation=0.5):
     pick, ids, mask, starts, pixels = random.Random(seed), [], [], [], []
     for _ in range(count):
-        colors = pick.choices("rgb", k=2)
+        colors = pick.choices("rgb", k=2) if pixels else ["g", "r"]
         pixels.append(bytes(3 * SIDE**2) if blank else draw(pick, colors))
         for side in pick.sample((0, 1), 2):
             starts.append(len(ids))
@@ -82,6 +82,17 @@ said=$(timeout 100 "$program" "${flags[@]}" --micro-batch 8 --eval-only --resume
 [ "$said" = "$(grep val_loss "$folder/seen/log.jsonl" | tail -1)" ]; check "--eval-only has the accuracy of training" $? "$said" "$(cat "$folder/said")"
 said=$(timeout 100 "$program" "${flags[@]}" --micro-batch 3 --eval-only --resume --out "$folder/seen" --precision fp32 2>"$folder/said")
 has "--eval-only prints the accuracy" "$said" '% of answers right'
+# Samples with an image: the model names the colors in the first image of a file, at the end of training, too.
+flags=(--model "$folder/seen/step-00000250" --tokenizer bytes --device "$device" --quiet --image "$folder/unseen.images"
+    --sample-tokens 1 --temperature 0 --prompt-format plain)
+said="$(timeout 100 "$program" "${flags[@]}" --prompt '<image>l') $(timeout 100 "$program" "${flags[@]}" --prompt '<image>r')"
+[ "$said" = "lg rr" ]; check "--image: the model names the colors in an image" $? "$said"
+flags+=(--train "$folder/drawn.bin" --seq-len 40 --micro-batch 8 --precision fp32 --steps 1 --lr 1e-9 --prompt '<image>l')
+for processes in 1 2; do
+    train $processes shown$processes --zero $((3 * processes - 3))
+    has "--image in training's samples, processes: $processes" "$(cat "$folder/shown$processes.said")" '^lg$'
+done
+files drawn unseen
 train 1 coat --micro-batch 8 --steps 250 --recipe coat && below "it does so with COAT's recipe" 0.1 coat
 accuracy "most answers are right with COAT's recipe" 0.9 1 coat
 files drawn blank
@@ -101,6 +112,8 @@ for name in two ranks; do
     near "validation losses" val_loss 1e-6 sixteen $name
     [ "$(values val_accuracy $name)" = "$(values val_accuracy sixteen)" ]; check "accuracies" $? "$(values val_accuracy $name)"
 done
+for level in 0 1 2 3; do train 1 again$level --recipe coat --steps 2 --micro-batch 2 --recompute-vision $level; done
+for level in 1 2 3; do same "--recompute-vision $level has the bits of 0" 00000002 again0 again$level model.safetensors; done
 for frozen in none language; do
     parts=()
     [ $frozen = none ] || parts=(--freeze $frozen)
@@ -112,6 +125,16 @@ for frozen in none language; do
         check "ZeRO $((stage + 1)) has the bits of stage $stage; frozen: $frozen" $?
     done
 done
+# Runs in which the language model was frozen are resumed with other frozen parts, or with none.
+for zero in 2 3; do
+    train 2 language$zero --recipe coat --steps 5 --micro-batch 2 --batch-tokens 320 --zero $zero --resume --freeze vision
+    has "--resume names a part that is trained from now on" "$(cat "$folder/language$zero.said")" 'language: .* no optimizer states'
+    has "--resume names a part that is frozen from now on" "$(cat "$folder/language$zero.said")" 'vision: this part is frozen from now on'
+done
+[ "$(cat "$folder"/language2/step-00000005/*.safetensors | cksum)" = "$(cat "$folder"/language3/step-00000005/*.safetensors | cksum)" ]
+check "--resume with other frozen parts: ZeRO 3 has the bits of stage 2" $?
+train 1 language1 --recipe coat --steps 5 --micro-batch 2 --batch-tokens 320 --resume --freeze none
+has "--freeze none: all parts are trained" "$(cat "$folder/language1.said")" '--freeze was language and is now none'
 train 1 one "${short[@]}" --micro-batch 16 --images-per-sequence 1
 has "--images-per-sequence 1: each sequence has one example" "$(cat "$folder/one/log.jsonl")" '"images-per-sequence":1'
 files text text
@@ -174,8 +197,12 @@ files drawn unseen
 fails "an unknown part" 1 '--freeze visoin: no part is named visoin' --freeze visoin
 fails "all parts frozen" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
 fails "a tower's rate without --lr" 1 '--lr 0: it sets the schedule of --lr-vision' --lr 0 --lr-vision 1e-3
+fails "an image without a prompt" 1 '--image .*: .* add --prompt' --image "$folder/unseen.images"
+fails "a prompt's image with other pixel values" 2 'other.images does not match' --image "$folder/other.images" --prompt l --sample-tokens 1
+fails "a prompt's image that is longer than a sequence" 1 '--image .* more than --seq-len 40; use --seq-len 50' \
+    --image "$folder/unseen.images" --prompt '<image><image><image>l' --prompt-format plain --sample-tokens 1
 fails "--examples split" 2 '--examples split: .*drawn.bin has images' --examples split
-fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* model.s 32 x 32' --image-size 32
+fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* 32 x 32' --image-size 32
 printf x | dd of="$folder/drawn.images" bs=1 seek=30000 conv=notrunc 2>/dev/null
 fails "damaged pixels" 2 'drawn.images is damaged: its checksum'
 rm "$folder/drawn.images"
@@ -184,5 +211,7 @@ flags=(--model llama:d1 --tokenizer bytes --seq-len 40 --device "$device" --quie
 fails "a model without a vision tower" 2 'drawn.bin has images, but the model reads text only; .* --model'
 fails "a frozen part of it" 1 '--freeze: the model has no vision tower' --freeze vision
 fails "a size of its images" 1 '--image-size: the model has no vision tower' --image-size 32
+fails "an image for it" 1 '--image .*: the model has no vision tower' --image "$folder/unseen.images" --prompt l
+fails "a recompute level for it" 1 '--recompute-vision: the model has no vision tower' --recompute-vision 1
 fails "a limit of images for it" 1 '--images-per-sequence: the model has no vision tower' --images-per-sequence 2
 exit $failures

@@ -1,6 +1,7 @@
 // Tests of weight initialization (coat/model/weights.h): standard deviation for each --init, and truncation.
 #include "dev/test/checkpoint_run.h"
 
+#include "coat/config/vision.h"
 #include "coat/model/weights.h"
 
 #define LAYERS 3
@@ -9,7 +10,8 @@
 // and the tail probability Q.
 #define CUT_DEVIATION 0.98658
 
-static Run *drawn_run(InitKind init) {
+// Returns a run with initialized weights. tower: true for a vision tower and its projector, false for a language model.
+static Run *drawn_run(InitKind init, bool tower) {
     Run *run = run_open(RECIPE_BF16, LAYERS);
     ModelShape *s = &run->config.shape;
     run->config.recipe.precision = PRECISION_FP32; // FP32, so that initialized weights are not rounded
@@ -17,6 +19,12 @@ static Run *drawn_run(InitKind init) {
     s->head_dim = 64;
     s->channels = 128;
     s->ffn = 512;
+    if (tower) {
+        assert_true(vision_named("clip:d3", &s->vision));
+        s->vision.features = s->channels;
+        const Config whole = run->config;
+        vision_config(&run->config, &whole);
+    }
     run_allocate(run);
     parameters_init(&run->arena, &run->exec, 42);
     return run;
@@ -26,6 +34,8 @@ static Run *drawn_run(InitKind init) {
 static double documented_deviation(const Run *run, TensorId id, int layer) {
     const bool residual = id == PROJW || id == FCPROJW;
     const double inputs = (double)arena_tensor(&run->arena, id, VALUE, layer).cols;
+    if (id == WPE && run->config.shape.tower) return 1.0;
+    if (id == PATCHW || id == PROJ1W || id == PROJ2W) return 1.0 / sqrt(inputs);
     switch (run->config.shape.init) {
     case INIT_KIND_NORMAL: return residual ? 0.02 / sqrt(2.0 * LAYERS) : 0.02;
     case INIT_KIND_MITCHELL: return residual ? 1.0 / sqrt(2.0 * inputs * (layer + 1)) : 1.0 / sqrt(inputs);
@@ -61,8 +71,22 @@ static void expect_drawn(const Run *run, TensorId id, int layer) {
 UNIT_TEST(test_deviations) {
     static const TensorId drawn[] = {QKVW, PROJW, FCW, FCPROJW};
     for (int init = INIT_KIND_NORMAL; init <= INIT_KIND_TRUNCATED; init++) {
-        Run *run = drawn_run((InitKind)init);
+        Run *run = drawn_run((InitKind)init, false);
         expect_drawn(run, WTE, 0);
+        expect_drawn(run, WPE, 0);
+        for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++)
+            for (int layer = 0; layer < LAYERS; layer++) expect_drawn(run, drawn[i], layer);
+        run_close(run);
+    }
+}
+
+// A vision tower and its projector follow --init, except for position embeddings, patches and the projector.
+UNIT_TEST(test_tower) {
+    static const TensorId once[] = {WPE, PATCHW, PROJ1W, PROJ2W}, drawn[] = {QKVW, PROJW, FCW, FCPROJW};
+    for (int init = INIT_KIND_NORMAL; init <= INIT_KIND_TRUNCATED; init++) {
+        Run *run = drawn_run((InitKind)init, true);
+        assert_int_equal(run->config.shape.init, init);
+        for (size_t i = 0; i < sizeof once / sizeof *once; i++) expect_drawn(run, once[i], 0);
         for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++)
             for (int layer = 0; layer < LAYERS; layer++) expect_drawn(run, drawn[i], layer);
         run_close(run);
@@ -71,7 +95,7 @@ UNIT_TEST(test_deviations) {
 
 // Norm weights are initialized to 1, biases and the padding rows of the vocabulary to 0.
 UNIT_TEST(test_constants) {
-    Run *run = drawn_run(INIT_KIND_TRUNCATED);
+    Run *run = drawn_run(INIT_KIND_TRUNCATED, false);
     const Tensor norm = arena_tensor(&run->arena, LN1W, VALUE, LAYERS - 1);
     const Tensor bias = arena_tensor(&run->arena, FCB, VALUE, LAYERS - 1),
                  wte = arena_tensor(&run->arena, WTE, VALUE, 0);

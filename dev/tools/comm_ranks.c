@@ -207,7 +207,8 @@ static void lose_one(const char *how) {
     if (rank != ranks - 1) printf("continued: rank %d, without rank %d\n", rank, ranks - 1);
 }
 
-// Makes the last rank compute for 4 seconds and the other ranks for 2 seconds, with a timeout of 1 second.
+// Makes the last rank compute for 4 seconds and the other ranks for 2 seconds, with a timeout of 1 second. The other
+// ranks must wait, because the last rank computes at most twice as long as they do.
 static void be_slow(void) {
     comm_set_timeout(comm, 1);
     comm_barrier(comm);

@@ -2,7 +2,6 @@
 // per shape and cached; later calls only pass pointers.
 #include "attention.h"
 
-#define CUDNN_FRONTEND_SKIP_JSON_LIB // a quarter of the compile time
 #include <cudnn_frontend.h>
 
 #include <math.h>
@@ -230,7 +229,7 @@ extern "C" bool attention_prepare(AttentionState *state, AttentionShape shape, s
     if (!forward) return false;
     if ((size_t)forward->workspace_bytes > workspace_bytes)
         return error_set(err, EXIT_DEVICE,
-                         "cuDNN attention: the forward needs %lld workspace bytes, but %zu are planned; update cuDNN",
+                         "cuDNN attention: forward needs %lld workspace bytes, %zu are planned; use another version",
                          (long long)forward->workspace_bytes, workspace_bytes);
     return true;
 }

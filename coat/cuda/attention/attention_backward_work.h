@@ -35,8 +35,8 @@ struct Problem {
     float scale;           // factor that multiplies the attention scores
 };
 
-// Returns the position of a row's value within its tile's statistics (lse or delta). The four values that a thread
-// needs for 16 columns are adjacent, so that one load reads them.
+// Returns the index of query `row` of a tile in the tile's array of lse or delta. If a unit owns keys, its score tiles
+// have queries as columns. A thread needs 4 queries of 16; their values are adjacent, so that one load reads them.
 __device__ static inline int statistic_at(int row) {
     return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
 }

@@ -1,6 +1,6 @@
 // Causal attention on Hopper with this project's kernels: BF16, head width 64 or 128, with or without grouped query
-// heads. cuDNN (attention.h) handles other cases. This header is plain C without CUDA, so that CPU builds can plan
-// memory with it.
+// heads. Other cases use cuDNN (attention.h) or slow kernels (cuda_attention_plain.cu). This header is plain C without
+// CUDA, so that CPU builds can plan memory with it.
 #pragma once
 #include "ops.h"
 

@@ -45,9 +45,9 @@ typedef struct CudaBackend {
     bool amaxes_valid;
     struct MatmulState *matmul;
     struct AttentionState *attention; // cuDNN's attention (attention.cpp); NULL with --precision fp32
-    struct Staging *staging;
-    BlockTally *tally; // counters that the blocks of a kernel share; all 0 between operations
-    float *ones;       // array of `ones_count` ones in FP32, then in BF16; serves as the weight of norms without weight
+    struct Staging *staging;          // pinned host memory through which uploads are copied
+    BlockTally *tally;                // counters that the blocks of a kernel share; all 0 between operations
+    float *ones; // array of `ones_count` ones in FP32, then in BF16; serves as the weight of norms without weight
     int64_t ones_count;
     Replay replay[MAX_REPLAYS];
     int replay_current; // id of the CUDA graph between replay_begin and replay_end; -1 at other times

@@ -15,7 +15,8 @@ struct HiddenGroups {
     StepState *state;
     int codes_bytes, scale_bytes, group_bits;
 
-    // Quantizes and stores x, 16 values of h. With SAVED, x becomes the stored values. Raises *largest_h to x's amax.
+    // Quantizes and stores x, 16 values of h. With SAVED, sets x to the stored values as decoded. Raises *largest_h to
+    // the amax of x's group before quantization.
     template <bool SAVED>
     __device__ void keep(int row, int column, bool inside, float x[SPAN], float *largest_h) const {
         const int group_lanes = (1 << group_bits) / SPAN;

@@ -311,8 +311,9 @@ static inline void require_spans(const char *operation, const char *what, Tensor
     const bool grouped = t.granularity == SCALE_GROUP;
     if (grouped && (t.format != FMT_E4M3 || (t.group != 16 && t.group != 32 && t.group != 64 && t.group != 128)))
         fatal(EXIT_DEVICE,
-              "internal error: %s on the GPU: %s has groups of %d %s values, not of 16, 32, 64 or 128 e4m3", operation,
-              what, t.group, format_name(t.format));
+              "internal error: %s on the GPU: %s has groups of %d values in %s, but must have groups of 16, 32, 64 or "
+              "128 values in e4m3",
+              operation, what, t.group, format_name(t.format));
     if (format_is_fp8(t.format) && !t.scale)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: %s has no scale", operation, what);
 }

@@ -114,7 +114,8 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Sha
     }
 }
 
-// Loads a row of r_in and y. With pre-norm, r = r_in + y + y_bias; with post-norm, y is multiplied by its row scale.
+// Loads a row of r_in to r and of y to y. With post-norm, y becomes y * s, where s is the row's entry of a.y_scales
+// (NULL: 1). With pre-norm, r and `value` become r_in + y * s + y_bias; without a.y, r is r_in and `value` is not set.
 template <NormPlace PLACE, typename Shape>
 __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at, Bf16Words<ROW_WIDTH> *r,
                                Bf16Words<ROW_WIDTH> *y, float (*value)[ROW_WIDTH]) {

@@ -47,7 +47,7 @@ static void matmul_size(Matmul *p, int64_t m, int64_t n, int64_t k) {
 }
 
 // If the result d has row scales, d is stored without multiplying by b's row scales and shares b's scale pointer. Calls
-// fatal() unless d and b share their row scales.
+// fatal() if only one of d and b has row scales, if their scale pointers differ, or if there is a bias.
 static void carry_scales(Matmul *p, Tensor d, Tensor b) {
     if (b.granularity != SCALE_ROW && d.granularity != SCALE_ROW) return;
     if (b.granularity != d.granularity || b.scale != d.scale || p->bias)
