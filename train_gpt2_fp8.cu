@@ -664,7 +664,9 @@ static void step_guard(Model *m) {
 void step_end(Model *m) {
     shards_norm(&m->shards, m->state);
     if (m->guard) step_guard(m);
+    m->exec.trains = true;
     shards_update(&m->shards, m->state);
+    m->exec.trains = false;
     state_download(m);
 }
 

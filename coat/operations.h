@@ -191,7 +191,7 @@ OPERATION(muon_apply, (Exec *exec, const Parameter *parameters, int count, StepS
 // Replaces x (r, c) by `scale` times its approximate polar factor: all singular values that are not tiny become 1.
 //   x = x / max(Frobenius norm, 1e-7), then NEWTON_SCHULZ_ITERATIONS times, with A = x x^T (x^T x if r > c):
 //   B = b A + c A A;  x = a x + B x (a x + x B if r > c). The last iteration multiplies by `scale`.
-// Does nothing if state->skips is set.
+// If state->skips is set, x may keep its values or receive any others.
 // y (r, c), gram and polynomial (n, n), n = min(r, c), are scratch in x's format, to which every x, A and B is rounded.
 OPERATION(muon_orthogonalize, (Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor polynomial, float scale, StepState *state))
 // Quantizes w.value to w.codes for the weights that have them.

@@ -42,10 +42,6 @@ static bool has_matmul_table(const Config *c, int ranks) {
 static bool trains_with_muon(const Config *c) {
     return c->optimizer == OPTIMIZER_MUON && !config_forward_only(c);
 }
-static bool uses_muon_on_gpu(const Config *c, int ranks) {
-    (void)ranks;
-    return trains_with_muon(c) && may_use_gpu(c) && !c->no_gpu;
-}
 static bool shares_muon(const Config *c, int ranks) {
     return trains_with_muon(c) && ranks > 1;
 }
@@ -58,7 +54,6 @@ static const NotBuilt not_built[] = {
      "run it with one process for a step, then all with its table: --matmul-table FOLDER/matmul_table.txt"},
     {has_matmul_table, true, "--matmul-table", "it lists algorithms of a GPU's matmuls, but this run uses the CPU",
      "remove it"},
-    {uses_muon_on_gpu, true, "--optimizer muon", "it is not supported on a GPU", "use --device cpu or --optimizer adamw"},
     {shares_muon, false, "--optimizer muon", "it is not supported with several processes", "start one process or use --optimizer adamw"},
 };
 // clang-format on

@@ -28,29 +28,30 @@ struct Counts {
     uint32_t largest = 0, zero = 0, top = 0, small = 0;
 };
 
-// Adds the four FP8 values in a 32-bit word to the counts.
-__device__ inline void count_word(Counts &c, uint32_t word, uint32_t top, uint32_t normal) {
-    const uint32_t magnitude = word & 0x7f7f7f7fu;
+// Adds the four FP8 or INT8 values in a 32-bit word to the counts.
+__device__ inline void count_word(Counts &c, uint32_t word, Format format, uint32_t top, uint32_t normal) {
+    const uint32_t magnitude = format == FMT_I8 ? __vabs4(word) : word & 0x7f7f7f7fu;
     c.largest = __vmaxu4(c.largest, magnitude);
     c.zero += (uint32_t)__popc(__vcmpeq4(magnitude, 0u)) / 8;
     c.top += (uint32_t)__popc(__vcmpgeu4(magnitude, top * 0x01010101u)) / 8;
     c.small += (uint32_t)__popc(__vcmpltu4(magnitude, normal * 0x01010101u)) / 8;
 }
 
-// Counts `count` FP8 values by magnitude.
-__device__ inline Counts count_codes(const uint8_t *codes, int count, uint32_t top, uint32_t normal) {
+// Counts `count` FP8 or INT8 values by magnitude. Counts.small is meaningless for INT8.
+__device__ inline Counts count_codes(const uint8_t *codes, int count, Format format) {
+    const uint32_t top = moment_max_code(format), normal = fp8_smallest_normal_code(format);
     Counts c;
     int i = 0;
     if ((uintptr_t)codes % 16 == 0) {
         for (; i + 16 <= count; i += 16) {
             const Pack<uint32_t, 4> words = load_streaming<4>((const uint32_t *)(codes + i));
 #pragma unroll
-            for (uint32_t word : words.value) count_word(c, word, top, normal);
+            for (uint32_t word : words.value) count_word(c, word, format, top, normal);
         }
     }
     // counts the last values one by one, each in a word whose three zero bytes are not counted
     for (; i < count; i++) {
-        const uint32_t code = codes[i] & 0x7fu;
+        const uint32_t code = format == FMT_I8 ? __vabs4(codes[i]) & 0xffu : codes[i] & 0x7fu;
         c.largest = __vmaxu4(c.largest, code);
         c.zero += code == 0;
         c.top += code >= top;
@@ -76,14 +77,13 @@ __device__ inline void warp_add(uint64_t *sum, uint64_t value) {
 }
 
 __global__ __launch_bounds__(HEALTH_THREADS) void health_kernel(HealthWalk w, Health *out) {
-    const uint32_t top = moment_max_code(w.format), normal = fp8_smallest_normal_code(w.format);
     uint64_t saturated = 0, zero = 0, clamped = 0;
     uint32_t amax = 0, largest = 0;
     const int64_t step = (int64_t)gridDim.x * HEALTH_THREADS;
     for (int64_t g = (int64_t)blockIdx.x * HEALTH_THREADS + threadIdx.x; g < w.total; g += step) {
         const int64_t begin = g % w.groups * w.group, left = w.cols - begin;
         const int count = left < w.group ? (int)left : w.group;
-        const Counts c = count_codes(w.codes + g / w.groups * w.stride + begin, count, top, normal);
+        const Counts c = count_codes(w.codes + g / w.groups * w.stride + begin, count, w.format);
         zero += c.zero;
         saturated += w.granularity == SCALE_TENSOR || c.top == 0 ? c.top : c.top - 1;
         if (w.granularity == SCALE_EXPAND) clamped += w.exponent[g] <= 1 || w.exponent[g] == MOMENT_K_MAX;
@@ -113,13 +113,12 @@ __global__ void health_scale_kernel(const float *scale, int64_t rows, float none
 __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8_t *codes, int64_t lines,
                                                                      int64_t length, int64_t stride, int64_t pieces,
                                                                      Format format, CodeCounts *out) {
-    const uint32_t top = moment_max_code(format), normal = fp8_smallest_normal_code(format);
     uint64_t all = 0, saturated = 0, zero = 0, small = 0;
     const int64_t step = (int64_t)gridDim.x * HEALTH_THREADS;
     for (int64_t p = (int64_t)blockIdx.x * HEALTH_THREADS + threadIdx.x; p < lines * pieces; p += step) {
         const int64_t begin = p % pieces * TENSOR_GROUP, left = length - begin;
         const int count = left < TENSOR_GROUP ? (int)left : TENSOR_GROUP;
-        const Counts c = count_codes(codes + p / pieces * stride + begin, count, top, normal);
+        const Counts c = count_codes(codes + p / pieces * stride + begin, count, format);
         all += (uint64_t)count;
         saturated += c.top;
         zero += c.zero;
@@ -237,9 +236,9 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
     cuda_zero(exec, found, bytes);
     for (int i = 0; i < count; i++) {
         const Tensor t = tensors[i];
-        if (!format_is_fp8(t.format) || !t.scale || t.transposed ||
+        if (!format_has_groups(t.format) || !t.scale || t.transposed ||
             (!t.data && t.granularity != SCALE_TENSOR && t.granularity != SCALE_ROW))
-            fatal(EXIT_DEVICE, "internal error: health on the GPU: a %s tensor lacks FP8 values or scales",
+            fatal(EXIT_DEVICE, "internal error: health on the GPU: a %s tensor lacks 8-bit values or scales",
                   format_name(t.format));
         if (t.data) {
             const HealthWalk w = walk_of(t);

@@ -251,7 +251,14 @@ COAT_HD static inline uint8_t moment_i8_encode(float x, float a) {
 // Returns the moment that an INT8 value represents. 127 decodes to a exactly, and decoded moments keep their INT8
 // values when they are encoded again.
 COAT_HD static inline float moment_i8_decode(uint8_t code, float a) {
-    const float ratio = (float)(int8_t)code / (float)MOMENT_I8_MAX;
+    const float value = (float)(int8_t)code;
+#ifdef __CUDA_ARCH__
+    // multiplies by the reciprocal, then adds the remainder's quotient; the result is the correctly rounded quotient
+    const float near = value * (1.0f / MOMENT_I8_MAX),
+                ratio = fmaf(fmaf(-near, MOMENT_I8_MAX, value), 1.0f / MOMENT_I8_MAX, near);
+#else
+    const float ratio = value / MOMENT_I8_MAX;
+#endif
     return code == 0 ? 0.0f : a * ratio;
 }
 

@@ -83,7 +83,6 @@ UNIT_TEST(test_contradictions) {
     refuse("--train x --optimizer muon --moments bf16 --momentum-codes i8", EXIT_USER,
            "--momentum-codes: &--moments bf16");
     refuse("--train x --optimizer muon --muon-momentum 1", EXIT_USER, "--muon-momentum 1");
-    refuse_run("--train x --optimizer muon --device cuda", 1, "--optimizer muon: &GPU&--device cpu");
     refuse_run("--train x --optimizer muon --device cpu", 2, "--optimizer muon: &processes");
     refuse("--train x --optimizer muon --muon_lr 1", EXIT_USER, "--muon_lr&--muon-rms");
     refuse("--train x --world-size 4 --rank 4", EXIT_USER, "--rank 4&0 to 3");

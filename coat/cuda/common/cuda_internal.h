@@ -100,6 +100,11 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
 struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);
 
+// Computes d = alpha * op(a) * op(b) + beta * c on row-major matrices in BF16 or FP32. op() transposes its operand if
+// the flag is set. k: number of columns of op(a). c has d's format and row stride; if c.data is NULL, beta must be 0.
+void matmul_add(Exec *exec, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b, int64_t k,
+                float beta, Tensor c);
+
 // Attention with the project's portable kernels: any head width up to 256, FP32 or BF16 (cuda_attention_plain.cu).
 // cuda_ops.cu chooses between these functions, cuDNN (attention.h) and the Hopper kernels (attention_hopper.h).
 void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,

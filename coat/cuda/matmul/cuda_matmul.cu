@@ -1,5 +1,5 @@
-// The matmuls of linear layers (forward, dgrad, wgrad) by cuBLASLt: in BF16, in FP8 with FP32 accumulation (COAT: FP8
-// matmuls), and in FP32 for exact comparisons.
+// The matmuls of linear layers (forward, dgrad, wgrad) and of Muon by cuBLASLt: in BF16, in FP8 with FP32 accumulation
+// (COAT: FP8 matmuls), and in FP32 for exact comparisons.
 //
 // cuBLASLt is column-major: a row-major (rows, cols) matrix with a row stride is a column-major (cols, rows) matrix
 // whose leading dimension is that stride. Therefore y = x w^T is computed as y^T = w x^T. On Hopper, k must be the
@@ -8,6 +8,8 @@
 #include "cuda/fp8/fp8_ops.h"
 #include "matmul_plan.h"
 #include "matmul_table_rows.h"
+
+#include <algorithm>
 
 // Returns the largest power of two, at most 256, that divides an address.
 static int alignment(const void *address) {
@@ -33,7 +35,7 @@ static void matmul_run(Exec *exec, const Matmul *p) {
 static Matmul matmul_make(const char *name, Tensor d, Tensor a, Tensor b, bool transpose_a, bool transpose_b) {
     Matmul p = {};
     p.name = name;
-    p.a = a.data, p.b = b.data, p.d = d.data;
+    p.a = a.data, p.b = b.data, p.c = p.d = d.data, p.alpha = 1.0f;
     if (format_is_fp8(a.format)) p.scale_a = a.scale, p.scale_b = b.scale;
     p.key.shape.a = a.format, p.key.shape.b = b.format, p.key.shape.d = d.format;
     p.key.shape.transpose_a = transpose_a, p.key.shape.transpose_b = transpose_b;
@@ -86,7 +88,21 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
     Matmul p = matmul_make("linear_backward_weight", dw, x, dy, fp8, !fp8);
     if (fp8 && !(x.transposed && dy.transposed)) matmul_fail(&p, "FP8 operands must be stored transposed");
     matmul_size(&p, dw.cols, dw.rows, x.rows);
-    p.key.accumulate = accumulate;
+    p.key.accumulate = accumulate, p.beta = accumulate ? 1.0f : 0.0f;
+    matmul_run(exec, &p);
+}
+
+void matmul_add(Exec *exec, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b, int64_t k,
+                float beta, Tensor c) {
+    Matmul p = matmul_make("muon_orthogonalize", d, b, a, transpose_b, transpose_a);
+    matmul_size(&p, d.cols, d.rows, k);
+    p.alpha = alpha, p.beta = beta;
+    if (c.data) {
+        if (c.stride != d.stride || c.format != d.format)
+            matmul_fail(&p, "the addend does not have the result's layout");
+        p.c = c.data;
+        p.key.align_d = std::min(p.key.align_d, alignment(c.data));
+    }
     matmul_run(exec, &p);
 }
 

@@ -145,9 +145,8 @@ static int candidates(MatmulState *state, const Matmul *p, const Plan *plan, int
 static cublasStatus_t launch(Exec *exec, const Matmul *p, const Plan *plan) {
     CudaBackend *backend = cuda_backend(exec);
     if (exec->workspace_bytes < MATMUL_WORKSPACE_BYTES) matmul_fail(p, "the workspace is smaller than planned");
-    const float alpha = 1.0f, beta = p->key.accumulate ? 1.0f : 0.0f;
-    return cublasLtMatmul(backend->matmul->handle, plan->operation, &alpha, p->a, plan->a, p->b, plan->b, &beta, p->d,
-                          plan->d, p->d, plan->d, &plan->algorithm, exec->workspace, MATMUL_WORKSPACE_BYTES,
+    return cublasLtMatmul(backend->matmul->handle, plan->operation, &p->alpha, p->a, plan->a, p->b, plan->b, &p->beta,
+                          p->c, plan->d, p->d, plan->d, &plan->algorithm, exec->workspace, MATMUL_WORKSPACE_BYTES,
                           backend->stream);
 }
 

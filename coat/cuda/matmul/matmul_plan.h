@@ -53,7 +53,10 @@ typedef struct {
     const void *a, *b, *bias;
     // FP32 scales of FP8 operands, 16-byte aligned; scale_b is NULL if the matmul ignores b's row scales
     const void *scale_a, *scale_b;
+    // The result is D = alpha * A * B + beta * C. c has D's layout and may be d. key.accumulate: c is d, and beta is 1
+    const void *c;
     void *d;
+    float alpha, beta;
 } Matmul;
 
 // Ends the process with an internal error that describes the matmul.

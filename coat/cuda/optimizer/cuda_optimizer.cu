@@ -66,20 +66,9 @@ struct AmaxTable {
 };
 static_assert(sizeof(AmaxTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-__global__ void amaxes_clear_kernel(const __grid_constant__ AmaxTable table, const UpdateScalars *scalars) {
-    if (scalars->skip || (int)threadIdx.x >= table.count) return;
+__global__ void amaxes_clear_kernel(const __grid_constant__ AmaxTable table, const StepState *state) {
+    if (state->skips || (int)threadIdx.x >= table.count) return;
     *table.amax[threadIdx.x] = 0;
-}
-
-void amaxes_clear(cudaStream_t stream, const Parameter *parameters, int count, const UpdateScalars *scalars) {
-    AmaxTable table = {};
-    for (int i = 0; i < count; i++) {
-        if (parameters[i].weight.maximum) table.amax[table.count++] = parameters[i].weight.maximum;
-        if (table.count == 0 || (table.count < AMAX_ENTRIES && i + 1 < count)) continue;
-        amaxes_clear_kernel<<<1, AMAX_ENTRIES, 0, stream>>>(table, scalars);
-        LAUNCH_CHECK("amaxes_clear_kernel");
-        table.count = 0;
-    }
 }
 
 struct UpdateEntry {
@@ -258,13 +247,24 @@ void require_update(const Parameter &p) {
 
 } // namespace
 
+void amaxes_clear(cudaStream_t stream, const Parameter *parameters, int count, const StepState *state) {
+    AmaxTable table = {};
+    for (int i = 0; i < count; i++) {
+        if (parameters[i].weight.maximum) table.amax[table.count++] = parameters[i].weight.maximum;
+        if (table.count == 0 || (table.count < AMAX_ENTRIES && i + 1 < count)) continue;
+        amaxes_clear_kernel<<<1, AMAX_ENTRIES, 0, stream>>>(table, state);
+        LAUNCH_CHECK("amaxes_clear_kernel");
+        table.count = 0;
+    }
+}
+
 void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepState *state) {
     cudaStream_t stream = cuda_backend(exec)->stream;
     for (int i = 0; i < count; i++) require_update(parameters[i]);
     UpdateScalars *const scalars = (UpdateScalars *)exec->workspace;
     update_begin_kernel<<<1, 1, 0, stream>>>(state, scalars);
     LAUNCH_CHECK("update_begin_kernel");
-    amaxes_clear(stream, parameters, count, scalars);
+    amaxes_clear(stream, parameters, count, state);
     adamw_launch_all<IN_VALUE>(stream, parameters, count, scalars);
     adamw_launch_all<IN_VALUE_BF16>(stream, parameters, count, scalars);
     adamw_launch_all<IN_FP32>(stream, parameters, count, scalars);

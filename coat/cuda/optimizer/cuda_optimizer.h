@@ -1,5 +1,6 @@
-// Shared declarations of the optimizer: cuda_gradients.cu accumulates gradients and computes their norm;
-// cuda_optimizer.cu runs AdamW on FP32 and BF16 moments, fp8_moments.cu on 8-bit moments. Included by these files only.
+// Shared declarations of the optimizers: cuda_gradients.cu accumulates gradients and computes norms; cuda_optimizer.cu
+// runs AdamW on FP32 and BF16 moments, fp8_moments.cu on 8-bit moments; cuda_muon.cu runs Muon. Included by these files
+// only.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 
@@ -68,3 +69,9 @@ __device__ static inline float adamw_element_short(const UpdateScalars &s, float
 // Runs AdamW on all parameters whose moments are 8-bit (SCALE_EXPAND).
 void fp8_moments_update(Exec *exec, const Parameter *parameters, int count, const UpdateScalars *scalars,
                         StepState *state);
+
+// Sets the amaxes of the weights to 0 before an update writes them. A skipped step (state->skips) changes no amax.
+void amaxes_clear(cudaStream_t stream, const Parameter *parameters, int count, const StepState *state);
+
+// Writes partial sums of squares of a tensor without gaps (BF16 or FP32) to the workspace. Returns their number.
+int squares_launch(Exec *exec, const char *operation, Tensor t);

@@ -265,9 +265,7 @@ void require_moment(const char *what, Tensor t) {
 
 MomentEntry entry_of(const Parameter &p) {
     MomentEntry e = {};
-    e.value = p.weight.value.data;
-    e.master = p.master.data;
-    e.grad = p.grad.data;
+    (ParameterEntry &)e = parameter_entry("adamw_update", p);
     const Tensor moments[] = {p.m, p.v};
     require_moment("a first moment", p.m);
     require_moment("a second moment", p.v);
@@ -276,11 +274,6 @@ MomentEntry entry_of(const Parameter &p) {
         e.scale[i] = (float *)moments[i].scale;
         e.exponent[i] = moments[i].exponent;
     }
-    e.amax = p.weight.maximum;
-    e.elements = flat_elements("adamw_update", p.weight.value);
-    e.index = p.index;
-    e.decay = p.decay;
-    e.rate = parameter_rate(&p);
     const bool wide =
         aligned16(e.value) && aligned16(e.master) && aligned16(e.grad) && aligned16(e.code[0]) && aligned16(e.code[1]);
     e.chunks = wide ? e.elements / CHUNK : 0;

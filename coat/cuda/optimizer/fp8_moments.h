@@ -5,7 +5,7 @@
 //     four logarithms of the two exponents k in parallel;
 //   - cases near the ends of FP32's range (subnormal elements, ranges beyond 2^126, inf, NaN) use the functions of
 //     moments.h, group by group. In all other cases the short code here gives the same bits.
-// Included by fp8_moments.cu only.
+// Included by fp8_moments.cu and cuda_muon.cu.
 #pragma once
 #include "cuda/fp8/fp8_kernels.h"
 #include "cuda_optimizer.h"

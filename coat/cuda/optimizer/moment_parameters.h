@@ -1,5 +1,5 @@
 // Kernel argument that lists the parameters with 8-bit moments. Functions that load and store values of parameters,
-// WIDTH at a time or one by one.
+// WIDTH at a time or one by one. Included by fp8_moments.cu and cuda_muon.cu.
 #pragma once
 #include "fp8_moments.h"
 
@@ -7,18 +7,36 @@ namespace {
 
 constexpr int ENTRIES = 280;
 
-struct MomentEntry {
+// A parameter without its moments.
+struct ParameterEntry {
     void *value, *master;
     const void *grad;
-    uint8_t *code[2]; // FP8 values of the moments: [0] of m, [1] of v
-    float *scale[2];
-    uint8_t *exponent[2];
     uint32_t *amax; // amax of the stored weight values; NULL: not computed
-    // elements: number of elements. chunks: number of full chunks, 0 if the tensors are not 16-byte aligned.
-    int64_t elements, chunks;
+    int64_t elements;
     uint64_t index; // Parameter.index
     bool decay;
     float rate; // parameter_rate()
+};
+
+// Returns the entry of a parameter whose tensors have no gaps between their rows.
+inline ParameterEntry parameter_entry(const char *operation, const Parameter &p) {
+    ParameterEntry e = {};
+    e.value = p.weight.value.data;
+    e.master = p.master.data;
+    e.grad = p.grad.data;
+    e.amax = p.weight.maximum;
+    e.elements = flat_elements(operation, p.weight.value);
+    e.index = p.index;
+    e.decay = p.decay;
+    e.rate = parameter_rate(&p);
+    return e;
+}
+
+struct MomentEntry : ParameterEntry {
+    uint8_t *code[2]; // FP8 values of the moments: [0] of m, [1] of v
+    float *scale[2];
+    uint8_t *exponent[2];
+    int64_t chunks; // number of full chunks, 0 if the tensors are not 16-byte aligned
 };
 
 struct MomentTable {
@@ -41,7 +59,7 @@ template <MasterStore MASTER> struct MasterPack {
     Pack<uint16_t, MASTER == IN_SPLIT16 ? WIDTH : 1> low;
 };
 
-template <MasterStore MASTER> __device__ inline MasterPack<MASTER> master_load(const MomentEntry &e, int64_t at) {
+template <MasterStore MASTER> __device__ inline MasterPack<MASTER> master_load(const ParameterEntry &e, int64_t at) {
     MasterPack<MASTER> p;
     if constexpr (MASTER == IN_VALUE) p.full = load_streaming<WIDTH>((const float *)e.value + at);
     if constexpr (MASTER == IN_FP32) p.full = load_streaming<WIDTH>((const float *)e.master + at);
@@ -80,7 +98,7 @@ __device__ inline uint32_t upper_halves(uint32_t first, uint32_t second) {
 // Stores WIDTH updated parameters. Returns the amaxes of the BF16 values at even and at odd positions; 0 if the
 // parameter is FP32.
 template <MasterStore MASTER>
-__device__ inline __nv_bfloat162 master_write(const MomentEntry &e, const UpdateScalars &s, int64_t at,
+__device__ inline __nv_bfloat162 master_write(const ParameterEntry &e, const UpdateScalars &s, int64_t at,
                                               const float p[WIDTH]) {
     uint32_t high[WIDTH / 2], low[WIDTH / 2];
 #pragma unroll
@@ -122,7 +140,7 @@ __device__ inline void amax_note(uint32_t *amax, __nv_bfloat162 largest) {
 }
 
 // --- access to one parameter value at a time -------------------------------------------------------------------------
-template <MasterStore MASTER> __device__ inline float rest_load(const MomentEntry &e, int64_t at) {
+template <MasterStore MASTER> __device__ inline float rest_load(const ParameterEntry &e, int64_t at) {
     if constexpr (MASTER == IN_VALUE) return ((const float *)e.value)[at];
     if constexpr (MASTER == IN_FP32) return ((const float *)e.master)[at];
     const uint16_t high = ((const uint16_t *)e.value)[at];
@@ -131,7 +149,7 @@ template <MasterStore MASTER> __device__ inline float rest_load(const MomentEntr
 
 // Stores one updated parameter. Returns the bits of its BF16 value without sign, or 0 if the parameter is FP32.
 template <MasterStore MASTER>
-__device__ inline uint32_t rest_store(const MomentEntry &e, const UpdateScalars &s, int64_t at, float p) {
+__device__ inline uint32_t rest_store(const ParameterEntry &e, const UpdateScalars &s, int64_t at, float p) {
     if constexpr (MASTER == IN_VALUE) ((float *)e.value)[at] = p;
     if constexpr (MASTER == IN_FP32) ((float *)e.master)[at] = p;
     if constexpr (MASTER == IN_SPLIT16) ((uint16_t *)e.master)[at] = (uint16_t)float_bits(p);
