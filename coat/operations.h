@@ -188,12 +188,14 @@ OPERATION(adamw_update, (Exec *exec, const Parameter *parameters, int count, Ste
 //   muon_apply: weight -= lr * weight_decay * weight + lr * update. Stores weights and amaxes as adamw_update does
 OPERATION(muon_momentum, (Exec *exec, const Parameter *parameters, int count, StepState *state))
 OPERATION(muon_apply, (Exec *exec, const Parameter *parameters, int count, StepState *state))
-// Replaces x (r, c) by `scale` times its approximate polar factor: all singular values that are not tiny become 1.
+// Replaces each of the `count` (r, c) matrices, of which x (count * r, c) consists, by `scale` times its approximate
+// polar factor: all singular values that are not tiny become 1. A matrix's result does not depend on `count`.
 //   x = x / max(Frobenius norm, 1e-7), then NEWTON_SCHULZ_ITERATIONS times, with A = x x^T (x^T x if r > c):
 //   B = b A + c A A;  x = a x + B x (a x + x B if r > c). The last iteration multiplies by `scale`.
 // If state->skips is set, x may keep its values or receive any others.
-// y (r, c), gram and polynomial (n, n), n = min(r, c), are scratch in x's format, to which every x, A and B is rounded.
-OPERATION(muon_orthogonalize, (Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor polynomial, float scale, StepState *state))
+// y (count * r, c), gram and polynomial (count * n, n), n = min(r, c), are scratch in x's format, to which every x, A
+// and B is rounded.
+OPERATION(muon_orthogonalize, (Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial, float scale, StepState *state))
 // Quantizes w.value to w.codes for the weights that have them.
 //   If w.codes.amax exists, it must contain the amax of the entire weight, of which w.value is a shard.
 //   Otherwise, directly after the update of the same parameters, uses the amaxes that adamw_update and muon_apply wrote.

@@ -57,11 +57,8 @@ static void iterate(Exec *exec, Tensor y, Tensor x, Tensor gram, Tensor polynomi
     multiply(exec, y, left, right, gram.rows, scale, x, scale * (real)s.a);
 }
 
-void cpu_muon_orthogonalize(Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor polynomial, float scale,
-                            StepState *state) {
+static void orthogonalize(Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor polynomial, float scale) {
     const Cpu *cpu = cpu_of(exec);
-    require_plain("muon_orthogonalize", x);
-    if (state->skips) return;
     const double norm = frobenius_norm(cpu, x);
     scale_matrix(cpu, y, x, (real)(1 / fmax(norm, (double)NEWTON_SCHULZ_EPS)));
     // The iterations alternate between y and x. Their number is odd, so that the last writes x.
@@ -69,4 +66,18 @@ void cpu_muon_orthogonalize(Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor 
         const bool last = i + 1 == NEWTON_SCHULZ_ITERATIONS;
         iterate(exec, i % 2 ? y : x, i % 2 ? x : y, gram, polynomial, newton_schulz[i], last ? (real)scale : 1);
     }
+}
+
+// Returns matrix number i of the `count` matrices that a tensor consists of.
+static Tensor matrix_of(Tensor t, int count, int i) {
+    return tensor_rows(t, i * (t.rows / count), t.rows / count);
+}
+
+void cpu_muon_orthogonalize(Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial, float scale,
+                            StepState *state) {
+    require_plain("muon_orthogonalize", x);
+    if (state->skips) return;
+    for (int i = 0; i < count; i++)
+        orthogonalize(exec, matrix_of(x, count, i), matrix_of(y, count, i), matrix_of(gram, count, i),
+                      matrix_of(polynomial, count, i), scale);
 }

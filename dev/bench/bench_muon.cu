@@ -1,6 +1,6 @@
 // Benchmarks Muon's update on the GPU for the matrices of one block of several models, after a comparison with the CPU
-// backend (check_muon.cu). Prints the rates of muon_momentum and muon_apply in percent of a large device copy's, and the
-// rate of muon_orthogonalize in percent of a large BF16 matmul's. The last line is the time of all blocks.
+// backend (check_muon.cu). Prints the rates of muon_momentum and muon_apply in percent of a large device copy's, and
+// that of muon_orthogonalize in percent of a large BF16 matmul's. The last line is the time of all blocks.
 // Usage: bench_muon [--quick] [--check]
 //   --check: no timing; exits with 1 if a comparison failed
 #include "bench_ceiling.h"

@@ -35,7 +35,7 @@ static void matmul_run(Exec *exec, const Matmul *p) {
 static Matmul matmul_make(const char *name, Tensor d, Tensor a, Tensor b, bool transpose_a, bool transpose_b) {
     Matmul p = {};
     p.name = name;
-    p.a = a.data, p.b = b.data, p.c = p.d = d.data, p.alpha = 1.0f;
+    p.a = a.data, p.b = b.data, p.c = p.d = d.data, p.alpha = 1.0f, p.count = 1;
     if (format_is_fp8(a.format)) p.scale_a = a.scale, p.scale_b = b.scale;
     p.key.shape.a = a.format, p.key.shape.b = b.format, p.key.shape.d = d.format;
     p.key.shape.transpose_a = transpose_a, p.key.shape.transpose_b = transpose_b;
@@ -92,11 +92,31 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
     matmul_run(exec, &p);
 }
 
-void matmul_add(Exec *exec, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b, int64_t k,
-                float beta, Tensor c) {
+// Returns the number of elements from one of the `count` matrices in a tensor to the next. Sets *aligned to false if
+// their addresses differ in alignment.
+static int64_t matrix_distance(Tensor t, int count, bool *aligned) {
+    const int64_t distance = t.rows / count * t.stride;
+    *aligned = *aligned && distance * (int64_t)format_bytes(t.format) % 256 == 0;
+    return distance;
+}
+
+static Tensor matrix_of(Tensor t, int count, int i) {
+    return t.data ? tensor_rows(t, i * (t.rows / count), t.rows / count) : t;
+}
+
+void matmul_add(Exec *exec, int count, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b,
+                int64_t k, float beta, Tensor c) {
+    bool aligned = true;
     Matmul p = matmul_make("muon_orthogonalize", d, b, a, transpose_b, transpose_a);
-    matmul_size(&p, d.cols, d.rows, k);
+    matmul_size(&p, d.cols, d.rows / count, k);
     p.alpha = alpha, p.beta = beta;
+    p.count = count;
+    p.distance_a = matrix_distance(b, count, &aligned), p.distance_b = matrix_distance(a, count, &aligned);
+    p.distance_d = matrix_distance(d, count, &aligned);
+    for (int i = 0; i < count && count > 1 && !aligned; i++)
+        matmul_add(exec, 1, matrix_of(d, count, i), alpha, matrix_of(a, count, i), matrix_of(b, count, i), transpose_a,
+                   transpose_b, k, beta, matrix_of(c, count, i));
+    if (count > 1 && !aligned) return;
     if (c.data) {
         if (c.stride != d.stride || c.format != d.format)
             matmul_fail(&p, "the addend does not have the result's layout");

@@ -314,8 +314,45 @@ static const Plan *plan_get(Exec *exec, const Matmul *p) {
     return plan;
 }
 
+static void set_batch(const Matmul *p, cublasLtMatrixLayout_t layout, int32_t count, int64_t distance) {
+    const cublasLtMatrixLayoutAttribute_t STRIDE = CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
+    check(p, cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+          "describing a batch");
+    check(p, cublasLtMatrixLayoutSetAttribute(layout, STRIDE, &distance, sizeof distance), "describing a batch");
+}
+
+// Returns the address of matrix number i of a batch.
+static char *batch_address(const void *first, int64_t i, int64_t distance, Format format) {
+    return (char *)first + i * distance * (int64_t)format_bytes(format);
+}
+
+// Runs p->count matmuls with the algorithm of one matmul, so that no result depends on their number. Runs them one by
+// one if cuBLASLt refuses this algorithm for all of them together.
+static void launch_batch(Exec *exec, const Matmul *p, const Plan *plan) {
+    const MatmulShape *s = &p->key.shape;
+    set_batch(p, plan->a, p->count, p->distance_a);
+    set_batch(p, plan->b, p->count, p->distance_b);
+    set_batch(p, plan->d, p->count, p->distance_d);
+    const bool together = usable(cuda_backend(exec)->matmul, plan, &plan->algorithm);
+    if (together) check(p, launch(exec, p, plan), "starting a batch of matmuls");
+    set_batch(p, plan->a, 1, 0);
+    set_batch(p, plan->b, 1, 0);
+    set_batch(p, plan->d, 1, 0);
+    for (int i = 0; i < p->count && !together; i++) {
+        Matmul one = *p;
+        one.a = batch_address(p->a, i, p->distance_a, s->a);
+        one.b = batch_address(p->b, i, p->distance_b, s->b);
+        one.c = batch_address(p->c, i, p->distance_d, s->d);
+        one.d = batch_address(p->d, i, p->distance_d, s->d);
+        check(p, launch(exec, &one, plan), "starting the matmul");
+    }
+}
+
 void matmul_launch(Exec *exec, const Matmul *p) {
     const Plan *plan = plan_get(exec, p);
     set_pointers(p, plan);
-    check(p, launch(exec, p, plan), "starting the matmul");
+    if (p->count > 1)
+        launch_batch(exec, p, plan);
+    else
+        check(p, launch(exec, p, plan), "starting the matmul");
 }

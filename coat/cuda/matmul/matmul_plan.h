@@ -57,6 +57,9 @@ typedef struct {
     const void *c;
     void *d;
     float alpha, beta;
+    // number of matmuls of this shape, and the distances in elements between their operands; c has d's distance
+    int count;
+    int64_t distance_a, distance_b, distance_d;
 } Matmul;
 
 // Ends the process with an internal error that describes the matmul.

@@ -111,15 +111,15 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS) void grad_squares_kernel(const _
     if (threadIdx.x == 0) table.partials[blockIdx.x] = sum;
 }
 
-// Sums the squares of `per_block` elements of one tensor in each block.
+// Sums the squares of `per_block` elements of part number blockIdx.y of a tensor in each block. A part has `elements`.
 template <typename T>
 __global__ __launch_bounds__(OPTIMIZER_THREADS) void squares_kernel(const T *x, int64_t elements, int64_t per_block,
                                                                     bool wide, double *partials) {
     __shared__ double shared[OPTIMIZER_THREADS / WARP];
     const int64_t begin = blockIdx.x * per_block;
-    const double sum = squares_of_range(x + begin, min(per_block, elements - begin), wide);
+    const double sum = squares_of_range(x + blockIdx.y * elements + begin, min(per_block, elements - begin), wide);
     const double all = block_sum<OPTIMIZER_THREADS / WARP>(sum, shared);
-    if (threadIdx.x == 0) partials[blockIdx.x] = all;
+    if (threadIdx.x == 0) partials[blockIdx.y * gridDim.x + blockIdx.x] = all;
 }
 
 constexpr int FINISH_THREADS = 1024;
@@ -201,18 +201,20 @@ void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepStat
     LAUNCH_CHECK("grad_norm_kernel");
 }
 
-int squares_launch(Exec *exec, const char *operation, Tensor t) {
+int squares_launch(Exec *exec, const char *operation, Tensor t, int count) {
     constexpr int64_t MIN_ELEMENTS = 16384, MAX_BLOCKS = 1024, MULTIPLE = 8; // blocks begin at whole vectors
-    const int64_t elements = flat_elements(operation, t), most = ceil_div(elements, MAX_BLOCKS * MULTIPLE) * MULTIPLE;
+    const int64_t elements = flat_elements(operation, t) / count,
+                  most = ceil_div(elements, MAX_BLOCKS * MULTIPLE) * MULTIPLE;
     const int64_t per_block = most > MIN_ELEMENTS ? most : MIN_ELEMENTS;
     const int blocks = (int)ceil_div(elements, per_block);
     double *const partials = (double *)exec->workspace;
-    if ((size_t)blocks * sizeof(double) > exec->workspace_bytes)
+    if ((size_t)blocks * (size_t)count * sizeof(double) > exec->workspace_bytes)
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: the partial sums do not fit the workspace", operation);
     if (blocks == 0) return 0;
     for_layout(operation, t.format, true, [&]<typename T, int V>(Layout<T, V>) {
-        squares_kernel<T><<<blocks, OPTIMIZER_THREADS, 0, cuda_backend(exec)->stream>>>(
-            (const T *)t.data, elements, per_block, aligned16(t.data), partials);
+        squares_kernel<T>
+            <<<dim3((unsigned)blocks, (unsigned)count), OPTIMIZER_THREADS, 0, cuda_backend(exec)->stream>>>(
+                (const T *)t.data, elements, per_block, aligned16(t.data) && elements % 8 == 0, partials);
         LAUNCH_CHECK("squares_kernel");
     });
     return blocks;

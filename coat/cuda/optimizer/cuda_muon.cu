@@ -253,14 +253,17 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS) void apply_kernel(const __grid_c
 }
 
 // --- division by the Frobenius norm ----------------------------------------------------------------------------------
-// Computes y = x / max(norm, NEWTON_SCHULZ_EPS), the norm being the root of the sum of `count` partials. Every block
-// adds them in the same order.
+// Computes y = x / max(norm, NEWTON_SCHULZ_EPS) for matrix number blockIdx.y of `elements` elements. Its norm is the root
+// of the sum of its `count` partials. Every block adds them in the same order.
 template <typename T>
 __global__ __launch_bounds__(OPTIMIZER_THREADS) void normalize_kernel(T *y, const T *x, int64_t elements, bool wide,
                                                                       const double *partials, int count) {
     __shared__ double shared[OPTIMIZER_THREADS / WARP];
     __shared__ float factor;
     double sum = 0.0;
+    x += blockIdx.y * elements;
+    y += blockIdx.y * elements;
+    partials += blockIdx.y * count;
     for (int i = (int)threadIdx.x; i < count; i += OPTIMIZER_THREADS) sum += partials[i];
     sum = block_sum<OPTIMIZER_THREADS / WARP>(sum, shared);
     if (threadIdx.x == 0) factor = (float)(1.0 / fmax(sqrt(sum), (double)NEWTON_SCHULZ_EPS));
@@ -333,12 +336,13 @@ template <MasterStore MASTER> void apply_launch(const CudaBackend *backend, cons
     LAUNCH_CHECK("apply_kernel");
 }
 
-// Computes an iteration, times `scale`, from x to y.
-void iterate(Exec *exec, Tensor y, Tensor x, Tensor gram, Tensor polynomial, NewtonSchulz s, float scale) {
-    const bool wide = x.rows <= x.cols;
-    matmul_add(exec, gram, 1.0f, x, x, !wide, wide, wide ? x.cols : x.rows, 0.0f, no_tensor());
-    matmul_add(exec, polynomial, s.c, gram, gram, false, false, gram.rows, s.b, gram);
-    matmul_add(exec, y, scale, wide ? polynomial : x, wide ? x : polynomial, false, false, gram.rows, scale * s.a, x);
+// Computes an iteration, times `scale`, of each of `count` matrices from x to y.
+void iterate(Exec *exec, int count, Tensor y, Tensor x, Tensor gram, Tensor polynomial, NewtonSchulz s, float scale) {
+    const int64_t r = x.rows / count, c = x.cols, n = gram.cols;
+    const bool wide = r <= c;
+    matmul_add(exec, count, gram, 1.0f, x, x, !wide, wide, wide ? c : r, 0.0f, no_tensor());
+    matmul_add(exec, count, polynomial, s.c, gram, gram, false, false, n, s.b, gram);
+    matmul_add(exec, count, y, scale, wide ? polynomial : x, wide ? x : polynomial, false, false, n, scale * s.a, x);
 }
 
 } // namespace
@@ -373,26 +377,27 @@ void cuda_muon_apply(Exec *exec, const Parameter *parameters, int count, StepSta
 }
 
 // In a skipped step, computes the same from an x that was not updated. muon_apply then ignores the result.
-void cuda_muon_orthogonalize(Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor polynomial, float scale,
+void cuda_muon_orthogonalize(Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial, float scale,
                              StepState *state) {
     const char *operation = "muon_orthogonalize";
     const CudaBackend *backend = cuda_backend(exec);
-    const int64_t elements = flat_elements(operation, x);
+    const int64_t elements = flat_elements(operation, x) / count;
     (void)state;
     require_format(operation, "y", y, x.format);
     require_format(operation, "the Gram matrix", gram, x.format);
     require_format(operation, "the polynomial", polynomial, x.format);
-    const int partials = squares_launch(exec, operation, x);
+    const int partials = squares_launch(exec, operation, x, count);
+    const bool wide = aligned16(x.data) && aligned16(y.data) && elements % 8 == 0;
+    dim3 grid = muon_grid(backend, ceil_div(elements, OPTIMIZER_THREADS * 8));
+    grid.y = (unsigned)count;
     for_layout(operation, x.format, true, [&]<typename T, int V>(Layout<T, V>) {
-        normalize_kernel<T>
-            <<<muon_grid(backend, ceil_div(elements, OPTIMIZER_THREADS * V)), OPTIMIZER_THREADS, 0, backend->stream>>>(
-                (T *)y.data, (const T *)x.data, elements, aligned16(x.data) && aligned16(y.data),
-                (const double *)exec->workspace, partials);
+        normalize_kernel<T><<<grid, OPTIMIZER_THREADS, 0, backend->stream>>>(
+            (T *)y.data, (const T *)x.data, elements, wide, (const double *)exec->workspace, partials);
         LAUNCH_CHECK("normalize_kernel");
     });
     // The iterations alternate between y and x. Their number is odd, so that the last writes x.
     for (int i = 0; i < NEWTON_SCHULZ_ITERATIONS; i++) {
         const bool last = i + 1 == NEWTON_SCHULZ_ITERATIONS;
-        iterate(exec, i % 2 ? y : x, i % 2 ? x : y, gram, polynomial, newton_schulz[i], last ? scale : 1.0f);
+        iterate(exec, count, i % 2 ? y : x, i % 2 ? x : y, gram, polynomial, newton_schulz[i], last ? scale : 1.0f);
     }
 }

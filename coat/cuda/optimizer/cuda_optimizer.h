@@ -73,5 +73,6 @@ void fp8_moments_update(Exec *exec, const Parameter *parameters, int count, cons
 // Sets the amaxes of the weights to 0 before an update writes them. A skipped step (state->skips) changes no amax.
 void amaxes_clear(cudaStream_t stream, const Parameter *parameters, int count, const StepState *state);
 
-// Writes partial sums of squares of a tensor without gaps (BF16 or FP32) to the workspace. Returns their number.
-int squares_launch(Exec *exec, const char *operation, Tensor t);
+// Divides a tensor without gaps (BF16 or FP32) into `count` equal parts. Writes partial sums of squares of each part to
+// the workspace, part after part. Returns the number of sums per part.
+int squares_launch(Exec *exec, const char *operation, Tensor t, int count);
