@@ -539,6 +539,14 @@ int tensor_part(TensorId id, const ModelShape *shape) {
     return id >= LNPROJW && id <= PROJ2B ? PART_PROJECTOR : PART_VISION;
 }
 
+// With ZeRO, enlarges MUON_X and MUON_Y to one shard per process, because the processes exchange shards of matrices.
+static void resolve_exchange(const Config *c, int ranks, TensorLayout *x, TensorLayout *y) {
+    if (!x->exists || config_zero(c, ranks) == 0) return;
+    x->shard_elements = tensor_shard_elements(x->shard_elements, ranks);
+    store_padded(x, ranks);
+    *y = *x;
+}
+
 static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
     const TableRow *row = &table[id];
     const Recipe *r = &c->recipe;
@@ -799,6 +807,7 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
     for (int id = 0; id < PARAMETER_COUNT; id++) resolve_parameter((TensorId)id, config, ranks, layout[id]);
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
         layout[id][VALUE] = resolve_activation((TensorId)id, config);
+    resolve_exchange(config, ranks, &layout[MUON_X][VALUE], &layout[MUON_Y][VALUE]);
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) inherit_scale((TensorId)id, layout);
     for (int id = PARAMETER_COUNT; bf16_blocks > 0 && id < TENSOR_COUNT; id++)
         if (may_differ_in_bf16_blocks((TensorId)id, config))

@@ -29,7 +29,8 @@ C_LINKAGE_BEGIN
 //   X_PRE        input of the norm before the tower's first block (CLIP); PROJ_IN: input of the projector's first matmul
 // Muon (muon.h):
 //   MUON_X       Nesterov momentum of a matrix, whose pieces Newton-Schulz iterations turn into the update
-//   MUON_Y       result of every other iteration. MUON_A: Gram matrix of a piece; MUON_B: polynomial of MUON_A
+//   MUON_Y       result of every other iteration; with ZeRO, also this process's shards of the matrices and updates that
+//                the processes exchange. MUON_A: Gram matrix of a piece; MUON_B: polynomial of MUON_A
 // Parameters come first, in the order in which they are initialized, updated and saved. Add a new parameter after all
 // others, because a parameter's number in this enum seeds its random initial values.
 typedef enum {
