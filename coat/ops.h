@@ -112,7 +112,7 @@ typedef struct {
     Weight weight; // weight (BF16 or FP32), which the optimizer updates
     Tensor grad;   // gradient (BF16 or FP32), of the weight's shape
     Tensor m, v;   // moments: FP32, BF16, or 8-bit with SCALE_EXPAND. With Muon, m is the momentum, and v has no data
-    Tensor update; // Muon: unscaled matrix for the update, of the weight's shape; data is NULL outside muon_update()
+    Tensor update; // Muon: unscaled scratch matrix for the update, of the weight's shape; data is NULL with AdamW
     // master weights: FP32, or U16 low halves (split16); data is NULL if there are none (or the value is FP32)
     Tensor master;
     bool decay;     // true: AdamW's decoupled weight decay applies

@@ -20,16 +20,12 @@ static void copy(Comm *comm, void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-static void one_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
-    copy(comm, out, in, (size_t)count_per_rank * comm_type_bytes(type));
-}
-
-static void one_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+static void one_exchange(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     copy(comm, out, in, (size_t)count_per_rank * comm_type_bytes(type));
 }
 
 static const CommOps one_ops = {
-    "one process", NULL, NULL, NULL, one_reduce_scatter, one_all_gather, NULL, NULL, NULL, NULL, NULL, NULL,
+    "one process", NULL, NULL, NULL, one_exchange, one_exchange, one_exchange, NULL, NULL, NULL, NULL, NULL, NULL,
 };
 
 static bool open_cpu(Comm *comm, Error *err) {
@@ -110,6 +106,9 @@ void comm_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_pe
 }
 void comm_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
     if (count_per_rank > 0) comm->ops->all_gather(comm, out, in, count_per_rank, type);
+}
+void comm_all_to_all(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    if (count_per_rank > 0) comm->ops->all_to_all(comm, out, in, count_per_rank, type);
 }
 void comm_group_begin(Comm *comm) {
     if (comm->ops->group) comm->ops->group(comm, true);

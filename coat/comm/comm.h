@@ -69,6 +69,9 @@ void comm_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommO
 void comm_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
 // Gathers `in` (count_per_rank) of every rank to out (ranks, count_per_rank). `in` may be this rank's part of `out`.
 void comm_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
+// Sends part r of in (ranks, count_per_rank) to rank r, and writes the part that rank r sends to part r of `out`. `out`
+// must not overlap `in`.
+void comm_all_to_all(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
 // Collectives between comm_group_begin() and comm_group_end() may run as one launch. Their results are available after
 // comm_group_end(). Groups cannot be nested.
 void comm_group_begin(Comm *comm);

@@ -12,6 +12,7 @@ typedef struct {
     void (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommOp);
     void (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*all_gather)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
+    void (*all_to_all)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*group)(Comm *, bool begin);
     // reduces values in host memory and returns when the result is complete; if NULL, comm.c calls all_reduce() instead
     void (*host_reduce)(Comm *, int64_t *values, int count, CommOp);

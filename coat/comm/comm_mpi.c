@@ -136,6 +136,19 @@ static void mpi_all_gather(Comm *comm, void *out, const void *in, int64_t count_
     end(comm);
 }
 
+static void mpi_all_to_all(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    CommMpi *mpi = begin(comm);
+    const int64_t bytes = count_per_rank * (int64_t)comm_type_bytes(type);
+    for (int64_t at = 0; at < bytes; at += mpi->block) {
+        MPI_Datatype part = blocks(bytes - at < mpi->block ? bytes - at : mpi->block, bytes);
+        MPI_Request request;
+        check(MPI_Ialltoall((const char *)in + at, 1, part, (char *)out + at, 1, part, mpi->comm, &request));
+        finish(mpi, request);
+        check(MPI_Type_free(&part));
+    }
+    end(comm);
+}
+
 // Each rank reduces one part of the array and sends the result to all ranks. An array of at most SMALL_BYTES, and the
 // remainder of count / ranks elements, is sent to all ranks unreduced, and every rank reduces it itself.
 static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
@@ -210,8 +223,9 @@ static void mpi_comm_abort(Comm *comm, int code) {
 }
 
 static const CommOps mpi_ops = {
-    "MPI", mpi_comm_close, mpi_comm_abort, mpi_all_reduce, mpi_reduce_scatter, mpi_all_gather, NULL, NULL,
-    NULL,  NULL,           NULL,           NULL,
+    "MPI",          mpi_comm_close, mpi_comm_abort, mpi_all_reduce, mpi_reduce_scatter,
+    mpi_all_gather, mpi_all_to_all, NULL,           NULL,           NULL,
+    NULL,           NULL,           NULL,
 };
 
 bool comm_mpi_open(Comm *comm, Error *err) {

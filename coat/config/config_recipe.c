@@ -42,9 +42,6 @@ static bool has_matmul_table(const Config *c, int ranks) {
 static bool trains_with_muon(const Config *c) {
     return c->optimizer == OPTIMIZER_MUON && !config_forward_only(c);
 }
-static bool shares_muon(const Config *c, int ranks) {
-    return trains_with_muon(c) && ranks > 1;
-}
 // clang-format off
 static const NotBuilt not_built[] = {
     {uses_autotune, true, "--autotune", "it times the matmuls of a GPU, but this run uses the CPU", "remove it"},
@@ -54,7 +51,6 @@ static const NotBuilt not_built[] = {
      "run it with one process for a step, then all with its table: --matmul-table FOLDER/matmul_table.txt"},
     {has_matmul_table, true, "--matmul-table", "it lists algorithms of a GPU's matmuls, but this run uses the CPU",
      "remove it"},
-    {shares_muon, false, "--optimizer muon", "it is not supported with several processes", "start one process or use --optimizer adamw"},
 };
 // clang-format on
 
@@ -190,9 +186,14 @@ static bool check_batch(const Config *c, int ranks, Error *err) {
         (long long)((batch / per_pass + 1) * per_pass));
 }
 
-static void note_alone(Config *c) {
-    text_append(c->notes, sizeof c->notes, "note: --zero %d: one process shares nothing; %s\n", c->zero,
-                c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
+// Adds a note if another --zero suits the number of processes better.
+static void note_zero(Config *c, int ranks) {
+    if (ranks == 1 && c->zero > 0)
+        text_append(c->notes, sizeof c->notes, "note: --zero %d: one process shares nothing; %s\n", c->zero,
+                    c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
+    if (ranks > 1 && c->zero == 0 && trains_with_muon(c))
+        text_append(c->notes, sizeof c->notes,
+                    "note: --zero 0: each process orthogonalizes all of Muon's matrices; --zero 1 divides them\n");
 }
 
 // Shortens seq_len to the largest number of tokens that a sample can have. For runs that only sample.
@@ -212,7 +213,7 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     config->recipe.bf16_blocks = config_bf16_blocks(config);
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err)) return false;
-    if (ranks == 1 && config->zero > 0) note_alone(config);
+    note_zero(config, ranks);
     // only backward reads transposed weights
     if (config_forward_only(config)) config->recipe.cache_transposed = false;
     // ZeRO 3 gathers FP8 weights and transposes them afterwards, because gathering both would double the traffic.

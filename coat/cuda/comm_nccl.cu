@@ -119,6 +119,19 @@ static void nccl_all_gather(Comm *comm, void *out, const void *in, int64_t count
     end(comm, ncclAllGather(in, out, (size_t)count_per_rank, nccl_type(type), c->nccl, c->stream), "all-gather");
 }
 
+static void nccl_all_to_all(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    Nccl *c = begin(comm);
+    const size_t n = (size_t)count_per_rank, bytes = n * comm_type_bytes(type);
+    ncclResult_t result = ncclGroupStart();
+    for (int r = 0; result == ncclSuccess && r < comm->place.ranks; r++) {
+        result = ncclSend((const char *)in + (size_t)r * bytes, n, nccl_type(type), r, c->nccl, c->stream);
+        if (result == ncclSuccess)
+            result = ncclRecv((char *)out + (size_t)r * bytes, n, nccl_type(type), r, c->nccl, c->stream);
+    }
+    const ncclResult_t ended = ncclGroupEnd();
+    end(comm, result == ncclSuccess ? ended : result, "all-to-all");
+}
+
 static void nccl_group(Comm *comm, bool is_begin) {
     Nccl *n = nccl_of(comm);
     if (is_begin) {
@@ -205,8 +218,9 @@ static void nccl_abort(Comm *comm, int code) {
 }
 
 static const CommOps nccl_ops = {
-    "NCCL",     nccl_close,       nccl_abort,         nccl_all_reduce, nccl_reduce_scatter, nccl_all_gather,
-    nccl_group, nccl_host_reduce, nccl_after_compute, nccl_mark,       nccl_wait,           comm_nccl_check,
+    "NCCL",          nccl_close,      nccl_abort,      nccl_all_reduce,  nccl_reduce_scatter,
+    nccl_all_gather, nccl_all_to_all, nccl_group,      nccl_host_reduce, nccl_after_compute,
+    nccl_mark,       nccl_wait,       comm_nccl_check,
 };
 
 // Distributes rank 0's NCCL id to all ranks: over MPI if its launcher started the processes, otherwise over TCP.

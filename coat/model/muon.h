@@ -1,28 +1,43 @@
 // Updates the weight matrices of a language model's blocks with Muon (--optimizer muon). A matrix's update is its
 // momentum, orthogonalized by Newton-Schulz iterations. Pieces of a matrix (tensor_pieces()), such as q, k and v, are
-// orthogonalized one by one. Matrices are updated one by one, because they share the scratch tensors MUON_X, MUON_Y,
-// MUON_A and MUON_B.
+// orthogonalized apart. As many layers of one tensor are updated together as tensor_muon_batch() says, because a GPU
+// multiplies many small matrices faster together. They share the scratch tensors MUON_X, MUON_Y, MUON_A and MUON_B.
+//
+// With ZeRO, every process has the momentum and the gradient of a shard of each matrix, but an orthogonalization needs
+// an entire matrix. Therefore N processes update one tensor of N layers together, and process j orthogonalizes the
+// matrix of the j-th of these layers:
+//   1. Each process computes the Nesterov momentum of its shards.
+//   2. An all-to-all sends the shards of the j-th matrix to process j.
+//   3. Each process orthogonalizes its matrix.
+//   4. A second all-to-all returns the shards of the update to the processes that sent the momentum.
+//   5. Each process applies the update to its shards.
+// Without ZeRO, every process orthogonalizes all matrices.
 #pragma once
 #include "arena.h"
+#include "comm/comm.h"
 
 C_LINKAGE_BEGIN
 
 typedef struct {
     const Arena *arena;
     Exec *exec;
-    Parameter *list; // matrices that Muon updates
+    Comm *comm;      // connection to the processes that have the other shards; NULL: the list has entire matrices
+    Parameter *list; // matrices that Muon updates, or this process's shards of them: all layers of one tensor, then of
+                     // the next
     TensorId *ids;   // their tensors
     int count;
 } Muon;
 
-// Sets m to an empty list. The arena and exec must outlive m.
-void muon_open(Muon *m, const Arena *arena, Exec *exec);
+// Sets m to an empty list. The arena, exec and comm must outlive m. The arena must be allocated. comm is not used
+// without ZeRO.
+void muon_open(Muon *m, const Arena *arena, Exec *exec, Comm *comm);
 void muon_close(Muon *m);
 
-// Adds a matrix that muon_update() updates.
+// Adds a matrix that muon_update() updates or, with ZeRO, this process's shard of the matrix. The shard may be empty.
+// All layers of a tensor must be added one after the other.
 void muon_add(Muon *m, const Parameter *matrix, TensorId id);
 
-// Updates all matrices, unless state->skips is set. Call it after adamw_update.
+// Updates all matrices, unless state->skips is set. Communicates in either case. Call it after adamw_update.
 void muon_update(const Muon *m, StepState *state);
 
 C_LINKAGE_END

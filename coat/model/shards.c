@@ -76,12 +76,12 @@ void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm) {
     s->squared = (Parameter *)xcalloc(capacity, sizeof *s->squared);
     s->coded = (Parameter *)xcalloc(capacity, sizeof *s->coded);
     int count = arena_parameters(arena, all, ids, layers), coded = 0;
-    muon_open(&s->muon, arena, exec);
+    muon_open(&s->muon, arena, exec, s->comm);
     for (int i = 0; i < count; i++) {
         int64_t begin;
         Parameter p = updated_part(arena, &all[i], ids[i], layers[i]);
-        if (p.grad.rows > 0 && tensor_uses_muon(ids[i], arena->config))
-            muon_add(&s->muon, &p, ids[i]);
+        if (all[i].grad.rows > 0 && tensor_uses_muon(ids[i], arena->config))
+            muon_add(&s->muon, &p, ids[i]); // also if the shard is empty
         else if (p.grad.rows > 0)
             s->updated[s->updated_count++] = p;
         p.grad = arena_shard(arena, ids[i], GRAD, layers[i], &begin);

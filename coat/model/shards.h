@@ -24,7 +24,7 @@ typedef struct Shards {
     int zero, layers;
     Parameter *updated; // parameters that this process updates with AdamW: entire parameters or, with ZeRO, its shards
     int updated_count;
-    Muon muon;          // matrices that Muon updates
+    Muon muon;          // matrices that Muon updates, or shards of them
     Parameter *squared; // gradient shards whose squares this process sums for the gradient norm
     int squared_count;
     // weights that have FP8 values: first layer by layer (with ZeRO 3 this process's shards), then weights that are not

@@ -221,9 +221,9 @@ static const TableRow table[TENSOR_COUNT] = {
     [DPROJ_IN] =            {{"dproj_in", DIM_FEATURES, DIM_MERGED},         RULE_SCRATCH,       STAGE_BWD_HEAD,      STAGE_BWD_NORMF,     .part = PART_IMAGES},
     [DMERGED] =             {{"dmerged", DIM_FEATURES, DIM_MERGED},          RULE_SCRATCH,       STAGE_BWD_HEAD,      STAGE_BWD_NORMF,     .when = WITH_PROJECTOR_NORM, .part = PART_IMAGES},
     [MUON_X] =              {{"muon_x", DIM_1, DIM_UPDATE},                  RULE_SCRATCH,       STAGE_UPDATE,        STAGE_UPDATE,        .when = WITH_MUON, .part = PART_TOKENS},
-    [MUON_Y] =              {{"muon_y", DIM_1, DIM_PIECE},                   RULE_SCRATCH,       STAGE_UPDATE,        STAGE_UPDATE,        .when = WITH_MUON, .part = PART_TOKENS},
-    [MUON_A] =              {{"muon_a", DIM_GRAM, DIM_GRAM},                 RULE_SCRATCH,       STAGE_UPDATE,        STAGE_UPDATE,        .when = WITH_MUON, .part = PART_TOKENS},
-    [MUON_B] =              {{"muon_b", DIM_GRAM, DIM_GRAM},                 RULE_SCRATCH,       STAGE_UPDATE,        STAGE_UPDATE,        .when = WITH_MUON, .part = PART_TOKENS},
+    [MUON_Y] =              {{"muon_y", DIM_1, DIM_UPDATE},                  RULE_SCRATCH,       STAGE_UPDATE,        STAGE_UPDATE,        .when = WITH_MUON, .part = PART_TOKENS},
+    [MUON_A] =              {{"muon_a", DIM_1, DIM_GRAM},                    RULE_SCRATCH,       STAGE_UPDATE,        STAGE_UPDATE,        .when = WITH_MUON, .part = PART_TOKENS},
+    [MUON_B] =              {{"muon_b", DIM_1, DIM_GRAM},                    RULE_SCRATCH,       STAGE_UPDATE,        STAGE_UPDATE,        .when = WITH_MUON, .part = PART_TOKENS},
 };
 // clang-format on
 
@@ -241,6 +241,13 @@ TensorId tensor_input(TensorId id) {
 
 bool tensor_uses_muon(TensorId id, const Config *config) {
     return config->optimizer == OPTIMIZER_MUON && table[id].input && !config->shape.tower;
+}
+
+int tensor_muon_batch(TensorId id, const Config *config) {
+    const ModelShape *s = &config->shape;
+    const int64_t elements = shape_extent(table[id].row.rows, s) * shape_extent(table[id].row.cols, s);
+    const int64_t most = MUON_BATCH_ELEMENTS / elements;
+    return most < 1 ? 1 : most < s->layers ? (int)most : s->layers;
 }
 
 int tensor_pieces(TensorId id, const ModelShape *shape, int64_t extents[MAX_PIECES]) {
@@ -308,20 +315,19 @@ int64_t shape_extent(Dim dim, const ModelShape *s) {
     }
 }
 
-// Returns the largest number of elements of a matrix that Muon updates (DIM_UPDATE) or of a piece of one (DIM_PIECE),
-// or the largest of the pieces' smaller extents (DIM_GRAM).
+// Returns the largest number of elements of the matrices that Muon updates together (DIM_UPDATE) or of the Gram matrices
+// of their pieces (DIM_GRAM).
 static int64_t largest_update(Dim dim, const Config *c) {
     int64_t largest = 0, rows[MAX_PIECES];
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         if (!tensor_uses_muon((TensorId)id, c)) continue;
-        const int64_t cols = shape_extent(table[id].row.cols, &c->shape);
+        const TensorRow *row = &table[id].row;
+        const int64_t batch = tensor_muon_batch((TensorId)id, c), cols = shape_extent(row->cols, &c->shape);
         const int pieces = tensor_pieces((TensorId)id, &c->shape, rows);
-        const int64_t all = shape_extent(table[id].row.rows, &c->shape) * cols;
-        for (int i = 0; i < pieces; i++) {
-            const int64_t smaller = rows[i] < cols ? rows[i] : cols;
-            const int64_t size = dim == DIM_UPDATE ? all : dim == DIM_PIECE ? rows[i] * cols : smaller;
-            if (size > largest) largest = size;
-        }
+        const int64_t n = rows[0] < cols ? rows[0] : cols; // the first piece is the largest
+        const int64_t grams = pieces_are_equal(rows, pieces) ? batch * pieces : 1;
+        const int64_t size = dim == DIM_UPDATE ? batch * shape_extent(row->rows, &c->shape) * cols : grams * n * n;
+        if (size > largest) largest = size;
     }
     return largest;
 }
@@ -329,7 +335,6 @@ static int64_t largest_update(Dim dim, const Config *c) {
 static int64_t extent(Dim dim, const Config *c) {
     switch (dim) {
     case DIM_UPDATE:
-    case DIM_PIECE:
     case DIM_GRAM: return largest_update(dim, c);
     case DIM_M: return config_micro_tokens(c);
     case DIM_BH: return (int64_t)c->micro_batch * c->shape.heads;
@@ -537,6 +542,14 @@ static void shard_parameter(const TableRow *row, const Config *c, int ranks, Ten
 int tensor_part(TensorId id, const ModelShape *shape) {
     if (!shape->tower) return PART_LANGUAGE;
     return id >= LNPROJW && id <= PROJ2B ? PART_PROJECTOR : PART_VISION;
+}
+
+// With ZeRO, enlarges MUON_X and MUON_Y to one shard per process, because the processes exchange shards of matrices.
+static void resolve_exchange(const Config *c, int ranks, TensorLayout *x, TensorLayout *y) {
+    if (!x->exists || config_zero(c, ranks) == 0) return;
+    x->shard_elements = tensor_shard_elements(x->shard_elements, ranks);
+    store_padded(x, ranks);
+    *y = *x;
 }
 
 static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
@@ -799,6 +812,7 @@ void tensors_resolve(const Config *config, int ranks, TensorLayout layout[TENSOR
     for (int id = 0; id < PARAMETER_COUNT; id++) resolve_parameter((TensorId)id, config, ranks, layout[id]);
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++)
         layout[id][VALUE] = resolve_activation((TensorId)id, config);
+    resolve_exchange(config, ranks, &layout[MUON_X][VALUE], &layout[MUON_Y][VALUE]);
     for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) inherit_scale((TensorId)id, layout);
     for (int id = PARAMETER_COUNT; bf16_blocks > 0 && id < TENSOR_COUNT; id++)
         if (may_differ_in_bf16_blocks((TensorId)id, config))

@@ -28,8 +28,9 @@ C_LINKAGE_BEGIN
 //   BEST         1 if a token's target has the largest logit, else 0; evaluation writes it
 //   X_PRE        input of the norm before the tower's first block (CLIP); PROJ_IN: input of the projector's first matmul
 // Muon (muon.h):
-//   MUON_X       Nesterov momentum of a matrix, whose pieces Newton-Schulz iterations turn into the update
-//   MUON_Y       result of every other iteration. MUON_A: Gram matrix of a piece; MUON_B: polynomial of MUON_A
+//   MUON_X       Nesterov momentum of matrices, whose pieces Newton-Schulz iterations turn into the update
+//   MUON_Y       result of every other iteration; with ZeRO, also this process's shards of the matrices and updates that
+//                the processes exchange. MUON_A: Gram matrix of a piece; MUON_B: polynomial of MUON_A
 // Parameters come first, in the order in which they are initialized, updated and saved. Add a new parameter after all
 // others, because a parameter's number in this enum seeds its random initial values.
 typedef enum {
@@ -120,9 +121,8 @@ typedef enum {
     DIM_L,      // number of layers
     DIM_COUNTS, // bytes of the CodeCounts of all quantized gradients of a layer and of their transposes
     DIM_INNER,  // bytes of the InnerProducts struct
-    DIM_UPDATE, // number of elements of the largest matrix that Muon updates
-    DIM_PIECE,  // number of elements of the largest piece of such a matrix (tensor_pieces())
-    DIM_GRAM,   // largest of the pieces' smaller extents
+    DIM_UPDATE, // largest number of elements of the matrices that Muon updates together
+    DIM_GRAM,   // largest number of elements of their Gram matrices
     // images
     DIM_IMAGES,   // number of images of a micro-batch
     DIM_PIXELS,   // bytes of an image: 3 * side * side
@@ -199,10 +199,18 @@ int tensor_part(TensorId id, const ModelShape *shape);
 int tensor_rank(TensorId id); // number of dimensions of a parameter in files: 1 if it has a single row, otherwise 2
 // True if Muon updates the parameter in this run: a weight matrix of a language model's blocks, with --optimizer muon.
 bool tensor_uses_muon(TensorId id, const Config *config);
+// Returns the number of layers whose matrices `id` Muon updates together: as many as have MUON_BATCH_ELEMENTS elements,
+// but at least 1.
+int tensor_muon_batch(TensorId id, const Config *config);
+#define MUON_BATCH_ELEMENTS (1 << 24)
 // Sets extents[] to the numbers of rows (of columns if the parameter has one row) of a parameter's pieces: q, k and v,
 // or SwiGLU's gate and up. Returns the number of pieces, 1 for any other parameter.
 enum { MAX_PIECES = 3 };
 int tensor_pieces(TensorId id, const ModelShape *shape, int64_t extents[MAX_PIECES]);
+// True if a parameter's pieces have the same shape. k and v always have.
+static inline bool pieces_are_equal(const int64_t extents[], int pieces) {
+    return extents[0] == extents[pieces - 1];
+}
 TensorId tensor_input(TensorId id); // activation that the forward matmul of weight matrix `id` reads
 // Returns the number of rows without padding: shape->vocab if the rows are the padded vocabulary, otherwise `rows`.
 int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);

@@ -15,6 +15,7 @@
 #include "model/weights.h"
 #include "report.h"
 #include "save/checkpoint.h"
+#include "save/run_state.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -99,6 +100,11 @@ static bool start_or_resume(Run *run, Error *err) {
                             (long long)c->recorded_step);
     } else if (c->model_from_files) {
         if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
+        if (m->shards.muon.count > 0 && !run_state_has_muon(c->model))
+            run_note(run,
+                     "--optimizer muon: %s is not a checkpoint that Muon trained; if AdamW trained its weights, use "
+                     "--optimizer adamw",
+                     c->model);
     } else {
         parameters_init(&m->arena, &m->exec, c->seed);
         // The vision tower has another seed, because its blocks have the same ids as those of the language model.

@@ -164,17 +164,30 @@ void run_state_scale_position(RunState *run, int64_t pass, int seq_len) {
     run->pass = pass;
 }
 
-void run_state_summary(const char *folder, RunState *run) {
+// Returns the JSON object in folder/state.json, or NULL if it cannot be read.
+static json_t *read_state(const char *folder) {
     char path[PATH_MAX_LENGTH + 128];
     Error ignored;
+    const bool good = path_join(path, sizeof path, folder, STATE_NAME, &ignored);
+    return good ? json_read_object(path, STATE_LIMIT, &ignored) : NULL;
+}
+
+void run_state_summary(const char *folder, RunState *run) {
+    Error ignored;
     memset(run, 0, sizeof *run);
-    json_t *o = path_join(path, sizeof path, folder, STATE_NAME, &ignored)
-                    ? json_read_object(path, STATE_LIMIT, &ignored)
-                    : NULL;
+    json_t *o = read_state(folder);
     int64_t format;
-    if (!o || !json_get_int(o, path, "format", 1, 1, &format, &ignored) ||
-        !json_get_int(o, path, "step", 0, COUNT_LIMIT, &run->step, &ignored))
+    if (!o || !json_get_int(o, STATE_NAME, "format", 1, 1, &format, &ignored) ||
+        !json_get_int(o, STATE_NAME, "step", 0, COUNT_LIMIT, &run->step, &ignored))
         run->step = -1;
     read_data(o, run);
     json_decref(o);
+}
+
+bool run_state_has_muon(const char *folder) {
+    json_t *o = read_state(folder);
+    const char *optimizer = json_string_value(json_object_get(json_object_get(o, "settings"), "optimizer"));
+    const bool muon = optimizer && strcmp(optimizer, "muon") == 0;
+    json_decref(o);
+    return muon;
 }

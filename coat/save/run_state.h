@@ -22,4 +22,7 @@ void run_state_scale_position(RunState *run, int64_t pass, int seq_len);
 // read, sets step to -1 and data to "".
 void run_state_summary(const char *folder, RunState *run);
 
+// True if folder/state.json records --optimizer muon.
+bool run_state_has_muon(const char *folder);
+
 C_LINKAGE_END

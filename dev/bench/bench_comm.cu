@@ -124,7 +124,7 @@ static bool check_collective(Comms *c, Kind kind, int64_t bytes) {
     return all_right(c, kind_names[kind], bytes);
 }
 
-// Checks in-place collectives, grouped collectives, maximum instead of sum, and odd element counts.
+// Checks all-to-all, in-place collectives, grouped collectives, maximum instead of sum, and odd element counts.
 static void check_variants(Comms *c) {
     const int64_t count = 100003, size = (int64_t)comm_type_bytes(c->type);
     char *own = c->a + c->rank * count * size;
@@ -141,6 +141,14 @@ static void check_variants(Comms *c) {
     comm_wait(c->comm, comm_mark(c->comm));
     for (int r = 0; r < c->ranks; r++) check(c, c->a + r * count * size, c->type, count, r * count, r, r + 1, false);
     all_right(c, "all-gather in place", c->ranks * count * size);
+
+    fill(c, c->a, c->type, c->ranks * count, 0);
+    comm_after_compute(c->comm);
+    comm_all_to_all(c->comm, c->b, c->a, count, c->type);
+    comm_wait(c->comm, comm_mark(c->comm));
+    for (int r = 0; r < c->ranks; r++)
+        check(c, c->b + r * count * size, c->type, count, c->rank * count, r, r + 1, false);
+    all_right(c, "all-to-all", c->ranks * count * size);
 
     fill(c, c->a, COMM_I32, count, 0);
     fill(c, c->b, c->type, count, 0);

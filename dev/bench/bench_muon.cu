@@ -4,6 +4,7 @@
 // Usage: bench_muon [--quick] [--check]
 //   --check: no timing; exits with 1 if a comparison failed
 #include "bench_ceiling.h"
+#include "coat/model/tensors.h"
 #include "coat/numerics/newton_schulz.h"
 #include "dev/test/check_gpu.h"
 
@@ -33,6 +34,7 @@ static const MuonModel models[] = {
 typedef struct {
     Parameter parameter;
     Tensor x, y, gram, polynomial;
+    int count; // number of matrices that muon_orthogonalize orthogonalizes together
     StepState *state;
 } MuonTiming;
 
@@ -43,7 +45,7 @@ static void run_momentum(Bench *bench, void *context) {
 
 static void run_orthogonalize(Bench *bench, void *context) {
     MuonTiming *t = (MuonTiming *)context;
-    bench->exec.ops->muon_orthogonalize(&bench->exec, t->x, t->y, t->gram, t->polynomial, 1.0f, t->state);
+    bench->exec.ops->muon_orthogonalize(&bench->exec, t->x, t->count, t->y, t->gram, t->polynomial, 1.0f, t->state);
 }
 
 static void run_apply(Bench *bench, void *context) {
@@ -56,8 +58,9 @@ static double flops_of(Piece p) {
     return NEWTON_SCHULZ_ITERATIONS * (4 * n * n * m + 2 * n * n * n);
 }
 
-// Prints the times of one piece's operations. Returns their sum in milliseconds.
-static double time_piece(Bench *bench, Piece piece, double copy, double matmul) {
+// Prints the times of one piece's operations. Returns their sum in milliseconds. count: number of pieces of this shape
+// that the trainer orthogonalizes together.
+static double time_piece(Bench *bench, Piece piece, int count, double copy, double matmul) {
     const int64_t elements = piece.rows * piece.cols, n = piece.rows < piece.cols ? piece.rows : piece.cols;
     MuonTiming t = {};
     StepState state = {};
@@ -83,13 +86,22 @@ static double time_piece(Bench *bench, Piece piece, double copy, double matmul) 
     t.gram = bench_tensor(bench, n, n, FMT_BF16, 1.0f);
     t.polynomial = bench_tensor(bench, n, n, FMT_BF16, 1.0f);
     p->update = t.x;
+    t.count = 1;
     const double momentum = bench_median_ms(bench, run_momentum, &t);
     const double apply = bench_median_ms(bench, run_apply, &t);
-    const double iterations = bench_median_ms(bench, run_orthogonalize, &t);
+    const double alone = bench_median_ms(bench, run_orthogonalize, &t);
+    Tensor *const matrices[] = {&t.x, &t.y, &t.gram, &t.polynomial};
+    t.count = count;
+    for (Tensor *matrix : matrices) {
+        bench_release(bench, *matrix);
+        *matrix = bench_tensor(bench, count * matrix->rows, matrix->cols, FMT_BF16, 1.0f);
+    }
+    const double iterations = bench_median_ms(bench, run_orthogonalize, &t) / count;
     const double rate = flops_of(piece) / iterations * 1e3, share = 100e3 / copy * (double)elements;
-    printf("| %5lld x %5lld | %.3f ms, %3.0f %% | %.3f ms, %3.0f TFLOP/s, %3.0f %% | %.3f ms, %3.0f %% |\n",
-           (long long)piece.rows, (long long)piece.cols, momentum, 6.08 * share / momentum, iterations, rate * 1e-12,
-           100 * rate / matmul, apply, 10 * share / apply);
+    printf(
+        "| %5lld x %5lld | %.3f ms, %3.0f %% | %.3f ms | %2d: %.3f ms, %3.0f TFLOP/s, %3.0f %% | %.3f ms, %3.0f %% |\n",
+        (long long)piece.rows, (long long)piece.cols, momentum, 6.08 * share / momentum, alone, count, iterations,
+        rate * 1e-12, 100 * rate / matmul, apply, 10 * share / apply);
     fflush(stdout);
     p->m.scale = NULL;
     const Tensor all[] = {p->weight.value, p->master, p->grad, p->m, scale, exponent, t.x, t.y, t.gram, t.polynomial};
@@ -116,7 +128,9 @@ int main(int argc, char **argv) {
             const Piece *piece = &models[i].pieces[k];
             const bool again = k > 0 && piece->rows == piece[-1].rows && piece->cols == piece[-1].cols;
             static double last;
-            if (!again) last = time_piece(&bench, *piece, copy, matmul);
+            const int64_t most = MUON_BATCH_ELEMENTS / (piece->rows * piece->cols);
+            const int count = (int)(most < 1 ? 1 : most < models[i].layers ? most : models[i].layers);
+            if (!again) last = time_piece(&bench, *piece, count, copy, matmul);
             ms += last;
         }
         printf("all %lld blocks: %.2f ms\n", (long long)models[i].layers, ms * (double)models[i].layers);

@@ -35,6 +35,7 @@ static Comm *traffic_comm_open(const CommPlace *place, const Config *config, Exe
         .all_reduce = traffic_all_reduce,
         .reduce_scatter = traffic_exchange,
         .all_gather = traffic_exchange,
+        .all_to_all = traffic_exchange,
     };
     (void)config, (void)err;
     Comm *comm = (Comm *)xcalloc(1, sizeof *comm);

@@ -247,12 +247,12 @@ static double relative_error(const float *have, const float *want, int64_t eleme
     return sqrt(apart / (size > 0 ? size : 1));
 }
 
-// Orthogonalizes rows [first, first + rows) of x on one backend. Writes them to `out`.
+// Orthogonalizes rows [first, first + rows) of x, which are `count` matrices, on one backend. Writes them to `out`.
 static void orthogonalize(Exec *exec, const float *x, Format format, int64_t first, int64_t rows, int64_t cols,
-                          StepState *state, float *out) {
-    const int64_t n = rows < cols ? rows : cols;
+                          int count, StepState *state, float *out) {
+    const int64_t n = rows / count < cols ? rows / count : cols;
     const size_t bytes = (size_t)((first + rows) * cols) * format_bytes(format);
-    const size_t room = ((size_t)(rows * cols + 2 * n * n) * sizeof(float) + bytes + 4096);
+    const size_t room = ((size_t)(rows * cols + 2 * count * n * n) * sizeof(float) + bytes + 4096);
     Error err = {};
     char *memory = (char *)exec->ops->allocate(exec, room, &err), *host = (char *)xmalloc(room);
     if (!memory) fatal(err.code, "%s", err.text);
@@ -265,8 +265,9 @@ static void orthogonalize(Exec *exec, const float *x, Format format, int64_t fir
         at += ((size_t)(r * k) * format_bytes(format) + 255) / 256 * 256;
         return t;
     };
-    const Tensor all = take(first + rows, cols), y = take(rows, cols), gram = take(n, n), polynomial = take(n, n);
-    exec->ops->muon_orthogonalize(exec, tensor_rows(all, first, rows), y, gram, polynomial, 0.5f, state);
+    const Tensor all = take(first + rows, cols), y = take(rows, cols), gram = take(count * n, n),
+                 polynomial = take(count * n, n);
+    exec->ops->muon_orthogonalize(exec, tensor_rows(all, first, rows), count, y, gram, polynomial, 0.5f, state);
     exec->ops->download(exec, host, memory, bytes);
     for (int64_t i = 0; i < rows * cols; i++) out[i] = get(format, host, first * cols + i);
     exec->ops->release(exec, memory);
@@ -281,14 +282,32 @@ static void check_orthogonalize(MuonCheck *c, int64_t first, int64_t rows, int64
     c->bench.exec.ops->upload(&c->bench.exec, c->gpu_state, &state, sizeof state);
     for (int64_t i = 0; i < all; i++)
         x[i] = bf16_decode(bf16_encode(deviation * rng_normal(81, (uint64_t)rows, (uint64_t)i)));
-    orthogonalize(&c->cpu, x, FMT_FP32, first, rows, cols, &state, want);
+    orthogonalize(&c->cpu, x, FMT_FP32, first, rows, cols, 1, &state, want);
     for (Format format : {FMT_FP32, FMT_BF16}) {
-        orthogonalize(&c->cpu, x, format, first, rows, cols, &state, reference);
-        orthogonalize(&c->bench.exec, x, format, first, rows, cols, c->gpu_state, have);
+        orthogonalize(&c->cpu, x, format, first, rows, cols, 1, &state, reference);
+        orthogonalize(&c->bench.exec, x, format, first, rows, cols, 1, c->gpu_state, have);
         const double gpu = relative_error(have, want, elements), cpu = relative_error(reference, want, elements);
         const double limit = format == FMT_FP32 ? 2e-5 : 1.5 * cpu + 0.003;
         say(c, gpu <= limit, "muon_orthogonalize, %lld x %lld in %s: error %.2g on the GPU, %.2g on the CPU",
             (long long)rows, (long long)cols, format_name(format), gpu, cpu);
+    }
+    free(x);
+}
+
+// Checks that three matrices that are orthogonalized together have the bits that they have one by one.
+static void check_together(MuonCheck *c, int64_t rows, int64_t cols) {
+    const int64_t elements = rows * cols;
+    float *x = (float *)xmalloc((size_t)(9 * elements) * sizeof *x), *all = x + 3 * elements, *one = all + 3 * elements;
+    StepState state = {};
+    c->bench.exec.ops->upload(&c->bench.exec, c->gpu_state, &state, sizeof state);
+    for (int64_t i = 0; i < 3 * elements; i++) x[i] = rng_normal(82, (uint64_t)rows, (uint64_t)i);
+    for (Format format : {FMT_FP32, FMT_BF16}) {
+        orthogonalize(&c->bench.exec, x, format, 0, 3 * rows, cols, 3, c->gpu_state, all);
+        for (int i = 0; i < 3; i++)
+            orthogonalize(&c->bench.exec, x, format, i * rows, rows, cols, 1, c->gpu_state, one + i * elements);
+        say(c, memcmp(all, one, (size_t)(3 * elements) * sizeof *one) == 0,
+            "muon_orthogonalize, three matrices %lld x %lld in %s together differ from one by one", (long long)rows,
+            (long long)cols, format_name(format));
     }
     free(x);
 }
@@ -306,6 +325,8 @@ int check_muon(bool small) {
     check_applies(c);
     for (const auto &shape : shapes)
         if (!small || shape[1] <= 64) check_orthogonalize(c, shape[0], shape[1], shape[2], 0.1f);
+    for (const auto &shape : shapes)
+        if (!small || shape[1] <= 64) check_together(c, shape[1], shape[2]);
     check_orthogonalize(c, 0, 32, 64, 0.0f);
     check_orthogonalize(c, 0, 32, 64, 1e-12f); // the norm is below NEWTON_SCHULZ_EPS
     c->bench.exec.ops->release(&c->bench.exec, c->gpu_state);

@@ -14,15 +14,16 @@ typedef enum {
     EARLY_TICKETS,    // fault: tickets do not cover the last collective before them
     OLD_CODES,        // fault: weights are not quantized after an update, so their FP8 values are stale
     OLD_SLOTS,        // fault: slot_layer still names layers whose weights an update has changed
-    LOST_SUMS         // gradients are not summed over the ranks
+    LOST_SUMS,        // gradients are not summed over the ranks
+    LOST_SHARDS       // Muon's shards are not exchanged between the ranks
 } Fault;
 
 static Fault fault;
 
-// A call in coat/model/shards.c that orders the two streams. place_event() adds calls to `places` as they run and skips
-// call number `left_out` (-1: none).
+// A call in coat/model/shards.c or muon.c that orders the two streams. place_event() adds calls to `places` as they run
+// and skips call number `left_out` (-1: none).
 typedef struct {
-    const char *function;
+    const char *file, *function;
     int line;
     bool waits;
 } Place;
@@ -30,11 +31,12 @@ typedef struct {
 static Place places[64];
 static int place_count, left_out = -1;
 
-static void place_event(Comm *comm, bool waits, int ticket, const char *function, int line) {
+static void place_event(Comm *comm, bool waits, int ticket, const char *file, const char *function, int line) {
     int i = 0;
-    while (i < place_count && (places[i].line != line || places[i].waits != waits)) i++;
+    while (i < place_count && (places[i].line != line || places[i].waits != waits || strcmp(places[i].file, file) != 0))
+        i++;
     if (i == place_count) {
-        const Place place = {function, line, waits};
+        const Place place = {file, function, line, waits};
         assert_true(place_count < (int)(sizeof places / sizeof *places));
         places[place_count++] = place;
     }
@@ -136,6 +138,17 @@ static void order_all_gather(Comm *comm, void *out, const void *in, int64_t coun
     }
 }
 
+// Does not check what the ranks send, because a shard may be empty, and the last ranks may have no matrix.
+static void order_all_to_all(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type) {
+    const size_t bytes = (size_t)count_per_rank * comm_type_bytes(type) * (size_t)comm->place.ranks;
+    if (fault == LOST_SHARDS) return;
+    collective("all_to_all");
+    in_group(in, bytes, false);
+    read_any(in, bytes);
+    in_group(out, bytes, true);
+    write_memory(out, bytes);
+}
+
 static void order_group(Comm *comm, bool is_begin) {
     (void)comm;
     group.open = is_begin;
@@ -177,6 +190,7 @@ static const CommOps order_comm_ops = {
     .all_reduce = order_all_reduce,
     .reduce_scatter = order_reduce_scatter,
     .all_gather = order_all_gather,
+    .all_to_all = order_all_to_all,
     .group = order_group,
     .host_reduce = order_host_reduce,
     .after_compute = order_after_compute,

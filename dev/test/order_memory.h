@@ -336,10 +336,16 @@ static size_t end_unit(const void *address, size_t bytes) {
     return (offset_of(address) + bytes + UNIT - 1) / UNIT;
 }
 
-static void read_unit(size_t at, Label expected) {
+// Checks the order of a read but not the contents, and returns the unit.
+static Unit *read_unit_any(size_t at, Label expected) {
     Unit *u = &order.unit[at];
     check_race(u, expected, u->writer, u->written, false, true);
     u->read[order.stream] = order.clock[order.stream];
+    return u;
+}
+
+static void read_unit(size_t at, Label expected) {
+    const Unit *u = read_unit_any(at, expected);
     if (u->padding) return;
     check_content(u, expected);
     if (u->made < order.oldest) order.oldest = u->made;
@@ -390,6 +396,11 @@ static void write_memory(const void *address, size_t bytes) {
 static void read_as(const void *address, size_t bytes, Label expected) {
     event_of(expected);
     for (size_t u = first_unit(address, bytes), end = end_unit(address, bytes); u < end; u++) read_unit(u, expected);
+}
+
+// Records a read of memory that may contain anything.
+static void read_any(const void *address, size_t bytes) {
+    for (size_t u = first_unit(address, bytes), end = end_unit(address, bytes); u < end; u++) read_unit_any(u, NOTHING);
 }
 
 static void write_as(const void *address, size_t bytes, Label content, int made) {

@@ -469,13 +469,23 @@ static void order_muon_momentum(Exec *exec, const Parameter *parameters, int cou
     may_raise(state);
 }
 
-static void order_muon_orthogonalize(Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor polynomial, float scale,
-                                     StepState *state) {
-    (void)exec, (void)scale;
+// Reports memory that has not been exchanged since this rank wrote it, if Muon has several ranks.
+static void reads_exchanged(Tensor t) {
+    reads(t);
+    if (order.arena->zero == 0 || count_access) return;
+    const Unit *u = &order.unit[offset_of(t.data) / UNIT];
+    if (u->writer != COMMUNICATION)
+        report(&order.old, "old: %s reads %s before processes have exchanged it", this_event().text,
+               label_name(u->content).text);
+}
+
+static void order_muon_orthogonalize(Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial,
+                                     float scale, StepState *state) {
+    (void)exec, (void)count, (void)scale;
     begin_update("muon_orthogonalize");
     read_memory(state, sizeof *state);
     const Tensor scratch[] = {y, gram, polynomial, x};
-    reads(x);
+    reads_exchanged(x);
     for (int i = 0; i < 4; i++) writes(scratch[i]);
     for (int i = 0; i < 4; i++) reads(scratch[i]);
 }
@@ -486,7 +496,7 @@ static void order_muon_apply(Exec *exec, const Parameter *parameters, int count,
     read_memory(state, sizeof *state);
     for (int i = 0; i < count; i++) {
         const Parameter *p = &parameters[i];
-        reads(p->update);
+        reads_exchanged(p->update);
         order.updates--; // because adamw_update, which runs first, has counted this update
         reads(p->weight.value);
         reads(p->master);

@@ -160,6 +160,10 @@ check "the settings in log.jsonl include every flag except those of the process"
     grep -q '"optimizer":"muon","muon-rms":0.4,"lr"' "$folder/muon/log.jsonl" && rm -r "$folder"/muon/step-* &&
     "$program" "${small[@]}" --train "$data" --steps 2 --resume --out "$folder/muon" >/dev/null 2>&1 && grep -q '"muon-rms": 0.4' "$folder"/muon/step-*2/state.json
 check "a run without a checkpoint resumes with the optimizer in log.jsonl" $?
+# notes FROM FLAGS...: starts from a checkpoint and prints the number of notes about --optimizer
+notes() { "$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 --train "$data" --steps 1 --overwrite --out "$folder/noted" --model "$folder/$1" "${@:2}" 2>&1 | grep -c '^note: --optimizer muon: '; }
+told="$(notes won/step-00000001 --optimizer muon) $(notes muon/step-00000002 --optimizer muon) $(notes noted/step-00000001 --optimizer muon) $(notes muon/step-00000002) $(notes won/step-00000001)"
+[ "$told" = "1 0 0 0 0" ]; check "only Muon from weights that Muon has not trained prints a note" $? "$told"
 cp "$val" "$folder/other.bin"
 "$program" "${small[@]}" --train "$val" "$folder/other.bin" --train-weight 2 --train "$val" --train-weight 1 --val "$val" "$data" --val-batches 1 --schedule linear --lr-final 0.5 --out "$folder/whole" --micro-batch 64 --steps -1 >/dev/null 2>&1
 settings=$(head -n 1 "$folder/whole/log.jsonl")

@@ -178,6 +178,9 @@ UNIT_TEST(test_collectives_of_one) {
     assert_memory_equal(out, in, sizeof in);
     comm_all_gather(comm, in, in, 3, COMM_FP32); // in place: input and output are the same memory
     assert_memory_equal(out, in, sizeof in);
+    out[0] = 8;
+    comm_all_to_all(comm, in, out, 3, COMM_FP32);
+    assert_memory_equal(out, in, sizeof in);
     comm_after_compute(comm);
     comm_wait(comm, comm_mark(comm));
     assert_true(comm_check(comm, &err));

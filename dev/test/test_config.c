@@ -83,7 +83,14 @@ UNIT_TEST(test_contradictions) {
     refuse("--train x --optimizer muon --moments bf16 --momentum-codes i8", EXIT_USER,
            "--momentum-codes: &--moments bf16");
     refuse("--train x --optimizer muon --muon-momentum 1", EXIT_USER, "--muon-momentum 1");
-    refuse_run("--train x --optimizer muon --device cpu", 2, "--optimizer muon: &processes");
+    accept_run("--train x --optimizer muon --device cpu --zero 0", 2);
+    assert_non_null(strstr(config.notes, "note: --zero 0: ") ? strstr(config.notes, "--zero 1") : NULL);
+    static const char *const unnoted[] = {"--train x --optimizer muon --device cpu --zero 1",
+                                          "--train x --device cpu --zero 0"};
+    for (int i = 0; i < 2; i++) {
+        accept_run(unnoted[i], 2);
+        assert_null(strstr(config.notes, "--zero"));
+    }
     refuse("--train x --optimizer muon --muon_lr 1", EXIT_USER, "--muon_lr&--muon-rms");
     refuse("--train x --world-size 4 --rank 4", EXIT_USER, "--rank 4&0 to 3");
     refuse("--train x --rendezvous /shared/file", EXIT_USER, "--rendezvous /shared/file&--rendezvous HOST[:PORT]");

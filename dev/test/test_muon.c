@@ -1,6 +1,9 @@
 // Tests of Muon on the CPU: its operations against their formulas in double precision, in all formats of momentum and
-// master weights, and the update of a model's matrices, piece by piece.
+// master weights, and the update of a model's matrices, piece by piece. With an argument, a --zero stage, runs only the
+// tests of the processes that mpirun has started (test_ranks.sh).
 #include "ops_fixture.h"
+
+#include <xxhash.h>
 
 #include "coat/model/weights.h"
 #include "coat/numerics/moments_host.h"
@@ -120,7 +123,7 @@ static void singular_values(const double *x, int64_t r, int64_t c, double *least
 static void orthogonalize_tensor(Fixture *f, Tensor x, float scale) {
     StepState state = {0};
     const int64_t n = x.rows < x.cols ? x.rows : x.cols;
-    f->exec.ops->muon_orthogonalize(&f->exec, x, poisoned(f, x.format, x.rows, x.cols), poisoned(f, x.format, n, n),
+    f->exec.ops->muon_orthogonalize(&f->exec, x, 1, poisoned(f, x.format, x.rows, x.cols), poisoned(f, x.format, n, n),
                                     poisoned(f, x.format, n, n), scale, &state);
 }
 
@@ -158,6 +161,21 @@ TEST_EVERYWHERE(pieces) {
     check_orthogonalize(f, tensor_rows(all, 12, 28), true);
     assert_true(same_bits(tensor_rows(all, 0, 12), tensor_rows(before, 0, 12)));
     assert_true(same_bits(tensor_rows(all, 40, 20), tensor_rows(before, 40, 20)));
+}
+
+// Matrices that are orthogonalized together have the bits of matrices that are orthogonalized one by one.
+TEST_EVERYWHERE(together) {
+    static const int64_t shapes[][2] = {{24, 40}, {40, 24}, {1, 5}};
+    for (int i = 0; i < 3; i++) {
+        const int64_t r = shapes[i][0], c = shapes[i][1], n = r < c ? r : c;
+        Tensor x = random_tensor(f, f->format, 3 * r, c, 1), one = copy_of(f, x);
+        StepState state = {0};
+        f->exec.ops->muon_orthogonalize(&f->exec, x, 3, poisoned(f, x.format, 3 * r, c),
+                                        poisoned(f, x.format, 3 * n, n), poisoned(f, x.format, 3 * n, n), 0.25f,
+                                        &state);
+        for (int k = 0; k < 3; k++) orthogonalize_tensor(f, tensor_rows(one, k * r, r), 0.25f);
+        assert_true(same_bits(x, one));
+    }
 }
 
 // Zeros stay zeros. A matrix whose norm is below eps is divided by eps. A factor that is a power of two changes no bit,
@@ -304,15 +322,16 @@ TEST_EVERYWHERE(apply) {
 
 static const char *const models[] = {"--layers 2 --heads 2 --channels 64", "--model llama:d2 --kv-heads 1"};
 
-static void open_model(Model *m, const char *model, const char *flags) {
-    static const CommPlace alone = {0, 1, 0, 1, "", false, ""};
+static const CommPlace alone = {0, 1, 0, 1, "", false, ""};
+
+static void open_model(Model *m, const CommPlace *place, const char *model, const char *flags) {
     char line[512];
     snprintf(line, sizeof line,
              "--device cpu --quiet --vocab 61 --seq-len 32 --micro-batch 4 --train x --optimizer muon --lr 0.02 "
              "--weight-decay 0.1 %s %s",
              model, flags);
-    accept_run(line, 1);
-    if (!model_create(m, &config, &alone, &error)) fail_msg("%s", error.text);
+    accept_run(line, place->ranks);
+    if (!model_create(m, &config, place, &error)) fail_msg("%s", error.text);
     parameters_init(&m->arena, &m->exec, 1);
     shards_weights_loaded(&m->shards);
 }
@@ -321,7 +340,7 @@ static void open_model(Model *m, const char *model, const char *flags) {
 static void run_passes(Model *m) {
     int32_t ids[4 * 32], targets[4 * 32];
     for (int i = 0; i < 4 * 32; i++) ids[i] = i * i % 61, targets[i] = (i + 1) * (i + 1) % 61;
-    step_begin(m, 0.02f, 4 * 32);
+    step_begin(m, 0.02f, 4 * 32 * m->exec.ranks);
     batch_upload(m, 4, 32, ids, targets, NULL);
     micro_step(m, false, true);
 }
@@ -340,7 +359,7 @@ UNIT_TEST(every_piece_is_orthogonalized) {
         double *before[16];
         int64_t rows[MAX_PIECES];
         int seen = 0;
-        open_model(&m, models[i], "--precision fp32");
+        open_model(&m, &alone, models[i], "--precision fp32");
         assert_int_equal(copy_matrices(&m, before), 8);
         run_passes(&m);
         step_end(&m);
@@ -375,36 +394,42 @@ UNIT_TEST(every_piece_is_orthogonalized) {
     }
 }
 
-// A skipped step changes neither weights nor momentum, and does not count as an update.
+// Hashes the weights and the momentum of all matrices that Muon updates, or of this process's shards of them.
+static uint64_t hash_states(const Model *m) {
+    uint64_t hash = 0;
+    for (int i = 0; i < m->shards.muon.count; i++) {
+        const Parameter *p = &m->shards.muon.list[i];
+        const Tensor tensors[] = {p->weight.value, p->master, p->m};
+        for (int t = 0; t < 3 && p->weight.value.rows > 0; t++) {
+            const size_t elements = (size_t)tensor_elements(tensors[t]);
+            if (tensors[t].data)
+                hash = XXH3_64bits_withSeed(tensors[t].data, elements * format_bytes(tensors[t].format), hash);
+            if (tensors[t].scale) hash = XXH3_64bits_withSeed(tensors[t].scale, elements / 128 * sizeof(float), hash);
+        }
+    }
+    return hash;
+}
+
+// A step that one process skips changes neither weights nor momentum of any process, and does not count as an update.
+static void check_skipped(Model *m, bool raises) {
+    const int64_t t = m->host.t;
+    const uint64_t before = hash_states(m);
+    run_passes(m);
+    if (raises) m->state->nonfinite = 1;
+    step_end(m);
+    assert_true(m->host.t == t && m->host.skipped == 1 && hash_states(m) == before);
+    run_passes(m);
+    step_end(m);
+    assert_true(m->host.t == t + 1 && hash_states(m) != before);
+}
+
 UNIT_TEST(skipped_step) {
     Model m;
-    double *before[16], *after[16];
-    open_model(&m, models[0], "--recipe coat");
+    open_model(&m, &alone, models[0], "--recipe coat");
     run_passes(&m);
     step_end(&m);
-    const Parameter *p = m.shards.muon.list;
-    assert_true(p->m.format == FMT_I8 && !p->v.data);
-    const size_t bytes = (size_t)tensor_elements(p->m), groups = bytes / 128;
-    uint8_t *codes = (uint8_t *)xmalloc(bytes);
-    float *a = (float *)xmalloc(groups * sizeof *a);
-    memcpy(codes, p->m.data, bytes);
-    memcpy(a, p->m.scale, groups * sizeof *a);
-    const int count = copy_matrices(&m, before);
-    run_passes(&m);
-    m.state->nonfinite = 1;
-    step_end(&m);
-    copy_matrices(&m, after);
-    assert_true(m.host.t == 1 && m.host.skipped == 1);
-    assert_memory_equal(codes, p->m.data, bytes);
-    assert_memory_equal(a, p->m.scale, groups * sizeof *a);
-    for (int i = 0; i < count; i++) {
-        const Tensor t = m.shards.muon.list[i].weight.value;
-        assert_memory_equal(before[i], after[i], (size_t)tensor_elements(t) * sizeof **before);
-        free(before[i]);
-        free(after[i]);
-    }
-    free(codes);
-    free(a);
+    assert_true(m.shards.muon.list->m.format == FMT_I8 && !m.shards.muon.list->v.data);
+    check_skipped(&m, true);
     model_destroy(&m);
 }
 
@@ -412,7 +437,7 @@ UNIT_TEST(skipped_step) {
 UNIT_TEST(health_of_int8) {
     Model m;
     Health h;
-    open_model(&m, models[1], "--recipe coat");
+    open_model(&m, &alone, models[1], "--recipe coat");
     run_passes(&m);
     step_end(&m);
     const Tensor t = m.shards.muon.list[3].m;
@@ -431,4 +456,83 @@ UNIT_TEST(health_of_int8) {
     model_destroy(&m);
 }
 
-RUN_TESTS(NULL, NULL, NULL)
+// --- several processes ----------------------------------------------------------------------------------------------
+
+static const char *zero = "0"; // --zero
+
+// Matrices that this process has orthogonalized, and sums of the squares of the updates that it computed and applied.
+static int64_t calls;
+static double computed, applied;
+
+static double sum_of_squares_of(Tensor t) {
+    double *x = doubles_of(t), sum = 0;
+    for (int64_t i = 0; i < tensor_elements(t); i++) sum += x[i] * x[i];
+    free(x);
+    return sum;
+}
+
+static void counted_orthogonalize(Exec *exec, Tensor all, int count, Tensor y, Tensor gram, Tensor polynomial,
+                                  float scale, StepState *state) {
+    double *before = doubles_of(all), least, most;
+    const int64_t rows = all.rows / count;
+    cpu_ops()->muon_orthogonalize(exec, all, count, y, gram, polynomial, scale, state);
+    for (int i = 0; i < count && !state->skips; i++) {
+        const Tensor x = tensor_rows(all, i * rows, rows);
+        double *expected = before + i * tensor_elements(x);
+        orthogonalize_double(expected, x.rows, x.cols);
+        singular_values(expected, x.rows, x.cols, &least, &most);
+        assert_true(most > 0.6 && most < 1.3 && relative_error_of(x, expected, (double)scale) < 1e-4);
+        computed += sum_of_squares_of(x);
+        calls++;
+    }
+    free(before);
+}
+
+static void counted_apply(Exec *exec, const Parameter *parameters, int count, StepState *state) {
+    for (int i = 0; i < count && !state->skips; i++) applied += sum_of_squares_of(parameters[i].update);
+    cpu_ops()->muon_apply(exec, parameters, count, state);
+}
+
+// In each step, one process orthogonalizes each matrix, and the processes apply the entire update. Without ZeRO, every
+// process orthogonalizes and applies all. The number of layers is not a multiple of the number of processes, of which
+// some have empty shards.
+UNIT_TEST(every_matrix_once) {
+    Model m;
+    CommPlace place;
+    char flags[64];
+    Ops counted = *cpu_ops();
+    config_defaults(&config);
+    if (!comm_discover(&config, &place, &error)) fail_msg("%s", error.text);
+    const int layers = place.ranks == 2 ? 3 : 2;
+    snprintf(flags, sizeof flags, "--precision fp32 --threads 1 --layers %d --zero %s", layers, zero);
+    open_model(&m, &place, "--heads 1 --channels 16", flags);
+    counted.muon_orthogonalize = counted_orthogonalize;
+    counted.muon_apply = counted_apply;
+    m.exec.ops = &counted;
+    calls = 0;
+    computed = applied = 0;
+    for (int i = 0; i < 2; i++) {
+        run_passes(&m);
+        step_end(&m);
+    }
+    const bool divided = m.arena.zero > 0;
+    int64_t mine = 0;
+    for (int l = 0; l < layers; l++)
+        mine += !divided || l % place.ranks == place.rank ? 2 * 6 : 0; // 6 pieces per layer
+    assert_int_equal(calls, mine);
+    assert_int_equal(comm_sum_i64(m.comm, calls), 2 * 6 * layers * (divided ? 1 : place.ranks));
+    comm_all_reduce(m.comm, &computed, 1, COMM_FP64, COMM_SUM);
+    comm_all_reduce(m.comm, &applied, 1, COMM_FP64, COMM_SUM);
+    assert_true(computed > 0 && fabs(applied / computed - 1) < 1e-9);
+    check_skipped(&m, place.rank == place.ranks - 1);
+    m.exec.ops = cpu_ops();
+    model_destroy(&m);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) {
+        zero = argv[1];
+        cmocka_set_test_filter("every_matrix_once");
+    }
+    return unit_main(NULL, NULL, NULL);
+}

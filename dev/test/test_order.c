@@ -3,8 +3,8 @@
 // Concurrent accesses of computation and communication must be ordered by events, and every read must find the tensor
 // that it expects. Operations depend on shapes and formats. Therefore the tests run every combination of the recipe's
 // settings and every combination of any three settings. --all runs every combination of all settings.
-// The checker is tested by injecting faults, each of which it must report: skipped events of coat/model/shards.c,
-// errors in communication, stale gather buffers, and scratch tensors with too short lifetimes.
+// The checker is tested by injecting faults, each of which it must report: skipped events of coat/model/shards.c and
+// muon.c, errors in communication, stale gather buffers, and scratch tensors with too short lifetimes.
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -59,23 +59,24 @@ static const Ops *order_ops_table(void) {
     return &ops_with_faults;
 }
 
-// Includes shards.c with macros that replace its ordering calls, so that the tests can skip each of these calls.
-#define comm_after_compute(comm) place_event(comm, false, 0, __func__, __LINE__)
-#define comm_wait(comm, ticket) place_event(comm, true, ticket, __func__, __LINE__)
+// Includes shards.c and muon.c with macros that replace their ordering calls, so that the tests can skip each of these
+// calls. Tensor descriptors of muon.c and of the trainer use address windows.
+#define comm_after_compute(comm) place_event(comm, false, 0, __FILE__, __func__, __LINE__)
+#define comm_wait(comm, ticket) place_event(comm, true, ticket, __FILE__, __func__, __LINE__)
 #include "coat/model/shards.c"
+#define arena_tensor order_tensor
+#include "coat/model/muon.c"
 #undef comm_after_compute
 #undef comm_wait
 
-// Includes the trainer with the device that only records accesses. Its tensor descriptors use address windows.
+// Includes the trainer with the device that only records accesses.
 #define cpu_ops order_ops_table
 #define comm_open order_comm_open
 #define arena_plan order_arena_plan
-#define arena_tensor order_tensor
 #define arena_saved order_saved
 #define arena_gradient order_gradient
 #define arena_weight order_weight
 #define TESTING
-#include "coat/model/muon.c"
 #include "train_gpt2_fp8.cu"
 #undef arena_plan
 #undef arena_tensor
@@ -269,13 +270,15 @@ static void train(Model *m, int steps) {
 #define ALL_STEPS ((int)(sizeof after_steps / sizeof *after_steps))
 
 // Reports tensors that a training run allocates but never writes or never reads. Ranks other than 0 do not count FP8
-// values, so CODE_COUNTS is not checked there. Nothing reads what a frozen tower saves for backward.
+// values, so CODE_COUNTS is not checked there. With ZeRO, ranks without a layer do not use Muon's scratch tensors.
+// Nothing reads what a frozen tower saves for backward.
 static void check_used(const Arena *arena) {
     if (arena->config->shape.tower && arena->config->freeze & PART_VISION) return;
     for (int id = 0; id < TENSOR_COUNT; id++) {
         const TensorLayout *t = &arena->layout[id][VALUE];
         const int number = number_of(arena, (TensorId)id);
         if (!t->exists || t->alias >= 0 || (id == CODE_COUNTS && order_rank > 0)) continue;
+        if (id >= MUON_X && arena->zero > 0 && order_rank >= arena->config->shape.layers) continue;
         if (!order.writes[number])
             report(&order.unwritten, "unused: nothing writes %s", tensor_row((TensorId)id)->name);
         if (!order.reads[number]) report(&order.unwritten, "unused: nothing reads %s", tensor_row((TensorId)id)->name);
@@ -343,12 +346,11 @@ static bool is_new(const Choice *choice, int wanted) {
 }
 
 // True if another choice gives the same run: a single process only has rank 0, only rank 0 compares matmuls, a model of
-// one layer has one block, and some settings only affect training or FP8 matmuls. Also true if Muon would have several
-// processes, which is not supported.
+// one layer has one block, and some settings only affect training or FP8 matmuls.
 static bool repeats(const Choice *choice) {
     const int *of = choice->of;
-    return (of[ZERO] == 0 && of[RANK] > 0) || (of[OPTIMIZER] > 0 && (of[ZERO] > 0 || of[TRAINS] > 0)) ||
-           (of[TRAINS] && (of[MICRO_BATCHES] > 0 || of[TRANSPOSES] > 0 || of[MATMUL_CHECK] > 0)) ||
+    return (of[ZERO] == 0 && of[RANK] > 0) ||
+           (of[TRAINS] && (of[OPTIMIZER] > 0 || of[MICRO_BATCHES] > 0 || of[TRANSPOSES] > 0 || of[MATMUL_CHECK] > 0)) ||
            (of[RECIPE] < FP8_LINEAR &&
             (of[BF16_BLOCKS] > 0 || of[MATMUL_CHECK] > 0 || (of[HEAD] == 0 && of[TRANSPOSES] > 0))) ||
            (of[LAYERS] == 0 && of[BF16_BLOCKS] == 2) || (of[RANK] > 0 && of[MATMUL_CHECK] > 0);
@@ -398,6 +400,8 @@ static const Choice several[] = {
     {{[RECIPE] = COAT, [RECOMPUTE] = 1, [HEAD] = 1, [LAYERS] = 2, [ZERO] = 2, [RANK] = 0, [MICRO_BATCHES] = 1}},
     {{[RECIPE] = PAPER, [RECOMPUTE] = 1, [LAYERS] = 2, [ZERO] = 1, [RANK] = 2, [MICRO_BATCHES] = 1}},
     {{[RECIPE] = COAT, [RECOMPUTE] = 1, [LAYERS] = 2, [ZERO] = 4, [MICRO_BATCHES] = 1, [BLOCK] = 2}},
+    {{[RECIPE] = BF16, [LAYERS] = 2, [ZERO] = 2, [RANK] = 1, [OPTIMIZER] = 1}},
+    {{[RECIPE] = COAT, [RECOMPUTE] = 1, [LAYERS] = 3, [ZERO] = 4, [MICRO_BATCHES] = 1, [OPTIMIZER] = 1}},
 };
 #define SEVERAL ((int)(sizeof several / sizeof *several))
 
@@ -417,8 +421,9 @@ UNIT_TEST(every_event_is_needed) {
     for (int i = 0; i < SEVERAL; i++) assert_int_equal(faults_of(&several[i], ALL_STEPS), 0);
     for (left_out = 0; left_out < place_count; left_out++) {
         char what[128];
-        snprintf(what, sizeof what, "%s without its %s (coat/model/shards.c:%d)", places[left_out].function,
-                 places[left_out].waits ? "comm_wait" : "comm_after_compute", places[left_out].line);
+        const Place *p = &places[left_out];
+        snprintf(what, sizeof what, "%s without its %s (%s:%d)", p->function,
+                 p->waits ? "comm_wait" : "comm_after_compute", p->file, p->line);
         if (!is_seen(what)) unseen++;
     }
     left_out = -1;
@@ -434,9 +439,10 @@ UNIT_TEST(faults_are_seen) {
         [OLD_CODES] = "weights_quantize that does nothing after an update",
         [OLD_SLOTS] = "slot_layer that still names the old weights",
         [LOST_SUMS] = "gradients that are not summed",
+        [LOST_SHARDS] = "shards that are not exchanged",
     };
     int unseen = 0;
-    for (int f = NO_AFTER_COMPUTE; f <= LOST_SUMS; f++) {
+    for (int f = NO_AFTER_COMPUTE; f <= LOST_SHARDS; f++) {
         fault = (Fault)f;
         if (!is_seen(names[f])) unseen++;
     }
@@ -481,6 +487,7 @@ UNIT_TEST(lifetimes_are_long_enough) {
 #endif
     static const Choice alone[] = {
         {{[RECIPE] = BF16, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
+        {{[RECIPE] = BF16, [LAYERS] = 1, [OPTIMIZER] = 1}},
         {{[RECIPE] = FP8_PAPER, [RECOMPUTE] = 2, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = FP8_LINEAR, [RECOMPUTE] = 0, [HEAD] = 1, [LAYERS] = 1, [MICRO_BATCHES] = 1}},
         {{[RECIPE] = PAPER, [RECOMPUTE] = 0, [LAYERS] = 1, [MICRO_BATCHES] = 1}},

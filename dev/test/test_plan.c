@@ -223,6 +223,17 @@ UNIT_TEST(states_of_muon) {
         assert_true(muon->layout[QKVW][MOMENT_M].exists && !muon->layout[QKVW][MOMENT_V].exists);
         assert_true(muon->layout[WTE][MOMENT_V].exists && muon->layout[MUON_X][VALUE].cols == 4 * 768 * 768);
     }
+    // with ZeRO, MUON_X and MUON_Y have equal shards of the largest matrix, here c_fc of 1600 channels
+    const int64_t largest = 4 * 1600 * 1600;
+    for (int zero = 0; zero <= 3; zero++) {
+        char stage[16];
+        snprintf(stage, sizeof stage, "--zero %d", zero);
+        const Arena *a = plan_with("--model gpt2-xl --optimizer muon", stage, 7);
+        const TensorLayout *x = &a->layout[MUON_X][VALUE], *y = &a->layout[MUON_Y][VALUE];
+        const int64_t shards = 7 * tensor_shard_elements(largest, 7);
+        assert_true(shards > largest && x->local_elements == (zero ? shards : largest));
+        assert_true(y->data_bytes == x->data_bytes && x->data_bytes == (size_t)x->local_elements * 2);
+    }
     // a vision tower's matrices are updated by AdamW
     Config tower;
     plan_with("--model llama:d2 --vision clip:d2 --optimizer muon", "", 1);

@@ -31,6 +31,30 @@ check "a conversion of states is reported in one line" $? "$(cat "$folder/other3
 train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
     near "one process resumes a ZeRO 3 checkpoint of two with the same losses" loss 1e-3 zero0 zero3
 
+# Muon. Neither two nor three processes divide the layers evenly. With 16 channels, the third process has no shard of projw.
+muon=(--optimizer muon --schedule constant)
+for zero in 0 1 2 3; do
+    timeout 100 "${mpirun[@]}" -np 3 "$build"/test_muon $zero >"$folder/said" 2>&1 </dev/null
+    check "Muon with ZeRO $zero on three processes orthogonalizes each matrix once, or on each process" $? "$(grep -v '^ok' "$folder/said")"
+done
+timeout 100 "${mpirun[@]}" -np 2 "$build"/test_muon 2 >"$folder/said" 2>&1 </dev/null
+check "Muon with ZeRO 2 on two processes orthogonalizes each matrix once" $? "$(grep -v '^ok' "$folder/said")"
+train 1 muon-one "${fp32[@]}" "${muon[@]}" && for processes in 2 3; do
+    train $processes muon-$processes "${fp32[@]}" "${muon[@]}" --zero $((processes - 1)) && for key in loss grad_norm val_loss; do
+        near "Muon on $processes processes has the $key of one" $key 1e-4 muon-one muon-$processes
+    done
+done
+for zero in 0 1 2 3; do train 2 muon-zero$zero "${coat[@]}" "${muon[@]}" --batch-tokens 256 --zero $zero --steps 3; done
+same "Muon with ZeRO 1 writes the checkpoint of ZeRO 0, byte for byte" 00000003 muon-zero0 muon-zero1
+same "Muon with ZeRO 3 writes the checkpoint of ZeRO 2, byte for byte" 00000003 muon-zero2 muon-zero3
+for zero in 0 3; do train 3 muon-few$zero "${coat[@]}" "${muon[@]}" --layers 2 --heads 1 --channels 16 --batch-tokens 192 --zero $zero --steps 3; done
+same "Muon with ZeRO 3 and empty shards writes the checkpoint of ZeRO 0, byte for byte" 00000003 muon-few0 muon-few3
+[ "$(cat "$folder"/muon-*.said | grep -c '^note: --zero 0: .*--zero 1')" -eq 2 ]; check "Muon with ZeRO 0 prints one note" $? "$(cat "$folder"/muon-zero?.said)"
+i8=(--recipe coat "${muon[@]}" --batch-tokens 384 --save-every 2)
+train 3 muon-i8 "${i8[@]}" --zero 3 --steps 2 && train 2 muon-i8 "${i8[@]}" --zero 1 --steps 4 --resume && train 1 muon-i8 "${i8[@]}" --steps 6 --resume &&
+    train 1 muon-i8-one "${i8[@]}" --steps 6 && near "two processes, then one resume an INT8 momentum of three with the losses of one" loss 1e-3 muon-i8-one muon-i8 &&
+    ! grep -q 'converted' "$folder/muon-i8.said"; check "shards of an INT8 momentum are not converted" $? "$(cat "$folder/muon-i8.said")"
+
 # Matrices larger than the read buffers (8 MiB, 2^20 elements of states), stored as matmuls read them: each process takes
 # its shard, also if states are converted and of weights given by --model, which a rate of 0 does not change.
 once=(--recipe coat --batch-tokens 96 --micro-batch 1 --save-every 1)

@@ -132,6 +132,19 @@ static void check_all_gather(CommType type, int64_t count) {
     free(expected);
 }
 
+// The values that rank r sends to rank s are those of elements s * count to (s + 1) * count - 1.
+static void check_all_to_all(CommType type, int64_t count) {
+    size_t part = (size_t)count * comm_type_bytes(type), whole = part * (size_t)ranks;
+    char *in = (char *)xmalloc(whole), *out = (char *)xcalloc(whole, 1), *expected = (char *)xmalloc(whole);
+    for (int r = 0; r < ranks; r++) fill(expected + (size_t)r * part, count, rank * count, type, r);
+    fill(in, count * ranks, 0, type, rank);
+    comm_all_to_all(comm, out, in, count, type);
+    expect(memcmp(out, expected, whole) == 0, "all-to-all", type, count);
+    free(in);
+    free(out);
+    free(expected);
+}
+
 static void check_host(void) {
     expect(comm_max_i64(comm, -rank) == 0, "max_i64", COMM_I64, 1);
     expect(comm_sum_i64(comm, rank + 1) == (int64_t)ranks * (ranks + 1) / 2, "sum_i64", COMM_I64, 1);
@@ -169,6 +182,7 @@ static void check_big(void) {
     check_all_reduce(COMM_FP32, COMM_SUM, count);
     check_reduce_scatter(COMM_BF16, count);
     check_all_gather(COMM_BYTES, 2 * count);
+    check_all_to_all(COMM_BYTES, 2 * count);
 }
 
 static void check_collectives(void) {
@@ -179,6 +193,7 @@ static void check_collectives(void) {
     for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
         for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
             check_all_gather(types[t], counts[c]);
+            check_all_to_all(types[t], counts[c]);
             if (types[t] == COMM_BYTES) continue;
             check_all_reduce(types[t], COMM_SUM, counts[c]);
             check_reduce_scatter(types[t], counts[c]);
