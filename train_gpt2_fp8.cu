@@ -572,6 +572,13 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
     if (positions) m->ops->upload(&m->exec, act(m, POSITIONS, 0).data, positions, bytes);
 }
 
+// Returns the number of images that a pass with `images` images computes: one of 32 numbers up to `most`, because a GPU
+// keeps plans of its matmuls for every number. It is at least 1, because all processes must run the same collectives.
+static int images_computed(int images, int64_t most) {
+    const int64_t step = (most + 31) / 32, computed = (images + step - 1) / step * step;
+    return computed < 1 ? 1 : computed > most ? (int)most : (int)computed;
+}
+
 void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows) {
     Model *v = m->vision;
     if (!v) return;
@@ -589,13 +596,11 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
     m->ops->upload(&m->exec, features.data, of_features, (size_t)features.rows * sizeof *of_features);
     free(of_features);
     free(of_tokens);
-    // A pass without images computes one black image, because all processes must run the same collectives.
-    v->B = images > 0 ? images : 1;
+    v->B = images_computed(images, bytes.rows);
     v->T = v->config->seq_len;
-    if (images > 0)
-        m->ops->upload(&m->exec, bytes.data, pixels, (size_t)images * (size_t)bytes.cols);
-    else
-        m->ops->zero(&m->exec, bytes.data, (size_t)bytes.cols);
+    const size_t used = (size_t)images * (size_t)bytes.cols, computed = (size_t)v->B * (size_t)bytes.cols;
+    if (images > 0) m->ops->upload(&m->exec, bytes.data, pixels, used);
+    if (computed > used) m->ops->zero(&m->exec, (char *)bytes.data + used, computed - used);
 }
 
 // Runs forward and backward of the language model for one micro-batch. The operations are equal in every step, so a

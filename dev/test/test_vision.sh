@@ -104,9 +104,11 @@ accuracy "control: a third of the answers, guesses at one color of three, is rig
 # The loss of a step of 16 sequences, in micro-batches of 16, 2 and 1, on one and two processes.
 files drawn unseen
 short=(--precision fp32 --steps 6 --batch-tokens 640 --val-every 3 --val-batches -1)
+# With room for 640 images per micro-batch, the tower's passes compute black images, too.
 train 1 sixteen "${short[@]}" --micro-batch 16 && train 1 two "${short[@]}" --micro-batch 2 &&
-    train 2 ranks "${short[@]}" --micro-batch 1 --zero 2
-for name in two ranks; do
+    train 2 ranks "${short[@]}" --micro-batch 1 --zero 2 &&
+    train 1 room "${short[@]}" --micro-batch 16 --images-per-sequence 40
+for name in two ranks room; do
     near "images: $name has the losses of one micro-batch of 16" loss 1e-6 sixteen $name
     near "gradients' norms" grad_norm 1e-5 sixteen $name
     near "validation losses" val_loss 1e-6 sixteen $name

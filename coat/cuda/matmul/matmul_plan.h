@@ -15,7 +15,7 @@
 
 #include <cublasLt.h>
 
-#define MAX_PLANS 512
+#define MAX_PLANS 2048
 #define FIND_CANDIDATES 16 // maximum number of algorithms that are compared or tried for a matmul
 
 typedef struct {
