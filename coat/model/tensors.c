@@ -315,8 +315,8 @@ int64_t shape_extent(Dim dim, const ModelShape *s) {
     }
 }
 
-// Returns the largest number of elements of the matrices that Muon updates together (DIM_UPDATE) or of the Gram matrices
-// of their pieces (DIM_GRAM).
+// Returns the largest number of elements of the matrices that Muon updates together (DIM_UPDATE) or of the Gram
+// matrices of their pieces (DIM_GRAM).
 static int64_t largest_update(Dim dim, const Config *c) {
     int64_t largest = 0, rows[MAX_PIECES];
     for (int id = 0; id < PARAMETER_COUNT; id++) {

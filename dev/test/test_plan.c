@@ -221,10 +221,10 @@ UNIT_TEST(states_of_muon) {
         const Arena *muon = plan_with("--model gpt2 --optimizer muon", flags[i], 1);
         assert_true(muon->category_bytes[CATEGORY_MOMENTS] == adamw - states[i]);
         assert_true(muon->layout[QKVW][MOMENT_M].exists && !muon->layout[QKVW][MOMENT_V].exists);
-        assert_true(muon->layout[WTE][MOMENT_V].exists && muon->layout[MUON_X][VALUE].cols == 4 * 768 * 768);
+        assert_true(muon->layout[WTE][MOMENT_V].exists && muon->layout[MUON_X][VALUE].cols == 7 * 4 * 768 * 768);
     }
-    // with ZeRO, MUON_X and MUON_Y have equal shards of the largest matrix, here c_fc of 1600 channels
-    const int64_t largest = 4 * 1600 * 1600;
+    // with ZeRO, MUON_X and MUON_Y have equal shards of the largest matrices, here c_attn of two layers
+    const int64_t largest = 2 * 3 * 1600 * 1600;
     for (int zero = 0; zero <= 3; zero++) {
         char stage[16];
         snprintf(stage, sizeof stage, "--zero %d", zero);

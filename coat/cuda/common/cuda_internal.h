@@ -102,10 +102,10 @@ void matmul_close(struct MatmulState *state);
 
 // Computes d = alpha * op(a) * op(b) + beta * c on row-major matrices in BF16 or FP32. op() transposes its operand if
 // the flag is set. k: number of columns of op(a). c has d's format and row stride; if c.data is NULL, beta must be 0.
-// Each tensor consists of `count` matrices, one below the other, on which the same is computed. A result does not depend
-// on `count`.
-void matmul_add(Exec *exec, int count, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b, int64_t k,
-                float beta, Tensor c);
+// Each tensor consists of `count` matrices, one below the other, on which the same is computed. A result does not
+// depend on `count`.
+void matmul_add(Exec *exec, int count, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b,
+                int64_t k, float beta, Tensor c);
 
 // Attention with the project's portable kernels: any head width up to 256, FP32 or BF16 (cuda_attention_plain.cu).
 // cuda_ops.cu chooses between these functions, cuDNN (attention.h) and the Hopper kernels (attention_hopper.h).

@@ -253,8 +253,8 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS) void apply_kernel(const __grid_c
 }
 
 // --- division by the Frobenius norm ----------------------------------------------------------------------------------
-// Computes y = x / max(norm, NEWTON_SCHULZ_EPS) for matrix number blockIdx.y of `elements` elements. Its norm is the root
-// of the sum of its `count` partials. Every block adds them in the same order.
+// Computes y = x / max(norm, NEWTON_SCHULZ_EPS) for matrix number blockIdx.y of `elements` elements. Its norm is the
+// root of the sum of its `count` partials. Every block adds them in the same order.
 template <typename T>
 __global__ __launch_bounds__(OPTIMIZER_THREADS) void normalize_kernel(T *y, const T *x, int64_t elements, bool wide,
                                                                       const double *partials, int count) {
