@@ -29,7 +29,7 @@ def flatten(fields):
     """Returns the numbers of a log line, without null."""
     figures = {}
     for key, value in fields.items():
-        if key in ("fp8", "products") and isinstance(value, dict):
+        if key in ("fp8", "products", "attention") and isinstance(value, dict):
             for tensor, health in value.items():
                 for figure, layers in health.items():
                     known = [v for v in (layers if isinstance(layers, list) else [layers]) if v is not None]

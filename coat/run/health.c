@@ -350,3 +350,48 @@ char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, 
     free(found);
     return json;
 }
+
+// Returns the largest log-sum-exp of a layer's attention logits in the last micro-batch, NaN if one is NaN.
+static double largest_lse(const Arena *arena, Exec *exec, int layer) {
+    const Tensor t = arena_tensor(arena, LSE, VALUE, layer);
+    const int64_t count = tensor_elements(t);
+    float *values = (float *)xmalloc((size_t)count * sizeof *values), largest = -INFINITY;
+    exec->ops->download(exec, values, t.data, (size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count && !isnan(largest); i++) largest = values[i] <= largest ? largest : values[i];
+    free(values);
+    return (double)largest;
+}
+
+static const char *const attention_figures[] = {"max"};
+static double attention_figure(const void *context, int figure, int layer) {
+    (void)figure;
+    return ((const double *)context)[layer];
+}
+
+char *health_attention_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
+    const int layers = arena->layout[LSE][VALUE].layers;
+    double *found = (double *)xcalloc((size_t)layers, sizeof *found);
+    char *json = NULL;
+    size_t length = 0;
+    int most = 0;
+    for (int layer = 0; layer < layers; layer++) {
+        found[layer] = largest_lse(arena, exec, layer);
+        if (found[layer] > found[most]) most = layer;
+    }
+    FILE *out = open_memstream(&json, &length);
+    if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the attention statistics");
+    fprintf(out, "{\"lse\":{");
+    print_figures(out, attention_figures, 1, layers, attention_figure, found);
+    fprintf(out, "}}");
+    fclose(out);
+    warning[0] = '\0';
+    if (warned && !warned->attention && found[most] > HEALTH_LSE) {
+        warned->attention = true;
+        add_line(warning,
+                 "attention: the largest logit of layer %d is about %.0f; above %d, a run may become unstable; reduce "
+                 "--lr, or train a model that normalizes q and k",
+                 most, found[most], HEALTH_LSE);
+    }
+    free(found);
+    return json;
+}

@@ -20,6 +20,10 @@ C_LINKAGE_BEGIN
 #define HEALTH_BIAS 0.02
 #define HEALTH_ERROR 0.2
 
+// Log-sum-exp of attention logits above which a warning is printed. Runs in which attention has become unstable had
+// logits above 100.
+#define HEALTH_LSE 100
+
 #define HEALTH_WARNING 4096 // size of a warning's text in bytes
 
 // Tells which warnings this run has already printed, because each warning is printed only once.
@@ -27,6 +31,7 @@ typedef struct {
     // true after a warning about the FP8 values of a gradient ([0]) or of its transpose ([1])
     bool codes[GRADIENT_COUNT][2];
     bool matmuls;     // true after a warning about an inexact FP8 wgrad
+    bool attention;   // true after a warning about large attention logits
     double uncounted; // fraction of masked targets in the last step; the caller sets it
 } HealthWarned;
 
@@ -53,5 +58,11 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
 // Random rounding affects only the error; a bias does not average out over steps. Writes a line to `warning` if a layer
 // exceeds HEALTH_BIAS or HEALTH_ERROR, otherwise "". If `warned` is NULL, never warns. Waits for the device.
 char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
+
+// Returns the largest log-sum-exp of each layer's attention logits in the last micro-batch as JSON for the caller to
+// free: {"lse":{"max":[..per layer]}}. It is at least the largest logit, and at most ln(sequence length) larger.
+// --recompute 3 leaves only block 0's. Writes a line to `warning` if a layer exceeds HEALTH_LSE, otherwise "". If
+// `warned` is NULL, never warns. Waits for the device.
+char *health_attention_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 C_LINKAGE_END

@@ -365,6 +365,7 @@ static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *
     log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens, tokens,
              m->host.skipped);
     if (due(step, c->health_every)) log_health(run, "fp8", health_json);
+    if (due(step, c->health_every)) log_health(run, "attention", health_attention_json);
     if (due(step, c->health_matmuls)) log_health(run, "products", health_matmuls_json);
     if (validates) log_sets(run, false);
     bool ok = check_skips(run, err);

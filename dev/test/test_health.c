@@ -224,4 +224,28 @@ UNIT_TEST(warnings) {
     run_end(&run);
 }
 
+// Tests the largest log-sum-exp of each layer, a NaN, and the warning about large logits, which is printed once.
+UNIT_TEST(attention_logits) {
+    Run run;
+    char warning[HEALTH_WARNING];
+    run_begin(&run, RECIPE_BF16, HEAD_BF16, 1);
+    const Tensor first = arena_tensor(&run.arena, LSE, VALUE, 0), last = arena_tensor(&run.arena, LSE, VALUE, 2);
+    ((float *)first.data)[tensor_elements(first) - 1] = 99;
+    ((float *)last.data)[3] = -2;
+    char *json = health_attention_json(&run.arena, &run.exec, &run.warned, warning);
+    assert_string_equal(json, "{\"lse\":{\"max\":[99,0,0]}}");
+    assert_string_equal(warning, "");
+    free(json);
+    ((float *)last.data)[3] = 250;
+    ((float *)arena_tensor(&run.arena, LSE, VALUE, 1).data)[5] = NAN;
+    for (int i = 0; i < 3; i++) {
+        json = health_attention_json(&run.arena, &run.exec, i ? &run.warned : NULL, warning);
+        assert_string_equal(json, "{\"lse\":{\"max\":[99,null,250]}}");
+        assert_true(strncmp(warning, "attention: the largest logit of layer 2 is about 250", i == 1 ? 52 : 0) == 0);
+        assert_true((warning[0] != 0) == (i == 1));
+        free(json);
+    }
+    run_end(&run);
+}
+
 RUN_TESTS(NULL, NULL, NULL)
