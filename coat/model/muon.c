@@ -60,7 +60,7 @@ static void orthogonalize(const Muon *m, TensorId id, int matrices, StepState *s
     const Tensor update = scratch(m, MUON_X, matrices * t->rows, t->cols);
     int64_t rows[MAX_PIECES], first = 0;
     const int pieces = tensor_pieces(id, &c->shape, rows);
-    const int count = pieces_are_equal(rows, pieces) ? pieces * matrices : 1;
+    const int count = parts_are_equal(rows, pieces) ? pieces * matrices : 1;
     for (int i = 0; first < update.rows; i++) {
         const int64_t r = rows[i % pieces], n = r < t->cols ? r : t->cols, larger = r + t->cols - n;
         const Tensor x = tensor_rows(update, first, count * r);

@@ -325,7 +325,7 @@ static int64_t largest_update(Dim dim, const Config *c) {
         const int64_t batch = tensor_muon_batch((TensorId)id, c), cols = shape_extent(row->cols, &c->shape);
         const int pieces = tensor_pieces((TensorId)id, &c->shape, rows);
         const int64_t n = rows[0] < cols ? rows[0] : cols; // the first piece is the largest
-        const int64_t grams = pieces_are_equal(rows, pieces) ? batch * pieces : 1;
+        const int64_t grams = parts_are_equal(rows, pieces) ? batch * pieces : 1;
         const int64_t size = dim == DIM_UPDATE ? batch * shape_extent(row->rows, &c->shape) * cols : grams * n * n;
         if (size > largest) largest = size;
     }

@@ -208,7 +208,7 @@ int tensor_muon_batch(TensorId id, const Config *config);
 enum { MAX_PIECES = 3 };
 int tensor_pieces(TensorId id, const ModelShape *shape, int64_t extents[MAX_PIECES]);
 // True if a parameter's pieces have the same shape. k and v always have.
-static inline bool pieces_are_equal(const int64_t extents[], int pieces) {
+static inline bool parts_are_equal(const int64_t extents[], int pieces) {
     return extents[0] == extents[pieces - 1];
 }
 TensorId tensor_input(TensorId id); // activation that the forward matmul of weight matrix `id` reads
