@@ -3,6 +3,7 @@
 
     scripts/lab.py fidelity     losses of recipes compared with BF16's, over several seeds
     scripts/lab.py stability    losses over learning rates, and how sharp the minimum is
+    scripts/lab.py time-to-loss steps, tokens and seconds to one loss, with AdamW and Muon
     scripts/lab.py reproduce    the paper's tables
     scripts/lab.py draw         figures of these experiments
     scripts/lab.py COMMAND --help
@@ -15,7 +16,7 @@ import sys
 
 sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-COMMANDS = ["fidelity", "stability", "reproduce", "draw"]
+COMMANDS = ["fidelity", "stability", "time-to-loss", "reproduce", "draw"]
 
 
 def main(command="", *arguments):
@@ -27,7 +28,7 @@ def main(command="", *arguments):
     try:
         if command not in COMMANDS:
             raise Failure(f"{command}: must be one of {', '.join(COMMANDS)}")
-        return importlib.import_module("lab." + command).main(list(arguments))
+        return importlib.import_module("lab." + command.replace("-", "_")).main(list(arguments))
     except (Failure, OSError) as failure:
         print(f"error: {failure}", file=sys.stderr)
         return 1

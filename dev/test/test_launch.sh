@@ -101,7 +101,7 @@ for script in dev/test/check_kill.sh dev/test/check_lost.sh dev/test/check_resum
     said=$(PROGRAM=$folder/program timeout 10 "$script" -h 2>&1)
     [[ $? -eq 0 && ! -e $folder/calls && $said == *"$script"* && $said != *"set -"* ]]; check "$script -h" $? "$said"
 done
-for command in fidelity reproduce stability draw; do
+for command in fidelity reproduce stability time-to-loss draw; do
     command -v python3 >/dev/null || { echo "skip - scripts/lab.py $command --help: no python3"; continue; }
     said=$(scripts/lab.py $command --help 2>&1)
     [[ $? -eq 0 && $said == *"scripts/lab.py $command"* && $said == "$(scripts/lab.py $command -h)" && $(scripts/lab.py --help) == *"lab.py $command"* ]]

@@ -53,13 +53,12 @@ Environment:
 """
 import os
 import re
-import subprocess
 
 from . import work as lab
 from .fidelity_page import Results, page
-from .fidelity_runs import Runs, Setting, bytes_of, flags_of
+from .fidelity_runs import Runs, bytes_of, choose_trainer, list_settings, read_settings
 from .results import Failure, write_file
-from .work import check_built, is_built, number, recipe_flags, setting
+from .work import number, recipe_flags, setting
 
 GPT2 = "--model gpt2"
 # columns: flags of the model; length, micro-batch, tokens per step; rate, warm-up, last rate; steps; description
@@ -108,20 +107,18 @@ class Fidelity:
         return names
 
     def read_arguments(self, words):
-        files, own = lab.token_globs(words, self.work), lab.token_globs([], self.work)
         start, end = (number(name, setting(name), 1) if setting(name) else None for name in ("FROM", "TO"))
-        names = words[2:] or ["262k" if words else "bytes"]
-        for name in names:
-            if name not in SETTINGS:
-                raise Failure(f"{name}: must be one of the settings {', '.join(SETTINGS)}")
-        self.settings = [Setting(name, SETTINGS[name], own if name == "bytes" else files, start, end) for name in names]
+        self.settings = read_settings(words, self.work, SETTINGS, "262k", start, end)
         self.seeds, self.saves = setting("SEEDS", "1 2 3").split(), number("SAVES", setting("SAVES", "4"))
         for of in self.settings:
             self.check(of)
-        self.choose_trainer(names)
+        self.trainer = choose_trainer(self.work, self.settings)
         self.jobs = number("JOBS", setting("JOBS", len(self.work.gpus))) or 1
         for of in self.settings:
-            self.check_recipes(of)
+            for name in self.recipes:
+                lab.check_flags(f"RECIPES: {name}", self.trainer, of.flags + self.flags(name))
+            for name in self.evaluations:
+                lab.check_flags(f"EVALUATE: {name}", self.trainer, of.flags + self.flags(name))
 
     def check(self, of):
         for seed in self.seeds:
@@ -134,29 +131,6 @@ class Fidelity:
             if of.tokens_of(pattern) < of.micro_batch * of.length:
                 raise Failure(f"TEXTS: {name}: is too short for {of.name}, whose micro-batches read "
                               f"{of.micro_batch * of.length} tokens")
-
-    def choose_trainer(self, names):
-        """Chooses the GPU's trainer if it can run here, else the CPU's, which trains the byte-level model."""
-        large = [name for name in names if name != "bytes"]
-        if not is_built(lab.GPU_TRAINER):
-            self.work.gpus = []
-        self.trainer = lab.GPU_TRAINER if self.work.gpus or large else lab.CPU_TRAINER
-        if self.work.dry_run:
-            return
-        check_built([self.trainer] + [lab.BUILD + "/prepare_bytes"] * ("bytes" in names))
-        if large and not self.work.gpus:
-            raise Failure(f"{large[0]}: needs a GPU for FP8, compute capability 8.9 or later; without token files a "
-                          "byte-level model is trained on the CPU")
-
-    def check_recipes(self, of):
-        """Checks the flags of recipes with the trainer's --plan. A dry run without it uses the CPU's trainer, if any."""
-        planner = self.trainer if is_built(self.trainer) else lab.CPU_TRAINER
-        names = [("RECIPES", name) for name in self.recipes] + [("EVALUATE", name) for name in self.evaluations]
-        for variable, name in names if is_built(planner) else []:
-            done = subprocess.run([planner, "--plan=json", *of.flags, *self.flags(name)], stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.PIPE, text=True)
-            if done.returncode:
-                raise Failure(f"{variable}: {name}: {lab.error_in(done.stderr)}")
 
     def flags(self, name):
         """Returns the flags of a recipe. In all recipes, masters and weights take 4 bytes per parameter."""
@@ -171,8 +145,7 @@ class Fidelity:
             self.results.note("recipe", name, recipe, "name")
         for name, pattern in self.texts.items():
             self.results.note("text", name, f"{os.path.basename(pattern)}, {bytes_of(pattern)} bytes", "name")
-        command = lab.command_line("fidelity", COMMAND, arguments)
-        self.results.commands += [command] if command not in self.results.commands else []
+        self.results.add_command(lab.command_line("fidelity", COMMAND, arguments))
         self.results.save()
 
     def run(self, arguments):
@@ -180,7 +153,7 @@ class Fidelity:
         self.results.read()  # reads it again, now that the folder is locked
         runs = Runs(self)
         if not self.work.dry_run:
-            if any(of.name.startswith("bytes") for of in self.settings):
+            if any(of.on_bytes for of in self.settings):
                 self.work.prepare_text()
             self.record(arguments)
         runs.tell_what_is_missing()
@@ -202,9 +175,7 @@ class Fidelity:
 
 
 def main(arguments):
-    about = "".join(f"  {name:8} {row[-1]}\n           {' '.join(flags_of(name, row))}, {row[3]} steps\n"
-                    for name, row in SETTINGS.items())
-    parser = lab.Parser("fidelity", __doc__ + "\nSettings:\n" + about)
+    parser = lab.Parser("fidelity", __doc__ + list_settings(SETTINGS))
     parser.add_argument("--page-only", action="store_true", help="only write the page from OUT/fidelity.tsv")
     parser.add_argument("words", nargs="*", metavar="TRAIN_GLOB VAL_GLOB SETTING")
     options = parser.parse_intermixed_args(arguments)

@@ -236,13 +236,17 @@ def section(study, note, about):
                                    "largest gradient norm", *study.evaluations], run_rows(study))]
 
 
+def heading(title, rows):
+    """Returns the first two lines of a page: its title, and the date, machines and versions of the runs in `rows`."""
+    machines, versions = (", ".join(dict.fromkeys(row[key] for row in rows)) for key in ("machine", "version"))
+    return ["# " + title, f"{datetime.datetime.now(datetime.timezone.utc).date()}, " +
+            (f"on {machines}; version {versions}." if machines else "no run has ended yet.")]
+
+
 def page(results, abouts, limits):
     """Returns the text of the page. abouts: descriptions of settings; limits: of the final mean and of the windows, in percent."""
     baseline, studies = results.recipes[0], [Comparison(results, name) for name in results.settings()]
-    machines, versions = (", ".join(dict.fromkeys(row[key] for study in studies for row in study.all))
-                          for key in ("machine", "version"))
-    lines = ["# Recipes compared with " + baseline, f"{datetime.datetime.now(datetime.timezone.utc).date()}, " +
-             (f"on {machines}; version {versions}." if machines else "no run has ended yet.")]
+    lines = heading("Recipes compared with " + baseline, [row for study in studies for row in study.all])
     for kind in ("recipe", "text"):
         notes = [(name, text) for (of, name), text in results.notes.items() if of == kind]
         lines += [""] * bool(notes)

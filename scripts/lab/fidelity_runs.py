@@ -26,21 +26,51 @@ def flags_of(name, row):
             training + " --eps 1e-5" * (name == "olmo-1b"))
 
 
+def list_settings(settings):
+    """Returns the list of settings for --help."""
+    return "\nSettings:\n" + "".join(f"  {name:8} {row[-1]}\n           {' '.join(flags_of(name, row))}, {row[3]} steps\n"
+                                     for name, row in settings.items())
+
+
+def read_settings(words, work, settings, default, start=None, end=None):
+    """Returns the settings of the arguments [TRAIN_GLOB VAL_GLOB [SETTING...]]; `bytes` without token files."""
+    files, own = lab.token_globs(words, work), lab.token_globs([], work)
+    names = words[2:] or [default if words else "bytes"]
+    for name in names:
+        if name not in settings:
+            raise Failure(f"{name}: must be one of the settings {', '.join(settings)}")
+    return [Setting(name, settings[name], own if name == "bytes" else files, start, end) for name in names]
+
+
+def choose_trainer(work, settings):
+    """Returns the GPU's trainer if it can run here, else the CPU's, which trains the byte-level model."""
+    large = [of.name for of in settings if not of.on_bytes]
+    if not lab.is_built(lab.GPU_TRAINER):
+        work.gpus = []
+    trainer = lab.GPU_TRAINER if work.gpus or large else lab.CPU_TRAINER
+    if not work.dry_run:
+        lab.check_built([trainer] + [lab.BUILD + "/prepare_bytes"] * any(of.on_bytes for of in settings))
+        if large and not work.gpus:
+            raise Failure(f"{large[0]}: needs a GPU for FP8, compute capability 8.9 or later; without token files a "
+                          "byte-level model is trained on the CPU")
+    return trainer
+
+
 class Setting:
     """SETTING[-from-STEP][-to-STEP]: trains `steps` of the `schedule`; the baseline trains the first `start`."""
 
     def __init__(self, name, row, files, start, end):
         model, batch, training = flags_of(name, row)
         self.name = name + (f"-from-{start}" if start else "") + (f"-to-{end}" if end else "")
-        self.train, self.val = files
+        self.train, self.val, self.on_bytes = *files, name == "bytes"
         batch = setting("BATCH", batch).split()
-        self.flags = setting("MODEL", model).split() + ["--tokenizer", "bytes"] * (name == "bytes") + batch
+        self.flags = setting("MODEL", model).split() + ["--tokenizer", "bytes"] * self.on_bytes + batch
         self.flags += setting("TRAINING", training).split()
         value = dict(zip(batch, batch[1:]))  # value of the last flag with a name
         self.length = number("--seq-len", value.get("--seq-len", "missing"), 1)
         self.micro_batch = number("--micro-batch", value.get("--micro-batch", "missing"), 1)
         self.schedule = number("STEPS", setting("STEPS", row[3]))
-        self.val_tokens = 40960 if name == "bytes" else 2097152
+        self.val_tokens = 40960 if self.on_bytes else 2097152
         self.start, self.steps = start or 0, end or self.schedule
         if self.steps > self.schedule:
             raise Failure(f"TO: {name} has {self.schedule} steps")

@@ -96,6 +96,11 @@ class Table:
             raise Failure(f"{kind} {name}: {self.path} has '{there}', this command '{text}'; "
                           f"choose another {remedy}")
 
+    def add_command(self, command):
+        """Records a command unless the file already has it."""
+        if command not in self.commands:
+            self.commands.append(command)
+
     def find(self, **cells):
         """Returns the first row with these cells; None without one."""
         return next((row for row in self.rows if cells.items() <= row.items()), None)

@@ -200,8 +200,7 @@ class Stability:
             flags = " ".join(self.model + self.batch + self.training + ["--steps", str(self.steps)])
             data, validation = map(os.path.basename, self.files)
             self.losses.note("setting", "study", f"{flags}; data: {data}; validation: {validation}", "--out")
-            command = lab.command_line("stability", COMMAND, arguments)
-            self.losses.commands += [command] if command not in self.losses.commands else []
+            self.losses.add_command(lab.command_line("stability", COMMAND, arguments))
             self.losses.save()
             if self.on_bytes:
                 self.work.prepare_text()

@@ -124,6 +124,16 @@ def recipe_flags(recipe):
     return ["--recipe", name] + ["--" + flag for flag in flags]
 
 
+def check_flags(what, trainer, flags):
+    """Checks flags with the trainer's --plan. A dry run without this trainer uses the CPU's, if any."""
+    planner = trainer if is_built(trainer) else CPU_TRAINER
+    if is_built(planner):
+        done = subprocess.run([planner, "--plan=json", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                              text=True)
+        if done.returncode:
+            raise Failure(f"{what}: {error_in(done.stderr)}")
+
+
 def error_in(output):
     """Returns the error in a program's output, else its last line."""
     found = re.search(r"\berror: (.*)", output)

@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Tests scripts/lab.py time-to-loss. With a program that only pretends to train: rates, lengths, interpolation, a stopped
+# study, and errors. With the real one: a small study on the CPU.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+. dev/test/program_fixture.sh
+command -v python3 >/dev/null || { echo "skip - scripts/lab.py: no python3"; exit 0; }
+export BIN=${BIN:-.} BUILD=${BUILD:-build} VERSION=tested
+unset RATES_ADAMW RATES_MUON FRACTIONS SEED STEPS MODEL BATCH TRAINING TEXT CUDA_VISIBLE_DEVICES
+
+without_gpu
+mkdir "$folder/gpus" "$folder/pretend"
+lab() { scripts/lab.py time-to-loss "$@" 2>&1; }
+
+# --- dry runs and errors
+said=$(BIN=$folder lab --dry-run --out "$folder/dry" 'a b*' v gpt2 llama)
+check "--dry-run succeeds" $? "$said"
+[ "$(wc -l <<<"$said")" -eq 40 ] && [ "$(sort -u <<<"$said" | wc -l)" -eq 40 ]
+check "--dry-run prints every run once" $? "$said"
+has "--dry-run prints the runs that choose Muon's rate" "$said" '--model gpt2 --seq-len 1024 --micro-batch 64 --batch-tokens 65536 .*--schedule cosine .*--warmup 100 --recipe bf16 --master split16 --optimizer muon --lr 4\.8e-3 --train .a b\*. --val v --steps 1526 --seed 1 '
+has "--dry-run prints shorter runs, with a shorter warm-up" "$said" '--model llama:d12 .*--warmup 45 --recipe coat --master split16 --optimizer muon --lr BEST .*--steps 687 '
+has "the warm-up has at least 10 steps" "$(BIN=$folder FRACTIONS=.05 lab --dry-run a v)" '--warmup 10 .*--steps 76 '
+[ ! -e "$folder/dry" ]
+check "--dry-run writes nothing" $?
+refused() { lab --out "$folder/refused" "$@"; }
+refuses "an unknown setting is refused" 'gpt3: must be one of the settings gpt2, llama, bytes' refused README.md README.md gpt3
+refuses "TRAIN_GLOB without VAL_GLOB is refused" 'name TRAIN_GLOB and VAL_GLOB' refused a
+for word in 0 1.5 x; do
+    FRACTIONS="1 $word" refuses "FRACTIONS=$word is refused" "FRACTIONS: $word: must be a number above 0 and at most 1" refused
+done
+SEED=one refuses "a seed that is not a number is refused" 'SEED: .*one' refused
+TRAINING="--schedule cosine" refuses "TRAINING without --warmup is refused" '--warmup: .*missing' refused
+RATES_MUON="1e-3 fast" refuses "a rate that the trainer refuses is refused" 'bytes: --lr fast: must be' refused
+
+# --- with a program that pretends to train, at a GPU
+# After 100 steps BF16 AdamW has a loss of 3 at its best rate, COAT AdamW 3.01, BF16 Muon 2.9, COAT Muon 2.8; 0.1 more at other
+# rates. Fewer steps add 0.2 log(100 / steps). The rate 4.8e-3 diverges, with 7e-3 the device fails. A step takes 100 ms,
+# in COAT 80, with Muon 10 more, and the first one a second. SLOW=STEPS waits for a signal in COAT Muon's run of that length.
+cat >"$folder/gpus/nvidia-smi" <<'DONE'
+#!/bin/sh
+case "$*" in *compute_cap*) echo 9.0 ;; *=index*) echo 0 ;; *) echo "Pretended GPU" ;; esac
+DONE
+cat >"$folder/pretend/train_gpt2_fp8" <<'DONE'
+#!/usr/bin/env bash
+while [ $# -gt 0 ]; do
+    case $1 in
+    --recipe | --optimizer | --lr | --steps | --warmup | --out) declare "${1#--}=$2"; shift ;;
+    --plan=json) exit ;;
+    esac
+    shift
+done
+echo "$recipe $optimizer $lr $steps $warmup" >>"$CALLS"
+[ "$lr" != 7e-3 ] || { echo "error: the GPU is lost" >&2; exit 3; }
+awk -v recipe="$recipe" -v optimizer="$optimizer" -v lr="$lr" -v steps="$steps" -v slow="${SLOW:-}" 'BEGIN {
+    coat = recipe == "coat"; muon = optimizer == "muon"
+    for (s = 1; s <= steps; s++)
+        printf "{\"step\":%d,\"loss\":9,\"grad_norm\":1,\"ms\":%d}\n", s, s == 1 ? 1000 : 100 - 20 * coat + 10 * muon
+    if (lr == "4.8e-3" || (coat && muon && steps == slow)) exit
+    loss = 3 + (muon ? -0.1 - 0.1 * coat : 0.01 * coat) + 0.1 * (lr != (muon ? "2.4e-3" : "6e-4")) + 0.2 * log(100 / steps)
+    printf "{\"step\":%d,\"val_loss\":%.6f}\n", steps, loss
+}' >"$out/log.jsonl"
+[ "$lr" != 4.8e-3 ] || exit 4
+[ "$recipe $optimizer $steps" != "coat muon ${SLOW:-}" ] || { trap 'exit 0' TERM; echo >"$out/waits"; for ((i = 0; i < 500; i++)); do sleep 0.02; done; }
+DONE
+chmod +x "$folder"/gpus/* "$folder"/pretend/*
+touch "$folder/train" "$folder/val"
+refuses "a large setting without a GPU is refused" 'gpt2: needs a GPU' env BIN="$folder/pretend" scripts/lab.py time-to-loss --out "$folder/refused" README.md README.md
+pretend() { PATH=$folder/gpus:$path BIN=$folder/pretend CALLS=$folder/calls STEPS=100 exec scripts/lab.py time-to-loss --out "$folder/study" "$folder/train" "$folder/val" "$@" 2>&1; }
+SLOW=45 pretend >"$folder/said" &
+study=$!
+for ((i = 0; i < 1000; i++)); do [ ! -e "$folder/study/gpt2-45/coat-muon-2.4e-3/1/waits" ] || break; sleep 0.02; done
+kill -TERM $study
+wait $study
+[ $? -eq 1 ] && grep -q '^error: stopped; ' "$folder/said" && [ ! -e "$folder/study/time-to-loss.md" ]
+check "a signal stops the study" $? "$(cat "$folder/said")"
+said=$(pretend)
+check "a stopped study ends well when started again" $? "$said"
+diff - "$folder/calls" >"$folder/difference" <<'DONE'
+bf16 adamw 3e-4 100 100
+bf16 adamw 6e-4 100 100
+bf16 adamw 1.2e-3 100 100
+bf16 muon 1.2e-3 100 100
+bf16 muon 2.4e-3 100 100
+bf16 muon 4.8e-3 100 100
+bf16 adamw 6e-4 90 90
+coat adamw 6e-4 100 100
+bf16 muon 2.4e-3 75 75
+bf16 muon 2.4e-3 60 60
+coat muon 2.4e-3 100 100
+coat muon 2.4e-3 75 75
+coat muon 2.4e-3 60 60
+coat muon 2.4e-3 45 45
+coat muon 2.4e-3 45 45
+coat muon 2.4e-3 30 30
+DONE
+check "rates are chosen in BF16, arms stop above the target, only the stopped run is repeated" $? "$(cat "$folder/difference")"
+page=$(cat "$folder/study/time-to-loss.md")
+has "the page names the machine and the version" "$page" '^20[0-9-]*, on Pretended GPU; version tested\.$'
+has "the page has the command" "$page" "^    STEPS=100 scripts/lab.py time-to-loss --out study train val$"
+has "the page has the target" "$page" '^Target: 3\.0000, the final loss of BF16 AdamW after 100 steps\.$'
+has "BF16 AdamW needs all of its steps" "$page" '^\| BF16 AdamW \| 6e-4 \| 100 \| 6,553,600 \| 10\.0 \| 1\.000 \|$'
+has "an arm that ends above the target has not reached it" "$page" '^\| COAT AdamW \| 6e-4 \| not reached \(loss 3\.010000\) \| – \| – \| – \|$'
+has "the steps are interpolated over their logarithm" "$page" '^\| BF16 Muon \| 2\.4e-3 \| 61 \| 3,974,957 \| 6\.7 \| 0\.667 \|$'
+has "seconds use the median time per step" "$page" '^\| COAT Muon \| 2\.4e-3 \| 37 \| 2,410,940 \| 3\.3 \| 0\.331 \|$'
+has "the page lists all runs" "$page" '^\| gpt2 \| COAT Muon \| 2\.4e-3 \| 1 \| 75 \| 2\.857536 \| 90\.000 \|$'
+has "the page lists diverged runs" "$page" '^\| gpt2 \| BF16 Muon \| 4\.8e-3 \| 1 \| 100 \| diverged \| 110\.000 \|$'
+! grep -q 'a rate outside' <<<"$page" && [ "$(grep -c "^gpt2-" "$folder/study/time-to-loss.tsv")" -eq 15 ]
+check "time-to-loss.tsv has a row per run" $? "$(cat "$folder/study/time-to-loss.tsv")"
+rm "$folder/calls"
+said=$(FRACTIONS="0.75 0.6" RATES_ADAMW="6e-4 1.2e-3" pretend gpt2)
+[ $? -eq 0 ] && [ "$(cat "$folder/calls")" = "bf16 adamw 6e-4 75 75" ]
+check "finished runs serve other lengths and rates" $? "$said" "$(cat "$folder/calls")"
+page=$(cat "$folder/study/time-to-loss.md")
+has "an arm whose shortest run reaches the target has an upper bound" "$page" '^\| COAT Muon \| 2\.4e-3 \| ≤ 60 \| ≤ 3,932,160 \| ≤ 5\.4 \| ≤ 0\.540 \|$'
+has "the page tells that the best rate is at the edge" "$page" '^The best rate of BF16 AdamW is the first or the last of 6e-4 1\.2e-3; '
+said=$(RATES_MUON="2.4e-3 7e-3" pretend)
+[ $? -eq 1 ] && grep -q '^failed: gpt2-100, bf16-muon-7e-3, seed 1, status 3: the GPU is lost' <<<"$said" && grep -q '^The runs that choose the rates are not finished' "$folder/study/time-to-loss.md"
+check "a failed run is reported, and no rate is chosen" $? "$said"
+said=$(RATES_MUON=4.8e-3 pretend)
+[ $? -eq 1 ] && grep -q '^failed: gpt2: BF16 Muon diverges at all of RATES_MUON; add lower rates' <<<"$said"
+check "an optimizer that diverges at all rates is reported" $? "$said"
+said=$(MODEL="--model gpt2-xl" pretend)
+[ $? -eq 1 ] && grep -q '^error: setting gpt2: .*gpt2-xl.*; choose another --out' <<<"$said"
+check "another model in the same folder is refused" $? "$said"
+
+# --- a small model, on the CPU
+export STEPS=16 MODEL="--layers 1 --heads 2 --channels 32 --positions 32" TEXT=$folder/text OMP_NUM_THREADS=1
+export BATCH="--seq-len 32 --micro-batch 8 --batch-tokens 256 --threads 1" RATES_ADAMW=4e-3 RATES_MUON="4e-3 1.6e-2" FRACTIONS="1 0.5"
+text "$TEXT"
+said=$(lab --out "$folder/small")
+check "a study on the CPU succeeds" $? "$said"
+loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/bytes-16/bf16-adamw-4e-3/1/log.jsonl")
+has "the target is the loss of BF16 AdamW" "$(cat "$folder/small/time-to-loss.md")" "^Target: $(printf %.4f "$loss"), "
+has "Muon's runs have their own weights" "$(cat "$folder/small/time-to-loss.md")" '^\| COAT Muon \| (4e-3|1\.6e-2) \| .*[0-9]'
+exit $failures

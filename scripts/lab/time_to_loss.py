@@ -1,0 +1,249 @@
+"""How many steps, tokens and seconds do AdamW and Muon need to reach the same loss, in
+BF16 and with COAT? Trains the arms BF16 AdamW, COAT AdamW, BF16 Muon and COAT Muon on
+one GPU. Writes OUT/time-to-loss.md; OUT/time-to-loss.tsv has a row per finished run.
+
+    scripts/lab.py time-to-loss [--dry-run] [--out runs/time-to-loss]
+        [TRAIN_GLOB VAL_GLOB [SETTING...]]
+
+SETTING: see the table below (default: gpt2). Without token files the setting is
+`bytes`, a small model that reads this machine's headers.
+
+1. BF16 trains the full length with three rates per optimizer. The rate with the lowest
+   final validation loss is the rate of both arms of this optimizer.
+2. The target is the lowest final validation loss of BF16 AdamW.
+3. Each arm trains fractions of the steps, the longest first, until a run ends above
+   the target. Every run has a complete schedule; its warm-up is the same fraction of
+   the setting's, but at least 10 steps.
+4. The steps to the target are interpolated, linearly over log(steps), between the two
+   lengths whose losses bracket it. The seconds are these steps times the median time
+   per step of the arm's longest run.
+
+Finished runs are not repeated, and a stopped one resumes from its last checkpoint: start
+the same command again. A run that diverges (exit code 4) counts as above the target.
+Any other failure is reported, the other runs continue, and the exit code is 1.
+Expected time: an hour for gpt2 or llama on an H200, 15 minutes for bytes on two cores.
+
+Environment:
+  RATES_ADAMW="3e-4 6e-4 1.2e-3"   rates; --lr in TRAINING has no effect
+  RATES_MUON="1.2e-3 2.4e-3 4.8e-3"
+  FRACTIONS="1 0.75 0.6 0.45 0.3"  lengths of all arms (default: these for Muon, 1 0.9
+                                   0.8 for AdamW); the full length is always trained
+  SEED=1
+  STEPS=N                          replaces the setting's steps
+  MODEL="--layers ..."             replaces the setting's model; BATCH="--seq-len N
+                                   --micro-batch N --batch-tokens N" its batch;
+                                   TRAINING="--schedule ... --warmup N" its optimizer
+  TEXT=FOLDER                      text for the byte-level model
+  BIN=. BUILD=build                folders of the programs
+  VERSION=NAME                     version on the page (default: git describe)
+"""
+import copy
+import math
+import re
+import statistics
+
+from . import fidelity
+from . import work as lab
+from .fidelity_page import heading
+from .fidelity_runs import KEY, Run, Runs, choose_trainer, list_settings, read_settings
+from .results import Failure, Table, is_number, markdown, read_log, write_file
+from .work import number, setting
+
+GPT2 = fidelity.SETTINGS["65k"]
+SETTINGS = {"gpt2": (*GPT2[:-1], "GPT-2 of 124M, 65,536 tokens per step"),
+            "llama": ("--model llama:d12", *GPT2[1:-1], "a Llama of 124M, 65,536 tokens per step"),
+            "bytes": fidelity.SETTINGS["bytes"]}
+OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
+ARMS = [(recipe, optimizer) for optimizer in OPTIMIZERS for recipe in ("bf16", "coat")]
+RATES = {"adamw": "3e-4 6e-4 1.2e-3", "muon": "1.2e-3 2.4e-3 4.8e-3"}
+FRACTIONS = {"adamw": "1 0.9 0.8", "muon": "1 0.75 0.6 0.45 0.3"}
+COMMAND = ["RATES_ADAMW", "RATES_MUON", "FRACTIONS", "SEED", "STEPS", "MODEL", "BATCH", "TRAINING", "TEXT"]
+
+
+def name_of(recipe, optimizer):
+    return f"{recipe.upper()} {OPTIMIZERS[optimizer]}"
+
+
+def loss_text(row):
+    return row["val_loss"] if row["ended"] == "done" else "diverged"
+
+
+def loss_of(row):
+    """Returns a run's final validation loss; infinity if it diverged."""
+    return float(row["val_loss"]) if row["ended"] == "done" else math.inf
+
+
+def steps_to(target, rows):
+    """Returns the steps to the target loss, and whether they are only an upper bound. rows: the runs of an arm, longest
+    first, up to the first that ends above the target. None if the longest does not reach the target."""
+    points = [(math.log(int(row["steps"])), loss_of(row)) for row in rows]
+    reached = [point for point in points if point[1] <= target]
+    if not reached:
+        return None
+    (x, loss), (above_x, above) = reached[-1], points[-1]
+    if above <= target or above == math.inf:
+        return math.exp(x), True
+    return math.exp(x + (above_x - x) * (target - loss) / (above - loss)), False
+
+
+class TimeToLoss:
+    """The requested study. Checks that all of it is possible before anything is written."""
+
+    def __init__(self, options):
+        self.out, self.work = options.out, lab.Work(options.out, options.dry_run)
+        self.settings = read_settings(options.words, self.work, SETTINGS, "gpt2")
+        self.rates = {name: setting("RATES_" + name.upper(), rates).split() for name, rates in RATES.items()}
+        self.fractions = {name: setting("FRACTIONS", fractions).split() for name, fractions in FRACTIONS.items()}
+        for word in sum(self.fractions.values(), []):
+            if not re.fullmatch(r"1|0?\.[0-9]*[1-9][0-9]*", word):
+                raise Failure(f"FRACTIONS: {word}: must be a number above 0 and at most 1")
+        self.seeds, self.saves = [str(number("SEED", setting("SEED", "1")))], 4
+        self.recipes, self.evaluations, self.texts = [], [], {}  # which Runs reads
+        for of in self.settings:
+            value = dict(zip(of.flags, of.flags[1:]))
+            of.warmup, of.batch_tokens = (number(name, value.get(name, "missing")) for name in
+                                          ("--warmup", "--batch-tokens"))
+        self.trainer = choose_trainer(self.work, self.settings)
+        for of in self.settings:
+            for optimizer, rates in self.rates.items():
+                for rate in rates:
+                    lab.check_flags(of.name, self.trainer, of.flags + self.flags(f"coat-{optimizer}-{rate}"))
+        self.results = Table(self.out + "/time-to-loss.tsv", *KEY, "ended", "steps", "val_loss", "ms")
+        self.best = {}  # {(setting, optimizer): rate}
+
+    @staticmethod
+    def flags(name):
+        """Returns the flags of RECIPE-OPTIMIZER-RATE. In all arms, masters and weights take 4 bytes per parameter."""
+        recipe, optimizer, rate = name.split("-", 2)
+        return ["--recipe", recipe, "--master", "split16", "--optimizer", optimizer, "--lr", rate]
+
+    # --- runs ---------------------------------------------------------------------------------------------------------
+
+    def run_of(self, of, recipe, optimizer, rate, steps):
+        """Returns the run of a setting with this many steps: a complete schedule with its own warm-up."""
+        length = copy.copy(of)
+        length.name, length.schedule, length.steps = f"{of.name}-{steps}", steps, steps
+        length.flags = of.flags + ["--warmup", str(max(10, round(of.warmup * steps / of.schedule)))]
+        return Run(length, f"{recipe}-{optimizer}-{rate}", self.seeds[0], self.out)
+
+    def row_of(self, *arguments):
+        return self.runs.row_of(self.run_of(*arguments))
+
+    def train(self, *arguments):
+        """Trains the run of run_of(...) unless it has ended. Returns its row; None in a dry run."""
+        run = self.run_of(*arguments)
+        self.runs.train(run)
+        row = self.runs.row_of(run)
+        if row and not is_number(row.get("ms")):
+            times = [float(line["ms"]) for line in read_log(run.log) if is_number(line.get("ms"))]
+            row["ms"] = f"{statistics.median(times):.3f}" if times else "-"
+            self.results.save()
+        return row
+
+    def choose_rates(self, of):
+        """Chooses the rates of a setting from its full-length runs in BF16."""
+        for optimizer, rates in self.rates.items():
+            rows = {rate: self.row_of(of, "bf16", optimizer, rate, of.schedule) for rate in rates}
+            if self.work.dry_run:
+                self.best[of, optimizer] = "BEST"
+                continue
+            if None in rows.values():
+                raise Failure("")  # the failed run has been reported
+            rate = min(rates, key=lambda rate: loss_of(rows[rate]))
+            if loss_of(rows[rate]) == math.inf:
+                raise Failure(f"{of.name}: BF16 {OPTIMIZERS[optimizer]} diverges at all of RATES_{optimizer.upper()}; "
+                              "add lower rates")
+            self.best[of, optimizer] = rate
+
+    def target(self, of):
+        return loss_of(self.row_of(of, "bf16", "adamw", self.best[of, "adamw"], of.schedule))
+
+    def rows(self, of, recipe, optimizer, get):
+        """Returns the rows of an arm, longest run first, up to the first above the target or without a row.
+        get: train or row_of."""
+        lengths = {of.schedule, *(max(1, round(float(word) * of.schedule)) for word in self.fractions[optimizer])}
+        rows = []
+        for steps in sorted(lengths, reverse=True):
+            if self.work.dry_run and recipe == "bf16" and steps == of.schedule:
+                continue  # one of the runs that choose the rate
+            rows.append(get(of, recipe, optimizer, self.best[of, optimizer], steps))
+            if not self.work.dry_run and (not rows[-1] or loss_of(rows[-1]) > self.target(of)):
+                break
+        return rows
+
+    # --- the page -----------------------------------------------------------------------------------------------------
+
+    def cells(self, of, recipe, optimizer):
+        """Returns the steps, tokens and seconds to the target as text, and the seconds; None if there are none."""
+        rows = self.rows(of, recipe, optimizer, self.row_of)
+        if None in rows:
+            return ["not finished", "–", "–"], None
+        found = steps_to(self.target(of), rows)
+        if not found:
+            return [f"not reached (loss {loss_text(rows[0])})", "–", "–"], None
+        steps, sign = found[0], "≤ " if found[1] else ""
+        seconds = steps * float(rows[0]["ms"]) / 1000
+        return [sign + text for text in (f"{steps:,.0f}", f"{steps * of.batch_tokens:,.0f}", f"{seconds:,.1f}")], seconds
+
+    def section(self, of):
+        flags, files = self.results.notes["setting", of.name].split("; ", 1)
+        lines = ["", "## " + of.name, f"`{flags}`; {files}.", ""]
+        if any((of, optimizer) not in self.best for optimizer in OPTIMIZERS):
+            return lines + ["The runs that choose the rates are not finished."]
+        lines += [f"Target: {self.target(of):.4f}, the final loss of BF16 AdamW after {of.schedule:,} steps.", ""]
+        base, table = self.cells(of, "bf16", "adamw")[1], []
+        for recipe, optimizer in ARMS:
+            cells, seconds = self.cells(of, recipe, optimizer)
+            ratio = f"{'≤ ' * cells[0].startswith('≤')}{seconds / base:.3f}" if seconds and base else "–"
+            table.append([name_of(recipe, optimizer), self.best[of, optimizer], *cells, ratio])
+        lines += markdown(["arm", "rate", "steps", "tokens", "seconds", "seconds / BF16 AdamW's"], table)
+        for optimizer, rates in self.rates.items():
+            if len(rates) > 1 and self.best[of, optimizer] in (rates[0], rates[-1]):
+                lines += ["", f"The best rate of BF16 {OPTIMIZERS[optimizer]} is the first or the last of "
+                          f"{' '.join(rates)}; a rate outside may be better."]
+        return lines
+
+    def page(self):
+        lines = heading("Time to the loss of BF16 AdamW", self.results.rows)
+        lines += [line for command in self.results.commands for line in ("", "    " + command)]
+        lines += ["", f"All losses are final validation losses with seed {self.seeds[0]}. Every run has a complete "
+                  "schedule with its own `--lr` and `--warmup`. The steps to the target are interpolated over log(steps) "
+                  "between two lengths; ≤: the shortest run that did not diverge also reaches the target. Seconds are "
+                  "steps times the median time per step of the arm's longest run, without evaluation."]
+        for of in self.settings:
+            lines += self.section(of)
+        runs = []
+        for row in self.results.rows:
+            name, (*arm, rate) = row["setting"].rsplit("-", 1)[0], row["recipe"].split("-", 2)
+            runs.append([name, name_of(*arm), rate, row["seed"], row["steps"], loss_text(row), row["ms"]])
+        columns = ["setting", "arm", "rate", "seed", "steps", "validation loss", "ms per step"]
+        return "\n".join([*lines, "", "## Runs", *markdown(columns, runs)]) + "\n"
+
+    def run(self, arguments):
+        self.work.begin()
+        self.results.read()  # reads it again, now that the folder is locked
+        self.runs = Runs(self)
+        if not self.work.dry_run:
+            if any(of.on_bytes for of in self.settings):
+                self.work.prepare_text()
+            for of in self.settings:
+                self.results.note("setting", of.name, of.note(""), "--out")
+            self.results.add_command(lab.command_line("time-to-loss", COMMAND, arguments))
+            self.results.save()
+        place = self.work.places(1)
+        self.work.each(self.train, [(of, "bf16", optimizer, rate, of.schedule) for of in self.settings
+                                    for optimizer, rates in self.rates.items() for rate in rates], place)
+        self.work.each(self.choose_rates, [(of,) for of in self.settings], place)
+        self.work.each(self.rows, [(of, *arm, self.train) for of in self.settings for arm in ARMS
+                                   if (of, "muon") in self.best], place)
+        if not self.work.dry_run:
+            write_file(self.out + "/time-to-loss.md", self.page())
+            print(f"written: {self.out}/time-to-loss.md")
+        return 1 if self.work.failed else 0
+
+
+def main(arguments):
+    parser = lab.Parser("time-to-loss", __doc__ + list_settings(SETTINGS))
+    parser.add_argument("words", nargs="*", metavar="TRAIN_GLOB VAL_GLOB SETTING")
+    options = parser.parse_intermixed_args(arguments)
+    return TimeToLoss(options).run(arguments)
