@@ -30,6 +30,7 @@ typedef struct {
     OutFolder *folder;   // folder of --out, locked by this process; NULL if not locked
     RunState done;
     int64_t steps;     // number of the last step
+    double step_flops; // FLOPs of the latest step over all processes
     double start_ms;   // time at which the program started
     double longest_ms; // duration in ms of the training loop's longest iteration so far
     CommPlace place;   // rank of this process

@@ -385,8 +385,7 @@ static bool open_log(Run *run, Error *err) {
     comm_set_timeout(m->comm, FILES_TIMEOUT_S);
     if (!all_ranks_ok(&run->errors, !c->out[0] || m->exec.rank > 0 || rename_old_run(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
-    run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
-                        model_parameters(&c->shape), err);
+    run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks, err);
     if (!all_ranks_ok(&run->errors, run->log != NULL, err)) return false;
     log_resume(run->log, run->done.state.skipped);
     write_settings(run);
