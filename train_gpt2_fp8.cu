@@ -811,7 +811,9 @@ static bool complete(Run *run, Config *config, Error *err) {
     if (!out_check(config, err)) return false;
     if (config->model_from_files && !checkpoint_check_files(config->model, false, err)) return false;
     if (!checkpoint_check_files(config->tokenizer_file, false, err)) return false;
+    const VisionShape given = config->shape.vision;
     if (config->shape_files[0] && !model_shape_from_files(config->shape_files, &config->shape, err)) return false;
+    if (!run_join_vision(config, &given, err)) return false;
     if (!run_open_tokenizer(run, config, err)) return false;
 #ifdef COAT_CUDA
     if (!config->plan && config->device != DEVICE_CPU) {

@@ -239,7 +239,8 @@ typedef struct {
     bool model_from_files; // true: `model` is a folder or file whose weights are loaded
     // folder or file from which model_shape_from_files() reads the shape; "": flags set the shape
     char shape_files[PATH_MAX_LENGTH + 64];
-    char vision[32]; // name of a new vision tower; "": none
+    char vision[PATH_MAX_LENGTH]; // name of a new vision tower, or folder whose tower is loaded; "": none
+    bool vision_from_files;       // true: `vision` is a folder
     ModelShape shape;
     Recipe recipe;
     Recipe plain_recipe; // recipe to use if FP8 is impossible: bf16, with the user's other flags
@@ -348,6 +349,11 @@ static inline bool config_samples_only(const Config *config) {
 // True if the run has no backward pass, so that it needs no gradients and optimizer states: an evaluation or a sample.
 static inline bool config_forward_only(const Config *config) {
     return config->eval_only || config_samples_only(config);
+}
+
+// Returns the folder that contains the files of the vision tower; "" if the tower is new.
+static inline const char *config_vision_files(const Config *config) {
+    return config->vision_from_files ? config->vision : config->shape_files;
 }
 
 // Returns the weights of the --train data sets for data_open_sets(); NULL if all files are one set.

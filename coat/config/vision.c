@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shapes.h"
+
 // Vision towers known by name. `blocks` is the number in checkpoint files; the projector reads the output of the last
 // block but one, as in LLaVA-1.5 and VILA.
 static const struct {
@@ -68,16 +70,20 @@ bool vision_finish(Config *c, Error *err) {
         if (v->kind != VISION_NONE || !flag) return true;
         return error_set(err, EXIT_USER, "--%s: the model has no vision tower; add --vision NAME", flag);
     }
-    if (!vision_named(c->vision, v))
+    if (c->vision_from_files && v->kind == VISION_NONE) return true;
+    if (!c->vision_from_files && !vision_named(c->vision, v))
         return error_set(err, EXIT_USER,
-                         "--vision %s: unknown; use clip-l14-336, siglip-b16-224, siglip-so400m-384, clip:dN or "
-                         "siglip:dN with N up to %d",
+                         "--vision %s: unknown; use a folder, clip-l14-336, siglip-b16-224, siglip-so400m-384, clip:dN "
+                         "or siglip:dN with N up to %d",
                          c->vision, MAX_VISION_DEPTH);
     if (v->patch_size > v->image_size)
         return error_set(err, EXIT_USER, "--patch-size %d: exceeds --image-size %d", v->patch_size, v->image_size);
-    if (c->shape.position_kind != POSITIONS_ROTARY)
+    const Architecture architecture = shape_architecture(&c->shape);
+    if (c->shape.position_kind != POSITIONS_ROTARY || architecture == ARCHITECTURE_OLMO ||
+        architecture == ARCHITECTURE_OLMO2)
         return error_set(err, EXIT_USER,
-                         "--vision %s: the language model must have rotary positions; use --model llama:dN or qwen3:dN",
+                         "--vision %s: the language model must have the architecture of Llama, Mistral or Qwen; use "
+                         "another --model",
                          c->vision);
     v->features = c->shape.channels;
     v->image_token = c->shape.vocab == named_vocabulary(TOKENIZER_BYTES) ? BYTE_IMAGE_TOKEN : -1;

@@ -14,8 +14,9 @@ enum { MAX_VISION_DEPTH = 48 }; // largest N of vision towers named clip:dN and 
 // 0. Returns false if the name is unknown.
 bool vision_named(const char *name, VisionShape *vision);
 
-// Completes the shape of a new vision-language model from --vision: sets the tower, the projector's output width and
-// the image token. Fails (EXIT_USER) if the flags contradict each other or the tower is unknown.
+// Completes the shape of a vision-language model from --vision: sets a named tower, the projector's output width and
+// the byte vocabulary's image token. If --vision is a folder whose shape has not been read, does nothing. Fails
+// (EXIT_USER) if the flags contradict each other, the tower is unknown, or the language model cannot read images.
 bool vision_finish(Config *config, Error *err);
 
 extern const char *const part_names[3]; // names for --freeze of the parts 1 << i: PART_VISION, ...

@@ -107,9 +107,9 @@ static const Flag table[] = {
      "initial weights; normal: N(0, 0.02), as in GPT-2; mitchell: scaled by width and layer, as in OLMo; truncated: within 3 sigma"},
     {GROUP_MODEL, "tied-head", FLAG_BOOL, AT(shape.tied_head), SHAPE, "", 0, 0, NULL,
      "use the token embedding as the weights of the output head"},
-    {GROUP_MODEL, "vision", FLAG_STRING, AT(vision), SHAPE, "NAME", 0, 0, "none",
-     "vision tower to add, with a projector, to a new model with rotary positions: clip-l14-336, siglip-b16-224, "
-     "siglip-so400m-384; with N layers: clip:dN, siglip:dN", .matters = has_vision},
+    {GROUP_MODEL, "vision", FLAG_STRING, AT(vision), SHAPE, "NAME|PATH", 0, 0, "none",
+     "vision tower to add, with a new projector: folder of a CLIP or SigLIP, or random: clip-l14-336, siglip-b16-224, "
+     "siglip-so400m-384, clip:dN, siglip:dN", .matters = has_vision},
     {GROUP_MODEL, "image-size", FLAG_INT, AT(shape.vision.image_size), SHAPE, "PIXELS", 1, MAX_IMAGE_SIZE, "from --vision",
      "side of the vision tower's square input image, in pixels", .matters = has_vision},
     {GROUP_MODEL, "patch-size", FLAG_INT, AT(shape.vision.patch_size), SHAPE, "PIXELS", 1, MAX_IMAGE_SIZE, "from --vision",

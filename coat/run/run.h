@@ -47,6 +47,10 @@ typedef struct {
 // --vocab or the model's name sets the size. Fails if the size is less than the tokenizer's.
 bool run_open_tokenizer(Run *run, Config *config, Error *err);
 
+// Completes the shape of a model to which --vision adds a tower, if the language model or the tower is read from files.
+// given: values of the flags --image-size, --patch-size and --projector.
+bool run_join_vision(Config *config, const VisionShape *given, Error *err);
+
 // Executes the run, from opening the device to the last save, and then closes the run on all processes. Returns false
 // with err on failure.
 bool run_main(Run *run, Config *config, Error *err);

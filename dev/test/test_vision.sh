@@ -178,6 +178,47 @@ files drawn unseen
 train 1 stopped "${short[@]}" --micro-batch 2 --steps 3 && train 1 stopped "${short[@]}" --micro-batch 2 --resume &&
     same "resumed: the checkpoint of step 6 has the bits of a run without a stop" 00000006 two stopped model.safetensors
 
+# Joins a language model's folder and the tower of another model's folder. The weights of both are kept; the projector
+# is new. --resume needs neither folder.
+tiny=(--sample-tokens 0 --quiet --device "$device" --lr 0 --weight-decay 0 --steps 2 --precision fp32)
+timeout 100 "$program" --model llama:d1 --tokenizer bytes --seq-len 40 --train "$folder/text.bin" --out "$folder/lm" "${tiny[@]}" \
+    >"$folder/said" 2>&1
+check "a language model without images" $? "$(cat "$folder/said")"
+lm=$folder/lm/step-00000002 tower=$folder/two/step-00000006
+flags=(--model "$lm" --vision "$tower" --tokenizer bytes --documents apart --seq-len 40 --train "$folder/drawn.bin" "${tiny[@]}")
+train 1 joined --micro-batch 2 && python3 - "$lm" "$tower" "$folder/joined/step-00000002" <<'PYTHON'
+import json
+import struct
+import sys
+
+
+def tensors(folder):
+    with open(folder + "/model.safetensors", "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        start = file.tell()
+        for name, info in header.items():
+            if name != "__metadata__":
+                file.seek(start + info["data_offsets"][0])
+                yield name, file.read(info["data_offsets"][1] - info["data_offsets"][0])
+
+
+language, tower, joined = (dict(tensors(folder)) for folder in sys.argv[1:])
+expected = {"language_model." + name: data for name, data in language.items()}
+expected.update((name, data) for name, data in tower.items() if name.startswith("vision_tower."))
+different = [name for name, data in joined.items() if expected.pop(name, None) != data]
+same = [name for name in different if not name.startswith("multi_modal_projector.") or tower[name] == joined[name]]
+print(same, sorted(expected))
+sys.exit(not different or bool(same) or bool(expected))
+PYTHON
+check "--vision FOLDER: a joined model has the weights of both folders" $? "$(cat "$folder/joined.said")"
+train 1 joined --micro-batch 2 --resume --steps 3 &&
+    same "--resume with --model and --vision" 00000003 joined joined model.safetensors
+mv "$lm" "$folder/gone"
+flags=(--tokenizer bytes --documents apart --seq-len 40 --train "$folder/drawn.bin" "${tiny[@]}")
+train 1 joined --micro-batch 2 --resume --steps 4
+[ -f "$folder/joined/step-00000004/model.safetensors" ]; check "--resume without the folders" $? "$(cat "$folder/joined.said")"
+mv "$folder/gone" "$lm"
+
 # fails NAME CODE PATTERN FLAGS...: checks that training ends with an exit code and one error line that matches.
 fails() {
     local said status
@@ -186,6 +227,9 @@ fails() {
     [ $status -eq "$2" ] && [ "$(wc -l <<<"$said")" -eq 1 ] && grep -qE -- "^error: .*$3" <<<"$said"
     check "$1" $? "exit $status: $said"
 }
+mkdir "$folder/empty"
+echo '{"model_type": "siglip_vision_model", "image_size": 16, "patch_size": 4, "hidden_size": 64, "num_attention_heads": 1}' \
+    >"$folder/empty/config.json"
 files drawn other
 fails "data with other pixel values" 2 'other.images does not match .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
 flags=(--model "$folder/two/step-00000006" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/other.bin")
@@ -193,6 +237,15 @@ fails "data with other pixel values than the model's folder" 2 'other.images doe
 has "a checkpoint records the data's pixel values" "$(cat "$folder/two/step-00000006/preprocessor_config.json")" '"image_std": *\[0.5, *0.5, *0.5\]'
 files unseen unseen
 fails "a resumed run with other images" 2 'was trained on other data' --out "$folder/two" --resume --steps 8
+files drawn unseen
+fails "a tower for a model with a tower" 1 "--vision .*: the model in .* has a vision tower" --model "$tower" --vision siglip:d1
+fails "an unknown tower" 1 '--vision nowhere: unknown' --vision nowhere
+fails "a size of a tower's folder" 1 '--image-size: the shape of --vision .* is in its files' --vision "$tower"
+flags=(--model "$lm" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/drawn.bin")
+fails "a tower's folder without weights" 2 'has no model.safetensors' --vision "$folder/empty"
+fails "a language model's folder as a tower" 2 "model_type is 'llama'" --vision "$lm"
+fails "an architecture that no Llava has" 1 '--vision .*: the language model must have the architecture of' --model olmo:d1 --vision "$tower"
+fails "another shape flag" 1 '--layers: the shape of --model .* is in its files' --vision "$tower" --layers 2
 files drawn unseen
 fails "an unknown part" 1 '--freeze visoin: no part is named visoin' --freeze visoin
 fails "all parts frozen" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
