@@ -547,6 +547,7 @@ static void vision_backward(Model *m, bool accumulate, bool last) {
     }
     Tensor dresid = act(v, DRESID, v->config->shape.layers - 1);
     v->ops->rows_gather(&v->exec, dresid, tower_rows(v, dmerged), act(v, SELECT_BACK, 0), false);
+    if (dresid.amax) v->ops->quantize_forward(&v->exec, dresid, dresid); // computes the row amaxes
     blocks_backward(v, accumulate, last);
     tower_embed_backward(v, dresid, accumulate);
     shards_pass_end(&v->shards, last);
@@ -589,13 +590,12 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
     m->ops->upload(&m->exec, features.data, of_features, (size_t)features.rows * sizeof *of_features);
     free(of_features);
     free(of_tokens);
-    // A pass without images computes one black image, because all processes must run the same collectives.
-    v->B = images > 0 ? images : 1;
+    // A pass without images computes black images, because all processes must run the same collectives.
+    v->B = vision_pass_images(v->config, images);
     v->T = v->config->seq_len;
-    if (images > 0)
-        m->ops->upload(&m->exec, bytes.data, pixels, (size_t)images * (size_t)bytes.cols);
-    else
-        m->ops->zero(&m->exec, bytes.data, (size_t)bytes.cols);
+    const size_t image = (size_t)bytes.cols, given = (size_t)images * image, all = (size_t)v->B * image;
+    if (images > 0) m->ops->upload(&m->exec, bytes.data, pixels, given);
+    if (all > given) m->ops->zero(&m->exec, (char *)bytes.data + given, all - given);
 }
 
 // Runs forward and backward of the language model for one micro-batch. The operations are equal in every step, so a

@@ -149,6 +149,8 @@ static inline bool prompt_format_named(PromptFormat format) {
 
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT, RECIPE_COAT_PAPER } RecipeKind;
+// Number formats of the vision tower's blocks. COAT: those of RECIPE_COAT, without BF16 blocks
+typedef enum { VISION_RECIPE_BF16, VISION_RECIPE_COAT } VisionRecipe;
 // PRECISION_FP32: all tensors are FP32, for exact comparisons
 typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind;
 typedef enum { LINEAR_BF16, LINEAR_FP8 } LinearKind;
@@ -161,6 +163,7 @@ typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT
 
 // Names of enum values, in the enum's order, as flags, checkpoints and the start-up report spell them.
 #define RECIPE_NAMES "bf16|fp8-linear|coat|coat-paper"
+#define VISION_RECIPE_NAMES "bf16|coat"
 #define PRECISION_NAMES "recipe|fp32"
 #define LINEAR_NAMES "bf16|fp8"
 #define HEAD_NAMES "bf16|fp8|fp8-backward"
@@ -261,7 +264,8 @@ typedef struct {
     int micro_batch, seq_len;
     ExamplesKind examples;
     DocumentsKind documents;
-    int64_t batch_tokens;    // tokens per optimizer step over all ranks; 0: one micro-batch per rank
+    int64_t batch_tokens; // tokens per optimizer step over all ranks; 0: one micro-batch per rank
+    VisionRecipe vision_recipe;
     int recompute_vision;    // recipe.recompute of the vision tower; -1: that of the language model
     int images_per_sequence; // largest number of images in a sequence; 0: as many as fit in seq_len
     int logits_chunk;        // number of tokens whose logits are computed at a time; 0: at most 1 GiB of logits

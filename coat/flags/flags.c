@@ -131,6 +131,8 @@ static const Flag table[] = {
      "number format of the activations saved for backward; coat: FP8 with one scale per group of elements", .matters = not_fp32},
     {GROUP_RECIPE, "recompute", FLAG_INT, AT(recipe.recompute), RECORDED | LOGGED, "0|1|2|3", 0, 3, "%s, by --recipe",
      "forward work repeated in backward; 0: none; 1: activation function (--saved coat: also norms); 2: also norms; 3: whole blocks", .matters = recompute_differs},
+    {GROUP_RECIPE, "vision-recipe", FLAG_CHOICE, AT(vision_recipe), TRAINING | EVALUATED | SAMPLED | UNLESS_DEFAULT, VISION_RECIPE_NAMES, 0, 0, NULL,
+     "number formats of matmuls and saved activations in the vision tower's blocks; coat: FP8, as with --recipe coat", .matters = has_vision},
     {GROUP_RECIPE, "recompute-vision", FLAG_INT, AT(recompute_vision), TRAINING | UNLESS_DEFAULT, "0|1|2|3", -1, 3, "as --recompute",
      "forward work of the vision tower that backward repeats, as in --recompute", .matters = has_vision},
     {GROUP_RECIPE, "group-size", FLAG_INT, AT(recipe.group_size), RECORDED | LOGGED, "16|32|128", 16, 128, "%s, by --recipe",

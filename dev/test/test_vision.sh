@@ -95,6 +95,9 @@ done
 files drawn unseen
 train 1 coat --micro-batch 8 --steps 250 --recipe coat && below "it does so with COAT's recipe" 0.1 coat
 accuracy "most answers are right with COAT's recipe" 0.9 1 coat
+train 1 tower --micro-batch 8 --steps 250 --recipe coat --vision-recipe coat && below "it does so with FP8 in the tower" 0.1 tower
+accuracy "most answers are right with FP8 in the tower" 0.9 1 tower
+grep -q '"vision-recipe": *"coat"' "$folder/tower/step-00000250/state.json"; check "a checkpoint records --vision-recipe" $?
 files drawn blank
 train 1 blind --micro-batch 8 --steps 250 --precision fp32
 values val_loss blind | tail -1 | awk '!($1 > 0.5) { bad = 1 } END { exit bad || NR == 0 }'
@@ -114,8 +117,16 @@ for name in two ranks; do
 done
 for level in 0 1 2 3; do train 1 again$level --recipe coat --steps 2 --micro-batch 2 --recompute-vision $level; done
 for level in 1 2 3; do same "--recompute-vision $level has the bits of 0" 00000002 again0 again$level model.safetensors; done
-for frozen in none language; do
-    parts=()
+for level in 0 1 2 3; do
+    train 1 fp8tower$level --recipe coat --steps 2 --micro-batch 2 --vision-recipe coat --recompute-vision $level
+done
+for level in 2 3; do # level 0 has other scales
+    same "--vision-recipe coat, --recompute-vision $level has the bits of 1" 00000002 fp8tower1 fp8tower$level model.safetensors
+done
+cmp -s "$folder"/{again0,fp8tower0}/step-00000002/model.safetensors
+[ $? -eq 1 ]; check "--vision-recipe coat changes the weights" $?
+for frozen in none language vision; do
+    parts=(--vision-recipe coat)
     [ $frozen = none ] || parts=(--freeze $frozen)
     for zero in 0 1 2 3; do
         train 2 $frozen$zero --recipe coat --steps 3 --micro-batch 2 --batch-tokens 320 --zero $zero "${parts[@]}"
@@ -246,6 +257,8 @@ fails "a tower's folder without weights" 2 'has no model.safetensors' --vision "
 fails "a language model's folder as a tower" 2 "model_type is 'llama'" --vision "$lm"
 fails "an architecture that no Llava has" 1 '--vision .*: the language model must have the architecture of' --model olmo:d1 --vision "$tower"
 fails "another shape flag" 1 '--layers: the shape of --model .* is in its files' --vision "$tower" --layers 2
+sed -i 's/"hidden_size": 64/"hidden_size": 24/' "$folder/empty/config.json"
+fails "FP8 in a tower of another width" 1 '--vision-recipe coat: widths of .* are not multiples of 16' --vision "$folder/empty" --vision-recipe coat
 files drawn unseen
 fails "an unknown part" 1 '--freeze visoin: no part is named visoin' --freeze visoin
 fails "all parts frozen" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
@@ -264,6 +277,7 @@ flags=(--model llama:d1 --tokenizer bytes --seq-len 40 --device "$device" --quie
 fails "a model without a vision tower" 2 'drawn.bin has images, but the model reads text only; .* --model'
 fails "a frozen part of it" 1 '--freeze: the model has no vision tower' --freeze vision
 fails "a size of its images" 1 '--image-size: the model has no vision tower' --image-size 32
+fails "a recipe for its images" 1 '--vision-recipe: the model has no vision tower' --vision-recipe coat
 fails "an image for it" 1 '--image .*: the model has no vision tower' --image "$folder/unseen.images" --prompt l
 fails "a recompute level for it" 1 '--recompute-vision: the model has no vision tower' --recompute-vision 1
 fails "a limit of images for it" 1 '--images-per-sequence: the model has no vision tower' --images-per-sequence 2
