@@ -547,6 +547,7 @@ static void vision_backward(Model *m, bool accumulate, bool last) {
     }
     Tensor dresid = act(v, DRESID, v->config->shape.layers - 1);
     v->ops->rows_gather(&v->exec, dresid, tower_rows(v, dmerged), act(v, SELECT_BACK, 0), false);
+    if (dresid.amax) v->ops->quantize_forward(&v->exec, dresid, dresid); // computes the row amaxes
     blocks_backward(v, accumulate, last);
     tower_embed_backward(v, dresid, accumulate);
     shards_pass_end(&v->shards, last);
@@ -596,7 +597,7 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
     m->ops->upload(&m->exec, features.data, of_features, (size_t)features.rows * sizeof *of_features);
     free(of_features);
     free(of_tokens);
-    v->B = images_computed(images, bytes.rows);
+    v->B = vision_pass_images(v->config, images_computed(images, bytes.rows));
     v->T = v->config->seq_len;
     const size_t used = (size_t)images * (size_t)bytes.cols, computed = (size_t)v->B * (size_t)bytes.cols;
     if (images > 0) m->ops->upload(&m->exec, bytes.data, pixels, used);
@@ -820,7 +821,9 @@ static bool complete(Run *run, Config *config, Error *err) {
     if (!out_check(config, err)) return false;
     if (config->model_from_files && !checkpoint_check_files(config->model, false, err)) return false;
     if (!checkpoint_check_files(config->tokenizer_file, false, err)) return false;
+    const VisionShape given = config->shape.vision;
     if (config->shape_files[0] && !model_shape_from_files(config->shape_files, &config->shape, err)) return false;
+    if (!run_join_vision(config, &given, err)) return false;
     if (!run_open_tokenizer(run, config, err)) return false;
 #ifdef COAT_CUDA
     if (!config->plan && config->device != DEVICE_CPU) {

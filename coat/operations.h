@@ -51,12 +51,12 @@ OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
                               AttentionShape shape))
 
 // Quantizes x to q, in the FP8 format that the next matmul reads, with one scale per tensor or (SCALE_ROW, in one pass)
-// per row. An unscaled q must share x's memory or have no data, because the operation does not copy x.
+// per row. An unscaled q must share x's memory or have no data, because the operation does not copy x; q.amax receives
+// the row amaxes if it exists.
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
 // Adds the bias, applies the activation function and quantizes its output g; fused. Below, "gelu" stands for the
-// function `kind`. With SwiGLU, h (M, 2 F) holds gate and up next to each other, and g = silu(gate) * up. FP8 operands
-// require tanh-GELU or SwiGLU.
+// function `kind`. With SwiGLU, h (M, 2 F) holds gate and up next to each other, and g = silu(gate) * up.
 //   h = y + bias as saved for backward            unscaled, or E4M3 SCALE_GROUP
 //   g (M, F) = gelu(y + bias) in FP32, or gelu(h) if from_saved or g is E4M3 SCALE_TENSOR
 // g is unscaled, E4M3 SCALE_TENSOR or E4M3 SCALE_ROW. y may be BF16 SCALE_ROW if h is SCALE_GROUP.

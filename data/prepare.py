@@ -328,7 +328,7 @@ def parse(arguments):
     parser.add_argument("--image-aspect", choices=ASPECTS, help="how images become square; processor: as its settings "
                         "say (default); pad: padded with the mean color first; resize: distorted")
     parser.add_argument("--image-token", metavar="NAME|ID", help="placeholder token of images (default: <image> of the "
-                        "tokenizer, else the image token of config.json in --image-processor)")
+                        "tokenizer, else the image token of config.json in --image-processor, else the id after the tokenizer's last)")
     parser.add_argument("--skip-malformed", action="store_true", help="skip and count malformed records "
                         "(default: the first one is an error)")
     parser.add_argument("--field", help="key or column with the text of a record (default text)")

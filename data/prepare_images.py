@@ -87,7 +87,7 @@ def token_of(options, tokenizer, processor, config):
     name = options.image_token or token_text(processor.get("image_token")) or MARK
     token = int(name) if name.isdecimal() else tokenizer.token(name)
     if token is None and options.image_token is None:
-        token = config.get("image_token_index", config.get("image_token_id"))
+        token = config.get("image_token_index", config.get("image_token_id", tokenizer.vocab))
     if type(token) is not int or not 0 <= token < 1 << 8 * width_of(tokenizer.vocab):
         raise Failure("--image-token %s: the tokenizer has no such token; name another token or its id" % name)
     return token, name

@@ -149,6 +149,8 @@ static inline bool prompt_format_named(PromptFormat format) {
 
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT, RECIPE_COAT_PAPER } RecipeKind;
+// Number formats of the vision tower's blocks. COAT: those of RECIPE_COAT, without BF16 blocks
+typedef enum { VISION_RECIPE_BF16, VISION_RECIPE_COAT } VisionRecipe;
 // PRECISION_FP32: all tensors are FP32, for exact comparisons
 typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind;
 typedef enum { LINEAR_BF16, LINEAR_FP8 } LinearKind;
@@ -165,6 +167,7 @@ typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT
 
 // Names of enum values, in the enum's order, as flags, checkpoints and the start-up report spell them.
 #define RECIPE_NAMES "bf16|fp8-linear|coat|coat-paper"
+#define VISION_RECIPE_NAMES "bf16|coat"
 #define PRECISION_NAMES "recipe|fp32"
 #define LINEAR_NAMES "bf16|fp8"
 #define HEAD_NAMES "bf16|fp8|fp8-backward"
@@ -246,7 +249,8 @@ typedef struct {
     bool model_from_files; // true: `model` is a folder or file whose weights are loaded
     // folder or file from which model_shape_from_files() reads the shape; "": flags set the shape
     char shape_files[PATH_MAX_LENGTH + 64];
-    char vision[32]; // name of a new vision tower; "": none
+    char vision[PATH_MAX_LENGTH]; // name of a new vision tower, or folder whose tower is loaded; "": none
+    bool vision_from_files;       // true: `vision` is a folder
     ModelShape shape;
     Recipe recipe;
     Recipe plain_recipe; // recipe to use if FP8 is impossible: bf16, with the user's other flags
@@ -267,7 +271,8 @@ typedef struct {
     int micro_batch, seq_len;
     ExamplesKind examples;
     DocumentsKind documents;
-    int64_t batch_tokens;    // tokens per optimizer step over all ranks; 0: one micro-batch per rank
+    int64_t batch_tokens; // tokens per optimizer step over all ranks; 0: one micro-batch per rank
+    VisionRecipe vision_recipe;
     int recompute_vision;    // recipe.recompute of the vision tower; -1: that of the language model
     int images_per_sequence; // largest number of images in a sequence; 0: as many as fit in seq_len
     int logits_chunk;        // number of tokens whose logits are computed at a time; 0: at most 1 GiB of logits
@@ -358,6 +363,11 @@ static inline bool config_samples_only(const Config *config) {
 // True if the run has no backward pass, so that it needs no gradients and optimizer states: an evaluation or a sample.
 static inline bool config_forward_only(const Config *config) {
     return config->eval_only || config_samples_only(config);
+}
+
+// Returns the folder that contains the files of the vision tower; "" if the tower is new.
+static inline const char *config_vision_files(const Config *config) {
+    return config->vision_from_files ? config->vision : config->shape_files;
 }
 
 // Returns the weights of the --train data sets for data_open_sets(); NULL if all files are one set.

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "shapes.h"
+#include "vision.h"
 
 // A condition under which a run cannot use a flag, and the texts of the error message.
 typedef struct {
@@ -134,6 +135,19 @@ static bool recipe_check_shape(const Config *c, Error *err) {
            check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err);
 }
 
+// Checks that the tower's shape and the GPU support --vision-recipe coat.
+static bool check_vision_recipe(const Config *c, Error *err) {
+    if (c->vision_recipe == VISION_RECIPE_BF16 || c->recipe.precision == PRECISION_FP32) return true;
+    Config *tower = (Config *)xmalloc(sizeof *tower);
+    vision_config(tower, c);
+    Error why;
+    const bool fits = recipe_check_shape(tower, &why);
+    free(tower);
+    if (fits && !c->gpu_without_fp8[0]) return true;
+    return error_set(err, EXIT_USER, "--vision-recipe coat: %s; use --vision-recipe bf16",
+                     fits ? c->gpu_without_fp8 : "widths of the vision tower's layers are not multiples of 16");
+}
+
 static void add_note(Config *c, const char *because) {
     const char *whose = c->recipe_recorded ? "which the checkpoint was trained with" : "the default";
     text_append(c->notes, sizeof c->notes, "note: --recipe bf16: not %s, %s, because %s\n",
@@ -212,7 +226,7 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     // replaces bf16_blocks -1 by the number of blocks, which the start-up report and checkpoints show
     config->recipe.bf16_blocks = config_bf16_blocks(config);
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
-    if (!check_attention(config, err)) return false;
+    if (!check_attention(config, err) || !check_vision_recipe(config, err)) return false;
     note_zero(config, ranks);
     // only backward reads transposed weights
     if (config_forward_only(config)) config->recipe.cache_transposed = false;

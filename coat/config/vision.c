@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shapes.h"
+
 // Vision towers known by name. `blocks` is the number in checkpoint files; the projector reads the output of the last
 // block but one, as in LLaVA-1.5 and VILA.
 static const struct {
@@ -68,16 +70,20 @@ bool vision_finish(Config *c, Error *err) {
         if (v->kind != VISION_NONE || !flag) return true;
         return error_set(err, EXIT_USER, "--%s: the model has no vision tower; add --vision NAME", flag);
     }
-    if (!vision_named(c->vision, v))
+    if (c->vision_from_files && v->kind == VISION_NONE) return true;
+    if (!c->vision_from_files && !vision_named(c->vision, v))
         return error_set(err, EXIT_USER,
-                         "--vision %s: unknown; use clip-l14-336, siglip-b16-224, siglip-so400m-384, clip:dN or "
-                         "siglip:dN with N up to %d",
+                         "--vision %s: unknown; use a folder, clip-l14-336, siglip-b16-224, siglip-so400m-384, clip:dN "
+                         "or siglip:dN with N up to %d",
                          c->vision, MAX_VISION_DEPTH);
     if (v->patch_size > v->image_size)
         return error_set(err, EXIT_USER, "--patch-size %d: exceeds --image-size %d", v->patch_size, v->image_size);
-    if (c->shape.position_kind != POSITIONS_ROTARY)
+    const Architecture architecture = shape_architecture(&c->shape);
+    if (c->shape.position_kind != POSITIONS_ROTARY || architecture == ARCHITECTURE_OLMO ||
+        architecture == ARCHITECTURE_OLMO2)
         return error_set(err, EXIT_USER,
-                         "--vision %s: the language model must have rotary positions; use --model llama:dN or qwen3:dN",
+                         "--vision %s: the language model must have the architecture of Llama, Mistral or Qwen; use "
+                         "another --model",
                          c->vision);
     v->features = c->shape.channels;
     v->image_token = c->shape.vocab == named_vocabulary(TOKENIZER_BYTES) ? BYTE_IMAGE_TOKEN : -1;
@@ -105,6 +111,7 @@ bool vision_freeze(Config *c, Error *err) {
                        : c->lr_projector > 0      ? "lr-projector"
                        : c->images_per_sequence   ? "images-per-sequence"
                        : c->recompute_vision >= 0 ? "recompute-vision"
+                       : c->vision_recipe         ? "vision-recipe"
                                                   : NULL;
     if (!flag) return true;
     if (c->shape.vision.kind == VISION_NONE)
@@ -170,6 +177,13 @@ int vision_images(const Config *config) {
     return config->micro_batch * (given && given < most ? given : most > 0 ? most : 1);
 }
 
+int vision_pass_images(const Config *tower, int images) {
+    if (images == 0) images = 1;
+    if (tower->recipe.linear == LINEAR_FP8 && tower->recipe.precision != PRECISION_FP32)
+        while ((int64_t)images * tower->seq_len % 16 != 0) images++;
+    return images;
+}
+
 int64_t vision_pixel_bytes(const Config *config) {
     const int64_t side = config->shape.vision.image_size;
     return vision_images(config) * 3 * side * side;
@@ -199,13 +213,15 @@ void vision_config(Config *tower, const Config *config) {
     *tower = *config;
     tower_shape(&tower->shape, &config->shape);
     Recipe *r = &tower->recipe;
-    r->linear = LINEAR_BF16;
+    const bool coat = config->vision_recipe == VISION_RECIPE_COAT;
+    if (coat) r->kind = RECIPE_COAT;
+    r->linear = coat ? LINEAR_FP8 : LINEAR_BF16;
     r->head = HEAD_BF16;
-    r->saved = SAVED_BF16;
+    r->saved = coat ? SAVED_COAT : SAVED_BF16;
     r->bf16_blocks = 0;
     if (config->recompute_vision >= 0) r->recompute = config->recompute_vision;
-    tower->micro_batch = vision_images(config);
     tower->seq_len = vision_tokens(&config->shape.vision);
+    tower->micro_batch = vision_pass_images(tower, vision_images(config));
     tower->documents = DOCUMENTS_UNMASKED;
     tower->sample_tokens = 0;
     tower->prompt[0] = '\0';

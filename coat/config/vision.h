@@ -14,8 +14,9 @@ enum { MAX_VISION_DEPTH = 48 }; // largest N of vision towers named clip:dN and 
 // 0. Returns false if the name is unknown.
 bool vision_named(const char *name, VisionShape *vision);
 
-// Completes the shape of a new vision-language model from --vision: sets the tower, the projector's output width and
-// the image token. Fails (EXIT_USER) if the flags contradict each other or the tower is unknown.
+// Completes the shape of a vision-language model from --vision: sets a named tower, the projector's output width and
+// the byte vocabulary's image token. If --vision is a folder whose shape has not been read, does nothing. Fails
+// (EXIT_USER) if the flags contradict each other, the tower is unknown, or the language model cannot read images.
 bool vision_finish(Config *config, Error *err);
 
 extern const char *const part_names[3]; // names for --freeze of the parts 1 << i: PART_VISION, ...
@@ -62,11 +63,15 @@ void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]);
 // Returns the largest number of images in a micro-batch; 0 if the model reads text only.
 int vision_images(const Config *config);
 
+// Returns the number of images that a pass computes if its micro-batch has `images` images: at least 1, and with FP8
+// matmuls so many that the tower's tokens are a multiple of 16. Additional images are black. tower: vision_config().
+int vision_pass_images(const Config *tower, int images);
+
 // Returns the bytes of the pixels of vision_images() images.
 int64_t vision_pixel_bytes(const Config *config);
 
-// Sets `tower` to the configuration of config's vision tower: the tower's shape, a micro-batch of vision_images()
-// images, and BF16 or FP32 matmuls and activations. The optimizer's settings are those of `config`.
+// Sets `tower` to the configuration of config's vision tower: the tower's shape, a micro-batch that vision_images()
+// images fit, and the formats of --vision-recipe. The optimizer's settings are those of `config`.
 void vision_config(Config *tower, const Config *config);
 
 C_LINKAGE_END

@@ -105,6 +105,14 @@ static void apply_presets(const Parse *p, const Config *chosen) {
     if (vocab) model_shape_vocab(&config->shape, vocab);
 }
 
+// True if --vision adds a vision tower to the model, and `name` is one of the flags that describe it.
+static bool adds_vision(const Config *config, const char *name) {
+    static const char *const names[] = {"vision", "projector", "image-size", "patch-size"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0) return config->vision[0];
+    return false;
+}
+
 // Returns the first given flag of the model's shape and copies its name, with "no-" if given so, to `name`. Returns
 // NULL if no such flag was given. If `recorded` is not NULL, ignores flags whose value equals the recorded value.
 static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[FLAG_TEXT_LENGTH]) {
@@ -113,6 +121,7 @@ static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[
     for (const Flag *flag = table; flag < table + count; flag++) {
         const size_t at = flag->offset;
         if (flag->group != GROUP_MODEL || strcmp(flag->name, "model") == 0) continue;
+        if (!recorded && p->config->model_from_files && adds_vision(p->config, flag->name)) continue;
         if (recorded && strcmp(flag->name, "init") == 0) continue; // --init affects only new weights
         if (recorded && memcmp((const char *)recorded + at, (const char *)p->config + at, flag->size) == 0) continue;
         snprintf(name, FLAG_TEXT_LENGTH, "%s", flag->name);
@@ -179,6 +188,13 @@ static bool finish_shape(const Parse *p, Error *err) {
     Config *config = p->config;
     ModelShape *shape = &config->shape;
     char first[FLAG_TEXT_LENGTH]; // name of the first given flag of the model's shape
+    VisionShape ignored = {VISION_NONE};
+    struct stat status;
+    config->vision_from_files = !vision_named(config->vision, &ignored) && stat(config->vision, &status) == 0;
+    const char *size = given(p, "image-size") ? "image-size" : given(p, "patch-size") ? "patch-size" : NULL;
+    if (config->vision_from_files && size)
+        return error_set(err, EXIT_USER, "--%s: the shape of --vision %s is in its files; remove --%s", size,
+                         config->vision, size);
     const bool any = shape_flag(p, NULL, first);
     if (config->model_from_files && any)
         return error_set(err, EXIT_USER, "--%s: the shape of --model %s is in its files; remove --%s", first,

@@ -114,9 +114,9 @@ static const Flag table[] = {
      "initial weights; normal: N(0, 0.02), as in GPT-2; mitchell: scaled by width and layer, as in OLMo; truncated: within 3 sigma"},
     {GROUP_MODEL, "tied-head", FLAG_BOOL, AT(shape.tied_head), SHAPE, "", 0, 0, NULL,
      "use the token embedding as the weights of the output head"},
-    {GROUP_MODEL, "vision", FLAG_STRING, AT(vision), SHAPE, "NAME", 0, 0, "none",
-     "vision tower to add, with a projector, to a new model with rotary positions: clip-l14-336, siglip-b16-224, "
-     "siglip-so400m-384; with N layers: clip:dN, siglip:dN", .matters = has_vision},
+    {GROUP_MODEL, "vision", FLAG_STRING, AT(vision), SHAPE, "NAME|PATH", 0, 0, "none",
+     "vision tower to add, with a new projector: folder of a CLIP or SigLIP, or random: clip-l14-336, siglip-b16-224, "
+     "siglip-so400m-384, clip:dN, siglip:dN", .matters = has_vision},
     {GROUP_MODEL, "image-size", FLAG_INT, AT(shape.vision.image_size), SHAPE, "PIXELS", 1, MAX_IMAGE_SIZE, "from --vision",
      "side of the vision tower's square input image, in pixels", .matters = has_vision},
     {GROUP_MODEL, "patch-size", FLAG_INT, AT(shape.vision.patch_size), SHAPE, "PIXELS", 1, MAX_IMAGE_SIZE, "from --vision",
@@ -138,6 +138,8 @@ static const Flag table[] = {
      "number format of the activations saved for backward; coat: FP8 with one scale per group of elements", .matters = not_fp32},
     {GROUP_RECIPE, "recompute", FLAG_INT, AT(recipe.recompute), RECORDED | LOGGED, "0|1|2|3", 0, 3, "%s, by --recipe",
      "forward work repeated in backward; 0: none; 1: activation function (--saved coat: also norms); 2: also norms; 3: whole blocks", .matters = recompute_differs},
+    {GROUP_RECIPE, "vision-recipe", FLAG_CHOICE, AT(vision_recipe), TRAINING | EVALUATED | SAMPLED | UNLESS_DEFAULT, VISION_RECIPE_NAMES, 0, 0, NULL,
+     "number formats of matmuls and saved activations in the vision tower's blocks; coat: FP8, as with --recipe coat", .matters = has_vision},
     {GROUP_RECIPE, "recompute-vision", FLAG_INT, AT(recompute_vision), TRAINING | UNLESS_DEFAULT, "0|1|2|3", -1, 3, "as --recompute",
      "forward work of the vision tower that backward repeats, as in --recompute", .matters = has_vision},
     {GROUP_RECIPE, "group-size", FLAG_INT, AT(recipe.group_size), RECORDED | LOGGED, "16|32|128", 16, 128, "%s, by --recipe",

@@ -25,23 +25,19 @@ struct Log {
     char path[LOG_PATH];
     EventWriter *events; // TensorBoard event file; NULL: none
     int64_t steps_here;  // number of steps logged by this process
-    double peak_flops, flops_per_token;
-    double mean_ms, mean_tokens, weight; // moving averages of time and tokens per step, and the sum of their weights
-    json_t *settings;                    // last settings in the log file; NULL: none
-    int64_t val_step, hellaswag_step;    // steps of the last val_loss and hellaswag lines in the file; -1: none
-    EndLine end;                         // data for the last line of the run
-    int64_t every;                       // steps between lines on the terminal
-    StepLine line;                       // terminal line of the latest step, which may not be printed yet
-    bool held;                           // true: `line` has not been printed yet
-    double counted;                      // fraction of unmasked targets; 0: the fraction is not logged
-    int64_t first_saved;                 // step of the first checkpoint read or written by this process; -1: none
-    size_t bf16_blocks;                  // number of blocks with BF16 forward matmuls, which have no FP8 inputs
+    double peak_flops;
+    // moving averages of time, tokens and FLOPs per step, and the sum of their weights
+    double mean_ms, mean_tokens, mean_flops, weight;
+    json_t *settings;                 // last settings in the log file; NULL: none
+    int64_t val_step, hellaswag_step; // steps of the last val_loss and hellaswag lines in the file; -1: none
+    EndLine end;                      // data for the last line of the run
+    int64_t every;                    // steps between lines on the terminal
+    StepLine line;                    // terminal line of the latest step, which may not be printed yet
+    bool held;                        // true: `line` has not been printed yet
+    double counted;                   // fraction of unmasked targets; 0: the fraction is not logged
+    int64_t first_saved;              // step of the first checkpoint read or written by this process; -1: none
+    size_t bf16_blocks;               // number of blocks with BF16 forward matmuls, which have no FP8 inputs
 };
-
-double log_flops_per_token(const Config *config, int64_t parameters) {
-    const ModelShape *s = &config->shape;
-    return 6.0 * (double)parameters + 6.0 * s->layers * s->heads * s->head_dim * config->seq_len;
-}
 
 static bool open_file(Log *log, const Config *config, int64_t first_step, Error *err) {
     LogScan scan = {.val_step = -1, .hellaswag_step = -1};
@@ -62,8 +58,7 @@ static bool open_file(Log *log, const Config *config, int64_t first_step, Error 
     return log->events != NULL;
 }
 
-Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops,
-              int64_t parameters, Error *err) {
+Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops, Error *err) {
     Log *log = (Log *)xcalloc(1, sizeof *log);
     log->active = rank == 0;
     log->quiet = config->quiet;
@@ -73,7 +68,6 @@ Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first
     appender_open(&log->file, -1, log->path);
     log->end.total_steps = total_steps;
     log->peak_flops = isfinite(peak_flops) ? peak_flops : 0.0;
-    log->flops_per_token = log_flops_per_token(config, parameters);
     log->end.step = first_step > 0 ? first_step - 1 : 0;
     log->val_step = log->hellaswag_step = -1;
     log->first_saved = first_step > 1 ? first_step - 1 : -1; // step of the checkpoint that the run resumes from
@@ -119,13 +113,14 @@ static const char *colour(const Log *log, const char *code) {
     return log->colour ? code : "";
 }
 
-// Updates the moving averages of time and tokens per step. Drops a process's first step, which is a warm-up, when the
-// second is added. Both averages have the same weights; dividing by the weights' sum corrects the bias towards 0.
-static void update_rates(Log *log, double ms, int64_t tokens) {
+// Updates the moving averages of time, tokens and FLOPs per step. Drops a process's first step, which is a warm-up,
+// when the second is added. All averages have equal weights; dividing by the weights' sum corrects the bias towards 0.
+static void update_rates(Log *log, double ms, int64_t tokens, double flops) {
     if (!isfinite(ms) || ms <= 0.0) return;
-    if (log->steps_here == 2) log->mean_ms = log->mean_tokens = log->weight = 0.0;
+    if (log->steps_here == 2) log->mean_ms = log->mean_tokens = log->mean_flops = log->weight = 0.0;
     log->mean_ms = RATE_DECAY * log->mean_ms + (1.0 - RATE_DECAY) * ms;
     log->mean_tokens = RATE_DECAY * log->mean_tokens + (1.0 - RATE_DECAY) * (double)tokens;
+    log->mean_flops = RATE_DECAY * log->mean_flops + (1.0 - RATE_DECAY) * flops;
     log->weight = RATE_DECAY * log->weight + (1.0 - RATE_DECAY);
 }
 
@@ -150,7 +145,8 @@ static void print_expected(Log *log) {
 
 static void set_line(Log *log, double grad_norm, double lr, double ms, bool skipped) {
     double tokens_per_s = log->mean_ms > 0.0 ? log->mean_tokens / log->mean_ms * 1e3 : 0.0;
-    double share = log->peak_flops > 0.0 ? tokens_per_s * log->flops_per_token / log->peak_flops : 0.0;
+    double rate = log->mean_ms > 0.0 ? log->mean_flops / log->mean_ms * 1e3 : 0.0; // FLOP/s
+    double share = log->peak_flops > 0.0 ? rate / log->peak_flops : 0.0;
     const StepLine line = {log->end.step, log->end.total_steps, log->end.loss,    grad_norm, lr, ms, tokens_per_s,
                            share,         seconds_left(log),    log->end.skipped, skipped};
     log->line = line;
@@ -179,7 +175,7 @@ bool log_has_hellaswag(const Log *log, int64_t step) {
 }
 
 void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
-              int64_t tokens_step, int64_t skipped) {
+              int64_t tokens_step, double flops, int64_t skipped) {
     if (!log->active) return;
     bool skipped_now = skipped > log->end.skipped;
     log->end.step = step;
@@ -190,7 +186,7 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
     log->end.skipped = skipped;
     log->end.seconds += isfinite(ms) ? ms * 1e-3 : 0.0;
     log->steps_here++;
-    update_rates(log, ms, tokens_step);
+    update_rates(log, ms, tokens_step, flops);
 
     double tokens_per_s = ms > 0.0 ? (double)tokens_step / ms * 1e3 : NAN;
     char line[512];

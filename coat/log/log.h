@@ -28,10 +28,8 @@ typedef struct Log Log;
 // first_step: the first step, counted from 1, that this run logs: 21 after a resume from step 20. log.jsonl is cut
 //   off before the first line of this step or a later step, and after the last valid line. 0 or 1: removes all lines.
 // peak_flops: FLOP/s of all devices together; 0: unknown, and no percentage of the peak is printed.
-// parameters: number of the model's parameters, for the FLOPs per token.
 // Returns NULL with err (EXIT_DATA) if the folder or a file cannot be written.
-Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops,
-              int64_t parameters, Error *err);
+Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops, Error *err);
 
 // Sets the number of updates that were skipped before this process started. If log_resume() is not called, it is 0.
 void log_resume(Log *log, int64_t skipped);
@@ -41,11 +39,12 @@ void log_counted(Log *log, double fraction);
 
 // Logs a training step.
 // step: steps done, including this one; grad_norm: before clipping; ms: wall time of the step
-// tokens_total, tokens_step: tokens trained so far and in this step, over all ranks; skipped: updates skipped so far
+// tokens_total, tokens_step: tokens trained so far and in this step, over all ranks
+// flops: FLOPs of this step over all ranks, for the percentage of the peak; skipped: updates skipped so far
 // The terminal shows the first and the last step, multiples of --log-every, and steps whose update was skipped. A step
 // that is not shown is printed later if log_show_step(), log_val() or log_hellaswag() follows.
 void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
-              int64_t tokens_step, int64_t skipped);
+              int64_t tokens_step, double flops, int64_t skipped);
 
 // Prints the terminal line of the latest step if it was not printed yet. Call it before printing other output about the
 // step.
@@ -86,9 +85,5 @@ void log_sync(const Log *log);
 // Prints the last line of the run, also with --quiet, and closes the log. Adds a warning (on stderr with --json, which
 // has no last line) if weights, loss or gradient are not finite, or if the loss has risen. The argument may be NULL.
 void log_close(Log *log);
-
-// Returns the floating-point operations of forward and backward per token: 6 per parameter, and 6 * layers * attention
-// width * sequence length for the two matmuls of causal attention.
-double log_flops_per_token(const Config *config, int64_t parameters);
 
 C_LINKAGE_END

@@ -408,11 +408,11 @@ static bool run_has(const TableRow *row, const Config *c) {
     }
 }
 
-int64_t model_parameters(const ModelShape *shape) {
+int64_t part_parameters(const ModelShape *shape, int parts) {
     int64_t total = 0;
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         const TensorRow *row = &table[id].row;
-        if (!model_has(&table[id], shape)) continue;
+        if (!model_has(&table[id], shape) || !(parts & tensor_part((TensorId)id, shape))) continue;
         int64_t rows = tensor_used_rows((TensorId)id, shape_extent(row->rows, shape), shape);
         total += rows * shape_extent(row->cols, shape) * (row->per_layer ? shape->layers : 1);
     }

@@ -227,8 +227,12 @@ static inline TensorId head_weight(const ModelShape *shape) {
     return shape->tied_head ? WTE : HEADW;
 }
 
-// Returns the number of parameter elements of a model, without the vocabulary's padding rows.
-int64_t model_parameters(const ModelShape *shape);
+// Return the number of parameter elements, without the vocabulary's padding rows: of the parts PART_VISION ... in
+// `parts`, and of the entire model.
+int64_t part_parameters(const ModelShape *shape, int parts);
+static inline int64_t model_parameters(const ModelShape *shape) {
+    return part_parameters(shape, PART_VISION | PART_PROJECTOR | PART_LANGUAGE);
+}
 
 // Returns the number of elements in one rank's shard of a tensor: an equal part, rounded up to a multiple of 128. The
 // last ranks' shards may be smaller or empty.

@@ -10,6 +10,7 @@
 #include "io/json.h"
 #include "log/step_line.h"
 #include "log/terminal.h"
+#include "model/flops.h"
 #include "model/schedule.h"
 #include "save/checkpoint.h"
 #include "text/prompt_format.h"
@@ -60,6 +61,17 @@ static int64_t count_targets(Run *run) {
     return comm_sum_i64(run->model.comm, unmasked);
 }
 
+// Returns the FLOPs of the next step over all processes. Black images that fill up a pass do not count.
+static double count_flops(Run *run) {
+    const Config *c = run->config;
+    const int64_t accumulation = config_accumulation(c, run->place.ranks);
+    const TrainFlops flops = train_flops(c);
+    int64_t images = 0;
+    for (int64_t i = 0; i < accumulation; i++) images += run->next_images[i];
+    images = flops.per_image > 0 ? comm_sum_i64(run->model.comm, images) : 0;
+    return flops.per_token * (double)config_batch_tokens(c, run->place.ranks) + flops.per_image * (double)images;
+}
+
 // Runs one step: all micro-batches of --batch-tokens, then the update. Stores the results in model.host. If a signal
 // ends the run within the step, the gradients are discarded and run->done does not change.
 static void train_step(Run *run) {
@@ -72,6 +84,7 @@ static void train_step(Run *run) {
     const double unmasked = (double)targets / (double)(accumulation * tokens * m->exec.ranks);
     if (run->masked) log_counted(run->log, unmasked);
     run->warned.uncounted = 1 - unmasked;
+    run->step_flops = count_flops(run);
     step_begin(m, schedule_lr(c, run->done.step, run->steps), targets);
     const bool logs = m->exec.rank == 0;
     const int64_t step = run->done.step + 1;
@@ -363,7 +376,7 @@ static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *
     bool saves = run->save_asked || last || due(step, c->save_every);
     if (run->place.ranks == 1 && signals_consume_save()) saves = true;
     log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens, tokens,
-             m->host.skipped);
+             run->step_flops, m->host.skipped);
     if (due(step, c->health_every)) log_health(run, "fp8", health_json);
     if (due(step, c->health_every)) log_health(run, "attention", health_attention_json);
     if (due(step, c->health_matmuls)) log_health(run, "products", health_matmuls_json);

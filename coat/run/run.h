@@ -30,6 +30,7 @@ typedef struct {
     OutFolder *folder;   // folder of --out, locked by this process; NULL if not locked
     RunState done;
     int64_t steps;     // number of the last step
+    double step_flops; // FLOPs of the latest step over all processes
     double start_ms;   // time at which the program started
     double longest_ms; // duration in ms of the training loop's longest iteration so far
     CommPlace place;   // rank of this process
@@ -45,6 +46,10 @@ typedef struct {
 // Opens the tokenizer of --tokenizer FILE for a new model. Sets the model's vocabulary size to the tokenizer's, unless
 // --vocab or the model's name sets the size. Fails if the size is less than the tokenizer's.
 bool run_open_tokenizer(Run *run, Config *config, Error *err);
+
+// Completes the shape of a model to which --vision adds a tower, if the language model or the tower is read from files.
+// given: values of the flags --image-size, --patch-size and --projector.
+bool run_join_vision(Config *config, const VisionShape *given, Error *err);
 
 // Executes the run, from opening the device to the last save, and then closes the run on all processes. Returns false
 // with err on failure.

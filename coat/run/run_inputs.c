@@ -9,6 +9,7 @@
 #include "log/terminal.h"
 #include "run_start.h"
 #include "save/checkpoint.h"
+#include "save/hf.h"
 #include "text/images.h"
 #include "text/prompt_format.h"
 
@@ -47,6 +48,43 @@ bool run_open_tokenizer(Run *run, Config *c, Error *err) {
     const int tokens = tokenizer_vocab(run->tokenizer);
     if (c->vocab_of_tokenizer) model_shape_vocab(&c->shape, tokens);
     return c->vocab_of_tokenizer || config_check_tokenizer(c, tokens, err);
+}
+
+// Sets the image token of a language model's vocabulary: the tokenizer's <image> or else the id after its last token.
+// If there is no tokenizer, the data files set it.
+static bool choose_image_token(Config *c, Error *err) {
+    ModelShape *s = &c->shape;
+    const char *file = c->tokenizer_file[0] ? c->tokenizer_file : c->shape_files;
+    if (s->vision.image_token >= 0 || (file == c->shape_files && !tokenizer_is_in(file))) return true;
+    Tokenizer *t = tokenizer_open(file, err);
+    if (!t) return false;
+    const int found = tokenizer_token(t, IMAGE_MARK), token = found < 0 ? tokenizer_vocab(t) : found;
+    const bool can_add =
+        tokenizer_is_sentencepiece(t) || !path_is_folder(file) || folder_has_file(file, "tokenizer.json");
+    tokenizer_close(t);
+    if (found < 0 && !can_add)
+        return error_set(err, EXIT_DATA,
+                         "%s: its tokenizer has no token " IMAGE_MARK ", and no tokenizer.json to add one to; save the "
+                         "tokenizer with transformers",
+                         file);
+    const SpecialIds ids = s->ids;
+    if (token >= s->vocab) model_shape_vocab(s, token + 1);
+    s->ids = ids;
+    s->vision.image_token = token;
+    return true;
+}
+
+bool run_join_vision(Config *c, const VisionShape *given, Error *err) {
+    VisionShape *v = &c->shape.vision;
+    // config_parse() has set the shape of a new model. A resumed checkpoint contains the shape of the entire model.
+    if (!c->vision[0] || !(c->model_from_files || (c->vision_from_files && !c->shape_files[0]))) return true;
+    if (c->model_from_files && v->kind != VISION_NONE)
+        return error_set(err, EXIT_USER, "--vision %s: the model in %s has a vision tower; remove --vision", c->vision,
+                         c->shape_files);
+    *v = *given;
+    if (c->vision_from_files && !hf_tower_shape(c->vision, &c->shape, err)) return false;
+    v->projector = given->projector;
+    return vision_finish(c, err) && (!c->model_from_files || choose_image_token(c, err));
 }
 
 // Checks that the vocabulary of --tokenizer has the tokens and merges of `own`, the model's vocabulary. Added tokens

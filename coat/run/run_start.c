@@ -76,6 +76,17 @@ static void set_source_folder(Run *run, const char *folder) {
     snprintf(c->shape_files, sizeof c->shape_files, "%s", folder);
 }
 
+// Initializes the parameters from the files of --model and --vision, or with random values.
+static bool init_weights(Model *m, Error *err) {
+    const Config *c = m->config;
+    if (c->model_from_files && !checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
+    if (!c->model_from_files) parameters_init(&m->arena, &m->exec, c->seed);
+    if (!m->vision || (c->model_from_files && !c->vision[0])) return true; // the files of --model contain the tower
+    // The vision tower has another seed, because its blocks have the same ids as those of the language model.
+    parameters_init(&m->vision->arena, &m->vision->exec, c->seed + 1);
+    return !c->vision_from_files || checkpoint_load_tower(c->vision, &m->vision->arena, &m->vision->exec, err);
+}
+
 // Initializes the parameters and the run's state from a checkpoint, from the weights of --model or with random values.
 static bool start_or_resume(Run *run, Error *err) {
     Model *m = &run->model;
@@ -98,17 +109,13 @@ static bool start_or_resume(Run *run, Error *err) {
         if (c->settings_recorded && c->recorded_step != run->done.step)
             run_note_always(run, "the settings come from the checkpoint of step %lld, whose other files are damaged",
                             (long long)c->recorded_step);
-    } else if (c->model_from_files) {
-        if (!checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
-        if (m->shards.muon.count > 0 && !run_state_has_muon(c->model))
-            run_note(run,
-                     "--optimizer muon: %s is not a checkpoint that Muon trained; if AdamW trained its weights, use "
-                     "--optimizer adamw",
-                     c->model);
-    } else {
-        parameters_init(&m->arena, &m->exec, c->seed);
-        // The vision tower has another seed, because its blocks have the same ids as those of the language model.
-        if (m->vision) parameters_init(&m->vision->arena, &m->vision->exec, c->seed + 1);
+    } else if (!init_weights(m, err)) {
+        return false;
+    } else if (c->model_from_files && m->shards.muon.count > 0 && !run_state_has_muon(c->model)) {
+        run_note(run,
+                 "--optimizer muon: %s is not a checkpoint that Muon trained; if AdamW trained its weights, use "
+                 "--optimizer adamw",
+                 c->model);
     }
     if (!run->train || !folder[0]) note_data(run); // a resumed run calls note_data() above if its data has changed
     if (run->train) {
@@ -391,8 +398,7 @@ static bool open_log(Run *run, Error *err) {
     comm_set_timeout(m->comm, FILES_TIMEOUT_S);
     if (!all_ranks_ok(&run->errors, !c->out[0] || m->exec.rank > 0 || rename_old_run(run, err), err)) return false;
     int64_t total = run->steps > run->done.step ? run->steps : run->done.step;
-    run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks,
-                        model_parameters(&c->shape), err);
+    run->log = log_open(c, m->exec.rank, total, run->done.step + 1, m->ops->peak_flops(&m->exec) * m->exec.ranks, err);
     if (!all_ranks_ok(&run->errors, run->log != NULL, err)) return false;
     log_resume(run->log, run->done.state.skipped);
     write_settings(run);

@@ -148,14 +148,16 @@ static bool write_tensor_files(const char *folder, Snapshot *s, JsonText *manife
 
 static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_file, Error *err) {
     const Config *c = s->arena->config;
+    const int image_token = s->arena->vision ? c->shape.vision.image_token : -1;
     JsonText manifest, text;
     char path[PATH_BUFFER];
     manifest_begin(&manifest);
-    bool good = write_tensor_files(folder, s, &manifest, err) &&
-                (!tokenizer_file || !tokenizer_file[0] ||
-                 tokenizer_files_copy(folder, tokenizer_file, s->tokenizer, c->prompt_format, &manifest, err)) &&
-                (!s->algos || manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->algos, strlen(s->algos), err)) &&
-                checkpoint_collect_shards(folder, s, &manifest, err);
+    bool good =
+        write_tensor_files(folder, s, &manifest, err) &&
+        (!tokenizer_file || !tokenizer_file[0] ||
+         tokenizer_files_copy(folder, tokenizer_file, s->tokenizer, c->prompt_format, image_token, &manifest, err)) &&
+        (!s->algos || manifest_write(&manifest, folder, MATMUL_TABLE_NAME, s->algos, strlen(s->algos), err)) &&
+        checkpoint_collect_shards(folder, s, &manifest, err);
     if (good) {
         run_state_text(&text, &s->run, c, s->exec->ranks);
         good = manifest_write_text(&manifest, folder, STATE_NAME, &text, err);

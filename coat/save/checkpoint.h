@@ -77,8 +77,12 @@ bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run
 bool checkpoint_check_files(const char *path, bool weights, Error *err);
 
 // Loads weights only. Sets master weights to the weights, and moments and StepState to zero. `path` is a model folder
-// with safetensors (one file or several), a .safetensors file next to its config.json, or a weight file of llm.c.
+// with safetensors (one file or several), a .safetensors file next to its config.json, or a weight file of llm.c. With
+// --vision, loads only the language model; its new token embeddings get the mean of the others.
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err);
+// Loads the weights of a vision tower from the folder of a CLIP, SigLIP or Llava model (hf_tower_shape()). Does not
+// change the projector.
+bool checkpoint_load_tower(const char *path, Arena *vision, Exec *exec, Error *err);
 
 // Deletes old checkpoints under `out`, and files that remain there from interrupted saves. Keeps damaged checkpoints.
 // Of the complete ones older than step `saved`, keeps the keep - 1 newest (keep 0: all) and those whose step is

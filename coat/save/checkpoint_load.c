@@ -216,14 +216,19 @@ static bool find_stored(HfWeights *weights, const HfPart *part, StoredMatrix *st
     return true;
 }
 
+// Returns the number of layers of a parameter that files contain: 0 for a new projector (--vision FOLDER).
+static int layers_in_files(const Arena *arena, int id) {
+    const bool is_new = tensor_part((TensorId)id, &arena->config->shape) == PART_PROJECTOR;
+    return is_new && arena->config->vision_from_files ? 0 : arena->layout[id][VALUE].layers;
+}
+
 // Checks that the files contain all tensors of `arena`. Checks the shapes of the tensors that checkpoints only carry
-// along (hf_carried_parts()), if the files contain them.
-static bool check_arena(HfWeights *weights, const char *path, const Arena *arena, Error *err) {
-    const ModelShape *shape = &arena->config->shape;
+// along (hf_carried_parts()), if the files contain them. shape: shape of the files' model.
+static bool check_arena(HfWeights *weights, const char *path, const ModelShape *shape, const Arena *arena, Error *err) {
     HfPart parts[HF_MAX_PARTS], *carried = NULL;
     StoredMatrix stored;
     for (int id = 0; id < PARAMETER_COUNT; id++)
-        for (int layer = 0; layer < arena->layout[id][VALUE].layers; layer++) {
+        for (int layer = 0; layer < layers_in_files(arena, id); layer++) {
             const int pieces = hf_parts(shape, (TensorId)id, layer, parts);
             for (int k = 0; k < pieces; k++)
                 if (!find_stored(weights, &parts[k], &stored, path, err)) return false;
@@ -237,19 +242,33 @@ static bool check_arena(HfWeights *weights, const char *path, const Arena *arena
     return good;
 }
 
-static bool load_arena(HfWeights *weights, const char *path, Arena *arena, Exec *exec, Error *err) {
+// Sets rows [begin, end) of `values` to the mean of the rows before, which is the initial value of tokens that join a
+// vocabulary.
+static void fill_mean(float *values, int64_t begin, int64_t end, int64_t cols) {
+    for (int64_t col = 0; begin < end && col < cols; col++) {
+        double sum = 0;
+        for (int64_t row = 0; row < begin; row++) sum += values[row * cols + col];
+        for (int64_t row = begin; row < end; row++) values[row * cols + col] = (float)(sum / (double)begin);
+    }
+}
+
+// Loads the parameters of `arena`. shape: shape of the files' model, whose vocabulary may be smaller.
+static bool load_arena(HfWeights *weights, const char *path, const ModelShape *shape, Arena *arena, Exec *exec,
+                       Error *err) {
     bool good = true;
     for (int id = 0; good && id < PARAMETER_COUNT; id++)
-        for (int layer = 0; good && layer < arena->layout[id][VALUE].layers; layer++) {
+        for (int layer = 0; good && layer < layers_in_files(arena, id); layer++) {
             const Tensor value = arena_tensor(arena, (TensorId)id, VALUE, layer);
             HfPart parts[HF_MAX_PARTS];
             StoredMatrix stored;
             // zeroed, because padding rows must be 0
             float *values = (float *)xcalloc((size_t)tensor_elements(value), sizeof *values);
-            const int pieces = hf_parts(&arena->config->shape, (TensorId)id, layer, parts);
+            const int pieces = hf_parts(shape, (TensorId)id, layer, parts);
             for (int k = 0; good && k < pieces; k++)
                 good = find_stored(weights, &parts[k], &stored, path, err) &&
                        read_values(&stored, values + parts[k].first_row * value.cols + parts[k].first_col, err);
+            fill_mean(values, tensor_used_rows((TensorId)id, value.rows, shape),
+                      tensor_used_rows((TensorId)id, value.rows, &arena->config->shape), value.cols);
             if (good) parameter_set_local(arena, exec, (TensorId)id, layer, values);
             free(values);
         }
@@ -257,13 +276,16 @@ static bool load_arena(HfWeights *weights, const char *path, Arena *arena, Exec 
     return good;
 }
 
-static bool load_parameters(HfWeights *weights, const char *path, Arena *arena, Exec *exec, Error *err) {
-    bool good = true;
+// Loads the parameters of `arena` and, if the files' model has a vision tower, of arena->vision.
+static bool load_parameters(HfWeights *weights, const char *path, const ModelShape *shape, Arena *arena, Exec *exec,
+                            Error *err) {
+    Arena *vision = shape->vision.kind == VISION_NONE ? NULL : arena->vision;
+    const ModelShape *tower = vision ? &vision->config->shape : NULL;
     // checks, before reading gigabytes, that the files contain all tensors of the model and no others
-    for (Arena *a = arena; good && a; a = a->vision) good = check_arena(weights, path, a, err);
-    good = good && hf_weights_check_used(weights, &arena->config->shape, err);
-    for (Arena *a = arena; good && a; a = a->vision) good = load_arena(weights, path, a, exec, err);
-    return good;
+    return check_arena(weights, path, shape, arena, err) &&
+           (!vision || check_arena(weights, path, tower, vision, err)) && hf_weights_check_used(weights, shape, err) &&
+           load_arena(weights, path, shape, arena, exec, err) &&
+           (!vision || load_arena(weights, path, tower, vision, exec, err));
 }
 
 bool checkpoint_check_files(const char *path, bool weights, Error *err) {
@@ -282,12 +304,14 @@ bool checkpoint_check_files(const char *path, bool weights, Error *err) {
 }
 
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err) {
-    ModelShape shape;
+    const Config *c = arena->config;
+    ModelShape shape, joined;
     HfWeights weights;
-    if (!checkpoint_check_files(path, true, err) || !model_shape_from_files(path, &shape, err) ||
-        !compare_shapes(path, &shape, arena->config, err) || !hf_weights_open(&weights, path, err))
-        return false;
-    const bool good = load_parameters(&weights, path, arena, exec, err);
+    if (!checkpoint_check_files(path, true, err) || !model_shape_from_files(path, &shape, err)) return false;
+    joined = shape;
+    if (c->vision[0]) joined.vision = c->shape.vision, joined.vocab = c->shape.vocab;
+    if (!compare_shapes(path, &joined, c, err) || !hf_weights_open(&weights, path, err)) return false;
+    const bool good = load_parameters(&weights, path, &shape, arena, exec, err);
     if (good && weights.prefix[0] && exec->rank == 0)
         print_remark("note: ", "--model %s: the names of all tensors begin with '%s', which is ignored", path,
                      weights.prefix);
@@ -295,5 +319,15 @@ bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *
     StepState state;
     memset(&state, 0, sizeof state);
     if (good) upload_state(arena, exec, &state);
+    return good;
+}
+
+bool checkpoint_load_tower(const char *path, Arena *vision, Exec *exec, Error *err) {
+    const ModelShape *shape = &vision->config->shape;
+    HfWeights weights;
+    if (!checkpoint_check_files(path, true, err) || !hf_weights_open(&weights, path, err)) return false;
+    const bool good =
+        check_arena(&weights, path, shape, vision, err) && load_arena(&weights, path, shape, vision, exec, err);
+    hf_weights_close(&weights);
     return good;
 }

@@ -92,6 +92,10 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err) {
     return !path_is_file(file) || parse_file(folder, HF_GENERATION_NAME, hf_parse_generation, shape, err);
 }
 
+bool hf_tower_shape(const char *path, ModelShape *shape, Error *err) {
+    return parse_file(path, HF_CONFIG_NAME, hf_parse_tower, shape, err) && read_pixels(path, &shape->vision, err);
+}
+
 json_t *hf_generation_open(const char *path) {
     char parent[PATH_BUFFER], file[PATH_BUFFER];
     Error ignored; // model_shape_from_files() has already reported errors

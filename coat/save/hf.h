@@ -22,6 +22,11 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err);
 // Reads the model shape from the text of a config.json. `path` names the file in messages.
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
+// Reads the shape of a vision tower from the folder `path` of a CLIP, SigLIP or Llava model, or of such a tower alone.
+// Except in a Llava, the projector then reads the output of the last block but one, without CLIP's class row.
+bool hf_tower_shape(const char *path, ModelShape *shape, Error *err);
+bool hf_parse_tower(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
+
 // Adds the EOS ids in the text of a generation_config.json to shape->ids. Chat models list more EOS ids in
 // generation_config.json than in config.json.
 bool hf_parse_generation(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
@@ -36,9 +41,10 @@ bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, Error *
 // the generation_config.json that came with the model (NULL: none).
 void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *source);
 
-// Returns the object in processor_config.json of the vision-language model `path`. If its key image_processor is
-// missing, the key gets the object in preprocessor_config.json. Returns an empty object if neither file exists or path
-// is "", NULL with err if a file cannot be read. Free the object with json_decref().
+// Returns the object in processor_config.json of the vision-language model or tower `path`. If its key image_processor
+// is missing, the key gets the object in preprocessor_config.json. Omits the other keys if the processor's class is not
+// LlavaProcessor. Returns an empty object if neither file exists or path is "", NULL with err if a file cannot be read.
+// Free the object with json_decref().
 json_t *hf_processor_open(const char *path, Error *err);
 // Sets the mean and standard deviation of each color's pixel values to those of the image processor in `processor`. If
 // there is none, leaves them unchanged. Fails if the image processor computes pixel values unlike this program.

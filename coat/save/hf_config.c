@@ -355,9 +355,10 @@ static bool read_tower_activation(const Reader *r, ActivationKind otherwise, Act
                               r->path, name ? name : "not a name");
 }
 
-// Reads the tower's shape from vision_config.
-static bool read_tower(const Reader *r, VisionShape *v) {
-    const char *type = json_string_value(json_object_get(r->root, "model_type"));
+// Reads the tower's shape from vision_config. otherwise: value of an absent model_type.
+static bool read_tower(const Reader *r, const char *otherwise, VisionShape *v) {
+    const json_t *item = json_object_get(r->root, "model_type");
+    const char *type = item ? json_string_value(item) : otherwise;
     const bool siglip = type && strcmp(type, "siglip_vision_model") == 0;
     int colors;
     if (type && !siglip && strcmp(type, "clip_vision_model") != 0)
@@ -425,7 +426,7 @@ static bool read_llava(const Reader *r, ModelShape *shape) {
         good = good && json_get_object(r->root, r->path, keys[i], &objects[i], r->err);
     }
     good = good && read_text(&(Reader){objects[0], paths, r->err, true}, shape) &&
-           read_tower(&(Reader){objects[1], paths + size, r->err, false}, &shape->vision);
+           read_tower(&(Reader){objects[1], paths + size, r->err, false}, NULL, &shape->vision);
     free(paths);
     bool tied;
     if (!good || !read_features(r, shape->vocab, &shape->vision) ||
@@ -453,6 +454,26 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
     bool good = !find(&r, "quantization_config") ||
                 error_set(err, EXIT_DATA, "%s: quantized models (quantization_config) are not supported", path);
     good = good && (type && strcmp(type, "llava") == 0 ? read_llava(&r, shape) : read_text(&r, shape));
+    json_decref(config);
+    return good;
+}
+
+bool hf_parse_tower(const char *text, size_t size, const char *path, ModelShape *shape, Error *err) {
+    json_t *config = json_parse_object(text, size, path, err);
+    if (!config) return false;
+    VisionShape *v = &shape->vision;
+    const Reader r = {config, path, err, false};
+    const char *type = json_string_value(find(&r, "model_type"));
+    const bool siglip = type && strcmp(type, "siglip") == 0, nested = json_is_object(find(&r, "vision_config"));
+    memset(v, 0, sizeof *v);
+    bool good = read_tower(&(Reader){nested ? find(&r, "vision_config") : config, path, err, false},
+                           siglip ? "siglip_vision_model" : NULL, v);
+    v->layers = v->file_layers - 1;
+    v->drops_class_row = v->kind == VISION_CLIP;
+    if (good && type && strcmp(type, "llava") == 0)
+        good = read_features(&r, MAX_VOCAB, v);
+    else if (good && v->layers < 1)
+        good = error_set(err, EXIT_DATA, "%s: num_hidden_layers must be at least 2", path);
     json_decref(config);
     return good;
 }

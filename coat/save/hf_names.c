@@ -205,6 +205,8 @@ const char *hf_other_name(const char *name, int layout, char other[HF_NAME_LENGT
         {TOWER, "model.vision_tower."},
         {TOWER, "vision_tower."},
         {PROJECTOR, "model." PROJECTOR},
+        {TOWER, "vision_model."}, // folder of a CLIP or SigLIP model
+        {TOWER, ""},              // folder of a tower alone, as transformers 5 writes it
     };
     const size_t length = strlen(layouts[layout].prefix);
     if (strncmp(name, layouts[layout].prefix, length) != 0) return NULL;

@@ -32,7 +32,7 @@ int hf_carried_parts(const ModelShape *tower, HfPart **parts);
 
 // Returns the name that a tensor has in the i-th layout of model files (0 <= i < HF_LAYOUTS), written to `other`; NULL
 // if the layout does not apply to this name. The program itself writes the names of hf_parts().
-enum { HF_LAYOUTS = 8 };
+enum { HF_LAYOUTS = 10 };
 const char *hf_other_name(const char *name, int layout, char other[HF_NAME_LENGTH]);
 
 C_LINKAGE_END

@@ -31,6 +31,12 @@ json_t *hf_processor_open(const char *path, Error *err) {
         json_decref(processor);
         return NULL;
     }
+    const char *kind = json_string_value(json_object_get(processor, "processor_class"));
+    if (kind && strcmp(kind, "LlavaProcessor") != 0) { // other keys of a CLIP or SigLIP processor do not apply
+        json_t *all = processor;
+        processor = json_pack("{s:O*}", INNER, json_object_get(all, INNER));
+        json_decref(all);
+    }
     if (!processor) processor = json_object();
     if (json_is_object(json_object_get(processor, INNER)))
         json_decref(images);

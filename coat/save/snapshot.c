@@ -16,7 +16,7 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     snapshot->generation = arena->rank == 0 ? hf_generation_open(arena->config->shape_files) : NULL;
     Error ignored; // loading the model has already reported errors
     if (arena->rank == 0 && arena->vision)
-        snapshot->processor = hf_processor_open(arena->config->shape_files, &ignored);
+        snapshot->processor = hf_processor_open(config_vision_files(arena->config), &ignored);
     snapshot->model_count = checkpoint_model_tensors(arena, &snapshot->model);
     snapshot->optimizer_count = arena->ranks > 1 ? checkpoint_shard_tensors(arena, &snapshot->optimizer)
                                                  : checkpoint_optimizer_tensors(arena, &snapshot->optimizer);
@@ -70,7 +70,7 @@ static void fill_carried(CheckpointTensor *t) {
 void snapshot_read_carried(Snapshot *s) {
     HfWeights weights;
     Error err;
-    const char *source = s->arena->config->shape_files;
+    const char *source = config_vision_files(s->arena->config);
     if (!s->carried_bytes) return;
     bool open = source[0] && hf_weights_open(&weights, source, &err), good = open || !source[0];
     for (int i = 0; i < s->model_count; i++) {

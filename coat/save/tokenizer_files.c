@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "config/vision.h"
 #include "io/files.h"
 #include "log/terminal.h"
 #include "manifest.h"
@@ -107,12 +108,46 @@ static bool lacks_json(const char *folder, const Tokenizer *t) {
            !folder_has_file(folder, JSON_NAME);
 }
 
+// Writes the tokenizer.json `text`, read from `path`, with the additional special token <image> of id `image_token`,
+// unless it has a token of that id.
+static bool write_json(const char *folder, const char *path, const char *text, size_t size, int image_token,
+                       JsonText *manifest, Error *err) {
+    json_t *root = json_parse_object(text, size, path, err), *added = json_object_get(root, "added_tokens"), *item;
+    bool found = !json_is_array(added);
+    size_t i;
+    if (!root) return false;
+    json_array_foreach(added, i, item) found |= json_integer_value(json_object_get(item, "id")) == image_token;
+    JsonText out;
+    memset(&out, 0, sizeof out);
+    if (!found)
+        json_array_append_new(added,
+                              json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", image_token, "content", IMAGE_MARK,
+                                        "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1));
+    json_text_value(&out, NULL, root);
+    json_decref(root);
+    return manifest_write_text(manifest, folder, JSON_NAME, &out, err);
+}
+
+// Copies the tokenizer.json `path`, and adds the image token.
+static bool copy_json(const char *folder, const char *path, int image_token, JsonText *manifest, Error *err) {
+    char *text;
+    size_t size;
+    if (!file_read_all(path, TOKENIZER_LIMIT, &text, &size, err))
+        return copy_file(folder, JSON_NAME, path, manifest, err);
+    const bool good = write_json(folder, path, text, size, image_token, manifest, err);
+    free(text);
+    return good;
+}
+
 // Writes the tokenizer.json of a SentencePiece tokenizer. It is needed because transformers' own conversion of
 // tokenizer.model encodes runs of spaces and leading spaces differently from SentencePiece, depending on the version.
-static bool add_json(const char *folder, const Tokenizer *t, JsonText *manifest, Error *err) {
+static bool add_json(const char *folder, const Tokenizer *t, int image_token, JsonText *manifest, Error *err) {
     JsonText text;
     tokenizer_write_json(t, &text);
-    return manifest_write_text(manifest, folder, JSON_NAME, &text, err);
+    if (image_token < 0) return manifest_write_text(manifest, folder, JSON_NAME, &text, err);
+    const bool good = write_json(folder, JSON_NAME, text.text, text.size, image_token, manifest, err);
+    json_text_free(&text);
+    return good;
 }
 
 // True if `folder` has a chat template, in its own file or, as older versions of transformers write it, in
@@ -156,7 +191,7 @@ static bool add_template(const char *folder, const Tokenizer *t, PromptFormat fo
 }
 
 bool tokenizer_files_copy(const char *folder, const char *source, const Tokenizer *tokenizer, PromptFormat format,
-                          JsonText *manifest, Error *err) {
+                          int image_token, JsonText *manifest, Error *err) {
     static const struct {
         const char *name, *as;
     } parts[] = {{"vocab.json", "vocab.json"},
@@ -171,6 +206,7 @@ bool tokenizer_files_copy(const char *folder, const char *source, const Tokenize
                  {"special_tokens_map.json", "special_tokens_map.json"},
                  {"added_tokens.json", "added_tokens.json"}};
     char from[PATH_BUFFER], path[PATH_BUFFER];
+    const int added = tokenizer && image_token == tokenizer_vocab(tokenizer) ? image_token : -1;
     const char *as = path_is_folder(source) ? NULL : tokenizer_usual_name(source);
     if (as && strcmp(as, "gpt2_tokenizer.bin") == 0) return copy_file(folder, as, source, manifest, err);
     if (!as)
@@ -181,13 +217,17 @@ bool tokenizer_files_copy(const char *folder, const char *source, const Tokenize
         if (!path_join(path, sizeof path, from, parts[i].name, err)) return false;
         if (!path_is_file(path) || folder_has_file(folder, parts[i].as)) continue;
         if (strcmp(parts[i].name, TEMPLATE_NAME) == 0 && is_stale(path, tokenizer, format)) continue;
+        if (strcmp(parts[i].name, JSON_NAME) == 0 && added >= 0) {
+            if (!copy_json(folder, path, added, manifest, err)) return false;
+            continue;
+        }
         const bool names_class = strcmp(parts[i].name, CONFIG_NAME) == 0 && lacks_json(folder, tokenizer);
         if (!(names_class ? copy_config(folder, path, manifest, err)
                           : copy_file(folder, parts[i].as, path, manifest, err)))
             return false;
     }
     if (!tokenizer) return true;
-    return (!lacks_json(folder, tokenizer) || add_json(folder, tokenizer, manifest, err)) &&
+    return (!lacks_json(folder, tokenizer) || add_json(folder, tokenizer, added, manifest, err)) &&
            (folder_has_file(folder, CONFIG_NAME) || add_config(folder, tokenizer, manifest, err)) &&
            (!prompt_format_named(format) || has_template(folder) ||
             add_template(folder, tokenizer, format, manifest, err));

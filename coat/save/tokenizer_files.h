@@ -9,10 +9,11 @@
 //   source: tokenizer.json, tokenizer.model, encoder.json (with vocab.bpe), vocab.json (with merges.txt),
 //           gpt2_tokenizer.bin, or a folder that contains one of these files
 //   tokenizer: opened from `source`; NULL: only copies files
+//   image_token: id of <image>, which tokenizer.json gets if the id follows the vocabulary's last; -1: none
 // With a tokenizer, also writes these files if `source` lacks them:
 // - tokenizer.json, if there is only SentencePiece's tokenizer.model
 // - tokenizer_config.json; if tokenizer.json is written, it names the class of tokenizer.json
 // - the chat template of `format`. An older template that this function wrote for another format is not copied, unless
 //   `format` is PROMPT_FORMAT_DATA.
 bool tokenizer_files_copy(const char *folder, const char *source, const Tokenizer *tokenizer, PromptFormat format,
-                          JsonText *manifest, Error *err);
+                          int image_token, JsonText *manifest, Error *err);

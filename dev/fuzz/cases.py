@@ -185,6 +185,8 @@ CONFIG = {
                           {"model_type": "siglip_vision_model", "vision_use_head": False, "patch_size": 1},
                           vision_feature_select_strategy="full", vision_feature_layer=-1, mm_projector_type="mlp_downsample"),
     "llava-layers": llava(vision_feature_layer=[-2, -1]), "llava-lowest": llava(vision_feature_layer=-2**63),
+    "tower": json.dumps({"model_type": "clip_vision_model", "num_hidden_layers": 2}),
+    "tower-of-siglip": json.dumps({"model_type": "siglip", "vision_config": {"patch_size": 16}}),
     "llava-in-llava": llava({"model_type": "llava"}), "llava-huge": llava((), {"image_size": 4096, "patch_size": 1}),
     "wide-head": config("qwen3", hidden_size=65536, num_attention_heads=1, num_key_value_heads=1, head_dim=4097)}
 

@@ -4,9 +4,23 @@
 #include "coat/config/shapes.h"
 #include "coat/save/hf.h"
 
+// Parses the text as the config.json of a vision tower's folder.
+static void parse_tower(const uint8_t *data, size_t size) {
+    ModelShape shape;
+    Error err;
+    const VisionShape *v = &shape.vision;
+    if (!hf_parse_tower((const char *)data, size, "config.json", &shape, &err)) {
+        fuzz_refused(&err, "config.json");
+        return;
+    }
+    fuzz_check(v->layers >= 1 && v->layers <= v->file_layers && v->channels >= 1 && v->channels % v->heads == 0);
+    fuzz_check(v->patch_size >= 1 && v->patch_size <= v->image_size && v->ffn >= 1 && v->norm_eps > 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ModelShape shape, again;
     Error err;
+    parse_tower(data, size);
     if (!hf_parse_config((const char *)data, size, "config.json", &shape, &err)) {
         fuzz_refused(&err, "config.json");
         return 0;

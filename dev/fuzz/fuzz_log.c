@@ -14,7 +14,7 @@
 static char *trimmed(const Config *config, int64_t first_step, size_t *size) {
     Error err;
     char *text;
-    Log *log = log_open(config, 0, 100, first_step, 0, 1000, &err);
+    Log *log = log_open(config, 0, 100, first_step, 0, &err);
     if (!log) {
         fuzz_refused(&err, "log.jsonl");
         fuzz_check(strstr(err.text, "LFS") != NULL);

@@ -241,10 +241,10 @@ static void check_postnorm_residual(Check *c, CheckShape s) {
 
 // Checks activation_backward_recompute, which computes the activation and its gradient in one pass. The gradient's
 // scale follows from an upper bound.
-static void check_bounded_activation(Check *c, CheckShape s, int64_t width, CheckPair dg, CheckPair h, CheckPair g) {
+static void check_bounded_activation(Check *c, CheckShape s, ActivationKind kind, CheckPair dg, CheckPair h,
+                                     CheckPair g) {
     // The matmul before the activation has the inner dimension C: either just more than a warp reads at once, or 48.
-    const int64_t C = s.C % 32 ? 48 : 528;
-    const ActivationKind kind = width == s.C ? ACT_GELU_TANH : ACT_SWIGLU;
+    const int64_t C = s.C % 32 ? 48 : 528, width = kind == ACT_SWIGLU ? 2 * s.C : s.C;
     const CheckPair x = check_random(c, s.M, C, 0, 1e-4f), v = check_random(c, C, s.C, 0, 0.3f);
     const CheckPair dy = with_maxima(c, check_new(c, s.M, C, FMT_E4M3, 0, false, NULL));
     const CheckPair dy_t = check_new(c, s.M, C, FMT_E5M2, 0, true, NULL);
@@ -298,11 +298,10 @@ static void move_from_boundaries(Check *c, CheckPair dg, CheckPair dh) {
     check_upload(c, dg);
 }
 
-// Checks the activation functions: GELU of s.C columns or, if `gated`, SwiGLU of 2 s.C columns without bias.
-static void check_activation(Check *c, CheckShape s, bool gated) {
+// Checks an activation function: GELU of s.C columns, or SwiGLU of 2 s.C columns without bias.
+static void check_activation(Check *c, CheckShape s, ActivationKind kind) {
     const CheckPair none = {};
-    const bool rows = s.rows == 2, coat = s.group > 0;
-    const ActivationKind kind = gated ? ACT_SWIGLU : ACT_GELU_TANH;
+    const bool rows = s.rows == 2, coat = s.group > 0, gated = kind == ACT_SWIGLU;
     CheckShape wide = s;
     wide.C = gated ? 2 * s.C : s.C;
     const CheckPair y = check_matmul(c, wide, rows && coat, 2);
@@ -346,7 +345,7 @@ static void check_activation(Check *c, CheckShape s, bool gated) {
         if (!gated) check_values(c, dbias, s.fp8 ? 1e-4 : 2e-3, "activation_backward: dbias");
     }
     check_flag(c, 0, "activation_backward");
-    if (rows && coat) check_bounded_activation(c, s, wide.C, dg, h, g);
+    if (rows && coat) check_bounded_activation(c, s, kind, dg, h, g);
     if (s.fp8) {
         ((uint16_t *)dg.cpu.data)[s.M * s.C - 1] = bf16_encode(NAN);
         check_upload(c, dg);
@@ -505,9 +504,17 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
             check_postnorm_residual(c, s);
         }
         if (s.rms || s.rows == 1) continue;
-        check_activation(c, s, false);
-        snprintf(c->shape + strlen(c->shape), sizeof c->shape - strlen(c->shape), " gated");
-        if (group == 0 || C % group == 0) check_activation(c, s, true);
+        static const struct {
+            ActivationKind kind;
+            const char *name;
+        } functions[] = {
+            {ACT_GELU_TANH, ""}, {ACT_GELU_QUICK, " quick"}, {ACT_GELU_ERF, " erf"}, {ACT_SWIGLU, " gated"}};
+        const size_t length = strlen(c->shape);
+        for (const auto &f : functions) {
+            if (f.kind == ACT_SWIGLU && group != 0 && C % group != 0) continue;
+            snprintf(c->shape + length, sizeof c->shape - length, "%s", f.name);
+            check_activation(c, s, f.kind);
+        }
     }
 }
 

@@ -11,6 +11,9 @@ packed into sequences and masked from each other. Checks:
     with every combination of --freeze: the losses match, and the tensors of frozen parts keep their bits
     with three learning rates: the losses match
     transformers opens the last FP32 checkpoint without missing or unexpected tensors, with the same loss
+The MODELs "join/..." are a language model's folder and the folder of a CLIP, SigLIP or Llava, or of a tower alone. Checks:
+    --model and --vision compute the loss of a Llava that transformers joins from the same weights
+    transformers opens the checkpoint with the joined tensors, its tokenizer has <image>, and its processor reads images
 --quick checks the FP32 losses and gradients only. FLAGS go to the program (--device cpu).
 
 Prints one line per check, then PASS or FAIL, with a matching exit code. Needs torch and transformers 4.56 or later.
@@ -21,6 +24,7 @@ import json
 import os
 import random
 import struct
+import subprocess
 import sys
 import tempfile
 import zlib
@@ -37,9 +41,13 @@ from check_llava import published  # noqa: E402
 from prepare_masks import VERSION_IMAGES, masked_file  # noqa: E402
 
 import torch  # noqa: E402
+from PIL import Image  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from transformers import (CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, Qwen2Config,  # noqa: E402
-                          Qwen3Config, SiglipVisionConfig)
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
+from transformers import (AutoModelForCausalLM, AutoProcessor, CLIPConfig, CLIPImageProcessor, CLIPModel,  # noqa: E402
+                          CLIPVisionConfig, CLIPVisionModel, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration,
+                          PreTrainedTokenizerFast, Qwen2Config, Qwen3Config, SiglipConfig, SiglipImageProcessor, SiglipModel,
+                          SiglipVisionConfig, SiglipVisionModel)
 
 IMAGE_TOKEN = VOCAB - 1
 TEXT = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=112, num_hidden_layers=2, num_attention_heads=4,
@@ -55,9 +63,11 @@ TOWERS = {
     "clip": (CLIPVisionConfig, dict(image_size=12), "default"),
     "siglip": (SiglipVisionConfig, dict(image_size=16), "full"),
 }
-MODELS = [f"{tower}/{text}" for tower in TOWERS for text in TEXTS]
+JOINED = ["join/clip/llama", "join/clip-tower/qwen2", "join/siglip/qwen3", "join/siglip-tower/llama-tied", "join/llava/llama"]
+MODELS = [f"{tower}/{text}" for tower in TOWERS for text in TEXTS] + JOINED
 MEAN, DEVIATION = (0.5, 0.4, 0.3), (0.25, 0.3, 0.35)
-TOLERANCES = {"--precision fp32": 2e-6, "--recipe bf16": 5e-3, "--recipe coat": 2e-2}
+TOLERANCES = {"--precision fp32": 2e-6, "--recipe bf16": 5e-3, "--recipe coat": 2e-2,
+              "--recipe coat --vision-recipe coat": 2e-2, "--recipe bf16 --vision-recipe coat --recompute-vision 0": 2e-2}
 PARTS = {"vision": "vision_tower.", "projector": "multi_modal_projector.", "language": ("language_model.", "lm_head.")}
 RATES = {"vision": 2e-4, "projector": 3e-3, "language": 1e-3}
 
@@ -96,9 +106,9 @@ class Data:
 
     flags = ("--micro-batch", B // 2, "--batch-tokens", B * T, "--documents", "apart")
 
-    def __init__(self, path, side, rows):
+    def __init__(self, path, side, rows, image_token=IMAGE_TOKEN):
         pick, count = random.Random(3), 8 * UPDATES
-        words = iter(some_tokens(count * T).remainder(IMAGE_TOKEN).tolist())
+        words = iter(some_tokens(count * T).remainder(min(image_token, IMAGE_TOKEN)).tolist())
         generator = torch.Generator().manual_seed(4)
         self.side, self.examples = side, []
         self.images = torch.randint(0, 256, (16, 3, side, side), generator=generator, dtype=torch.uint8)
@@ -110,7 +120,7 @@ class Data:
                 before = pick.randint(0, 3)
                 if len(ids) + before + rows + 4 > room:
                     break
-                ids += [next(words) for _ in range(before)] + [IMAGE_TOKEN] * rows
+                ids += [next(words) for _ in range(before)] + [image_token] * rows
                 shown.append(pick.randrange(len(self.images)))
             length = pick.randint(4, room - len(ids)) if room - len(ids) > 4 else 4
             mask = [0] * len(ids)
@@ -128,7 +138,7 @@ class Data:
         table, pixels = struct.pack(f"<{len(places)}I", *places), self.images.numpy().tobytes()
         with open(path.removesuffix(".bin") + ".images", "wb") as out:
             words = struct.pack("<8i", 20261129, 1, len(self.images), side, 3, rows, len(places), 0)
-            words += struct.pack("<Iii", zlib.crc32(pixels, zlib.crc32(table)), 1, IMAGE_TOKEN)
+            words += struct.pack("<Iii", zlib.crc32(pixels, zlib.crc32(table)), 1, image_token)
             words += struct.pack("<6f", *MEAN, *DEVIATION)
             out.write(words.ljust(1024, b"\0") + table + pixels)
         self.rows = first_fit(lengths)
@@ -230,6 +240,112 @@ def check(a, name, work):
                        abs(data.loss(opened, 0).item() - data.loss(model, 0).item()), 1e-5)
 
 
+def write_tokenizer(folder, kind, image):
+    """Writes a tokenizer of all bytes, special tokens and, if `image`, <image>, for the class `kind`. Returns it."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>", *(f"<|reserved-{i}|>" for i in range(9)), *["<image>"] * image])
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
+    fast.save_pretrained(folder)
+    path = os.path.join(folder, "tokenizer_config.json")
+    with open(path, encoding="utf-8") as file:
+        settings = {**json.load(file), "tokenizer_class": kind}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(settings, file)
+    return fast
+
+
+def write_tower(kind, folder):
+    """Writes the folder of a model with a vision tower. Returns the tower, without the model's prefix of names."""
+    vision, sizes, _ = TOWERS["siglip" if kind.startswith("siglip") else "clip"]
+    settings = {**TOWER, **sizes}
+    torch.manual_seed(2)
+    if kind == "llava":
+        model = write_model("clip/qwen2", folder)
+        tower = model.model.vision_tower
+    elif kind.endswith("-tower"):
+        tower = model = (CLIPVisionModel if vision is CLIPVisionConfig else SiglipVisionModel)(vision(**settings))
+    else:
+        text = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=99)
+        whole = CLIPConfig if kind == "clip" else SiglipConfig
+        model = (CLIPModel if kind == "clip" else SiglipModel)(whole(text_config=text, vision_config=settings))
+        tower = model.vision_model
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(folder)
+    side = settings["image_size"]
+    processor = (CLIPImageProcessor if vision is CLIPVisionConfig else SiglipImageProcessor)(
+        size=dict(height=side, width=side), image_mean=MEAN, image_std=DEVIATION,
+        **(dict(crop_size=dict(height=side, width=side)) if vision is CLIPVisionConfig else {}))
+    processor.save_pretrained(folder)
+    return vision(**settings), {key.removeprefix("vision_model."): t for key, t in tower.state_dict().items()}
+
+
+def check_join(a, name, work):
+    _, kind, text = name.split("/")
+    parts, tokens, out = [os.path.join(work, f"{name.replace('/', '-')}-{part}") for part in ("language", "tower")], None, None
+    tokens, out = os.path.join(work, "joined.bin"), parts[0] + "-out"
+    vision, tower = write_tower(kind, parts[1])
+    side = vision.image_size
+    tokenizer = write_tokenizer(parts[0], "Qwen2Tokenizer" if text == "qwen2" else "PreTrainedTokenizerFast", image=text == "qwen3")
+    image = len(tokenizer) - (text == "qwen3")  # <image>, or the first id after the tokenizer's
+    config, settings = TEXTS[text]
+    vocab = len(tokenizer) if text.startswith("llama") else VOCAB  # with and without an unused row for the image token
+    language = AutoModelForCausalLM.from_config(config(**{**TEXT, **settings, "vocab_size": vocab}), dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in language.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    language.save_pretrained(parts[0])
+    data = Data(tokens, side, (side // 4) ** 2, image)
+    flags = ["--train", tokens, "--seq-len", str(T), *map(str, Data.flags), "--lr", "0", "--weight-decay", "0", "--steps", "1",
+             "--precision", "fp32", "--sample-tokens", "0", "--no-shuffle"]
+    run = subprocess.run([a.program, "--model", parts[0], "--vision", parts[1], "--out", out, *flags, *a.flags],
+                         capture_output=True, text=True, check=False)
+    if run.returncode:
+        sys.exit(f"FAIL  {name}: {run.stderr}")
+    checkpoint = os.path.join(out, "step-00000001")
+    loss = json.loads(next(line for line in open(os.path.join(out, "log.jsonl"), encoding="utf-8") if '"loss"' in line))["loss"]
+    saved = load_file(os.path.join(checkpoint, "model.safetensors"))
+    # joins the parts in transformers
+    joined = LlavaConfig(vision_config=vision.to_dict(), text_config=language.config.to_dict(), image_token_index=image,
+                         vision_feature_select_strategy="default" if vision.model_type.startswith("clip") else "full",
+                         tie_word_embeddings=settings["tie_word_embeddings"])
+    joined._attn_implementation = "eager"
+    model = LlavaForConditionalGeneration(joined)
+    model.model.language_model.load_state_dict(language.model.state_dict())
+    model.lm_head.load_state_dict(language.lm_head.state_dict())
+    inner = getattr(model.model.vision_tower, "vision_model", model.model.vision_tower)
+    inner.load_state_dict(tower)
+    model.model.multi_modal_projector.load_state_dict({
+        key.removeprefix("multi_modal_projector."): t for key, t in saved.items() if key.startswith("multi_modal_projector.")})
+    model.resize_token_embeddings(max(vocab, image + 1), mean_resizing=False)
+    with torch.no_grad():
+        for rows in {model.get_input_embeddings().weight, model.get_output_embeddings().weight}:
+            rows[vocab:] = rows[:vocab].double().mean(0).float()
+    expected = {published(key): t for key, t in model.state_dict().items()}
+    different = [key for key, t in saved.items() if key not in expected or not torch.equal(t, expected[key])]
+    report(f"{name}, tensors that differ from transformers': {different[:3]}", len(different), 0)
+    report(f"{name}, missing tensors", len(set(expected) - set(saved) - {"language_model.lm_head.weight"}), 0)
+    with torch.no_grad():
+        theirs = data.loss(model, 0).item()
+        report(f"{name}, loss {theirs:.4f}", abs(loss - theirs), 2e-6)
+    opened, info = LlavaForConditionalGeneration.from_pretrained(
+        checkpoint, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    report(f"{name}, missing and unexpected tensors of the checkpoint",
+           len(info["missing_keys"]) + len(info["unexpected_keys"]), 0)
+    with torch.no_grad():
+        report(f"{name}, loss of the checkpoint in transformers", abs(data.loss(opened, 0).item() - theirs), 1e-6)
+    processor = AutoProcessor.from_pretrained(checkpoint, use_fast=True)
+    picture = Image.fromarray(data.images[1].permute(1, 2, 0).numpy())
+    inputs = processor(images=picture, text="A<image>b", return_tensors="pt")
+    count = (inputs["input_ids"] == image).sum().item()
+    report(f"{name}, image tokens of {type(processor).__name__}: {count}", abs(count - (side // 4) ** 2), 0)
+    report(f"{name}, id {image} of <image>", abs(opened.config.image_token_index - image), 0)
+    report(f"{name}, pixels", (inputs["pixel_values"][0] - data.pixels(1)).abs().max().item(), 1e-6)
+
+
 def main():
     words, flags = sys.argv[1:], []
     if "--" in words:
@@ -245,7 +361,7 @@ def main():
             sys.exit(f"{name}: must be one of {', '.join(MODELS)}")
     with tempfile.TemporaryDirectory() as work:
         for name in a.models or MODELS:
-            check(a, name, work)
+            (check_join if name.startswith("join/") else check)(a, name, work)
     print("FAIL" if check_families.failures else "PASS")
     sys.exit(1 if check_families.failures else 0)
 

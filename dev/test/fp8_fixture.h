@@ -207,15 +207,15 @@ static inline Tensor normalised(Fixture *f, Norm norm, Tensor x) {
 }
 
 // Returns gelu(h) in FP32 for a tensor h in any format.
-static inline Tensor plain_gelu(Fixture *f, Tensor h) {
+static inline Tensor plain_gelu(Fixture *f, Tensor h, ActivationKind kind) {
     Tensor x = decoded(f, h), g = poisoned(f, FMT_FP32, h.rows, h.cols);
-    f->exec.ops->activation_forward(&f->exec, g, x, x, no_tensor(), true, ACT_GELU_TANH);
+    f->exec.ops->activation_forward(&f->exec, g, x, x, no_tensor(), true, kind);
     return g;
 }
 
-static inline Tensor plain_gelu_gradient(Fixture *f, Tensor dg, Tensor h) {
+static inline Tensor plain_gelu_gradient(Fixture *f, Tensor dg, Tensor h, ActivationKind kind) {
     Tensor dh = decoded(f, dg);
-    f->exec.ops->activation_backward(&f->exec, dh, dh, no_tensor(), dh, decoded(f, h), false, ACT_GELU_TANH);
+    f->exec.ops->activation_backward(&f->exec, dh, dh, no_tensor(), dh, decoded(f, h), false, kind);
     return dh;
 }
 

@@ -17,10 +17,6 @@ static inline int fresh_config(void **state) {
     memset(&config, 0, sizeof config);
     snprintf(config.out, sizeof config.out, "%s/a/b", test_folder);
     snprintf(path, sizeof path, "%s/log.jsonl", config.out);
-    config.seq_len = 128;
-    config.shape.layers = 2;
-    config.shape.heads = 2;
-    config.shape.head_dim = 32;
     return 0;
 }
 
@@ -64,14 +60,16 @@ static inline const char *captured(void) {
     return contents(path_of("terminal"));
 }
 
+#define STEP_FLOPS 1e9 // FLOPs of each step that run() logs
+
 // Logs steps first to last of 4 (1000 tokens and 10 ms per step) and a validation after step 2. peak: the device's
 // FLOP/s.
 static inline void run(int rank, int64_t first, int64_t last, double peak) {
-    Log *log = log_open(&config, rank, 4, first, peak, 1000, &err);
+    Log *log = log_open(&config, rank, 4, first, peak, &err);
     assert_non_null(log);
     log_text(log, "hello %d", 5);
     for (int64_t s = first < 1 ? 1 : first; s <= last; s++) {
-        log_step(log, s, 3.0 / (double)s, 0.5, 0.25, 10.0, s * 1000, 1000, 0);
+        log_step(log, s, 3.0 / (double)s, 0.5, 0.25, 10.0, s * 1000, 1000, STEP_FLOPS, 0);
         if (s == 2) log_val(log, s, 1.75, NAN);
     }
     log_close(log);

@@ -282,11 +282,11 @@ static Config *new_config(const char *name) {
 UNIT_TEST(log_writes_event_files) {
     static Event events[8];
     Config *config = new_config("run");
-    Log *log = log_open(config, 0, 4, 3, 0, 1000, &err);
+    Log *log = log_open(config, 0, 4, 3, 0, &err);
     assert_non_null(log);
-    log_step(log, 3, 2.5, 0.75, 1e-3, 10, 3000, 1000, 0);
+    log_step(log, 3, 2.5, 0.75, 1e-3, 10, 3000, 1000, 0, 0);
     log_val(log, 3, 2.625, NAN);
-    log_step(log, 4, NAN, INFINITY, 1e-3, 20, 4000, 1000, 1);
+    log_step(log, 4, NAN, INFINITY, 1e-3, 20, 4000, 1000, 0, 1);
     log_object(log, 4, "fp8", "{\"h\":{\"amax\":[1,4,2],\"bias\":[0.5,0.25,-0.75]},\"w.m\":{\"amax\":[3,null,1]}}");
     assert_int_equal(read_events(event_file(config->out), events, 8), 7);
     static const char *const tags[] = {"loss", "grad_norm", "lr", "ms", "tokens_per_s", "skipped"};
@@ -314,7 +314,7 @@ UNIT_TEST(log_writes_event_files) {
     config->recipe.linear = LINEAR_FP8;
     config->recipe.bf16_blocks = 2;
     config->shape.layers = 3;
-    log = log_open(config, 0, 4, 1, 0, 1000, &err);
+    log = log_open(config, 0, 4, 1, 0, &err);
     assert_non_null(log);
     log_object(
         log, 1, "fp8",
@@ -327,13 +327,13 @@ UNIT_TEST(log_writes_event_files) {
 
     // rank 1 writes no event file
     config = new_config("other");
-    log_close(log_open(config, 1, 4, 1, 0, 1000, &err));
+    log_close(log_open(config, 1, 4, 1, 0, &err));
     assert_string_equal(event_file(config->out), "");
 }
 
 UNIT_TEST(overwrite_removes_event_files) {
     Config *config = new_config("again");
-    log_close(log_open(config, 0, 4, 1, 0, 1000, &err));
+    log_close(log_open(config, 0, 4, 1, 0, &err));
     assert_false(event_file(config->out)[0]); // none, because the run has no steps
     write_text(path_of("again/events.out.tfevents.1.host"), "");
     unlink(path_of("again/log.jsonl"));

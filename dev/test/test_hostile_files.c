@@ -108,7 +108,7 @@ UNIT_TEST(test_logs) {
     write_text(path_of("precious"), "mine");
     assert_int_equal(symlink(path_of("precious"), path_of("loss.svg.tmp")), 0);
     assert_true(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
-    Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
+    Log *log = log_open(&config, 0, 9, 3, 0, &err);
     assert_non_null(log);
     log_close(log);
     text = read_file(path_of("out/log.jsonl"), &size);
@@ -121,7 +121,7 @@ UNIT_TEST(test_logs) {
     free(text);
     unlink(path_of("out/log.jsonl"));
     assert_int_equal(symlink("/dev/zero", path_of("out/log.jsonl")), 0);
-    assert_null(log_open(&config, 0, 9, 3, 0, 1000, &err));
+    assert_null(log_open(&config, 0, 9, 3, 0, &err));
     assert_says(&err, "log.jsonl is a link");
     assert_false(plot_loss_svg(path_of("out/log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
     assert_says(&err, "log.jsonl is not a regular file");

@@ -109,6 +109,41 @@ UNIT_TEST(test_llava_keys) {
     assert_true(s.kv_heads == 8 && s.ffn == 14336);
 }
 
+// Reads the tower of a CLIP, SigLIP or Llava model, or of a tower alone.
+UNIT_TEST(test_tower_folders) {
+    static const struct {
+        const char *text;
+        VisionKind kind;
+        int channels, blocks, patch_size;
+    } good[] = {
+        {"{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 1024, \"num_attention_heads\": 16, "
+         "\"num_hidden_layers\": 24, \"patch_size\": 14}}",
+         VISION_CLIP, 1024, 24, 14},
+        {"{\"model_type\": \"siglip\", \"vision_config\": {\"num_hidden_layers\": 3}}", VISION_SIGLIP, 768, 3, 16},
+        {"{\"model_type\": \"clip_vision_model\", \"num_hidden_layers\": 2}", VISION_CLIP, 768, 2, 32},
+        {"{\"model_type\": \"siglip_vision_model\", \"patch_size\": 14}", VISION_SIGLIP, 768, 12, 14},
+        {"{\"model_type\": \"llava\", \"vision_config\": {\"model_type\": \"siglip_vision_model\"}, "
+         "\"vision_feature_select_strategy\": \"full\"}",
+         VISION_SIGLIP, 768, 12, 16}};
+    ModelShape s;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        if (!hf_parse_tower(good[i].text, strlen(good[i].text), "config.json", &s, &err))
+            fail_msg("%s: %s", good[i].text, err.text);
+        const VisionShape *v = &s.vision;
+        assert_true(v->kind == good[i].kind && v->channels == good[i].channels && v->patch_size == good[i].patch_size);
+        assert_true(v->file_layers == good[i].blocks && v->layers == good[i].blocks - 1);
+        assert_true(v->drops_class_row == (v->kind == VISION_CLIP) && v->pooling_head == (v->kind == VISION_SIGLIP));
+    }
+    static const char *const bad[][2] = {
+        {"{\"model_type\": \"llama\"}", "model_type is 'llama'"},
+        {"{\"model_type\": \"clip_vision_model\", \"num_hidden_layers\": 1}", "num_hidden_layers"},
+        {"{\"model_type\": \"clip\", \"vision_config\": {\"hidden_act\": \"relu\"}}", "relu"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_false(hf_parse_tower(bad[i][0], strlen(bad[i][0]), "config.json", &s, &err));
+        assert_says(&err, bad[i][1]);
+    }
+}
+
 UNIT_TEST(test_llava_refusals) {
     static const struct {
         const char *text, *vision, *rest, *says;

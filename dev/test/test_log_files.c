@@ -41,7 +41,7 @@ UNIT_TEST(the_log_is_cut_off) {
             snprintf(text, sizeof text, "%s%s", before, tails[i]);
             write_log(text);
             capture(STDOUT_FILENO);
-            log_close(log_open(&config, 0, 9, 3, 0, 1000, &err));
+            log_close(log_open(&config, 0, 9, 3, 0, &err));
             captured();
             assert_string_equal(contents(path), before);
         }
@@ -54,15 +54,15 @@ UNIT_TEST(removed_files_are_reopened) {
     for (int i = 0; i < 3; i++) {
         char command[2 * TEST_PATH];
         capture(STDERR_FILENO);
-        Log *log = log_open(&config, 0, 4, 1, 0, 1000, &err);
-        log_step(log, 1, 3, 0.5, 0.25, 10.0, 1000, 1000, 0);
+        Log *log = log_open(&config, 0, 4, 1, 0, &err);
+        log_step(log, 1, 3, 0.5, 0.25, 10.0, 1000, 1000, 0, 0);
         log_reopen(log); // has no effect
         snprintf(command, sizeof command, commands[i], config.out);
         assert_int_equal(system(command), 0);
         if (i == 0) log_reopen(log); // log_reopen() prints a warning if the folder does not exist
         assert_true(folder_make(config.out, &err));
         for (int k = 0; k < 2; k++) log_reopen(log);
-        log_step(log, 2, 3, 0.5, 0.25, 10.0, 2000, 1000, 0);
+        log_step(log, 2, 3, 0.5, 0.25, 10.0, 2000, 1000, 0, 0);
         log_close(log);
         assert_int_equal(strncmp(captured(), "warning: ", 9) == 0, i == 0);
         const char *text = contents(path), *note = strstr(text, "{\"step\":1,\"note\":");
@@ -86,7 +86,7 @@ UNIT_TEST(evaluations_of_a_resumed_run) {
                   : val    ? "{\"step\":2,\"loss\":2}\n{\"step\":3,\"val_loss\":9}\n"
                            : "{\"step\":2,\"loss\":2}\n{\"step\":3,\"hellaswag\":0.5}\n");
         capture(STDOUT_FILENO);
-        Log *log = log_open(&config, 0, 9, 3, 0, 1000, &err);
+        Log *log = log_open(&config, 0, 9, 3, 0, &err);
         assert_int_equal(has(log, 2), !missing);
         assert_false(has(log, 3));
         if (val)
@@ -129,7 +129,7 @@ UNIT_TEST(abandoned_lines_are_copied) {
         capture(STDERR_FILENO);
         assert_true(log_copy_abandoned(&config, cases[i].first_step, false, &err));
         assert_string_equal(contents(path), torn); // the log itself does not change
-        log_close(log_open(&config, 0, 9, cases[i].first_step, 0, 1000, &err));
+        log_close(log_open(&config, 0, 9, cases[i].first_step, 0, &err));
         const char *said = strstr(captured(), "are copied to ");
         assert_int_equal(said != NULL, cases[i].kept != NULL);
         if (said) assert_non_null(strstr(said, cases[i].kept));
@@ -184,7 +184,7 @@ UNIT_TEST(unwritable_folder_is_an_error) {
     write_log("");
     config.out[0] = '\0';
     snprintf(config.out, sizeof config.out, "%s/below", path); // below a file
-    assert_null(log_open(&config, 0, 4, 1, 0, 1000, &err));
+    assert_null(log_open(&config, 0, 4, 1, 0, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_non_null(strstr(err.text, "log.jsonl"));
 }
@@ -215,7 +215,7 @@ UNIT_TEST(a_link_is_refused) {
         assert_int_equal(symlink(dangles ? outside : target, path), 0);
         for (int64_t first = 1; first <= 3; first += 2) {
             err.code = EXIT_DONE;
-            assert_null(log_open(&config, 0, 4, first, 0, 1000, &err));
+            assert_null(log_open(&config, 0, 4, first, 0, &err));
             assert_int_equal(err.code, EXIT_DATA);
             assert_non_null(strstr(err.text, "log.jsonl is a link"));
         }
@@ -225,7 +225,7 @@ UNIT_TEST(a_link_is_refused) {
     assert_string_equal(contents(target), mine);
     assert_int_equal(access(outside, F_OK), -1);
     assert_int_equal(link(target, path), 0);
-    assert_null(log_open(&config, 0, 4, 1, 0, 1000, &err));
+    assert_null(log_open(&config, 0, 4, 1, 0, &err));
     assert_string_equal(contents(target), mine);
 }
 

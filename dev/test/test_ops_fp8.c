@@ -153,13 +153,13 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
             for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
         assert_quantised_groups(h, sum);
         if (!codes) { // g must be computed from the matmul's output, not from the saved h.
-            Tensor other = poisoned(f, f->format, M, F), of_sum = plain_gelu(f, sum);
+            Tensor other = poisoned(f, f->format, M, F), of_sum = plain_gelu(f, sum, ACT_GELU_TANH);
             ops->activation_forward(&f->exec, other, h, y, bias, false, ACT_GELU_TANH);
             for (int64_t i = 0; i < M; i++)
                 for (int64_t j = 0; j < F; j++) assert_value(other, i, j, value(of_sum, i, j), 0);
         }
     }
-    Tensor expected = plain_gelu(f, h);
+    Tensor expected = plain_gelu(f, h, ACT_GELU_TANH);
     if (codes) assert_quantised(g, expected);
     for (int64_t i = 0; i < M && !codes; i++)
         for (int64_t j = 0; j < F; j++) assert_value(g, i, j, value(expected, i, j), 0);
@@ -177,7 +177,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
     }
 
     // activation_backward stores the gradient of GELU's input in FP8 or unquantized.
-    Tensor dg = uneven_tensor(f, M, F, 1e-6), dh = plain_gelu_gradient(f, dg, h);
+    Tensor dg = uneven_tensor(f, M, F, 1e-6), dh = plain_gelu_gradient(f, dg, h, ACT_GELU_TANH);
     Tensor dbias = poisoned(f, FMT_FP32, 1, F);
     if (codes) {
         Tensor dh_q = coded(f, FMT_E5M2, M, F), dh_qt = coded_transpose(f, dh_q);

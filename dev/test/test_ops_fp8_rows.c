@@ -181,33 +181,33 @@ UNIT_TEST(norms) {
 }
 
 // Checks GELU. group: group size of the saved activation h; 0: h is saved in BF16 and shares memory with y.
-static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
+static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, ActivationKind kind) {
     const Ops *ops = f->exec.ops;
     StepState state;
     watch(f, &state);
     Tensor y = group ? carried(f, M, F, 2) : random_tensor(f, f->format, M, F, 6);
     Tensor bias = group ? random_tensor(f, f->format, 1, F, 1) : no_tensor(), h = group ? grouped(f, M, F, group) : y;
     Tensor g = coded_rows(f, FMT_E4M3, M, F), g_t = coded_rows_transpose(f, g);
-    ops->activation_forward(&f->exec, g, h, y, bias, false, ACT_GELU_TANH);
+    ops->activation_forward(&f->exec, g, h, y, bias, false, kind);
     Tensor sum = group ? poisoned(f, FMT_FP32, M, F) : h;
     if (group) {
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
         assert_quantised_groups(h, sum);
     }
-    assert_quantised_rows(g, plain_gelu(f, sum));
-    ops->activation_recompute(&f->exec, g_t, without_codes(g), h, ACT_GELU_TANH);
-    assert_scale_over_rows(g_t, g, plain_gelu(f, h));
+    assert_quantised_rows(g, plain_gelu(f, sum, kind));
+    ops->activation_recompute(&f->exec, g_t, without_codes(g), h, kind);
+    assert_scale_over_rows(g_t, g, plain_gelu(f, h, kind));
     memset(g_t.data, 0xff, (size_t)(F * g_t.stride));
     *(float *)g_t.scale = NAN;
-    ops->activation_recompute(&f->exec, g_t, g, h, ACT_GELU_TANH);
+    ops->activation_recompute(&f->exec, g_t, g, h, kind);
     assert_rescaled(f, g_t, g);
 
     Tensor dg = uneven_tensor(f, M, F, 1e-6), dbias = poisoned(f, FMT_FP32, 1, F);
     for (int64_t j = 0; j < F; j++) set_value(dg, M - 1, j, 0);
-    Tensor dh = plain_gelu_gradient(f, dg, h);
+    Tensor dh = plain_gelu_gradient(f, dg, h, kind);
     Tensor dh_q = coded_rows(f, FMT_E4M3, M, F), dh_qt = coded_transpose_in(f, FMT_E5M2, dh_q);
-    ops->activation_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false, ACT_GELU_TANH);
+    ops->activation_backward(&f->exec, dh_q, dh_qt, dbias, dg, h, false, kind);
     assert_quantised_rows(dh_q, dh);
     assert_rescaled(f, dh_qt, dh_q);
     assert_column_sums(dbias, dh);
@@ -216,10 +216,10 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group) {
 
 // Checks activation_backward_recompute with GELU or SwiGLU. The scale of dh follows from an upper bound of |dg| = |dy
 // w|, so no value of dh may saturate.
-static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group, bool gated) {
+static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group, ActivationKind kind) {
     const Ops *ops = f->exec.ops;
+    const bool gated = kind == ACT_SWIGLU;
     const int64_t H = gated ? 2 * F : F;
-    const ActivationKind kind = gated ? ACT_SWIGLU : ACT_GELU_TANH;
     StepState state;
     watch(f, &state);
     Tensor y = gated ? random_tensor(f, f->format, M, H, 3) : carried(f, M, H, 2);
@@ -265,30 +265,36 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
     assert_int_equal(state.nonfinite, 0);
 }
 
+static ActivationKind gelu_kind; // form of GELU that the following functions check
+
 static void gelu_bounded(Fixture *f) {
-    check_bounded(f, 3 * 33, 100, 40, 16, false);
-    check_bounded(f, 17, 160, 23, 128, false);
+    check_bounded(f, 3 * 33, 100, 40, 16, gelu_kind);
+    check_bounded(f, 17, 160, 23, 128, gelu_kind);
 }
 
 static void swiglu_bounded(Fixture *f) {
-    check_bounded(f, 3 * 33, 100, 40, 16, true); // One group contains the end of gate and the start of up.
-    check_bounded(f, 17, 128, 23, 32, true);
+    check_bounded(f, 3 * 33, 100, 40, 16, ACT_SWIGLU); // One group contains the end of gate and the start of up.
+    check_bounded(f, 17, 128, 23, 32, ACT_SWIGLU);
 }
 
 static void gelu_shapes(Fixture *f) {
-    check_gelu(f, 3 * 33, 100, 16);
-    check_gelu(f, 17, 160, 128);
+    check_gelu(f, 3 * 33, 100, 16, gelu_kind);
+    check_gelu(f, 17, 160, 128, gelu_kind);
 }
 
 static void gelu_shapes_plain(Fixture *f) {
-    check_gelu(f, 71, 48, 0);
-    check_gelu(f, 1, 160, 32);
+    check_gelu(f, 71, 48, 0, gelu_kind);
+    check_gelu(f, 1, 160, 32, gelu_kind);
 }
 
 UNIT_TEST(activations) {
-    run_everywhere(gelu_shapes);
-    run_everywhere(gelu_shapes_plain);
-    run_everywhere(gelu_bounded);
+    static const ActivationKind kinds[] = {ACT_GELU_TANH, ACT_GELU_QUICK, ACT_GELU_ERF};
+    for (int i = 0; i < 3; i++) {
+        gelu_kind = kinds[i];
+        run_everywhere(gelu_shapes);
+        run_everywhere(gelu_shapes_plain);
+        run_everywhere(gelu_bounded);
+    }
     run_everywhere(swiglu_bounded);
 }
 
@@ -367,7 +373,7 @@ static void check_flags(Fixture *f) {
     assert_quantised_rows(tensor_rows(q, 0, M - 1), tensor_rows(x, 0, M - 1));
     ops->activation_forward(&f->exec, q, x, x, no_tensor(), false, ACT_GELU_TANH);
     expect_flag(f);
-    assert_quantised_rows(tensor_rows(q, 0, M - 1), plain_gelu(f, tensor_rows(x, 0, M - 1)));
+    assert_quantised_rows(tensor_rows(q, 0, M - 1), plain_gelu(f, tensor_rows(x, 0, M - 1), ACT_GELU_TANH));
     ops->activation_forward(&f->exec, q, h, good, no_tensor(), false, ACT_GELU_TANH);
     assert_int_equal(state.nonfinite, 0);
     ops->activation_backward(&f->exec, d, d_t, dbias, x, h, false, ACT_GELU_TANH);

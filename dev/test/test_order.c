@@ -100,7 +100,7 @@ enum {
     OPTIMIZER,
     SETTINGS
 };
-#define MAX_CHOICES 8
+#define MAX_CHOICES 9
 
 // Indices of the recipes in flags_of[RECIPE]. Recipes from FP8_LINEAR on have FP8 matmuls.
 enum { BF16, BF16_COAT, BF16_PAPER, FP8_LINEAR, FP8_PAPER, COAT, PAPER };
@@ -131,7 +131,8 @@ static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
     [BLOCK] = {"--heads 1", "--heads 1 --model llama:d1 --no-tied-head", "--heads 1 --model qwen3:d1 --head-dim 32",
                "--heads 1 --model olmo:d1 --clip-qkv 1", "--heads 1 --model olmo2:d1",
                "--heads 2 --kv-heads 1 --model qwen2:d1", "--heads 1 --model llama:d1 " TOWER "clip:d2",
-               "--heads 1 --model llama:d1 " TOWER "siglip:d2 --projector mlp_downsample --freeze vision"},
+               "--heads 1 --model llama:d1 " TOWER "siglip:d2 --projector mlp_downsample --freeze vision",
+               "--heads 1 --model llama:d1 " TOWER "clip:d2 --vision-recipe coat"},
 };
 
 typedef struct {

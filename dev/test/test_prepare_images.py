@@ -381,7 +381,9 @@ class ImagesTest(unittest.TestCase):
         tokenizer, arguments = test_prepare_prompts.PromptsTest.model(self, "legacy.json")
         self.assertEqual(self.prepared([record], "--prompt-format", "caption", tokenizer=arguments)[1][10], 302)
         self.processor()
-        for more in ((), ("--image-token", "<x>"), ("--image-token", "70000")):
+        size = tokenizer.get_vocab_size()  # the id after the tokenizer's last, which a joined model adds
+        self.assertEqual(self.prepared([record], "--prompt-format", "caption", tokenizer=arguments)[1][10], size)
+        for more in ("--image-token", "<x>"), ("--image-token", "70000"):
             self.refused(["--image-token"], *arguments, "--chat", "--prompt-format", "caption", "--out", self.path("c"),
                          "--image-processor", self.path("processor"), *more, self.path("r.json"))
 

@@ -24,7 +24,7 @@ static Saving saving_open(Run *run, const char *out) {
     s.config.quiet = true;
     s.config.save_every = 10;
     snprintf(s.config.out, sizeof s.config.out, "%s", path_of(out));
-    s.log = log_open(&s.config, 0, 100, 1, 0, 1000, &err);
+    s.log = log_open(&s.config, 0, 100, 1, 0, &err);
     if (!s.log) fail_msg("%s", err.text);
     return s;
 }
@@ -211,7 +211,7 @@ UNIT_TEST(test_not_finite) {
             s.config.json = true;
             if (variant % 2) s.config.save_every = 0; // writes without a copy
             s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
-            log_step(s.log, 1, 3, 1, 1, 1, 1, 1, 0);
+            log_step(s.log, 1, 3, 1, 1, 1, 1, 1, 0, 0);
             Tensor t = arena_tensor(&run->arena, spoilt[variant % 2].id, VALUE, variant % 2);
             char *last =
                 (char *)t.data + ((size_t)(t.rows > 1 ? 257 : 1) * (size_t)t.cols - 1) * format_bytes(t.format);
@@ -288,12 +288,13 @@ static void disturb(Saving *s, OutFolder *out, const char *command) {
     saver_watch(s->saver, out);
     RunState rs = fill(s->run, 7);
     rs.step = 10;
-    log_step(s->log, 10, 3, 1, 1, 1, 1, 1, 0);
+    log_step(s->log, 10, 3, 1, 1, 1, 1, 1, 0, 0);
     saver_save(s->saver, &rs);
     wait_for(s);
     snprintf(line, sizeof line, "cd '%s/..' && %s", s->config.out, command);
     assert_int_equal(system(line), 0);
-    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0); // log_step() writes to the open file, even if it was moved or removed.
+    log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0,
+             0); // log_step() writes to the open file, even if it was moved or removed.
 }
 
 // If the run's folder or its files were removed, the next save recreates the folder, and the log continues there.
@@ -318,7 +319,7 @@ UNIT_TEST(test_folder_gone) {
         assert_true(path_is_file(in(s.config.out, "step-00000020/manifest.json")));
         assert_true(path_is_file(in(s.config.out, ".lock")));
         assert_int_equal(path_is_folder(in(s.config.out, "step-00000010")), i >= 2);
-        log_step(s.log, 21, 3, 1, 1, 1, 1, 1, 0);
+        log_step(s.log, 21, 3, 1, 1, 1, 1, 1, 0, 0);
         size_t size;
         char *lines = read_file(in(s.config.out, "log.jsonl"), &size);
         assert_int_equal(strstr(lines, "\"step\":11,\"loss\"") != NULL, i == 2); // a new log has later lines only
@@ -385,7 +386,7 @@ UNIT_TEST(test_folder_taken) {
         assert_int_equal(saver_step(s.saver), -1);
         assert_false(saver_finish(s.saver, &err));
         assert_int_equal(err.code, EXIT_DATA);
-        log_step(s.log, 12, 3, 1, 1, 1, 1, 1, 0);
+        log_step(s.log, 12, 3, 1, 1, 1, 1, 1, 0, 0);
         saving_close(&s);
         char *said = quiet_end(kept);
         assert_null(strstr(said, "warning: "));

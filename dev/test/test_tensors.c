@@ -3,6 +3,8 @@
 #include "dev/test/checkpoint_run.h"
 
 #include "coat/config/shapes.h"
+#include "coat/config/vision.h"
+#include "coat/model/flops.h"
 #include "coat/save/checkpoint_tensors.h"
 #include "coat/save/hf_names.h"
 
@@ -52,6 +54,36 @@ UNIT_TEST(test_pieces) {
     }
     assert_true(tensor_pieces(QKVW, &s, rows) == 3 && rows[0] == 64 && rows[1] == 32 && rows[2] == 32);
     assert_true(tensor_pieces(FCW, &s, rows) == 2 && rows[0] == 96 && rows[1] == 96);
+}
+
+// Compares the FLOPs of a training step with formulas. LLaVA-1.5's sizes: Llama-2-7B, and CLIP-L at 336 pixels without
+// its last block and final norm. Trained parts have dgrad and wgrad; a frozen tower has forward only.
+UNIT_TEST(test_train_flops) {
+    const double language = 6738415616.0, tower = 303507456.0 - 12596224 - 2048, projector = 4096.0 * (1024 + 4096 + 2);
+    const double attention = 3 * 4.0 * 32 * 4096 * 2048 / 2, per_row = 2 * tower + 4.0 * 23 * 1024 * 577;
+    const struct {
+        int freeze, language, tower, projector; // number of matmuls that a parameter of the part is in
+    } cases[] = {{0, 3, 3, 3},
+                 {PART_VISION, 3, 1, 3},
+                 {PART_VISION | PART_LANGUAGE, 2, 1, 3},
+                 {PART_PROJECTOR, 3, 3, 2},
+                 {PART_LANGUAGE | PART_PROJECTOR, 2, 3, 2},
+                 {PART_VISION | PART_PROJECTOR, 3, 1, 1}};
+    static Config c;
+    config_defaults(&c);
+    c.shape = llama(32, 32, 32, 128, 11008, 32000);
+    c.micro_batch = 1;
+    c.seq_len = 2048;
+    const TrainFlops text = train_flops(&c);
+    assert_true(text.per_token == 6 * language + attention && text.per_image == 0);
+    assert_true(vision_named("clip-l14-336", &c.shape.vision));
+    c.shape.vision.features = c.shape.channels;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        c.freeze = cases[i].freeze;
+        const TrainFlops flops = train_flops(&c);
+        assert_true(flops.per_token == 2 * cases[i].language * language + attention);
+        assert_true(flops.per_image == 577 * per_row * cases[i].tower + 576 * 2.0 * cases[i].projector * projector);
+    }
 }
 
 UNIT_TEST(test_names) {

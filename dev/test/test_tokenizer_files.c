@@ -8,13 +8,14 @@
 static Error err; // error of the last failed call
 
 static Tokenizer *tokenizer;
+static int image_token = -1; // argument of copy()
 
 // Copies the tokenizer files of the folder `source` into the new folder `folder`.
 static void copy(const char *source, const char *folder, PromptFormat format) {
     JsonText manifest;
     manifest_begin(&manifest);
     assert_int_equal(mkdir(path_of(folder), 0777), 0);
-    if (!tokenizer_files_copy(path_of(folder), path_of(source), tokenizer, format, &manifest, &err))
+    if (!tokenizer_files_copy(path_of(folder), path_of(source), tokenizer, format, image_token, &manifest, &err))
         fail_msg("%s", err.text);
     json_text_free(&manifest);
 }
@@ -119,6 +120,57 @@ UNIT_TEST(test_made_of_model) {
     assert_string_equal(made, "{}");
     free(made);
     tokenizer_close(tokenizer);
+    tokenizer = qwen;
+}
+
+static int occurrences(const char *text, const char *part) {
+    int count = 0;
+    for (; (text = strstr(text, part)) != NULL; text++) count++;
+    return count;
+}
+
+// A vision-language model's image token is added to tokenizer.json once if its id follows the vocabulary's last. The
+// files of other tokenizers do not change.
+UNIT_TEST(test_image_token) {
+    Tokenizer *const qwen = tokenizer;
+    const char *const names[] = {"tokenizer.json", "tokenizer.model"}, *const sources[] = {
+                                                                           "dev/test/tokenizers/qwen.json",
+                                                                           "dev/test/tokenizers/llama.model"};
+    for (int i = 0; i < 2; i++) {
+        size_t size, copied;
+        char given[TEST_PATH], path[TEST_PATH + 32];
+        snprintf(given, sizeof given, "%s", path_of(i ? "spm" : "json"));
+        assert_int_equal(mkdir(given, 0777), 0);
+        char *text = read_file(sources[i], &size);
+        snprintf(path, sizeof path, "%s/%s", given, names[i]);
+        write_file(path, text, size);
+        tokenizer = tokenizer_open(given, &err);
+        assert_non_null(tokenizer);
+        image_token = tokenizer_vocab(tokenizer);
+        copy(i ? "spm" : "json", i ? "spm-1" : "json-1", PROMPT_FORMAT_NONE);
+        copy(i ? "spm-1" : "json-1", i ? "spm-2" : "json-2", PROMPT_FORMAT_NONE); // `tokenizer` still lacks <image>
+        char *json = read_file(path_of(i ? "spm-2/tokenizer.json" : "json-2/tokenizer.json"), &copied), entry[64];
+        snprintf(entry, sizeof entry, "{\"id\":%d,\"content\":\"<image>\"", image_token);
+        assert_int_equal(occurrences(json, entry), 1);
+        assert_int_equal(occurrences(json, "<image>"), 1);
+        free(json);
+        Tokenizer *read = tokenizer_open(path_of(i ? "spm-2" : "json-2"), &err);
+        if (!read) fail_msg("%s", err.text);
+        if (i == 0)
+            assert_int_equal(tokenizer_token(read, "<image>"), image_token); // spm-2 is read from tokenizer.model
+        assert_int_equal(tokenizer_differing(read, tokenizer), 0);
+        tokenizer_close(read);
+        image_token = 3; // a token of the vocabulary
+        copy(i ? "spm" : "json", i ? "spm-3" : "json-3", PROMPT_FORMAT_NONE);
+        snprintf(path, sizeof path, "%s/%s", path_of(i ? "spm-3" : "json-3"), names[i]);
+        char *same = read_file(path, &copied);
+        assert_int_equal(copied, size);
+        assert_memory_equal(same, text, size);
+        free(same);
+        free(text);
+        tokenizer_close(tokenizer);
+    }
+    image_token = -1;
     tokenizer = qwen;
 }
 

@@ -95,6 +95,9 @@ done
 files drawn unseen
 train 1 coat --micro-batch 8 --steps 250 --recipe coat && below "it does so with COAT's recipe" 0.1 coat
 accuracy "most answers are right with COAT's recipe" 0.9 1 coat
+train 1 tower --micro-batch 8 --steps 250 --recipe coat --vision-recipe coat && below "it does so with FP8 in the tower" 0.1 tower
+accuracy "most answers are right with FP8 in the tower" 0.9 1 tower
+grep -q '"vision-recipe": *"coat"' "$folder/tower/step-00000250/state.json"; check "a checkpoint records --vision-recipe" $?
 files drawn blank
 train 1 blind --micro-batch 8 --steps 250 --precision fp32
 values val_loss blind | tail -1 | awk '!($1 > 0.5) { bad = 1 } END { exit bad || NR == 0 }'
@@ -116,8 +119,16 @@ for name in two ranks room; do
 done
 for level in 0 1 2 3; do train 1 again$level --recipe coat --steps 2 --micro-batch 2 --recompute-vision $level; done
 for level in 1 2 3; do same "--recompute-vision $level has the bits of 0" 00000002 again0 again$level model.safetensors; done
-for frozen in none language; do
-    parts=()
+for level in 0 1 2 3; do
+    train 1 fp8tower$level --recipe coat --steps 2 --micro-batch 2 --vision-recipe coat --recompute-vision $level
+done
+for level in 2 3; do # level 0 has other scales
+    same "--vision-recipe coat, --recompute-vision $level has the bits of 1" 00000002 fp8tower1 fp8tower$level model.safetensors
+done
+cmp -s "$folder"/{again0,fp8tower0}/step-00000002/model.safetensors
+[ $? -eq 1 ]; check "--vision-recipe coat changes the weights" $?
+for frozen in none language vision; do
+    parts=(--vision-recipe coat)
     [ $frozen = none ] || parts=(--freeze $frozen)
     for zero in 0 1 2 3; do
         train 2 $frozen$zero --recipe coat --steps 3 --micro-batch 2 --batch-tokens 320 --zero $zero "${parts[@]}"
@@ -180,6 +191,47 @@ files drawn unseen
 train 1 stopped "${short[@]}" --micro-batch 2 --steps 3 && train 1 stopped "${short[@]}" --micro-batch 2 --resume &&
     same "resumed: the checkpoint of step 6 has the bits of a run without a stop" 00000006 two stopped model.safetensors
 
+# Joins a language model's folder and the tower of another model's folder. The weights of both are kept; the projector
+# is new. --resume needs neither folder.
+tiny=(--sample-tokens 0 --quiet --device "$device" --lr 0 --weight-decay 0 --steps 2 --precision fp32)
+timeout 100 "$program" --model llama:d1 --tokenizer bytes --seq-len 40 --train "$folder/text.bin" --out "$folder/lm" "${tiny[@]}" \
+    >"$folder/said" 2>&1
+check "a language model without images" $? "$(cat "$folder/said")"
+lm=$folder/lm/step-00000002 tower=$folder/two/step-00000006
+flags=(--model "$lm" --vision "$tower" --tokenizer bytes --documents apart --seq-len 40 --train "$folder/drawn.bin" "${tiny[@]}")
+train 1 joined --micro-batch 2 && python3 - "$lm" "$tower" "$folder/joined/step-00000002" <<'PYTHON'
+import json
+import struct
+import sys
+
+
+def tensors(folder):
+    with open(folder + "/model.safetensors", "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        start = file.tell()
+        for name, info in header.items():
+            if name != "__metadata__":
+                file.seek(start + info["data_offsets"][0])
+                yield name, file.read(info["data_offsets"][1] - info["data_offsets"][0])
+
+
+language, tower, joined = (dict(tensors(folder)) for folder in sys.argv[1:])
+expected = {"language_model." + name: data for name, data in language.items()}
+expected.update((name, data) for name, data in tower.items() if name.startswith("vision_tower."))
+different = [name for name, data in joined.items() if expected.pop(name, None) != data]
+same = [name for name in different if not name.startswith("multi_modal_projector.") or tower[name] == joined[name]]
+print(same, sorted(expected))
+sys.exit(not different or bool(same) or bool(expected))
+PYTHON
+check "--vision FOLDER: a joined model has the weights of both folders" $? "$(cat "$folder/joined.said")"
+train 1 joined --micro-batch 2 --resume --steps 3 &&
+    same "--resume with --model and --vision" 00000003 joined joined model.safetensors
+mv "$lm" "$folder/gone"
+flags=(--tokenizer bytes --documents apart --seq-len 40 --train "$folder/drawn.bin" "${tiny[@]}")
+train 1 joined --micro-batch 2 --resume --steps 4
+[ -f "$folder/joined/step-00000004/model.safetensors" ]; check "--resume without the folders" $? "$(cat "$folder/joined.said")"
+mv "$folder/gone" "$lm"
+
 # fails NAME CODE PATTERN FLAGS...: checks that training ends with an exit code and one error line that matches.
 fails() {
     local said status
@@ -188,6 +240,9 @@ fails() {
     [ $status -eq "$2" ] && [ "$(wc -l <<<"$said")" -eq 1 ] && grep -qE -- "^error: .*$3" <<<"$said"
     check "$1" $? "exit $status: $said"
 }
+mkdir "$folder/empty"
+echo '{"model_type": "siglip_vision_model", "image_size": 16, "patch_size": 4, "hidden_size": 64, "num_attention_heads": 1}' \
+    >"$folder/empty/config.json"
 files drawn other
 fails "data with other pixel values" 2 'other.images does not match .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
 flags=(--model "$folder/two/step-00000006" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/other.bin")
@@ -195,6 +250,17 @@ fails "data with other pixel values than the model's folder" 2 'other.images doe
 has "a checkpoint records the data's pixel values" "$(cat "$folder/two/step-00000006/preprocessor_config.json")" '"image_std": *\[0.5, *0.5, *0.5\]'
 files unseen unseen
 fails "a resumed run with other images" 2 'was trained on other data' --out "$folder/two" --resume --steps 8
+files drawn unseen
+fails "a tower for a model with a tower" 1 "--vision .*: the model in .* has a vision tower" --model "$tower" --vision siglip:d1
+fails "an unknown tower" 1 '--vision nowhere: unknown' --vision nowhere
+fails "a size of a tower's folder" 1 '--image-size: the shape of --vision .* is in its files' --vision "$tower"
+flags=(--model "$lm" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/drawn.bin")
+fails "a tower's folder without weights" 2 'has no model.safetensors' --vision "$folder/empty"
+fails "a language model's folder as a tower" 2 "model_type is 'llama'" --vision "$lm"
+fails "an architecture that no Llava has" 1 '--vision .*: the language model must have the architecture of' --model olmo:d1 --vision "$tower"
+fails "another shape flag" 1 '--layers: the shape of --model .* is in its files' --vision "$tower" --layers 2
+sed -i 's/"hidden_size": 64/"hidden_size": 24/' "$folder/empty/config.json"
+fails "FP8 in a tower of another width" 1 '--vision-recipe coat: widths of .* are not multiples of 16' --vision "$folder/empty" --vision-recipe coat
 files drawn unseen
 fails "an unknown part" 1 '--freeze visoin: no part is named visoin' --freeze visoin
 fails "all parts frozen" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
@@ -213,6 +279,7 @@ flags=(--model llama:d1 --tokenizer bytes --seq-len 40 --device "$device" --quie
 fails "a model without a vision tower" 2 'drawn.bin has images, but the model reads text only; .* --model'
 fails "a frozen part of it" 1 '--freeze: the model has no vision tower' --freeze vision
 fails "a size of its images" 1 '--image-size: the model has no vision tower' --image-size 32
+fails "a recipe for its images" 1 '--vision-recipe: the model has no vision tower' --vision-recipe coat
 fails "an image for it" 1 '--image .*: the model has no vision tower' --image "$folder/unseen.images" --prompt l
 fails "a recompute level for it" 1 '--recompute-vision: the model has no vision tower' --recompute-vision 1
 fails "a limit of images for it" 1 '--images-per-sequence: the model has no vision tower' --images-per-sequence 2

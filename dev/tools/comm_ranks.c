@@ -260,7 +260,7 @@ static void save_slowly(Config *config, Exec *exec, const char *folder) {
     arena_plan(arena, config, ranks, DEVICE_CPU);
     if (!arena_allocate(arena, exec, &err)) fatal(err.code, "%s", err.text);
     shards_open(&shards, arena, exec, comm);
-    Log *log = log_open(config, rank, 2, 1, 0, 1, &err);
+    Log *log = log_open(config, rank, 2, 1, 0, &err);
     if (!log) fatal(err.code, "%s", err.text);
     Saver *saver = saver_open(config, arena, exec, log);
     if (!saver_set_shards(saver, &shards, &err)) fatal(err.code, "%s", err.text);

@@ -1,6 +1,8 @@
 // Helpers for memory-bound kernels: vector loads and stores, reductions in a fixed order, dispatch on the storage
 // format, and the column walk, a loop that element-wise kernels and column sums share. For CUDA sources only.
 #pragma once
+#include <type_traits>
+
 #include "cuda_internal.h"
 
 typedef __nv_bfloat16 bf16;
@@ -382,6 +384,16 @@ static void columns_run(Exec *exec, Op op, int64_t rows, int64_t cols, float *su
         <<<dim3((unsigned)tiles, (unsigned)share), COLUMN_WARPS * WARP, 0, backend->stream>>>(op, rows, cols, partials);
     LAUNCH_CHECK("columns_kernel");
     if (Op::sums) partials_sum(exec, sum_out, partials, (int)share, cols, accumulate);
+}
+
+// Calls run(std::integral_constant<ActivationKind, kind>) for a kind of GELU.
+template <typename Run> void for_gelu(ActivationKind kind, Run run) {
+    if (kind == ACT_GELU_ERF)
+        run(std::integral_constant<ActivationKind, ACT_GELU_ERF>());
+    else if (kind == ACT_GELU_QUICK)
+        run(std::integral_constant<ActivationKind, ACT_GELU_QUICK>());
+    else
+        run(std::integral_constant<ActivationKind, ACT_GELU_TANH>());
 }
 
 static inline dim3 grid_of(int64_t blocks) {

@@ -22,46 +22,58 @@
 namespace {
 
 // --- GELU and its derivative as functions of an FP8 value and its scale ----------------------------------------------
-// Coefficients of GELU. gelu(x) = x * gate(x), gate(x) = 1 / (1 + exp(-2 u)), u = sqrt(2/pi) (x + 0.044715 x^3). The
-// gate equals 0.5 (1 + tanh u) without its cancellation for negative u. gelu'(x) = gate + 2 x u'(x) gate (1 - gate).
-// The constants include 1 / ln 2, because the hardware computes powers of two.
+// Coefficients of tanh-GELU and quick GELU: gelu(x) = x * gate(x), gate(x) = 1 / (1 + exp(-2 u)), and gelu'(x) = gate +
+// 2 x u'(x) gate (1 - gate). The constants include 1 / ln 2, because the hardware computes powers of two.
+//   tanh   u = sqrt(2/pi) (x + 0.044715 x^3); the gate equals 0.5 (1 + tanh u) without cancellation for negative u
+//   quick  u = 0.851 x
 //
 // For x = t * scale, t being an unscaled FP8 value, GELU's exponent is a polynomial in t whose coefficients contain the
-// scale. Therefore x itself is not computed.
-constexpr float GELU_LINEAR = -2.0f * 0.7978845608028654f * 1.4426950408889634f;
-constexpr float GELU_CUBIC = GELU_LINEAR * 0.044715f;
-constexpr float SLOPE = 2.0f * 0.7978845608028654f; // 2 u'(x) = SLOPE + SLOPE_SQUARE x^2
-constexpr float SLOPE_SQUARE = 3.0f * 0.044715f * SLOPE;
+// scale. Therefore x itself is not computed. ACT_GELU_ERF computes x; its gate is the normal distribution function.
+template <ActivationKind K> struct GeluConstants {
+    static constexpr bool quick = K == ACT_GELU_QUICK;
+    static constexpr float U = quick ? 0.851f : 0.7978845608028654f, U_CUBIC = 0.044715f;
+    static constexpr float LINEAR = -2.0f * U * 1.4426950408889634f, CUBIC = LINEAR * U_CUBIC;
+    static constexpr float SLOPE = 2.0f * U,
+                           SLOPE_SQUARE = 3.0f * U_CUBIC * SLOPE; // 2 u'(x) = SLOPE + SLOPE_SQUARE x^2
+};
 
 // Maximum of the scale in GELU's coefficients, which would overflow at larger scales. Limiting the scale changes no
 // result, because even the smallest nonzero FP8 value, 2^-9, then saturates the gate.
 constexpr float GATE_SCALE_MAX = 0x1p30f;
 
-struct GeluScaled {
+template <ActivationKind K> struct GeluScaled {
+    typedef GeluConstants<K> Constants;
+    float scale;
     float linear, cubic;       // coefficients of the exponent of GELU's gate, a polynomial in the FP8 value t
     float slope, slope_square; // coefficients of 2 u'(x) x = t (slope + slope_square t^2)
 
-    __device__ explicit GeluScaled(float scale) {
-        scale = fminf(scale, GATE_SCALE_MAX);
+    __device__ explicit GeluScaled(float of) : scale(fminf(of, GATE_SCALE_MAX)) {
         const float cube = scale * scale * scale;
-        linear = GELU_LINEAR * scale, cubic = GELU_CUBIC * cube;
-        slope = SLOPE * scale, slope_square = SLOPE_SQUARE * cube;
+        linear = Constants::LINEAR * scale, cubic = Constants::CUBIC * cube;
+        slope = Constants::SLOPE * scale, slope_square = Constants::SLOPE_SQUARE * cube;
     }
-    __device__ float power(float t) const { return fast_exp2(t * fmaf(cubic, t * t, linear)); }
-    // Returns d * gelu'(x).
-    __device__ float gradient(float t, float d) const {
-        const float gate = fast_reciprocal(1.0f + power(t));
-        return d * gate * fmaf(fmaf(slope_square, t * t, slope), fmaf(-gate, t, t), 1.0f);
+    // Returns constant + square * t^2, without the square for quick GELU, whose exponent is linear.
+    __device__ static float polynomial(float constant, float square, float t) {
+        return Constants::quick ? constant : fmaf(square, t * t, constant);
+    }
+    __device__ float power(float t) const { return fast_exp2(t * polynomial(linear, cubic, t)); }
+    __device__ float gate(float t) const {
+        return K == ACT_GELU_ERF ? normcdff(t * scale) : fast_reciprocal(1.0f + power(t));
+    }
+    // Returns d * gelu'(x), given gate(t).
+    __device__ float gradient(float t, float d, float gate) const {
+        if (K == ACT_GELU_ERF) {
+            const float x = t * scale;
+            return d * fmaf(x * 0.3989422804014327f, expf(-0.5f * x * x), gate); // the factor is 1 / sqrt(2 pi)
+        }
+        return d * gate * fmaf(polynomial(slope, slope_square, t), fmaf(-gate, t, t), 1.0f);
     }
 };
 
-__device__ inline float gelu_of(float x) {
-    return x * fast_reciprocal(1.0f + GeluScaled(1.0f).power(x));
-}
-
-__device__ inline void gelu_span(float x[SPAN]) {
+template <ActivationKind K> __device__ inline void gelu_span(float x[SPAN]) {
+    const GeluScaled<K> gelu(1.0f);
 #pragma unroll
-    for (int i = 0; i < SPAN; i++) x[i] = gelu_of(x[i]);
+    for (int i = 0; i < SPAN; i++) x[i] *= gelu.gate(x[i]);
 }
 
 // --- order in which a thread loads operands and computes -------------------------------------------------------------
@@ -77,27 +89,30 @@ constexpr LoadOrder LOAD_ORDER = {0, -1};
 
 constexpr float RATIO_MIN = 0x1p-126f; // smallest normal FP32 number, whose reciprocal is a normal number, too
 
-template <typename S> struct GeluOf : S {
+template <typename S, ActivationKind K> struct GeluOf : S {
     static constexpr bool gated = false;
     typedef typename S::Loaded Loaded;
 
     __device__ static void values(const Loaded &loaded, float out[SPAN]) {
         S::values(loaded, out);
-        gelu_span(out);
+        gelu_span<K>(out);
     }
     // Computes gelu(x) * reciprocal as t / (ratio + ratio * power) with ratio = 1 / (scale * reciprocal), which saves
     // two multiplications. Its result must be rounded to FP8. For values stored in BF16 use values().
     __device__ static void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) {
         const float scale = S::scale(loaded);
-        const float ratio = fast_reciprocal(fminf(fmaxf(scale * reciprocal, RATIO_MIN), 1.0f / RATIO_MIN));
-        const GeluScaled gelu(scale);
+        const float factor = fminf(fmaxf(scale * reciprocal, RATIO_MIN), 1.0f / RATIO_MIN);
+        const float ratio = fast_reciprocal(factor);
+        const GeluScaled<K> gelu(scale);
         S::unscaled(loaded, out);
 #pragma unroll
-        for (int i = 0; i < SPAN; i++) out[i] *= fast_reciprocal(fmaf(gelu.power(out[i]), ratio, ratio));
+        for (int i = 0; i < SPAN; i++)
+            out[i] *= K == ACT_GELU_ERF ? factor * gelu.gate(out[i])
+                                        : fast_reciprocal(fmaf(gelu.power(out[i]), ratio, ratio));
     }
 };
 
-template <typename S, bool LAST> struct GeluGradientOf {
+template <typename S, bool LAST, ActivationKind K> struct GeluGradientOf {
     static constexpr bool gated = false;
     struct Loaded {
         Bf16Words<SPAN> dg;
@@ -112,9 +127,9 @@ template <typename S, bool LAST> struct GeluGradientOf {
         float t[SPAN];
         S::unscaled(loaded.h, t);
         unpack<SPAN>(loaded.dg, out);
-        const GeluScaled gelu(S::scale(loaded.h));
+        const GeluScaled<K> gelu(S::scale(loaded.h));
 #pragma unroll
-        for (int i = 0; i < SPAN; i++) out[i] = gelu.gradient(t[i], out[i]);
+        for (int i = 0; i < SPAN; i++) out[i] = gelu.gradient(t[i], out[i], gelu.gate(t[i]));
     }
 };
 

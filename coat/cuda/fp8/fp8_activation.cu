@@ -20,9 +20,10 @@ namespace {
 // --- forward of the activation function: h from the matmul's output y, then g from h ---------------------------------
 // Computes the saved input h from y and, in the same pass, the output g: BF16, FP8 with row scales, or only amaxes.
 template <bool SAVED>
-void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes) {
+void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes,
+                ActivationKind kind) {
     const int64_t width = g.data ? g.cols : y.cols;
-    for_hidden<SAVED>(exec, width, h, y, bias, [&](auto source) {
+    for_hidden<SAVED>(exec, width, h, y, bias, kind, [&](auto source) {
         if (g.data && g.format == FMT_BF16)
             act_walk_run<MAKES_BF16, 1, 3, true>(exec, source, y.rows, width, g);
         else if constexpr (SAVED)
@@ -33,22 +34,22 @@ void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y,
 }
 
 // Computes the scale of g, the activation function's output, from the amaxes of gelu(h).
-void act_amaxes(Exec *exec, Tensor g, Tensor h, uint32_t *amaxes) {
-    for_activation<false>(h, g.cols, [&](auto function) {
+void act_amaxes(Exec *exec, Tensor g, Tensor h, uint32_t *amaxes, ActivationKind kind) {
+    for_activation<false>(h, g.cols, kind, [&](auto function) {
         act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<false, 1>(function), h.rows, g.cols, g, amaxes);
     });
 }
 
 // Computes g, the activation function's output, in FP8 with a scale per row, from h in BF16.
-void act_rows(Exec *exec, const char *operation, Tensor g, Tensor h) {
-    for_activation<false>(h, g.cols, [&](auto function) {
+void act_rows(Exec *exec, const char *operation, Tensor g, Tensor h, ActivationKind kind) {
+    for_activation<false>(h, g.cols, kind, [&](auto function) {
         act_rows_run(exec, operation, source_of<false, 1>(function), g, Tensor{}, Tensor{}, false);
     });
 }
 
 // Computes g, the activation function's output, in FP8 from h. g's scale must already be in memory.
-void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
-    for_activation<true>(h, g.cols, [&](auto function) {
+void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h, ActivationKind kind) {
+    for_activation<true>(h, g.cols, kind, [&](auto function) {
         if (g.transposed)
             act_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, function, Tensor{}, g, h.rows, g.cols, Tensor{},
                                                      false);
@@ -61,16 +62,16 @@ void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h) {
 
 // --- backward of the activation function: its input's gradient dh, dh's transpose and column sums --------------------
 // Computes the scales of dh (gradient of the activation function's input) and of its transpose from dh's amaxes.
-void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *amaxes) {
-    for_gradient<false>(dg, h, [&](auto function) {
+void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *amaxes, ActivationKind kind) {
+    for_gradient<false>(dg, h, kind, [&](auto function) {
         act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, amaxes, dh_t);
     });
 }
 
 // Casts the input's gradient dh and its transpose to FP8 with scales already in memory, and sums dh's columns.
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
-                   bool accumulate) {
-    for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
+                   bool accumulate, ActivationKind kind) {
+    for_gradient<true>(dg, h, kind, [&]<typename Function>(Function function) {
         const auto cast = [&](auto run, Tensor transposed) {
             run(exec, operation, function, dh, transposed, h.rows, h.cols, dbias, accumulate);
         };
@@ -83,18 +84,16 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
 
 // Computes the input's gradient dh with row scales and sums its columns. Then writes dh's transpose, with one scale.
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
-                   bool accumulate) {
-    for_gradient<true>(dg, h, [&]<typename Function>(Function function) {
+                   bool accumulate, ActivationKind kind) {
+    for_gradient<true>(dg, h, kind, [&]<typename Function>(Function function) {
         constexpr int outputs = Function::gated ? 2 : 1;
         act_rows_run(exec, operation, source_of<true, outputs>(function), dh, dh_t, dbias, accumulate);
     });
     fp8_transpose_rescaled(exec, dh_t, dh);
 }
 
-// Calls fatal() unless the kernels support the activation function and the formats of its output g and input h.
-void require_gelu(const char *operation, Tensor g, Tensor h, ActivationKind kind) {
-    if (kind != ACT_GELU_TANH && kind != ACT_SWIGLU)
-        fatal(EXIT_DEVICE, "internal error: %s on the GPU: FP8 requires tanh-GELU or SwiGLU", operation);
+// Calls fatal() unless the kernels support the formats of the activation function's output g and input h.
+void require_gelu(const char *operation, Tensor g, Tensor h) {
     if (g.data && g.format != FMT_BF16) require_format(operation, "g", g, FMT_E4M3);
     if (!is_grouped(h)) require_format(operation, "h", h, FMT_BF16);
     require_spans(operation, "g", g);
@@ -109,7 +108,7 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     require_format(operation, "y", y, FMT_BF16);
     require_format(operation, "the bias", bias, FMT_BF16);
     require_spans(operation, "y", y);
-    require_gelu(operation, g, h, kind);
+    require_gelu(operation, g, h);
     if (y.rows == 0) return;
     const bool by_row = scaled_by_row(g), cast = g.data && format_is_fp8(g.format) && !by_row;
     if (scaled_by_row(y) && !(by_row && is_grouped(h)))
@@ -123,25 +122,26 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     if (by_row && from_saved && is_grouped(h))
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: g from the saved h cannot have row scales", operation);
     if (is_grouped(h)) { // if g has one scale per tensor, its second pass reads the saved h
-        (from_saved || !g.data || cast ? hidden_run<true> : hidden_run<false>)(exec, operation, g, h, y, bias, amaxes);
+        (from_saved || !g.data || cast ? hidden_run<true> : hidden_run<false>)(exec, operation, g, h, y, bias, amaxes,
+                                                                               kind);
     } else {
         plain_activation_forward(exec, Tensor{}, h, y, bias, true, kind); // after this call, h is complete
         if (!h.data) h = y;
-        if (by_row) act_rows(exec, operation, g, h);
-        if (cast) act_amaxes(exec, g, h, amaxes);
+        if (by_row) act_rows(exec, operation, g, h, kind);
+        if (cast) act_amaxes(exec, g, h, amaxes, kind);
     }
-    if (cast) act_cast(exec, operation, g, h);
+    if (cast) act_cast(exec, operation, g, h, kind);
 }
 
 void fp8_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
     const char *operation = "activation_recompute";
     if (!g_t.data || g_t.data == g.data) return;
-    require_gelu(operation, g_t, h, kind);
+    require_gelu(operation, g_t, h);
     if (g.data && format_is_fp8(g.format)) {
         fp8_transpose_codes(exec, g_t, g);
     } else {
         scale_over_rows(exec, g_t, g);
-        act_cast(exec, operation, g_t, h);
+        act_cast(exec, operation, g_t, h, kind);
     }
 }
 
@@ -154,13 +154,13 @@ void fp8_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias
     require_spans(operation, "dg", dg);
     require_spans(operation, "dh", dh_q);
     require_spans(operation, "the transposed dh", dh_qt);
-    require_gelu(operation, Tensor{}, h, kind);
+    require_gelu(operation, Tensor{}, h);
     if (dg.rows == 0) return;
     if (format_is_fp8(dh_q.format)) require_format(operation, "dh", dh_q, scaled_by_row(dh_q) ? FMT_E4M3 : FMT_E5M2);
     if (scaled_by_row(dh_q)) {
-        gradient_rows(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
+        gradient_rows(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate, kind);
         return;
     }
-    if (format_is_fp8(dh_q.format)) gradient_amaxes(exec, dh_q, dh_qt, dg, h, amaxes_of(exec, operation, dh_q));
-    gradient_cast(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate);
+    if (format_is_fp8(dh_q.format)) gradient_amaxes(exec, dh_q, dh_qt, dg, h, amaxes_of(exec, operation, dh_q), kind);
+    gradient_cast(exec, operation, dh_q, dh_qt, dbias, dg, h, accumulate, kind);
 }

@@ -125,7 +125,7 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy,
 // --- fused pass: activation function's backward and recomputation of g -----------------------------------------------
 // Inputs of the fused backward pass for GELU. load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d,
 // g) computes d, HALVES gradients of the activation's input, and g, its output * reciprocal. COLUMNS: tile width.
-struct GeluBoth {
+template <ActivationKind K> struct GeluBoth {
     static constexpr int HALVES = 1, COLUMNS = 128, BLOCKS = 2;
     struct Loaded {
         Bf16Words<SPAN> dg;
@@ -141,7 +141,7 @@ struct GeluBoth {
     // Computes d = dg * gelu'(h) and g = gelu(h) * reciprocal (1 / g's scale) with one evaluation of GELU's gate.
     __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
         const float scale = GroupReader<true>::scale(now.h);
-        const GeluScaled gelu(scale);
+        const GeluScaled<K> gelu(scale);
         const float factor =
             // This limit keeps g from becoming inf. With a larger factor, g is 0 or underflows anyway.
             fminf(scale * reciprocal, 0x1p100f);
@@ -150,10 +150,9 @@ struct GeluBoth {
         unpack<SPAN>(now.dg, d[0]);
 #pragma unroll
         for (int i = 0; i < SPAN; i++) {
-            const float gate = fast_reciprocal(1.0f + gelu.power(t[i]));
+            const float gate = gelu.gate(t[i]);
             g[i] = t[i] * factor * gate;
-            d[0][i] =
-                d[0][i] * gate * fmaf(fmaf(gelu.slope_square, t[i] * t[i], gelu.slope), fmaf(-gate, t[i], t[i]), 1.0f);
+            d[0][i] = gelu.gradient(t[i], d[0][i], gate);
         }
     }
 };
@@ -355,5 +354,5 @@ void cuda_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, T
     if (gated)
         run(SwigluBoth{bf16_reader<true>(dg), group_reader<true>(h), (int)dg.cols});
     else
-        run(GeluBoth{bf16_reader<true>(dg), group_reader<true>(h)});
+        for_gelu(kind, [&](auto k) { run(GeluBoth<k()>{bf16_reader<true>(dg), group_reader<true>(h)}); });
 }

@@ -37,7 +37,7 @@ struct HiddenGroups {
     }
 };
 
-template <bool BIAS, bool SAVED> struct GeluHidden : HiddenGroups {
+template <bool BIAS, bool SAVED, ActivationKind K> struct GeluHidden : HiddenGroups {
     static constexpr bool parameters = BIAS, gated = false, gradient = false, sums = false;
     static constexpr int outputs = 1;
     typedef Bf16Words<SPAN> Loaded;
@@ -63,7 +63,7 @@ template <bool BIAS, bool SAVED> struct GeluHidden : HiddenGroups {
             for (int i = 0; i < SPAN; i++) x[i] *= factor;
         }
         keep<SAVED>(row, column, inside, x, largest_h);
-        gelu_span(x);
+        gelu_span<K>(x);
     }
 };
 
@@ -98,18 +98,20 @@ template <bool SAVED> struct SwigluHidden : HiddenGroups {
 };
 
 // Calls f(source) with the source that computes the output g, `width` columns wide, from y and saves the input h.
-template <bool SAVED, typename F> void for_hidden(Exec *exec, int64_t width, Tensor h, Tensor y, Tensor bias, F f) {
+template <bool SAVED, typename F>
+void for_hidden(Exec *exec, int64_t width, Tensor h, Tensor y, Tensor bias, ActivationKind kind, F f) {
     const HiddenGroups groups = {
         (uint8_t *)h.data, (char *)h.scale, exec->state, (int)h.stride, (int)(2 * ceil_div(h.cols, h.group)),
         group_bits_of(h)};
     const Bf16Reader<true> reader = bf16_reader<true>(y);
     const float *const scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
-    if (width != y.cols)
-        f(SwigluHidden<SAVED>{groups, reader, scales, (int)width});
-    else if (bias.data)
-        f(GeluHidden<true, SAVED>{groups, reader, scales, (const bf16 *)bias.data});
-    else
-        f(GeluHidden<false, SAVED>{groups, reader, scales, NULL});
+    if (width != y.cols) return f(SwigluHidden<SAVED>{groups, reader, scales, (int)width});
+    for_gelu(kind, [&](auto k) {
+        if (bias.data)
+            f(GeluHidden<true, SAVED, k()>{groups, reader, scales, (const bf16 *)bias.data});
+        else
+            f(GeluHidden<false, SAVED, k()>{groups, reader, scales, NULL});
+    });
 }
 
 } // namespace

@@ -77,23 +77,23 @@ template <typename S, bool LAST> struct SwigluGradientOf {
     }
 };
 
-// Calls f(function) with the function object that computes the output g, `width` columns wide, from the input h: GELU
-// if h has `width` columns, SwiGLU if h is wider.
-template <bool LAST, typename F> void for_activation(Tensor h, int64_t width, F f) {
+// Calls f(function) with the function object that computes the output g, `width` columns wide, from the input h: the
+// GELU `kind` if h has `width` columns, SwiGLU if h is wider.
+template <bool LAST, typename F> void for_activation(Tensor h, int64_t width, ActivationKind kind, F f) {
     for_reader<LAST>(h, [&](auto reader) {
         if (h.cols == width)
-            f(GeluOf<decltype(reader)>{reader});
+            for_gelu(kind, [&](auto k) { f(GeluOf<decltype(reader), k()>{reader}); });
         else
             f(SwigluOf<decltype(reader)>{reader, (int)width});
     });
 }
 
-// Calls f(function) with the function object that computes the input's gradient dh from dg and h: for GELU if h is as
-// wide as dg, for SwiGLU if h is wider.
-template <bool LAST, typename F> void for_gradient(Tensor dg, Tensor h, F f) {
+// Calls f(function) with the function object that computes the input's gradient dh from dg and h: for the GELU `kind`
+// if h is as wide as dg, for SwiGLU if h is wider.
+template <bool LAST, typename F> void for_gradient(Tensor dg, Tensor h, ActivationKind kind, F f) {
     for_reader<LAST>(h, [&]<typename Reader>(Reader reader) {
         if (h.cols == dg.cols)
-            f(GeluGradientOf<Reader, LAST>{bf16_reader<LAST>(dg), reader});
+            for_gelu(kind, [&](auto k) { f(GeluGradientOf<Reader, LAST, k()>{bf16_reader<LAST>(dg), reader}); });
         else
             f(SwigluGradientOf<Reader, LAST>{bf16_reader<LAST>(dg), reader, (int)dg.cols});
     });

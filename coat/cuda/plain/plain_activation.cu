@@ -2,8 +2,6 @@
 // gradient.
 #include "cuda/common/cuda_kernels.h"
 
-#include <type_traits>
-
 namespace {
 
 // Tanh-GELU and quick GELU are x * gate(x) with gate(x) = 1 / (1 + exp(-u)), u = slope * (x + cubic * x^3). With slope
@@ -143,16 +141,6 @@ template <typename T, int V> struct SwigluBackward {
         store(to + width, packed<T, V>(gate));
     }
 };
-
-// Calls run(std::integral_constant<ActivationKind, kind>) for a kind of GELU.
-template <typename Run> void for_gelu(ActivationKind kind, Run run) {
-    if (kind == ACT_GELU_ERF)
-        run(std::integral_constant<ActivationKind, ACT_GELU_ERF>());
-    else if (kind == ACT_GELU_QUICK)
-        run(std::integral_constant<ActivationKind, ACT_GELU_QUICK>());
-    else
-        run(std::integral_constant<ActivationKind, ACT_GELU_TANH>());
-}
 
 // Computes g from y. With GELU, also stores h = y + bias if h.data is not NULL. With SwiGLU, y must be the complete h.
 void activation_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias,
