@@ -116,7 +116,7 @@ header() { fake "$1" "$(printf '#define %s_MAJOR %s\n#define %s_MINOR %s' "$2" "
 
 toolkit cuda11.8 11.8 11 80 86
 toolkit cuda12.10 12.10 14 80
-toolkit strict 12.8 3 80 # accepts no g++ of today
+toolkit strict 12.8 3 80 # accepts no current g++
 misses "an nvcc that is too old is named" 'CUDA 11.8, but 12.4 or later' CUDA_HOME="$folder/cuda11.8"
 misses "a g++ that is too new for nvcc is named" 'CXX=g++-3' CUDA_HOME="$folder/strict"
 finds "CUDA 12.4 is accepted" 12.4 '$(FOUND_NVCC)' CUDA_HOME="$folder/cuda12.4"
