@@ -41,13 +41,16 @@ compiles "all kernels compile for $one" $build/$one -j"$(nproc)" GPU="$one" KERN
 # those of the installed CUDA.
 with_headers() {
     local folder=$build/$1 name="GPU code compiles with the headers of CUDA $1"
-    if ! python3 -m pip install --quiet --no-deps --no-compile --target "$folder/packages" "${@:2}" >"$folder.log" 2>&1; then
-        echo "skip - $name: $(tail -n 1 "$folder.log")"
-        return
+    if [ ! -d "$folder/include" ]; then
+        if ! python3 -m pip install --quiet --no-deps --no-compile --target "$folder.new" "${@:2}" >"$folder.log" 2>&1; then
+            echo "skip - $name: $(tail -n 1 "$folder.log")"
+            return
+        fi
+        mkdir -p "$folder/new"
+        cp -r "$folder".new/nvidia/*/include/. "$folder/new"
+        mv "$folder/new" "$folder/include"
+        rm -rf "$folder.new"
     fi
-    mkdir -p "$folder/include"
-    cp -r "$folder"/packages/nvidia/*/include/. "$folder/include"
-    rm -rf "$folder/packages"
     compiles "$name" "$folder" -j"$(nproc)" CUDNN_HOME="$folder" GENCODE='-gencode arch=compute_90a,code=compute_90a' "$folder/gpu/kernels.a"
 }
 with_headers 12.4 nvidia-{cuda-runtime,nvtx,cuda-nvrtc}-cu12==12.4.127 nvidia-cublas-cu12==12.4.5.8 nvidia-cuda-cccl-cu12==12.8.90
