@@ -5,7 +5,7 @@
 # to build/.
 #
 #   GPU=native, GPU=90a, GPU=all     code for this machine's GPUs (default if there are any), for another kind, or for
-#                                    8.0, 8.9, 9.0a and PTX, which the driver compiles for later ones
+#                                    8.0, 8.9, 9.0a, 10.0 and 12.0, and PTX, which the driver compiles for others
 #   ARCH=native                      code for this processor only (default: for all; the CPU's inner loops choose
 #                                    their instruction set when the program starts)
 #   WERROR=1                         warnings are errors
@@ -104,21 +104,16 @@ C_FLAGS := -std=gnu11 -D_GNU_SOURCE -Wstrict-prototypes
 LINK_FLAGS := $(filter -fsanitize% -fopenmp,$(FLAGS)) -Wl,--as-needed
 
 ifneq ($(FOUND_NVCC),)
-# The architectures of this machine's GPUs, from the driver: "9.0" becomes 90a (from 9.0 on, "a" adds features of
-# exactly that architecture). All architectures if there is no GPU, or one that this nvcc does not know, for which the
-# driver compiles PTX.
-NATIVE := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
-	awk '$$1 + 0 >= 8 { print $$1 * 10 ($$1 >= 9 ? "a" : "") }' | sort -u)
-ifneq ($(NATIVE),)
-NATIVE := $(if $(filter-out $(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)),$(NATIVE:a=)),all,$(NATIVE))
-endif
+# The architectures that this nvcc knows, and those of this machine's GPUs, from the driver: "9.0" becomes 90. All
+# architectures if there is no GPU, or one that this nvcc does not know, for which the driver compiles PTX.
+KNOWN := $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code))
+NATIVE := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk '$$1 + 0 >= 8 { print $$1 * 10 }' | sort -un)
+NATIVE := $(if $(filter-out $(KNOWN),$(NATIVE)),all,$(NATIVE))
 # Replaces 90 by 90a, because kernels that only 9.0 supports are launched on every 9.0.
 GPU_ARCH := $(patsubst 90,90a,$(or $(patsubst native,$(NATIVE),$(GPU)),$(NATIVE),all))
-ifeq ($(GPU_ARCH),all)
-GENCODE := $(foreach a,80 89 90a,-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_90,code=compute_90
-else
-GENCODE := $(foreach a,$(GPU_ARCH),-gencode arch=compute_$(a),code=sm_$(a))
-endif
+ALL_ARCH := $(patsubst 90,90a,$(filter 80 89 90 100 120,$(KNOWN)))
+GENCODE := $(foreach a,$(patsubst all,$(ALL_ARCH),$(GPU_ARCH)),-gencode arch=compute_$(a),code=sm_$(a)) \
+	$(foreach a,$(filter all,$(GPU_ARCH)),-gencode arch=compute_90,code=compute_90)
 comma := ,
 space := $(subst ,, )
 as_host = -Xcompiler $(subst $(space),$(comma),$(strip $(1)))
@@ -126,7 +121,7 @@ GPU_FLAGS := $(HOST_FLAGS) $(CUDA_INCLUDES) $(CUDA_DEFINES)
 NVCC_FLAGS := -std=c++20 -O3 -lineinfo -fmad=false -Xfatbin -compress-all -ccbin $(CXX) $(GENCODE) $(if $(WERROR),-Werror all-warnings) \
 	$(call as_host,$(ARCH:%=-march=%) -ffp-contract=off -fopenmp -Wall -Wextra -Wshadow $(if $(WERROR),-Werror)) \
 	$(HOST_INCLUDES) $(CUDA_INCLUDES) $(HOST_DEFINES) $(CUDA_DEFINES) $(if $(RACECHECK),-DRACECHECK)
-NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)-rpath=$(CUDA_LIB)
+NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)-rpath=$(subst $(space),:,$(CUDA_LIB))
 endif
 
 # --- what is built ---------------------------------------------------------------------------------------------------
@@ -220,9 +215,10 @@ endef
 $(eval $(call compile_cuda))
 $(eval $(call compile_cuda,dev/))
 
+# -O1 halves the time that the cuDNN frontend's templates take to compile. This code only prepares calls of cuDNN.
 $(BUILD)/gpu/%.o: %.cpp $(BUILD)/flags/gpu
 	@mkdir -p $(@D) && echo "  CXX   $@"
-	$(Q)$(CXX) -std=c++20 $(GPU_FLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(CXX) -std=c++20 $(GPU_FLAGS) -O1 -MMD -MP -c $< -o $@
 
 # A library, not a program: the CUDA driver loads it (scripts/profile.sh).
 $(BUILD)/libtrace.so: dev/tools/trace.cpp $(BUILD)/flags/gpu

@@ -52,16 +52,32 @@ ifneq ($(call wanted,CUDA),)
 NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 endif
 ifneq ($(NVCC),)
-FOUND_NVCC := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
-endif
-ifneq ($(FOUND_NVCC),)
+NVCC_RELEASE := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
 # The toolkit that nvcc itself uses, also if nvcc is a link or a wrapper.
 CUDA_ROOT := $(abspath $(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p'))
-CUDA_LIB := $(firstword $(wildcard $(addprefix $(CUDA_ROOT)/,lib64 targets/x86_64-linux/lib targets/sbsa-linux/lib lib)))
-CUDA_INCLUDES := -isystem $(CUDA_ROOT)/include $(addprefix -isystem ,$(wildcard $(CUDNN_HOME:%=%/include) $(NCCL_HOME:%=%/include)))
-CUDA_LIBS := $(addprefix -L,$(wildcard $(CUDNN_HOME:%=%/lib) $(NCCL_HOME:%=%/lib) $(CUDA_LIB)))
+# $(call folders,HOMES,NAMES): existing folders HOME/NAME and, as in conda, HOME/targets/*/NAME. Drops /usr/include,
+# because g++ does not find its own headers if -isystem names that folder.
+folders = $(filter-out /usr/include,$(wildcard $(foreach h,$(abspath $(1)),$(foreach n,$(2),$(h)/$(n) $(h)/targets/*/$(n)))))
+CUDA_INCLUDE := $(call folders,$(CUDA_ROOT),include)
+# Version of the newest g++ that this nvcc accepts: CUDA's headers refuse later ones with an #error.
+NEWEST_CXX := $(shell sed -n 's/^$(HASH)if __GNUC__ > \([0-9]*\)$$/\1/p' $(firstword $(wildcard $(CUDA_INCLUDE:%=%/crt/host_config.h)) /dev/null))
+# $(call later,A,B): "yes" if version A is later than version B, else empty.
+later = $(shell printf '%s\n' $(1) $(2) | sort -CV || echo yes)
+ifneq ($(call later,12.4,$(NVCC_RELEASE)),)
+NVCC_PROBLEM := $(NVCC) belongs to CUDA $(NVCC_RELEASE), but 12.4 or later is needed; set CUDA_HOME to a newer one
+else ifneq ($(and $(NEWEST_CXX),$(call later,$(firstword $(subst ., ,$(FOUND_CXX))),$(NEWEST_CXX))),)
+NVCC_PROBLEM := CUDA $(NVCC_RELEASE) accepts g++ $(NEWEST_CXX) or earlier, but $(CXX) is $(FOUND_CXX); use CXX=g++-$(NEWEST_CXX)
+else
+FOUND_NVCC := $(NVCC_RELEASE)
+endif
+endif
+ifneq ($(FOUND_NVCC),)
+# -I puts these folders before CUDA's, which nvcc itself searches before those of -isystem.
+CUDA_INCLUDES := $(addprefix -I,$(call folders,$(CUDNN_HOME) $(NCCL_HOME),include)) $(CUDA_INCLUDE:%=-isystem %)
+CUDA_LIB := $(call folders,$(CUDNN_HOME) $(NCCL_HOME) $(CUDA_ROOT),lib64 lib)
+CUDA_LIBS := $(CUDA_LIB:%=-L%)
 CUDA_DEFINES := -DCOAT_CUDA
-FOUND_CUDNN := $(call probe,cudnn_version.h,CUDNN_MAJOR.CUDNN_MINOR,$(CUDA_INCLUDES))
+FOUND_CUDNN := $(filter 9.%,$(call probe,cudnn_version.h,CUDNN_MAJOR.CUDNN_MINOR,$(CUDA_INCLUDES)))
 
 CUDNN_FRONTEND ?= $(firstword $(wildcard third_party/cudnn-frontend/include))
 CUDA_INCLUDES += $(addprefix -isystem ,$(CUDNN_FRONTEND))
@@ -71,9 +87,10 @@ FOUND_NCCL := $(call probe,nccl.h,NCCL_MAJOR.NCCL_MINOR,$(CUDA_INCLUDES))
 endif
 ifneq ($(FOUND_NCCL),)
 CUDA_DEFINES += -DCOAT_NCCL
-CUDA_LIBS += -lnccl
+CUDA_LIBS += -l:libnccl.so.2
 endif
-CUDA_LIBS += -lcublasLt -lcublas -lcudnn -lnvrtc -lcuda
+# Full names of libraries, because pip's packages lack the links libcudnn.so and libnccl.so.
+CUDA_LIBS += -lcublasLt -lcublas -l:libcudnn.so.9 -lnvrtc -lcuda
 endif
 
 # --- the report --------------------------------------------------------------------------------------------------
@@ -89,10 +106,10 @@ $(call report,cmocka,$(FOUND_CMOCKA),no unit tests)
 ifeq ($(call wanted,CUDA),)
 $(info left out nvcc, as CUDA=0 says: no GPU program; train_gpt2_fp8_cpu runs everywhere)
 else
-$(call report,nvcc,$(FOUND_NVCC),no GPU program; train_gpt2_fp8_cpu runs everywhere)
+$(call report,nvcc,$(FOUND_NVCC),$(or $(NVCC_PROBLEM),no GPU program; train_gpt2_fp8_cpu runs everywhere))
 endif
 ifneq ($(FOUND_NVCC),)
-$(call report,cuDNN,$(FOUND_CUDNN),no GPU program (it does the attention))
+$(call report,cuDNN,$(FOUND_CUDNN),no GPU program (version 9 computes attention))
 $(call report,cuDNN frontend,$(FOUND_FRONTEND),no GPU program; scripts/setup.sh fetches its headers (or say CUDNN_FRONTEND=folder))
 $(call report,NCCL,$(FOUND_NCCL),one GPU only)
 endif

@@ -65,7 +65,7 @@ fi
 # The Makefile searches the frontend's headers in CUDNN_FRONTEND, then in third_party/, then in the system's folders.
 frontend=third_party/cudnn-frontend
 need_frontend=
-if [ -z "${CUDNN_FRONTEND:-}" ] && { has nvcc || [ -x /usr/local/cuda/bin/nvcc ]; } &&
+if [ -z "${CUDNN_FRONTEND:-}" ] && { has nvcc || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; } &&
     [ ! -f $frontend/include/cudnn_frontend.h ] && ! has_header cudnn_frontend_version.h; then
     need_frontend=yes
 fi

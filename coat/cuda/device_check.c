@@ -1,6 +1,7 @@
 // Checks whether the program supports a GPU before the GPU is used, and lists the peak FLOP/s of GPUs.
 #include "device_check.h"
 
+#include <ctype.h>
 #include <string.h>
 
 #define OLDEST_MAJOR 8 // minimum compute capability: version 8.0 introduced BF16 tensor cores
@@ -52,22 +53,35 @@ bool device_check(const DeviceQuery *q, Error *err) {
     return true;
 }
 
-// Returns the FLOP/s of the first table row whose text occurs in the GPU's name, so a row that contains another row's
-// text must come first.
+// True if `words` occurs in name and no letter or digit precedes or follows it: "A40" occurs in "NVIDIA A40" but not in
+// "NVIDIA RTX A4000".
+static bool has_words(const char *name, const char *words) {
+    for (const char *at = name; (at = strstr(at, words)); at++)
+        if ((at == name || !isalnum((unsigned char)at[-1])) && !isalnum((unsigned char)at[strlen(words)])) return true;
+    return false;
+}
+
+// Returns the rate of the first table row whose words occur in the GPU's name. Therefore, variants precede the models
+// that they are variants of. Rates are from NVIDIA's data sheets of data center GPUs and systems (Ampere to Blackwell
+// Ultra) and its white papers of the RTX Ampere, Ada and Blackwell architectures. For GB10, NVIDIA publishes only the
+// FP4 rate with sparsity, which is 8 times the BF16 rate. From compute capability 8.9 on, dense FP8 is twice as fast.
 double device_peak_flops(const char *name) {
     static const struct {
-        const char *part;
-        double tera;
+        const char *words;
+        double tera; // 0: rate unknown
     } peaks[] = {
-        {"GB300", 2500},    {"GB200", 2500},     {"B300", 2250},      {"B200", 2250},     {"B100", 1750},
-        {"GH200", 989.4},   {"H200 NVL", 835},   {"H200", 989.4},     {"H100 NVL", 835},  {"H100 PCIe", 756},
-        {"H100", 989.4},    {"H800 PCIe", 756},  {"H800", 989.4},     {"H20", 148},       {"A100", 312},
-        {"A800", 312},      {"A10G", 70},        {"A10", 125},        {"A30", 165},       {"A40", 149.7},
-        {"L40S", 362},      {"L40", 181},        {"L4", 121},         {"6000 Ada", 364},  {"5000 Ada", 261},
-        {"RTX A6000", 155}, {"RTX 5090", 209.5}, {"RTX 4090", 165.2}, {"RTX 4080", 97.5}, {"RTX 3090 Ti", 80},
-        {"RTX 3090", 71},
+        {"MIG", 0.0},        {"Laptop", 0.0},     {"H200 NVL", 835},   {"H100 NVL", 835},
+        {"H100 PCIe", 756},  {"H800 PCIe", 756},  {"RTX 3090 Ti", 80}, {"Max-Q", 0.0},
+        {"SUPER", 0.0},      {"Ti", 0.0},         {"D", 0.0},          {"GB300", 2500},
+        {"GB200", 2500},     {"B300", 2250},      {"B200", 2250},      {"B100", 1750},
+        {"GB10", 125},       {"GH200", 989.4},    {"H200", 989.4},     {"H100", 989.4},
+        {"H800", 989.4},     {"H20", 148},        {"A100", 312},       {"A800", 312},
+        {"A10G", 70},        {"A10", 125},        {"A30", 165},        {"A40", 149.7},
+        {"L40S", 362},       {"L40", 181},        {"L4", 121},         {"RTX PRO 6000", 503.8},
+        {"6000 Ada", 364},   {"5000 Ada", 261},   {"RTX A6000", 155},  {"RTX 5090", 209.5},
+        {"RTX 5080", 112.6}, {"RTX 4090", 165.2}, {"RTX 4080", 97.5},  {"RTX 3090", 71},
     };
     for (size_t i = 0; i < sizeof peaks / sizeof peaks[0]; i++)
-        if (strstr(name, peaks[i].part)) return peaks[i].tera * 1e12;
+        if (has_words(name, peaks[i].words)) return peaks[i].tera * 1e12;
     return 0;
 }

@@ -93,6 +93,22 @@ UNIT_TEST(test_peaks) {
                  {"NVIDIA GH200 480GB", 989.4},
                  {"NVIDIA GeForce RTX 3090 Ti", 80},
                  {"NVIDIA GeForce RTX 3090", 71},
+                 {"NVIDIA H200 NVL", 835},
+                 {"NVIDIA B200", 2250},
+                 {"NVIDIA GB200", 2500},
+                 {"NVIDIA GB10", 125},
+                 {"NVIDIA RTX PRO 6000 Blackwell Server Edition", 503.8},
+                 {"NVIDIA GeForce RTX 5080", 112.6},
+                 {"NVIDIA RTX 6000 Ada Generation", 364},
+                 // a longer number, or a variant of a listed GPU with another rate
+                 {"NVIDIA RTX A4000", 0},
+                 {"NVIDIA RTX A1000", 0},
+                 {"NVIDIA L400", 0},
+                 {"NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 0},
+                 {"NVIDIA GeForce RTX 4080 SUPER", 0},
+                 {"NVIDIA GeForce RTX 4090 D", 0},
+                 {"NVIDIA GeForce RTX 5090 Laptop GPU", 0},
+                 {"NVIDIA A100-SXM4-40GB MIG 3g.20gb", 0},
                  {"Some Other GPU", 0},
                  {"", 0}};
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)

@@ -47,33 +47,46 @@ if [ -z "$removed" ]; then echo "ok - make keeps intermediate objects"; else
 fi
 holds "make rebuilds the fuzz targets' archive when the list changes" "$folder/fuzz/lib.a" FUZZ_MODULES fuzz-targets "$folder/fuzz/lib.a"
 
+# The remaining tests use a fake nvcc and fake libraries, so they need no CUDA.
+fake() { # FILE TEXT: writes a file below $folder
+    mkdir -p "$(dirname "$folder/$1")"
+    printf '%s\n' "$2" >"$folder/$1"
+}
+# toolkit FOLDER RELEASE GXX CODE...: creates a CUDA toolkit that accepts g++ up to GXX and knows these architectures
+toolkit() {
+    fake "$1/bin/nvcc" "#!/bin/sh
+case \$* in *--version*) echo 'release $2, V$2.0' ;; *--dryrun*) echo '#\$ TOP=$folder/$1/bin/..' >&2 ;;
+*--list-gpu-code*) printf 'sm_%s\n' ${*:4} ;; esac"
+    chmod +x "$folder/$1/bin/nvcc"
+    fake "$1/${INCLUDE:-include}/crt/host_config.h" "#if __GNUC__ > $3"
+    mkdir -p "$folder/$1/${LIB:-lib64}"
+}
+toolkit cuda 13.0 15 75 80 86 89 90 100 110 120
+
 object=$folder/build/gpu/coat/cuda/plain/plain_norm.o
-all='80 89 90a compute_90'
+all='80 89 90a 100 120 compute_90'
 
 # kinds FLAG...: prints the GPU architectures that a kernel is compiled for
 kinds() {
-    PATH="$folder:$PATH" make -n -B V=1 BUILD="$folder/build" "$@" "$object" 2>&1 |
+    PATH="$folder:$PATH" make -n -B V=1 BUILD="$folder/build" MPI=0 OPENBLAS=0 NVCC="$folder/cuda/bin/nvcc" "$@" "$object" 2>&1 |
         grep -o 'code=[a-z]*_[0-9a-z]*' | sed 's/^code=//; s/^sm_//' | tr '\n' ' ' | sed 's/ $//'
 }
-# builds NAME EXPECTED DRIVER_OUTPUT [FLAG...]
-builds() {
-    local found
-    printf '#!/bin/sh\ncat <<END\n%s\nEND\n' "$3" >"$folder/nvidia-smi"
-    chmod +x "$folder/nvidia-smi"
-    found=$(kinds "${@:4}")
-    if [ "$found" = "$2" ]; then echo "ok - $1"; else
+equals() { # NAME EXPECTED FOUND
+    if [ "$3" = "$2" ]; then echo "ok - $1"; else
         echo "not ok - $1"
-        echo "    wanted '$2', found '$found'"
+        echo "    wanted '$2', found '$3'"
         failures=1
     fi
 }
+# builds NAME EXPECTED DRIVER_OUTPUT [FLAG...]
+builds() {
+    printf '#!/bin/sh\ncat <<END\n%s\nEND\n' "$3" >"$folder/nvidia-smi"
+    chmod +x "$folder/nvidia-smi"
+    equals "$1" "$2" "$(kinds "${@:4}")"
+}
 
-if [ -z "$(kinds GPU=90a)" ]; then
-    echo "skip - kinds of GPUs: no nvcc, or nothing to build for them"
-    exit
-fi
 builds "make builds for this machine's GPU" 90a 9.0
-builds "make builds once for each kind of GPU" '80 90a' $'9.0\n8.0\n9.0'
+builds "make builds once for each kind of GPU" '80 90a 120' $'9.0\n8.0\n12.0\n9.0'
 builds "GPU=native builds for this machine's GPU" 90a 9.0 GPU=native
 builds "GPU=all builds for all GPUs" "$all" 9.0 GPU=all
 builds "GPU=89 builds for another GPU" 89 9.0 GPU=89
@@ -81,5 +94,56 @@ builds "GPU=90 builds for 90a" 90a 8.0 GPU=90
 builds "without a GPU, make builds for all GPUs" "$all" 'No devices were found'
 builds "without a GPU, GPU=native builds for all GPUs" "$all" '[N/A]' GPU=native
 builds "with a GPU that is too old, make builds for all GPUs" "$all" 7.5
-builds "with a GPU unknown to nvcc, make builds for all GPUs" "$all" 99.0
+builds "with a GPU unknown to nvcc, make builds for all GPUs" "$all" 12.1
+toolkit cuda12.4 12.4 13 75 80 86 89 90
+builds "GPU=all builds for the GPUs that an older nvcc knows" '80 89 90a compute_90' 9.0 GPU=all NVCC="$folder/cuda12.4/bin/nvcc"
+builds "with a Blackwell unknown to nvcc, make builds PTX" '80 89 90a compute_90' 12.0 NVCC="$folder/cuda12.4/bin/nvcc"
+
+# found VALUE FLAG...: prints the report of scripts/find.mk and VALUE, without the temporary folder's path
+found() {
+    printf 'CC = gcc\nCXX = g++\nGOALS = all\ninclude scripts/find.mk\n$(info value $(strip %s))\nall:\n' "$1" |
+        make -f - OPENBLAS=0 MPI=0 "${@:2}" 2>&1 | sed "s|$folder/||g"
+}
+finds() { equals "$1" "$2" "$(found "${@:3}" | sed -n 's/^value //p')"; } # NAME EXPECTED VALUE FLAG...
+misses() { # NAME TEXT FLAG...: checks that the report misses nvcc and contains the text
+    if found '' "${@:3}" | grep -q "^missing *nvcc: .*$2"; then echo "ok - $1"; else
+        echo "not ok - $1"
+        found '' "${@:3}" | sed 's/^/    /'
+        failures=1
+    fi
+}
+header() { fake "$1" "$(printf '#define %s_MAJOR %s\n#define %s_MINOR %s' "$2" "$3" "$2" "$4")"; } # FILE PREFIX MAJOR MINOR
+
+toolkit cuda11.8 11.8 11 80 86
+toolkit cuda12.10 12.10 14 80
+toolkit strict 12.8 3 80 # accepts no current g++
+misses "an nvcc that is too old is named" 'CUDA 11.8, but 12.4 or later' CUDA_HOME="$folder/cuda11.8"
+misses "a g++ that is too new for nvcc is named" 'CXX=g++-3' CUDA_HOME="$folder/strict"
+finds "CUDA 12.4 is accepted" 12.4 '$(FOUND_NVCC)' CUDA_HOME="$folder/cuda12.4"
+finds "CUDA 12.10 is later than 12.4" 12.10 '$(FOUND_NVCC)' CUDA_HOME="$folder/cuda12.10"
+finds "the g++ that CUDA names is accepted" 12.4 '$(FOUND_NVCC)' CUDA_HOME="$folder/cuda12.4" FOUND_CXX=13.3.0
+
+header cuda/include/cudnn_version.h CUDNN 9 1
+header cuda/include/nccl.h NCCL 2 1
+header cudnn/include/cudnn_version.h CUDNN 9 14
+header nccl/include/nccl.h NCCL 2 28
+header cudnn8/include/cudnn_version.h CUDNN 8 9
+mkdir -p "$folder/cudnn/lib64" "$folder/nccl/lib"
+homes=(CUDA_HOME="$folder/cuda" CUDNN_HOME="$folder/cudnn" NCCL_HOME="$folder/nccl")
+finds "CUDNN_HOME and NCCL_HOME precede CUDA's own folders" '9.14 2.28 -Icudnn/include -Inccl/include -isystem cuda/include' \
+    '$(FOUND_CUDNN) $(FOUND_NCCL) $(filter-out third_party%,$(CUDA_INCLUDES))' "${homes[@]}" CUDNN_FRONTEND=
+finds "without CUDNN_HOME and NCCL_HOME, CUDA's own folders are searched" '9.1 2.1' '$(FOUND_CUDNN) $(FOUND_NCCL)' CUDA_HOME="$folder/cuda"
+finds "libraries are linked by the names that pip's packages contain" '-l:libnccl.so.2 -l:libcudnn.so.9' '$(filter -l:%,$(CUDA_LIBS))' "${homes[@]}"
+finds "cuDNN 8 is not accepted" '' '$(FOUND_CUDNN)' CUDA_HOME="$folder/cuda" CUDNN_HOME="$folder/cudnn8"
+finds "CUDNN_HOME=/usr adds no include folder" '-isystem cuda/include' '$(CUDA_INCLUDES)' CUDA_HOME="$folder/cuda" CUDNN_HOME=/usr CUDNN_FRONTEND=
+INCLUDE=targets/x86_64-linux/include LIB=targets/x86_64-linux/lib toolkit conda 12.9 14 80
+mkdir -p "$folder/conda/include" "$folder/conda/lib"
+finds "conda's folders are found" '12.9 -isystem conda/include -isystem conda/targets/x86_64-linux/include -Lconda/lib -Lconda/targets/x86_64-linux/lib' \
+    '$(FOUND_NVCC) $(CUDA_INCLUDES) $(filter -L%,$(CUDA_LIBS))' CUDA_HOME="$folder/conda" CUDNN_FRONTEND=
+
+header frontend/cudnn_frontend_version.h CUDNN_FRONTEND 1 32
+sed -i 's/M[AI][JN]OR/&_VERSION/' "$folder/frontend/cudnn_frontend_version.h"
+equals "programs search these folders for libraries" 'rpath=cudnn/lib64:nccl/lib:cuda/lib64' \
+    "$(make -n V=1 BUILD="$folder/build" MPI=0 OPENBLAS=0 "${homes[@]}" CUDNN_FRONTEND="$folder/frontend" train_gpt2_fp8 2>&1 |
+        grep -o 'rpath=[^ ]*' | sed "s|$folder/||g" | sort -u)"
 exit $failures

@@ -195,8 +195,8 @@ extern "C" AttentionState *attention_open(void *stream, Error *err) {
     cudnnStatus_t status = cudnnCreate(&handle);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(handle, (cudaStream_t)stream);
     if (status != CUDNN_STATUS_SUCCESS) {
-        error_set(err, EXIT_DEVICE, "cuDNN could not be initialized: %s; check that cuDNN 9.x for CUDA 13 is installed",
-                  cudnnGetErrorString(status));
+        error_set(err, EXIT_DEVICE, "cuDNN could not be initialized: %s; check that cuDNN 9 for CUDA %d is installed",
+                  cudnnGetErrorString(status), CUDART_VERSION / 1000);
         return NULL;
     }
     return new AttentionState{handle, {}};

@@ -12,8 +12,13 @@ static EncodeTiled encode_tiled() {
     if (found) return found;
     void *address = NULL;
     cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 12050
     CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address, 12000, cudaEnableDefault, &result),
                "looking up the driver's cuTensorMapEncodeTiled");
+#else
+    CUDA_CHECK(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &address, cudaEnableDefault, &result),
+               "looking up the driver's cuTensorMapEncodeTiled");
+#endif
     found = (EncodeTiled)address;
     return found;
 }

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Compiles kernels for the GPUs of GPU=all other than 9.0: the files whose code depends on the architecture. With
+# TEST_LONG, also compiles all kernels for one of these architectures, another every day, and all GPU code with the
+# headers of CUDA 12.4 and 12.8.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+unset MAKEFLAGS MFLAGS MAKELEVEL GPU
+failures=0
+
+case " ${MAKE_FLAGS:-} " in *" CUDA=0 "*) echo "skip - other architectures: CUDA=0"; exit ;; esac
+nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
+known=$("$nvcc" --list-gpu-code 2>/dev/null) || { echo "skip - other architectures: no nvcc"; exit; }
+architectures=()
+for code in 80 89 100 120; do
+    if grep -qx "sm_$code" <<<"$known"; then architectures+=("$code"); fi
+done
+
+# compiles NAME FOLDER FLAG... GOAL...: checks that make builds these goals, which are paths below FOLDER/gpu
+compiles() {
+    local output
+    if output=$(make WERROR=1 BUILD="$2" "${@:3}" 2>&1); then echo "ok - $1"; else
+        echo "not ok - $1"
+        grep -E 'error|warning' <<<"$output" | head -n 20 | sed 's/^/    /'
+        failures=1
+    fi
+}
+
+# These files contain or include all code that depends on the architecture.
+build=build/architectures files=()
+for file in attention/attention_forward attention/attention_backward fp8/fp8_quantize plain/cuda_loss; do
+    files+=("$build/gpu/coat/cuda/$file.o")
+done
+compiles "kernels compile for ${architectures[*]}" $build GPU="${architectures[*]}" "${files[@]}"
+
+[ -n "${TEST_LONG:-}" ] || exit $failures
+one=${architectures[$(($(date +%s) / 86400 % ${#architectures[@]}))]}
+kernels=(coat/cuda/*.cu coat/cuda/*/*.cu)
+compiles "all kernels compile for $one" $build/$one -j"$(nproc)" GPU="$one" KERNELS="${kernels[*]}" $build/$one/gpu/kernels.a
+
+# with_headers CUDA PACKAGE...: compiles all GPU code to PTX with headers of Python packages. CUDNN_HOME puts them before
+# those of the installed CUDA.
+with_headers() {
+    local folder=$build/$1 name="GPU code compiles with the headers of CUDA $1"
+    if [ ! -d "$folder/include" ]; then
+        if ! python3 -m pip install --quiet --no-deps --no-compile --target "$folder.new" "${@:2}" >"$folder.log" 2>&1; then
+            echo "skip - $name: $(tail -n 1 "$folder.log")"
+            return
+        fi
+        mkdir -p "$folder/new"
+        cp -r "$folder".new/nvidia/*/include/. "$folder/new"
+        mv "$folder/new" "$folder/include"
+        rm -rf "$folder.new"
+    fi
+    compiles "$name" "$folder" -j"$(nproc)" CUDNN_HOME="$folder" GENCODE='-gencode arch=compute_90a,code=compute_90a' "$folder/gpu/kernels.a"
+}
+with_headers 12.4 nvidia-{cuda-runtime,nvtx,cuda-nvrtc}-cu12==12.4.127 nvidia-cublas-cu12==12.4.5.8 nvidia-cuda-cccl-cu12==12.8.90
+with_headers 12.8 nvidia-{cuda-runtime,nvtx,cuda-cccl}-cu12==12.8.90 nvidia-cublas-cu12==12.8.4.1 nvidia-cuda-nvrtc-cu12==12.8.93
+exit $failures
