@@ -144,8 +144,8 @@ static bool check_vision_recipe(const Config *c, Error *err) {
     const bool fits = recipe_check_shape(tower, &why);
     free(tower);
     if (fits && !c->gpu_without_fp8[0]) return true;
-    return error_set(err, EXIT_USER, "--vision-recipe coat: %s; use --vision-recipe bf16",
-                     fits ? c->gpu_without_fp8 : "widths of the vision tower's layers are not multiples of 16");
+    return error_set(err, EXIT_USER, "--vision-recipe coat: %s%s; use --vision-recipe bf16",
+                     fits ? "" : "for the vision tower, ", fits ? c->gpu_without_fp8 : why.text);
 }
 
 static void add_note(Config *c, const char *because) {

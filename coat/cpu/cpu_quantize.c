@@ -227,6 +227,8 @@ void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
         uint32_t amax = w.codes.amax         ? *w.codes.amax
                         : valid && w.maximum ? *w.maximum
                                              : stored_amax(exec, w.value, NULL, (Tensor){0});
+        // adamw_update does not write the amax of a frozen weight
+        if (w.maximum && !w.codes.amax) *w.maximum = amax;
         write_scale(exec, w.codes, amax);
         quantize_stored(exec, w.codes, cpu->recipe.cache_transposed ? w.codes_t : (Tensor){0}, w.value);
     }

@@ -182,15 +182,35 @@ static int fitting_channels(int channels, int heads, bool heads_given) {
     return width * heads;
 }
 
+// Sets vision_from_files if --vision is a folder. A resumed run of a new language model takes the tower from its
+// checkpoint instead.
+static bool finish_vision_folder(const Parse *p, Error *err) {
+    Config *config = p->config;
+    VisionShape ignored = {VISION_NONE};
+    struct stat status;
+    const bool resumes = p->recorded->shape_files[0] && p->recorded->shape.layers > 0;
+    config->vision_from_files = false;
+    if (!config->vision[0] || vision_named(config->vision, &ignored)) return true;
+    config->vision_from_files = stat(config->vision, &status) == 0;
+    if (!resumes || (config->model_from_files && config->vision_from_files)) return true;
+    if (config->model_from_files)
+        return error_set(err, EXIT_USER,
+                         "--vision %s: no such folder; remove --model and --vision, because the "
+                         "checkpoint contains the tower",
+                         config->vision);
+    config->vision[0] = '\0';
+    config->vision_from_files = false;
+    config->shape.vision = p->recorded->shape.vision;
+    return true;
+}
+
 // Completes the model's shape: derives each value whose flag was not given from --model or from other flags, such as
 // the number of heads from --channels. If the shape is stored in files, model_shape_from_files() reads it later.
 static bool finish_shape(const Parse *p, Error *err) {
     Config *config = p->config;
     ModelShape *shape = &config->shape;
     char first[FLAG_TEXT_LENGTH]; // name of the first given flag of the model's shape
-    VisionShape ignored = {VISION_NONE};
-    struct stat status;
-    config->vision_from_files = !vision_named(config->vision, &ignored) && stat(config->vision, &status) == 0;
+    if (!finish_vision_folder(p, err)) return false;
     const char *size = given(p, "image-size") ? "image-size" : given(p, "patch-size") ? "patch-size" : NULL;
     if (config->vision_from_files && size)
         return error_set(err, EXIT_USER, "--%s: the shape of --vision %s is in its files; remove --%s", size,

@@ -376,7 +376,7 @@ char *health_attention_json(const Arena *arena, Exec *exec, HealthWarned *warned
     int most = 0;
     for (int layer = 0; layer < layers; layer++) {
         found[layer] = largest_lse(arena, exec, layer);
-        if (found[layer] > found[most]) most = layer;
+        if (found[layer] > found[most] || isnan(found[most])) most = layer;
     }
     FILE *out = open_memstream(&json, &length);
     if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the attention statistics");

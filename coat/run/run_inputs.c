@@ -46,7 +46,9 @@ bool run_open_tokenizer(Run *run, Config *c, Error *err) {
     run->tokenizer = tokenizer_open(c->tokenizer_file, err);
     if (!run->tokenizer) return false;
     const int tokens = tokenizer_vocab(run->tokenizer);
-    if (c->vocab_of_tokenizer) model_shape_vocab(&c->shape, tokens);
+    // data/prepare.py gives images the next id if the tokenizer has no token for them
+    const bool adds = c->vision[0] && tokenizer_token(run->tokenizer, IMAGE_MARK) < 0;
+    if (c->vocab_of_tokenizer) model_shape_vocab(&c->shape, tokens + adds);
     return c->vocab_of_tokenizer || config_check_tokenizer(c, tokens, err);
 }
 

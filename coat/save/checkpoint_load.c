@@ -245,11 +245,11 @@ static bool check_arena(HfWeights *weights, const char *path, const ModelShape *
 // Sets rows [begin, end) of `values` to the mean of the rows before, which is the initial value of tokens that join a
 // vocabulary.
 static void fill_mean(float *values, int64_t begin, int64_t end, int64_t cols) {
-    for (int64_t col = 0; begin < end && col < cols; col++) {
-        double sum = 0;
-        for (int64_t row = 0; row < begin; row++) sum += values[row * cols + col];
-        for (int64_t row = begin; row < end; row++) values[row * cols + col] = (float)(sum / (double)begin);
-    }
+    if (begin >= end) return;
+    double *sums = (double *)xcalloc((size_t)cols, sizeof *sums);
+    for (int64_t i = 0; i < begin * cols; i++) sums[i % cols] += values[i];
+    for (int64_t i = begin * cols; i < end * cols; i++) values[i] = (float)(sums[i % cols] / (double)begin);
+    free(sums);
 }
 
 // Loads the parameters of `arena`. shape: shape of the files' model, whose vocabulary may be smaller.

@@ -184,8 +184,11 @@ void run_state_summary(const char *folder, RunState *run) {
     json_decref(o);
 }
 
-bool run_state_has_muon(const char *folder) {
-    json_t *o = read_state(folder);
+bool run_state_has_muon(const char *path) {
+    char folder[PATH_MAX_LENGTH];
+    Error ignored;
+    if (!path_is_folder(path) && !path_folder(folder, sizeof folder, path, &ignored)) return false;
+    json_t *o = read_state(path_is_folder(path) ? path : folder);
     const char *optimizer = json_string_value(json_object_get(json_object_get(o, "settings"), "optimizer"));
     const bool muon = optimizer && strcmp(optimizer, "muon") == 0;
     json_decref(o);

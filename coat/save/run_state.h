@@ -22,7 +22,7 @@ void run_state_scale_position(RunState *run, int64_t pass, int seq_len);
 // read, sets step to -1 and data to "".
 void run_state_summary(const char *folder, RunState *run);
 
-// True if folder/state.json records --optimizer muon.
-bool run_state_has_muon(const char *folder);
+// True if state.json in the folder `path`, or in the folder of the file `path`, records --optimizer muon.
+bool run_state_has_muon(const char *path);
 
 C_LINKAGE_END

@@ -127,6 +127,11 @@ for level in 2 3; do # level 0 has other scales
 done
 cmp -s "$folder"/{again0,fp8tower0}/step-00000002/model.safetensors
 [ $? -eq 1 ]; check "--vision-recipe coat changes the weights" $?
+fp8=(--recipe coat --bf16-blocks 0 --lr 0 --steps 2 --micro-batch 2 --health-every 1)
+train 1 fixed "${fp8[@]}" --freeze language && train 1 loose "${fp8[@]}"
+qkv_health() { grep -o '"qkvw.codes":{[^}]*}' "$folder/$1/log.jsonl"; }
+[ -n "$(qkv_health fixed)" ] && [ "$(qkv_health fixed)" = "$(qkv_health loose)" ]
+check "frozen weights have the FP8 values of trained weights" $? "$(qkv_health fixed)" "$(qkv_health loose)"
 for frozen in none language vision; do
     parts=(--vision-recipe coat)
     [ $frozen = none ] || parts=(--freeze $frozen)
@@ -231,6 +236,9 @@ flags=(--tokenizer bytes --documents apart --seq-len 40 --train "$folder/drawn.b
 train 1 joined --micro-batch 2 --resume --steps 4
 [ -f "$folder/joined/step-00000004/model.safetensors" ]; check "--resume without the folders" $? "$(cat "$folder/joined.said")"
 mv "$folder/gone" "$lm"
+flags=(--model llama:d1 --vision "$tower" --tokenizer bytes --documents apart --seq-len 40 --train "$folder/drawn.bin" "${tiny[@]}")
+train 1 new --micro-batch 2 && train 1 new --micro-batch 2 --resume --steps 3
+[ -f "$folder/new/step-00000003/model.safetensors" ]; check "--resume of a new model with the tower of a folder" $? "$(cat "$folder/new.said")"
 
 # fails NAME CODE PATTERN FLAGS...: checks that training ends with an exit code and one error line that matches.
 fails() {
@@ -256,11 +264,13 @@ fails "an unknown tower" 1 '--vision nowhere: unknown' --vision nowhere
 fails "a size of a tower's folder" 1 '--image-size: the shape of --vision .* is in its files' --vision "$tower"
 flags=(--model "$lm" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/drawn.bin")
 fails "a tower's folder without weights" 2 'has no model.safetensors' --vision "$folder/empty"
+fails "--resume without the tower's folder" 1 '--vision .*gone: no such folder; remove --model and --vision' --vision "$folder/gone" \
+    --out "$folder/joined" --resume
 fails "a language model's folder as a tower" 2 "model_type is 'llama'" --vision "$lm"
 fails "an architecture that no Llava has" 1 '--vision .*: the language model must have the architecture of' --model olmo:d1 --vision "$tower"
 fails "another shape flag" 1 '--layers: the shape of --model .* is in its files' --vision "$tower" --layers 2
 sed -i 's/"hidden_size": 64/"hidden_size": 24/' "$folder/empty/config.json"
-fails "FP8 in a tower of another width" 1 '--vision-recipe coat: widths of .* are not multiples of 16' --vision "$folder/empty" --vision-recipe coat
+fails "FP8 in a tower of another width" 1 '--vision-recipe coat: .*vision tower.* multiple' --vision "$folder/empty" --vision-recipe coat
 files drawn unseen
 fails "an unknown part" 1 '--freeze visoin: no part is named visoin' --freeze visoin
 fails "all parts frozen" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
