@@ -64,7 +64,8 @@ static bool has_words(const char *name, const char *words) {
 // Returns the rate of the first table row whose words occur in the GPU's name. Therefore, variants precede the models
 // that they are variants of. Rates are from NVIDIA's data sheets of data center GPUs and systems (Ampere to Blackwell
 // Ultra) and its white papers of the RTX Ampere, Ada and Blackwell architectures. For GB10, NVIDIA publishes only the
-// FP4 rate with sparsity, which is 8 times the BF16 rate. From compute capability 8.9 on, dense FP8 is twice as fast.
+// FP4 rate with sparsity, which is 8 times the BF16 rate. The rates of RTX 5080, RTX PRO 6000, B200, GB200 and GB10
+// have not been compared with a data sheet. From compute capability 8.9 on, dense FP8 is twice as fast.
 double device_peak_flops(const char *name) {
     static const struct {
         const char *words;

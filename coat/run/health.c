@@ -331,19 +331,26 @@ static void warn_matmuls(const InnerProducts found[], int layers, char warning[H
                  worst, 100 * error_of(p), 100 * bias_of(p));
 }
 
+// Returns the JSON object {"NAME":{"figure":[one value per layer],..}}, which the caller frees.
+static char *figures_json(const char *name, const char *const *names, int figures, int layers, Figure *value,
+                          const void *context) {
+    char *json = NULL;
+    size_t length = 0;
+    FILE *out = open_memstream(&json, &length);
+    if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the statistics of %s", name);
+    fprintf(out, "{\"%s\":{", name);
+    print_figures(out, names, figures, layers, value, context);
+    fprintf(out, "}}");
+    fclose(out);
+    return json;
+}
+
 char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
     Tensor sums = arena_tensor(arena, INNER_PRODUCTS, VALUE, 0);
     const int layers = (int)sums.rows;
     InnerProducts *found = (InnerProducts *)xcalloc((size_t)layers, sizeof *found);
-    char *json = NULL;
-    size_t length = 0;
     exec->ops->download(exec, found, sums.data, (size_t)layers * sizeof *found);
-    FILE *out = open_memstream(&json, &length);
-    if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the wgrad errors");
-    fprintf(out, "{\"qkvw\":{");
-    print_figures(out, matmul_figures, 2, layers, matmul_figure, found);
-    fprintf(out, "}}");
-    fclose(out);
+    char *json = figures_json("qkvw", matmul_figures, 2, layers, matmul_figure, found);
     warning[0] = '\0';
     if (warned && !warned->matmuls) warn_matmuls(found, layers, warning);
     if (warned) warned->matmuls = warned->matmuls || warning[0];
@@ -371,19 +378,12 @@ static double attention_figure(const void *context, int figure, int layer) {
 char *health_attention_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
     const int layers = arena->layout[LSE][VALUE].layers;
     double *found = (double *)xcalloc((size_t)layers, sizeof *found);
-    char *json = NULL;
-    size_t length = 0;
     int most = 0;
     for (int layer = 0; layer < layers; layer++) {
         found[layer] = largest_lse(arena, exec, layer);
         if (found[layer] > found[most] || isnan(found[most])) most = layer;
     }
-    FILE *out = open_memstream(&json, &length);
-    if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the attention statistics");
-    fprintf(out, "{\"lse\":{");
-    print_figures(out, attention_figures, 1, layers, attention_figure, found);
-    fprintf(out, "}}");
-    fclose(out);
+    char *json = figures_json("lse", attention_figures, 1, layers, attention_figure, found);
     warning[0] = '\0';
     if (warned && !warned->attention && found[most] > HEALTH_LSE) {
         warned->attention = true;
