@@ -369,8 +369,8 @@ static void block_backward(Model *m, int l, bool accumulate) {
 }
 
 // With --recompute 3, recomputes the saved activations of block l from the residual stream before it, with identical
-// bits. The last block's activations still exist. With post-norm, also recomputes the norm of the block's MLP, which
-// forward fuses with the next block's first operation.
+// bits. Does nothing for the last block, because backward finds its activations in memory. With post-norm, also
+// recomputes the norm of the block's MLP, which forward fuses with the next block's first operation.
 static void block_recompute(Model *m, int l) {
     if (!config_recomputes_blocks(m->config) || l + 1 == m->config->shape.layers) return;
     shards_weights_needed(&m->shards, l, -1, false);
@@ -573,13 +573,6 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
     if (positions) m->ops->upload(&m->exec, act(m, POSITIONS, 0).data, positions, bytes);
 }
 
-// Returns the number of images that a pass with `images` images computes: one of 32 numbers up to `most`, because a GPU
-// keeps plans of its matmuls for every number. It is at least 1, because all processes must run the same collectives.
-static int images_computed(int images, int64_t most) {
-    const int64_t step = (most + 31) / 32, computed = (images + step - 1) / step * step;
-    return computed < 1 ? 1 : computed > most ? (int)most : (int)computed;
-}
-
 void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows) {
     Model *v = m->vision;
     if (!v) return;
@@ -597,7 +590,7 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
     m->ops->upload(&m->exec, features.data, of_features, (size_t)features.rows * sizeof *of_features);
     free(of_features);
     free(of_tokens);
-    v->B = vision_pass_images(v->config, images_computed(images, bytes.rows));
+    v->B = vision_pass_images(v->config, images);
     v->T = v->config->seq_len;
     const size_t used = (size_t)images * (size_t)bytes.cols, computed = (size_t)v->B * (size_t)bytes.cols;
     if (images > 0) m->ops->upload(&m->exec, bytes.data, pixels, used);
@@ -713,7 +706,7 @@ static bool allocate(Model *m, Error *err) {
 void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]) {
     const Tensor table = arena_tensor(&m->vision->arena, PIXEL_VALUES, VALUE, 0);
     real values[3 * 256];
-    // Each operation rounds to FP32, as in Hugging Face's transformers.
+    // Each operation rounds to FP32, as in transformers, which gives the same normalized pixels bit for bit.
     for (int i = 0; i < 3 * 256; i++) {
         const float scaled = (float)((double)(i % 256) * (1.0 / 255.0));
         const float centered = scaled - mean[i / 256];

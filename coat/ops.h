@@ -113,7 +113,8 @@ typedef struct {
     Tensor grad;   // gradient (BF16 or FP32), of the weight's shape
     Tensor m, v;   // moments: FP32, BF16, or 8-bit with SCALE_EXPAND. With Muon, m is the momentum, and v has no data
     Tensor update; // Muon: unscaled scratch matrix for the update, of the weight's shape; data is NULL with AdamW
-    // master weights: FP32, or U16 low halves (split16); data is NULL if there are none (or the value is FP32)
+    // master weights: FP32, or with split16 the low 16 bits (U16) that complete a BF16 weight to FP32. data is NULL
+    // with --master none, and if the weight itself is FP32
     Tensor master;
     bool decay;     // true: AdamW's decoupled weight decay applies
     float rate;     // factor that multiplies the step's learning rate for this parameter; 0 means 1

@@ -3,8 +3,8 @@
 
 C_LINKAGE_BEGIN
 
-// Function table of an implementation of comm.h. comm.c skips a function that is NULL, because it would have nothing to
-// do: there is only one process, or the collectives finish before they return and end the run if they fail.
+// Function table of an implementation of comm.h. reduce_scatter, all_gather and all_to_all must not be NULL. Other
+// functions may be NULL if they have nothing to do: with one process, or if a collective is complete when it returns.
 typedef struct {
     const char *name;
     void (*close)(Comm *);           // closes the connection and calls watchdog_close()

@@ -149,8 +149,8 @@ static void mpi_all_to_all(Comm *comm, void *out, const void *in, int64_t count_
     end(comm);
 }
 
-// Each rank reduces one part of the array and sends the result to all ranks. An array of at most SMALL_BYTES, and the
-// remainder of count / ranks elements, is sent to all ranks unreduced, and every rank reduces it itself.
+// Each rank reduces count / ranks elements and sends the result to all ranks. The other count % ranks elements, and
+// arrays of at most SMALL_BYTES, are sent to all ranks unreduced, and every rank reduces them itself.
 static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
     CommMpi *mpi = begin(comm);
     const int64_t size = (int64_t)comm_type_bytes(type), part = count * size <= SMALL_BYTES ? 0 : count / mpi->ranks;

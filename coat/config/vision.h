@@ -63,8 +63,9 @@ void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]);
 // Returns the largest number of images in a micro-batch; 0 if the model reads text only.
 int vision_images(const Config *config);
 
-// Returns the number of images that a pass computes if its micro-batch has `images` images: at least 1, and with FP8
-// matmuls so many that the tower's tokens are a multiple of 16. Additional images are black. tower: vision_config().
+// Returns the number of images that a pass computes if its micro-batch has `images` images. The others are black. It is
+// one of 32 numbers, because a GPU stores matmul plans for each number, and at least 1, because all processes must
+// run the same collectives. With FP8 matmuls, the tower's tokens are a multiple of 16. tower: from vision_config().
 int vision_pass_images(const Config *tower, int images);
 
 // Returns the bytes of the pixels of vision_images() images.

@@ -221,7 +221,8 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
 
 // --- Muon -----------------------------------------------------------------------------------------------------------
 
-// Updates a block of the momentum, and computes the block of p->update.
+// Updates the momentum's elements begin ... begin + n - 1, and writes their Nesterov momentum to p->update. Returns
+// false if a group of the momentum would have an amax of inf or NaN.
 static bool momentum_block(const Update *u, const Parameter *p, int64_t begin, int64_t n) {
     const Cpu *cpu = u->cpu;
     real grad_buffer[BLOCK], m_buffer[BLOCK], buffer[BLOCK];

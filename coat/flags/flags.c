@@ -289,7 +289,7 @@ static const Flag table[] = {
     {GROUP_RUN, "autotune", FLAG_BOOL, AT(autotune), LOGGED, "", 0, 0, NULL,
      "time the GPU's matmul algorithms in training, use the fastest, write them to matmul_table.txt in --out; one process only"},
     {GROUP_RUN, "matmul-table", FLAG_STRING, AT(matmul_table), LOGGED, "FILE", 0, 0, "none",
-     "file of matmul algorithms that --autotune wrote; a resumed run uses its checkpoint's table first"},
+     "matmul algorithms that --autotune wrote; in a resumed run, only for matmuls that are not in the checkpoint's table"},
     {GROUP_RUN, "time-limit", FLAG_DURATION, AT(time_limit_ms), 0, "TIME", 0, 0, "none",
      "time since the start (3h50m, 1d12h, 90s) before which the run saves a checkpoint and exits"},
     {GROUP_RUN, "log-every", FLAG_INT64, AT(log_every), 0, "STEPS", 1, BIG, NULL,

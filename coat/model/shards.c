@@ -266,7 +266,8 @@ bool shards_accumulate(const Shards *s, bool accumulate) {
     return accumulate && s->zero < 2;
 }
 
-// Waits until a slot's gradients are summed over the processes, and adds the sums to GRAD of this process's shards.
+// Waits until the gradients in double-buffer slot `slot` are summed over the processes. Then adds this process's part
+// of the sum to its shard in GRAD. Does nothing else if the slot is empty.
 static void take_sums(Shards *s, int slot) {
     const Arena *a = s->arena;
     if (s->grad_pending[slot]) comm_wait(s->comm, s->grad_ticket[slot]);

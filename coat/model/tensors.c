@@ -99,8 +99,8 @@ typedef struct {
     // fields of activations and parameters
     Part part;
     When when;
-    // for a block's weight matrix: the activation that its forward matmul reads; for the residual stream: the next
-    // matmul's input, which has the same values with post-norm
+    // for a block's weight matrix: the activation that its forward matmul reads; for the residual stream with
+    // post-norm: the next matmul's input, which has the same values and so can share memory
     TensorId input;
     Dim pieces[MAX_PIECES]; // numbers of rows (of columns if there is one row) of a parameter's pieces; none: one piece
 } TableRow;

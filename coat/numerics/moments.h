@@ -162,8 +162,8 @@ COAT_HD static inline MomentGroup moment_group(float a, uint8_t k_16ths, Format 
     return group;
 }
 
-// Returns the parameters of a group whose largest |x| has the bits `largest` and whose smallest nonzero |x| has the
-// bits `smallest` (unused if all are zero). Without `expand`, k is 1.
+// Returns the amax and exponent k of a group of moments. The largest |x| has the bits `largest`, the smallest nonzero
+// |x| the bits `smallest`. k is 1 without `expand`, and if the amax is 0, inf or NaN.
 COAT_HD static inline MomentGroup moment_group_measured(uint32_t largest, uint32_t smallest, Format format,
                                                         bool expand) {
     bool plain = !expand || largest == 0 || largest >= 0x7f800000u;

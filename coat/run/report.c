@@ -2,8 +2,10 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "config/vision.h"
 #include "log/terminal.h"
 #include "model/plan.h"
 #include "model/schedule.h"
@@ -39,6 +41,19 @@ static const char *heads_text(const ModelShape *s, char text[80]) {
     return text;
 }
 
+// Prints the vision tower's shape, and the parameters of tower and projector. Prints nothing for other models.
+static void report_vision(const Config *c, FILE *out) {
+    const VisionShape *v = &c->shape.vision;
+    if (v->kind == VISION_NONE) return;
+    Config *tower = (Config *)xmalloc(sizeof *tower);
+    vision_config(tower, c);
+    item(out, "vision",
+         "%.1f M parameters with the projector: %d layer%s, %d head%s, %d channel%s, images of %d x %d pixels",
+         (double)model_parameters(&tower->shape) / 1e6, v->layers, plural(v->layers), v->heads, plural(v->heads),
+         v->channels, plural(v->channels), v->image_size, v->image_size);
+    free(tower);
+}
+
 static void report_model(const Config *c, FILE *out) {
     char heads[80];
     const ModelShape *s = &c->shape;
@@ -46,6 +61,7 @@ static void report_model(const Config *c, FILE *out) {
          "%s%s%.1f M parameters: %d layer%s, %s, %d channel%s, %d position%s, vocabulary %d (padded to %d)", c->model,
          c->model[0] ? ", " : "", (double)model_parameters(s) / 1e6, s->layers, plural(s->layers), heads_text(s, heads),
          s->channels, plural(s->channels), s->positions, plural(s->positions), s->vocab, s->vocab_padded);
+    report_vision(c, out);
 }
 
 // Prints the number format of each part of the training state, because single flags may override the recipe's formats.
@@ -249,6 +265,7 @@ bool report_plan(const Config *config, FILE *out, Error *err) {
         char heads[80];
         item(out, "model", "%d layer%s, %s, %d channel%s: %.1f M parameters", s->layers, plural(s->layers),
              heads_text(s, heads), s->channels, plural(s->channels), (double)model_parameters(s) / 1e6);
+        report_vision(&c, out);
         item(out, "recipe", "%s, micro-batch %d x %d token%s, %d process%s, ZeRO %d",
              c.recipe.precision == PRECISION_FP32 ? "everything in FP32"
                                                   : choice_name(RECIPE_NAMES, c.recipe.kind).text,

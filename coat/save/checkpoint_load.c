@@ -67,10 +67,10 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Conf
                   FIELD("dropped class row", vision.drops_class_row),
                   FIELD("projector", vision.projector),
                   FIELD("image token", vision.image_token),
-                  FIELD("clip-qkv", clip_qkv), // clip-qkv to rope-positions exist only with rotary positions
+                  FIELD("clip-qkv", clip_qkv), // this and all fields below: compared only with RoPE
                   FIELD("rope-theta", rope_theta),
                   FIELD("rope-factor", rope.factor),
-                  FIELD("rope-low", rope.low), // rope-low to rope-positions matter only if rope-factor is not 1
+                  FIELD("rope-low", rope.low), // this and all fields below: compared only if rope-factor is not 1
                   FIELD("rope-high", rope.high),
                   FIELD("rope-positions", rope.positions)};
 #undef FIELD

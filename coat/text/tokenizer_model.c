@@ -128,8 +128,9 @@ static bool check_model(const Model *m, const char *path, Error *err) {
                          advice);
     for (int i = 0; i < m->count; i++)
         if (m->pieces[i].type == PIECE_UNUSED || m->pieces[i].type < PIECE_NORMAL)
-            return error_set(err, EXIT_DATA, "tokenizer %s: piece %d is unused or of an unknown type; %s", path, i,
-                             advice);
+            return error_set(err, EXIT_DATA,
+                             "tokenizer %s: piece %d has type UNUSED or an invalid type, which is not supported; %s",
+                             path, i, advice);
     return true;
 }
 

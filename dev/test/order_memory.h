@@ -76,14 +76,15 @@ static struct {
     int clock[STREAMS];               // current time of each stream's clock: its number of operations
     int waited[STREAMS];              // each stream has waited for the other stream's operations up to this time
     Stream stream;                    // stream of the current operation
-    int ticket[MAX_EVENTS], tickets;  // time on the communication stream that each ticket covers, and number of tickets
-    int pass, step_pass, updates;     // current pass (work on one batch), step's first pass, number of updates so far
-    int oldest;                       // smallest version (Unit.made) that the current operation has read
-    int weight_made;                  // version (Unit.made) of the weights that the current operation writes
-    int sample_pass;                  // index of the first forward pass of the current sample
-    bool kept;                        // true: reads may find values of any pass of the current sample (KV cache)
-    bool recording;                   // true: the current micro-batch may be recorded in a CUDA graph
-    char report[MAX_REPORTS][320];    // texts of the distinct faults found
+    int ticket[MAX_EVENTS],
+        tickets;                   // communication stream's clock when comm_mark() returned a ticket; number of tickets
+    int pass, step_pass, updates;  // current pass (work on one batch), step's first pass, number of updates so far
+    int oldest;                    // smallest version (Unit.made) that the current operation has read
+    int weight_made;               // version (Unit.made) of the weights that the current operation writes
+    int sample_pass;               // index of the first forward pass of the current sample
+    bool kept;                     // true: reads may find values of any pass of the current sample (KV cache)
+    bool recording;                // true: the current micro-batch may be recorded in a CUDA graph
+    char report[MAX_REPORTS][320]; // texts of the distinct faults found
     int reports;
     size_t races, clobbered, unwritten, old; // numbers of detected faults of each kind
     // whether any operation has written or read each tensor (by number), in any layer and role

@@ -360,7 +360,7 @@ UNIT_TEST(test_position_in_data) {
     } cases[] = {{81, 30, 0, 30, 81},              // the number of sequences has not changed
                  {81, 30, 0, 15, 40},              // sequences of twice the length; the position in sequences is halved
                  {81, 30, 0, 100, 270},            // shorter sequences, so that the epoch has more of them
-                 {90, 30, 0, 7, 21},               // a position after complete epochs stays at the start of an epoch
+                 {90, 30, 0, 7, 21},               // after whole epochs, the result is the start of an epoch, too
                  {1 << 20, 49 << 10, 0, 49, 1024}, // the conversion is exact if possible
                  {81, 0, 81 * 64, 30, 81},         // epoch length unknown; the run read 64 tokens per sequence
                  {81, 0, 81 * 32, 30, 40},         // epoch length unknown; the run read 32 tokens per sequence

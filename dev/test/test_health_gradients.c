@@ -116,7 +116,7 @@ static void set_counts(Run *run, QuantizedGradient what, int transposed, uint64_
             (CodeCounts){1000, saturated, zero, layer < 2 ? subnormal : subnormal + 100};
 }
 
-// Tests that the JSON object contains the counts of each gradient under the tensor's name.
+// Tests that FP8 health's JSON object has, under each gradient's name, the counts of its saturated and zero FP8 values.
 UNIT_TEST(gradients_in_object) {
     Run run;
     char warning[HEALTH_WARNING];

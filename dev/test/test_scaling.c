@@ -39,8 +39,8 @@ static void assert_granularity(TensorId id, Granularity expected) {
                      (int)tensor(id, layer).granularity, (int)expected);
 }
 
-// Fails unless, in each layer, `codes` has its own row scales and no amax, and the matmul's BF16 output uses the row
-// scales of `codes` and the memory of the tensor `memory`.
+// Asserts for each layer: `codes` has row scales of its own and no amax; `matmul` is BF16, uses these scales, and is
+// stored in the memory of `memory`.
 static void assert_rows(TensorId codes, TensorId matmul, TensorId memory) {
     assert_granularity(codes, SCALE_ROW);
     assert_granularity(matmul, SCALE_ROW);

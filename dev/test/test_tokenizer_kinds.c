@@ -259,7 +259,7 @@ UNIT_TEST(test_differing) {
         bool merges;
     } cases[] = {{own, 0, true},
                  {KIND(AB, TWO, ""), 0, true},
-                 // An added token that names a reserved token is a harmless difference.
+                 // It is harmless if one of the vocabularies gives reserved token 4 a name.
                  {KIND(AB, TWO, ADDED(4, "<call>", true)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<think>", false)), 0, true},
                  {KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false) "," ADDED(6, "<6>", true)), 0, true},

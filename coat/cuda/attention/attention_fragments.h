@@ -12,7 +12,7 @@ constexpr int HALF = TILE / 2;       // rows per warpgroup; also the rows per ti
 constexpr int PANEL = 64;            // columns per panel of a tile
 constexpr int COMPUTING = 2;         // number of warpgroups of a block that compute; another warp issues copies
 constexpr int WARP_ROWS = 16;        // rows of a unit of work that one warp computes
-constexpr int STORED = WARP_ROWS * PANEL; // number of values in a warp's rows of one panel
+constexpr int STORED = WARP_ROWS * PANEL; // number of values that a warp stores of one panel: WARP_ROWS rows
 constexpr int THREADS = (COMPUTING + 1) * 128;
 constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
 constexpr float LOG2_E = 1.4426950408889634f;

@@ -111,7 +111,8 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS) void grad_squares_kernel(const _
     if (threadIdx.x == 0) table.partials[blockIdx.x] = sum;
 }
 
-// Sums the squares of `per_block` elements of part number blockIdx.y of a tensor in each block. A part has `elements`.
+// x has gridDim.y parts of `elements` elements. Each block writes the sum of the squares of `per_block` elements of one
+// part, number blockIdx.y, to `partials`.
 template <typename T>
 __global__ __launch_bounds__(OPTIMIZER_THREADS) void squares_kernel(const T *x, int64_t elements, int64_t per_block,
                                                                     bool wide, double *partials) {

@@ -223,7 +223,7 @@ template <MasterStore MASTER, typename U>
 __global__ __launch_bounds__(OPTIMIZER_THREADS) void apply_kernel(const __grid_constant__ MuonEntry e) {
     const StepState *state = e.state;
     if (state->skips) return;
-    UpdateScalars s = {}; // what master_write() and rest_store() read
+    UpdateScalars s = {}; // master_write() and rest_store() read only the seed and the number of the update
     s.seed = state->seed;
     s.t = state->t;
     const float lr = state->lr * e.rate, decay = e.decay ? lr * state->weight_decay : 0.0f;
