@@ -23,10 +23,13 @@ endif
 ifeq ($(origin CXX),default)
 CXX := g++
 endif
+GOALS := $(or $(MAKECMDGOALS),all)
+ifneq ($(filter fuzz%,$(GOALS)),)
+SANITIZE := 1 # because gcc's fuzz targets use the objects of the sanitizers' build
+endif
 BUILD := build$(if $(SANITIZE),/asan)$(if $(RACECHECK),/racecheck)
 BIN := $(if $(SANITIZE)$(RACECHECK),$(BUILD)/,)
 Q := $(if $(V),,@)
-GOALS := $(or $(MAKECMDGOALS),all)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -169,8 +172,8 @@ tests: all $(UNIT_TESTS) $(MODEL_TESTS) $(filter %/bench_traffic,$(BENCHES))
 # record.
 remember = $(if $(and $(findstring n,$(firstword -$(MAKEFLAGS))),$(wildcard $(BUILD)/flags/$(1))),,$(shell \
 	mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1)))
-# Goals that build nothing do not search for libraries and do not know the flags. Fuzz targets have separate flags.
-ifneq ($(and $(HOST_INCLUDES),$(filter-out fuzz%,$(GOALS))),)
+# Goals that build nothing do not search for libraries and do not know the flags.
+ifneq ($(HOST_INCLUDES),)
 $(call remember,modules,$(MODULES))
 $(call remember,kernels,$(KERNELS))
 $(call remember,host,$(CC) $(FOUND_CC) $(HOST_FLAGS) $(HOST_LIBS))
@@ -184,15 +187,20 @@ define archive
 $(Q)ar rcs $@ $(filter %.o,$^)
 endef
 
-# $(call compile,VARIANT,FLAGS): rules for build/VARIANT/x.o from x.c, and from the CUDA C files at the root compiled as
-# C.
+# Modules that depend on CUDA_DEFINES, and modules that can depend on COAT_DOUBLE, which changes the size of FP32 values.
+GPU_MODULES := $(shell grep -lE 'COAT_(CUDA|NCCL)' $(MODULES) /dev/null)
+DOUBLE_MODULES := $(filter-out $(addprefix coat/,$(addsuffix /%,base flags io log text)),$(MODULES))
+
+# $(call compile,VARIANT,FLAGS,FILES): rules for build/VARIANT/x.o from x.c, and for build/VARIANT/lib.a. Only FILES are
+# compiled with FLAGS; the archive contains build/cpu's objects of all other modules.
 define compile
 $$(BUILD)/$(1)/%.o: %.c $$(BUILD)/flags/host
 	@mkdir -p $$(@D) && echo "  CC    $$@"
 	$$(Q)$$(CC) $$(C_FLAGS) $$(HOST_FLAGS) $(2) -MMD -MP -c $$< -o $$@
-$$(BUILD)/$(1)/lib.a: $$(MODULES:%.c=$$(BUILD)/$(1)/%.o) $$(BUILD)/flags/modules
+$$(BUILD)/$(1)/lib.a: $(patsubst %.c,$(BUILD)/$(1)/%.o,$(3)) $(patsubst %.c,$(BUILD)/cpu/%.o,$(filter-out $(3),$(MODULES))) $$(BUILD)/flags/modules
 	$$(archive)
 endef
+# $(call compile_as_c,VARIANT,FLAGS): rules for build/VARIANT/x.o from CUDA C files, which are compiled as C
 define compile_as_c
 $$(BUILD)/$(1)/%.o: %.cu $$(BUILD)/flags/host
 	@mkdir -p $$(@D) && echo "  CC    $$@"
@@ -200,11 +208,11 @@ $$(BUILD)/$(1)/%.o: %.cu $$(BUILD)/flags/host
 endef
 # Tests spend their time in the code that they call, so they are compiled with less optimization.
 $(BUILD)/cpu/dev/test/%.o: HOST_FLAGS += $(if $(SANITIZE),,-O1)
-$(eval $(call compile,cpu))
+$(eval $(call compile,cpu,,$(MODULES)))
 $(eval $(call compile_as_c,cpu))
-$(eval $(call compile,double,-DCOAT_DOUBLE))
+$(eval $(call compile,double,-DCOAT_DOUBLE,$(DOUBLE_MODULES)))
 $(eval $(call compile_as_c,double,-DCOAT_DOUBLE))
-$(eval $(call compile,gpu,$(CUDA_INCLUDES) $(CUDA_DEFINES)))
+$(eval $(call compile,gpu,$(CUDA_INCLUDES) $(CUDA_DEFINES),$(GPU_MODULES)))
 
 # dev/ has a separate rule, because dev/test/test_x.c and test_x.cu may both exist, and only the second is the GPU's.
 define compile_cuda

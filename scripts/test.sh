@@ -149,7 +149,7 @@ skip_suite() { # SUITE REASON
 }
 
 # The longest suites come first and the short unit tests last, so that no core is idle while a late long suite ends.
-longest=" test_ranks.sh test_fuzz.sh test_order.c test_sample.c test_sampler.c "
+longest=" test_ranks.sh test_fuzz.sh test_order.c test_sample.c test_sampler.c test_ops_cpu.c test_states_read.c test_watchdog.c test_rendezvous.c "
 longest_first() { # FILE...
     printf '%s\n' "$@" | awk -F/ -v longest="$longest" '{ print !index(longest, " " $NF " "), $0 }' | sort -s -k1,1n | cut -d' ' -f2
 }

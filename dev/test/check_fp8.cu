@@ -512,6 +512,8 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
         const size_t length = strlen(c->shape);
         for (const auto &f : functions) {
             if (f.kind == ACT_SWIGLU && group != 0 && C % group != 0) continue;
+            // The kernels support quick and erf GELU only with the formats of --vision-recipe coat.
+            if ((f.kind == ACT_GELU_QUICK || f.kind == ACT_GELU_ERF) && !(s.rows == 2 && group)) continue;
             snprintf(c->shape + length, sizeof c->shape - length, "%s", f.name);
             check_activation(c, s, f.kind);
         }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compiles kernels for the GPUs of GPU=all other than 9.0: the files whose code depends on the architecture. With
-# TEST_LONG, also compiles all kernels for one of these architectures, another every day, and all GPU code with the
-# headers of CUDA 12.4 and 12.8.
+# Compiles the kernels whose code depends on the architecture for GPUs of GPU=all other than 9.0: each form of the code
+# once. With TEST_LONG, compiles them for all these GPUs, all kernels for one of the GPUs, another every day, and all GPU
+# code with the headers of CUDA 12.4 and 12.8.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL GPU
@@ -10,10 +10,12 @@ failures=0
 case " ${MAKE_FLAGS:-} " in *" CUDA=0 "*) echo "skip - other architectures: CUDA=0"; exit ;; esac
 nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
 known=$("$nvcc" --list-gpu-code 2>/dev/null) || { echo "skip - other architectures: no nvcc"; exit; }
-architectures=()
-for code in 80 89 100 120; do
-    if grep -qx "sm_$code" <<<"$known"; then architectures+=("$code"); fi
-done
+available() { # CODE...: prints those architectures that nvcc knows, in one line
+    local code found=()
+    for code in "$@"; do ! grep -qx "sm_$code" <<<"$known" || found+=("$code"); done
+    echo "${found[*]}"
+}
+all=$(available 80 89 100 120)
 
 # compiles NAME FOLDER FLAG... GOAL...: checks that make builds these goals, which are paths below FOLDER/gpu
 compiles() {
@@ -25,14 +27,21 @@ compiles() {
     fi
 }
 
-# These files contain or include all code that depends on the architecture.
-build=build/architectures files=()
-for file in attention/attention_forward attention/attention_backward fp8/fp8_quantize plain/cuda_loss; do
-    files+=("$build/gpu/coat/cuda/$file.o")
-done
-compiles "kernels compile for ${architectures[*]}" $build GPU="${architectures[*]}" "${files[@]}"
-
-[ -n "${TEST_LONG:-}" ] || exit $failures
+# These files contain or include all code that depends on the architecture. The code has three forms: one for 8.0, one
+# for 8.9, in which only FP8 casts differ, and one for 10.0 and 12.0.
+build=build/architectures
+kernels() { # FOLDER ARCHITECTURES FILE...
+    local files=("${@:3}")
+    files=("${files[@]/#/$1/gpu/coat/cuda/}")
+    compiles "kernels compile for $2: ${*:3}" "$1" GPU="$2" "${files[@]/%/.o}"
+}
+if [ -z "${TEST_LONG:-}" ]; then
+    kernels $build "$(available 80 120)" attention/attention_forward attention/attention_backward plain/cuda_loss
+    kernels $build/fp8 "$(available 80 89 120)" fp8/fp8_quantize
+    exit $failures
+fi
+kernels $build/all "$all" attention/attention_forward attention/attention_backward fp8/fp8_quantize plain/cuda_loss
+read -r -a architectures <<<"$all"
 one=${architectures[$(($(date +%s) / 86400 % ${#architectures[@]}))]}
 kernels=(coat/cuda/*.cu coat/cuda/*/*.cu)
 compiles "all kernels compile for $one" $build/$one -j"$(nproc)" GPU="$one" KERNELS="${kernels[*]}" $build/$one/gpu/kernels.a

@@ -39,7 +39,9 @@ echo 'int main(void) { return 0; }' | gcc -x c -fsanitize=address,undefined - -o
 export ASAN_OPTIONS=handle_abort=1:max_allocation_size_mb=256
 # The leak checker needs ptrace, which some containers forbid.
 build/fuzz/probe 2>/dev/null || ASAN_OPTIONS+=:detect_leaks=0
-[ -n "$built" ] || make -j"$(nproc)" OPENBLAS=0 MPI=0 CUDA=0 fuzz-targets >/dev/null
+# MAKE_FLAGS, because `make SANITIZE=1` with these flags uses the same objects
+read -r -a make_flags <<<"${MAKE_FLAGS:-}"
+[ -n "$built" ] || make -j"$(nproc)" "${make_flags[@]}" CUDA=0 fuzz-targets >/dev/null
 python3 dev/fuzz/corpus.py
 
 # Only targets with libFuzzer have this flag.

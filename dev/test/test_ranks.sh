@@ -109,7 +109,7 @@ if command -v python3 >/dev/null; then
         timeout 300 "${command[@]}" "${@:2}" 2>&1 </dev/null | sed 's/.*"hellaswag":\([0-9.e-]*\).*/\1/'
     }
     train 2 swag --recipe coat --seq-len 96 --batch-tokens 384 --steps 3 --zero 2 --hellaswag "$folder/swag.bin"
-    for batch in 2 3 8; do
+    for batch in 2 3 ${TEST_LONG:+8}; do
         alone=$(evaluated 1 --micro-batch $batch)
         shared="$(evaluated 2 --micro-batch $batch --zero $((batch > 2 ? 3 : 0))) $(evaluated 3 --micro-batch $batch --zero 1)"
         [[ $alone = 0.* ]] && [ "$shared" = "$alone $alone" ] && ok "HellaSwag on 2 and 3 processes equals that of one ($alone), micro-batch $batch" ||
@@ -147,18 +147,18 @@ bad_data train 9
 bad_data val 0 --val-every 2
 # A folder that is renamed is created again for all processes. If another run has it by then, all end with 2.
 lost_folder() { # NAME COMMAND...: two processes, whose folder the command handles after their first checkpoint
-    "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --out "$folder/$1" --zero 1 --batch-tokens 128 --schedule constant --steps 160 --save-every 40 >"$folder/said" 2>&1 </dev/null &
+    "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --out "$folder/$1" --zero 1 --batch-tokens 128 --schedule constant --steps 60 --save-every 15 >"$folder/said" 2>&1 </dev/null &
     local launcher=$!
-    until [ -d "$folder/$1/step-00000040" ] || ! kill -0 $launcher 2>/dev/null; do sleep 0.01; done
+    until [ -d "$folder/$1/step-00000015" ] || ! kill -0 $launcher 2>/dev/null; do sleep 0.01; done
     mv "$folder/$1" "$folder/$1-before"
     "${@:2}"
     status=0
     wait $launcher || status=$?
 }
-train 2 unlost --zero 1 --batch-tokens 128 --schedule constant --steps 160
+train 2 unlost --zero 1 --batch-tokens 128 --schedule constant --steps 60
 lost_folder renamed true
 if [ $status -eq 0 ] && [ "$(grep -c "warning: --out $folder/renamed: " "$folder/said")" -eq 1 ]; then
-    same "a folder that is renamed is created again for two processes" 00000160 unlost renamed
+    same "a folder that is renamed is created again for two processes" 00000060 unlost renamed
 else
     bad "a folder that is renamed is created again for two processes" "status $status" "$(cat "$folder/said")"
 fi
@@ -218,9 +218,9 @@ if [[ $build != *asan* ]] && ${CC:-cc} -shared -fPIC -o "$folder/disk.so" "$fold
         [ $status -eq 2 ] && [ $seconds -lt 60 ] && grep -qE "^error: the checkpoint of step 2 could not be saved: rank 1: ${how#* }$" "$folder/said"
         check "a rank's disk fails (${how%% *}) in a foreground save: rank 0 reports the reason at once" $? "status $status after $seconds s" "$(cat "$folder/said")"
     done
-    disk 2 1 full /.step-00000002 --steps 60 --save-every 2 # long enough that another step asks before the next save
+    disk 2 1 full /.step-00000002 --steps 20 --save-every 2 # long enough that another step asks before the next save
     [ $status -eq 0 ] && [ "$(warned 2 ".*No space left on device")" -eq 1 ] && [ "$(grep -c '^warning:' "$folder/said")" -eq 1 ] && [ -d "$folder/disk/step-00000004" ] && [ ! -d "$folder/disk/step-00000002" ] &&
-        train 2 diskless --zero 1 --batch-tokens 128 --schedule constant --val-batches 1 --steps 60 && same "once a full disk has room, later checkpoints are the same" 00000060 diskless disk || bad "once a full disk has room, later checkpoints are the same" "status $status" "$(cat "$folder/said")"
+        train 2 diskless --zero 1 --batch-tokens 128 --schedule constant --val-batches 1 --steps 20 && same "once a full disk has room, later checkpoints are the same" 00000020 diskless disk || bad "once a full disk has room, later checkpoints are the same" "status $status" "$(cat "$folder/said")"
     disk 2 0 full /.step- --steps 4 --save-every 2
     [ $status -eq 2 ] && [ $seconds -lt 60 ] && grep -qE "^error: (rank 0: )?the checkpoint of step 4 could not be saved: cannot write .*: No space left on device$" "$folder/said"
     check "a full disk of rank 0 is reported at once" $? "status $status after $seconds s" "$(cat "$folder/said")"
@@ -234,21 +234,21 @@ lost_process() { # NAME PATTERN FLAGS...: kills one of three processes once PATT
     "${mpirun[@]}" -np 3 "$program" "${flags[@]}" --zero 1 --batch-tokens 192 --schedule constant --steps 1000000 "$@" >"$folder/said" 2>&1 </dev/null &
     launcher=$!
     until compgen -G "$pattern" >/dev/null || ! kill -0 $launcher 2>/dev/null; do sleep 0.05; done
-    sleep 0.3
+    sleep 0.1
     pkill -KILL -n -P $launcher -f train_gpt2_fp8_cpu
     status=0
     wait $launcher || status=$?
     advice=$(grep -oE 'if another process is lost, .*|which hangs or is lost; .*' "$folder/said" | sed -E 's/^[^,;]*[,;] //' | sort -uV)
 }
-lost_process killed "$folder/killed/step-00000050" --save-every 25 --keep 0 --out "$folder/killed"
+lost_process killed "$folder/killed/step-00000020" --save-every 10 --keep 0 --out "$folder/killed"
 step=0 whole=yes # one process may know of a save before the other
 while read -r line; do
     step=$(sed -n "s|^nothing is saved since step \([0-9]*\): continue with --out $folder/killed --resume\$|\1|p" <<<"$line")
-    [ "${step:-0}" -ge 25 ] && [ -d "$folder/killed/step-$(printf %08d "$step")" ] || whole=
+    [ "${step:-0}" -ge 10 ] && [ -d "$folder/killed/step-$(printf %08d "$step")" ] || whole=
 done <<<"$advice"
 if [ $status -ne 0 ] && [ "$whole" ]; then
-    train 3 killed --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 60)) --resume && train 3 unkilled --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 60)) &&
-        same "if a process is killed, the others name the last saved step, and the run resumes" "$(printf %08d $((step + 60)))" unkilled killed
+    train 3 killed --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 10)) --resume && train 3 unkilled --zero 1 --batch-tokens 192 --schedule constant --steps $((step + 10)) &&
+        same "if a process is killed, the others name the last saved step, and the run resumes" "$(printf %08d $((step + 10)))" unkilled killed
 else
     bad "if a process is killed, the others name the last saved step, and the run resumes" "status $status" "$(cat "$folder/said")" "$(ls "$folder/killed")"
 fi

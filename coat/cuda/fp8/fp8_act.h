@@ -76,6 +76,19 @@ template <ActivationKind K> __device__ inline void gelu_span(float x[SPAN]) {
     for (int i = 0; i < SPAN; i++) x[i] *= gelu.gate(x[i]);
 }
 
+// Calls run(std::integral_constant<ActivationKind, kind>) for a kind of GELU. Only vision towers with --vision-recipe
+// coat use the quick and erf forms, which double the time to compile a kernel. ALL is true for the passes that such a
+// tower runs. Other passes support tanh-GELU only and call fatal() for the other forms.
+template <bool ALL, typename Run> void for_fp8_gelu(ActivationKind kind, Run run) {
+    if constexpr (ALL)
+        return for_gelu(kind, run);
+    else if (kind != ACT_GELU_TANH)
+        fatal(EXIT_DEVICE, "internal error: FP8 activation on the GPU: quick and erf GELU need a bias, h with group "
+                           "scales, and g and dh with row scales");
+    else
+        run(std::integral_constant<ActivationKind, ACT_GELU_TANH>());
+}
+
 // --- order in which a thread loads operands and computes -------------------------------------------------------------
 // Fixes the order of a thread's loads. A thread should start its next loads as soon as the previous ones have arrived,
 // and then compute. The compiler would move the loads later, or so early that waiting for the previous loads also waits

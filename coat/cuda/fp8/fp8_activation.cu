@@ -23,69 +23,92 @@ template <bool SAVED>
 void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes,
                 ActivationKind kind) {
     const int64_t width = g.data ? g.cols : y.cols;
-    for_hidden<SAVED>(exec, width, h, y, bias, kind, [&](auto source) {
-        if (g.data && g.format == FMT_BF16)
+    if (g.data && g.format == FMT_BF16)
+        for_hidden<SAVED, false>(exec, width, h, y, bias, kind, [&](auto source) {
             act_walk_run<MAKES_BF16, 1, 3, true>(exec, source, y.rows, width, g);
-        else if constexpr (SAVED)
+        });
+    else if constexpr (SAVED)
+        for_hidden<SAVED, false>(exec, width, h, y, bias, kind, [&](auto source) {
             act_walk_run<MAKES_AMAXES, 1, 3, true>(exec, source, y.rows, width, g, amaxes);
-        else
+        });
+    else
+        for_hidden<SAVED, true>(exec, width, h, y, bias, kind, [&](auto source) {
             act_rows_run(exec, operation, source, g, Tensor{}, Tensor{}, false);
-    });
+        });
 }
 
-// Computes the scale of g, the activation function's output, from the amaxes of gelu(h).
+// Computes the scale of g, the activation function's output, from the amaxes of gelu(h). h is BF16.
 void act_amaxes(Exec *exec, Tensor g, Tensor h, uint32_t *amaxes, ActivationKind kind) {
-    for_activation<false>(h, g.cols, kind, [&](auto function) {
+    for_activation<false>(bf16_reader<false>(h), h, g.cols, kind, [&](auto function) {
         act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<false, 1>(function), h.rows, g.cols, g, amaxes);
     });
 }
 
 // Computes g, the activation function's output, in FP8 with a scale per row, from h in BF16.
 void act_rows(Exec *exec, const char *operation, Tensor g, Tensor h, ActivationKind kind) {
-    for_activation<false>(h, g.cols, kind, [&](auto function) {
+    for_activation<false>(bf16_reader<false>(h), h, g.cols, kind, [&](auto function) {
         act_rows_run(exec, operation, source_of<false, 1>(function), g, Tensor{}, Tensor{}, false);
     });
 }
 
-// Computes g, the activation function's output, in FP8 from h. g's scale must already be in memory.
+// Computes g, the activation function's output, from h. If g is FP8, its scale must already be in memory. If g is BF16,
+// h has group scales, because plain_activation.cu computes g if neither g nor h is FP8.
 void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h, ActivationKind kind) {
-    for_activation<true>(h, g.cols, kind, [&](auto function) {
-        if (g.transposed)
-            act_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, function, Tensor{}, g, h.rows, g.cols, Tensor{},
-                                                     false);
-        else if (g.format == FMT_BF16)
-            act_walk_run<MAKES_BF16, 2, 4, false>(exec, source_of<false, 1>(function), h.rows, g.cols, g);
-        else
-            act_walk_run<MAKES_CODES, 2, 4, false>(exec, source_of<false, 1>(function), h.rows, g.cols, g);
-    });
+    const auto walk = [&](auto run, auto reader) {
+        for_activation<false>(reader, h, g.cols, kind, [&](auto function) { run(source_of<false, 1>(function)); });
+    };
+    if (g.transposed)
+        for_reader<true>(h, [&](auto reader) {
+            for_activation<reader.grouped>(reader, h, g.cols, kind, [&](auto function) {
+                act_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, function, Tensor{}, g, h.rows, g.cols,
+                                                         Tensor{}, false);
+            });
+        });
+    else if (g.format == FMT_BF16)
+        walk([&](auto source) { act_walk_run<MAKES_BF16, 2, 4, false>(exec, source, h.rows, g.cols, g); },
+             group_reader<true>(h));
+    else
+        for_reader<true>(h, [&](auto reader) {
+            walk([&](auto source) { act_walk_run<MAKES_CODES, 2, 4, false>(exec, source, h.rows, g.cols, g); }, reader);
+        });
 }
 
 // --- backward of the activation function: its input's gradient dh, dh's transpose and column sums --------------------
 // Computes the scales of dh (gradient of the activation function's input) and of its transpose from dh's amaxes.
 void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *amaxes, ActivationKind kind) {
-    for_gradient<false>(dg, h, kind, [&](auto function) {
-        act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, amaxes, dh_t);
+    for_reader<false>(h, [&](auto reader) {
+        for_gradient<false>(reader, dg, h, kind, [&](auto function) {
+            act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<true, 1>(function), h.rows, h.cols, dh, amaxes,
+                                                   dh_t);
+        });
     });
 }
 
-// Casts the input's gradient dh and its transpose to FP8 with scales already in memory, and sums dh's columns.
+// Computes the input's gradient dh and its transpose with scales already in memory, and sums dh's columns. If dh is
+// BF16, h has group scales, because plain_activation.cu computes dh if neither dh nor h is FP8.
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate, ActivationKind kind) {
-    for_gradient<true>(dg, h, kind, [&]<typename Function>(Function function) {
-        const auto cast = [&](auto run, Tensor transposed) {
-            run(exec, operation, function, dh, transposed, h.rows, h.cols, dbias, accumulate);
-        };
-        if (dh.format == FMT_BF16)
-            cast(act_tiles_run<FMT_BF16, FMT_BF16, true, Function>, Tensor{});
-        else
-            cast(act_tiles_run<FMT_E5M2, FMT_E5M2, true, Function>, dh_t);
-    });
+    if (dh.format == FMT_BF16)
+        for_gradient<false>(group_reader<true>(h), dg, h, kind, [&](auto function) {
+            act_tiles_run<FMT_BF16, FMT_BF16, true>(exec, operation, function, dh, Tensor{}, h.rows, h.cols, dbias,
+                                                    accumulate);
+        });
+    else
+        for_reader<true>(h, [&](auto reader) {
+            for_gradient<false>(reader, dg, h, kind, [&](auto function) {
+                act_tiles_run<FMT_E5M2, FMT_E5M2, true>(exec, operation, function, dh, dh_t, h.rows, h.cols, dbias,
+                                                        accumulate);
+            });
+        });
 }
 
-// Computes the input's gradient dh with row scales and sums its columns. Then writes dh's transpose, with one scale.
+// Computes the input's gradient dh with row scales, from h with group scales, and sums dh's columns. Then writes dh's
+// transpose, with one scale.
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate, ActivationKind kind) {
-    for_gradient<true>(dg, h, kind, [&]<typename Function>(Function function) {
+    if (!is_grouped(h))
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: dh with row scales needs h with group scales", operation);
+    for_gradient<true>(group_reader<true>(h), dg, h, kind, [&]<typename Function>(Function function) {
         constexpr int outputs = Function::gated ? 2 : 1;
         act_rows_run(exec, operation, source_of<true, outputs>(function), dh, dh_t, dbias, accumulate);
     });

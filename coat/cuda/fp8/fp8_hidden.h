@@ -97,8 +97,9 @@ template <bool SAVED> struct SwigluHidden : HiddenGroups {
     }
 };
 
-// Calls f(source) with the source that computes the output g, `width` columns wide, from y and saves the input h.
-template <bool SAVED, typename F>
+// Calls f(source) with the source that computes the output g, `width` columns wide, from y and saves the input h. ALL:
+// supports all forms of GELU if there is a bias.
+template <bool SAVED, bool ALL, typename F>
 void for_hidden(Exec *exec, int64_t width, Tensor h, Tensor y, Tensor bias, ActivationKind kind, F f) {
     const HiddenGroups groups = {
         (uint8_t *)h.data, (char *)h.scale, exec->state, (int)h.stride, (int)(2 * ceil_div(h.cols, h.group)),
@@ -106,12 +107,12 @@ void for_hidden(Exec *exec, int64_t width, Tensor h, Tensor y, Tensor bias, Acti
     const Bf16Reader<true> reader = bf16_reader<true>(y);
     const float *const scales = scaled_by_row(y) ? (const float *)y.scale : NULL;
     if (width != y.cols) return f(SwigluHidden<SAVED>{groups, reader, scales, (int)width});
-    for_gelu(kind, [&](auto k) {
-        if (bias.data)
+    if (bias.data)
+        for_fp8_gelu<ALL>(kind, [&](auto k) {
             f(GeluHidden<true, SAVED, k()>{groups, reader, scales, (const bf16 *)bias.data});
-        else
-            f(GeluHidden<false, SAVED, k()>{groups, reader, scales, NULL});
-    });
+        });
+    else
+        for_fp8_gelu<false>(kind, [&](auto k) { f(GeluHidden<false, SAVED, k()>{groups, reader, scales, NULL}); });
 }
 
 } // namespace

@@ -2,6 +2,7 @@
 //
 // load(row, column) -> Loaded starts the access. Then:
 //   values(loaded, out)      16 values: unscaled(loaded, out) * scale(loaded)
+//   grouped                  true if the tensor has group scales
 //   word(loaded)             a word of the loaded data, for kernels that fix the order of their loads (fp8_act.h)
 // With LAST, the tensor is not read again soon, so it is loaded with streaming accesses. Rows and columns are 32-bit,
 // so that an address takes one instruction.
@@ -11,6 +12,7 @@
 template <bool LAST> constexpr CachePolicy READ_POLICY = LAST ? CACHE_STREAM : CACHE_DEFAULT;
 
 template <bool LAST> struct Bf16Reader {
+    static constexpr bool grouped = false;
     typedef Bf16Words<SPAN> Loaded;
     const char *data;
     int row_bytes;
@@ -25,6 +27,7 @@ template <bool LAST> struct Bf16Reader {
 };
 
 template <bool LAST> struct GroupReader {
+    static constexpr bool grouped = true;
     struct Loaded {
         Pack<uint32_t, SPAN / 4> codes;
         uint16_t scale; // BF16 bits of the group's scale

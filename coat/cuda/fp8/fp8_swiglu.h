@@ -77,26 +77,26 @@ template <typename S, bool LAST> struct SwigluGradientOf {
     }
 };
 
-// Calls f(function) with the function object that computes the output g, `width` columns wide, from the input h: the
-// GELU `kind` if h has `width` columns, SwiGLU if h is wider.
-template <bool LAST, typename F> void for_activation(Tensor h, int64_t width, ActivationKind kind, F f) {
-    for_reader<LAST>(h, [&](auto reader) {
-        if (h.cols == width)
-            for_gelu(kind, [&](auto k) { f(GeluOf<decltype(reader), k()>{reader}); });
-        else
-            f(SwigluOf<decltype(reader)>{reader, (int)width});
-    });
+// Calls f(function) with the function object that computes the output g, `width` columns wide, from the input h, which
+// `reader` reads: the GELU `kind` if h has `width` columns, SwiGLU if h is wider. ALL: supports all forms of GELU.
+template <bool ALL, typename Reader, typename F>
+void for_activation(Reader reader, Tensor h, int64_t width, ActivationKind kind, F f) {
+    if (h.cols == width)
+        for_fp8_gelu<ALL>(kind, [&](auto k) { f(GeluOf<Reader, k()>{reader}); });
+    else
+        f(SwigluOf<Reader>{reader, (int)width});
 }
 
-// Calls f(function) with the function object that computes the input's gradient dh from dg and h: for the GELU `kind`
-// if h is as wide as dg, for SwiGLU if h is wider.
-template <bool LAST, typename F> void for_gradient(Tensor dg, Tensor h, ActivationKind kind, F f) {
-    for_reader<LAST>(h, [&]<typename Reader>(Reader reader) {
-        if (h.cols == dg.cols)
-            for_gelu(kind, [&](auto k) { f(GeluGradientOf<Reader, LAST, k()>{bf16_reader<LAST>(dg), reader}); });
-        else
-            f(SwigluGradientOf<Reader, LAST>{bf16_reader<LAST>(dg), reader, (int)dg.cols});
-    });
+// Calls f(function) with the function object that computes the input's gradient dh from dg and from h, which `reader`
+// reads: for the GELU `kind` if h is as wide as dg, for SwiGLU if h is wider. ALL: supports all forms of GELU.
+template <bool ALL, bool LAST, template <bool> typename Reader, typename F>
+void for_gradient(Reader<LAST> reader, Tensor dg, Tensor h, ActivationKind kind, F f) {
+    if (h.cols == dg.cols)
+        for_fp8_gelu<ALL>(kind, [&](auto k) {
+            f(GeluGradientOf<Reader<LAST>, LAST, k()>{bf16_reader<LAST>(dg), reader});
+        });
+    else
+        f(SwigluGradientOf<Reader<LAST>, LAST>{bf16_reader<LAST>(dg), reader, (int)dg.cols});
 }
 
 } // namespace
