@@ -225,7 +225,7 @@ static void train_step(Model *m, bool watched) {
     const int64_t accumulation = config_accumulation(c, m->exec.ranks);
     int slots[LAYER_SLOTS];
     step_begin(m, 1e-3f, 1);
-    m->counts_codes = watched && m->arena.layout[CODE_COUNTS][VALUE].exists;
+    m->counts_codes = watched && m->arena.layout[OUTLIERS][VALUE].exists;
     m->compares_matmuls = m->exec.rank == 0 && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     order.step_pass = order.pass + 1;
     for (int64_t i = 0; i < accumulation; i++) {
@@ -278,7 +278,7 @@ static void check_used(const Arena *arena) {
     for (int id = 0; id < TENSOR_COUNT; id++) {
         const TensorLayout *t = &arena->layout[id][VALUE];
         const int number = number_of(arena, (TensorId)id);
-        if (!t->exists || t->alias >= 0 || (id == CODE_COUNTS && order_rank > 0)) continue;
+        if (!t->exists || t->alias >= 0 || ((id == CODE_COUNTS || id == OUTLIERS) && order_rank > 0)) continue;
         if (id >= MUON_X && arena->zero > 0 && order_rank >= arena->config->shape.layers) continue;
         if (!order.writes[number])
             report(&order.unwritten, "unused: nothing writes %s", tensor_row((TensorId)id)->name);
