@@ -90,9 +90,10 @@ char *health_attention_json(const Arena *arena, Exec *exec, HealthWarned *warned
 // NULL if no layer was measured. Writes notes like health_attention_json().
 char *health_activation_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
-// Returns how far AdamW's second moments v lag behind the gradients g of the last update as JSON for the caller to free:
+// Returns how far AdamW's second moments v of matrices lag behind the gradients g of the last update as JSON for the
+// caller to free:
 //   {"wte":{"lag":[RMS of g / sqrt(v) per layer]},..}    g is clipped, and v has AdamW's bias correction
-// Measures this process's shards. NULL if no parameter has a second moment, or before the first update. Writes notes
+// Measures this process's shards. NULL if no matrix has a second moment, or before the first update. Writes notes
 // like health_attention_json(). Overwrites the measurements that health_activation_json() reads.
 char *health_optimizer_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 

@@ -220,7 +220,7 @@ static void sample(Model *m) {
     }
 }
 
-static void train_step(Model *m, bool watched) {
+static void train_step(Model *m, HealthWarned *watched) {
     const Config *c = m->config;
     const int64_t accumulation = config_accumulation(c, m->exec.ranks);
     int slots[LAYER_SLOTS];
@@ -232,6 +232,7 @@ static void train_step(Model *m, bool watched) {
         upload_batch(m, c->micro_batch, c->seq_len, true, false);
         micro_step(m, i > 0, i + 1 == accumulation);
     }
+    if (watched) health_sample(&m->arena, &m->exec, watched);
     memcpy(slots, m->shards.slot_layer, sizeof slots);
     step_end(m);
     if (fault == OLD_SLOTS) memcpy(m->shards.slot_layer, slots, sizeof slots);
@@ -254,10 +255,12 @@ static void train(Model *m, int steps) {
     snapshot.shards = m->exec.ranks > 1 ? &m->shards : NULL;
     for (int i = 0; i < steps; i++) {
         const bool health = (after_steps[i] & HEALTH) && m->exec.rank == 0;
-        train_step(m, health);
+        train_step(m, health ? &warned : NULL);
         if (health) {
             shards_weights_wait(&m->shards);
             free(health_json(&m->arena, &m->exec, &warned, warning));
+            free(health_activation_json(&m->arena, &m->exec, &warned, warning));
+            free(health_optimizer_json(&m->arena, &m->exec, &warned, warning));
             if (m->config->health_matmuls > 0) free(health_matmuls_json(&m->arena, &m->exec, &warned, warning));
         }
         if (after_steps[i] & SAVE) snapshot_copy(&snapshot, &run);
@@ -265,6 +268,7 @@ static void train(Model *m, int steps) {
         if (after_steps[i] & EVALUATE_SHORT) evaluate_short(m);
         if (after_steps[i] & SAMPLE) sample(m);
     }
+    free(warned.sample);
     snapshot_close(&snapshot);
 }
 
