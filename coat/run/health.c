@@ -190,7 +190,13 @@ static double gradient_figure(const void *context, int figure, int layer) {
     const Counted *g = (const Counted *)context;
     const CodeCounts *n = &g->c->counts[code_counts_at(g->what, layer) + g->transposed];
     if (n->codes == 0) return NAN; // the layer has the tensor in BF16
-    return fraction(figure == SATURATED ? n->saturated : figure == ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
+    uint64_t saturated = n->saturated;
+    if (g->what >= NORM_N1) { // ignores the values that determined the scales
+        const TensorLayout *t = &g->c->arena->layout[gradient_table[g->what].id[0]][VALUE];
+        const uint64_t scales = t->granularity == SCALE_ROW ? n->codes / (uint64_t)t->cols : 1;
+        saturated = saturated > scales ? saturated - scales : 0;
+    }
+    return fraction(figure == SATURATED ? saturated : figure == ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
 }
 
 // Returns the counted gradient that has the name of report entry `e`, or GRADIENT_COUNT if there is none.
