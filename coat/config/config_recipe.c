@@ -214,10 +214,11 @@ static void note_zero(Config *c, int ranks) {
 static void note_beta2(Config *c) {
     const bool fp8 = c->recipe.moments == MOMENTS_FP8 || c->recipe.moments == MOMENTS_COAT;
     if (fp8 && c->beta2 > 0.99f && !config_forward_only(c))
-        text_append(c->notes, sizeof c->notes,
-                    "note: --beta2 %g: most updates of 8-bit second moments are smaller than half an FP8 step, so rounding "
-                    "drops them; use --beta2 0.95 or --moments bf16\n",
-                    (double)c->beta2);
+        text_append(
+            c->notes, sizeof c->notes,
+            "note: --beta2 %g: most updates of 8-bit second moments are smaller than half an FP8 step, so rounding "
+            "drops them; use --beta2 0.95 or --moments bf16\n",
+            (double)c->beta2);
 }
 
 // Shortens seq_len to the largest number of tokens that a sample can have. For runs that only sample.

@@ -126,8 +126,8 @@ typedef enum {
     DIM_COUNTS, // bytes of the CodeCounts of all counted tensors of a layer (QuantizedGradient) and of their transposes
     DIM_INNER,  // bytes of the InnerProducts struct
     DIM_OUTLIERS, // bytes of the Outliers struct
-    DIM_UPDATE, // largest number of elements of the matrices that Muon updates together
-    DIM_GRAM,   // largest number of elements of their Gram matrices
+    DIM_UPDATE,   // largest number of elements of the matrices that Muon updates together
+    DIM_GRAM,     // largest number of elements of their Gram matrices
     // images
     DIM_IMAGES,   // number of images of a micro-batch
     DIM_PIXELS,   // bytes of an image: 3 * side * side

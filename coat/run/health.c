@@ -249,7 +249,9 @@ static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
             const int i = e->first + layer;
             const bool finite = isfinite(bits_float(c->health[i].amax));
             const bool can_saturate = c->tensor[i].granularity <= SCALE_ROW && c->tensor[i].data;
-            if ((finite && !(can_saturate && saturated_fraction(c, i) > health_bounds[BOUND_SATURATED].bound)) || bad++ > 0) continue;
+            if ((finite && !(can_saturate && saturated_fraction(c, i) > health_bounds[BOUND_SATURATED].bound)) ||
+                bad++ > 0)
+                continue;
             char what[64] = "has an infinity or NaN";
             if (finite)
                 snprintf(what, sizeof what, "has %.1f %% of its FP8 values saturated", 100 * saturated_fraction(c, i));
@@ -275,7 +277,8 @@ static void note_unchanged(const Collection *c, HealthWarned *warned, char warni
 // Returns the flag, such as --head bf16, that makes a gradient more exact.
 static const char *advice(const Recipe *r, QuantizedGradient what, bool for_wgrad) {
     if (what == GRADIENT_DLOGITS || what == NORM_NF) return "--head bf16";
-    return for_wgrad || what >= NORM_N1 || recipe_gradient_format(r) == FMT_E5M2 ? "--linear bf16" : "--recipe coat-paper";
+    return for_wgrad || what >= NORM_N1 || recipe_gradient_format(r) == FMT_E5M2 ? "--linear bf16"
+                                                                                 : "--recipe coat-paper";
 }
 
 // Returns the fraction of a layer's FP8 values that are zero or subnormal, to compare with HEALTH_SMALL. `unmasked` is
@@ -303,12 +306,12 @@ static bool warn_gradient(const Counted *g, double unmasked, char warning[HEALTH
     const bool is_small = small > HEALTH_SMALL && for_wgrad && g->what != GRADIENT_DLOGITS;
     if (!saturates && !is_small) return false;
     health_add_line(warning, "fp8: %s of layer %d has %.1f %% of its FP8 values %s; %s is more exact",
-             gradient_table[g->what].name[g->transposed], saturates ? most_saturated : smallest,
-             100 * (saturates ? saturated : small),
-             saturates      ? "saturated"
-             : unmasked < 1 ? "zero or subnormal, without masked targets"
-                            : "zero or subnormal",
-             advice(&g->c->arena->config->recipe, g->what, g->transposed || !saturates));
+                    gradient_table[g->what].name[g->transposed], saturates ? most_saturated : smallest,
+                    100 * (saturates ? saturated : small),
+                    saturates      ? "saturated"
+                    : unmasked < 1 ? "zero or subnormal, without masked targets"
+                                   : "zero or subnormal",
+                    advice(&g->c->arena->config->recipe, g->what, g->transposed || !saturates));
     return true;
 }
 
@@ -378,13 +381,14 @@ static void warn_matmuls(const InnerProducts found[], int layers, char warning[H
     const InnerProducts *p = &found[worst];
     if (!(excess(p) > 1)) return;
     if (p->bb == 0)
-        health_add_line(warning, "fp8: the wgrad of qkvw in layer %d is not 0, but in BF16 it is; --linear bf16 is more exact",
-                 worst);
+        health_add_line(warning,
+                        "fp8: the wgrad of qkvw in layer %d is not 0, but in BF16 it is; --linear bf16 is more exact",
+                        worst);
     else
         health_add_line(warning,
-                 "fp8: the wgrad of qkvw in layer %d differs from BF16's by %.1f %%, with a bias of %+.1f %%; "
-                 "--linear bf16 is more exact",
-                 worst, 100 * error_of(p), 100 * bias_of(p));
+                        "fp8: the wgrad of qkvw in layer %d differs from BF16's by %.1f %%, with a bias of %+.1f %%; "
+                        "--linear bf16 is more exact",
+                        worst, 100 * error_of(p), 100 * bias_of(p));
 }
 
 // Returns the JSON object {"NAME":{"figure":[one value per layer],..}}, which the caller frees.

@@ -1,8 +1,9 @@
-// Health: statistics in the log that announce failures of a training run. FP8 health: statistics in the log that show how well the scales of FP8 tensors fit. For each layer and tensor: amax,
+// Health: statistics in the log that announce failures of a training run. health_bounds.c measures attention logits,
+// outliers and second moments. FP8 health shows how well the scales of FP8 tensors fit. For each layer and tensor: amax,
 // the fractions of saturated and of zero values and, for moments, the fraction of groups whose exponent is clamped.
 //   - Tensors are measured after the last micro-batch and update. --recompute 3 leaves only block 0's saved
 //     activations.
-//   - Gradients are counted during backward in the step's first micro-batch, because each layer overwrites them. The
+//   - Gradients and norm outputs are counted in the first micro-batch, because each layer overwrites them. The
 //     counts are the fractions of saturated, zero and subnormal values.
 // Each process reports only the tensors and shards that it stores.
 #pragma once
@@ -90,9 +91,9 @@ char *health_attention_json(const Arena *arena, Exec *exec, HealthWarned *warned
 // NULL if no layer was measured. Writes notes like health_attention_json().
 char *health_activation_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
-// Returns how far AdamW's second moments v of matrices lag behind the gradients g of the last update as JSON for the
-// caller to free:
+// Returns gradients g relative to AdamW's second moments v, for every matrix, as JSON for the caller to free:
 //   {"wte":{"lag":[RMS of g / sqrt(v) per layer]},..}    g is clipped, and v has AdamW's bias correction
+// A value much above 1 means that v follows g too slowly. Call it after an update, before the next one's gradients.
 // Measures this process's shards. NULL if no matrix has a second moment, or before the first update. Writes notes
 // like health_attention_json(). Overwrites the measurements that health_activation_json() reads.
 char *health_optimizer_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);

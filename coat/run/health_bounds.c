@@ -11,9 +11,10 @@ const HealthBound health_bounds[BOUND_COUNT] = {
                        "reduce --lr, or use --linear bf16"},
     [BOUND_KURTOSIS] = {"activation", "g", "kurtosis", 1000, "few values have almost all of the energy",
                         "reduce --lr, or use --linear bf16"},
-    [BOUND_LAG] = {"optimizer", "*", "lag", 3, "v lags behind the gradient, so updates are too large",
+    [BOUND_LAG] = {"optimizer", "*", "lag", 3, "v follows the gradient too slowly, so updates are too large",
                    "reduce --beta2 or --lr"},
-    [BOUND_UNCHANGED] = {"fp8", "*", "unchanged", 0.95, "updates are too small for 8-bit moments to follow the gradient",
+    [BOUND_UNCHANGED] = {"fp8", "*", "unchanged", 0.95,
+                         "updates are too small for 8-bit moments to follow the gradient",
                          "reduce --beta2, or use --moments bf16"},
     [BOUND_SATURATED] = {"fp8", "*", "saturated", 0.01, "the largest FP8 value stands for many larger values",
                          "use --linear bf16"},
@@ -150,8 +151,7 @@ char *health_optimizer_json(const Arena *arena, Exec *exec, HealthWarned *warned
     for (int id = 0; id < PARAMETER_COUNT && state.t > 0 && arena->layout[OUTLIERS][VALUE].exists; id++) {
         const int layers = arena->layout[id][MOMENT_V].layers;
         if (!arena->layout[id][MOMENT_V].exists || arena_tensor(arena, (TensorId)id, GRAD, 0).rows == 1) continue;
-        for (int layer = 0; layer < layers; layer++)
-            value[layer] = factor * lag_of(arena, exec, (TensorId)id, layer);
+        for (int layer = 0; layer < layers; layer++) value[layer] = factor * lag_of(arena, exec, (TensorId)id, layer);
         line_add(&line, BOUND_LAG, tensor_row((TensorId)id)->name, value, layers);
     }
     return line_end(&line);

@@ -284,10 +284,10 @@ static void compare_inner_products(Backends *b, int64_t rows, int64_t cols, Form
 static void compare_outliers(Backends *b, int64_t rows, int64_t cols, Granularity kind, int moments) {
     const bool fp8 = kind != SCALE_NONE;
     Pair x = fp8 ? pair_random_codes(b, rows, cols, FMT_E4M3, 130) : pair_random(b, rows, cols, FMT_BF16, 3.0f, 130);
-    Pair scale = kind == SCALE_ROW
-                     ? pair_row_scales(b, rows, 131)
-                     : pair_random(b, rows, cols, kind == SCALE_GROUP ? FMT_BF16 : FMT_FP32, 1.0f, 131);
-    Pair v = moments == 2 ? pair_random_codes(b, rows, cols, FMT_E4M3, 132) : pair_random(b, rows, cols, FMT_FP32, 1.0f, 132);
+    Pair scale = kind == SCALE_ROW ? pair_row_scales(b, rows, 131)
+                                   : pair_random(b, rows, cols, kind == SCALE_GROUP ? FMT_BF16 : FMT_FP32, 1.0f, 131);
+    Pair v = moments == 2 ? pair_random_codes(b, rows, cols, FMT_E4M3, 132)
+                          : pair_random(b, rows, cols, FMT_FP32, 1.0f, 132);
     Pair exponents = pair_poisoned(b, rows, cols, FMT_U8), sums = pair_poisoned(b, 1, 2 * sizeof(Outliers), FMT_U8);
     uint8_t *k = (uint8_t *)xmalloc((size_t)(rows * cols));
     for (int64_t i = 0; i < rows * cols; i++) k[i] = (uint8_t)(8 + i % 40);

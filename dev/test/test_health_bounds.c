@@ -33,7 +33,9 @@ static void assert_outliers(Fixture *f, Tensor x, Tensor v) {
     for (int64_t j = 0; j < x.cols; j++) {
         for (int64_t i = 0; i < x.rows; i++) {
             const double a = (double)element(x, i, j);
-            const double b = v.granularity == SCALE_EXPAND ? (double)moments[i * x.cols + j] : v.data ? value(v, i, j) : 1;
+            const double b = v.granularity == SCALE_EXPAND ? (double)moments[i * x.cols + j]
+                             : v.data                      ? value(v, i, j)
+                                                           : 1;
             const double z = b > 0 ? a * a / b : 0;
             sum += z;
             squares += z * z;
@@ -65,7 +67,7 @@ UNIT_TEST(sums) {
     run_everywhere(every_format);
 }
 
-// --- values in the log and their notes --------------------------------------------------------------------------------
+// -- values in the log and their notes --------------------------------------------------------------------------------
 
 typedef char *HealthJson(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
@@ -146,7 +148,7 @@ static void update(Run *run, Updates *u, int updates, double size) {
     }
 }
 
-// Tests that v lags behind the gradient after the gradient has grown, and not before, with every format of v.
+// Tests that v has a lag after the gradient has grown, and none before, with every format of v.
 UNIT_TEST(lag_of_second_moments) {
     static const MomentsKind formats[] = {MOMENTS_FP32, MOMENTS_BF16, MOMENTS_COAT};
     for (int k = 0; k < 3; k++) {
@@ -163,7 +165,8 @@ UNIT_TEST(lag_of_second_moments) {
         assert_null(health_optimizer_json(&run.arena, &run.exec, &run.warned, warning));
         update(&run, &u, 3, 1e-3); // the bias correction matters
         json_t *found = measure(&run, health_optimizer_json, "");
-        assert_true(fabs(figure(found, "wte", "lag", 1, 0) - 1) < 0.1 && fabs(figure(found, "fcw", "lag", 3, 2) - 1) < 0.1);
+        assert_true(fabs(figure(found, "wte", "lag", 1, 0) - 1) < 0.1 &&
+                    fabs(figure(found, "fcw", "lag", 3, 2) - 1) < 0.1);
         assert_null(json_object_get(found, "ln1w"));
         json_decref(found);
         update(&run, &u, 60, 1e-3);

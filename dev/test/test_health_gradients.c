@@ -197,7 +197,7 @@ UNIT_TEST(gradients_warnings) {
     set_counts(&run, GRADIENT_DLOGITS, 0, 20, 0, 0);
     assert_health_warnings(&run, 1, "dlogits_q of layer 0&2.0 %&--head bf16");
     reset_counts(&run, 0);
-    set_counts(&run, NORM_N1, 0, 1 + 10, 0, 0); // norm outputs: 1 % and one value per scale may be saturated
+    set_counts(&run, NORM_N1, 0, 1 + 10, 0, 0);  // norm outputs: 1 % and one value per scale may be saturated
     set_counts(&run, NORM_N2, 0, 31 + 10, 0, 0); // one scale per row of 32
     assert_health_warnings(&run, 0, "");
     set_counts(&run, NORM_N2, 0, 31 + 20, 0, 0);
