@@ -65,8 +65,8 @@ typedef enum {
     TENSOR_COUNT
 } TensorId;
 
-// Quantized tensors whose FP8 values are counted for the log (health.h): gradients, one per pair of dgrad and wgrad, and
-// norm outputs. DRESID_Q occurs twice, because the backward of fcproj and of proj read it.
+// Quantized tensors whose FP8 values are counted for the log (health.h): norm outputs, and gradients, one per pair of
+// dgrad and wgrad. DRESID_Q occurs twice, because the backward of fcproj and of proj read it.
 typedef enum {
     GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS,
     NORM_N1, NORM_N2, NORM_NF,

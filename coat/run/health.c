@@ -16,12 +16,12 @@ typedef struct {
     Tensor *tensor;
     Health *health;
     int tensors;
-    double *unchanged;  // for moments: fraction of sampled FP8 values that the update left unchanged; NULL: no sample
+    double *unchanged;  // fraction of a moment's sampled FP8 values that the update left unchanged; NULL: no sample
     CodeCounts *counts; // counts of the gradients' FP8 values; NULL if the step has no counts
 } Collection;
 
-// Gradient or norm output whose FP8 values are counted during the step: ids and log names of the tensor ([0]) and of its
-// transpose ([1]), which is counted only for gradients.
+// Gradient or norm output whose FP8 values are counted during the step: ids and log names of the tensor ([0]) and of
+// its transpose ([1]). The transposes of norm outputs are not counted.
 typedef struct {
     const char *name[2];
     TensorId id[2];

@@ -1,6 +1,7 @@
 // Health: statistics in the log that announce failures of a training run. health_bounds.c measures attention logits,
-// outliers and second moments. FP8 health shows how well the scales of FP8 tensors fit. For each layer and tensor: amax,
-// the fractions of saturated and of zero values and, for moments, the fraction of groups whose exponent is clamped.
+// outliers and second moments. FP8 health (health.c) shows how well the scales of FP8 tensors fit. For each layer and
+// tensor: amax, the fractions of saturated and of zero values and, for moments, the fraction of groups with a clamped
+// exponent.
 //   - Tensors are measured after the last micro-batch and update. --recompute 3 leaves only block 0's saved
 //     activations.
 //   - Gradients and norm outputs are counted in the first micro-batch, because each layer overwrites them. The
