@@ -120,8 +120,8 @@ static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out
         m->ops->residual_norm_forward(&m->exec, n, pre, r_out, r_in, y, y_bias);
 }
 
-// For FP8 health, counts the FP8 values of a gradient that matmuls read. Also counts those of its transpose if the
-// transpose has a separate scale. Does nothing in a pass that FP8 health does not examine.
+// For FP8 health, counts the FP8 values of a gradient or norm output that matmuls read. Also counts those of the
+// transpose dy_qt if it has a separate scale. Does nothing in a pass that FP8 health does not examine.
 static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q, Tensor dy_qt) {
     if (!m->counts_codes || !format_is_fp8(dy_q.format)) return;
     CodeCounts *counts = (CodeCounts *)arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data;
@@ -145,6 +145,7 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
     // v after RoPE.
     sublayer_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
                    y_bias);
+    count_codes(m, NORM_N1, l, act(m, N1, l), act(m, N1, l));
     Tensor qkv = tensor_rows(act(m, QKV, l), cache.cached_tokens, (int64_t)m->B * m->T);
     Tensor read = cache.uses_kv_cache ? qkv : act(m, QKV_ROPE, l);
     ops->linear_forward(ex, qkv, act(m, N1, l), weight(m, QKVW, l), param(m, QKVB, l));
@@ -159,9 +160,14 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
     Tensor bias = param(m, FCB, l);
     sublayer_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
                    act(m, Y_PROJ, l), param(m, PROJB, l));
+    count_codes(m, NORM_N2, l, act(m, N2, l), act(m, N2, l));
     ops->linear_forward(ex, act(m, Y_FC, l), act(m, N2, l), weight(m, FCW, l), in_matmul ? bias : no_tensor());
     ops->activation_forward(ex, act(m, G, l), act(m, H, l), act(m, Y_FC, l), in_matmul ? no_tensor() : bias,
                             recipe_is_paper(&m->config->recipe), m->config->shape.activation);
+    if (m->counts_codes) {
+        Outliers *found = (Outliers *)arena_tensor(&m->arena, OUTLIERS, VALUE, 0).data + l;
+        ops->outliers(ex, act(m, G, l), no_tensor(), found);
+    }
 }
 
 // Computes the last matmul of block l: y = fcproj(g). The next norm in the model adds y to the residual stream.
@@ -211,6 +217,7 @@ void model_forward(Model *m, KvCache cache) {
     }
     ops->residual_norm_forward(ex, act(m, NF, 0), norm(m, X_FINAL, MEANF, RSTDF, LNFW, LNFB, 0), last, x.stream, x.y,
                                x.y_bias);
+    count_codes(m, NORM_NF, 0, act(m, NF, 0), act(m, NF, 0));
 }
 
 // Computes the output head and the loss in chunks of tokens, so that memory need not hold all logits (M, Vp). Adds the
@@ -606,7 +613,7 @@ static void text_step(Model *m, bool accumulate, bool last) {
     bool record = !watched && shards_recordable(&m->shards, !accumulate, last);
     if (record && m->ops->replay_begin(&m->exec, recording)) return;
     Tensor counts = arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0);
-    if (m->counts_codes) m->ops->zero(&m->exec, counts.data, (size_t)tensor_elements(counts));
+    if (m->counts_codes && counts.data) m->ops->zero(&m->exec, counts.data, (size_t)tensor_elements(counts));
     m->exec.trains = true;
     model_forward(m, NO_KV_CACHE);
     model_loss(m, true, accumulate);

@@ -217,5 +217,9 @@ OPERATION(codes_count, (Exec *exec, Tensor codes, CodeCounts *counts))
 // Computes the inner products of two unscaled contiguous tensors of equal format and shape, and writes them to *out in
 // device memory. Sums in double.
 OPERATION(inner_products, (Exec *exec, Tensor a, Tensor b, InnerProducts *out))
+// Computes sums that show outliers of x, and writes them to *out in device memory. Sums in double.
+//   x is readable, that is, unscaled or FP8 with scales, and not transposed. v.data NULL: z = x²
+//   v (second moments: unscaled or SCALE_EXPAND) has x's shape, and both are contiguous: z = x² / v, or 0 if v is 0
+OPERATION(outliers, (Exec *exec, Tensor x, Tensor v, Outliers *out))
 
 #undef OPERATION_BY_FORMAT

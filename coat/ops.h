@@ -142,6 +142,12 @@ typedef struct {
     double ab, aa, bb;
 } InnerProducts;
 
+// Sums that show outliers of a tensor x. An element x of the tensor has z = x², or z = x² / v with second moments v.
+typedef struct {
+    InnerProducts sums; // inner products of all z and of ones: ab is the sum of z, bb the number of elements
+    uint32_t amax;      // FP32 bits of the largest |x|
+} Outliers;
+
 static inline float parameter_rate(const Parameter *p) {
     return p->rate > 0 ? p->rate : 1.0f;
 }

@@ -9,10 +9,10 @@
         writes to a local folder, without an account
 
 Curves are named after the log's fields (loss, val_loss, grad_norm, lr, tokens,
-tokens_per_s, ms, skipped, hellaswag). FP8 health becomes fp8/TENSOR/FIGURE and
-products/TENSOR/FIGURE, the largest over the layers. The step is the optimizer's. A second
-upload of a folder adds only new steps. Steps that a resumed training repeats keep their
-first upload, because W&B accepts a step only once; --id NAME starts another run.
+tokens_per_s, ms, skipped, hellaswag). Health becomes fp8/TENSOR/FIGURE,
+products/TENSOR/FIGURE and so on, the largest over the layers. The step is the optimizer's.
+A second upload of a folder adds only new steps. Steps that a resumed training repeats keep
+their first upload, because W&B accepts a step only once; --id NAME starts another run.
 
 Needs wandb (pip install wandb) and a login (wandb login). The trainer itself never uses
 the network.
@@ -29,7 +29,7 @@ def flatten(fields):
     """Returns the numbers of a log line, without null."""
     figures = {}
     for key, value in fields.items():
-        if key in ("fp8", "products", "attention") and isinstance(value, dict):
+        if key in ("fp8", "products", "attention", "activation", "optimizer") and isinstance(value, dict):
             for tensor, health in value.items():
                 for figure, layers in health.items():
                     known = [v for v in (layers if isinstance(layers, list) else [layers]) if v is not None]

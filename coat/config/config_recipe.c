@@ -210,6 +210,17 @@ static void note_zero(Config *c, int ranks) {
                     "note: --zero 0: each process orthogonalizes all of Muon's matrices; --zero 1 divides them\n");
 }
 
+// Adds a note if --beta2 is too large for 8-bit second moments.
+static void note_beta2(Config *c) {
+    const bool fp8 = c->recipe.moments == MOMENTS_FP8 || c->recipe.moments == MOMENTS_COAT;
+    if (fp8 && c->beta2 > 0.99f && !config_forward_only(c))
+        text_append(
+            c->notes, sizeof c->notes,
+            "note: --beta2 %g: most updates of 8-bit second moments are smaller than half an FP8 step, so rounding "
+            "drops them; use --beta2 0.95 or --moments bf16\n",
+            (double)c->beta2);
+}
+
 // Shortens seq_len to the largest number of tokens that a sample can have. For runs that only sample.
 static void fit_sample(Config *c) {
     const int tokens = (config_sample_length(c) + SAMPLE_STEP - 1) / SAMPLE_STEP * SAMPLE_STEP;
@@ -228,6 +239,7 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err) || !check_vision_recipe(config, err)) return false;
     note_zero(config, ranks);
+    note_beta2(config);
     // only backward reads transposed weights
     if (config_forward_only(config)) config->recipe.cache_transposed = false;
     // ZeRO 3 gathers FP8 weights and transposes them afterwards, because gathering both would double the traffic.

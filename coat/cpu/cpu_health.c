@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "numerics/moments.h"
+#include "numerics/moments_host.h"
 #include "numerics/quantize.h"
 
 #define TENSOR_GROUP 4096 // number of FP8 values that are counted at a time in a tensor with a single scale
@@ -120,6 +121,49 @@ void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
         sum.ab += partial[block].ab;
         sum.aa += partial[block].aa;
         sum.bb += partial[block].bb;
+    }
+    *out = sum;
+}
+
+#define OUTLIER_PIECE 4096 // number of elements that are decoded at a time: a multiple of the moments' group size
+
+// Adds n elements of x from column `begin` of a row on, with their second moments v, to the sums.
+static void add_outliers(const Cpu *cpu, Tensor x, Tensor v, int64_t row, int64_t begin, int64_t n, Outliers *out) {
+    real x_buffer[OUTLIER_PIECE], v_buffer[OUTLIER_PIECE];
+    const real *a = row_load(cpu, x, row, begin, n, x_buffer), *b = v_buffer;
+    if (v.granularity == SCALE_EXPAND)
+        moments_load(v, begin, n, v_buffer);
+    else if (v.data)
+        b = row_load(cpu, v, 0, begin, n, v_buffer);
+    for (int64_t i = 0; i < n; i++) {
+        double z = (double)a[i] * (double)a[i];
+        if (v.data) z = b[i] > 0 ? z / (double)b[i] : 0;
+        out->sums.ab += z;
+        out->sums.aa += z * z;
+        out->amax = larger_bits(out->amax, magnitude_bits((float)a[i]));
+    }
+}
+
+void cpu_outliers(Exec *exec, Tensor x, Tensor v, Outliers *out) {
+    require_readable("outliers", x);
+    if (v.data) {
+        x.cols = v.cols = tensor_elements(x);
+        x.rows = v.rows = 1;
+    }
+    const Cpu *cpu = cpu_of(exec);
+    const int64_t pieces = (x.cols + OUTLIER_PIECE - 1) / OUTLIER_PIECE, total = x.rows * pieces;
+    const int64_t step = (total + CPU_REDUCTION_BLOCKS - 1) / CPU_REDUCTION_BLOCKS;
+    Outliers partial[CPU_REDUCTION_BLOCKS] = {{{0, 0, 0}, 0}}, sum = {{0, 0, (double)tensor_elements(x)}, 0};
+#pragma omp parallel for num_threads(cpu->threads) schedule(static)
+    for (int block = 0; block < CPU_REDUCTION_BLOCKS; block++)
+        for (int64_t p = block * step; p < smaller(total, (block + 1) * step); p++) {
+            const int64_t begin = p % pieces * OUTLIER_PIECE;
+            add_outliers(cpu, x, v, p / pieces, begin, smaller(OUTLIER_PIECE, x.cols - begin), &partial[block]);
+        }
+    for (int block = 0; block < CPU_REDUCTION_BLOCKS; block++) {
+        sum.sums.ab += partial[block].sums.ab;
+        sum.sums.aa += partial[block].sums.aa;
+        sum.amax = larger_bits(sum.amax, partial[block].amax);
     }
     *out = sum;
 }

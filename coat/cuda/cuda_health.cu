@@ -173,6 +173,45 @@ __global__ __launch_bounds__(HEALTH_THREADS) void inner_products_sum_kernel(cons
     inner_products_store(ab, aa, bb, out);
 }
 
+// --- outliers --------------------------------------------------------------------------------------------------------
+// Returns an element of an unscaled or FP8 tensor. The groups of 8-bit moments ignore the ends of rows.
+__device__ inline float element_of(const Tensor &t, int64_t row, int64_t col) {
+    const int64_t at = row * t.stride + col;
+    if (t.format == FMT_FP32) return ((const float *)t.data)[at];
+    const uint8_t *code = (const uint8_t *)t.data + at;
+    const float *scale = (const float *)t.scale;
+    if (t.granularity == SCALE_EXPAND) {
+        const int64_t group = at / t.group;
+        return moment_decode(*code, moment_group(scale[group], t.exponent[group], t.format), t.format);
+    }
+    const float x = t.format == FMT_BF16 ? bf16_decode(((const uint16_t *)t.data)[at]) : fp8_decode(t.format, *code);
+    if (t.granularity == SCALE_GROUP)
+        return x * bf16_decode(((const uint16_t *)t.scale)[row * ((t.cols + t.group - 1) / t.group) + col / t.group]);
+    return t.granularity == SCALE_NONE ? x : x * scale[t.granularity == SCALE_ROW ? row : 0];
+}
+
+__global__ __launch_bounds__(HEALTH_THREADS) void outliers_kernel(Tensor x, Tensor v, InnerProducts *partials,
+                                                                  uint32_t *amax) {
+    double sum = 0.0, squares = 0.0, elements = 0.0;
+    uint32_t largest = 0;
+    const int64_t total = x.rows * x.cols, step = (int64_t)gridDim.x * HEALTH_THREADS;
+    for (int64_t at = (int64_t)blockIdx.x * HEALTH_THREADS + threadIdx.x; at < total; at += step) {
+        const int64_t row = at / x.cols, col = at % x.cols;
+        const float value = element_of(x, row, col);
+        double z = (double)value * (double)value;
+        if (v.data) {
+            const float moment = element_of(v, row, col);
+            z = moment > 0.0f ? z / (double)moment : 0.0;
+        }
+        sum += z;
+        squares += z * z;
+        elements += 1.0;
+        largest = max(largest, magnitude_bits(value));
+    }
+    inner_products_store(sum, squares, elements, partials + blockIdx.x);
+    block_max<HEALTH_THREADS>(largest, [&](uint32_t most) { atomicMax(amax, most); });
+}
+
 HealthWalk walk_of(Tensor t) {
     HealthWalk w = {};
     const bool flat = t.granularity == SCALE_EXPAND; // groups of 8-bit moments may extend into the next row
@@ -223,6 +262,22 @@ void cuda_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
         LAUNCH_CHECK("inner_products_kernel");
     });
     inner_products_sum_kernel<<<1, HEALTH_THREADS, 0, stream>>>(partials, out);
+    LAUNCH_CHECK("inner_products_sum_kernel");
+}
+
+void cuda_outliers(Exec *exec, Tensor x, Tensor v, Outliers *out) {
+    const char *operation = "outliers";
+    InnerProducts *const partials = (InnerProducts *)exec->workspace;
+    const bool readable = !x.transposed && x.granularity != SCALE_EXPAND && (x.scale || !format_is_fp8(x.format));
+    if (!readable || (v.data && (x.stride != x.cols || v.stride != v.cols || x.cols != v.cols)) ||
+        exec->workspace_bytes < INNER_BLOCKS * sizeof *partials)
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: a %s tensor cannot be read, or the workspace is too small",
+              operation, format_name(x.format));
+    const cudaStream_t stream = cuda_backend(exec)->stream;
+    cuda_zero(exec, out, sizeof *out);
+    outliers_kernel<<<INNER_BLOCKS, HEALTH_THREADS, 0, stream>>>(x, v, partials, &out->amax);
+    LAUNCH_CHECK("outliers_kernel");
+    inner_products_sum_kernel<<<1, HEALTH_THREADS, 0, stream>>>(partials, &out->sums);
     LAUNCH_CHECK("inner_products_sum_kernel");
 }
 

@@ -232,7 +232,7 @@ static const Flag table[] = {
     {GROUP_EVALUATION, "sample-tokens", FLAG_INT, AT(sample_tokens), SHARED | LOGGED, "TOKENS", 0, 1 << 24, NULL,
      "number of tokens per sample; a sample of --prompt ends earlier at an end-of-text token; 0: no samples"},
     {GROUP_EVALUATION, "health-every", FLAG_INT64, AT(health_every), SHARED | LOGGED, "STEPS", 0, BIG, NULL,
-     "number of steps between log lines about FP8 tensors and attention logits; 0: no such lines"},
+     "number of steps between log lines about FP8 tensors, attention logits, outliers and moments; 0: no such lines"},
     {GROUP_EVALUATION, "health-products", FLAG_INT64, AT(health_matmuls), SHARED | LOGGED, "STEPS", 0, BIG, NULL,
      "number of steps between comparisons of the qkv layers' FP8 weight gradients with BF16; 0: no comparisons"},
     {GROUP_EVALUATION, "prompt", FLAG_STRING, AT(prompt), SHARED | LOGGED, "TEXT", 0, 0, "none",

@@ -8,6 +8,8 @@
 //   {"step":20,"hellaswag":..}                                                           correct answers, 0 to 1
 //   {"step":100,"fp8":{"x_in":{"amax":[..],"saturated":[..],"zero":[..]},..}}            the FP8 tensors (health.h)
 //   {"step":100,"attention":{"lse":{"max":[..]}}}                 largest attention logits (health_attention_json())
+//   {"step":100,"activation":{"g":{"outlier":[..],"kurtosis":[..]}}}             outliers (health_activation_json())
+//   {"step":100,"optimizer":{"wte":{"lag":[..]},..}}                      second moments (health_optimizer_json())
 //   {"step":20,"note":".."}                            log.jsonl was removed and created again, without earlier lines
 //   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}   FP8 weight gradients compared with BF16 (health.h)
 // If the step's update was skipped, its line has "skipped":N, the number of updates skipped so far. If the data has a

@@ -64,6 +64,7 @@ typedef enum {
     WITH_DOCUMENT_MASK, // exists if documents in a sequence cannot attend to each other
     WITH_RESID,         // exists if no saved tensor contains the unscaled residual stream
     WITH_COUNTS,        // exists if FP8 health counts the values of FP8 gradients
+    WITH_HEALTH,        // exists if training logs its health
     WITH_COMPARISONS,   // exists if FP8 health compares an FP8 wgrad with a BF16 wgrad
     WITH_MUON           // exists if Muon updates the blocks' matrices
 } When;
@@ -195,9 +196,10 @@ static const TableRow table[TENSOR_COUNT] = {
     [G_T] =                 {{"g_t", DIM_M, DIM_F, .per_layer = true},       RULE_ACT_OUT,       STAGE_BWD_FCPROJ,    STAGE_BWD_FCPROJ,    .source = G, .transpose_of = G},
     [O_T] =                 {{"o_t", DIM_M, DIM_ATT, .per_layer = true},     RULE_OPERAND,       STAGE_BWD_PROJ,      STAGE_BWD_PROJ,      .source = O, .transpose_of = OQ},
     [NF_T] =                {{"nf_t", DIM_M, DIM_C},                         RULE_OPERAND,       STAGE_HEAD,          STAGE_BWD_HEAD,      .source = NF, .transpose_of = NF, .head = true, .part = PART_TOKENS},
-    [CODE_COUNTS] =         {{"code_counts", DIM_L, DIM_COUNTS},             RULE_RESIDENT,      STAGE_HEAD,          STAGE_BWD_QKV,       .stored = AS_BYTES, .when = WITH_COUNTS, .part = PART_TOKENS},
+    [CODE_COUNTS] =         {{"code_counts", DIM_L, DIM_COUNTS},             RULE_RESIDENT,      STAGE_NORM1,         STAGE_BWD_QKV,       .stored = AS_BYTES, .when = WITH_COUNTS, .part = PART_TOKENS},
     [QKVW_REFERENCE] =      {{"qkvw_reference", DIM_QKV, DIM_C},             RULE_SCRATCH,       STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     .stored = AS_GRADS, .when = WITH_COMPARISONS, .part = PART_TOKENS},
     [INNER_PRODUCTS] =      {{"inner_products", DIM_L, DIM_INNER},           RULE_RESIDENT,      STAGE_BWD_NORM1,     STAGE_BWD_NORM1,     .stored = AS_BYTES, .when = WITH_COMPARISONS, .part = PART_TOKENS},
+    [OUTLIERS] =            {{"outliers", DIM_L, DIM_OUTLIERS},              RULE_RESIDENT,      STAGE_ACT,           STAGE_ACT,           .stored = AS_BYTES, .when = WITH_HEALTH, .part = PART_TOKENS},
     [IMAGE_ROWS] =          {{"image_rows", DIM_M, DIM_1},                   RULE_RESIDENT,      STAGE_EMBED,         STAGE_BWD_EMBED,     .stored = AS_I32, .when = WITH_IMAGES, .part = PART_TOKENS},
     [PIXELS] =              {{"pixels", DIM_IMAGES, DIM_PIXELS},             RULE_RESIDENT,      STAGE_EMBED,         STAGE_EMBED,         .stored = AS_BYTES, .part = PART_IMAGES},
     [PIXEL_VALUES] =        {{"pixel_values", DIM_RGB, DIM_BYTES},           RULE_RESIDENT,      STAGE_EMBED,         STAGE_EMBED,         .stored = AS_FP32, .part = PART_IMAGES},
@@ -343,6 +345,7 @@ static int64_t extent(Dim dim, const Config *c) {
     case DIM_STATE: return STATE_BYTES;
     case DIM_COUNTS: return (int64_t)(2 * GRADIENT_COUNT * sizeof(CodeCounts));
     case DIM_INNER: return (int64_t)sizeof(InnerProducts);
+    case DIM_OUTLIERS: return (int64_t)sizeof(Outliers);
     case DIM_IMAGES: return c->micro_batch;
     case DIM_FEATURES: return (int64_t)c->micro_batch * vision_rows(&c->shape.vision);
     case DIM_SELECTED: return extent(DIM_FEATURES, c) * vision_merged(&c->shape.vision);
@@ -402,6 +405,7 @@ static bool run_has(const TableRow *row, const Config *c) {
     case WITH_DOCUMENT_MASK: return c->documents == DOCUMENTS_MASKED;
     case WITH_RESID: return needs_resid(c);
     case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(r));
+    case WITH_HEALTH: return trains && c->health_every > 0;
     case WITH_MUON: return trains && c->optimizer == OPTIMIZER_MUON && !(c->freeze & PART_LANGUAGE);
     case WITH_COMPARISONS: return trains && c->health_matmuls > 0 && fp8;
     default: return true;

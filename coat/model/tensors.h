@@ -53,7 +53,7 @@ typedef enum {
     DRESID, DSUBLAYER, DRESID_Q, DRESID_QT, DN, DN2, DO, DG, DH_Q, DH_QT, QKV_ROPE_RECOMPUTED, DQKV, DQKV_Q, DQKV_QT,
     N1_T, N2_T, G_T, O_T, NF_T,
     // tensors of FP8 health statistics
-    CODE_COUNTS, QKVW_REFERENCE, INNER_PRODUCTS,
+    CODE_COUNTS, QKVW_REFERENCE, INNER_PRODUCTS, OUTLIERS,
     // tensors of images
     IMAGE_ROWS,
     PIXELS, PIXEL_VALUES, SELECT, SELECT_BACK, FEATURE_ROWS,
@@ -65,9 +65,13 @@ typedef enum {
     TENSOR_COUNT
 } TensorId;
 
-// Quantized gradients whose FP8 values are counted for the log (health.h), one per pair of dgrad and wgrad. DRESID_Q
-// occurs twice, because the backward of fcproj and of proj read it.
-typedef enum { GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS, GRADIENT_COUNT } QuantizedGradient;
+// Quantized tensors whose FP8 values are counted for the log (health.h): norm outputs, and gradients, one per pair of
+// dgrad and wgrad. DRESID_Q occurs twice, because the backward of fcproj and of proj read it.
+typedef enum {
+    GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS,
+    NORM_N1, NORM_N2, NORM_NF,
+    GRADIENT_COUNT
+} QuantizedGradient;
 
 // Role of a tensor within its row of the table. An activation has a VALUE and, if the first blocks (--bf16-blocks)
 // store it differently, a PLAIN for these blocks. A parameter has all roles except PLAIN:
@@ -119,10 +123,11 @@ typedef enum {
     DIM_CHUNK,  // number of tokens whose logits are in memory at a time
     DIM_STATE,  // bytes reserved for StepState
     DIM_L,      // number of layers
-    DIM_COUNTS, // bytes of the CodeCounts of all quantized gradients of a layer and of their transposes
+    DIM_COUNTS, // bytes of the CodeCounts of all counted tensors of a layer (QuantizedGradient) and of their transposes
     DIM_INNER,  // bytes of the InnerProducts struct
-    DIM_UPDATE, // largest number of elements of the matrices that Muon updates together
-    DIM_GRAM,   // largest number of elements of their Gram matrices
+    DIM_OUTLIERS, // bytes of the Outliers struct
+    DIM_UPDATE,   // largest number of elements of the matrices that Muon updates together
+    DIM_GRAM,     // largest number of elements of their Gram matrices
     // images
     DIM_IMAGES,   // number of images of a micro-batch
     DIM_PIXELS,   // bytes of an image: 3 * side * side

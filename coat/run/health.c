@@ -1,7 +1,6 @@
 #include "health.h"
 
 #include <math.h>
-#include <stdarg.h>
 
 typedef struct {
     TensorId id;
@@ -17,11 +16,12 @@ typedef struct {
     Tensor *tensor;
     Health *health;
     int tensors;
+    double *unchanged;  // fraction of a moment's sampled FP8 values that the update left unchanged; NULL: no sample
     CodeCounts *counts; // counts of the gradients' FP8 values; NULL if the step has no counts
 } Collection;
 
-// Gradient whose FP8 values are counted during backward: ids and log names of the gradient ([0]) and of its transpose
-// ([1]).
+// Gradient or norm output whose FP8 values are counted during the step: ids and log names of the tensor ([0]) and of
+// its transpose ([1]). The transposes of norm outputs are not counted.
 typedef struct {
     const char *name[2];
     TensorId id[2];
@@ -33,6 +33,9 @@ static const GradientRow gradient_table[GRADIENT_COUNT] = {
     [GRADIENT_DH] = {{"dh_q", "dh_qt"}, {DH_Q, DH_QT}},
     [GRADIENT_DQKV] = {{"dqkv_q", "dqkv_qt"}, {DQKV_Q, DQKV_QT}},
     [GRADIENT_DLOGITS] = {{"dlogits_q", "dlogits_qt"}, {DLOGITS_Q, DLOGITS_QT}},
+    [NORM_N1] = {{"n1", ""}, {N1, N1}},
+    [NORM_N2] = {{"n2", ""}, {N2, N2}},
+    [NORM_NF] = {{"nf", ""}, {NF, NF}},
 };
 
 // True if the health report contains the tensor: an FP8 or INT8 tensor with memory and a scale of its own. Transposes
@@ -82,6 +85,45 @@ static void collect_counts(Collection *c, Exec *exec) {
     exec->ops->download(exec, c->counts, counts.data, (size_t)tensor_elements(counts));
 }
 
+// Downloads the sample of a moment's FP8 values: HEALTH_SAMPLE values in the middle of the tensor, or all if it has
+// fewer. Returns their number.
+static int64_t download_sample(Exec *exec, Tensor t, uint8_t sample[HEALTH_SAMPLE]) {
+    const int64_t elements = tensor_elements(t), count = elements < HEALTH_SAMPLE ? elements : HEALTH_SAMPLE;
+    exec->ops->download(exec, sample, (const uint8_t *)t.data + (elements - count) / 2, (size_t)count);
+    return count;
+}
+
+void health_sample(const Arena *arena, Exec *exec, HealthWarned *warned) {
+    Collection c;
+    memset(&c, 0, sizeof c);
+    collect(&c, arena);
+    free(warned->sample);
+    warned->sample = (uint8_t *)xcalloc((size_t)c.tensors + 1, HEALTH_SAMPLE);
+    for (int i = 0; i < c.tensors; i++)
+        if (c.tensor[i].granularity == SCALE_EXPAND)
+            download_sample(exec, c.tensor[i], warned->sample + (size_t)i * HEALTH_SAMPLE);
+    free(c.health);
+    free(c.tensor);
+}
+
+// Compares the moments with the sample of health_sample(), and frees the sample.
+static void compare_sample(Collection *c, Exec *exec, HealthWarned *warned) {
+    if (!warned || !warned->sample) return;
+    c->unchanged = (double *)xcalloc((size_t)c->tensors, sizeof *c->unchanged);
+    uint8_t *after = (uint8_t *)xmalloc(HEALTH_SAMPLE);
+    for (int i = 0; i < c->tensors; i++) {
+        if (c->tensor[i].granularity != SCALE_EXPAND) continue;
+        const uint8_t *before = warned->sample + (size_t)i * HEALTH_SAMPLE;
+        const int64_t count = download_sample(exec, c->tensor[i], after);
+        int64_t equal = 0;
+        for (int64_t k = 0; k < count; k++) equal += before[k] == after[k];
+        c->unchanged[i] = (double)equal / (double)count;
+    }
+    free(after);
+    free(warned->sample);
+    warned->sample = NULL;
+}
+
 // Function that returns the statistic names[figure] of a layer.
 typedef double Figure(const void *context, int figure, int layer);
 
@@ -112,7 +154,7 @@ typedef struct {
     const Entry *entry;
 } EntryFigures;
 
-static const char *const entry_figures[] = {"amax", "saturated", "zero", "clamped"};
+static const char *const entry_figures[] = {"amax", "saturated", "zero", "clamped", "unchanged"};
 static double entry_figure(const void *context, int figure, int layer) {
     const EntryFigures *of = (const EntryFigures *)context;
     const int i = of->entry->first + layer;
@@ -123,7 +165,8 @@ static double entry_figure(const void *context, int figure, int layer) {
     case 0: return (double)bits_float(h->amax);
     case 1: return saturated_fraction(of->c, i);
     case 2: return fraction(h->zero, tensor_elements(t));
-    default: return fraction(h->clamped, (tensor_elements(t) + t.group - 1) / t.group);
+    case 3: return fraction(h->clamped, (tensor_elements(t) + t.group - 1) / t.group);
+    default: return of->c->unchanged[i];
     }
 }
 
@@ -146,7 +189,14 @@ static const char *const gradient_figures[] = {"saturated", "zero", "subnormal"}
 static double gradient_figure(const void *context, int figure, int layer) {
     const Counted *g = (const Counted *)context;
     const CodeCounts *n = &g->c->counts[code_counts_at(g->what, layer) + g->transposed];
-    return fraction(figure == SATURATED ? n->saturated : figure == ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
+    if (n->codes == 0) return NAN; // the layer has the tensor in BF16
+    uint64_t saturated = n->saturated;
+    if (g->what >= NORM_N1) { // ignores the values that determined the scales
+        const TensorLayout *t = &g->c->arena->layout[gradient_table[g->what].id[0]][VALUE];
+        const uint64_t scales = t->granularity == SCALE_ROW ? n->codes / (uint64_t)t->cols : 1;
+        saturated = saturated > scales ? saturated - scales : 0;
+    }
+    return fraction(figure == SATURATED ? saturated : figure == ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
 }
 
 // Returns the counted gradient that has the name of report entry `e`, or GRADIENT_COUNT if there is none.
@@ -161,7 +211,9 @@ static int gradient_of(const Collection *c, const Entry *e) {
 static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     const Tensor first = c->tensor[e->first + e->begin];
     const EntryFigures of = {c, e};
-    const int what = gradient_of(c, e), figures = !first.data ? 1 : first.granularity == SCALE_EXPAND ? 4 : 3;
+    // the counts of health() include those of a saved norm output
+    const int what = first.data ? GRADIENT_COUNT : gradient_of(c, e);
+    const int figures = !first.data ? 1 : first.granularity != SCALE_EXPAND ? 3 : c->unchanged ? 5 : 4;
     fprintf(out, "\"%s%s\":{", tensor_row(e->id)->name, role_suffix(e->role));
     print_figures(out, entry_figures, figures, e->layers, entry_figure, &of);
     if (what < GRADIENT_COUNT) {
@@ -186,16 +238,6 @@ static void print_other_gradients(FILE *out, const Collection *c) {
     }
 }
 
-// Appends a line to the warning text.
-__attribute__((format(printf, 2, 3))) static void add_line(char warning[HEALTH_WARNING], const char *format, ...) {
-    size_t used = strlen(warning);
-    if (used > 0 && used + 1 < HEALTH_WARNING) warning[used++] = '\n';
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(warning + used, HEALTH_WARNING - used, format, arguments);
-    va_end(arguments);
-}
-
 // Writes a warning for the first tensor that has an infinity or NaN. If the tensor has one scale per tensor or row,
 // also warns if too many of its values are saturated.
 static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
@@ -207,7 +249,9 @@ static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
             const int i = e->first + layer;
             const bool finite = isfinite(bits_float(c->health[i].amax));
             const bool can_saturate = c->tensor[i].granularity <= SCALE_ROW && c->tensor[i].data;
-            if ((finite && !(can_saturate && saturated_fraction(c, i) > HEALTH_SATURATED)) || bad++ > 0) continue;
+            if ((finite && !(can_saturate && saturated_fraction(c, i) > health_bounds[BOUND_SATURATED].bound)) ||
+                bad++ > 0)
+                continue;
             char what[64] = "has an infinity or NaN";
             if (finite)
                 snprintf(what, sizeof what, "has %.1f %% of its FP8 values saturated", 100 * saturated_fraction(c, i));
@@ -216,13 +260,25 @@ static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
         }
     }
     if (bad > 1) snprintf(others, sizeof others, "; see log.jsonl for more such tensors (%d)", bad - 1);
-    if (bad > 0) add_line(warning, "%s%s", first, others);
+    if (bad > 0) health_add_line(warning, "%s%s", first, others);
+}
+
+// Writes a note for the first moment of which an update left too many FP8 values unchanged. Ignores embeddings: most
+// tokens occur in few steps, and without a gradient all moments of a group decay together, so no FP8 value changes.
+static void note_unchanged(const Collection *c, HealthWarned *warned, char warning[HEALTH_WARNING]) {
+    for (int k = 0; k < c->entries && c->unchanged; k++) {
+        const Entry *e = &c->entry[k];
+        char name[64];
+        snprintf(name, sizeof name, "%s%s", tensor_row(e->id)->name, role_suffix(e->role));
+        if (e->id != WTE) health_note(BOUND_UNCHANGED, name, c->unchanged + e->first, e->layers, warned, warning);
+    }
 }
 
 // Returns the flag, such as --head bf16, that makes a gradient more exact.
 static const char *advice(const Recipe *r, QuantizedGradient what, bool for_wgrad) {
-    if (what == GRADIENT_DLOGITS) return "--head bf16";
-    return for_wgrad || recipe_gradient_format(r) == FMT_E5M2 ? "--linear bf16" : "--recipe coat-paper";
+    if (what == GRADIENT_DLOGITS || what == NORM_NF) return "--head bf16";
+    return for_wgrad || what >= NORM_N1 || recipe_gradient_format(r) == FMT_E5M2 ? "--linear bf16"
+                                                                                 : "--recipe coat-paper";
 }
 
 // Returns the fraction of a layer's FP8 values that are zero or subnormal, to compare with HEALTH_SMALL. `unmasked` is
@@ -246,16 +302,16 @@ static bool warn_gradient(const Counted *g, double unmasked, char warning[HEALTH
         if (saturated_here > saturated) saturated = saturated_here, most_saturated = layer;
         if (small_here > small) small = small_here, smallest = layer;
     }
-    const bool saturates = saturated > HEALTH_SATURATED;
+    const bool saturates = saturated > health_bounds[BOUND_SATURATED].bound;
     const bool is_small = small > HEALTH_SMALL && for_wgrad && g->what != GRADIENT_DLOGITS;
     if (!saturates && !is_small) return false;
-    add_line(warning, "fp8: %s of layer %d has %.1f %% of its FP8 values %s; %s is more exact",
-             gradient_table[g->what].name[g->transposed], saturates ? most_saturated : smallest,
-             100 * (saturates ? saturated : small),
-             saturates      ? "saturated"
-             : unmasked < 1 ? "zero or subnormal, without masked targets"
-                            : "zero or subnormal",
-             advice(&g->c->arena->config->recipe, g->what, g->transposed || !saturates));
+    health_add_line(warning, "fp8: %s of layer %d has %.1f %% of its FP8 values %s; %s is more exact",
+                    gradient_table[g->what].name[g->transposed], saturates ? most_saturated : smallest,
+                    100 * (saturates ? saturated : small),
+                    saturates      ? "saturated"
+                    : unmasked < 1 ? "zero or subnormal, without masked targets"
+                                   : "zero or subnormal",
+                    advice(&g->c->arena->config->recipe, g->what, g->transposed || !saturates));
     return true;
 }
 
@@ -270,6 +326,7 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
     if (c.tensors > 0) {
         exec->ops->health(exec, c.tensor, c.tensors, c.health);
         collect_counts(&c, exec);
+        compare_sample(&c, exec, warned);
         FILE *out = open_memstream(&json, &length);
         if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the FP8 statistics");
         for (int k = 0; k < c.entries; k++) {
@@ -280,12 +337,14 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
         fputc('}', out);
         fclose(out);
         warn_tensors(&c, warning);
+        note_unchanged(&c, warned, warning);
         for (int i = 0; i < 2 * GRADIENT_COUNT && warned; i++) {
             const Counted g = counted(&c, i / 2, i % 2);
             bool *before = &warned->codes[g.what][g.transposed];
             *before = *before || warn_gradient(&g, 1 - warned->uncounted, warning);
         }
     }
+    free(c.unchanged);
     free(c.counts);
     free(c.health);
     free(c.tensor);
@@ -322,13 +381,14 @@ static void warn_matmuls(const InnerProducts found[], int layers, char warning[H
     const InnerProducts *p = &found[worst];
     if (!(excess(p) > 1)) return;
     if (p->bb == 0)
-        add_line(warning, "fp8: the wgrad of qkvw in layer %d is not 0, but in BF16 it is; --linear bf16 is more exact",
-                 worst);
+        health_add_line(warning,
+                        "fp8: the wgrad of qkvw in layer %d is not 0, but in BF16 it is; --linear bf16 is more exact",
+                        worst);
     else
-        add_line(warning,
-                 "fp8: the wgrad of qkvw in layer %d differs from BF16's by %.1f %%, with a bias of %+.1f %%; "
-                 "--linear bf16 is more exact",
-                 worst, 100 * error_of(p), 100 * bias_of(p));
+        health_add_line(warning,
+                        "fp8: the wgrad of qkvw in layer %d differs from BF16's by %.1f %%, with a bias of %+.1f %%; "
+                        "--linear bf16 is more exact",
+                        worst, 100 * error_of(p), 100 * bias_of(p));
 }
 
 // Returns the JSON object {"NAME":{"figure":[one value per layer],..}}, which the caller frees.
@@ -354,44 +414,6 @@ char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, 
     warning[0] = '\0';
     if (warned && !warned->matmuls) warn_matmuls(found, layers, warning);
     if (warned) warned->matmuls = warned->matmuls || warning[0];
-    free(found);
-    return json;
-}
-
-// Returns the largest log-sum-exp of a layer's attention logits in the last micro-batch, NaN if one is NaN.
-static double largest_lse(const Arena *arena, Exec *exec, int layer) {
-    const Tensor t = arena_tensor(arena, LSE, VALUE, layer);
-    const int64_t count = tensor_elements(t);
-    float *values = (float *)xmalloc((size_t)count * sizeof *values), largest = -INFINITY;
-    exec->ops->download(exec, values, t.data, (size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count && !isnan(largest); i++) largest = values[i] <= largest ? largest : values[i];
-    free(values);
-    return (double)largest;
-}
-
-static const char *const attention_figures[] = {"max"};
-static double attention_figure(const void *context, int figure, int layer) {
-    (void)figure;
-    return ((const double *)context)[layer];
-}
-
-char *health_attention_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
-    const int layers = arena->layout[LSE][VALUE].layers;
-    double *found = (double *)xcalloc((size_t)layers, sizeof *found);
-    int most = 0;
-    for (int layer = 0; layer < layers; layer++) {
-        found[layer] = largest_lse(arena, exec, layer);
-        if (found[layer] > found[most] || isnan(found[most])) most = layer;
-    }
-    char *json = figures_json("lse", attention_figures, 1, layers, attention_figure, found);
-    warning[0] = '\0';
-    if (warned && !warned->attention && found[most] > HEALTH_LSE) {
-        warned->attention = true;
-        add_line(warning,
-                 "attention: the largest logit of layer %d is about %.0f; above %d, a run may become unstable; reduce "
-                 "--lr, or train a model that normalizes q and k",
-                 most, found[most], HEALTH_LSE);
-    }
     free(found);
     return json;
 }

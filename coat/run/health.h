@@ -1,8 +1,10 @@
-// FP8 health: statistics in the log that show how well the scales of FP8 tensors fit. For each layer and tensor: amax,
-// the fractions of saturated and of zero values and, for moments, the fraction of groups whose exponent is clamped.
+// Health: statistics in the log that announce failures of a training run. health_bounds.c measures attention logits,
+// outliers and second moments. FP8 health (health.c) shows how well the scales of FP8 tensors fit. For each layer and
+// tensor: amax, the fractions of saturated and of zero values and, for moments, the fraction of groups with a clamped
+// exponent.
 //   - Tensors are measured after the last micro-batch and update. --recompute 3 leaves only block 0's saved
 //     activations.
-//   - Gradients are counted during backward in the step's first micro-batch, because each layer overwrites them. The
+//   - Gradients and norm outputs are counted in the first micro-batch, because each layer overwrites them. The
 //     counts are the fractions of saturated, zero and subnormal values.
 // Each process reports only the tensors and shards that it stores.
 #pragma once
@@ -10,9 +12,25 @@
 
 C_LINKAGE_BEGIN
 
-// Fraction of saturated FP8 values above which a warning is printed, for tensors with one scale per tensor or row.
-// Groups are exempt, because several values of a group may equal its amax without harm.
-#define HEALTH_SATURATED 0.01
+// A logged value that announces the failure of a training run. A note is printed once when a layer's value exceeds the
+// bound. docs/log.md has the same table, and the origin of the bounds.
+typedef enum {
+    BOUND_LSE,
+    BOUND_OUTLIER,
+    BOUND_KURTOSIS,
+    BOUND_LAG,
+    BOUND_UNCHANGED,
+    // for tensors with one scale per tensor or row, because several values of a group may equal its amax without harm
+    BOUND_SATURATED,
+    BOUND_COUNT
+} HealthBoundId;
+typedef struct {
+    const char *line, *tensor, *figure; // name in log.jsonl: line.tensor.figure; tensor *: several tensors
+    double bound;
+    const char *meaning, *remedy;
+} HealthBound;
+extern const HealthBound health_bounds[BOUND_COUNT];
+
 // Fraction of zero or subnormal FP8 values above which a warning is printed, for gradients that wgrad reads. Zeros of
 // masked targets are ignored.
 #define HEALTH_SMALL 0.5
@@ -20,19 +38,16 @@ C_LINKAGE_BEGIN
 #define HEALTH_BIAS 0.02
 #define HEALTH_ERROR 0.2
 
-// Log-sum-exp of attention logits above which a warning is printed. Runs in which attention has become unstable had
-// logits above 100.
-#define HEALTH_LSE 100
-
 #define HEALTH_WARNING 4096 // size of a warning's text in bytes
 
 // Tells which warnings this run has already printed, because each warning is printed only once.
 typedef struct {
     // true after a warning about the FP8 values of a gradient ([0]) or of its transpose ([1])
     bool codes[GRADIENT_COUNT][2];
-    bool matmuls;     // true after a warning about an inexact FP8 wgrad
-    bool attention;   // true after a warning about large attention logits
-    double uncounted; // fraction of masked targets in the last step; the caller sets it
+    bool matmuls;            // true after a warning about an inexact FP8 wgrad
+    bool bound[BOUND_COUNT]; // true after a note about a value above its bound
+    double uncounted;        // fraction of masked targets in the last step; the caller sets it
+    uint8_t *sample;         // FP8 values of moments before the last update (health_sample()); NULL: none
 } HealthWarned;
 
 // Returns the index of a gradient's counts in the tensor CODE_COUNTS. The next index belongs to the gradient's
@@ -41,11 +56,18 @@ static inline int code_counts_at(QuantizedGradient what, int layer) {
     return 2 * (layer * GRADIENT_COUNT + (int)what);
 }
 
+// Copies HEALTH_SAMPLE consecutive FP8 values of each 8-bit moment to warned->sample, which the caller frees. Call it
+// before the update of a step that logs its health. health_json() then reports how many of these values the update left
+// unchanged.
+void health_sample(const Arena *arena, Exec *exec, HealthWarned *warned);
+#define HEALTH_SAMPLE 16384
+
 // Returns the statistics of all FP8 tensors as one JSON object, which the caller frees; NULL if no tensor is FP8:
 //   {"x_in":{"amax":[..per layer],"saturated":[..],"zero":[..]},"qkvw.m":{..,"clamped":[..]},"n1":{"amax":[..]},
 //    "dh_q":{"amax":[..],"saturated":[..],"zero":[..],"subnormal":[..]},"dh_qt":{"saturated":[..],..},..}
 //   - A tensor that backward recomputes has only an amax. An amax that is not finite is null.
 //   - A gradient has fractions only if this step counted them, its transpose (dh_qt) only if its FP8 values differ.
+//   - A moment has the key "unchanged" if health_sample() was called before the update and `warned` is not NULL.
 //   - The residual stream's gradient is quantized twice per layer. dresid_q has the amax of the attention sublayer;
 //     dresid_q_fcproj and dresid_q_proj have the fractions of the MLP and of the attention sublayer.
 // Writes one line per problem to `warning`, without a final newline; "" if there is no problem. If `warned` is NULL,
@@ -61,8 +83,28 @@ char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, 
 
 // Returns the largest log-sum-exp of each layer's attention logits in the last micro-batch as JSON for the caller to
 // free: {"lse":{"max":[..per layer]}}. It is at least the largest logit, and at most ln(sequence length) larger.
-// --recompute 3 leaves only block 0's. Writes a line to `warning` if a layer exceeds HEALTH_LSE, otherwise "". If
-// `warned` is NULL, never warns. Waits for the device.
+// --recompute 3 leaves only block 0's. Writes a note to `warning` the first time that a layer exceeds BOUND_LSE,
+// otherwise "". If `warned` is NULL, never writes a note. Waits for the device.
 char *health_attention_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
+
+// Returns outliers of the activation function's output in the step's first micro-batch as JSON for the caller to free:
+//   {"g":{"outlier":[amax / RMS per layer],"kurtosis":[mean of x^4 / square of the mean of x^2 per layer]}}
+// NULL if no layer was measured. Writes notes like health_attention_json().
+char *health_activation_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
+
+// Returns gradients g relative to AdamW's second moments v, for every matrix, as JSON for the caller to free:
+//   {"wte":{"lag":[RMS of g / sqrt(v) per layer]},..}    g is clipped, and v has AdamW's bias correction
+// A value much above 1 means that v follows g too slowly. Call it after an update, before the next one's gradients.
+// Measures this process's shards. NULL if no matrix has a second moment, or before the first update. Writes notes
+// like health_attention_json(). Overwrites the measurements that health_activation_json() reads.
+char *health_optimizer_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
+
+// Appends a line to the text of a warning.
+__attribute__((format(printf, 2, 3))) void health_add_line(char warning[HEALTH_WARNING], const char *format, ...);
+
+// Appends a note to `warning` if the largest of a tensor's values, one per layer, exceeds the bound. A bound has one
+// note per run. Never appends a note if `warned` is NULL. NaN is ignored.
+void health_note(HealthBoundId id, const char *tensor, const double value[], int layers, HealthWarned *warned,
+                 char warning[HEALTH_WARNING]);
 
 C_LINKAGE_END

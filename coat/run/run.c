@@ -88,7 +88,7 @@ static void train_step(Run *run) {
     step_begin(m, schedule_lr(c, run->done.step, run->steps), targets);
     const bool logs = m->exec.rank == 0;
     const int64_t step = run->done.step + 1;
-    m->counts_codes = logs && due(step, c->health_every) && m->arena.layout[CODE_COUNTS][VALUE].exists;
+    m->counts_codes = logs && due(step, c->health_every) && m->arena.layout[OUTLIERS][VALUE].exists;
     m->compares_matmuls = logs && due(step, c->health_matmuls) && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     for (int64_t i = 0; i < accumulation; i++) {
         if (stop_at_once(m)) return;
@@ -98,6 +98,7 @@ static void train_step(Run *run) {
         micro_step(m, i > 0, i + 1 == accumulation);
         if (run->done.step + 1 < run->steps) read_ahead(run, sequences, i); // reads data while the device computes
     }
+    if (logs && due(step, c->health_every)) health_sample(&m->arena, &m->exec, &run->warned);
     step_end(m);
     run->done.step++;
     run->done.sequences = sequences;
@@ -377,8 +378,12 @@ static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *
     if (run->place.ranks == 1 && signals_consume_save()) saves = true;
     log_step(run->log, step, m->host.loss_sum, m->host.grad_norm, lr, now_ms() - begin, run->done.tokens, tokens,
              run->step_flops, m->host.skipped);
-    if (due(step, c->health_every)) log_health(run, "fp8", health_json);
-    if (due(step, c->health_every)) log_health(run, "attention", health_attention_json);
+    if (due(step, c->health_every)) {
+        log_health(run, "fp8", health_json);
+        log_health(run, "attention", health_attention_json);
+        log_health(run, "activation", health_activation_json);
+        log_health(run, "optimizer", health_optimizer_json);
+    }
     if (due(step, c->health_matmuls)) log_health(run, "products", health_matmuls_json);
     if (validates) log_sets(run, false);
     bool ok = check_skips(run, err);
@@ -428,6 +433,7 @@ bool run_train(Run *run, Error *err) {
     free(run->next);
     free(run->next_images);
     free(run->next_pixels);
+    free(run->warned.sample);
     if (!ok) {
         rescue(run, begun, err);
         return false;

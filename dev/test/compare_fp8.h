@@ -278,6 +278,47 @@ static void compare_inner_products(Backends *b, int64_t rows, int64_t cols, Form
     pair_free(b, sums);
 }
 
+// Compares the sums of outliers of x, which is unscaled or has FP8 values with one scale, groups or row scales, up to
+// rounding. If `moments`, divides by second moments: 0: none, 1: FP32, 2: 8-bit. Two runs on the GPU must be
+// bit-identical.
+static void compare_outliers(Backends *b, int64_t rows, int64_t cols, Granularity kind, int moments) {
+    const bool fp8 = kind != SCALE_NONE;
+    Pair x = fp8 ? pair_random_codes(b, rows, cols, FMT_E4M3, 130) : pair_random(b, rows, cols, FMT_BF16, 3.0f, 130);
+    Pair scale = kind == SCALE_ROW ? pair_row_scales(b, rows, 131)
+                                   : pair_random(b, rows, cols, kind == SCALE_GROUP ? FMT_BF16 : FMT_FP32, 1.0f, 131);
+    Pair v = moments == 2 ? pair_random_codes(b, rows, cols, FMT_E4M3, 132)
+                          : pair_random(b, rows, cols, FMT_FP32, 1.0f, 132);
+    Pair exponents = pair_poisoned(b, rows, cols, FMT_U8), sums = pair_poisoned(b, 1, 2 * sizeof(Outliers), FMT_U8);
+    uint8_t *k = (uint8_t *)xmalloc((size_t)(rows * cols));
+    for (int64_t i = 0; i < rows * cols; i++) k[i] = (uint8_t)(8 + i % 40);
+    Outliers found[2][2];
+    ON_BOTH(b) {
+        Exec *exec = &b->exec[s];
+        Tensor t = x.t[s], m = moments ? v.t[s] : no_tensor();
+        exec->ops->upload(exec, exponents.t[s].data, k, (size_t)(rows * cols));
+        if (fp8) t.granularity = kind, t.group = 32, t.scale = scale.t[s].data;
+        if (moments == 2) {
+            m.granularity = SCALE_EXPAND, m.group = 128;
+            m.scale = scale.t[s].data;
+            m.exponent = (uint8_t *)exponents.t[s].data;
+        }
+        for (int i = 0; i < 2; i++) CALL(b, outliers, t, m, (Outliers *)sums.t[s].data + i);
+        exec->ops->download(exec, found[s], sums.t[s].data, sizeof found[s]);
+    }
+    const Outliers cpu = found[0][0], gpu = found[1][0];
+    char name[200];
+    snprintf(name, sizeof name, "GPU against CPU: outliers, granularity %d, moments %d: %.9g, %.9g", kind, moments,
+             gpu.sums.ab, gpu.sums.aa);
+    check(cpu.sums.ab > 0 && fabs(gpu.sums.ab - cpu.sums.ab) <= 1e-4 * cpu.sums.ab &&
+              fabs(gpu.sums.aa - cpu.sums.aa) <= 1e-3 * cpu.sums.aa && gpu.sums.bb == cpu.sums.bb &&
+              gpu.amax == cpu.amax && memcmp(&found[1][0], &found[1][1], sizeof gpu) == 0,
+          name);
+    free(k);
+    Pair all[] = {x, v, exponents, sums};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    pair_free(b, scale);
+}
+
 static void compare_fp8(bool small_only) {
     Small small = {2, 25, 1600, 3001, 3, 64, true, 0};
     Config c = small_config(small);
@@ -290,6 +331,8 @@ static void compare_fp8(bool small_only) {
     compare_codes_count(&b, 37, 336);
     compare_inner_products(&b, 3, 5, FMT_BF16);
     compare_inner_products(&b, 301, 333, FMT_FP32);
+    for (int kind = SCALE_NONE; kind <= SCALE_GROUP; kind++) compare_outliers(&b, 37, 336, (Granularity)kind, 0);
+    for (int moments = 1; moments <= 2; moments++) compare_outliers(&b, 37, 336, SCALE_NONE, moments);
     compare_carried(&b, 96, 192, 336);
     if (!small_only) {
         compare_codes_count(&b, 4096, 3072);

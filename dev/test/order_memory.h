@@ -276,7 +276,7 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
 static bool current(const Unit *u) {
     const Label label = u->content;
     if (label <= 0) return true;
-    if (label_id(label) == CODE_COUNTS || label_id(label) == INNER_PRODUCTS) return u->made >= order.step_pass;
+    if (label_id(label) >= CODE_COUNTS && label_id(label) <= OUTLIERS) return u->made >= order.step_pass;
     switch (label_id(label)) { // tables that are written only once
     case ROPE_TABLE:
     case PIXEL_VALUES:

@@ -562,6 +562,14 @@ static void order_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *
     write_memory(out, sizeof *out);
 }
 
+static void order_outliers(Exec *exec, Tensor x, Tensor v, Outliers *out) {
+    (void)exec;
+    begin("outliers");
+    reads(x);
+    reads(v);
+    write_memory(out, sizeof *out);
+}
+
 static const Ops order_ops = {
     .name = "order",
     .device = DEVICE_CPU,

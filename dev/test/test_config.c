@@ -91,6 +91,13 @@ UNIT_TEST(test_contradictions) {
         accept_run(unnoted[i], 2);
         assert_null(strstr(config.notes, "--zero"));
     }
+    static const char *const beta2[] = {
+        "--train x --recipe coat --beta2 0.999", "--train x --recipe bf16 --moments fp8 --beta2 0.9999",
+        "--train x --recipe coat --beta2 0.99", "--train x --recipe bf16 --beta2 0.999"};
+    for (int i = 0; i < 4; i++) {
+        accept_run(beta2[i], 1);
+        assert_true((strstr(config.notes, "note: --beta2 0.999") != NULL) == (i < 2));
+    }
     refuse("--train x --optimizer muon --muon_lr 1", EXIT_USER, "--muon_lr&--muon-rms");
     refuse("--train x --world-size 4 --rank 4", EXIT_USER, "--rank 4&0 to 3");
     refuse("--train x --rendezvous /shared/file", EXIT_USER, "--rendezvous /shared/file&--rendezvous HOST[:PORT]");

@@ -23,6 +23,12 @@ for flags in "--recipe coat" "--recipe coat --head fp8" "--recipe coat-paper --g
     log=$(cat "$folder/watched/log.jsonl")
     [ "$(steps_of fp8 watched), $(steps_of products watched)" = "4 8 12 , 5 10 " ] && ! grep -qE '"(fp8|products)":' "$folder/alone/log.jsonl"
     check "$flags: FP8 health is in the log at its steps" $? "$(steps_of fp8 watched), $(steps_of products watched)"
+    [ "$(steps_of attention watched)$(steps_of activation watched)$(steps_of optimizer watched)" = "4 8 12 4 8 12 4 8 12 " ] &&
+        grep -qE "\"activation\":\{\"g\":\{\"outlier\":$two,\"kurtosis\":$two\}\}" <<<"$log" &&
+        grep -qE "\"optimizer\":\{\"wte\":\{\"lag\":\[[0-9.]+\]\}" <<<"$log" &&
+        grep -qE "\"qkvw.v\":\{[^}]*\"unchanged\":$two\}" <<<"$log" &&
+        grep -qE "\"n2\":\{\"amax\":[^}]*\"saturated\":\[[^]]*[0-9.e-]+\]," <<<"$log" && ! said watched | grep -E '^(attention|activation|optimizer|fp8|note): '
+    check "$flags: the log has the values that announce a failure, and a healthy run prints no note" $? "$(said watched)" "$(grep -v loss <<<"$log")"
     grep -qE "\"products\":\{\"qkvw\":\{\"error\":\[0\.0[0-9]*,0\.0[0-9]*\],\"bias\":\[-?0[0-9.e-]*,-?0[0-9.e-]*\]\}\}\}" <<<"$log"
     check "$flags: the log has the errors of the FP8 matmuls" $? "$(grep products <<<"$log")"
     grep -qE "\"dqkv_q\":\{\"amax\":$two,$shares\}" <<<"$log" && grep -qE "\"dresid_q\":\{\"amax\":$two\}" <<<"$log" &&
@@ -53,6 +59,16 @@ train zeros "${zeros[@]}" --recipe coat
 line='fp8: dqkv_qt of layer 1 has 66.7 % of its FP8 values zero or subnormal; --linear bf16 is more exact'
 [ "$(grep -cxF "$line" "$folder/zeros.out")" -eq 1 ] && [ "$(grep -c '^fp8: dqkv_qt' "$folder/zeros.out")" -eq 1 ]
 check "saturated or flushed FP8 values are reported once, with the flag that helps" $? "$(said zeros)"
+
+# A large --beta2 with 8-bit moments, and runs without FP8.
+train slow --recipe coat --steps 1 --beta2 0.9999 && grep -q '^note: --beta2 0.9999: .*8-bit second moments' "$folder/slow.said"
+check "a note at the start names --beta2 0.9999 with 8-bit moments" $? "$(said slow)"
+train fast --recipe coat --steps 1 --beta2 0.99 && train full --recipe coat --moments bf16 --steps 1 --beta2 0.9999 &&
+    ! grep -- --beta2 "$folder/fast.said" "$folder/full.said"
+check "--beta2 0.99, or 0.9999 with BF16 moments, prints no note" $? "$(said fast)" "$(said full)"
+train plain --recipe bf16 --steps 2 --health-every 1
+[ "$(steps_of attention plain)$(steps_of activation plain)$(steps_of optimizer plain)$(steps_of fp8 plain)" = "1 2 1 2 1 2 " ]
+check "a BF16 run logs attention, outliers and lag" $? "$(said plain)"
 
 # The plan, and recipes without FP8 matmuls.
 planned() { "$program" --plan=json --model gpt2 --recipe coat "$@" | grep -c '"name": "qkvw_reference", "format": "bf16", "category": "scratch", "bytes": 3538944}'; }

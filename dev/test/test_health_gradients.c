@@ -196,6 +196,13 @@ UNIT_TEST(gradients_warnings) {
     reset_counts(&run, 0);
     set_counts(&run, GRADIENT_DLOGITS, 0, 20, 0, 0);
     assert_health_warnings(&run, 1, "dlogits_q of layer 0&2.0 %&--head bf16");
+    reset_counts(&run, 0);
+    set_counts(&run, NORM_N1, 0, 1 + 10, 0, 0);  // norm outputs: 1 % and one value per scale may be saturated
+    set_counts(&run, NORM_N2, 0, 31 + 10, 0, 0); // one scale per row of 32
+    assert_health_warnings(&run, 0, "");
+    set_counts(&run, NORM_N2, 0, 31 + 20, 0, 0);
+    set_counts(&run, NORM_NF, 0, 1 + 30, 0, 0);
+    assert_health_warnings(&run, 2, "n2 of layer 0&2.0 %&--linear bf16&nf of layer 0&3.0 %&--head bf16");
     run_end(&run);
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_FP8, 1);
     reset_counts(&run, 0.7); // 70 % masked targets explain 70 % zeros, which cause no warning

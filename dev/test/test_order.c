@@ -220,18 +220,19 @@ static void sample(Model *m) {
     }
 }
 
-static void train_step(Model *m, bool watched) {
+static void train_step(Model *m, HealthWarned *watched) {
     const Config *c = m->config;
     const int64_t accumulation = config_accumulation(c, m->exec.ranks);
     int slots[LAYER_SLOTS];
     step_begin(m, 1e-3f, 1);
-    m->counts_codes = watched && m->arena.layout[CODE_COUNTS][VALUE].exists;
+    m->counts_codes = watched && m->arena.layout[OUTLIERS][VALUE].exists;
     m->compares_matmuls = m->exec.rank == 0 && m->arena.layout[QKVW_REFERENCE][VALUE].exists;
     order.step_pass = order.pass + 1;
     for (int64_t i = 0; i < accumulation; i++) {
         upload_batch(m, c->micro_batch, c->seq_len, true, false);
         micro_step(m, i > 0, i + 1 == accumulation);
     }
+    if (watched) health_sample(&m->arena, &m->exec, watched);
     memcpy(slots, m->shards.slot_layer, sizeof slots);
     step_end(m);
     if (fault == OLD_SLOTS) memcpy(m->shards.slot_layer, slots, sizeof slots);
@@ -254,10 +255,12 @@ static void train(Model *m, int steps) {
     snapshot.shards = m->exec.ranks > 1 ? &m->shards : NULL;
     for (int i = 0; i < steps; i++) {
         const bool health = (after_steps[i] & HEALTH) && m->exec.rank == 0;
-        train_step(m, health);
+        train_step(m, health ? &warned : NULL);
         if (health) {
             shards_weights_wait(&m->shards);
             free(health_json(&m->arena, &m->exec, &warned, warning));
+            free(health_activation_json(&m->arena, &m->exec, &warned, warning));
+            free(health_optimizer_json(&m->arena, &m->exec, &warned, warning));
             if (m->config->health_matmuls > 0) free(health_matmuls_json(&m->arena, &m->exec, &warned, warning));
         }
         if (after_steps[i] & SAVE) snapshot_copy(&snapshot, &run);
@@ -265,6 +268,7 @@ static void train(Model *m, int steps) {
         if (after_steps[i] & EVALUATE_SHORT) evaluate_short(m);
         if (after_steps[i] & SAMPLE) sample(m);
     }
+    free(warned.sample);
     snapshot_close(&snapshot);
 }
 
@@ -278,7 +282,7 @@ static void check_used(const Arena *arena) {
     for (int id = 0; id < TENSOR_COUNT; id++) {
         const TensorLayout *t = &arena->layout[id][VALUE];
         const int number = number_of(arena, (TensorId)id);
-        if (!t->exists || t->alias >= 0 || (id == CODE_COUNTS && order_rank > 0)) continue;
+        if (!t->exists || t->alias >= 0 || ((id == CODE_COUNTS || id == OUTLIERS) && order_rank > 0)) continue;
         if (id >= MUON_X && arena->zero > 0 && order_rank >= arena->config->shape.layers) continue;
         if (!order.writes[number])
             report(&order.unwritten, "unused: nothing writes %s", tensor_row((TensorId)id)->name);

@@ -225,7 +225,7 @@ UNIT_TEST(test_scratch) {
         for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
             const TensorLayout *t = &run->arena.layout[id][VALUE];
             const bool keeps = id == TOKENS || id == TARGETS || id == STATE || id == ROPE_TABLE || id == LOSSES ||
-                               id == BEST || id == CODE_COUNTS || id == INNER_PRODUCTS;
+                               id == BEST || id == CODE_COUNTS || id == INNER_PRODUCTS || id == OUTLIERS;
             if (!t->exists || t->alias >= 0 || t->category < CATEGORY_SCRATCH || t->saved == keeps) continue;
             fail_msg("%s of recipe %d", tensor_row((TensorId)id)->name, recipe);
         }
