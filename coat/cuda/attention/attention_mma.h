@@ -12,7 +12,10 @@
 
 constexpr int WARPS = 4, THREADS = WARPS * WARP;
 constexpr int CHUNK = 8; // number of BF16 values in a 16-byte chunk, the unit of copies and of ldmatrix
-constexpr int MAX_SHARED_BYTES = 99 * 1024; // shared memory per block of the GPUs with the least
+
+// Shared memory per block of the GPUs with the least, and the limit for two blocks on an SM of these GPUs, which has
+// 100 KB and reserves 1 KB per block.
+constexpr int MAX_SHARED_BYTES = 99 * 1024, PAIR_BYTES = 49 * 1024;
 constexpr float LOG2_E = 1.4426950408889634f;
 
 // --- instructions ----------------------------------------------------------------------------------------------------
@@ -124,12 +127,12 @@ __device__ static inline void own_load(OwnRows<HEAD, M, KEPT> &own, const bf16 *
         for (int k = 0; k < HEAD / 16; k++) operand_load<HEAD, M>(own.kept[k], own_address<HEAD, M>(tile), k);
 }
 
-// Computes d = (owned rows) * (N rows of another tile, from row `first` on)^T.
+// Computes d = (owned rows) * (the N rows of another tile)^T.
 template <int HEAD, int M, bool KEPT, int N>
 __device__ static inline void multiply_rows(float (&d)[M][N / 8][4], const OwnRows<HEAD, M, KEPT> &own,
-                                            const bf16 *other, int first) {
+                                            const bf16 *other) {
     const int lane = (int)thread_get() % WARP;
-    const uint32_t rows = chunk_address<HEAD>(other, first + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const uint32_t rows = chunk_address<HEAD>(other, lane / 16 * 8 + lane % 8, lane / 8 % 2);
     const uint32_t own_rows = KEPT ? 0 : own_address<HEAD, M>(own.tile);
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -155,12 +158,12 @@ __device__ static inline void multiply_rows(float (&d)[M][N / 8][4], const OwnRo
     }
 }
 
-// Computes sum += weights (M * 16, N) * (N rows of a tile, from row `first` on).
+// Computes sum += weights (M * 16, N) * (the N rows of a tile).
 template <int HEAD, int M, int N>
 __device__ static inline void multiply_columns(float (&sum)[M][HEAD / 8][4], const uint32_t (&weights)[M][N / 16][4],
-                                               const bf16 *tile, int first) {
+                                               const bf16 *tile) {
     const int lane = (int)thread_get() % WARP;
-    const uint32_t rows = chunk_address<HEAD>(tile, first + lane % 16, lane / 16);
+    const uint32_t rows = chunk_address<HEAD>(tile, lane % 16, lane / 16);
 #pragma unroll
     for (int k = 0; k < N / 16; k++)
 #pragma unroll
@@ -217,7 +220,7 @@ struct Range {
     int begin, end; // tokens begin to end - 1
 };
 
-// A sequence's masks. Within a sequence, both ends of keys_of() and queries_of() never decrease with t.
+// A sequence's masks.
 struct Sequence {
     const int32_t *positions; // position of each token in its document; NULL: no document masking
     int T;
@@ -229,16 +232,9 @@ __device__ static inline int document_begin(const Sequence &x, int t) {
     return x.positions ? max(t - x.positions[t], 0) : 0;
 }
 
-// Returns the keys that query t sees. A query beyond T has the range of the last query.
-__device__ static inline Range keys_of(const Sequence &x, int t) {
-    t = min(t, x.T - 1);
-    return {document_begin(x, t), x.bidirectional ? x.T : t + 1};
-}
-
-// Returns the queries that see key t, found by bisection. A key beyond T has the range of the last key.
-__device__ static inline Range queries_of(const Sequence &x, int t) {
-    t = min(t, x.T - 1);
-    int last = t, end = x.T; // invariant: query `last` sees the document of key t, query `end` does not
+// Returns the index after the last token of the document of token t, found by bisection.
+__device__ static inline int document_end(const Sequence &x, int t) {
+    int last = t, end = x.T; // invariant: token `last` is in the document, token `end` is not
     while (x.positions && end - last > 1) {
         const int middle = (last + end) / 2;
         if (document_begin(x, middle) <= t)
@@ -246,35 +242,53 @@ __device__ static inline Range queries_of(const Sequence &x, int t) {
         else
             end = middle;
     }
-    return {x.bidirectional ? 0 : t, end};
+    return end;
 }
 
-// Ranges of the rows that this warp owns. The array `rows` in shared memory has the range of each row of the block.
+// Returns the edge of token t's document that bounds what the token sees: the first token that query t sees or, with
+// KEYS, the index after the last query that sees key t. A token beyond T has the edge of the last token.
+template <bool KEYS> __device__ static inline int edge_of(const Sequence &x, int t) {
+    return KEYS ? document_end(x, min(t, x.T - 1)) : document_begin(x, min(t, x.T - 1));
+}
+
+// Returns the keys that query t sees or, with KEYS, the queries that see key t. Both ends never decrease with t.
+template <bool KEYS> __device__ static inline Range range_of(const Sequence &x, int t, int edge) {
+    if (KEYS) return {x.bidirectional ? 0 : min(t, x.T - 1), edge};
+    return {edge, x.bidirectional ? x.T : min(t, x.T - 1) + 1};
+}
+
+// What the rows of this warp see: tokens that some of them see, and tokens that all of them see.
 struct Visible {
-    const Range *rows;
-    Range some, all; // tokens that some row of the warp sees, and tokens that all its rows see
+    Range some, all;
 };
 
-template <int M> __device__ static inline Visible visible_of(const Range *rows) {
-    rows += own_row<M>();
-    const Range low = rows[0], high = rows[M * 16 - 1];
-    return {rows, {low.begin, high.end}, {high.begin, low.end}};
+// Returns what the rows of this warp see. `edges` in shared memory has the edges of all rows of the block, of which the
+// first is token `row`. Call it again instead of keeping its result in registers.
+template <bool KEYS, int M> __device__ static inline Visible visible_of(const Sequence &x, const int *edges, int row) {
+    const int first = own_row<M>(), last = first + M * 16 - 1;
+    const Range low = range_of<KEYS>(x, row + first, edges[first]), high = range_of<KEYS>(x, row + last, edges[last]);
+    return {{low.begin, high.end}, {high.begin, low.end}};
 }
 
 // True if some row of the warp sees one of `count` tokens from `token` on.
-__device__ static inline bool sees(const Visible &x, int token, int count) {
-    return token < x.some.end && token + count > x.some.begin;
+template <bool KEYS, int M>
+__device__ static inline bool sees(const Sequence &x, const int *edges, int row, int token, int count) {
+    const Range some = visible_of<KEYS, M>(x, edges, row).some;
+    return token < some.end && token + count > some.begin;
 }
 
-// Sets the scores s of tokens that a row does not see to -inf. Column 0 of s is `token`.
-template <int M, int N> __device__ static inline void mask(float (&s)[M][N / 8][4], const Visible &x, int token) {
-    if (token >= x.all.begin && token + N <= x.all.end) return;
-    const int lane = (int)threadIdx.x % WARP, column = token + lane % 4 * 2;
+// Sets the scores s of tokens that a row of the warp does not see to -inf. Column 0 of s is `token`.
+template <bool KEYS, int M, int N>
+__device__ static inline void mask(float (&s)[M][N / 8][4], const Sequence &x, const int *edges, int row, int token) {
+    const Range all = visible_of<KEYS, M>(x, edges, row).all;
+    if (token >= all.begin && token + N <= all.end) return;
+    const int lane = (int)thread_get() % WARP, column = token + lane % 4 * 2;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const Range range = x.rows[m * 16 + half * 8 + lane / 4];
+            const int own = own_row<M>() + m * 16 + half * 8 + lane / 4;
+            const Range range = range_of<KEYS>(x, row + own, edges[own]);
             const unsigned ahead = (unsigned)(column - range.begin), count = (unsigned)(range.end - range.begin);
 #pragma unroll
             for (int i = 0; i < N / 4; i++) {
@@ -293,7 +307,9 @@ struct Work {
 // `together` heads, whose operands fit in the L2 cache, the blocks that see most come first: the first blocks if
 // `first` is true, which are those of keys, otherwise the last ones.
 __device__ static inline Work work_of(int blocks, int heads, int all_heads, int together, bool first) {
-    const int group = (int)blockIdx.x / (together * blocks) * together, index = (int)blockIdx.x - group * blocks;
+    unsigned block;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+    const int group = (int)block / (together * blocks) * together, index = (int)block - group * blocks;
     const int count = min(together, all_heads - group), rank = index / count, head = group + index % count;
     return {first ? rank : blocks - 1 - rank, head % heads, head / heads};
 }

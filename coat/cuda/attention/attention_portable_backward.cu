@@ -13,14 +13,14 @@
 namespace {
 
 // Sizes of a kernel whose blocks own keys or queries. M: number of 16-row matmuls that cover a warp's rows. OWNED: rows
-// per block. STREAMED: rows per streamed tile. COLUMNS: streamed rows that a warp multiplies at a time.
+// per block. STREAMED: rows per streamed tile, chosen so that scores and dp take 64 registers.
 template <int HEAD, bool KEYS> struct Sizes {
     static constexpr int M = KEYS && HEAD > 64 ? 1 : 2, OWNED = WARPS * M * 16;
-    static constexpr int STREAMED = !KEYS && HEAD > 96 ? 32 : 64, COLUMNS = 64 / M;
+    static constexpr int STREAMED = 64 / M;
     static constexpr bool KEPT = !KEYS && HEAD == 64; // the owned rows stay in registers
 };
 
-// What exp() and the gradient of softmax need of a query: lse / ln 2, and delta = sum of do * o.
+// Values of a query that p and ds depend on: lse / ln 2, and delta = sum of do * o.
 struct Statistic {
     float lse, delta;
 };
@@ -32,7 +32,7 @@ struct Operand {
 
 struct Problem {
     Operand owned, streamed;
-    Matrix<bf16> d_first, d_second; // gradients of the owned operands: dk and dv; or dq and nothing
+    Matrix<bf16> d_first, d_second; // gradients of the owned operands: dk and dv, or only dq
     const Statistic *statistics;    // (B * query heads, T)
     const int32_t *positions;       // (B * T) token positions for document masking; NULL: no masking
     AttentionShape shape;
@@ -44,9 +44,14 @@ template <int HEAD, bool KEYS> struct Shared {
     typedef Sizes<HEAD, KEYS> Size;
     bf16 owned[2][Size::OWNED * HEAD], streamed[2][2][Size::STREAMED * HEAD]; // first and second operand
     Statistic statistics[2][KEYS ? Size::STREAMED : 1];                       // those of streamed queries
-    Range rows[Size::OWNED];                                                  // streamed tokens that see each owned row
-    Work work; // work of this block; kept here, because registers are scarce
+    int edges[Size::OWNED];                                                   // edge_of() each owned row
 };
+
+static_assert(sizeof(Shared<64, true>) <= PAIR_BYTES && sizeof(Shared<64, false>) <= PAIR_BYTES, "two blocks per SM");
+
+template <bool KEYS> __device__ Work work_get(const Problem &x) {
+    return work_of(x.blocks, x.owned.heads, x.shape.B * x.owned.heads, x.heads_together, KEYS);
+}
 
 // Position in the sequence of streamed tiles: tile by tile, then head by head.
 struct Place {
@@ -55,9 +60,9 @@ struct Place {
 
 // Starts copies of a pair of tiles to buffer `stage`, with the statistics of streamed queries.
 template <int HEAD, bool KEYS>
-__device__ void pair_copy(Shared<HEAD, KEYS> *shared, int stage, const Problem &x, Place place) {
+__device__ void pair_copy(Shared<HEAD, KEYS> *shared, int stage, const Problem &x, int sequence, Place place) {
     constexpr int rows = Sizes<HEAD, KEYS>::STREAMED;
-    const int T = x.shape.T, D = x.shape.head_dim, token = place.tile * rows, sequence = shared->work.sequence;
+    const int T = x.shape.T, D = x.shape.head_dim, token = place.tile * rows;
     const int64_t row = (int64_t)sequence * T;
     const Matrix<const bf16> first = {x.streamed.first.at(row, place.head * D), x.streamed.first.stride};
     const Matrix<const bf16> second = {x.streamed.second.at(row, place.head * D), x.streamed.second.stride};
@@ -83,12 +88,12 @@ template <int HEAD, bool KEYS> struct Statistics {
     }
 };
 
-// Sums of a warp's gradients: of the first operand, and of the second if the block owns keys.
+// Sums of a warp's gradients: of the first operand and, if the block owns keys, of the second operand.
 template <int HEAD, bool KEYS> struct Sums {
     float first[Sizes<HEAD, KEYS>::M][HEAD / 8][4], second[KEYS ? Sizes<HEAD, KEYS>::M : 1][HEAD / 8][4];
 };
 
-// Replaces scores s by ds and, if p_out is not NULL, writes p. scale: factor of scores to log2 units.
+// Replaces scores s by p, and dp by ds. scale: factor of scores to log2 units.
 template <int HEAD, bool KEYS, int M, int N>
 __device__ void differentiate(float (&s)[M][N / 8][4], float (&dp)[M][N / 8][4],
                               const Statistics<HEAD, KEYS> &statistics, float scale) {
@@ -108,26 +113,27 @@ __device__ void differentiate(float (&s)[M][N / 8][4], float (&dp)[M][N / 8][4],
                 }
 }
 
-// Adds to the sums what COLUMNS streamed rows contribute, from row `first` of a buffer on.
+// Adds the terms of the pair of tiles in buffer `stage` to the sums. token: first token of these tiles. own: first
+// token of the block's rows.
 template <int HEAD, bool KEYS, typename Owned>
-__device__ void columns_add(Shared<HEAD, KEYS> *shared, int stage, int first, const Owned (&owned)[2],
-                            Statistics<HEAD, KEYS> &statistics, const Visible &visible, int token,
-                            Sums<HEAD, KEYS> &sums, float scale) {
-    constexpr int M = Sizes<HEAD, KEYS>::M, N = Sizes<HEAD, KEYS>::COLUMNS;
-    constexpr bool KEPT = Sizes<HEAD, KEYS>::KEPT;
+__device__ void pair_add(Shared<HEAD, KEYS> *shared, int stage, const Owned (&owned)[2],
+                         Statistics<HEAD, KEYS> &statistics, const Sequence &sequence, int own, int token,
+                         Sums<HEAD, KEYS> &sums, float scale) {
+    typedef Sizes<HEAD, KEYS> Size;
+    constexpr int M = Size::M, N = Size::STREAMED;
     float s[M][N / 8][4], dp[M][N / 8][4];
     uint32_t weights[M][N / 16][4];
-    multiply_rows<HEAD, M, KEPT, N>(s, owned[0], shared->streamed[stage][0], first);
-    mask<M, N>(s, visible, token);
-    multiply_rows<HEAD, M, KEPT, N>(dp, owned[1], shared->streamed[stage][1], first);
-    statistics.columns = shared->statistics[stage] + first;
+    multiply_rows<HEAD, M, Size::KEPT, N>(s, owned[0], shared->streamed[stage][0]);
+    mask<KEYS, M, N>(s, sequence, shared->edges, own, token);
+    multiply_rows<HEAD, M, Size::KEPT, N>(dp, owned[1], shared->streamed[stage][1]);
+    statistics.columns = shared->statistics[stage];
     differentiate<HEAD, KEYS, M, N>(s, dp, statistics, scale);
     if constexpr (KEYS) {
         operand_pack<M, N>(weights, s);
-        multiply_columns<HEAD, M, N>(sums.second, weights, shared->streamed[stage][1], first);
+        multiply_columns<HEAD, M, N>(sums.second, weights, shared->streamed[stage][1]);
     }
     operand_pack<M, N>(weights, dp);
-    multiply_columns<HEAD, M, N>(sums.first, weights, shared->streamed[stage][0], first);
+    multiply_columns<HEAD, M, N>(sums.first, weights, shared->streamed[stage][0]);
 }
 
 // Multiplies a warp's sums by `factor` and stores them in a gradient.
@@ -149,24 +155,21 @@ __global__ void __launch_bounds__(THREADS, 2) backward_kernel(const __grid_const
     Shared<HEAD, KEYS> *const shared = (Shared<HEAD, KEYS> *)memory;
     const AttentionShape &shape = x.shape;
     const int T = shape.T, D = shape.head_dim, group = shape.heads / shape.kv_heads;
-    const Work work = work_of(x.blocks, x.owned.heads, shape.B * x.owned.heads, x.heads_together, KEYS);
+    const Work work = work_get<KEYS>(x);
     const int64_t row = (int64_t)work.sequence * T;
     const Sequence sequence = {x.positions ? x.positions + row : nullptr, T, shape.bidirectional};
-    const int own = work.block * Size::OWNED;
-    const auto seen = KEYS ? queries_of : keys_of;
-    const int begin = seen(sequence, own).begin / Size::STREAMED;
-    const int end = (seen(sequence, own + Size::OWNED - 1).end - 1) / Size::STREAMED + 1;
-    if (threadIdx.x == 0) shared->work = work;
-    if (threadIdx.x < Size::OWNED) shared->rows[threadIdx.x] = seen(sequence, own + (int)threadIdx.x);
-    __syncthreads();
+    const int own = work.block * Size::OWNED, last = own + Size::OWNED - 1;
+    const int begin = range_of<KEYS>(sequence, own, edge_of<KEYS>(sequence, own)).begin / Size::STREAMED;
+    const int end = (range_of<KEYS>(sequence, last, edge_of<KEYS>(sequence, last)).end - 1) / Size::STREAMED + 1;
+    if (threadIdx.x < Size::OWNED) shared->edges[threadIdx.x] = edge_of<KEYS>(sequence, own + (int)threadIdx.x);
 
     Place place = {KEYS ? work.head * group : work.head / group, begin};
-    const int end_head = place.head + (KEYS ? group : 1);
+    int left = (end - begin) * (KEYS ? group : 1); // number of pairs of tiles that are not yet added; selects a buffer
     const Matrix<const bf16> first = {x.owned.first.at(row, work.head * D), x.owned.first.stride};
     const Matrix<const bf16> second = {x.owned.second.at(row, work.head * D), x.owned.second.stride};
     tile_copy<HEAD, Size::OWNED>(shared->owned[0], first, own, T, D);
     tile_copy<HEAD, Size::OWNED>(shared->owned[1], second, own, T, D);
-    pair_copy(shared, 0, x, place);
+    pair_copy(shared, left % 2, x, work.sequence, place);
     copies_wait<0>();
     __syncthreads();
     OwnRows<HEAD, M, Size::KEPT> owned[2];
@@ -180,20 +183,18 @@ __global__ void __launch_bounds__(THREADS, 2) backward_kernel(const __grid_const
             if (t < T) statistics.rows[i / 2][i % 2] = x.statistics[head * T + t];
         }
     Sums<HEAD, KEYS> sums = {};
-    for (int stage = 0; place.head < end_head; stage ^= 1) {
+    for (; left > 0; left--) {
         const int token = place.tile * Size::STREAMED;
-        if (++place.tile == end) place = {place.head + 1, begin};
+        place.tile++;
+        if (KEYS && place.tile == end) place = {place.head + 1, begin};
         copies_wait<0>();
         __syncthreads(); // this pair of tiles has arrived, and no warp reads the other buffer any more
-        if (place.head < end_head) pair_copy(shared, stage ^ 1, x, place);
-        const Visible visible = visible_of<M>(shared->rows);
-#pragma unroll 1
-        for (int i = 0; i < Size::STREAMED; i += Size::COLUMNS)
-            if (sees(visible, token + i, Size::COLUMNS))
-                columns_add(shared, stage, i, owned, statistics, visible, token + i, sums, x.scale * LOG2_E);
+        if (left > 1) pair_copy(shared, (left - 1) % 2, x, work.sequence, place);
+        if (sees<KEYS, M>(sequence, shared->edges, own, token, Size::STREAMED))
+            pair_add(shared, left % 2, owned, statistics, sequence, own, token, sums, x.scale * LOG2_E);
     }
-    gradient_store<HEAD, M>(x, shared->work, x.d_first, sums.first, x.scale, shared->owned[0]);
-    if constexpr (KEYS) gradient_store<HEAD, M>(x, shared->work, x.d_second, sums.second, 1.0f, shared->owned[1]);
+    gradient_store<HEAD, M>(x, work_get<KEYS>(x), x.d_first, sums.first, x.scale, shared->owned[0]);
+    if constexpr (KEYS) gradient_store<HEAD, M>(x, work_get<KEYS>(x), x.d_second, sums.second, 1.0f, shared->owned[1]);
 }
 
 // Computes the statistics of every query. LANES lanes read a row of a head, 8 values each.

@@ -23,9 +23,9 @@ struct Problem {
 
 template <int HEAD> struct Shared {
     bf16 q[QUERIES * HEAD], k[2][KEYS * HEAD], v[2][KEYS * HEAD];
-    Range rows[QUERIES]; // keys that each query sees
-    Work work;           // work of this block; kept here, because registers are scarce
+    int edges[QUERIES]; // edge_of() each query
 };
+static_assert(sizeof(Shared<64>) <= PAIR_BYTES, "two blocks per SM");
 
 // True if the queries stay in registers. Wider heads need these registers for the sums of values.
 template <int HEAD> constexpr bool KEPT = HEAD == 64;
@@ -79,9 +79,13 @@ __device__ void tiles_copy(Shared<HEAD> *shared, const Problem &x, Matrix<const 
     copies_commit();
 }
 
+__device__ Work work_get(const Problem &x) {
+    return work_of(x.blocks, x.shape.heads, x.shape.B * x.shape.heads, x.heads_together, false);
+}
+
 // Divides the sums by the total weight and stores o and lse of a warp's queries.
 template <int HEAD> __device__ void sums_store(const Problem &x, Shared<HEAD> *shared, const Sums<HEAD> &sums) {
-    const Work work = shared->work;
+    const Work work = work_get(x);
     const int lane = (int)thread_get() % WARP, query = work.block * QUERIES, T = x.shape.T;
     float inverse[M][2];
 #pragma unroll
@@ -103,7 +107,7 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 2) forward_kernel
     extern __shared__ __align__(128) unsigned char memory[];
     Shared<HEAD> *const shared = (Shared<HEAD> *)memory;
     const AttentionShape &shape = x.shape;
-    const Work work = work_of(x.blocks, shape.heads, shape.B * shape.heads, x.heads_together, false);
+    const Work work = work_get(x);
     const int T = shape.T, query = work.block * QUERIES;
     const int64_t row = (int64_t)work.sequence * T;
     const Sequence sequence = {x.positions ? x.positions + row : nullptr, T, shape.bidirectional};
@@ -111,10 +115,9 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 2) forward_kernel
     const Matrix<const bf16> q = {x.q.at(row, work.head * shape.head_dim), x.q.stride};
     const Matrix<const bf16> k = {x.k.at(row, kv_column), x.k.stride}, v = {x.v.at(row, kv_column), x.v.stride};
 
-    if (threadIdx.x == 0) shared->work = work;
-    shared->rows[threadIdx.x] = keys_of(sequence, query + (int)threadIdx.x);
-    const int first = keys_of(sequence, query).begin / KEYS;
-    int tile = (keys_of(sequence, query + QUERIES - 1).end - 1) / KEYS;
+    shared->edges[threadIdx.x] = edge_of<false>(sequence, query + (int)threadIdx.x);
+    const int first = edge_of<false>(sequence, query) / KEYS, last = query + QUERIES - 1;
+    int tile = (range_of<false>(sequence, last, 0).end - 1) / KEYS;
     tile_copy<HEAD, QUERIES>(shared->q, q, query, T, shape.head_dim);
     tiles_copy(shared, x, k, v, tile);
     copies_wait<0>();
@@ -127,15 +130,14 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 2) forward_kernel
         copies_wait<0>();
         __syncthreads(); // this tile has arrived, and no warp reads the other buffer any more
         if (tile > first) tiles_copy(shared, x, k, v, tile - 1);
-        const Visible visible = visible_of<M>(shared->rows);
-        if (!sees(visible, tile * KEYS, KEYS)) continue;
+        if (!sees<false, M>(sequence, shared->edges, query, tile * KEYS, KEYS)) continue;
         float s[M][KEYS / 8][4];
         uint32_t weights[M][KEYS / 16][4];
-        multiply_rows<HEAD, M, KEPT<HEAD>, KEYS>(s, queries, shared->k[tile % 2], 0);
-        mask<M, KEYS>(s, visible, tile * KEYS);
+        multiply_rows<HEAD, M, KEPT<HEAD>, KEYS>(s, queries, shared->k[tile % 2]);
+        mask<false, M, KEYS>(s, sequence, shared->edges, query, tile * KEYS);
         weigh(s, sums, x.scale * LOG2_E);
         operand_pack<M, KEYS>(weights, s);
-        multiply_columns<HEAD, M, KEYS>(sums.o, weights, shared->v[tile % 2], 0);
+        multiply_columns<HEAD, M, KEYS>(sums.o, weights, shared->v[tile % 2]);
     }
     sums_store(x, shared, sums);
 }
