@@ -7,7 +7,7 @@
 // --- attention: choice between the project's kernels and cuDNN -------------------------------------------------------
 
 // BF16 attention uses the Hopper kernels (head width 64 or 128) or, without document masking, cuDNN. Other attention
-// uses slow kernels (cuda_attention_plain.cu). If k has more rows than q, k and v include a KV cache.
+// uses the kernels for every GPU (attention_plain_forward). If k has more rows than q, k and v include a KV cache.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
@@ -38,7 +38,7 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
                            exec->workspace_bytes);
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rope_table, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rope_table, shape);
-    // cuDNN and the slow attention kernels do not write row amaxes, so a separate kernel computes these amaxes
+    // cuDNN and the attention kernels for every GPU do not write row amaxes, so a separate kernel computes these amaxes
     Tensor packed = dq;
     packed.cols = dq.cols + dk.cols + dv.cols;
     if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);

@@ -1,6 +1,7 @@
 // Computes the CUDA backend's workspace size for the memory plan. Needs no CUDA, so that CPU builds can use it.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_hopper.h"
+#include "cuda/attention/attention_portable.h"
 #include "ops.h"
 
 #define SORT_CHUNK 64 // number of sorted tokens per partial sum of the embedding gradient
@@ -18,13 +19,13 @@ static size_t reductions_bytes(const Config *config) {
     return sort + 2 * (tokens / SORT_CHUNK + 1) * (size_t)config->shape.channels * sizeof(float);
 }
 
-// Returns the workspace bytes that attention's backward needs: the larger of cuDNN's and the Hopper kernels' sizes,
-// because either implementation may run.
+// Returns the workspace bytes that attention's backward needs: the largest size of cuDNN, the Hopper kernels and the
+// portable kernels, because each of these implementations may run.
 static size_t attention_bytes(const Config *config) {
     if (config->recipe.precision == PRECISION_FP32) return 0;
     const AttentionShape shape = attention_shape(&config->shape, config->micro_batch, config->seq_len);
     const size_t ours = attention_hopper_supported(shape, 90) ? attention_backward_bytes(shape) : 0;
-    return larger(attention_workspace_bytes(shape), ours);
+    return larger(attention_workspace_bytes(shape), larger(attention_portable_bytes(shape), ours));
 }
 
 WorkspaceNeed cuda_workspace(const Config *config) {

@@ -10,7 +10,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-SHAPES = [(64, 1024, 12, 64), (16, 1024, 25, 64), (16, 4096, 12, 64), (4, 2048, 16, 128), (4, 2048, 32, 128), (4, 4096, 32, 128)]
+SHAPES = [(64, 1024, 12, 64), (16, 1024, 25, 64), (16, 4096, 12, 64), (16, 1024, 16, 128), (4, 2048, 16, 128), (4, 4096, 16, 128),
+          (4, 2048, 32, 128), (4, 4096, 32, 128)]
 BACKENDS = {"FlashAttention 2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
 
 

@@ -1,16 +1,15 @@
-// Checks our own backward of causal attention (coat/cuda/attention/attention_hopper.h) against the FP32 kernels, on
-// shapes that isolate errors. Times our backward and forward and cuDNN's (with a deterministic backward), then our
-// kernels with documents of 300 tokens. Prints the TFLOP/s of the causal half of entire sequences, even with documents,
-// and the percentage of a large BF16 matmul's rate measured in the same run.
-// Usage: bench_attention_backward [--quick] [--check]
-//   --quick: fewer repetitions
-//   --check: no timing
-// For each of the first few wrong gradients, prints the first wrong element and maps of the errors in that head,
-// relative to the gradient's size: tiles of 64 tokens (one warpgroup) by groups of 8 columns, then the 64 rows of the
-// first wrong tile.
+// Checks our own attention, the Hopper kernels and the portable kernels (coat/cuda/attention/attention_hopper.h,
+// attention_portable.h), against the FP32 kernels, on shapes that isolate errors. Times both and cuDNN (with a
+// deterministic backward), then our kernels with documents of 300 tokens. Prints the TFLOP/s of the causal half of
+// entire sequences, even with documents, and percentages of the rates of a large BF16 matmul and of cuDNN in the same
+// run. Skips the Hopper kernels on other GPUs. Usage: bench_attention_backward [--quick] [--check]   --quick: fewer
+// repetitions   --check: no timing For each of the first few wrong gradients, prints the first wrong element and maps
+// of the errors in that head, relative to the gradient's size: tiles of 64 tokens (one warpgroup) by groups of 8
+// columns, then the 64 rows of the first wrong tile.
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
 #include "coat/cuda/attention/attention_hopper.h"
+#include "coat/cuda/attention/attention_portable.h"
 
 #define TOLERANCE 0.01     // maximum relative root mean square error of the BF16 results compared with the FP32 kernels
 #define ROW_TOLERANCE 0.10 // maximum error of one element, relative to the root mean square of its row
@@ -22,9 +21,11 @@
 
 // Operands and results of attention. qkv and dqkv are packed, (M, (heads + 2 kv_heads) * head_dim). o and d_o are (M,
 // heads * head_dim). lse (B * heads, T) and maxima (M), the amax of dqkv, are FP32. positions (M) has each token's
-// position in its document; positions.data is NULL if the sequences are not divided into documents.
+// position in its document; positions.data is NULL if the sequences are not divided into documents. portable:
+// run_ours() and run_our_forward() use the portable kernels, otherwise the Hopper kernels.
 typedef struct {
     AttentionShape shape;
+    bool portable;
     Tensor qkv, o, lse, d_o, dqkv, maxima, positions;
 } Attention;
 
@@ -44,9 +45,12 @@ static Tensor part(AttentionShape s, Tensor packed, int which) {
 static void run_ours(Bench *bench, void *context) {
     Attention *a = (Attention *)context;
     AttentionShape s = a->shape;
-    if (!attention_backward_hopper(&bench->exec, part(s, a->dqkv, 0), part(s, a->dqkv, 1), part(s, a->dqkv, 2), a->d_o,
-                                   a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1), part(s, a->qkv, 2),
-                                   a->positions, Tensor{}, s))
+    const Tensor q = part(s, a->qkv, 0), k = part(s, a->qkv, 1), v = part(s, a->qkv, 2);
+    const Tensor dq = part(s, a->dqkv, 0), dk = part(s, a->dqkv, 1), dv = part(s, a->dqkv, 2);
+    if (a->portable)
+        attention_portable_backward(&bench->exec, dq, dk, dv, a->d_o, a->o, a->lse, q, k, v, a->positions, s);
+    else if (!attention_backward_hopper(&bench->exec, dq, dk, dv, a->d_o, a->o, a->lse, q, k, v, a->positions, Tensor{},
+                                        s))
         fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d/%d of %d on this GPU", s.B, s.T, s.heads,
               s.kv_heads, s.head_dim);
 }
@@ -62,8 +66,10 @@ static void run_cudnn(Bench *bench, void *context) {
 static void run_our_forward(Bench *bench, void *context) {
     Attention *a = (Attention *)context;
     AttentionShape s = a->shape;
-    if (!attention_forward_hopper(&bench->exec, a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1),
-                                  part(s, a->qkv, 2), a->positions, s))
+    const Tensor q = part(s, a->qkv, 0), k = part(s, a->qkv, 1), v = part(s, a->qkv, 2);
+    if (a->portable)
+        attention_portable_forward(&bench->exec, a->o, a->lse, q, k, v, a->positions, s);
+    else if (!attention_forward_hopper(&bench->exec, a->o, a->lse, q, k, v, a->positions, s))
         fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d/%d of %d on this GPU", s.B, s.T, s.heads,
               s.kv_heads, s.head_dim);
 }
@@ -331,12 +337,13 @@ static bool check_forward(Bench *bench, Attention *a) {
     return right;
 }
 
-static bool check_shape(Bench *bench, AttentionShape s, bool masked) {
+static bool check_shape(Bench *bench, AttentionShape s, bool masked, bool portable) {
     static const int lengths[] = {70, 59, 1, 62, 64, 700, 68, 63, 65, 127, 128, 129, 300};
-    printf("check B %d T %d heads %d/%d of %d%s\n", s.B, s.T, s.heads, s.kv_heads, s.head_dim,
-           masked ? ", documents masked" : "");
+    printf("check %s kernels, B %d T %d heads %d/%d of %d%s%s\n", portable ? "portable" : "Hopper", s.B, s.T, s.heads,
+           s.kv_heads, s.head_dim, masked ? ", documents masked" : "", s.bidirectional ? ", bidirectional" : "");
     fflush(stdout);
     Attention a = open_shape(bench, s);
+    a.portable = portable;
     Exec *exec = &bench->exec;
     if (masked) a.positions = documents_of(bench, s, lengths, sizeof lengths / sizeof *lengths);
     const bool forward_right = check_forward(bench, &a);
@@ -350,7 +357,7 @@ static bool check_shape(Bench *bench, AttentionShape s, bool masked) {
     Pair pair = {s, found, expected, a.dqkv.stride};
     bool right = forward_right;
     for (int which = 0; which < 3; which++) right = compare(&pair, which) && right;
-    right = compare_maxima(&pair, maxima) && right;
+    if (!portable) right = compare_maxima(&pair, maxima) && right;
     for (int i = 0; i < REPEATS; i++) {
         run_poisoned(bench, &a, again, maxima);
         if (memcmp(found, again, bytes) == 0) continue;
@@ -373,36 +380,52 @@ static bool check_shape(Bench *bench, AttentionShape s, bool masked) {
 
 enum { FORWARD = 2, BACKWARD = 5 }; // attention's matmuls per pass; each computes the causal half of the scores
 
-static void print_time(const char *name, double ms, int matmuls, AttentionShape s, double limit) {
+// Prints a time and its rate. limit: the FLOP/s of a large BF16 matmul. cudnn: cuDNN's time for the same work, 0 if
+// unknown.
+static void print_time(const char *name, double ms, int matmuls, AttentionShape s, double limit, double cudnn) {
     const double rate = matmuls * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim / ms * 1e3;
-    printf("  %-24s %8.3f ms %5.0f TFLOP/s %5.1f %%\n", name, ms, rate * 1e-12, 100 * rate / limit);
+    printf("  %-30s %8.3f ms %5.0f TFLOP/s %5.1f %%", name, ms, rate * 1e-12, 100 * rate / limit);
+    if (cudnn > 0) printf("  %4.0f %% of cuDNN", 100 * cudnn / ms);
+    printf("\n");
+}
+
+static bool has_hopper_kernels(Bench *bench, AttentionShape s) {
+    return attention_hopper_supported(s, cuda_backend(&bench->exec)->capability);
 }
 
 // Times our attention and cuDNN's for one shape. limit: the FLOP/s of a large BF16 matmul.
 static void time_shape(Bench *bench, const char *name, AttentionShape s, double limit) {
     Attention a = open_shape(bench, s);
     Exec *exec = &bench->exec;
+    const int length = 300;
+    const Tensor documents = documents_of(bench, s, &length, 1);
     exec->ops->attention_forward(exec, a.o, a.lse, part(s, a.qkv, 0), part(s, a.qkv, 1), part(s, a.qkv, 2), Tensor{},
                                  s);
-    const double ours = bench_median_ms(bench, run_ours, &a), cudnn = bench_median_ms(bench, run_cudnn, &a);
-    const double ours_again = bench_median_ms(bench, run_ours, &a);
-    printf("%s, B %d T %d heads %d/%d of %d: %.2f times as fast as cuDNN, workspace %.1f MB\n", name, s.B, s.T, s.heads,
-           s.kv_heads, s.head_dim, cudnn / ours, (double)attention_backward_bytes(s) / 1e6);
-    print_time("ours", ours, BACKWARD, s, limit);
-    print_time("cuDNN", cudnn, BACKWARD, s, limit);
-    print_time("ours, again", ours_again, BACKWARD, s, limit);
-    print_time("forward, cuDNN", bench_median_ms(bench, run_cudnn_forward, &a), FORWARD, s, limit);
-    print_time("forward, ours", bench_median_ms(bench, run_our_forward, &a), FORWARD, s, limit);
-    const int length = 300;
-    a.positions = documents_of(bench, s, &length, 1);
-    print_time("forward, documents", bench_median_ms(bench, run_our_forward, &a), FORWARD, s, limit);
-    print_time("backward, documents", bench_median_ms(bench, run_ours, &a), BACKWARD, s, limit);
+    const double forward_ms = bench_median_ms(bench, run_cudnn_forward, &a);
+    const double backward_ms = bench_median_ms(bench, run_cudnn, &a);
+    printf("%s, B %d T %d heads %d/%d of %d: workspace %.1f MB\n", name, s.B, s.T, s.heads, s.kv_heads, s.head_dim,
+           (double)attention_backward_bytes(s) / 1e6);
+    print_time("forward, cuDNN", forward_ms, FORWARD, s, limit, 0);
+    print_time("backward, cuDNN", backward_ms, BACKWARD, s, limit, 0);
+    for (int portable = !has_hopper_kernels(bench, s); portable < 2; portable++) {
+        a.portable = portable;
+        for (int masked = 0; masked < 2; masked++) {
+            char text[64];
+            const char *kernels = portable ? "portable" : "Hopper", *how = masked ? ", documents" : "";
+            a.positions = masked ? documents : Tensor{};
+            snprintf(text, sizeof text, "forward, %s%s", kernels, how);
+            print_time(text, bench_median_ms(bench, run_our_forward, &a), FORWARD, s, limit, masked ? 0 : forward_ms);
+            snprintf(text, sizeof text, "backward, %s%s", kernels, how);
+            print_time(text, bench_median_ms(bench, run_ours, &a), BACKWARD, s, limit, masked ? 0 : backward_ms);
+        }
+    }
+    a.positions = documents;
     close_shape(bench, &a);
 }
 
 // Checks attention on shapes that isolate errors: one complete or partial tile, many complete tiles, a partial last
-// tile of different lengths, many work units per thread block, and grouped-query attention. Returns the number of wrong
-// results.
+// tile of different lengths, many work units per thread block, and grouped-query attention. The first shapes are also
+// checked without a causal mask, which the portable kernels support. Returns the number of wrong results.
 static int check_shapes(Bench *bench, int head_dim) {
     const AttentionShape checks[] = {
         {1, 64, 1, 1, head_dim, false},     {1, 128, 1, 1, head_dim, false},    {1, 256, 2, 2, head_dim, false},
@@ -414,8 +437,13 @@ static int check_shapes(Bench *bench, int head_dim) {
         {1, 4097, 6, 1, head_dim, false},   {9, 1024, 16, 8, head_dim, false},
     };
     int wrong = 0;
-    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
-        wrong += !check_shape(bench, checks[i], false) + !check_shape(bench, checks[i], true);
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
+        AttentionShape s = checks[i];
+        for (int portable = !has_hopper_kernels(bench, s); portable < 2; portable++)
+            wrong += !check_shape(bench, s, false, portable) + !check_shape(bench, s, true, portable);
+        s.bidirectional = true;
+        if (i < 6) wrong += !check_shape(bench, s, false, true);
+    }
     return wrong;
 }
 
@@ -426,11 +454,17 @@ int main(int argc, char **argv) {
         const char *name;
         AttentionShape shape;
     } times[] = {
-        {"GPT-2 124M", {64, 1024, 12, 12, 64, false}},       {"GPT-2 1558M", {16, 1024, 25, 25, 64, false}},
-        {"GPT-2 350M", {32, 1024, 16, 16, 64, false}},       {"longer", {16, 4096, 12, 12, 64, false}},
-        {"2048 channels", {4, 2048, 16, 16, 128, false}},    {"2048 channels, longer", {4, 4096, 16, 16, 128, false}},
-        {"4096 channels", {4, 2048, 32, 32, 128, false}},    {"4096 channels, longer", {4, 4096, 32, 32, 128, false}},
-        {"grouped", {64, 1024, 12, 4, 64, false}},           {"grouped, 4096 channels", {4, 2048, 32, 8, 128, false}},
+        {"GPT-2 124M", {64, 1024, 12, 12, 64, false}},
+        {"GPT-2 1558M", {16, 1024, 25, 25, 64, false}},
+        {"GPT-2 350M", {32, 1024, 16, 16, 64, false}},
+        {"longer", {16, 4096, 12, 12, 64, false}},
+        {"2048 channels, shorter", {16, 1024, 16, 16, 128, false}},
+        {"2048 channels", {4, 2048, 16, 16, 128, false}},
+        {"2048 channels, longer", {4, 4096, 16, 16, 128, false}},
+        {"4096 channels", {4, 2048, 32, 32, 128, false}},
+        {"4096 channels, longer", {4, 4096, 32, 32, 128, false}},
+        {"grouped", {64, 1024, 12, 4, 64, false}},
+        {"grouped, 4096 channels", {4, 2048, 32, 8, 128, false}},
         {"grouped, 28 heads", {4, 2048, 28, 4, 128, false}},
     };
     const size_t time_count = sizeof times / sizeof times[0];
@@ -444,7 +478,8 @@ int main(int argc, char **argv) {
         if (bytes > bench.exec.workspace_bytes) bench.exec.workspace_bytes = bytes;
     }
     bench.exec.workspace = bench_allocate(&bench, bench.exec.workspace_bytes);
-    const int wrong = check_shapes(&bench, 64) + check_shapes(&bench, 128);
+    int wrong = 0;
+    for (int head_dim : {64, 72, 80, 96, 128}) wrong += check_shapes(&bench, head_dim);
     const double limit = check_only ? 0.0 : bench_matmul_ceiling(&bench, FMT_BF16);
     for (size_t i = 0; i < time_count && !check_only; i++) time_shape(&bench, times[i].name, times[i].shape, limit);
     bench_close(&bench);

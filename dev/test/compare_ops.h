@@ -2,6 +2,7 @@
 // filled with NaN first, so that skipped elements are detected. Included by test_gpt2.cu; skipped without a GPU.
 #pragma once
 #include "coat/cuda/attention/attention_hopper.h"
+#include "coat/cuda/attention/attention_portable.h"
 #include "coat/cuda/common/cuda_internal.h"
 #include "dev/test/bench_cuda.h"
 
@@ -419,24 +420,34 @@ static Tensor gpu_like(Backends *b, Tensor like, int poison) {
     return like;
 }
 
-// One comparison of our own Hopper attention kernels with the CPU reference. compare_hopper() first checks that these
-// kernels support the shape, because attention_forward would silently use other kernels.
+// One comparison of our own attention kernels with the CPU reference. Calls the Hopper kernels or the portable kernels
+// directly, because attention_forward chooses by GPU and shape.
 typedef struct {
     AttentionShape shape;
     Pair qkv, d_o, positions, o, lse, dqkv; // inputs and outputs of the preceding compare_attention_over()
-    bool masked;
+    bool masked, portable;
     double limit;
 } AttentionCase;
 
-static void run_hopper(Backends *b, const AttentionCase *c, Tensor qkv, Tensor d_o, Tensor o, Tensor lse, Tensor dqkv,
-                       bool taken[2]) {
+static const char *kernels_name(const AttentionCase *c) {
+    return c->portable ? "portable kernels" : "Hopper kernels";
+}
+
+// Runs forward and backward on the GPU. Returns false if the Hopper kernels do not support the shape.
+static bool run_own(Backends *b, const AttentionCase *c, Tensor qkv, Tensor d_o, Tensor o, Tensor lse, Tensor dqkv) {
     Tensor part[3], d_part[3];
+    Exec *ex = &b->exec[1];
     const Tensor at = c->masked ? c->positions.t[1] : no_tensor();
     for (int i = 0; i < 3; i++) part[i] = attention_part(c->shape, qkv, i);
     for (int i = 0; i < 3; i++) d_part[i] = attention_part(c->shape, dqkv, i);
-    taken[0] = attention_forward_hopper(&b->exec[1], o, lse, part[0], part[1], part[2], at, c->shape);
-    taken[1] = attention_backward_hopper(&b->exec[1], d_part[0], d_part[1], d_part[2], d_o, o, lse, part[0], part[1],
-                                         part[2], at, no_tensor(), c->shape);
+    if (!c->portable)
+        return attention_forward_hopper(ex, o, lse, part[0], part[1], part[2], at, c->shape) &&
+               attention_backward_hopper(ex, d_part[0], d_part[1], d_part[2], d_o, o, lse, part[0], part[1], part[2],
+                                         at, no_tensor(), c->shape);
+    attention_portable_forward(ex, o, lse, part[0], part[1], part[2], at, c->shape);
+    attention_portable_backward(ex, d_part[0], d_part[1], d_part[2], d_o, o, lse, part[0], part[1], part[2], at,
+                                c->shape);
+    return true;
 }
 
 // True if two GPU tensors with rows of `width` elements are bit-identical, except in the columns from .. to - 1.
@@ -479,8 +490,7 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
         free(host);
     }
     for (int i = 0; i < 3; i++) out[i] = gpu_like(b, kept[i], 0xff);
-    bool taken[2];
-    run_hopper(b, c, changed[0], changed[1], out[0], out[1], out[2], taken);
+    run_own(b, c, changed[0], changed[1], out[0], out[1], out[2]);
     const int64_t o_cols = out[0].cols, d_cols = out[2].cols;
     // lse has one row per head and sequence. The rows of the first sequence come first.
     bool same = same_but(b, kept[0], out[0], M * o_cols, begin * o_cols, end * o_cols) &&
@@ -488,34 +498,41 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
     Tensor first[2] = {tensor_rows(kept[1], 0, c->shape.heads), tensor_rows(out[1], 0, c->shape.heads)};
     same = same && same_but(b, first[0], first[1], T, begin, end);
     char name[200];
-    snprintf(name, sizeof name, "gpu%s, attention: no document has a bit of another (tokens %d to %d changed)",
-             b->shape, begin, end);
+    snprintf(name, sizeof name, "gpu%s, attention, %s: no document has a bit of another (tokens %d to %d changed)",
+             b->shape, kernels_name(c), begin, end);
     check(same, name);
     for (int i = 0; i < 2; i++) ex->ops->release(ex, changed[i].data);
     for (int i = 0; i < 3; i++) ex->ops->release(ex, out[i].data);
 }
 
-static void compare_hopper(Backends *b, const AttentionCase *c) {
-    Exec *ex = &b->exec[1];
-    Pair o = c->o, lse = c->lse, dqkv = c->dqkv;
-    o.t[1] = gpu_like(b, o.t[1], 0xff), lse.t[1] = gpu_like(b, lse.t[1], 0xff),
-    dqkv.t[1] = gpu_like(b, dqkv.t[1], 0xff);
-    bool taken[2];
-    run_hopper(b, c, c->qkv.t[1], c->d_o.t[1], o.t[1], lse.t[1], dqkv.t[1], taken);
-    char name[200];
-    snprintf(name, sizeof name, "gpu%s, attention%s: kernels of our own take it", b->shape,
-             c->masked ? ", documents masked" : "");
-    check(taken[0] && taken[1], name);
-    pair_check(b, o, c->limit, "attention forward, our own", c->masked ? "o, documents masked" : "o");
-    pair_check(b, lse, 2e-5, "attention forward, our own", c->masked ? "lse, documents masked" : "lse");
-    pair_check(b, dqkv, c->limit, "attention backward after it", c->masked ? "dqkv, documents masked" : "dqkv");
-    const Tensor made[] = {o.t[1], lse.t[1], dqkv.t[1]};
-    if (c->masked) {
-        check_repeated(b, c->o, o, "attention forward is our own");
-        check_repeated(b, c->dqkv, dqkv, "attention backward is our own");
-        check_no_leak(b, c, made);
+// Compares our own kernels with the CPU reference. Two runs must be bit-identical.
+static void compare_own(Backends *b, const AttentionCase *c) {
+    Pair run[2][3];
+    bool supported = true;
+    for (int i = 0; i < 2; i++) {
+        const Pair like[] = {c->o, c->lse, c->dqkv};
+        for (int j = 0; j < 3; j++) run[i][j] = like[j], run[i][j].t[1] = gpu_like(b, like[j].t[1], 0xff);
+        supported =
+            run_own(b, c, c->qkv.t[1], c->d_o.t[1], run[i][0].t[1], run[i][1].t[1], run[i][2].t[1]) && supported;
     }
-    for (int i = 0; i < 3; i++) ex->ops->release(ex, made[i].data);
+    static const char *const outputs[] = {"o", "lse", "dqkv"};
+    const double limits[] = {c->limit, 2e-5, c->limit};
+    const Tensor made[] = {run[0][0].t[1], run[0][1].t[1], run[0][2].t[1]};
+    char name[200];
+    snprintf(name, sizeof name, "gpu%s, attention%s: the %s support it", b->shape,
+             c->masked ? ", documents masked" : "", kernels_name(c));
+    check(supported, name);
+    snprintf(name, sizeof name, "attention, %s%s", kernels_name(c), c->masked ? ", documents masked" : "");
+    for (int j = 0; j < 3; j++) {
+        pair_check(b, run[0][j], limits[j], name, outputs[j]);
+        check_repeated(b, run[0][j], run[1][j], name);
+    }
+    if (c->masked && !c->portable) {
+        check_repeated(b, c->o, run[0][0], "attention forward uses the Hopper kernels");
+        check_repeated(b, c->dqkv, run[0][2], "attention backward uses the Hopper kernels");
+    }
+    if (c->masked) check_no_leak(b, c, made);
+    for (int i = 0; i < 6; i++) b->exec[1].ops->release(&b->exec[1], run[i / 3][i % 3].t[1].data);
 }
 
 // Checks that attention_backward with inverse RoPE of dq and dk gives the same bits as attention_backward followed by
@@ -584,10 +601,12 @@ static void compare_attention_over(Backends *b, AttentionShape shape, Format for
         check_maxima(b, dqkv[0], maxima[0], backward);
         check_repeated(b, maxima[0], maxima[1], backward);
     }
-    const AttentionCase c = {shape, qkv, d_o, positions, out, lse, dqkv[0], masked, limit};
+    AttentionCase c = {shape, qkv, d_o, positions, out, lse, dqkv[0], masked, true, limit};
     if (shape.head_dim % 2 == 0) compare_attention_rotated(b, &c);
+    if (format == FMT_BF16) compare_own(b, &c);
+    c.portable = false;
     if (format == FMT_BF16 && attention_hopper_supported(shape, cuda_backend(&b->exec[1])->capability))
-        compare_hopper(b, &c);
+        compare_own(b, &c);
     Pair all[] = {qkv, d_o, out, lse, dqkv[0], maxima[0], dqkv[1], maxima[1], positions};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
@@ -739,8 +758,8 @@ static void compare_shape(OpShape o, const char *how) {
     backends_close(&b);
 }
 
-// Compares grouped-query attention on CPU and GPU, with head widths that our own Hopper kernels support and with widths
-// for which cuDNN is used.
+// Compares attention on CPU and GPU: grouped or not, causal or not. The head widths are those for which there are
+// kernels and narrower ones, which the kernels pad. Most lengths are not multiples of the kernels' tiles.
 static void compare_grouped_attention(bool small_only) {
     static const AttentionShape shapes[] = {
         {2, 150, 4, 2, 64, false},   {2, 150, 4, 2, 128, false},  {2, 67, 4, 2, 64, false},
@@ -750,7 +769,10 @@ static void compare_grouped_attention(bool small_only) {
         {9, 33, 28, 4, 64, false},   {2, 129, 16, 8, 128, false}, {2, 77, 4, 2, 80, false},
         {1, 130, 6, 3, 96, false},   {3, 100, 4, 2, 24, false},   {2, 61, 6, 1, 40, false},
         {2, 61, 3, 3, 112, false},   {3, 577, 4, 4, 64, true},    {2, 729, 3, 3, 72, true},
-        {5, 9, 2, 2, 16, true},      {2, 196, 4, 2, 64, true},
+        {5, 9, 2, 2, 16, true},      {2, 196, 4, 2, 64, true},    {2, 1, 4, 2, 64, false},
+        {2, 17, 6, 3, 128, false},   {1, 1000, 4, 1, 80, false},  {1, 1000, 4, 2, 96, false},
+        {2, 257, 3, 1, 72, false},   {1, 1000, 2, 2, 128, true},  {1, 577, 4, 1, 80, true},
+        {2, 196, 4, 2, 96, true},    {3, 65, 2, 1, 104, true},
     };
     const AttentionShape exact[] = {{2, 45, 6, 2, 40, false}, {2, 45, 6, 2, 40, true}};
     const Small small = {2, 4, 512, 3001, 3, 1300, true, 0}; // longest sequence and widest heads in `shapes`

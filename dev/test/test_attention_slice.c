@@ -2,6 +2,7 @@
 // and slices are equal if possible. Also tests the planned workspace of our own attention kernels.
 #include "coat/cuda/attention/attention.h"
 #include "coat/cuda/attention/attention_hopper.h"
+#include "coat/cuda/attention/attention_portable.h"
 #include "dev/test/unit.h"
 
 static AttentionShape shape_of(int B, int T, int heads, int kv_heads, int head_dim) {
@@ -70,6 +71,7 @@ UNIT_TEST(test_workspace) {
     c.micro_batch = 4096, c.seq_len = 128; // many short sequences, for which cuDNN needs little workspace
     const AttentionShape shape = attention_shape(s, c.micro_batch, c.seq_len);
     assert_true(cuda_workspace(&c).bytes >= attention_backward_bytes(shape));
+    assert_true(cuda_workspace(&c).bytes >= attention_portable_bytes(shape));
     assert_true(cuda_workspace(&c).bytes >= attention_workspace_bytes(shape));
 }
 

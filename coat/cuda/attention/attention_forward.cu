@@ -141,17 +141,6 @@ template <int HEAD> struct Sums {
     uint32_t p[TILE / 4];
 };
 
-// Returns the maximum over the four threads that share a row of scores.
-[[maybe_unused]] __device__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
-    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
-}
-
-[[maybe_unused]] __device__ float quad_sum(float x) {
-    x += __shfl_xor_sync(ALL_LANES, x, 1);
-    return x + __shfl_xor_sync(ALL_LANES, x, 2);
-}
-
 // Starts the matmul o += p * values for a tile whose values have arrived in shared memory.
 template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage) {
     const uint64_t values = wgmma_operand(shared->v[stage.index], PANEL_BYTES<TILE>);

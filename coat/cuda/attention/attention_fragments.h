@@ -59,14 +59,6 @@ __device__ static inline void release(const Place &place, uint64_t *empty) {
     barrier_arrive_if(empty, place.signals);
 }
 
-// Returns threadIdx.x through a volatile asm, so that it is read each time. Otherwise the compiler keeps values derived
-// from it in registers over all units of work and spills other values.
-__device__ static inline unsigned thread_get() {
-    unsigned thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread;
-}
-
 // Computes this thread's Place.
 __device__ static inline Place place_get(int warpgroup) {
     const unsigned thread = thread_get(), warp = thread / 32 % 4, lane = thread % 32;

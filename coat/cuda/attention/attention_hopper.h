@@ -1,6 +1,6 @@
 // Causal attention on Hopper with this project's kernels: BF16, head width 64 or 128, with or without grouped query
-// heads. Other cases use cuDNN (attention.h) or slow kernels (cuda_attention_plain.cu). This header is plain C without
-// CUDA, so that CPU builds can plan memory with it.
+// heads. Other cases use cuDNN (attention.h) or the portable kernels (attention_portable.h). This header is plain C
+// without CUDA, so that CPU builds can plan memory with it.
 #pragma once
 #include "ops.h"
 
@@ -16,6 +16,13 @@ static inline bool attention_hopper_supported(AttentionShape shape, int capabili
 // Returns the number of 128-row tiles in a sequence.
 static inline size_t attention_blocks(AttentionShape shape) {
     return ((size_t)shape.T + ATTENTION_TILE - 1) / ATTENTION_TILE;
+}
+
+// Returns how many heads attention processes at the same time: few enough that their q, k, v and do fit in the L2
+// cache, and enough to fill the GPU with thread blocks.
+static inline int attention_heads_together(AttentionShape shape) {
+    const int64_t cached = 32 << 20, head = (int64_t)shape.T * shape.head_dim * 4 * (int64_t)sizeof(uint16_t);
+    return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;
 }
 
 // Returns the byte offset of an int array (B, 2, blocks) in the workspace of attention's backward. The array stores how

@@ -40,10 +40,3 @@ template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, Attentio
 static bool view_fits(Tensor view) {
     return view.format == FMT_BF16 && !view.transposed && view.stride % 8 == 0 && (uintptr_t)view.data % 16 == 0;
 }
-
-// Returns how many heads attention processes at the same time: few enough that their q, k, v and do fit in the L2
-// cache, and enough to fill the GPU with units of work (attention_copying.h).
-static inline int attention_heads_together(AttentionShape shape) {
-    const int64_t cached = 32 << 20, head = (int64_t)shape.T * shape.head_dim * 4 * (int64_t)sizeof(bf16);
-    return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;
-}

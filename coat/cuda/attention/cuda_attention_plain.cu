@@ -1,6 +1,6 @@
-// Slow, exact attention without tensor cores: FP32 for --precision fp32 and as a reference, BF16 for document masking
-// with shapes or GPUs that no faster kernel supports. Each warp computes one row of the output and reads the other
-// operand's tokens in order, so FP32 sums have a fixed order.
+// Slow, exact attention in FP32 without tensor cores, for --precision fp32 and as a reference. Each warp computes one
+// row of the output and reads the other operand's tokens in order, so sums have a fixed order.
+#include "attention_portable.h"
 #include "attention_rows.h"
 
 namespace {
@@ -9,14 +9,9 @@ constexpr int WARPS_PER_BLOCK = 4;
 constexpr int LANE_VALUES = 8; // number of values of a head in each lane's registers
 constexpr int MAX_HEAD_DIM = WARP * LANE_VALUES;
 
-// Attention operand in memory: element (b, t, head, d) is data[(b * T + t) * stride + head * head_dim + d].
-template <typename T> struct View {
-    T *data;
-    int64_t stride;
-};
-
-template <typename T> struct Operands {
-    View<T> q, k, v, o, d_o, dq, dk, dv;
+// Operands of attention: element (b, t, head, d) is in row b * T + t and column head * head_dim + d.
+struct Operands {
+    Matrix<float> q, k, v, o, d_o, dq, dk, dv;
     float *lse;               // log-sum-exp of each query's scores, (B * heads, T); may be NULL in forward
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     AttentionShape shape;
@@ -25,7 +20,7 @@ template <typename T> struct Operands {
 
 // Returns the first token that token t of a sequence can see, which is the start of its document if documents are
 // masked. `first` is the index of the sequence's first row.
-template <typename T> __device__ int document_begin(const Operands<T> &x, int64_t first, int t) {
+__device__ int document_begin(const Operands &x, int64_t first, int t) {
     return x.positions ? max(t - x.positions[first + t], 0) : 0;
 }
 
@@ -39,24 +34,23 @@ struct Row {
     float value[LANE_VALUES];
 };
 
-template <typename T> __device__ T *row_address(const Operands<T> &x, View<T> view, int64_t token, int head) {
+__device__ float *row_address(const Operands &x, Matrix<float> view, int64_t token, int head) {
     return view.data + token * view.stride + (int64_t)head * x.shape.head_dim;
 }
 
-template <typename T> __device__ Row row_of(const Operands<T> &x, View<T> view, int64_t token, int head) {
+__device__ Row row_of(const Operands &x, Matrix<float> view, int64_t token, int head) {
     Row row;
     row_load<LANE_VALUES>(row_address(x, view, token, head), x.shape.head_dim, row.value);
     return row;
 }
 
-template <typename T>
-__device__ void row_store(const Operands<T> &x, View<T> view, int64_t token, int head, Row row, float factor) {
-    T *address = row_address(x, view, token, head);
+__device__ void row_store(const Operands &x, Matrix<float> view, int64_t token, int head, Row row, float factor) {
+    float *address = row_address(x, view, token, head);
     int lane = (int)threadIdx.x % WARP;
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++) {
         int d = lane + i * WARP;
-        if (d < x.shape.head_dim) address[d] = (T)(row.value[i] * factor);
+        if (d < x.shape.head_dim) address[d] = row.value[i] * factor;
     }
 }
 
@@ -92,7 +86,7 @@ __device__ bool warp_row(AttentionShape shape, int heads, int *b, int *t, int *h
 }
 
 // Computes attention's forward for one query: softmax(q k^T * scale) v over the visible keys, with a running maximum.
-template <typename T> __global__ void forward_kernel(Operands<T> x) {
+__global__ void forward_kernel(Operands x) {
     int b, t, head;
     if (!warp_row(x.shape, x.shape.heads, &b, &t, &head)) return;
     int kv_head = head / (x.shape.heads / x.shape.kv_heads);
@@ -112,14 +106,13 @@ template <typename T> __global__ void forward_kernel(Operands<T> x) {
 }
 
 // Computes the probability p of query i and key j, and the gradient ds of their score.
-template <typename T>
-__device__ void pair(const Operands<T> &x, Row q, Row d_o, Row k, Row v, float lse, float delta, float *p, float *ds) {
+__device__ void pair(const Operands &x, Row q, Row d_o, Row k, Row v, float lse, float delta, float *p, float *ds) {
     *p = expf(row_dot(q, k) * x.scale - lse);
     *ds = *p * (row_dot(d_o, v) - delta);
 }
 
 // Computes dq of one query: the sum of ds * k * scale over the visible keys, with delta = sum of do * o.
-template <typename T> __global__ void backward_query_kernel(Operands<T> x) {
+__global__ void backward_query_kernel(Operands x) {
     int b, t, head;
     if (!warp_row(x.shape, x.shape.heads, &b, &t, &head)) return;
     int kv_head = head / (x.shape.heads / x.shape.kv_heads);
@@ -138,7 +131,7 @@ template <typename T> __global__ void backward_query_kernel(Operands<T> x) {
 
 // Computes dk and dv of one key: dk = sum of ds * q * scale and dv = sum of p * do, over all queries of all heads that
 // use the key.
-template <typename T> __global__ void backward_key_kernel(Operands<T> x) {
+__global__ void backward_key_kernel(Operands x) {
     int b, t, kv_head;
     if (!warp_row(x.shape, x.shape.kv_heads, &b, &t, &kv_head)) return;
     int group = x.shape.heads / x.shape.kv_heads;
@@ -159,17 +152,13 @@ template <typename T> __global__ void backward_key_kernel(Operands<T> x) {
     row_store(x, x.dv, first + t, kv_head, dv, 1.0f);
 }
 
-template <typename T> View<T> view(Tensor t) {
-    return {(T *)t.data, t.stride};
-}
-
-template <typename T>
-Operands<T> operands(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
+Operands operands(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
+    require_format("attention", "q", q, FMT_FP32);
     if (shape.head_dim > MAX_HEAD_DIM)
         fatal(EXIT_DEVICE, "attention on the GPU supports --head-dim up to %d (is %d); use --device cpu", MAX_HEAD_DIM,
               shape.head_dim);
-    Operands<T> x = {};
-    x.q = view<T>(q), x.k = view<T>(k), x.v = view<T>(v), x.o = view<T>(o);
+    Operands x = {};
+    x.q = matrix_of<float>(q), x.k = matrix_of<float>(k), x.v = matrix_of<float>(v), x.o = matrix_of<float>(o);
     x.lse = (float *)lse.data;
     x.positions = (const int32_t *)positions.data;
     x.shape = shape;
@@ -185,23 +174,27 @@ unsigned blocks(AttentionShape shape, int heads) {
 
 void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                              AttentionShape shape) {
-    cudaStream_t stream = cuda_backend(exec)->stream;
-    for_layout("attention_forward", q.format, false, [&]<typename T, int V>(Layout<T, V>) {
-        forward_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP, 0, stream>>>(
-            operands<T>(o, lse, q, k, v, positions, shape));
-        LAUNCH_CHECK("attention_plain_forward");
-    });
+    if (q.format == FMT_BF16) {
+        attention_portable_forward(exec, o, lse, q, k, v, positions, shape);
+        return;
+    }
+    forward_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP, 0, cuda_backend(exec)->stream>>>(
+        operands(o, lse, q, k, v, positions, shape));
+    LAUNCH_CHECK("attention_plain_forward");
 }
 
 void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                               Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
+    if (q.format == FMT_BF16) {
+        attention_portable_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape);
+        return;
+    }
     cudaStream_t stream = cuda_backend(exec)->stream;
-    for_layout("attention_backward", q.format, false, [&]<typename T, int V>(Layout<T, V>) {
-        Operands<T> x = operands<T>(o, lse, q, k, v, positions, shape);
-        x.d_o = view<T>(d_o), x.dq = view<T>(dq), x.dk = view<T>(dk), x.dv = view<T>(dv);
-        backward_query_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP, 0, stream>>>(x);
-        LAUNCH_CHECK("attention_plain_backward, queries");
-        backward_key_kernel<<<blocks(shape, shape.kv_heads), WARPS_PER_BLOCK * WARP, 0, stream>>>(x);
-        LAUNCH_CHECK("attention_plain_backward, keys");
-    });
+    Operands x = operands(o, lse, q, k, v, positions, shape);
+    x.d_o = matrix_of<float>(d_o), x.dq = matrix_of<float>(dq);
+    x.dk = matrix_of<float>(dk), x.dv = matrix_of<float>(dv);
+    backward_query_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP, 0, stream>>>(x);
+    LAUNCH_CHECK("attention_plain_backward, queries");
+    backward_key_kernel<<<blocks(shape, shape.kv_heads), WARPS_PER_BLOCK * WARP, 0, stream>>>(x);
+    LAUNCH_CHECK("attention_plain_backward, keys");
 }

@@ -13,14 +13,6 @@ template <typename T> __device__ static inline T warp_uniform(T x) {
     return __shfl_sync(0xffffffffu, x, 0);
 }
 
-// --- conversion to BF16 ---------------------------------------------------------------------------------------------
-// Rounds two FP32 values to BF16 (nearest even) and packs them into a word; `low` becomes the lower half.
-__device__ static inline uint32_t bf16_pair(float low, float high) {
-    uint32_t bits;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-    return bits;
-}
-
 // --- TMA copies to shared memory, whose bytes are counted by a barrier -----------------------------------------------
 // Starts copying a box of the tensor that `from` describes to shared memory.
 __device__ static inline void copy_tile(void *to, const CUtensorMap *from, int column, int row, int sequence,

@@ -77,6 +77,21 @@ __device__ static inline float fast_exp2(float x) {
     return y;
 }
 
+// Rounds two FP32 values to BF16 (nearest even) and packs them into a word; `low` becomes the lower half.
+__device__ static inline uint32_t bf16_pair(float low, float high) {
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+    return bits;
+}
+
+// Returns threadIdx.x through a volatile asm, so that it is read each time. Otherwise the compiler keeps values derived
+// from it in registers throughout a loop and spills other values.
+__device__ static inline unsigned thread_get() {
+    unsigned thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 static inline int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
@@ -107,8 +122,9 @@ void matmul_close(struct MatmulState *state);
 void matmul_add(Exec *exec, int count, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b,
                 int64_t k, float beta, Tensor c);
 
-// Attention with the project's portable kernels: any head width up to 256, FP32 or BF16 (cuda_attention_plain.cu).
-// cuda_ops.cu chooses between these functions, cuDNN (attention.h) and the Hopper kernels (attention_hopper.h).
+// Attention with the project's kernels for every GPU: in FP32 of any head width up to 256 (cuda_attention_plain.cu), in
+// BF16 of widths that are multiples of 8 up to 128 (attention_portable.h). cuda_ops.cu chooses between these functions,
+// cuDNN (attention.h) and the Hopper kernels (attention_hopper.h).
 void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                              AttentionShape shape);
 void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,

@@ -225,6 +225,17 @@ template <typename F> __device__ static inline F warp_sum(F x) {
     return x;
 }
 
+// Return the maximum and the sum of x over the four lanes 4 i to 4 i + 3, in each of them.
+__device__ static inline float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
+    return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+}
+
+__device__ static inline float quad_sum(float x) {
+    x += __shfl_xor_sync(ALL_LANES, x, 1);
+    return x + __shfl_xor_sync(ALL_LANES, x, 2);
+}
+
 // Sums N values over a warp; N is a power of two. Lane l returns the sum of value[l % N]. In each exchange a lane sends
 // the half of the values that it does not keep, so N sums take about N exchanges instead of 5 N.
 template <int N> __device__ static inline float warp_sums(float value[N]) {
