@@ -1,6 +1,7 @@
 // Opens and closes the GPU. Implements memory, transfers, CUDA graphs of micro-steps, and profiler ranges.
 #include "base/memory.h"
 #include "cuda/attention/attention.h"
+#include "cuda/attention/attention_hopper.h"
 #include "cuda/common/cuda_internal.h"
 #include "device_check.h"
 
@@ -86,13 +87,16 @@ static void open_ones(CudaBackend *backend, int64_t count) {
     free(host);
 }
 
-static bool open_attention(Exec *exec, const Config *config, Error *err) {
-    CudaBackend *backend = cuda_backend(exec);
-    if (config->recipe.precision == PRECISION_FP32) return true;
-    backend->attention = attention_open(backend->stream, err);
-    if (!backend->attention) return false;
+// Plans cuDNN's attention before training starts, so that a warning about slow kernels comes early. Plans nothing if
+// this program's kernels compute the run's attention.
+static void open_attention(CudaBackend *backend, const Config *config) {
+    if (config->recipe.precision == PRECISION_FP32) return;
+    backend->attention = attention_open(backend->stream, backend->capability);
     const AttentionShape shape = attention_shape(&config->shape, config->micro_batch, config->seq_len);
-    return attention_prepare(backend->attention, shape, cuda_workspace(config).bytes, err);
+    if (attention_hopper_supported(shape, backend->capability) || config->documents == DOCUMENTS_MASKED) return;
+    const size_t bytes = cuda_workspace(config).bytes;
+    if (attention_plan(backend->attention, shape, true, bytes).supported)
+        attention_plan(backend->attention, shape, false, bytes);
 }
 
 bool cuda_present(void) {
@@ -142,9 +146,12 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     open_staging(backend);
     open_ones(backend, config->shape.channels);
     backend->matmul = matmul_open(exec, config, err);
-    if (backend->matmul && open_attention(exec, config, err)) return true;
-    cuda_close(exec);
-    return false;
+    if (!backend->matmul) {
+        cuda_close(exec);
+        return false;
+    }
+    open_attention(backend, config);
+    return true;
 }
 
 void cuda_replay_forget(Exec *exec) {
