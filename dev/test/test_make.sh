@@ -91,6 +91,8 @@ builds "GPU=native builds for this machine's GPU" 90a 9.0 GPU=native
 builds "GPU=all builds for all GPUs" "$all" 9.0 GPU=all
 builds "GPU=89 builds for another GPU" 89 9.0 GPU=89
 builds "GPU=90 builds for 90a" 90a 8.0 GPU=90
+builds "GPU=ptx89 builds only PTX" compute_89 9.0 GPU=ptx89
+builds "GPU may list code and PTX" '90a compute_80' 9.0 GPU='90 ptx80'
 builds "without a GPU, make builds for all GPUs" "$all" 'No devices were found'
 builds "without a GPU, GPU=native builds for all GPUs" "$all" '[N/A]' GPU=native
 builds "with a GPU that is too old, make builds for all GPUs" "$all" 7.5
