@@ -1,5 +1,5 @@
-// Flash attention by cuDNN through its C++ frontend; this is the project's only C++ file. A cuDNN graph is built once
-// per shape and cached; later calls only pass pointers.
+// Flash attention by cuDNN through its C++ frontend, which only this file uses. A cuDNN graph is built once per shape
+// and cached; later calls only pass pointers.
 #include "attention.h"
 
 #include <cudnn_frontend.h>
@@ -47,7 +47,8 @@ static bool same_key(const Key &a, const Key &b) {
            a.T == b.T && a.heads == b.heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
 }
 
-// Runs one call of the cuDNN frontend, which returns a status or throws. On failure, err names the step `doing`.
+// Runs one call of the cuDNN frontend, which returns a status or throws. On failure, err names the step `doing` and has
+// the first line of cuDNN's message, because the other lines list engines.
 template <typename Step> static bool step(Error *err, const char *doing, Step run) {
     std::string message;
     try {
@@ -55,7 +56,8 @@ template <typename Step> static bool step(Error *err, const char *doing, Step ru
         if (status.is_good()) return true;
         message = status.get_message();
     } catch (const std::exception &e) { message = e.what(); }
-    return error_set(err, EXIT_DEVICE, "cuDNN attention: %s failed: %s", doing, message.c_str());
+    return error_set(err, EXIT_DEVICE, "cuDNN attention: %s failed: %s", doing,
+                     message.substr(0, message.find('\n')).c_str());
 }
 
 // Creates cuDNN's handle if a plan needs one and it does not exist yet.
@@ -245,8 +247,8 @@ extern "C" AttentionState *attention_open(void *stream, int capability) {
 extern "C" AttentionState *attention_open_described(const char *device, int capability, Error *err) {
     AttentionState *state = (AttentionState *)attention_open(NULL, capability);
     state->device = std::make_shared<fe::DeviceProperties>();
-    const std::vector<uint8_t> json(device, device + strlen(device));
-    if (step(err, "reading the description of a GPU", [&] { return state->device->deserialize(json); })) return state;
+    const std::vector<uint8_t> text(device, device + strlen(device));
+    if (step(err, "reading the description of a GPU", [&] { return state->device->deserialize(text); })) return state;
     attention_close(state);
     return NULL;
 }
