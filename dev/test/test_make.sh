@@ -135,7 +135,7 @@ homes=(CUDA_HOME="$folder/cuda" CUDNN_HOME="$folder/cudnn" NCCL_HOME="$folder/nc
 finds "CUDNN_HOME and NCCL_HOME precede CUDA's own folders" '9.14 2.28 -Icudnn/include -Inccl/include -isystem cuda/include' \
     '$(FOUND_CUDNN) $(FOUND_NCCL) $(filter-out third_party%,$(CUDA_INCLUDES))' "${homes[@]}" CUDNN_FRONTEND=
 finds "without CUDNN_HOME and NCCL_HOME, CUDA's own folders are searched" '9.1 2.1' '$(FOUND_CUDNN) $(FOUND_NCCL)' CUDA_HOME="$folder/cuda"
-finds "libraries are linked by the names that pip's packages contain" '-l:libnccl.so.2 -l:libcudnn.so.9' '$(filter -l:%,$(CUDA_LIBS))' "${homes[@]}"
+finds "cuDNN and NCCL are not linked, because the program loads them" '' '$(filter %cudnn.so.9 %nccl.so.2 -lcudnn -lnccl,$(CUDA_LIBS))' "${homes[@]}"
 finds "cuDNN 8 is not accepted" '' '$(FOUND_CUDNN)' CUDA_HOME="$folder/cuda" CUDNN_HOME="$folder/cudnn8"
 finds "CUDNN_HOME=/usr adds no include folder" '-isystem cuda/include' '$(CUDA_INCLUDES)' CUDA_HOME="$folder/cuda" CUDNN_HOME=/usr CUDNN_FRONTEND=
 INCLUDE=targets/x86_64-linux/include LIB=targets/x86_64-linux/lib toolkit conda 12.9 14 80
