@@ -80,8 +80,8 @@ int main(void) {
         size_t most = 0;
         for (int width : WIDTHS)
             for (int bidirectional = 0; state && bidirectional < 2; bidirectional++) {
-                const bool few = card.capability / 10 == 10 ? width == 64 : width == 64 || width == 80 || width == 128;
-                if (all || (few && bidirectional == (width == 80)))
+                const bool few = card.capability / 10 == 10 ? width == 64 : width == 72 || width == 128;
+                if (all || (few && bidirectional == (width == 72)))
                     good &= plan_shape(state, card, {16, 1024, 12, 12, width, bidirectional != 0}, &most);
             }
         tap_check(good, card.name, "compute capability %d.%d, at most %.1f MB%s%s", card.capability / 10,
