@@ -6,6 +6,7 @@
 #
 #   GPU=native, GPU=90a, GPU=all     code for this machine's GPUs (default if there are any), for another kind, or for
 #                                    8.0, 8.9, 9.0a, 10.0 and 12.0, and PTX, which the driver compiles for others
+#   GPU=ptx80                        PTX of 8.0 alone, which newer GPUs run as an 8.0 would: for tests
 #   ARCH=native                      code for this processor only (default: for all; the CPU's inner loops choose
 #                                    their instruction set when the program starts)
 #   WERROR=1                         warnings are errors
@@ -115,8 +116,8 @@ NATIVE := $(if $(filter-out $(KNOWN),$(NATIVE)),all,$(NATIVE))
 # Replaces 90 by 90a, because kernels that only 9.0 supports are launched on every 9.0.
 GPU_ARCH := $(patsubst 90,90a,$(or $(patsubst native,$(NATIVE),$(GPU)),$(NATIVE),all))
 ALL_ARCH := $(patsubst 90,90a,$(filter 80 89 90 100 120,$(KNOWN)))
-GENCODE := $(foreach a,$(patsubst all,$(ALL_ARCH),$(GPU_ARCH)),-gencode arch=compute_$(a),code=sm_$(a)) \
-	$(foreach a,$(filter all,$(GPU_ARCH)),-gencode arch=compute_90,code=compute_90)
+GENCODE := $(foreach a,$(patsubst all,$(ALL_ARCH) ptx90,$(GPU_ARCH)),-gencode \
+	arch=compute_$(a:ptx%=%),code=$(if $(filter ptx%,$(a)),compute_$(a:ptx%=%),sm_$(a)))
 comma := ,
 space := $(subst ,, )
 as_host = -Xcompiler $(subst $(space),$(comma),$(strip $(1)))

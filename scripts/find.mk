@@ -87,10 +87,9 @@ FOUND_NCCL := $(call probe,nccl.h,NCCL_MAJOR.NCCL_MINOR,$(CUDA_INCLUDES))
 endif
 ifneq ($(FOUND_NCCL),)
 CUDA_DEFINES += -DCOAT_NCCL
-CUDA_LIBS += -l:libnccl.so.2
 endif
-# Full names of libraries, because pip's packages lack the links libcudnn.so and libnccl.so.
-CUDA_LIBS += -lcublasLt -lcublas -l:libcudnn.so.9 -lnvrtc -lcuda
+# The program loads cuDNN and NCCL itself (coat/cuda/libraries.cu).
+CUDA_LIBS += -lcublasLt -lcublas -lcuda
 endif
 
 # --- the report --------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 // Opens and closes the GPU. Implements memory, transfers, CUDA graphs of micro-steps, and profiler ranges.
 #include "base/memory.h"
 #include "cuda/attention/attention.h"
+#include "cuda/attention/attention_hopper.h"
 #include "cuda/common/cuda_internal.h"
 #include "device_check.h"
 
@@ -61,6 +62,25 @@ static void query_device(const Exec *exec, const Config *config, DeviceQuery *q,
     cudaGetLastError(); // resets CUDA's error state; device_check() reports the error
 }
 
+// Sets the values by which kernels are chosen: the compute capability that the loaded code was compiled for, and the
+// shared memory of a block. For tests, COAT_STAND_IN=89 selects the kernels that a GPU of compute capability 8.9 uses,
+// and limits shared memory to that GPU's. It cannot select kernels that the loaded code lacks.
+static void open_kernels(CudaBackend *backend) {
+    const char *const name = getenv("COAT_STAND_IN"), *const doing = "querying the loaded kernels";
+    const int stand_in = name ? atoi(name) : 0;
+    int shared = 0;
+    cudaFuncAttributes probe;
+    CUDA_CHECK(cudaFuncGetAttributes(&probe, probe_kernel), doing);
+    CUDA_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device), doing);
+    // The PTX version differs from the binary version if the driver compiled the PTX of an older GPU.
+    backend->code_capability = probe.ptxVersion < probe.binaryVersion ? probe.ptxVersion : probe.binaryVersion;
+    backend->shared_bytes = (size_t)shared;
+    if (stand_in < 80) return;
+    const size_t limit = stand_in == 80 ? 163 << 10 : stand_in == 90 || stand_in / 10 == 10 ? 227 << 10 : 99 << 10;
+    if (backend->shared_bytes > limit) backend->shared_bytes = limit;
+    if (stand_in < backend->code_capability || backend->code_capability >= 90) backend->code_capability = stand_in;
+}
+
 static void open_staging(CudaBackend *backend) {
     Staging *staging = (Staging *)xcalloc(1, sizeof *staging);
     CUDA_CHECK(cudaHostAlloc((void **)&staging->pinned, STAGING_PIECES * STAGING_PIECE, cudaHostAllocDefault),
@@ -86,13 +106,16 @@ static void open_ones(CudaBackend *backend, int64_t count) {
     free(host);
 }
 
-static bool open_attention(Exec *exec, const Config *config, Error *err) {
-    CudaBackend *backend = cuda_backend(exec);
-    if (config->recipe.precision == PRECISION_FP32) return true;
-    backend->attention = attention_open(backend->stream, err);
-    if (!backend->attention) return false;
+// Plans cuDNN's attention before training starts, so that a warning about slow kernels comes early. Plans nothing if
+// this program's kernels compute the run's attention.
+static void open_attention(CudaBackend *backend, const Config *config) {
+    if (config->recipe.precision == PRECISION_FP32) return;
+    backend->attention = attention_open(backend->stream, backend->capability);
     const AttentionShape shape = attention_shape(&config->shape, config->micro_batch, config->seq_len);
-    return attention_prepare(backend->attention, shape, cuda_workspace(config).bytes, err);
+    if (attention_hopper_supported(shape, backend->code_capability) || config->documents == DOCUMENTS_MASKED) return;
+    const size_t bytes = cuda_workspace(config).bytes;
+    if (attention_plan(backend->attention, shape, true, bytes).supported)
+        attention_plan(backend->attention, shape, false, bytes);
 }
 
 bool cuda_present(void) {
@@ -133,6 +156,7 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     backend->device = query.index;
     backend->sm_count = prop.multiProcessorCount;
     backend->capability = 10 * prop.major + prop.minor;
+    open_kernels(backend);
     backend->l2_bytes = prop.l2CacheSize;
     backend->memory_bytes = (int64_t)prop.totalGlobalMem;
     snprintf(backend->device_name, sizeof backend->device_name, "%s", prop.name);
@@ -142,9 +166,12 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     open_staging(backend);
     open_ones(backend, config->shape.channels);
     backend->matmul = matmul_open(exec, config, err);
-    if (backend->matmul && open_attention(exec, config, err)) return true;
-    cuda_close(exec);
-    return false;
+    if (!backend->matmul) {
+        cuda_close(exec);
+        return false;
+    }
+    open_attention(backend, config);
+    return true;
 }
 
 void cuda_replay_forget(Exec *exec) {

@@ -6,8 +6,9 @@
 
 // --- attention: choice between the project's kernels and cuDNN -------------------------------------------------------
 
-// BF16 attention uses the Hopper kernels (head width 64 or 128) or, without document masking, cuDNN. Other attention
-// uses the kernels for every GPU (attention_plain_forward). If k has more rows than q, k and v include a KV cache.
+// BF16 attention uses the Hopper kernels if they support the shape and the GPU, and otherwise cuDNN. FP32 attention,
+// document masking, and shapes that cuDNN does not support use the kernels for every GPU (attention_plain_forward). If k
+// has more rows than q, then k and v include a KV cache.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
@@ -17,10 +18,10 @@ void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k
         return;
     }
     if (q.format == FMT_BF16 && attention_forward_hopper(exec, o, lse, q, k, v, positions, shape)) return;
-    if (q.format == FMT_FP32 || positions.data)
-        attention_plain_forward(exec, o, lse, q, k, v, positions, shape);
-    else
-        attention_forward(backend->attention, o, lse, q, k, v, shape, exec->workspace, exec->workspace_bytes);
+    if (q.format == FMT_BF16 && !positions.data &&
+        attention_forward(backend->attention, o, lse, q, k, v, shape, exec->workspace, exec->workspace_bytes))
+        return;
+    attention_plain_forward(exec, o, lse, q, k, v, positions, shape);
 }
 
 void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
@@ -31,11 +32,10 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
     if (q.format == FMT_BF16 &&
         attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, rope_table, shape))
         return;
-    if (q.format == FMT_FP32 || positions.data)
+    if (q.format != FMT_BF16 || positions.data ||
+        !attention_backward(backend->attention, dq, dk, dv, d_o, o, lse, q, k, v, shape, exec->workspace,
+                            exec->workspace_bytes))
         attention_plain_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape);
-    else
-        attention_backward(backend->attention, dq, dk, dv, d_o, o, lse, q, k, v, shape, exec->workspace,
-                           exec->workspace_bytes);
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rope_table, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rope_table, shape);
     // cuDNN and the attention kernels for every GPU do not write row amaxes, so a separate kernel computes these amaxes

@@ -63,24 +63,21 @@ static bool has_words(const char *name, const char *words) {
 
 // Returns the rate of the first table row whose words occur in the GPU's name. Therefore, variants precede the models
 // that they are variants of. Rates are from NVIDIA's data sheets of data center GPUs and systems (Ampere to Blackwell
-// Ultra) and its white papers of the RTX Ampere, Ada and Blackwell architectures. For GB10, NVIDIA publishes only the
-// FP4 rate with sparsity, which is 8 times the BF16 rate. The rates of RTX 5080, RTX PRO 6000, B200, GB200 and GB10
-// have not been compared with a data sheet. From compute capability 8.9 on, dense FP8 is twice as fast.
+// Ultra) and its white papers of the RTX Ampere, Ada and Blackwell architectures. GPUs whose rate has not been compared
+// with one of these have no row. From compute capability 8.9 on, dense FP8 is twice as fast.
 double device_peak_flops(const char *name) {
     static const struct {
         const char *words;
         double tera; // 0: rate unknown
     } peaks[] = {
-        {"MIG", 0.0},        {"Laptop", 0.0},     {"H200 NVL", 835},   {"H100 NVL", 835},
-        {"H100 PCIe", 756},  {"H800 PCIe", 756},  {"RTX 3090 Ti", 80}, {"Max-Q", 0.0},
-        {"SUPER", 0.0},      {"Ti", 0.0},         {"D", 0.0},          {"GB300", 2500},
-        {"GB200", 2500},     {"B300", 2250},      {"B200", 2250},      {"B100", 1750},
-        {"GB10", 125},       {"GH200", 989.4},    {"H200", 989.4},     {"H100", 989.4},
-        {"H800", 989.4},     {"H20", 148},        {"A100", 312},       {"A800", 312},
-        {"A10G", 70},        {"A10", 125},        {"A30", 165},        {"A40", 149.7},
-        {"L40S", 362},       {"L40", 181},        {"L4", 121},         {"RTX PRO 6000", 503.8},
-        {"6000 Ada", 364},   {"5000 Ada", 261},   {"RTX A6000", 155},  {"RTX 5090", 209.5},
-        {"RTX 5080", 112.6}, {"RTX 4090", 165.2}, {"RTX 4080", 97.5},  {"RTX 3090", 71},
+        {"MIG", 0.0},       {"Laptop", 0.0},     {"H200 NVL", 835},  {"H100 NVL", 835},   {"H100 PCIe", 756},
+        {"H800 PCIe", 756}, {"RTX 3090 Ti", 80}, {"Max-Q", 0.0},     {"SUPER", 0.0},      {"Ti", 0.0},
+        {"D", 0.0},         {"GB300", 2500},     {"GB200", 2500},    {"B300", 2250},      {"B200", 2250},
+        {"B100", 1750},     {"GH200", 989.4},    {"H200", 989.4},    {"H100", 989.4},     {"H800", 989.4},
+        {"H20", 148},       {"A100", 312},       {"A800", 312},      {"A10G", 70},        {"A10", 125},
+        {"A30", 165},       {"A40", 149.7},      {"L40S", 362},      {"L40", 181},        {"L4", 121},
+        {"6000 Ada", 364},  {"5000 Ada", 261},   {"RTX A6000", 155}, {"RTX 5090", 209.5}, {"RTX 4090", 165.2},
+        {"RTX 4080", 97.5}, {"RTX 3090", 71},
     };
     for (size_t i = 0; i < sizeof peaks / sizeof peaks[0]; i++)
         if (has_words(name, peaks[i].words)) return peaks[i].tera * 1e12;

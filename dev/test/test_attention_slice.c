@@ -49,6 +49,25 @@ UNIT_TEST(test_long_sequences) {
     assert_slice(shape_of(1, 32768, 16, 16, 128), 1, 1);
 }
 
+// Tests slices of a given workspace per head: 64 sequences at once if a head needs little, a few heads of one sequence
+// if a head needs much, and one head if a head alone exceeds the limit.
+UNIT_TEST(test_given_bytes) {
+    static const struct {
+        size_t head_bytes;
+        int sequences, kv_heads;
+    } cases[] = {{1, 64, 12},
+                 {5000, 64, 12},
+                 {ATTENTION_WORKSPACE_LIMIT / 12, 1, 12},
+                 {ATTENTION_WORKSPACE_LIMIT / 4, 1, 4},
+                 {ATTENTION_WORKSPACE_LIMIT + 1, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        AttentionSlice slice =
+            attention_slice_of(shape_of(64, 1024, 12, 12, 64), cases[i].head_bytes, ATTENTION_WORKSPACE_LIMIT);
+        assert_int_equal(slice.sequences, cases[i].sequences);
+        assert_int_equal(slice.kv_heads, cases[i].kv_heads);
+    }
+}
+
 UNIT_TEST(test_within_limit) {
     for (int B = 1; B <= 64; B += 7)
         for (int T = 64; T <= 4096; T *= 2)

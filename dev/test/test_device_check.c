@@ -96,12 +96,12 @@ UNIT_TEST(test_peaks) {
                  {"NVIDIA H200 NVL", 835},
                  {"NVIDIA B200", 2250},
                  {"NVIDIA GB200", 2500},
-                 {"NVIDIA GB10", 125},
-                 {"NVIDIA RTX PRO 6000 Blackwell Server Edition", 503.8},
-                 {"NVIDIA GeForce RTX 5080", 112.6},
                  {"NVIDIA RTX 6000 Ada Generation", 364},
-                 // a longer number, or a variant of a listed GPU with another rate
+                 // a GPU without a compared rate, a longer number, or a variant of a listed GPU with another rate
                  {"NVIDIA RTX A4000", 0},
+                 {"NVIDIA GB10", 0},
+                 {"NVIDIA RTX PRO 6000 Blackwell Server Edition", 0},
+                 {"NVIDIA GeForce RTX 5080", 0},
                  {"NVIDIA RTX A1000", 0},
                  {"NVIDIA L400", 0},
                  {"NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 0},

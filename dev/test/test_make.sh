@@ -95,6 +95,8 @@ builds "GPU=native builds for this machine's GPU" 90a 9.0 GPU=native
 builds "GPU=all builds for all GPUs" "$all" 9.0 GPU=all
 builds "GPU=89 builds for another GPU" 89 9.0 GPU=89
 builds "GPU=90 builds for 90a" 90a 8.0 GPU=90
+builds "GPU=ptx89 builds only PTX" compute_89 9.0 GPU=ptx89
+builds "GPU may list code and PTX" '90a compute_80' 9.0 GPU='90 ptx80'
 builds "without a GPU, make builds for all GPUs" "$all" 'No devices were found'
 builds "without a GPU, GPU=native builds for all GPUs" "$all" '[N/A]' GPU=native
 builds "with a GPU that is too old, make builds for all GPUs" "$all" 7.5
@@ -137,7 +139,7 @@ homes=(CUDA_HOME="$folder/cuda" CUDNN_HOME="$folder/cudnn" NCCL_HOME="$folder/nc
 finds "CUDNN_HOME and NCCL_HOME precede CUDA's own folders" '9.14 2.28 -Icudnn/include -Inccl/include -isystem cuda/include' \
     '$(FOUND_CUDNN) $(FOUND_NCCL) $(filter-out third_party%,$(CUDA_INCLUDES))' "${homes[@]}" CUDNN_FRONTEND=
 finds "without CUDNN_HOME and NCCL_HOME, CUDA's own folders are searched" '9.1 2.1' '$(FOUND_CUDNN) $(FOUND_NCCL)' CUDA_HOME="$folder/cuda"
-finds "libraries are linked by the names that pip's packages contain" '-l:libnccl.so.2 -l:libcudnn.so.9' '$(filter -l:%,$(CUDA_LIBS))' "${homes[@]}"
+finds "cuDNN and NCCL are not linked, because the program loads them" '' '$(filter %cudnn.so.9 %nccl.so.2 -lcudnn -lnccl,$(CUDA_LIBS))' "${homes[@]}"
 finds "cuDNN 8 is not accepted" '' '$(FOUND_CUDNN)' CUDA_HOME="$folder/cuda" CUDNN_HOME="$folder/cudnn8"
 finds "CUDNN_HOME=/usr adds no include folder" '-isystem cuda/include' '$(CUDA_INCLUDES)' CUDA_HOME="$folder/cuda" CUDNN_HOME=/usr CUDNN_FRONTEND=
 INCLUDE=targets/x86_64-linux/include LIB=targets/x86_64-linux/lib toolkit conda 12.9 14 80

@@ -1,5 +1,5 @@
-// Flash attention by cuDNN through its C++ frontend; this is the project's only C++ file. A cuDNN graph is built once
-// per shape and cached; later calls only pass pointers.
+// Flash attention by cuDNN through its C++ frontend, which only this file uses. A cuDNN graph is built once per shape
+// and cached; later calls only pass pointers.
 #include "attention.h"
 
 // Compiles in a third of the time, because the frontend needs its JSON library only to store and to print graphs.
@@ -29,12 +29,16 @@ struct Key {
 
 struct Plan {
     Key key;
-    std::shared_ptr<fe::graph::Graph> graph;
+    std::shared_ptr<fe::graph::Graph> graph; // NULL if cuDNN cannot compute this key
     int64_t workspace_bytes;
 };
 
 struct AttentionState {
-    cudnnHandle_t handle;
+    cudaStream_t stream;
+    cudnnHandle_t handle; // NULL until the first plan, and if cuDNN plans for a GPU that only `device` describes
+    std::shared_ptr<fe::DeviceProperties> device; // description of the GPU to plan for; NULL: the current GPU
+    int capability;                               // compute capability of that GPU: 10 * major + minor
+    Error refusal; // why cuDNN could not compute the latest key that it refused; "" if it refused none
     std::vector<Plan> plans;
 };
 
@@ -45,7 +49,8 @@ static bool same_key(const Key &a, const Key &b) {
            a.T == b.T && a.heads == b.heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
 }
 
-// Runs one call of the cuDNN frontend, which returns a status or throws. On failure, err names the step `doing`.
+// Runs one call of the cuDNN frontend, which returns a status or throws. On failure, err names the step `doing` and has
+// the first line of cuDNN's message, because the other lines list engines.
 template <typename Step> static bool step(Error *err, const char *doing, Step run) {
     std::string message;
     try {
@@ -53,7 +58,18 @@ template <typename Step> static bool step(Error *err, const char *doing, Step ru
         if (status.is_good()) return true;
         message = status.get_message();
     } catch (const std::exception &e) { message = e.what(); }
-    return error_set(err, EXIT_DEVICE, "cuDNN attention: %s failed: %s", doing, message.c_str());
+    return error_set(err, EXIT_DEVICE, "cuDNN attention: %s failed: %s", doing,
+                     message.substr(0, message.find('\n')).c_str());
+}
+
+// Creates cuDNN's handle if a plan needs one and it does not exist yet.
+static bool open_handle(AttentionState *state, Error *err) {
+    if (state->handle || state->device) return true;
+    cudnnStatus_t status = cudnnCreate(&state->handle);
+    if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(state->handle, state->stream);
+    if (status == CUDNN_STATUS_SUCCESS) return true;
+    return error_set(err, EXIT_DEVICE, "cuDNN cannot be initialized: %s; check that cuDNN 9 for CUDA %d is installed",
+                     cudnnGetErrorString(status), CUDART_VERSION / 1000);
 }
 
 // Describes an operand to cuDNN: shape (B, heads, T, head_dim), stored as (B, T, row); a row has all heads.
@@ -111,40 +127,58 @@ static void describe_backward(fe::graph::Graph &graph, const Key &key) {
     set_output(result[2], operand(key, DV));
 }
 
-// Returns the cached plan for a key; builds the plan on first use. Returns NULL with err on failure. Uses cuDNN's first
-// choice, which depends only on shape and GPU. Does not time plans, so that runs are reproducible.
-static const Plan *plan_get(AttentionState *state, const Key &key, Error *err) {
-    for (const Plan &plan : state->plans)
-        if (same_key(plan.key, key)) return &plan;
-    Plan plan = {key, std::make_shared<fe::graph::Graph>(), 0};
-    plan.graph->set_io_data_type(fe::DataType_t::BFLOAT16)
+// Records why cuDNN cannot compute attention, and prints a warning the first time, on one rank.
+static void refuse(AttentionState *state, bool backward, const Error *err) {
+    const bool first = !state->refusal.text[0];
+    state->refusal = *err;
+    if (!first || error_rank > 0 || state->device) return;
+    // cuDNN 9.18 introduced the deterministic backward for compute capability 10.x.
+    const bool too_old = backward && state->capability / 10 == 10 && cudnnGetVersion() < 91800;
+    fprintf(stderr, "warning: %s (cuDNN %s); %sslower kernels of this program are used instead\n", err->text,
+            fe::detail::get_backend_version_string().c_str(),
+            too_old ? "install cuDNN 9.18 or later; until then, " : "");
+}
+
+static fe::error_t graph_build(AttentionState *state, Plan *plan) {
+    fe::graph::Graph &graph = *plan->graph;
+    graph.set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
+    if (state->device) graph.set_device_properties(state->device).set_sm_version(state->capability);
+    if (plan->key.backward)
+        describe_backward(graph, plan->key);
+    else
+        describe_forward(graph, plan->key);
+    // Uses cuDNN's first choice, which depends only on shape and GPU. Does not time plans, so that runs are
+    // reproducible.
+    fe::error_t status =
+        state->device ? graph.build({fe::HeurMode_t::A}) : graph.build(state->handle, {fe::HeurMode_t::A});
+    return status.is_good() ? graph.get_workspace_size(plan->workspace_bytes) : status;
+}
+
+// Returns the cached plan for a key; builds the plan on first use. Returns NULL if cuDNN cannot compute the key.
+static const Plan *plan_get(AttentionState *state, const Key &key) {
+    for (const Plan &plan : state->plans)
+        if (same_key(plan.key, key)) return plan.graph ? &plan : NULL;
+    Plan plan = {key, std::make_shared<fe::graph::Graph>(), 0};
+    Error err = {};
     char doing[160];
     snprintf(doing, sizeof doing, "planning the %s for %lld sequences of %lld tokens, %lld heads of width %lld",
              key.backward ? "backward" : "forward", (long long)key.B, (long long)key.T, (long long)key.heads,
              (long long)key.head_dim);
-    bool built = step(err, doing, [&] {
-        if (key.backward)
-            describe_backward(*plan.graph, key);
-        else
-            describe_forward(*plan.graph, key);
-        fe::error_t status = plan.graph->build(state->handle, {fe::HeurMode_t::A});
-        return status.is_good() ? plan.graph->get_workspace_size(plan.workspace_bytes) : status;
-    });
-    if (!built) return NULL;
+    if (!open_handle(state, &err) || !step(&err, doing, [&] { return graph_build(state, &plan); })) {
+        refuse(state, key.backward, &err);
+        plan.graph = NULL;
+    }
     state->plans.push_back(plan);
-    return &state->plans.back();
+    return plan.graph ? &state->plans.back() : NULL;
 }
 
-static bool plan_run(AttentionState *state, const Plan *plan, Pointers &pointers, void *workspace,
-                     size_t workspace_bytes, Error *err) {
-    const char *what = plan->key.backward ? "the backward" : "the forward";
-    if ((size_t)plan->workspace_bytes > workspace_bytes)
-        return error_set(err, EXIT_DEVICE,
-                         "internal error: cuDNN attention: %s needs %lld bytes of workspace, but %zu are planned", what,
-                         (long long)plan->workspace_bytes, workspace_bytes);
-    return step(err, what, [&] { return plan->graph->execute(state->handle, pointers, workspace); });
+static void plan_run(AttentionState *state, const Plan *plan, Pointers &pointers, void *workspace) {
+    Error err = {};
+    if (!step(&err, plan->key.backward ? "the backward" : "the forward",
+              [&] { return plan->graph->execute(state->handle, pointers, workspace); }))
+        fatal(err.code, "%s", err.text);
 }
 
 static Key key_make(AttentionShape shape, AttentionSlice slice, bool backward, bool stats, const Tensor *operands) {
@@ -167,107 +201,120 @@ static void *operand_at(AttentionShape shape, const Tensor *operands, int id, in
     return (uint16_t *)operands[id].data + (int64_t)b * shape.T * operands[id].stride + (int64_t)head * shape.head_dim;
 }
 
-// Chooses the slice (sequences and heads processed at once) of the backward: the planned slice, or a smaller one if
-// this cuDNN version needs more workspace than planned. Returns false with err if no slice fits the workspace.
+// Chooses the slice of attention's backward: the number of sequences and heads that cuDNN processes at once. Starts
+// with the slice that attention_slice_bytes() predicts to fit. Halves that slice while its plan needs more workspace
+// than `bytes`, and enlarges it if its plan needs less than half of the prediction. Returns false if cuDNN cannot
+// compute the backward, or not even that of one head in `bytes` bytes.
 static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
-                           AttentionSlice *slice, Error *err) {
+                           AttentionSlice *slice) {
+    const auto plan_of = [&](AttentionSlice part) {
+        return plan_get(state, key_make(shape, part, true, true, operands));
+    };
     *slice = attention_slice(shape, ATTENTION_WORKSPACE_LIMIT);
     for (;;) {
-        size_t needed = attention_slice_bytes(shape, *slice);
+        const size_t predicted = attention_slice_bytes(shape, *slice);
+        size_t needed = predicted;
         if (needed <= bytes) {
-            const Plan *plan = plan_get(state, key_make(shape, *slice, true, true, operands), err);
+            const Plan *plan = plan_of(*slice);
             if (!plan) return false;
             needed = (size_t)plan->workspace_bytes;
+        }
+        if (needed <= bytes && needed < predicted / 2) {
+            const size_t heads = (size_t)slice->sequences * (size_t)slice->kv_heads;
+            const AttentionSlice larger = attention_slice_of(shape, needed / heads + 1, bytes);
+            const Plan *plan = plan_of(larger);
+            if (plan && (size_t)plan->workspace_bytes <= bytes) *slice = larger;
         }
         if (needed <= bytes) return true;
         if (slice->sequences > 1)
             slice->sequences = (slice->sequences + 1) / 2;
         else if (slice->kv_heads > 1)
             slice->kv_heads = (slice->kv_heads + 1) / 2;
-        else
-            return error_set(err, EXIT_DEVICE,
-                             "cuDNN attention: the backward of one head of %d tokens needs %zu bytes of workspace, "
-                             "but only %zu are planned; use a smaller --seq-len",
-                             shape.T, needed, bytes);
+        else {
+            Error err;
+            error_set(&err, EXIT_DEVICE,
+                      "cuDNN attention: the backward of one head of %d tokens needs %zu bytes of workspace, but only "
+                      "%zu are planned; use a smaller --seq-len",
+                      shape.T, needed, bytes);
+            refuse(state, true, &err);
+            return false;
+        }
     }
 }
 
-extern "C" AttentionState *attention_open(void *stream, Error *err) {
-    cudnnHandle_t handle = NULL;
-    cudnnStatus_t status = cudnnCreate(&handle);
-    if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(handle, (cudaStream_t)stream);
-    if (status != CUDNN_STATUS_SUCCESS) {
-        error_set(err, EXIT_DEVICE, "cuDNN could not be initialized: %s; check that cuDNN 9 for CUDA %d is installed",
-                  cudnnGetErrorString(status), CUDART_VERSION / 1000);
-        return NULL;
-    }
-    return new AttentionState{handle, {}};
+extern "C" AttentionState *attention_open(void *stream, int capability) {
+    return new AttentionState{(cudaStream_t)stream, NULL, NULL, capability, {}, {}};
+}
+
+extern "C" AttentionState *attention_open_described(const char *device, int capability, Error *err) {
+    AttentionState *state = (AttentionState *)attention_open(NULL, capability);
+    state->device = std::make_shared<fe::DeviceProperties>();
+    const std::vector<uint8_t> text(device, device + strlen(device));
+    if (step(err, "reading the description of a GPU", [&] { return state->device->deserialize(text); })) return state;
+    attention_close(state);
+    return NULL;
 }
 
 extern "C" void attention_close(AttentionState *state) {
     if (!state) return;
     state->plans.clear();
-    cudnnDestroy(state->handle);
+    if (state->handle) cudnnDestroy(state->handle);
     delete state;
 }
 
-extern "C" bool attention_prepare(AttentionState *state, AttentionShape shape, size_t workspace_bytes, Error *err) {
-    if (shape.head_dim % 8 != 0 || shape.head_dim > 128)
-        return error_set(err, EXIT_DEVICE,
-                         "attention on the GPU needs a head width that is a multiple of 8 and at most 128 (is %d); "
-                         "change --heads, --head-dim or --channels, or use --device cpu or --precision fp32",
-                         shape.head_dim);
+extern "C" AttentionPlan attention_plan(AttentionState *state, AttentionShape shape, bool backward,
+                                        size_t workspace_bytes) {
     Tensor operands[OPERANDS] = {};
-    for (int i = 0; i < OPERANDS; i++) {
+    for (int i = 0; i < (backward ? (int)OPERANDS : (int)D_O); i++) {
         bool packed = i == Q || i == K || i == V || i == DQ || i == DK || i == DV;
         operands[i].data = state; // placeholder that is only compared with NULL
         operands[i].stride = (int64_t)(shape.heads + (packed ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }
-    AttentionSlice slice;
-    if (!backward_slice(state, shape, operands, workspace_bytes, &slice, err)) return false;
-    for (int i = D_O; i < OPERANDS; i++) operands[i].data = NULL;
-    AttentionSlice whole = {shape.B, shape.kv_heads};
-    const Plan *forward = plan_get(state, key_make(shape, whole, false, true, operands), err);
-    if (!forward) return false;
-    if ((size_t)forward->workspace_bytes > workspace_bytes)
-        return error_set(err, EXIT_DEVICE,
-                         "cuDNN attention: forward needs %lld workspace bytes, %zu are planned; use another version",
-                         (long long)forward->workspace_bytes, workspace_bytes);
-    return true;
+    AttentionPlan found = {};
+    found.slice = {shape.B, shape.kv_heads};
+    if (backward && !backward_slice(state, shape, operands, workspace_bytes, &found.slice)) return found;
+    const Plan *plan = plan_get(state, key_make(shape, found.slice, backward, true, operands));
+    if (plan) found.workspace_bytes = (size_t)plan->workspace_bytes;
+    found.supported = plan && found.workspace_bytes <= workspace_bytes;
+    return found;
 }
 
-extern "C" void attention_forward(AttentionState *state, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
+extern "C" bool attention_forward(AttentionState *state, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                                   AttentionShape shape, void *workspace, size_t workspace_bytes) {
     Tensor operands[OPERANDS] = {};
     operands[Q] = q, operands[K] = k, operands[V] = v, operands[O] = o, operands[LSE] = lse;
     AttentionSlice whole = {shape.B, shape.kv_heads};
-    Error err = {};
-    const Plan *plan = plan_get(state, key_make(shape, whole, false, lse.data != NULL, operands), &err);
-    if (!plan) fatal(err.code, "%s", err.text);
+    const Plan *plan = plan_get(state, key_make(shape, whole, false, lse.data != NULL, operands));
+    if (!plan || (size_t)plan->workspace_bytes > workspace_bytes) return false;
     Pointers pointers;
     for (int i = Q; i <= LSE; i++)
         if (operands[i].data) pointers[i + 1] = operands[i].data;
-    if (!plan_run(state, plan, pointers, workspace, workspace_bytes, &err)) fatal(err.code, "%s", err.text);
+    plan_run(state, plan, pointers, workspace);
+    return true;
 }
 
-extern "C" void attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o,
+extern "C" bool attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o,
                                    Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape, void *workspace,
                                    size_t workspace_bytes) {
     Tensor operands[OPERANDS] = {q, k, v, o, lse, d_o, dq, dk, dv};
     AttentionSlice slice;
-    Error err = {};
-    if (!backward_slice(state, shape, operands, workspace_bytes, &slice, &err)) fatal(err.code, "%s", err.text);
+    if (!backward_slice(state, shape, operands, workspace_bytes, &slice)) return false;
     for (int b = 0; b < shape.B; b += slice.sequences)
         for (int h = 0; h < shape.kv_heads; h += slice.kv_heads) {
             AttentionSlice part = slice;
             if (part.sequences > shape.B - b) part.sequences = shape.B - b;
             if (part.kv_heads > shape.kv_heads - h) part.kv_heads = shape.kv_heads - h;
-            const Plan *plan = plan_get(state, key_make(shape, part, true, true, operands), &err);
-            if (!plan) fatal(err.code, "%s", err.text);
+            const Plan *plan = plan_get(state, key_make(shape, part, true, true, operands));
+            if (!plan || (size_t)plan->workspace_bytes > workspace_bytes) return false;
             Pointers pointers;
             for (int i = 0; i < OPERANDS; i++) pointers[i + 1] = operand_at(shape, operands, i, b, h);
-            if (!plan_run(state, plan, pointers, workspace, workspace_bytes, &err)) fatal(err.code, "%s", err.text);
+            plan_run(state, plan, pointers, workspace);
         }
+    return true;
+}
+
+extern "C" const char *attention_refusal(const AttentionState *state) {
+    return state->refusal.text;
 }
 
 extern "C" size_t attention_workspace_used(const AttentionState *state) {

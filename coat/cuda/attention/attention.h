@@ -34,15 +34,22 @@ static inline int attention_even_part(int count, int most) {
     return most > 0 ? most : 1;
 }
 
-// Returns the largest slice whose backward needs at most `limit` bytes of workspace.
+// Returns the largest slice whose backward needs at most `limit` bytes of workspace. head_bytes: bytes that a key/value
+// head with its query heads needs in one sequence.
+static inline AttentionSlice attention_slice_of(AttentionShape shape, size_t head_bytes, size_t limit) {
+    const size_t sequence_bytes = head_bytes * (size_t)shape.kv_heads;
+    AttentionSlice slice = {1, shape.kv_heads};
+    if (sequence_bytes <= limit)
+        slice.sequences = attention_even_part(shape.B, (int)(limit / sequence_bytes));
+    else
+        slice.kv_heads = attention_even_part(shape.kv_heads, (int)(limit / head_bytes));
+    return slice;
+}
+
+// Returns the largest slice whose backward needs at most `limit` bytes of workspace by attention_slice_bytes().
 static inline AttentionSlice attention_slice(AttentionShape shape, size_t limit) {
-    AttentionSlice one_head = {1, 1}, sequence = {1, shape.kv_heads};
-    if (attention_slice_bytes(shape, sequence) <= limit) {
-        sequence.sequences = attention_even_part(shape.B, (int)(limit / attention_slice_bytes(shape, sequence)));
-        return sequence;
-    }
-    one_head.kv_heads = attention_even_part(shape.kv_heads, (int)(limit / attention_slice_bytes(shape, one_head)));
-    return one_head;
+    const AttentionSlice one_head = {1, 1};
+    return attention_slice_of(shape, attention_slice_bytes(shape, one_head), limit);
 }
 
 // Returns the workspace bytes to plan for cuDNN's attention: the bytes of the largest slice within the limit plus those
@@ -54,19 +61,34 @@ static inline size_t attention_workspace_bytes(AttentionShape shape) {
 
 typedef struct AttentionState AttentionState;
 
-// Opens cuDNN on a stream (a cudaStream_t). Returns NULL with err (EXIT_DEVICE) if cuDNN cannot be loaded.
-AttentionState *attention_open(void *stream, Error *err);
+// Creates cuDNN's state for a stream (a cudaStream_t) of a GPU of this compute capability (10 * major + minor). cuDNN
+// itself is initialized when it first plans.
+AttentionState *attention_open(void *stream, int capability);
 void attention_close(AttentionState *state);
 
-// Builds cuDNN's plans for training with q, k and v packed in one tensor (row stride (heads + 2 kv_heads) * head_dim).
-// Returns false with err if cuDNN does not support the shape or the workspace is too small, before training starts.
-bool attention_prepare(AttentionState *state, AttentionShape shape, size_t workspace_bytes, Error *err);
+// Creates a state that can only plan, for a GPU that does not need to exist. device: the GPU's properties in cuDNN's
+// JSON format. Returns NULL with err (EXIT_DEVICE) if cuDNN does not accept the properties.
+AttentionState *attention_open_described(const char *device, int capability, Error *err);
 
-// Attention by cuDNN (see operations.h). q, k, v, o and their gradients are BF16 with 16-byte aligned rows. lse is
-// FP32; lse.data is NULL if no backward follows. These functions call fatal() if cuDNN fails.
-void attention_forward(AttentionState *state, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape,
+typedef struct {
+    bool supported;         // true if cuDNN can compute the shape in the given workspace
+    size_t workspace_bytes; // workspace that the plan needs
+    AttentionSlice slice;   // sequences and heads that the plan processes at once
+} AttentionPlan;
+
+// Builds cuDNN's plan of attention's forward or backward in training, for q, k and v packed in one tensor (row stride
+// (heads + 2 kv_heads) * head_dim). If cuDNN cannot compute it, prints a warning, once per state.
+AttentionPlan attention_plan(AttentionState *state, AttentionShape shape, bool backward, size_t workspace_bytes);
+
+// Returns why cuDNN could not build the latest plan that it refused, or "".
+const char *attention_refusal(const AttentionState *state);
+
+// Compute attention by cuDNN (see operations.h) and return true. q, k, v, o and their gradients are BF16 with 16-byte
+// aligned rows. lse is FP32; lse.data is NULL if no backward follows. Return false if cuDNN cannot compute the shape in
+// this workspace; the outputs are then undefined. Call fatal() if a planned computation fails.
+bool attention_forward(AttentionState *state, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape,
                        void *workspace, size_t workspace_bytes);
-void attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
+bool attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
                         Tensor q, Tensor k, Tensor v, AttentionShape shape, void *workspace, size_t workspace_bytes);
 
 // Returns the largest workspace of the plans built so far, in bytes, for reports.

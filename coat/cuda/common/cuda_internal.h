@@ -36,7 +36,9 @@ typedef struct CudaBackend {
     cudaStream_t stream;
     int device;
     int sm_count;
-    int capability; // compute capability: 10 * major + minor; 90 on Hopper
+    int capability;      // compute capability of the GPU: 10 * major + minor
+    int code_capability; // compute capability that the loaded kernels were compiled for; decides which kernels run
+    size_t shared_bytes; // maximum shared memory of a block
     int64_t l2_bytes;
     int64_t memory_bytes; // memory of the whole GPU
     char device_name[256];

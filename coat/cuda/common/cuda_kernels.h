@@ -136,8 +136,9 @@ __device__ static inline void first_stage_wait(void) {
 #endif
 }
 
-// Launches a kernel. If `overlaps` is true and the GPU is Hopper or later, the kernel may start as soon as the previous
-// kernel calls second_stage_allow(). It must call first_stage_wait() before it reads that kernel's results.
+// Launches a kernel. If `overlaps` is true and the loaded code is of Hopper or later, the kernel may start as soon as
+// the previous kernel calls second_stage_allow(). It must call first_stage_wait() before it reads what that kernel
+// writes.
 template <typename... P, typename... A>
 static void launch_after(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
                          bool overlaps, A... arguments) {
@@ -151,7 +152,7 @@ static void launch_after(Exec *exec, const char *doing, void (*kernel)(P...), di
     config.dynamicSmemBytes = shared;
     config.stream = backend->stream;
     config.attrs = &overlap;
-    config.numAttrs = overlaps && backend->capability >= 90 ? 1 : 0;
+    config.numAttrs = overlaps && backend->code_capability >= 90 ? 1 : 0;
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, arguments...), doing);
 }
 

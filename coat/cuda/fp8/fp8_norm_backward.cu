@@ -246,12 +246,11 @@ bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float 
     const int threads =
         (int)ceil_div(a.cols, V * WARP) * WARP; // number of threads that process a row, rounded up to whole warps
     const char *doing = "querying how many blocks of a norm's kernel fit";
-    int most = 0, per_sm = 0;
+    int per_sm = 0;
     cudaFuncAttributes attributes;
     if (a.rows % ROWS) return false;
-    CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device), doing);
     CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel), doing);
-    if (ring + attributes.sharedSizeBytes > (size_t)most) return false;
+    if (ring + attributes.sharedSizeBytes > backend->shared_bytes) return false;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)ring), doing);
     CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, threads, ring), doing);
     const int64_t groups = a.rows / ROWS, slots = (int64_t)per_sm * backend->sm_count;

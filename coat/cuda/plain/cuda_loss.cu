@@ -7,11 +7,10 @@
 
 namespace {
 
-constexpr int LOSS_THREADS = 512;         // number of threads of a block that processes whole rows
-constexpr int LOSS_PART_THREADS = 256;    // number of threads of a block that shares rows with other blocks
-constexpr int LOSS_BLOCKS_PER_SM = 2;     // minimum number of resident blocks per SM; doubled if blocks share rows
-constexpr int LOSS_PARTS = 8;             // maximum number of blocks that share a row; every GPU supports clusters of 8
-constexpr int LOSS_PART_BYTES = 54 << 10; // maximum bytes of a row's part per block, so that four blocks fit in an SM
+constexpr int LOSS_THREADS = 512;      // number of threads of a block that processes whole rows
+constexpr int LOSS_PART_THREADS = 256; // number of threads of a block that shares rows with other blocks
+constexpr int LOSS_BLOCKS_PER_SM = 2;  // minimum number of resident blocks per SM; doubled if blocks share rows
+constexpr int LOSS_PARTS = 8; // maximum number of blocks that share a row; every GPU with clusters supports 8 blocks
 
 struct LossArguments {
     void *logits;       // (rows, cols) logits, which the gradient overwrites unless `codes` is set
@@ -188,9 +187,10 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
 }
 
 // Launches the loss kernel with `shared` bytes of shared memory per block. If blocks share rows, launches only as many
-// blocks as can run at once, so that no group of blocks starts after another has ended.
+// blocks as can run at once, so that no group of blocks starts after another has ended. Returns false without launching
+// if blocks share rows and not even one group of them can run.
 template <typename T, int V, bool STAGED, typename Gradient>
-void loss_launch(const CudaBackend *backend, const LossArguments &a, int threads, size_t shared) {
+bool loss_launch(const CudaBackend *backend, const LossArguments &a, int threads, size_t shared) {
     const auto kernel = loss_kernel<T, V, STAGED, Gradient>;
     int at_once = 0;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
@@ -207,6 +207,7 @@ void loss_launch(const CudaBackend *backend, const LossArguments &a, int threads
         config.numAttrs = 1;
         CUDA_CHECK(cudaOccupancyMaxActiveClusters(&at_once, kernel, &config),
                    "querying how many clusters of loss_kernel fit");
+        if (at_once == 0) return false;
     } else {
         CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kernel, threads, shared),
                    "querying how many blocks of loss_kernel fit");
@@ -215,25 +216,28 @@ void loss_launch(const CudaBackend *backend, const LossArguments &a, int threads
     config.gridDim = grid_of((a.rows < at_once ? a.rows : max(at_once, 1)) * a.parts);
     config.stream = backend->stream;
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, a), "launching the kernel loss_kernel");
+    return true;
 }
 
-// Chooses how many blocks share a row. Chooses STAGED if the block's part of a row fits in shared memory.
+// Chooses how many blocks share a row: enough that four blocks fit in an SM, or fewer if the GPU cannot run that many
+// blocks as a group. Chooses STAGED if the block's part of a row fits in shared memory.
 template <typename T, int V, typename Gradient> void loss_run(const CudaBackend *backend, LossArguments a) {
-    int most = 0;
-    CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, backend->device),
-               "querying the size of shared memory");
+    // An SM has 1 KB more than a block may use. Each block uses 1 KB for the system and up to 2 KB for statistics.
+    const size_t four_fit = (backend->shared_bytes + (1 << 10)) / 4 - (3 << 10);
     const auto part = [&] { return (size_t)ceil_div(a.cols / V, a.parts) * sizeof(Pack<T, V>); };
     a.parts = 1;
-    while (V > 1 && backend->capability >= 90 && a.parts < LOSS_PARTS && part() > LOSS_PART_BYTES) a.parts *= 2;
-    const int threads = a.parts > 1 ? LOSS_PART_THREADS : LOSS_THREADS;
-    const size_t shared = RowParts::bytes(a.parts, threads / WARP);
-    if constexpr (V > 1) {
-        if (shared + part() <= (size_t)most) {
-            loss_launch<T, V, true, Gradient>(backend, a, threads, shared + part());
-            return;
+    while (V > 1 && backend->code_capability >= 90 && a.parts < LOSS_PARTS && part() > four_fit) a.parts *= 2;
+    for (bool launched = false; !launched; a.parts /= 2) {
+        const int threads = a.parts > 1 ? LOSS_PART_THREADS : LOSS_THREADS;
+        const size_t shared = RowParts::bytes(a.parts, threads / WARP);
+        if constexpr (V > 1) {
+            if (shared + part() <= backend->shared_bytes) {
+                launched = loss_launch<T, V, true, Gradient>(backend, a, threads, shared + part());
+                continue;
+            }
         }
+        launched = loss_launch<T, V, false, Gradient>(backend, a, threads, shared);
     }
-    loss_launch<T, V, false, Gradient>(backend, a, threads, shared);
 }
 
 // --- kernel that tests whether the target has the largest logit ------------------------------------------------------
