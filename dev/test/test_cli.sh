@@ -630,7 +630,7 @@ is "--memory-limit: the largest micro-batch divides --batch-tokens" "$(limited -
 refuses "--memory-limit: no micro-batch that fits is supported by FP8" 1 "6 sequences of 1001 tokens fit.*--recipe coat accepts no .*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat
 found=$("$program" --plan --model gpt2-xl --recipe coat --memory-limit 40GB | sed '$d')
 [ -n "$found" ] && [ "$found" = "$("$program" --plan --model gpt2-xl --recipe coat --micro-batch 19)" ] &&
-    grep -qE '^  saved +22\.21 GB +56\.6 %$' <<<"$found" && grep -qE '^  scratch +140\.05 MB +0\.4 %$' <<<"$found"
+    grep -qE '^  saved +22\.21 GB +56\.6 %$' <<<"$found" && grep -qE '^  scratch +140\.06 MB +0\.4 %$' <<<"$found"
 check "--memory-limit prints the plan of the largest micro-batch" $? "$found"
 found=$("$program" --plan=json --model gpt2-xl --recipe coat --memory-limit 40GB)
 [ "${found%, \"largest*}}" = "$("$program" --plan=json --model gpt2-xl --recipe coat --micro-batch 19)" ]
