@@ -302,7 +302,7 @@ UNIT_TEST(test_bad_model) {
     expect_refused("t.model", blanks, 9, "normalization is not supported");
     static const char unused[] = "\n\x05\n\x01"
                                  "a\x18\x05\x12\x02\x18\x02\x1a\x02\x20";
-    expect_refused("t.model", unused, 15, "unused");
+    expect_refused("t.model", unused, 15, "UNUSED");
     static const char byte[] = "\n\x05\n\x01"
                                "a\x18\x06\x12\x02\x18\x02\x1a\x02\x20";
     expect_refused("t.model", byte, 15, "name of a byte");
