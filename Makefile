@@ -291,4 +291,4 @@ bench: $(BENCHES)
 
 include dev/fuzz/fuzz.mk
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) $(FUZZ_BUILD) -name '*.d' 2>/dev/null)

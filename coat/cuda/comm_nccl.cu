@@ -262,6 +262,16 @@ bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
     Nccl *n = (Nccl *)xcalloc(1, sizeof *n);
     ncclUniqueId id;
     comm->backend = n;
+    int version = 0;
+    if (ncclGetVersion(&version) != ncclSuccess) {
+        error_set(err, EXIT_DEVICE,
+                  "rank %d: NCCL cannot be loaded: %s; install NCCL 2, or add its folder to "
+                  "LD_LIBRARY_PATH",
+                  comm->place.rank, ncclGetLastError(NULL));
+        free(n);
+        comm->backend = NULL;
+        return false;
+    }
     open_streams(n);
     comm->watchdog = watchdog_open(&comm->place, &comm->timeout, n->pinned->counters);
     if (!exchange_id(comm, config, &id, err)) {

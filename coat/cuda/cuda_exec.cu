@@ -75,6 +75,7 @@ static void open_kernels(CudaBackend *backend) {
     // The PTX version differs from the binary version if the driver compiled the PTX of an older GPU.
     backend->code_capability = probe.ptxVersion < probe.binaryVersion ? probe.ptxVersion : probe.binaryVersion;
     backend->shared_bytes = (size_t)shared;
+    backend->hopper = backend->capability == 90 && backend->code_capability == 90 && (stand_in < 80 || stand_in == 90);
     if (stand_in < 80) return;
     const size_t limit = stand_in == 80 ? 163 << 10 : stand_in == 90 || stand_in / 10 == 10 ? 227 << 10 : 99 << 10;
     if (backend->shared_bytes > limit) backend->shared_bytes = limit;
@@ -112,7 +113,7 @@ static void open_attention(CudaBackend *backend, const Config *config) {
     if (config->recipe.precision == PRECISION_FP32) return;
     backend->attention = attention_open(backend->stream, backend->capability);
     const AttentionShape shape = attention_shape(&config->shape, config->micro_batch, config->seq_len);
-    if (attention_hopper_supported(shape, backend->code_capability) || config->documents == DOCUMENTS_MASKED) return;
+    if (attention_hopper_supported(shape, backend->hopper) || config->documents == DOCUMENTS_MASKED) return;
     const size_t bytes = cuda_workspace(config).bytes;
     if (attention_plan(backend->attention, shape, true, bytes).supported)
         attention_plan(backend->attention, shape, false, bytes);

@@ -1,6 +1,8 @@
 // Loads cuDNN and NCCL when their first function is called. Therefore, the program starts without these libraries, and
 // only a run that needs one of them reports that it is missing. This file defines the libraries' functions that the
 // program calls. If a library is missing, they return an error, and the functions for error texts return the reason.
+#include "cuda/attention/attention.h"
+
 #include <cudnn.h>
 #include <dlfcn.h>
 #include <nvrtc.h>
@@ -64,7 +66,13 @@ FORWARD(CUDNN, cudnnStatus_t, cudnnBackendGetAttribute,
          void *f),
         (a, b, c, d, e, f))
 
-// The cuDNN frontend refers to NVRTC for kernels that this program does not request, so NVRTC is never loaded here.
+const char *libraries_load_nvrtc(void) {
+    char name[32];
+    snprintf(name, sizeof name, "libnvrtc.so.%d", CUDART_VERSION / 1000);
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL) ? NULL : dlerror();
+}
+
+// The cuDNN frontend refers to NVRTC for kernels that this program does not request. cuDNN itself calls the library.
 #define UNUSED(name, ...)                                                                                              \
     extern "C" nvrtcResult name(__VA_ARGS__) {                                                                         \
         return NVRTC_ERROR_INTERNAL_ERROR;                                                                             \
@@ -85,6 +93,7 @@ template <> ncclResult_t missing() {
 typedef ncclDataType_t Type;
 typedef ncclComm_t Ranks;
 typedef cudaStream_t Stream;
+FORWARD(NCCL, ncclResult_t, ncclGetVersion, (int *a), (a))
 FORWARD(NCCL, const char *, ncclGetErrorString, (ncclResult_t a), (a))
 FORWARD(NCCL, const char *, ncclGetLastError, (Ranks a), (a))
 FORWARD(NCCL, ncclResult_t, ncclGetUniqueId, (ncclUniqueId * a), (a))

@@ -390,7 +390,7 @@ static void print_time(const char *name, double ms, int matmuls, AttentionShape 
 }
 
 static bool has_hopper_kernels(Bench *bench, AttentionShape s) {
-    return attention_hopper_supported(s, cuda_backend(&bench->exec)->capability);
+    return attention_hopper_supported(s, cuda_backend(&bench->exec)->hopper);
 }
 
 // Times our attention and cuDNN's for one shape. limit: the FLOP/s of a large BF16 matmul.

@@ -605,8 +605,7 @@ static void compare_attention_over(Backends *b, AttentionShape shape, Format for
     if (shape.head_dim % 2 == 0) compare_attention_rotated(b, &c);
     if (format == FMT_BF16) compare_own(b, &c);
     c.portable = false;
-    if (format == FMT_BF16 && attention_hopper_supported(shape, cuda_backend(&b->exec[1])->code_capability))
-        compare_own(b, &c);
+    if (format == FMT_BF16 && attention_hopper_supported(shape, cuda_backend(&b->exec[1])->hopper)) compare_own(b, &c);
     Pair all[] = {qkv, d_o, out, lse, dqkv[0], maxima[0], dqkv[1], maxima[1], positions};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }

@@ -64,7 +64,14 @@ template <typename Step> static bool step(Error *err, const char *doing, Step ru
 
 // Creates cuDNN's handle if a plan needs one and it does not exist yet.
 static bool open_handle(AttentionState *state, Error *err) {
-    if (state->handle || state->device) return true;
+    if (state->handle) return true;
+    const char *missing = libraries_load_nvrtc();
+    if (missing)
+        return error_set(err, EXIT_DEVICE,
+                         "cuDNN needs NVRTC: %s; add the folder of CUDA's libraries to "
+                         "LD_LIBRARY_PATH",
+                         missing);
+    if (state->device) return true;
     cudnnStatus_t status = cudnnCreate(&state->handle);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(state->handle, state->stream);
     if (status == CUDNN_STATUS_SUCCESS) return true;
@@ -133,7 +140,7 @@ static void refuse(AttentionState *state, bool backward, const Error *err) {
     state->refusal = *err;
     if (!first || error_rank > 0 || state->device) return;
     // cuDNN 9.18 introduced the deterministic backward for compute capability 10.x.
-    const bool too_old = backward && state->capability / 10 == 10 && cudnnGetVersion() < 91800;
+    const bool too_old = state->handle && backward && state->capability / 10 == 10 && cudnnGetVersion() < 91800;
     fprintf(stderr, "warning: %s (cuDNN %s); %sslower kernels of this program are used instead\n", err->text,
             fe::detail::get_backend_version_string().c_str(),
             too_old ? "install cuDNN 9.18 or later; until then, " : "");
@@ -156,8 +163,9 @@ static fe::error_t graph_build(AttentionState *state, Plan *plan) {
     return status.is_good() ? graph.get_workspace_size(plan->workspace_bytes) : status;
 }
 
-// Returns the cached plan for a key; builds the plan on first use. Returns NULL if cuDNN cannot compute the key.
-static const Plan *plan_get(AttentionState *state, const Key &key) {
+// Returns the cached plan for a key; builds the plan on first use. Returns NULL if cuDNN cannot compute the key, with a
+// warning unless the plan is optional.
+static const Plan *plan_get(AttentionState *state, const Key &key, bool optional = false) {
     for (const Plan &plan : state->plans)
         if (same_key(plan.key, key)) return plan.graph ? &plan : NULL;
     Plan plan = {key, std::make_shared<fe::graph::Graph>(), 0};
@@ -167,7 +175,7 @@ static const Plan *plan_get(AttentionState *state, const Key &key) {
              key.backward ? "backward" : "forward", (long long)key.B, (long long)key.T, (long long)key.heads,
              (long long)key.head_dim);
     if (!open_handle(state, &err) || !step(&err, doing, [&] { return graph_build(state, &plan); })) {
-        refuse(state, key.backward, &err);
+        if (!optional) refuse(state, key.backward, &err);
         plan.graph = NULL;
     }
     state->plans.push_back(plan);
@@ -207,22 +215,22 @@ static void *operand_at(AttentionShape shape, const Tensor *operands, int id, in
 // compute the backward, or not even that of one head in `bytes` bytes.
 static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
                            AttentionSlice *slice) {
-    const auto plan_of = [&](AttentionSlice part) {
-        return plan_get(state, key_make(shape, part, true, true, operands));
+    const auto plan_of = [&](AttentionSlice part, bool optional) {
+        return plan_get(state, key_make(shape, part, true, true, operands), optional);
     };
     *slice = attention_slice(shape, ATTENTION_WORKSPACE_LIMIT);
     for (;;) {
         const size_t predicted = attention_slice_bytes(shape, *slice);
         size_t needed = predicted;
         if (needed <= bytes) {
-            const Plan *plan = plan_of(*slice);
+            const Plan *plan = plan_of(*slice, false);
             if (!plan) return false;
             needed = (size_t)plan->workspace_bytes;
         }
         if (needed <= bytes && needed < predicted / 2) {
             const size_t heads = (size_t)slice->sequences * (size_t)slice->kv_heads;
             const AttentionSlice larger = attention_slice_of(shape, needed / heads + 1, bytes);
-            const Plan *plan = plan_of(larger);
+            const Plan *plan = plan_of(larger, true);
             if (plan && (size_t)plan->workspace_bytes <= bytes) *slice = larger;
         }
         if (needed <= bytes) return true;

@@ -59,6 +59,10 @@ static inline size_t attention_workspace_bytes(AttentionShape shape) {
     return attention_slice_bytes(shape, attention_slice(shape, ATTENTION_WORKSPACE_LIMIT)) + room;
 }
 
+// Loads NVRTC, with which cuDNN compiles its kernels. cuDNN searches for it in fewer folders than this program does.
+// Returns NULL, or why it cannot be loaded.
+const char *libraries_load_nvrtc(void);
+
 typedef struct AttentionState AttentionState;
 
 // Creates cuDNN's state for a stream (a cudaStream_t) of a GPU of this compute capability (10 * major + minor). cuDNN

@@ -207,7 +207,7 @@ extern "C" bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tens
                                           AttentionShape shape) {
     const CudaBackend *backend = cuda_backend(exec);
     const Tensor views[] = {dq, dk, dv, d_o, o, q, k, v};
-    if (!attention_hopper_supported(shape, backend->code_capability)) return false;
+    if (!attention_hopper_supported(shape, backend->hopper)) return false;
     if (exec->workspace_bytes < attention_backward_bytes(shape)) return false;
     for (const Tensor &view : views)
         if (!view_fits(view)) return false;

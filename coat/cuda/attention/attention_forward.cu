@@ -331,7 +331,7 @@ template <int HEAD> void launch(const CudaBackend *backend, const Problem &x) {
 extern "C" bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v,
                                          Tensor positions, AttentionShape shape) {
     const CudaBackend *backend = cuda_backend(exec);
-    if (!attention_hopper_supported(shape, backend->code_capability)) return false;
+    if (!attention_hopper_supported(shape, backend->hopper)) return false;
     if (exec->workspace_bytes < sizeof(unsigned)) return false;
     for (const Tensor &view : {o, q, k, v})
         if (!view_fits(view)) return false;

@@ -8,9 +8,9 @@ C_LINKAGE_BEGIN
 
 #define ATTENTION_TILE 128 // query or key rows that one unit of work owns (attention_copying.h)
 
-// True if attention's Hopper kernels support a shape in code compiled for this compute capability (10 * major + minor).
-static inline bool attention_hopper_supported(AttentionShape shape, int capability) {
-    return capability == 90 && !shape.bidirectional && (shape.head_dim == 64 || shape.head_dim == 128);
+// True if attention's Hopper kernels support a shape. hopper: the GPU is a Hopper, and the code was compiled for it.
+static inline bool attention_hopper_supported(AttentionShape shape, bool hopper) {
+    return hopper && !shape.bidirectional && (shape.head_dim == 64 || shape.head_dim == 128);
 }
 
 // Returns the number of 128-row tiles in a sequence.

@@ -38,6 +38,7 @@ typedef struct CudaBackend {
     int sm_count;
     int capability;      // compute capability of the GPU: 10 * major + minor
     int code_capability; // compute capability that the loaded kernels were compiled for; decides which kernels run
+    bool hopper;         // true: the GPU is a Hopper, and the loaded kernels were compiled for it
     size_t shared_bytes; // maximum shared memory of a block
     int64_t l2_bytes;
     int64_t memory_bytes; // memory of the whole GPU
