@@ -7,8 +7,8 @@
 // --- attention: choice between the project's kernels and cuDNN -------------------------------------------------------
 
 // BF16 attention uses the Hopper kernels if they support the shape and the GPU, and otherwise cuDNN. FP32 attention,
-// document masking, and shapes that cuDNN does not support use the kernels for every GPU (attention_plain_forward). k and
-// v include a KV cache if k has more rows than q.
+// document masking, and shapes that cuDNN does not support use the kernels for every GPU (attention_plain_forward). If
+// k has more rows than q, then k and v include a KV cache.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
