@@ -15,7 +15,7 @@ lab() { scripts/lab.py time-to-loss "$@" 2>&1; }
 # --- dry runs and errors
 said=$(BIN=$folder lab --dry-run --out "$folder/dry" 'a b*' v gpt2 llama)
 check "--dry-run succeeds" $? "$said"
-[ "$(wc -l <<<"$said")" -eq 40 ] && [ "$(sort -u <<<"$said" | wc -l)" -eq 40 ]
+[ "$(wc -l <<<"$said")" -eq 38 ] && [ "$(sort -u <<<"$said" | wc -l)" -eq 38 ]
 check "--dry-run prints every run once" $? "$said"
 has "--dry-run prints the runs that choose Muon's rate" "$said" '--model gpt2 --seq-len 1024 --micro-batch 64 --batch-tokens 65536 .*--schedule cosine .*--warmup 100 --recipe bf16 --master split16 --optimizer muon --lr 4\.8e-3 --train .a b\*. --val v --steps 1526 --seed 1 '
 has "--dry-run prints shorter runs, with a shorter warm-up" "$said" '--model llama:d12 .*--warmup 45 --recipe coat --master split16 --optimizer muon --lr BEST .*--steps 687 '
@@ -25,8 +25,8 @@ check "--dry-run writes nothing" $?
 refused() { lab --out "$folder/refused" "$@"; }
 refuses "an unknown setting is refused" 'gpt3: must be one of the settings gpt2, llama, bytes' refused README.md README.md gpt3
 refuses "TRAIN_GLOB without VAL_GLOB is refused" 'name TRAIN_GLOB and VAL_GLOB' refused a
-for word in 0 1.5 x; do
-    FRACTIONS="1 $word" refuses "FRACTIONS=$word is refused" "FRACTIONS: $word: must be a number above 0 and at most 1" refused
+for word in 0 2.5 x; do
+    FRACTIONS="1 $word" refuses "FRACTIONS=$word is refused" "FRACTIONS: $word: must be a number above 0 and at most 2" refused
 done
 SEED=one refuses "a seed that is not a number is refused" 'SEED: .*one' refused
 TRAINING="--schedule cosine" refuses "TRAINING without --warmup is refused" '--warmup: .*missing' refused
@@ -82,8 +82,8 @@ bf16 adamw 1.2e-3 100 100
 bf16 muon 1.2e-3 100 100
 bf16 muon 2.4e-3 100 100
 bf16 muon 4.8e-3 100 100
-bf16 adamw 6e-4 90 90
 coat adamw 6e-4 100 100
+coat adamw 6e-4 110 110
 bf16 muon 2.4e-3 75 75
 bf16 muon 2.4e-3 60 60
 coat muon 2.4e-3 100 100
@@ -93,13 +93,13 @@ coat muon 2.4e-3 45 45
 coat muon 2.4e-3 45 45
 coat muon 2.4e-3 30 30
 DONE
-check "rates are chosen in BF16, arms stop above the target, only the stopped run is repeated" $? "$(cat "$folder/difference")"
+check "rates are chosen in BF16, arms stop when they bracket the target, only the stopped run is repeated" $? "$(cat "$folder/difference")"
 page=$(cat "$folder/study/time-to-loss.md")
 has "the page names the machine and the version" "$page" '^20[0-9-]*, on Pretended GPU; version tested\.$'
 has "the page has the command" "$page" "^    STEPS=100 scripts/lab.py time-to-loss --out study train val$"
 has "the page has the target" "$page" '^Target: 3\.0000, the final loss of BF16 AdamW after 100 steps\.$'
 has "BF16 AdamW needs all of its steps" "$page" '^\| BF16 AdamW \| 6e-4 \| 100 \| 6,553,600 \| 10\.0 \| 1\.000 \|$'
-has "an arm that ends above the target has not reached it" "$page" '^\| COAT AdamW \| 6e-4 \| not reached \(loss 3\.010000\) \| – \| – \| – \|$'
+has "an arm may need more than the full length" "$page" '^\| COAT AdamW \| 6e-4 \| 105 \| 6,889,[0-9]* \| 8\.4 \| 0\.841 \|$'
 has "the steps are interpolated over their logarithm" "$page" '^\| BF16 Muon \| 2\.4e-3 \| 61 \| 3,974,957 \| 6\.7 \| 0\.667 \|$'
 has "seconds use the median time per step" "$page" '^\| COAT Muon \| 2\.4e-3 \| 37 \| 2,410,940 \| 3\.3 \| 0\.331 \|$'
 has "the page lists all runs" "$page" '^\| gpt2 \| COAT Muon \| 2\.4e-3 \| 1 \| 75 \| 2\.857536 \| 90\.000 \|$'
@@ -108,9 +108,10 @@ has "the page lists diverged runs" "$page" '^\| gpt2 \| BF16 Muon \| 4\.8e-3 \| 
 check "time-to-loss.tsv has a row per run" $? "$(cat "$folder/study/time-to-loss.tsv")"
 rm "$folder/calls"
 said=$(FRACTIONS="0.75 0.6" RATES_ADAMW="6e-4 1.2e-3" pretend gpt2)
-[ $? -eq 0 ] && [ "$(cat "$folder/calls")" = "bf16 adamw 6e-4 75 75" ]
-check "finished runs serve other lengths and rates" $? "$said" "$(cat "$folder/calls")"
+[ $? -eq 0 ] && [ ! -e "$folder/calls" ]
+check "finished runs serve other lengths and rates" $? "$said" "$(cat "$folder/calls" 2>&1)"
 page=$(cat "$folder/study/time-to-loss.md")
+has "an arm that ends above the target has not reached it" "$page" '^\| COAT AdamW \| 6e-4 \| not reached \(loss 3\.010000\) \| – \| – \| – \|$'
 has "an arm whose shortest run reaches the target has an upper bound" "$page" '^\| COAT Muon \| 2\.4e-3 \| ≤ 60 \| ≤ 3,932,160 \| ≤ 5\.4 \| ≤ 0\.540 \|$'
 has "the page tells that the best rate is at the edge" "$page" '^The best rate of BF16 AdamW is the first or the last of 6e-4 1\.2e-3; '
 said=$(RATES_MUON="2.4e-3 7e-3" pretend)

@@ -11,12 +11,13 @@ SETTING: see the table below (default: gpt2). Without token files the setting is
 1. BF16 trains the full length with three rates per optimizer. The rate with the lowest
    final validation loss is the rate of both arms of this optimizer.
 2. The target is the lowest final validation loss of BF16 AdamW.
-3. Each arm trains fractions of the steps, the longest first, until a run ends above
-   the target. Every run has a complete schedule; its warm-up is the same fraction of
-   the setting's, but at least 10 steps.
+3. Each other arm trains the full length. If it reaches the target, shorter runs follow
+   until one ends above the target; otherwise longer runs until one reaches it. Every run
+   has a complete schedule; its warm-up is the same fraction of the setting's, but at
+   least 10 steps.
 4. The steps to the target are interpolated, linearly over log(steps), between the two
    lengths whose losses bracket it. The seconds are these steps times the median time
-   per step of the arm's longest run.
+   per step of the arm's run of full length.
 
 Finished runs are not repeated, and a stopped one resumes from its last checkpoint: start
 the same command again. A run that diverges (exit code 4) counts as above the target.
@@ -26,8 +27,8 @@ Expected time: an hour for gpt2 or llama on an H200, 15 minutes for bytes on two
 Environment:
   RATES_ADAMW="3e-4 6e-4 1.2e-3"   rates; --lr in TRAINING has no effect
   RATES_MUON="1.2e-3 2.4e-3 4.8e-3"
-  FRACTIONS="1 0.75 0.6 0.45 0.3"  lengths of all arms (default: these for Muon, 1 0.9
-                                   0.8 for AdamW); the full length is always trained
+  FRACTIONS="0.75 0.6 0.45 0.3"    lengths of all arms, as a fraction of the full length;
+                                   at most 2 (default: these for Muon, 0.9 1.1 1.2 for AdamW)
   SEED=1
   STEPS=N                          replaces the setting's steps
   MODEL="--layers ..."             replaces the setting's model; BATCH="--seq-len N
@@ -56,7 +57,7 @@ SETTINGS = {"gpt2": (*GPT2[:-1], "GPT-2 of 124M, 65,536 tokens per step"),
 OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
 ARMS = [(recipe, optimizer) for optimizer in OPTIMIZERS for recipe in ("bf16", "coat")]
 RATES = {"adamw": "3e-4 6e-4 1.2e-3", "muon": "1.2e-3 2.4e-3 4.8e-3"}
-FRACTIONS = {"adamw": "1 0.9 0.8", "muon": "1 0.75 0.6 0.45 0.3"}
+FRACTIONS = {"adamw": "0.9 1.1 1.2", "muon": "0.75 0.6 0.45 0.3"}
 COMMAND = ["RATES_ADAMW", "RATES_MUON", "FRACTIONS", "SEED", "STEPS", "MODEL", "BATCH", "TRAINING", "TEXT"]
 
 
@@ -74,14 +75,15 @@ def loss_of(row):
 
 
 def steps_to(target, rows):
-    """Returns the steps to the target loss, and whether they are only an upper bound. rows: the runs of an arm, longest
-    first, up to the first that ends above the target. None if the longest does not reach the target."""
+    """Returns the steps to the target loss, and whether they are only an upper bound; None if no run reaches the target.
+    rows: an arm's runs, longest first."""
     points = [(math.log(int(row["steps"])), loss_of(row)) for row in rows]
-    reached = [point for point in points if point[1] <= target]
+    reached = [k for k, (_, loss) in enumerate(points) if loss <= target]
     if not reached:
         return None
-    (x, loss), (above_x, above) = reached[-1], points[-1]
-    if above <= target or above == math.inf:
+    x, loss = points[reached[-1]]
+    above_x, above = (points + [(0, math.inf)])[reached[-1] + 1]
+    if above == math.inf:
         return math.exp(x), True
     return math.exp(x + (above_x - x) * (target - loss) / (above - loss)), False
 
@@ -95,8 +97,8 @@ class TimeToLoss:
         self.rates = {name: setting("RATES_" + name.upper(), rates).split() for name, rates in RATES.items()}
         self.fractions = {name: setting("FRACTIONS", fractions).split() for name, fractions in FRACTIONS.items()}
         for word in sum(self.fractions.values(), []):
-            if not re.fullmatch(r"1|0?\.[0-9]*[1-9][0-9]*", word):
-                raise Failure(f"FRACTIONS: {word}: must be a number above 0 and at most 1")
+            if not re.fullmatch(r"[0-9]*\.?[0-9]+", word) or not 0 < float(word) <= 2:
+                raise Failure(f"FRACTIONS: {word}: must be a number above 0 and at most 2")
         self.seeds, self.saves = [str(number("SEED", setting("SEED", "1")))], 4
         self.recipes, self.evaluations, self.texts = [], [], {}  # which Runs reads
         for of in self.settings:
@@ -159,17 +161,27 @@ class TimeToLoss:
         return loss_of(self.row_of(of, "bf16", "adamw", self.best[of, "adamw"], of.schedule))
 
     def rows(self, of, recipe, optimizer, get):
-        """Returns the rows of an arm, longest run first, up to the first above the target or without a row.
-        get: train or row_of."""
-        lengths = {of.schedule, *(max(1, round(float(word) * of.schedule)) for word in self.fractions[optimizer])}
-        rows = []
-        for steps in sorted(lengths, reverse=True):
-            if self.work.dry_run and recipe == "bf16" and steps == of.schedule:
-                continue  # one of the runs that choose the rate
-            rows.append(get(of, recipe, optimizer, self.best[of, optimizer], steps))
-            if not self.work.dry_run and (not rows[-1] or loss_of(rows[-1]) > self.target(of)):
-                break
-        return rows
+        """Returns the rows of an arm, longest run first; None for a run that has not ended. get: train or row_of."""
+        rows = {}
+
+        def add(lengths, reach):  # gets runs of these lengths until one reaches the target (reach) or ends above it
+            for steps in lengths:
+                rows[steps] = row = get(of, recipe, optimizer, self.best[of, optimizer], steps)
+                if not self.work.dry_run and (not row or (loss_of(row) <= self.target(of)) == reach):
+                    return
+
+        lengths = sorted({max(1, round(float(word) * of.schedule)) for word in self.fractions[optimizer]})
+        if self.work.dry_run and recipe == "bf16":
+            rows[of.schedule] = None  # one of the runs that choose the rate
+        else:
+            add([of.schedule], True)
+        if (recipe, optimizer) != ("bf16", "adamw"):  # whose full length defines the target
+            full = rows[of.schedule]
+            if self.work.dry_run or (full and loss_of(full) <= self.target(of)):
+                add([steps for steps in reversed(lengths) if steps < of.schedule], False)
+            if self.work.dry_run or (full and loss_of(full) > self.target(of)):
+                add([steps for steps in lengths if steps > of.schedule], True)
+        return [rows[steps] for steps in sorted(rows, reverse=True)]
 
     # --- the page -----------------------------------------------------------------------------------------------------
 
@@ -178,11 +190,11 @@ class TimeToLoss:
         rows = self.rows(of, recipe, optimizer, self.row_of)
         if None in rows:
             return ["not finished", "–", "–"], None
-        found = steps_to(self.target(of), rows)
+        found = steps_to(self.target(of), rows) if recipe + optimizer != "bf16adamw" else (of.schedule, False)
         if not found:
             return [f"not reached (loss {loss_text(rows[0])})", "–", "–"], None
         steps, sign = found[0], "≤ " if found[1] else ""
-        seconds = steps * float(rows[0]["ms"]) / 1000
+        seconds = steps * float(self.row_of(of, recipe, optimizer, self.best[of, optimizer], of.schedule)["ms"]) / 1000
         return [sign + text for text in (f"{steps:,.0f}", f"{steps * of.batch_tokens:,.0f}", f"{seconds:,.1f}")], seconds
 
     def section(self, of):
@@ -209,7 +221,7 @@ class TimeToLoss:
         lines += ["", f"All losses are final validation losses with seed {self.seeds[0]}. Every run has a complete "
                   "schedule with its own `--lr` and `--warmup`. The steps to the target are interpolated over log(steps) "
                   "between two lengths; ≤: the shortest run that did not diverge also reaches the target. Seconds are "
-                  "steps times the median time per step of the arm's longest run, without evaluation."]
+                  "steps times the median time per step of the arm's run of full length, without evaluation."]
         for of in self.settings:
             lines += self.section(of)
         runs = []
