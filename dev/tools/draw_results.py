@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws docs/results.svg: speed and memory from the results table in README.md, and the validation losses of BF16 and
-COAT from scripts/results/curve.tsv.
+"""Draws docs/results.svg: speed and memory from the first results table in README.md, the validation losses of BF16 and
+COAT from scripts/results/curve.tsv, and the times to a loss from scripts/results/time-to-loss/time-to-loss.md.
 
     dev/tools/draw_results.py [docs/results.svg]
 """
@@ -8,7 +8,7 @@ import math
 import re
 import sys
 
-WIDTH, HEIGHT, TOP = 960, 310, 64
+WIDTH, HEIGHT, TOP, MIDDLE = 960, 440, 64, 310
 INK, SOFT, LINE = "#1f2933", "#5b6672", "#d5dade"
 COLOUR = {"llm.c": "#9aa5b1", "BF16": "#2f6fb5", "COAT": "#2f8f5b"}
 out = []
@@ -61,7 +61,7 @@ def curve(left, width, title):
     first, last = rows[0][0], rows[-1][0]
     values = [value for row in rows for value in row[1:]]
     low, high = math.floor(min(values) * 2) / 2, math.ceil(max(values) * 2) / 2
-    bottom = HEIGHT - 42
+    bottom = MIDDLE - 42
 
     def at(tokens, loss):
         return (left + 28 + (width - 28) * (tokens - first) / (last - first),
@@ -81,6 +81,30 @@ def curve(left, width, title):
          "end", SOFT)
 
 
+def times():
+    """Draws the seconds that each recipe and optimizer need to reach BF16 AdamW's final loss, with a panel per model."""
+    names = {"gpt2": "GPT-2 124M", "llama": "Llama 124M"}
+    with open("scripts/results/time-to-loss/time-to-loss.md", encoding="utf-8") as file:
+        text(24, MIDDLE + 18, "Seconds to the loss that BF16 with AdamW reaches after 50 M tokens", 14, bold=True)
+        name, y, first = None, 0, 0
+        for row in file:
+            if row.startswith("## "):
+                name, y = names.get(row[3:].strip()), MIDDLE + 52
+                left = 24 if name == "GPT-2 124M" else 510
+                if name:
+                    text(left, y - 9, name, 12, fill=SOFT)
+            figures = re.match(r"\| (BF16|COAT) (AdamW|Muon) \|.*\| ([\d.]+) \| ([\d.]+) \|$", row)
+            if name and figures:
+                recipe, optimizer, seconds, ratio = figures.groups()
+                first = first if y > MIDDLE + 52 else float(seconds)
+                length = 230 * float(seconds) / first
+                text(left, y + 11.5, "%s, %s" % (recipe, optimizer), 11.5)
+                out.append('<rect x="%g" y="%g" width="%.1f" height="14" rx="2" fill="%s"/>'
+                           % (left + 92, y, length, COLOUR[recipe]))
+                text(left + 97 + length, y + 11.5, "%s s (%.2f)" % (seconds, float(ratio)), 11.5, bold=recipe == "COAT")
+                y += 17
+
+
 def main():
     path = sys.argv[1] if len(sys.argv) > 1 else "docs/results.svg"
     if path.startswith("-"):
@@ -97,6 +121,7 @@ def main():
     bars(24, 280, "Tokens per second", models, 0, "{:,}".format)
     bars(330, 270, "GPU memory", models, 1, "{:.1f} GB".format)
     curve(626, 310, "Validation loss over tokens, GPT-2 124M")
+    times()
     out.append("</svg>")
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(out) + "\n")
