@@ -183,6 +183,9 @@ bool json_get_int(const json_t *object, const char *path, const char *key, int64
     const json_t *item = json_object_get(object, key);
     if (!json_is_integer(item)) return error_set(err, EXIT_DATA, "%s: '%s' must be a whole number", path, key);
     int64_t got = (int64_t)json_integer_value(item);
+    if (got != min && min == max)
+        return error_set(err, EXIT_DATA, "%s: '%s' is %lld, but must be %lld", path, key, (long long)got,
+                         (long long)min);
     if (got < min || got > max)
         return error_set(err, EXIT_DATA, "%s: '%s' is %lld, but must be %lld to %lld", path, key, (long long)got,
                          (long long)min, (long long)max);

@@ -1,5 +1,6 @@
 // Tests of background checkpoints (coat/save/saver.h): the files contain the run's state at the call of saver_save(), a
 // failed save is reported once and leaves no files, and the run's folder is checked before each save.
+#include <omp.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -431,6 +432,7 @@ UNIT_TEST(test_exit) {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
+        omp_set_num_threads(1); // because the threads of OpenMP do not survive fork()
         s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
         saver_save(s.saver, &rs);
         exit(7);
