@@ -365,6 +365,11 @@ static inline bool config_forward_only(const Config *config) {
     return config->eval_only || config_samples_only(config);
 }
 
+// True if Muon updates the weight matrices of the language model's blocks, which --freeze may exclude from training.
+static inline bool config_trains_with_muon(const Config *config) {
+    return config->optimizer == OPTIMIZER_MUON && !config_forward_only(config) && !(config->freeze & PART_LANGUAGE);
+}
+
 // Returns the folder that contains the files of the vision tower; "" if the tower is new.
 static inline const char *config_vision_files(const Config *config) {
     return config->vision_from_files ? config->vision : config->shape_files;

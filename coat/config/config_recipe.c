@@ -40,9 +40,6 @@ static bool has_matmul_table(const Config *c, int ranks) {
     (void)ranks;
     return c->matmul_table[0] && !may_use_gpu(c);
 }
-static bool trains_with_muon(const Config *c) {
-    return c->optimizer == OPTIMIZER_MUON && !config_forward_only(c);
-}
 // clang-format off
 static const NotBuilt not_built[] = {
     {uses_autotune, true, "--autotune", "it times the matmuls of a GPU, but this run uses the CPU", "remove it"},
@@ -205,7 +202,7 @@ static void note_zero(Config *c, int ranks) {
     if (ranks == 1 && c->zero > 0)
         text_append(c->notes, sizeof c->notes, "note: --zero %d: one process shares nothing; %s\n", c->zero,
                     c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
-    if (ranks > 1 && c->zero == 0 && trains_with_muon(c))
+    if (ranks > 1 && c->zero == 0 && config_trains_with_muon(c))
         text_append(c->notes, sizeof c->notes,
                     "note: --zero 0: each process orthogonalizes all of Muon's matrices; --zero 1 divides them\n");
 }

@@ -406,7 +406,7 @@ static bool run_has(const TableRow *row, const Config *c) {
     case WITH_RESID: return needs_resid(c);
     case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(r));
     case WITH_HEALTH: return trains && c->health_every > 0;
-    case WITH_MUON: return trains && c->optimizer == OPTIMIZER_MUON && !(c->freeze & PART_LANGUAGE);
+    case WITH_MUON: return config_trains_with_muon(c);
     case WITH_COMPARISONS: return trains && c->health_matmuls > 0 && fp8;
     default: return true;
     }

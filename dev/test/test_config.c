@@ -85,9 +85,10 @@ UNIT_TEST(test_contradictions) {
     refuse("--train x --optimizer muon --muon-momentum 1", EXIT_USER, "--muon-momentum 1");
     accept_run("--train x --optimizer muon --device cpu --zero 0", 2);
     assert_non_null(strstr(config.notes, "note: --zero 0: ") ? strstr(config.notes, "--zero 1") : NULL);
-    static const char *const unnoted[] = {"--train x --optimizer muon --device cpu --zero 1",
-                                          "--train x --device cpu --zero 0"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const unnoted[] = {
+        "--train x --optimizer muon --device cpu --zero 1", "--train x --device cpu --zero 0",
+        "--train x --optimizer muon --device cpu --zero 0 --model llama:d1 --vision clip:d2 --freeze language"};
+    for (int i = 0; i < 3; i++) {
         accept_run(unnoted[i], 2);
         assert_null(strstr(config.notes, "--zero"));
     }
