@@ -68,16 +68,11 @@ static void orthogonalize(Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor po
     }
 }
 
-// Returns matrix number i of the `count` matrices that a tensor consists of.
-static Tensor matrix_of(Tensor t, int count, int i) {
-    return tensor_rows(t, i * (t.rows / count), t.rows / count);
-}
-
 void cpu_muon_orthogonalize(Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial, float scale,
                             StepState *state) {
     require_plain("muon_orthogonalize", x);
     if (state->skips) return;
     for (int i = 0; i < count; i++)
-        orthogonalize(exec, matrix_of(x, count, i), matrix_of(y, count, i), matrix_of(gram, count, i),
-                      matrix_of(polynomial, count, i), scale);
+        orthogonalize(exec, tensor_matrix(x, count, i), tensor_matrix(y, count, i), tensor_matrix(gram, count, i),
+                      tensor_matrix(polynomial, count, i), scale);
 }

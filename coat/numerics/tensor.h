@@ -71,6 +71,11 @@ static inline Tensor tensor_rows(Tensor t, int64_t begin, int64_t count) {
     return t;
 }
 
+// Returns matrix number i of the `count` matrices of equal shape that t consists of.
+static inline Tensor tensor_matrix(Tensor t, int count, int i) {
+    return tensor_rows(t, i * (t.rows / count), t.rows / count);
+}
+
 // Returns columns [begin, begin + count) of a tensor without scales, such as the columns of q in a packed qkv.
 static inline Tensor tensor_cols(Tensor t, int64_t begin, int64_t count) {
     if (t.data) t.data = (char *)t.data + (size_t)begin * format_bytes(t.format);

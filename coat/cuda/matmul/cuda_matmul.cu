@@ -100,10 +100,6 @@ static int64_t matrix_distance(Tensor t, int count, bool *aligned) {
     return distance;
 }
 
-static Tensor matrix_of(Tensor t, int count, int i) {
-    return t.data ? tensor_rows(t, i * (t.rows / count), t.rows / count) : t;
-}
-
 void matmul_add(Exec *exec, int count, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b,
                 int64_t k, float beta, Tensor c) {
     bool aligned = true;
@@ -114,8 +110,8 @@ void matmul_add(Exec *exec, int count, Tensor d, float alpha, Tensor a, Tensor b
     p.distance_a = matrix_distance(b, count, &aligned), p.distance_b = matrix_distance(a, count, &aligned);
     p.distance_d = matrix_distance(d, count, &aligned);
     for (int i = 0; i < count && count > 1 && !aligned; i++)
-        matmul_add(exec, 1, matrix_of(d, count, i), alpha, matrix_of(a, count, i), matrix_of(b, count, i), transpose_a,
-                   transpose_b, k, beta, matrix_of(c, count, i));
+        matmul_add(exec, 1, tensor_matrix(d, count, i), alpha, tensor_matrix(a, count, i), tensor_matrix(b, count, i),
+                   transpose_a, transpose_b, k, beta, tensor_matrix(c, count, i));
     if (count > 1 && !aligned) return;
     if (c.data) {
         if (c.stride != d.stride || c.format != d.format)
