@@ -16,7 +16,7 @@ MasterStore master_store(const Parameter &p) {
     if (!p.master.data && value == FMT_BF16) return IN_VALUE_BF16;
     if (p.master.data && value == FMT_BF16 && master == FMT_FP32) return IN_FP32;
     if (p.master.data && value == FMT_BF16 && master == FMT_U16) return IN_SPLIT16;
-    fatal(EXIT_DEVICE, "internal error: adamw_update on the GPU does not support weights in %s with master weights: %s",
+    fatal(EXIT_DEVICE, "internal error: no optimizer on the GPU supports weights in %s with master weights: %s",
           format_name(value), p.master.data ? format_name(master) : "none");
 }
 
