@@ -80,11 +80,20 @@ static void report_recipe(const Config *c, FILE *out) {
          format_name(r->grads), choice_name(MOMENTS_NAMES, r->moments).text, choice_name(MASTER_NAMES, r->master).text);
 }
 
+// Returns the format of Muon's momentum, apart from the matrices of --moments-fp32.
+static Format momentum_format(const Arena *arena) {
+    Format format = FMT_FP32;
+    for (int id = 0; id < PARAMETER_COUNT; id++)
+        if (tensor_uses_muon((TensorId)id, arena->config) && arena->layout[id][MOMENT_M].format != FMT_FP32)
+            format = arena->layout[id][MOMENT_M].format;
+    return format;
+}
+
 static void report_optimizer(const Arena *arena, FILE *out) {
     const Config *c = arena->config;
     if (!arena->layout[MUON_X][VALUE].exists) return;
     item(out, "optimizer", "Muon for the blocks' matrices: momentum %.3g in %s, update RMS %.3g; AdamW for the rest",
-         c->muon_momentum, format_name(arena->layout[QKVW][MOMENT_M].format), c->muon_rms);
+         c->muon_momentum, format_name(momentum_format(arena)), c->muon_rms);
 }
 
 static int64_t tokens_of_step(const Report *report) {

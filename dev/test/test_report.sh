@@ -37,6 +37,8 @@ says "the report shows the schedule" '^schedule    cosine: lr 0.0006 after 2 ste
 says "the report shows the length" '^length      4 steps, 1,024 tokens, 0\.[0-9]+ epochs$' "$folder/page"
 says "the report shows the memory plan" '^  saved +[0-9.]+ MB +[0-9.]+ %$' "$folder/page"
 says "the report shows the memory plan's total" '^  total +[0-9.]+ MB +100\.0 %$' "$folder/page"
+"${run[@]}" --recipe coat --optimizer muon --moments-fp32 qkvw --steps 1 >"$folder/muon" 2>&1
+says "the report shows the format of Muon's momentum, apart from the matrices of --moments-fp32" '^optimizer   Muon for the blocks. matrices: momentum 0\.95 in i8' "$folder/muon"
 says "a line per step shows the time left" '^step 3/4 \| loss .* tok/s \| [0-9]+:[0-9]{2}:[0-9]{2} left$' "$folder/page"
 is "the report fits 80 columns" "$(sed '/^step 1/,$d' "$folder/page" | grep -v "$folder" | awk 'length > 80')" ""
 is "output to a file has no colours" "$(grep -c $'\033' "$folder/page")" 0
