@@ -138,7 +138,7 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     is "NO_COLOR switches colours off" "$(grep -c $'\033' "$folder/plain")" 0
     TERM=xterm NO_COLOR=1 terminal 60 "${run[@]}" >"$folder/narrower"
     is "step lines fit a terminal of 60 columns" "$(grep -E '^[0-9]/4' "$folder/narrower" | awk 'length > 60')" ""
-    says "step lines of 60 columns show what fits" '^4/4 loss [0-9.]+ norm [0-9.]+ .*tok/s [0-9:]+( left)?$' "$folder/narrower"
+    says "step lines of 60 columns show what fits" '^4/4 loss [0-9.]+ norm [0-9.]+ .*tok/s( [0-9]+:[0-9]{2}:[0-9]{2})?$' "$folder/narrower"
     is "the report and the last line fit 60 columns" "$(tr -d '\r' <"$folder/narrower" | grep -v "^note: \|$folder" | awk 'length > 60')" ""
     says "the last line is shortened at 60 columns" '^done: 4/4, loss [0-9.]+, val loss [0-9.]+, 0:00:0[0-9]$' "$folder/narrower"
     says "the report at 60 columns is complete" '^schedule    constant: lr 0.003 ' "$folder/narrower"
