@@ -70,7 +70,8 @@ static void fold(char *text, size_t used) {
 // error_advice().
 static void say_stop(void) {
     char text[2048];
-    size_t used = add(text, sizeof text, 0, "asked to end: saving what is done; once more ends the process at once");
+    size_t used =
+        add(text, sizeof text, 0, "stopping after this pass; a second signal ends the process at once, without saving");
     if (error_rank >= 0) {
         used = add(text, sizeof text, used, "; if another process is lost, ");
         used = add(text, sizeof text - 1, used, error_advice());

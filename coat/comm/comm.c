@@ -32,9 +32,9 @@ static bool open_cpu(Comm *comm, Error *err) {
 #ifdef COAT_MPI
     if (!comm->place.mpi)
         return error_set(err, EXIT_USER,
-                         "%d processes on CPUs (%s) need MPI, which %s did not start; start them with mpirun -np %d or "
-                         "srun --mpi=pmix, or use --world-size 1 to run one process",
-                         comm->place.ranks, comm->place.origin, comm->place.launcher, comm->place.ranks);
+                         "%d processes on CPUs (%s) must be started over MPI; use mpirun -np %d or srun --mpi=pmix, or "
+                         "--world-size 1 to run one process",
+                         comm->place.ranks, comm->place.origin, comm->place.ranks);
     return comm_mpi_open(comm, err);
 #else
     return error_set(

@@ -3,7 +3,7 @@
 #include "io/files.h"
 #include "log/terminal.h"
 
-enum { MAX_LINE = 80, MIN_LINE = 48, TEXT_COLUMN = 28, DESCRIPTION_LENGTH = 512 };
+enum { MAX_LINE = 80, MIN_LINE = 48, TEXT_COLUMN = 28, DESCRIPTION_LENGTH = 1024 };
 
 // Writes the synopsis of a flag to text, such as "--lr RATE", "--plan[=json]" or "--shuffle, --no-shuffle".
 static void synopsis(const Flag *flag, char text[FLAG_TEXT_LENGTH]) {

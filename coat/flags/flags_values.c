@@ -185,9 +185,6 @@ static bool set_duration(const Flag *flag, void *field, const char *value, Error
 
 static bool set_string(const Flag *flag, char *field, const char *value, size_t size, Error *err) {
     size_t length = strlen(value);
-    if (length == 0 && strcmp(flag->name, "prompt") != 0)
-        return error_set(err, EXIT_USER, "--%s: the value is empty; remove the flag or give a %s", flag->name,
-                         flag->placeholder);
     if (length >= size && flag_takes_list(flag))
         return error_set(err, EXIT_USER,
                          "--%s: the names of its files have %zu characters, but the limit is %zu; quote the pattern, "
@@ -287,6 +284,9 @@ bool flag_set(const Flag *flag, Config *config, const char *value, bool negated,
         return error_set(err, EXIT_USER, "--%s%s=%s: takes no value; write --%s%s%s", negated ? "no-" : "", flag->name,
                          value, flag->name, no, *no ? flag->name : "");
     }
+    if (value && !*value && flag->kind != FLAG_RESUME && flag->kind != FLAG_PLAN && strcmp(flag->name, "prompt") != 0)
+        return error_set(err, EXIT_USER, "--%s: the value is empty; remove the flag or write --%s %s", flag->name,
+                         flag->name, flag->placeholder);
     switch (flag->kind) {
     case FLAG_INT:
     case FLAG_INT64: return set_whole(flag, field, value, err);
@@ -301,7 +301,7 @@ bool flag_set(const Flag *flag, Config *config, const char *value, bool negated,
     case FLAG_TOKENIZER: return set_tokenizer(flag, config, value, err);
     case FLAG_TRAIN: return add_train(flag, config, value, err);
     case FLAG_WEIGHT: return set_weight(flag, config, value, err);
-    case FLAG_CONFIG: return *value || error_set(err, EXIT_USER, "--config: the value is empty; name a file of flags");
+    case FLAG_CONFIG: return true;
     case FLAG_RESUME: return set_resume(flag, config, value, negated, err);
     case FLAG_PLAN: return set_plan(config, value, err);
     case FLAG_HELP: return check_help(value, err);

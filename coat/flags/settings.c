@@ -239,7 +239,7 @@ bool settings_compare(const json_t *settings, const Config *config, const char *
         const bool optimizer = flag->offset == offsetof(Config, optimizer);
         if (optimizer && config_forward_only(config)) continue;
         if (optimizer || flag->offset == offsetof(Config, recipe.precision))
-            good = error_set(err, EXIT_DATA,
+            good = error_set(err, EXIT_USER,
                              "%s: the run was made with --%s %s, not %s; use --%s %s, or start a new run from its "
                              "weights with --model %.*s",
                              path, flag->name, before, now, flag->name, before,

@@ -53,8 +53,10 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
         write_full(text, size, line, colour);
     else if (write_short(text, size, line, false) <= columns)
         write_short(text, size, line, colour);
-    else if ((size_t)columns < size)
+    else if ((size_t)columns < size) {
+        while (columns > 0 && text[columns] != ' ') columns--; // half a number would be a wrong one
         text[columns] = '\0';
+    }
     return text;
 }
 

@@ -255,12 +255,12 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     if (!finish_saving(run, err)) return false;
     if (run->place.rank > 0) return true;
     log_show_step(run->log);
-    print_remark("", "ended by %s after step %lld of %lld: %s%s", reason, (long long)run->done.step,
+    print_remark("", "ended by %s after step %lld of %lld: %s%s%s", reason, (long long)run->done.step,
                  (long long)run->steps,
-                 saves        ? "saved; continue with --resume in "
+                 saves        ? "saved; continue with --out "
                  : run->saver ? "no step was done since the run began or was resumed in "
                               : "nothing is saved without --out",
-                 run->saver ? saver_out(run->saver) : c->out);
+                 run->saver ? saver_out(run->saver) : c->out, saves ? " --resume" : "");
     return true;
 }
 

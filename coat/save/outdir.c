@@ -69,8 +69,9 @@ bool out_prepare(const Config *config, OutFolder *out, Error *err) {
     out->fd = out->lock.fd = -1;
     if (!make_folder(config->out, err)) return false;
     if (access(config->out, W_OK | X_OK) != 0)
-        return error_set(err, EXIT_DATA, "--out %s: the folder cannot be written: %s; name another folder", config->out,
-                         strerror(errno));
+        return error_set(err, EXIT_DATA,
+                         "--out %s: the folder cannot be written: %s; change its permissions or name another folder",
+                         config->out, strerror(errno));
     if (!lock_folder(out, err)) return false;
     if (config->resume || config->overwrite) return true;
     if (!find_run(config->out, found, err)) return false;

@@ -30,8 +30,9 @@ static bool check_words(const ImageFile *f, const int32_t *header, Error *err) {
                  {IMAGES_WORD_TOKEN, 0, INT32_MAX, "placeholder token"}};
     const char *path = f->file.path;
     if (header[IMAGES_WORD_MAGIC] != IMAGES_MAGIC)
-        return error_set(err, EXIT_DATA, "%s is not a file of images (first word %d, not %d); regenerate it with %s",
-                         path, (int)header[IMAGES_WORD_MAGIC], IMAGES_MAGIC, prepare_name());
+        return error_set(err, EXIT_DATA,
+                         "%s is not a file of images (first word %d, not %d); make one with %s --image-processor", path,
+                         (int)header[IMAGES_WORD_MAGIC], IMAGES_MAGIC, prepare_name());
     if (header[IMAGES_WORD_VERSION] != IMAGES_VERSION)
         return error_set(err, EXIT_DATA, "%s has version %d of the format of images; only version %d is supported",
                          path, (int)header[IMAGES_WORD_VERSION], IMAGES_VERSION);
@@ -103,8 +104,10 @@ static bool read_header(ImageFile *f, int fd, VisionShape *vision, XXH64_state_t
     int32_t header[DATA_HEADER_BYTES / 4];
     if (!token_file_stat(&f->file, fd, err)) return false;
     if (f->file.bytes < DATA_HEADER_BYTES)
-        return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " byte%s, less than its header of %d",
-                         f->file.path, f->file.bytes, plural(f->file.bytes), DATA_HEADER_BYTES);
+        return error_set(err, EXIT_DATA,
+                         "%s is truncated: %" PRId64
+                         " byte%s, less than its header of %d; make one with %s --image-processor",
+                         f->file.path, f->file.bytes, plural(f->file.bytes), DATA_HEADER_BYTES, prepare_name());
     if (!file_read_at(fd, f->file.path, 0, header, sizeof header, err)) return false;
     memcpy(f->mean, header + IMAGES_WORD_MEAN, sizeof f->mean);
     memcpy(f->deviation, header + IMAGES_WORD_DEVIATION, sizeof f->deviation);

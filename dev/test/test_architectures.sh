@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL GPU
 failures=0
 
-case " ${MAKE_FLAGS:-} " in *" CUDA=0 "*) echo "skip - other architectures: CUDA=0"; exit ;; esac
+case " ${MAKE_FLAGS:-} CUDA=${CUDA:-} " in *" CUDA=0 "*) echo "skip - other architectures: CUDA=0"; exit ;; esac
 nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
 known=$("$nvcc" --list-gpu-code 2>/dev/null) || { echo "skip - other architectures: no nvcc"; exit; }
 available() { # CODE...: prints those architectures that nvcc knows, in one line

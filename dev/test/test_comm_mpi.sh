@@ -34,7 +34,7 @@ report() { # STATUS NAME
     failures=1
 }
 
-[ "$(wc -l <"$said")" -eq 1 ] && grep -q "(WORLD_SIZE=2, RANK=0) need MPI, which the environment did not start; start them with mpirun -np 2" "$said"
+[ "$(wc -l <"$said")" -eq 1 ] && grep -q "(WORLD_SIZE=2, RANK=0) must be started over MPI; use mpirun -np 2" "$said"
 report $? "processes with WORLD_SIZE but without a launcher are refused"
 
 "$ranks" >"$said" 2>&1 && grep -q "^1 ranks, one process: .* 0 wrong$" "$said"

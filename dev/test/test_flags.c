@@ -245,8 +245,8 @@ UNIT_TEST(test_malformed) {
     refuse("--out -b 4", EXIT_USER, "--out needs a value");
     refuse("--train x -b", EXIT_USER, "-b needs a value");
     refuse("-h", EXIT_USER, "--help");
-    refuse("--train x --lr=", EXIT_USER, "--lr");
-    refuse("--train x --lr ''", EXIT_USER, "--lr");
+    refuse("--train x --lr=", EXIT_USER, "--lr: the value is empty; &--lr RATE");
+    refuse("--train x --lr ''", EXIT_USER, "--lr: the value is empty");
     static const char *const values[] = {"--lr fast",
                                          "--lr 1e-3x",
                                          "--lr nan",

@@ -61,6 +61,7 @@ UNIT_TEST(test_help_defaults) {
     free(markdown);
     char *help = capture(print_help);
     assert_non_null(strstr(help, "(default 0.0003; -l)"));
+    assert_non_null(strstr(help, "(default gpt2; -e)")); // the end of the longest description
     for (const char *recipe = "bf16\0fp8-linear\0coat\0"; *recipe; recipe += strlen(recipe) + 1) {
         snprintf(cell, sizeof cell, "\n  %s: ", recipe);
         assert_non_null(strstr(help, cell));

@@ -3,7 +3,7 @@
 # reports the machine's GPUs.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-unset MAKEFLAGS MFLAGS MAKELEVEL GPU
+unset MAKEFLAGS MFLAGS MAKELEVEL CUDA GPU
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 failures=0

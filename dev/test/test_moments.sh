@@ -82,7 +82,7 @@ continues muon.whole "4 moments, 0 master weights" --moments coat --momentum-cod
 continues muon.whole "6 moments, 0 master weights" --moments fp32 # also both moments of the embedding
 status=0
 "$program" "${run[@]}" --steps 20 --out "$folder/muon.whole" --resume --optimizer adamw >"$folder/said" 2>&1 || status=$?
-[ $status -eq 2 ] && grep -q "use --optimizer muon, or start a new run from its weights with --model $folder/muon.whole/step-00000012" "$folder/said" &&
+[ $status -eq 1 ] && grep -q "use --optimizer muon, or start a new run from its weights with --model $folder/muon.whole/step-00000012" "$folder/said" &&
     "$program" "${run[@]:8}" --steps 3 --optimizer adamw --model "$folder/muon.whole/step-00000012" --out "$folder/muon.adamw" >/dev/null 2>"$folder/said"
 report $? "another optimizer is refused with the command that works"
 cp -r "$folder/coat.whole" "$folder/coat.exempt"

@@ -140,14 +140,14 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     is "NO_COLOR switches colours off" "$(grep -c $'\033' "$folder/plain")" 0
     TERM=xterm NO_COLOR=1 terminal 60 "${run[@]}" >"$folder/narrower"
     is "step lines fit a terminal of 60 columns" "$(grep -E '^[0-9]/4' "$folder/narrower" | awk 'length > 60')" ""
-    says "step lines of 60 columns show what fits" '^4/4 loss [0-9.]+ norm [0-9.]+ .*tok/s [0-9:]+( left)?$' "$folder/narrower"
+    says "step lines of 60 columns show what fits" '^4/4 loss [0-9.]+ norm [0-9.]+ .*tok/s( [0-9]+:[0-9]{2}:[0-9]{2})?$' "$folder/narrower"
     is "the report and the last line fit 60 columns" "$(tr -d '\r' <"$folder/narrower" | grep -v "^note: \|$folder" | awk 'length > 60')" ""
     says "the last line is shortened at 60 columns" '^done: 4/4, loss [0-9.]+, val loss [0-9.]+, 0:00:0[0-9]$' "$folder/narrower"
     says "the report at 60 columns is complete" '^schedule    constant: lr 0.003 ' "$folder/narrower"
     is "the report at 80 columns equals that in a file" "$(grep -E '^(model|recipe|schedule)' "$folder/plain")" "$("${run[@]}" --steps 1 2>/dev/null | grep -E '^(model|recipe|schedule)')"
     SENT=SIGTERM NO_COLOR=1 terminal 60,60 "${run[@]}" --steps 100000 >"$folder/ended"
-    is "messages about a signal wrap at spaces" "$(grep -A 1 '^asked to end' "$folder/ended")" "asked to end: saving what is done; once more ends the
-process at once"
+    is "messages about a signal wrap at spaces" "$(grep -A 1 '^stopping' "$folder/ended")" "stopping after this pass; a second signal ends the process
+at once, without saving"
     is "the line about the end of the run wraps at spaces" "$(grep -A 1 '^ended by' "$folder/ended" | sed 's/step [0-9]*/step N/')" "ended by SIGTERM after step N of 100000: nothing is saved
 without --out"
     is "in 60 columns" "$(awk 'length > 60' "$folder/ended" | grep -v "$folder")" ""

@@ -28,7 +28,7 @@ for at in '/log.jsonl TERM' '/step-00000032 HUP' '/step-00000096 TERM' '/.step-0
     stop "$out" "${at#* }" "$out${at% *}*"
     # if GLOB was missed, the run is finished
     [ $status -eq 0 ] && { grep -q "^done: $steps of" "$folder/out" ||
-        grep -q "^ended by SIG${at#* } after step [0-9]* of $steps: \(saved; continue with --resume in $out\|no step was done.*\)$" "$folder/said"; }
+        grep -q "^ended by SIG${at#* } after step [0-9]* of $steps: \(saved; continue with --out $out --resume\|no step was done.*\)$" "$folder/said"; }
     check "SIG${at#* } at ${at% *} ends the run with 0" $? "status $status" "$(cat "$folder/said" "$folder/out")"
 done
 resume "$out" 2>"$folder/said" && same "$out"
@@ -55,7 +55,7 @@ sleep 0.5
 kill -TERM $pid 2>/dev/null
 wait $pid
 status=$?
-[ $status -eq 143 ] && grep -q '^asked to end' "$folder/said"
+[ $status -eq 143 ] && grep -q '^stopping after this pass' "$folder/said"
 check "a second signal ends the run at once with 143" $? "status $status" "$(cat "$folder/said")"
 
 # --- a pipe without a reader, full except for 4 KB, blocks the output of the first steps

@@ -283,7 +283,7 @@ UNIT_TEST(test_other_optimizer) {
         const char *folder = save(from, "o1", &rs);
         char advice[1200];
         assert_false(checkpoint_load(folder, &to->arena, &to->exec, &got, &err));
-        assert_int_equal(err.code, EXIT_DATA);
+        assert_int_equal(err.code, EXIT_USER);
         snprintf(advice, sizeof advice, "--model %s", folder);
         assert_non_null(strstr(err.text, i ? "use --optimizer adamw" : "use --optimizer muon"));
         assert_non_null(strstr(err.text, advice));

@@ -25,8 +25,9 @@ static void shortened(void **state) {
     const char *words = "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms 655k tok/s 41% 3:21:05";
     assert_string_equal(step_line(text, sizeof text, &usual, 80, false), words);
     assert_string_equal(step_line(text, sizeof text, &usual, (int)strlen(words), false), words);
-    // The step line is truncated to a terminal of 23 columns.
+    // A narrow terminal shows as many complete words of the step line as fit.
     assert_string_equal(step_line(text, sizeof text, &usual, 23, false), "12345/20000 loss 3.2941");
+    assert_string_equal(step_line(text, sizeof text, &usual, 22, false), "12345/20000 loss");
     StepLine line = usual;
     line.share_of_peak = 0;
     line.step = 7;

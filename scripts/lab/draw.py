@@ -15,13 +15,13 @@
 
 Needs matplotlib (pip install matplotlib).
 """
-import argparse
 import math
 import os
 import re
 
 from .fidelity_page import EIGHTH_NAMES, EIGHTHS, Comparison, Results
 from .results import Failure, Sample, Table, find, is_number, read_text
+from .work import Parser
 
 
 def draw_fidelity(plot, path):
@@ -160,8 +160,7 @@ KINDS = {"fidelity.tsv": draw_fidelity, "stability.tsv": draw_stability, "sharpn
 
 
 def main(arguments):
-    parser = argparse.ArgumentParser("scripts/lab.py draw", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("draw", __doc__, runs=False)
     parser.add_argument("folders", nargs="+", metavar="FOLDER")
     folders = parser.parse_args(arguments).folders
     try:

@@ -22,11 +22,13 @@ def tell(text):
 # --- the command line and the environment -----------------------------------------------------------------------------
 
 class Parser(argparse.ArgumentParser):
-    """Parses a command line. --help prints the module's docstring."""
+    """Parses a command line. --help prints the module's docstring. runs: the command trains or measures."""
 
-    def __init__(self, command, about):
+    def __init__(self, command, about, runs=True):
         super().__init__("scripts/lab.py " + command, description=about, allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter)
+        if not runs:
+            return
         self.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
         self.add_argument("--out", default="runs/" + command, metavar="FOLDER", help="default: runs/" + command)
 
