@@ -24,7 +24,7 @@ static const char usage[] = "usage: gradient_check [--reference FOLDER]\n"
 static const char usage[] =
     "usage: test_gpt2 [--small] [PART...] | --reference FOLDER | --logits FOLDER OUT [fp32]\n"
     "\n"
-    "  PART                  only these tests: cpu operations fp8 products kernels fp8-kernels optimizer muon models\n"
+    "  PART                  only these tests: cpu operations fp8 matmuls kernels fp8-kernels optimizer muon models\n"
     "  --small               the GPU's on few small shapes, for compute-sanitizer\n"
     "  --reference FOLDER    compare loss, gradients and ten updates with PyTorch's, which dev/test/reference.py "
     "wrote\n"
@@ -575,7 +575,7 @@ int main(int argc, char **argv) {
         write_logits(argv[2], argv[3], !fp32);
         return 0;
     }
-    const char *parts[] = {"--small", "cpu",         "operations", "fp8",  "products",
+    const char *parts[] = {"--small", "cpu",         "operations", "fp8",  "matmuls",
                            "kernels", "fp8-kernels", "optimizer",  "muon", "models"};
     const int known = sizeof parts / sizeof *parts;
     for (int i = 1; i < argc; i++) {
@@ -611,7 +611,7 @@ int main(int argc, char **argv) {
     if (gpu_present(why, sizeof why)) {
         if (wanted(argc, argv, "operations")) compare_operations(small);
         if (wanted(argc, argv, "fp8")) compare_fp8(small);
-        if (wanted(argc, argv, "products")) failures += check_matmul(small) > 0;
+        if (wanted(argc, argv, "matmuls")) failures += check_matmul(small) > 0;
         if (wanted(argc, argv, "kernels")) failures += check_kernels(small) > 0;
         if (wanted(argc, argv, "fp8-kernels")) failures += check_fp8(small) > 0;
         if (wanted(argc, argv, "optimizer")) failures += check_optimizer_states(small) > 0;
