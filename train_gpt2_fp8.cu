@@ -121,13 +121,13 @@ static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out
 }
 
 // For FP8 health, counts the FP8 values of a gradient or norm output that matmuls read. Also counts those of the
-// transpose dy_qt if it has a separate scale. Does nothing in a pass that FP8 health does not examine.
-static void count_codes(Model *m, QuantizedGradient what, int layer, Tensor dy_q, Tensor dy_qt) {
-    if (!m->counts_codes || !format_is_fp8(dy_q.format)) return;
+// transpose if it has a separate scale. Does nothing in a pass that FP8 health does not examine.
+static void count_codes(Model *m, CountedTensor what, int layer, Tensor t, Tensor transpose) {
+    if (!m->counts_codes || !format_is_fp8(t.format)) return;
     CodeCounts *counts = (CodeCounts *)arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data;
     counts += code_counts_at(what, layer);
-    m->ops->codes_count(&m->exec, dy_q, counts);
-    if (dy_qt.scale != dy_q.scale) m->ops->codes_count(&m->exec, dy_qt, counts + 1);
+    m->ops->codes_count(&m->exec, t, counts);
+    if (transpose.scale != t.scale) m->ops->codes_count(&m->exec, transpose, counts + 1);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -294,14 +294,14 @@ static Tensor recomputed_qkv_rope(Model *m, int l) {
 
 // Computes dgrad of y = x w^T: dx = dy_q w. dy_qt, the transpose of dy for wgrad, is only read to count its FP8 values.
 static void matmul_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor dy_q, Tensor dy_qt,
-                                 QuantizedGradient gradient) {
+                                 CountedTensor gradient) {
     count_codes(m, gradient, l, dy_q, dy_qt);
     m->ops->linear_backward_data(&m->exec, dx, dy_q, weight(m, w, l));
 }
 
 // Computes dgrad and wgrad of y = x w^T: dx = dy_q w, and the gradient of w from dy_qt and recomputed_input().
 static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
-                            QuantizedGradient gradient, bool accumulate) {
+                            CountedTensor gradient, bool accumulate) {
     matmul_backward_data(m, l, dx, w, dy_q, dy_qt, gradient);
     Tensor dw = grad(m, w, l);
     if (!dw.data) return; // the part is frozen

@@ -71,7 +71,8 @@ static void fold(char *text, size_t used) {
 static void say_stop(void) {
     char text[2048];
     size_t used =
-        add(text, sizeof text, 0, "stopping after this pass; a second signal ends the process at once, without saving");
+        add(text, sizeof text, 0,
+            "stopping after the current micro-batch; a second signal ends the process at once, without saving");
     if (error_rank >= 0) {
         used = add(text, sizeof text, used, "; if another process is lost, ");
         used = add(text, sizeof text - 1, used, error_advice());

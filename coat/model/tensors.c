@@ -343,7 +343,7 @@ static int64_t extent(Dim dim, const Config *c) {
     case DIM_T: return c->seq_len;
     case DIM_CHUNK: return logits_chunk(c);
     case DIM_STATE: return STATE_BYTES;
-    case DIM_COUNTS: return (int64_t)(2 * GRADIENT_COUNT * sizeof(CodeCounts));
+    case DIM_COUNTS: return (int64_t)(2 * COUNTED_TENSORS * sizeof(CodeCounts));
     case DIM_INNER: return (int64_t)sizeof(InnerProducts);
     case DIM_OUTLIERS: return (int64_t)sizeof(Outliers);
     case DIM_IMAGES: return c->micro_batch;

@@ -70,8 +70,8 @@ typedef enum {
 typedef enum {
     GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS,
     NORM_N1, NORM_N2, NORM_NF,
-    GRADIENT_COUNT
-} QuantizedGradient;
+    COUNTED_TENSORS
+} CountedTensor;
 
 // Role of a tensor within its row of the table. An activation has a VALUE and, if the first blocks (--bf16-blocks)
 // store it differently, a PLAIN for these blocks. A parameter has all roles except PLAIN:
@@ -106,25 +106,25 @@ typedef enum {
 // Symbolic numbers of rows or columns of tensors, whose values depend on the configuration.
 typedef enum {
     DIM_1,
-    DIM_C,      // number of channels
-    DIM_QKV,    // columns of q, k and v together: (heads + 2 kv_heads) * head_dim
-    DIM_ATT,    // columns of attention's output: heads * head_dim
-    DIM_KV,     // columns of k, and of v: kv_heads * head_dim
-    DIM_D,      // width of a head: head_dim
-    DIM_QNORM,  // width of q's norm: head_dim, or heads * head_dim
-    DIM_KNORM,  // width of k's norm: head_dim, or kv_heads * head_dim
-    DIM_F,      // width of the MLP
-    DIM_H,      // width of the activation function's input: F, or 2 F with SwiGLU
-    DIM_VP,     // size of the padded vocabulary
-    DIM_POS,    // number of positions of the model
-    DIM_M,      // number of tokens of a micro-batch
-    DIM_BH,     // number of sequences of a micro-batch, times heads
-    DIM_T,      // number of tokens of a sequence
-    DIM_CHUNK,  // number of tokens whose logits are in memory at a time
-    DIM_STATE,  // bytes reserved for StepState
-    DIM_L,      // number of layers
-    DIM_COUNTS, // bytes of the CodeCounts of all counted tensors of a layer (QuantizedGradient) and of their transposes
-    DIM_INNER,  // bytes of the InnerProducts struct
+    DIM_C,        // number of channels
+    DIM_QKV,      // columns of q, k and v together: (heads + 2 kv_heads) * head_dim
+    DIM_ATT,      // columns of attention's output: heads * head_dim
+    DIM_KV,       // columns of k, and of v: kv_heads * head_dim
+    DIM_D,        // width of a head: head_dim
+    DIM_QNORM,    // width of q's norm: head_dim, or heads * head_dim
+    DIM_KNORM,    // width of k's norm: head_dim, or kv_heads * head_dim
+    DIM_F,        // width of the MLP
+    DIM_H,        // width of the activation function's input: F, or 2 F with SwiGLU
+    DIM_VP,       // size of the padded vocabulary
+    DIM_POS,      // number of positions of the model
+    DIM_M,        // number of tokens of a micro-batch
+    DIM_BH,       // number of sequences of a micro-batch, times heads
+    DIM_T,        // number of tokens of a sequence
+    DIM_CHUNK,    // number of tokens whose logits are in memory at a time
+    DIM_STATE,    // bytes reserved for StepState
+    DIM_L,        // number of layers
+    DIM_COUNTS,   // bytes of the CodeCounts of all counted tensors of a layer (CountedTensor) and of their transposes
+    DIM_INNER,    // bytes of the InnerProducts struct
     DIM_OUTLIERS, // bytes of the Outliers struct
     DIM_UPDATE,   // largest number of elements of the matrices that Muon updates together
     DIM_GRAM,     // largest number of elements of their Gram matrices

@@ -17,7 +17,7 @@ typedef struct {
     Health *health;
     int tensors;
     double *unchanged;  // fraction of a moment's sampled FP8 values that the update left unchanged; NULL: no sample
-    CodeCounts *counts; // counts of the gradients' FP8 values; NULL if the step has no counts
+    CodeCounts *counts; // counts of FP8 values; NULL if the step has no counts
 } Collection;
 
 // Gradient or norm output whose FP8 values are counted during the step: ids and log names of the tensor ([0]) and of
@@ -25,9 +25,9 @@ typedef struct {
 typedef struct {
     const char *name[2];
     TensorId id[2];
-} GradientRow;
+} CountedRow;
 
-static const GradientRow gradient_table[GRADIENT_COUNT] = {
+static const CountedRow counted_table[COUNTED_TENSORS] = {
     [GRADIENT_DRESID_FCPROJ] = {{"dresid_q_fcproj", "dresid_qt_fcproj"}, {DRESID_Q, DRESID_QT}},
     [GRADIENT_DRESID_PROJ] = {{"dresid_q_proj", "dresid_qt_proj"}, {DRESID_Q, DRESID_QT}},
     [GRADIENT_DH] = {{"dh_q", "dh_qt"}, {DH_Q, DH_QT}},
@@ -170,40 +170,40 @@ static double entry_figure(const void *context, int figure, int layer) {
     }
 }
 
-// Gradient (transposed 0) or its transpose (1) whose FP8 values are counted.
+// Tensor of counted_table (transposed 0) or its transpose (1).
 typedef struct {
     const Collection *c;
-    QuantizedGradient what;
+    CountedTensor what;
     int transposed;
-    int layers; // number of layers with counts; 0 if not counted in this step or equal to the gradient's
+    int layers; // number of layers with counts; 0 if not counted in this step or equal to the tensor's own
 } Counted;
 
 static Counted counted(const Collection *c, int what, int transposed) {
-    const int layers = c->arena->layout[gradient_table[what].id[transposed]][VALUE].layers;
-    const bool has = c->counts && c->counts[code_counts_at((QuantizedGradient)what, layers - 1) + transposed].codes > 0;
-    return (Counted){c, (QuantizedGradient)what, transposed, has ? layers : 0};
+    const int layers = c->arena->layout[counted_table[what].id[transposed]][VALUE].layers;
+    const bool has = c->counts && c->counts[code_counts_at((CountedTensor)what, layers - 1) + transposed].codes > 0;
+    return (Counted){c, (CountedTensor)what, transposed, has ? layers : 0};
 }
 
 enum { SATURATED, ZERO, SUBNORMAL };
-static const char *const gradient_figures[] = {"saturated", "zero", "subnormal"};
-static double gradient_figure(const void *context, int figure, int layer) {
+static const char *const counted_figures[] = {"saturated", "zero", "subnormal"};
+static double counted_figure(const void *context, int figure, int layer) {
     const Counted *g = (const Counted *)context;
     const CodeCounts *n = &g->c->counts[code_counts_at(g->what, layer) + g->transposed];
     if (n->codes == 0) return NAN; // the layer has the tensor in BF16
     uint64_t saturated = n->saturated;
     if (g->what >= NORM_N1) { // ignores the values that determined the scales
-        const TensorLayout *t = &g->c->arena->layout[gradient_table[g->what].id[0]][VALUE];
+        const TensorLayout *t = &g->c->arena->layout[counted_table[g->what].id[0]][VALUE];
         const uint64_t scales = t->granularity == SCALE_ROW ? n->codes / (uint64_t)t->cols : 1;
         saturated = saturated > scales ? saturated - scales : 0;
     }
     return fraction(figure == SATURATED ? saturated : figure == ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
 }
 
-// Returns the counted gradient that has the name of report entry `e`, or GRADIENT_COUNT if there is none.
-static int gradient_of(const Collection *c, const Entry *e) {
+// Returns the counted tensor that has the name of report entry `e`, or COUNTED_TENSORS if there is none.
+static int counted_of(const Collection *c, const Entry *e) {
     int what = 0;
-    while (what < GRADIENT_COUNT &&
-           (counted(c, what, 0).layers == 0 || strcmp(gradient_table[what].name[0], tensor_row(e->id)->name) != 0))
+    while (what < COUNTED_TENSORS &&
+           (counted(c, what, 0).layers == 0 || strcmp(counted_table[what].name[0], tensor_row(e->id)->name) != 0))
         what++;
     return what;
 }
@@ -212,28 +212,28 @@ static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     const Tensor first = c->tensor[e->first + e->begin];
     const EntryFigures of = {c, e};
     // the counts of health() include those of a saved norm output
-    const int what = first.data ? GRADIENT_COUNT : gradient_of(c, e);
+    const int what = first.data ? COUNTED_TENSORS : counted_of(c, e);
     const int figures = !first.data ? 1 : first.granularity != SCALE_EXPAND ? 3 : c->unchanged ? 5 : 4;
     fprintf(out, "\"%s%s\":{", tensor_row(e->id)->name, role_suffix(e->role));
     print_figures(out, entry_figures, figures, e->layers, entry_figure, &of);
-    if (what < GRADIENT_COUNT) {
+    if (what < COUNTED_TENSORS) {
         const Counted g = counted(c, what, 0);
         fputc(',', out);
-        print_figures(out, gradient_figures, 3, g.layers, gradient_figure, &g);
+        print_figures(out, counted_figures, 3, g.layers, counted_figure, &g);
     }
     fputc('}', out);
 }
 
-// Prints the counts of gradients and transposes whose names are not among the report's entries.
-static void print_other_gradients(FILE *out, const Collection *c) {
-    for (int i = 0; i < 2 * GRADIENT_COUNT; i++) {
+// Prints the counts of tensors and transposes whose names are not among the report's entries.
+static void print_other_counts(FILE *out, const Collection *c) {
+    for (int i = 0; i < 2 * COUNTED_TENSORS; i++) {
         const Counted g = counted(c, i / 2, i % 2);
         bool printed = g.layers == 0;
         for (int k = 0; k < c->entries && !g.transposed; k++)
-            printed = printed || gradient_of(c, &c->entry[k]) == (int)g.what;
+            printed = printed || counted_of(c, &c->entry[k]) == (int)g.what;
         if (printed) continue;
-        fprintf(out, ",\"%s\":{", gradient_table[g.what].name[g.transposed]);
-        print_figures(out, gradient_figures, 3, g.layers, gradient_figure, &g);
+        fprintf(out, ",\"%s\":{", counted_table[g.what].name[g.transposed]);
+        print_figures(out, counted_figures, 3, g.layers, counted_figure, &g);
         fputc('}', out);
     }
 }
@@ -274,8 +274,8 @@ static void note_unchanged(const Collection *c, HealthWarned *warned, char warni
     }
 }
 
-// Returns the flag, such as --head bf16, that makes a gradient more exact.
-static const char *advice(const Recipe *r, QuantizedGradient what, bool for_wgrad) {
+// Returns the flag, such as --head bf16, that makes a counted tensor more exact.
+static const char *advice(const Recipe *r, CountedTensor what, bool for_wgrad) {
     if (what == GRADIENT_DLOGITS || what == NORM_NF) return "--head bf16";
     return for_wgrad || what >= NORM_N1 || recipe_gradient_format(r) == FMT_E5M2 ? "--linear bf16"
                                                                                  : "--recipe coat-paper";
@@ -284,20 +284,20 @@ static const char *advice(const Recipe *r, QuantizedGradient what, bool for_wgra
 // Returns the fraction of a layer's FP8 values that are zero or subnormal, to compare with HEALTH_SMALL. `unmasked` is
 // the fraction of targets that are unmasked; the zeros of masked targets are ignored.
 static double small_fraction(const Counted *g, int layer, double unmasked) {
-    const double zero = gradient_figure(g, ZERO, layer), expected = 1 - unmasked;
-    return ((zero > expected ? zero - expected : 0) + gradient_figure(g, SUBNORMAL, layer)) /
+    const double zero = counted_figure(g, ZERO, layer), expected = 1 - unmasked;
+    return ((zero > expected ? zero - expected : 0) + counted_figure(g, SUBNORMAL, layer)) /
            (unmasked > 0 ? unmasked : 1);
 }
 
-// Warns if too many FP8 values of a gradient are saturated. If wgrad reads the gradient, also warns if too many are
+// Warns if too many FP8 values of a counted tensor are saturated. If wgrad reads the tensor, also warns if too many are
 // zero or subnormal, except in the loss gradient: most probabilities of a trained model are too small for its scale
 // (quantize.h). Returns true if it warns.
-static bool warn_gradient(const Counted *g, double unmasked, char warning[HEALTH_WARNING]) {
+static bool warn_counted(const Counted *g, double unmasked, char warning[HEALTH_WARNING]) {
     const bool for_wgrad = g->transposed || counted(g->c, (int)g->what, 1).layers == 0;
     double saturated = 0, small = 0;
     int most_saturated = 0, smallest = 0; // layers with the largest `saturated` and the largest `small`
     for (int layer = 0; layer < g->layers; layer++) {
-        const double saturated_here = gradient_figure(g, SATURATED, layer);
+        const double saturated_here = counted_figure(g, SATURATED, layer);
         const double small_here = small_fraction(g, layer, unmasked);
         if (saturated_here > saturated) saturated = saturated_here, most_saturated = layer;
         if (small_here > small) small = small_here, smallest = layer;
@@ -306,7 +306,7 @@ static bool warn_gradient(const Counted *g, double unmasked, char warning[HEALTH
     const bool is_small = small > HEALTH_SMALL && for_wgrad && g->what != GRADIENT_DLOGITS;
     if (!saturates && !is_small) return false;
     health_add_line(warning, "fp8: %s of layer %d has %.1f %% of its FP8 values %s; %s is more exact",
-                    gradient_table[g->what].name[g->transposed], saturates ? most_saturated : smallest,
+                    counted_table[g->what].name[g->transposed], saturates ? most_saturated : smallest,
                     100 * (saturates ? saturated : small),
                     saturates      ? "saturated"
                     : unmasked < 1 ? "zero or subnormal, without masked targets"
@@ -333,15 +333,15 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
             fputc(k ? ',' : '{', out);
             print_entry(out, &c, &c.entry[k]);
         }
-        print_other_gradients(out, &c);
+        print_other_counts(out, &c);
         fputc('}', out);
         fclose(out);
         warn_tensors(&c, warning);
         note_unchanged(&c, warned, warning);
-        for (int i = 0; i < 2 * GRADIENT_COUNT && warned; i++) {
+        for (int i = 0; i < 2 * COUNTED_TENSORS && warned; i++) {
             const Counted g = counted(&c, i / 2, i % 2);
             bool *before = &warned->codes[g.what][g.transposed];
-            *before = *before || warn_gradient(&g, 1 - warned->uncounted, warning);
+            *before = *before || warn_counted(&g, 1 - warned->uncounted, warning);
         }
     }
     free(c.unchanged);

@@ -43,7 +43,7 @@ extern const HealthBound health_bounds[BOUND_COUNT];
 // Tells which warnings this run has already printed, because each warning is printed only once.
 typedef struct {
     // true after a warning about the FP8 values of a gradient ([0]) or of its transpose ([1])
-    bool codes[GRADIENT_COUNT][2];
+    bool codes[COUNTED_TENSORS][2];
     bool matmuls;            // true after a warning about an inexact FP8 wgrad
     bool bound[BOUND_COUNT]; // true after a note about a value above its bound
     double uncounted;        // fraction of masked targets in the last step; the caller sets it
@@ -52,8 +52,8 @@ typedef struct {
 
 // Returns the index of a gradient's counts in the tensor CODE_COUNTS. The next index belongs to the gradient's
 // transpose, which has counts if its format or scale differs.
-static inline int code_counts_at(QuantizedGradient what, int layer) {
-    return 2 * (layer * GRADIENT_COUNT + (int)what);
+static inline int code_counts_at(CountedTensor what, int layer) {
+    return 2 * (layer * COUNTED_TENSORS + (int)what);
 }
 
 // Copies HEALTH_SAMPLE consecutive FP8 values of each 8-bit moment to warned->sample, which the caller frees. Call it

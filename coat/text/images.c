@@ -106,7 +106,7 @@ static bool read_header(ImageFile *f, int fd, VisionShape *vision, XXH64_state_t
     if (f->file.bytes < DATA_HEADER_BYTES)
         return error_set(err, EXIT_DATA,
                          "%s is truncated: %" PRId64
-                         " byte%s, less than its header of %d; make one with %s --image-processor",
+                         " byte%s, less than its header of %d; make a file of images with %s --image-processor",
                          f->file.path, f->file.bytes, plural(f->file.bytes), DATA_HEADER_BYTES, prepare_name());
     if (!file_read_at(fd, f->file.path, 0, header, sizeof header, err)) return false;
     memcpy(f->mean, header + IMAGES_WORD_MEAN, sizeof f->mean);

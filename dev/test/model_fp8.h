@@ -332,7 +332,7 @@ static void test_fp8_smaller_pass(Fp8Recipe recipe) {
 // becomes the relative error of the FP8 wgrad against the BF16 wgrad.
 static bool fp8_findings_are_right(Model *m, double *error) {
     const Config *c = m->config;
-    CodeCounts counts[2 * GRADIENT_COUNT];
+    CodeCounts counts[2 * COUNTED_TENSORS];
     InnerProducts p;
     Tensor dqkv = act(m, DQKV_Q, 0);
     m->ops->download(&m->exec, counts, arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data, sizeof counts);

@@ -108,7 +108,7 @@ UNIT_TEST(matmuls) {
 // --- counts in the log and their warnings ----------------------------------------------------------------------------
 
 // Stores the counts of one gradient as a step would. The last layer has 100 more subnormals than other layers.
-static void set_counts(Run *run, QuantizedGradient what, int transposed, uint64_t saturated, uint64_t zero,
+static void set_counts(Run *run, CountedTensor what, int transposed, uint64_t saturated, uint64_t zero,
                        uint64_t subnormal) {
     CodeCounts *counts = (CodeCounts *)arena_tensor(&run->arena, CODE_COUNTS, VALUE, 0).data;
     for (int layer = 0; layer < 3; layer++)
@@ -121,8 +121,8 @@ UNIT_TEST(gradients_in_object) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, HEAD_FP8, 1);
-    for (int what = 0; what < GRADIENT_COUNT; what++)
-        set_counts(&run, (QuantizedGradient)what, 0, 1, 10u * (unsigned)what, 5);
+    for (int what = 0; what < COUNTED_TENSORS; what++)
+        set_counts(&run, (CountedTensor)what, 0, 1, 10u * (unsigned)what, 5);
     set_counts(&run, GRADIENT_DH, 1, 2, 20, 7);
     json_t *found = object_of(&run, warning);
     assert_string_equal(warning, "");
@@ -186,7 +186,7 @@ UNIT_TEST(gradients_warnings) {
     assert_health_warnings(&run, 0, "");
     run_end(&run);
     run_begin(&run, RECIPE_COAT, HEAD_FP8, 1); // E5M2 transposes of E4M3 gradients have their own counts
-    for (int what = 0; what < GRADIENT_COUNT; what++) set_counts(&run, (QuantizedGradient)what, 0, 0, 0, 0);
+    for (int what = 0; what < COUNTED_TENSORS; what++) set_counts(&run, (CountedTensor)what, 0, 0, 0, 0);
     set_counts(&run, GRADIENT_DQKV, 0, 20, 900, 0); // saturated E4M3 values cause a warning; zeros do not
     set_counts(&run, GRADIENT_DH, 0, 0, 900, 0);
     set_counts(&run, GRADIENT_DH, 1, 0, 900, 0);

@@ -146,8 +146,8 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     says "the report at 60 columns is complete" '^schedule    constant: lr 0.003 ' "$folder/narrower"
     is "the report at 80 columns equals that in a file" "$(grep -E '^(model|recipe|schedule)' "$folder/plain")" "$("${run[@]}" --steps 1 2>/dev/null | grep -E '^(model|recipe|schedule)')"
     SENT=SIGTERM NO_COLOR=1 terminal 60,60 "${run[@]}" --steps 100000 >"$folder/ended"
-    is "messages about a signal wrap at spaces" "$(grep -A 1 '^stopping' "$folder/ended")" "stopping after this pass; a second signal ends the process
-at once, without saving"
+    is "messages about a signal wrap at spaces" "$(grep -A 1 '^stopping' "$folder/ended")" "stopping after the current micro-batch; a second signal ends
+the process at once, without saving"
     is "the line about the end of the run wraps at spaces" "$(grep -A 1 '^ended by' "$folder/ended" | sed 's/step [0-9]*/step N/')" "ended by SIGTERM after step N of 100000: nothing is saved
 without --out"
     is "in 60 columns" "$(awk 'length > 60' "$folder/ended" | grep -v "$folder")" ""

@@ -55,7 +55,7 @@ sleep 0.5
 kill -TERM $pid 2>/dev/null
 wait $pid
 status=$?
-[ $status -eq 143 ] && grep -q '^stopping after this pass' "$folder/said"
+[ $status -eq 143 ] && grep -q '^stopping after the current micro-batch' "$folder/said"
 check "a second signal ends the run at once with 143" $? "status $status" "$(cat "$folder/said")"
 
 # --- a pipe without a reader, full except for 4 KB, blocks the output of the first steps

@@ -55,6 +55,7 @@ SETTINGS = {"gpt2": (*GPT2[:-1], "GPT-2 of 124M, 65,536 tokens per step"),
             "llama": ("--model llama:d12", *GPT2[1:-1], "a Llama of 124M, 65,536 tokens per step"),
             "bytes": fidelity.SETTINGS["bytes"]}
 OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon"}
+BASE = ("bf16", "adamw")  # the arm that defines the target
 ARMS = [(recipe, optimizer) for optimizer in OPTIMIZERS for recipe in ("bf16", "coat")]
 RATES = {"adamw": "3e-4 6e-4 1.2e-3", "muon": "1.2e-3 2.4e-3 4.8e-3"}
 FRACTIONS = {"adamw": "0.9 1.1 1.2", "muon": "0.75 0.6 0.45 0.3"}
@@ -162,25 +163,26 @@ class TimeToLoss:
 
     def rows(self, of, recipe, optimizer, get):
         """Returns the rows of an arm, longest run first; None for a run that has not ended. get: train or row_of."""
-        rows = {}
-
-        def add(lengths, reach):  # gets runs of these lengths until one reaches the target (reach) or ends above it
-            for steps in lengths:
-                rows[steps] = row = get(of, recipe, optimizer, self.best[of, optimizer], steps)
-                if not self.work.dry_run and (not row or (loss_of(row) <= self.target(of)) == reach):
-                    return
-
         lengths = sorted({max(1, round(float(word) * of.schedule)) for word in self.fractions[optimizer]})
-        if self.work.dry_run and recipe == "bf16":
-            rows[of.schedule] = None  # one of the runs that choose the rate
-        else:
-            add([of.schedule], True)
-        if (recipe, optimizer) != ("bf16", "adamw"):  # whose full length defines the target
-            full = rows[of.schedule]
-            if self.work.dry_run or (full and loss_of(full) <= self.target(of)):
-                add([steps for steps in reversed(lengths) if steps < of.schedule], False)
-            if self.work.dry_run or (full and loss_of(full) > self.target(of)):
-                add([steps for steps in lengths if steps > of.schedule], True)
+        shorter = [steps for steps in reversed(lengths) if steps < of.schedule]
+        longer = [steps for steps in lengths if steps > of.schedule]
+        if (recipe, optimizer) == BASE:
+            shorter = longer = []
+        rate, rows = self.best[of, optimizer], {}
+        if self.work.dry_run:  # the full lengths in BF16 are among the runs that choose the rate
+            for steps in [of.schedule] * (recipe != "bf16") + shorter + longer:
+                get(of, recipe, optimizer, rate, steps)
+            return []
+
+        def reaches(steps):
+            """Returns whether the run of this length reaches the target; None if it has not ended."""
+            rows[steps] = get(of, recipe, optimizer, rate, steps)
+            return rows[steps] and loss_of(rows[steps]) <= self.target(of)
+
+        full = reaches(of.schedule)
+        for steps in shorter if full else longer if full is False else []:
+            if reaches(steps) != full:
+                break
         return [rows[steps] for steps in sorted(rows, reverse=True)]
 
     # --- the page -----------------------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ class TimeToLoss:
         rows = self.rows(of, recipe, optimizer, self.row_of)
         if None in rows:
             return ["not finished", "–", "–"], None
-        found = steps_to(self.target(of), rows) if recipe + optimizer != "bf16adamw" else (of.schedule, False)
+        found = steps_to(self.target(of), rows) if (recipe, optimizer) != BASE else (of.schedule, False)
         if not found:
             return [f"not reached (loss {loss_text(rows[0])})", "–", "–"], None
         steps, sign = found[0], "≤ " if found[1] else ""
