@@ -79,7 +79,7 @@ while read -r line; do
     case $((at % every))-$to in 0-?*) save $at; sleep 0.4 ;; 0-*) save $at ;; esac
 done < <(awk -v recipe="$recipe" -v seed="$seed" -v steps="$steps" -v ends="$ends" -v at="$at" 'BEGIN {
     for (s = at + 1; s <= (ends ? 11 : steps); s++)
-        printf "{\"step\":%d,\"loss\":%.9g,\"grad_norm\":%g}\n", s, (40 - s) * (recipe != "coat" ? 1 : s > 17 ? 1.03 : 1.01), (s == 5 ? 12.5 : 9.5)
+        printf "{\"step\":%d,\"loss\":%.9g,\"grad_norm\":%g,\"ms\":%d}\n", s, (40 - s) * (recipe != "coat" ? 1 : s > 17 ? 1.03 : 1.01), (s == 5 ? 12.5 : 9.5), s == 1 ? 900 : recipe != "coat" ? 100 : 80
 }')
 [ $ends -eq 0 ] || exit $ends
 [ $at -eq "$steps" ] || exit 5

@@ -57,8 +57,8 @@ page=$(cat "$folder/study/fidelity.md")
 has "the page names the machine without its paths" "$page" '^20[0-9-]*, on Pretended GPU; version '
 has "the page has the command" "$page" "^    RECIPES='bf16 coat' SEEDS='1 3' STEPS=20 scripts/lab.py fidelity --out study 'train\*' val 262k\$"
 has "the page has the setting's flags and data" "$page" '^`--model gpt2 --seq-len 1024 .*--steps 20`; data: train\*, 100000 bytes; validation: val, 100000 bytes\.$'
-has "the page has the baseline's losses, also in eight windows" "$page" '^\| bf16 \| 2 \| 3\.0300 \|  \| 38\.500 \| 36\.000 \| 33\.500 \| 31\.000 \| 28\.500 \| 26\.000 \| 23\.500 \| 21\.000 \|$'
-has "the page has the mean difference with standard error, also in eight windows" "$page" '^\| coat \| 2 \| 3\.0909 \| \+2\.00 ± 1\.00 % \|( \+1\.00 \|){7} \+3\.00 \|$'
+has "the page has the baseline's losses, also in eight windows" "$page" '^\| bf16 \| 2 \| 100\.0 \| 3\.0300 \|  \| 38\.500 \| 36\.000 \| 33\.500 \| 31\.000 \| 28\.500 \| 26\.000 \| 23\.500 \| 21\.000 \|$'
+has "the page has the mean difference with standard error, also in eight windows" "$page" '^\| coat \| 2 \| 80\.0 \| 3\.0909 \| \+2\.00 ± 1\.00 % \|( \+1\.00 \|){7} \+3\.00 \|$'
 has "the page judges the differences by their limits" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \| beyond \| \+3\.00 ± 0\.00 % \(8/8\) \| beyond \|$'
 has "the page has means without pairs" "$page" '^\| coat \| 2 \| 3\.0909 ± 0\.0861 \| \+2\.01 ± 2\.24 % \|$'
 has "the page has a single run" "$page" '^\| coat \| 3 \| 3\.1518 \| \+3\.00 % \|( \+1\.00 \|){7} \+3\.00 \| 12\.5 \|$'
@@ -82,7 +82,7 @@ check "a run that diverges is a result" $? "$said"
 check "only new runs are done" $? "$(cat "$folder/calls")"
 page=$(cat "$folder/study/fidelity.md")
 has "the page lists VERSION next to the earlier version" "$page" '^20[0-9-]*, on Pretended GPU; version tested, by name\.$'
-has "the page has the windows of a diverged run up to its end" "$page" '^\| coat,head=fp8 \| 2, 2 diverged \| – \| – \|( \+1\.00 \|){4}( – \|){4}$'
+has "the page has the windows of a diverged run up to its end" "$page" '^\| coat,head=fp8 \| 2, 2 diverged \| 80\.0 \| – \| – \|( \+1\.00 \|){4}( – \|){4}$'
 has "the page has the baseline's run-to-run noise" "$page" '^- \*\*bf16\*\* alone, its micro-batches cut in 2 ways \(1, 1@16\): 3\.0000 to 3\.0060, \*\*0\.20 %\*\* apart; largest \|difference\| of a window 0\.00 %$'
 has "the page keeps earlier recipes" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \|'
 has "the page judges a diverged recipe as beyond its limit" "$page" '^\| 262k \| coat,head=fp8 \| 0, 2 diverged \| – \| beyond \| \+1\.00 ± 0\.00 % \(1/8\) \| beyond \|$'
@@ -151,14 +151,14 @@ check "every run continues from its seed's branch point and log" $? "$(cat "$fol
 check "a finished study with FROM leaves no checkpoint" $? "$(find "$folder/branch")"
 page=$(cat "$folder/branch/fidelity.md")
 has "the page's section describes FROM" "$page" '^124M, 262,144 .* All runs of a seed continue from one checkpoint, that of step 12 of bf16; .* of steps 13 to 28\.$'
-has "with FROM, the windows cover the steps after the branch point" "$page" '^\| coat \| 3 \| 3\.0726 \| .* \| \+1\.00 \| \+1\.00 \| \+1\.98 \|( \+3\.00 \|){5} \+0\.50 ± 0\.00 % \| \+1\.00 ± 0\.00 % \|$'
-has "EVALUATE: the page has the baseline in another recipe" "$page" '^\| bf16 \| 3 \| 3\.0220 \|  \| 26\.500 \|.* \| 3\.0000 \| 3\.0060 \|$'
+has "with FROM, the windows cover the steps after the branch point" "$page" '^\| coat \| 3 \| 80\.0 \| 3\.0726 \| .* \| \+1\.00 \| \+1\.00 \| \+1\.98 \|( \+3\.00 \|){5} \+0\.50 ± 0\.00 % \| \+1\.00 ± 0\.00 % \|$'
+has "EVALUATE: the page has the baseline in another recipe" "$page" '^\| bf16 \| 3 \| 100\.0 \| 3\.0220 \|  \| 26\.500 \|.* \| 3\.0000 \| 3\.0060 \|$'
 has "EVALUATE: the page has another run in both recipes" "$page" '^\| coat \| 3 \| 3\.1518 \| \+3\.00 % \|.* 9\.5 \| 3\.0150 \| 3\.0361 \|$'
 has "the page has the command with FROM and EVALUATE" "$page" "^    RECIPES='bf16 coat' SEEDS='1 1@16 3' FROM=12 EVALUATE='bf16 coat' STEPS=28 scripts/lab.py fidelity"
 mkdir "$folder/old"
 sed '/^#/!s/\t[^\t]*\t[^\t]*$//' "$folder/branch/fidelity.tsv" >"$folder/old/fidelity.tsv" # removes the last two columns
 said=$(scripts/lab.py fidelity --page-only --out "$folder/old" 2>&1)
-has "--page-only works on results without EVALUATE" "$(cat "$folder/old/fidelity.md")" '^\| coat \| 3 \| 3\.0726 \| .* \| \+1\.00 \| \+1\.00 \| \+1\.98 \|( \+3\.00 \|){5}$'
+has "--page-only works on results without EVALUATE" "$(cat "$folder/old/fidelity.md")" '^\| coat \| 3 \| 80\.0 \| 3\.0726 \| .* \| \+1\.00 \| \+1\.00 \| \+1\.98 \|( \+3\.00 \|){5}$'
 
 rm "$folder/calls"
 said=$(EVALUATE="bf16 coat" branch "$folder/branch" "bf16 coat" "1 1@16 3")

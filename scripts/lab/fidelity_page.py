@@ -7,6 +7,7 @@ OUT/fidelity.tsv has comment lines that describe the study (`# setting NAME: ...
     val_loss            at the last step
     loss_1 ... loss_8   mean training losses over windows of 1/8 of the steps, after the branch point if there is one
     largest_grad_norm   over the same steps
+    ms                  median time per step over the same steps
     in RECIPE, on TEXT  the last checkpoint's loss in another recipe, or on another text
     right on TEXT       fraction of a text's answers that are right, for vision-language models
 """
@@ -77,7 +78,7 @@ class Comparison:
         self.all = [row for runs in self.runs.values() for row in runs]
         found = dict.fromkeys(key for row in self.all for key in row if row[key] != "-")
         self.evaluations, self.texts = ([key for key in found if key.startswith(kind)] for kind in ("in ", "on "))
-        self.answers = any(key.startswith("right ") for key in found)
+        self.answers, self.timed = any(key.startswith("right ") for key in found), "ms" in found
         folders = find(os.path.join(os.path.dirname(results.path), name), "*/*")
         ended = {(row["recipe"], row["seed"]) for row in rows}
         self.unfinished = sorted({tuple(path.split(os.sep)[-2:]) for path in folders} - ended)
@@ -124,7 +125,7 @@ def recipe_rows(study):
         mine, lost = recipe == study.baseline, len(study.diverged(recipe))
         end = "" if mine else study.differences(recipe, "val_loss").percent()
         cells = [recipe, f"{len(study.runs[recipe])}" + (f", {lost} diverged" if lost else ""),
-                 study.values(recipe, "val_loss").text(), end]
+                 *[study.values(recipe, "ms").text(1)] * study.timed, study.values(recipe, "val_loss").text(), end]
         for key in EIGHTHS:
             sample = study.differences(recipe, key)
             cells.append(study.values(recipe, key).text(3) if mine else signed(sample.mean) if sample.count else "–")
@@ -221,8 +222,8 @@ def section(study, note, about):
         words += (f" All runs of a seed continue from one checkpoint, that of step {start}; windows and gradient norms "
                   f"are of steps {int(start.split()[0]) + 1} to {end[1] if end else flags.split()[-1]}.")
     lines = ["", "## " + study.name, words, "", f"`{flags}`; {files}.", ""]
-    lines += markdown(["recipe", "runs", "validation loss", "difference", *EIGHTH_NAMES, *study.evaluations],
-                      recipe_rows(study))
+    lines += markdown(["recipe", "runs", *["ms per step"] * study.timed, "validation loss", "difference", *EIGHTH_NAMES,
+                       *study.evaluations], recipe_rows(study))
     if study.evaluations:
         lines += ["", "The last columns evaluate the same weights in one recipe: the validation loss of "
                   f"{study.baseline}, and the differences of the others from it, which are in the weights. The rest "

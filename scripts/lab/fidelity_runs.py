@@ -5,6 +5,7 @@ import glob
 import os
 import re
 import shutil
+import statistics
 import threading
 
 from . import work as lab
@@ -319,7 +320,7 @@ class Runs:
 
 def figures(path, start, steps, failed):
     """Returns the columns of fidelity.tsv from a log."""
-    sums, counts, largest, first, val, last = [0.0] * 8, [0] * 8, 0.0, None, None, 0
+    sums, counts, times, largest, first, val, last = [0.0] * 8, [0] * 8, [], 0.0, None, None, 0
     for line in read_log(path):
         step = line["step"]
         if step > steps:  # a run that was told to end may have done a few more steps
@@ -334,9 +335,12 @@ def figures(path, start, steps, failed):
             counts[eighth] += 1
         if step > start and is_number(line.get("grad_norm")):
             largest = max(largest, float(line["grad_norm"]))
+        if step > start and is_number(line.get("ms")):
+            times.append(float(line["ms"]))
     good = not failed and is_number(val) and is_number(first) and float(val) <= float(first)
     row = {"ended": "done" if good else "diverged", "steps": str(steps), "val_loss": val if is_number(val) else "-",
-           "first_loss": first if is_number(first) else "-", "largest_grad_norm": f"{largest:.6g}"}
+           "first_loss": first if is_number(first) else "-", "largest_grad_norm": f"{largest:.6g}",
+           "ms": f"{statistics.median(times):.3f}" if times else "-"}
     for k, key in enumerate(EIGHTHS):
         complete = counts[k] and last >= start + (k + 1) * (steps - start) // 8
         row[key] = f"{sums[k] / counts[k]:.8g}" if complete else "-"

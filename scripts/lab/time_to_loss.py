@@ -41,13 +41,12 @@ Environment:
 import copy
 import math
 import re
-import statistics
 
 from . import fidelity
 from . import work as lab
 from .fidelity_page import heading
 from .fidelity_runs import KEY, Run, Runs, choose_trainer, list_settings, read_settings
-from .results import Failure, Table, is_number, markdown, read_log, write_file
+from .results import Failure, Table, markdown, write_file
 from .work import number, setting
 
 GPT2 = fidelity.SETTINGS["65k"]
@@ -136,12 +135,7 @@ class TimeToLoss:
         """Trains the run of run_of(...) unless it has ended. Returns its row; None in a dry run."""
         run = self.run_of(*arguments)
         self.runs.train(run)
-        row = self.runs.row_of(run)
-        if row and not is_number(row.get("ms")):
-            times = [float(line["ms"]) for line in read_log(run.log) if is_number(line.get("ms"))]
-            row["ms"] = f"{statistics.median(times):.3f}" if times else "-"
-            self.results.save()
-        return row
+        return self.runs.row_of(run)
 
     def choose_rates(self, of):
         """Chooses the rates of a setting from its full-length runs in BF16."""
