@@ -1,8 +1,8 @@
 # make · make run · make test · make bench · make install · make help
 #
 # Without nvcc, this builds train_gpt2_fp8_cpu, which contains no CUDA. With nvcc, it also builds train_gpt2_fp8, which has
-# both backends. A report of what was found and what a missing piece costs comes first. Object files and small programs go
-# to build/.
+# both backends. make first reports the libraries that it found and, for each missing one, the features that the build
+# lacks. Object files and small programs go to build/.
 #
 #   GPU=native, GPU=90a, GPU=all     code for this machine's GPUs (default if there are any), for another kind, or for
 #                                    8.0, 8.9, 9.0a, 10.0 and 12.0, and PTX, which the driver compiles for others
@@ -129,9 +129,9 @@ NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)
 endif
 
 # --- what is built ---------------------------------------------------------------------------------------------------
-# The location of a file decides its use. All C files in coat/ go into every program, .cu and .cpp of coat/cuda into GPU
-# programs. dev/test/test_*.c are unit tests, test_*.cu tests on the GPU. check_*.cu go into test_gpt2 and each into the
-# benchmark of its name. dev/bench contains benchmarks. Every C file in dev/tools and data is a program; data/NAME.c
+# A file's folder decides how it is built. All C files in coat/ go into every program, .cu and .cpp of coat/cuda into
+# GPU programs. dev/test/test_*.c are unit tests, test_*.cu tests on the GPU. check_*.cu go into test_gpt2 and each into
+# the benchmark of its name. dev/bench contains benchmarks. Every C file in dev/tools and data is a program; data/NAME.c
 # becomes build/prepare_NAME. dev/tools/NAME.cu becomes two programs, like the trainer: build/NAME, compiled as C, and
 # build/NAME_gpu.
 
@@ -224,7 +224,8 @@ endef
 $(eval $(call compile_cuda))
 $(eval $(call compile_cuda,dev/))
 
-# -O1 halves the time that the cuDNN frontend's templates take to compile. This code only prepares calls of cuDNN.
+# -O1 halves the time that the cuDNN frontend's templates take to compile. The compiled code only prepares calls of
+# cuDNN, so it need not be fast.
 $(BUILD)/gpu/%.o: %.cpp $(BUILD)/flags/gpu
 	@mkdir -p $(@D) && echo "  CXX   $@"
 	$(Q)$(CXX) -std=c++20 $(GPU_FLAGS) -O1 -MMD -MP -c $< -o $@

@@ -14,9 +14,9 @@
 
 #define END_OF_TEXT 256
 #define TOLERANCE 0.01        // maximum difference from --val-fraction, as a fraction of the text
-#define LITTLE_VAL 0.2        // a note reports less than this part of --val-fraction
-#define MUCH_VAL 0.2          // a note reports a larger validation fraction
-#define FEW_HEADERS (1 << 20) // with less text, a sample will not look like C
+#define LITTLE_VAL 0.2        // a note is printed if less than this part of --val-fraction is held out for validation
+#define MUCH_VAL 0.2          // a note is printed if more than this fraction of the text is held out for validation
+#define FEW_HEADERS (1 << 20) // --headers warns if it finds fewer bytes of text
 
 typedef struct {
     const char *out;
@@ -54,7 +54,7 @@ static int compare_documents(const void *a, const void *b) {
     return order ? order : (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-// True if the document before has the same text, file and position. Pieces that occur in several places are no
+// True if the preceding document has the same text, file and position. Equal pieces in different places are not
 // duplicates.
 static bool is_duplicate(const Document *document) {
     const Document *before = document - 1;
@@ -180,7 +180,7 @@ static bool write_file(const Documents *documents, const Options *options, bool 
     char path[PATH_BYTES], temporary[PATH_BYTES + 32];
     output_path(path, options, val);
     snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
-    unlink(temporary); // left by a crashed run, or a link to another place
+    unlink(temporary); // removes a temporary file of a crashed run, or a link to another place
     FILE *file = file_create_stream(temporary, err);
     if (!file) return false;
 
@@ -351,7 +351,8 @@ static bool remove_old_val(const Options *options, Error *err) {
     return error_set(err, EXIT_DATA, "%s: could not be removed: %s", path, strerror(errno));
 }
 
-// Prints which texts are for validation: "2 held out, and the end of another", "its end held out".
+// Prints which texts are held out for validation, for example "2 held out, and the end of another" or "its end held
+// out".
 static void held_out_text(char *text, size_t size, const Documents *documents) {
     int64_t whole = 0, ends = 0;
     for (int64_t i = 0; i < documents->count; i++) {

@@ -15,8 +15,8 @@
 #include "coat/base/error.h"
 
 #define PATH_BYTES 4096
-#define LARGE_BYTES (1 << 20)       // larger files of a folder are cut into pieces
-#define PIECE_BYTES (1 << 16)       // small enough that a few MB have pieces for validation
+#define LARGE_BYTES (1 << 20)       // files of a folder that are larger than this are cut into pieces
+#define PIECE_BYTES (1 << 16)       // size of a piece; small, so that some pieces of a few MB are held out
 #define FILE_MAX ((int64_t)1 << 30) // maximum size of a file named on the command line
 #define FOLDER_DEPTH 32
 
@@ -24,8 +24,8 @@ typedef struct {
     char *path;
     int64_t offset, bytes;
     int64_t file_bytes;            // size of the entire file
-    XXH128_hash_t hash, file_hash; // hash of the text; for a piece, of its file's pieces, too
-    int64_t val;                   // bytes at its end that are for validation
+    XXH128_hash_t hash, file_hash; // hash of the text; the hash of a piece also covers the other pieces of its file
+    int64_t val;                   // number of bytes at the text's end that are held out for validation
 } Document;
 
 typedef struct {
@@ -44,9 +44,9 @@ typedef enum { EQUAL, BINARY, LARGE, UNREADABLE, BEYOND, EMPTY, HIDDEN, OTHER, R
 typedef struct {
     Document *list;
     int64_t count, capacity;
-    int64_t cut; // files that consist of more than one document
+    int64_t cut; // number of files that were divided into several documents
     Named left_out[REASONS];
-    Named links;              // links to outside the folders of the command line
+    Named links;              // followed links that lead out of the folders of the command line
     char pointer[PATH_BYTES]; // path of a file that is a Git LFS pointer; "": none
     Folder *folders;          // folders that have been read
     int64_t folder_count;

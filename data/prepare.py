@@ -40,7 +40,7 @@ from prepare_splits import BY_HASH, parts_of, rule_of
 from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, encode_each, first_line, open_tokenizer, say,
                                 several, width_of, write_atomically)
 
-VERSION = 2  # of the order and of the split of documents; files of another version are not continued
+VERSION = 2  # version of the order and of the split of documents; output of another version is not continued
 MUCH_VAL = 0.2  # a note reports a validation fraction above this
 # flags that need another flag, and their defaults
 OF_CHAT = {"--prompt-format": "template", "--trained": "answers"}
@@ -48,7 +48,7 @@ OF_IMAGES = {"--image-folder": None, "--image-aspect": "processor", "--image-tok
 
 # --- work ---------------------------------------------------------------------------------------------------
 
-worker = None  # of this worker process: (tokenizer, field, rule, fraction, Chat or None, Skipped)
+worker = None  # state of this worker process: (tokenizer, field, rule, fraction, Chat or None, Skipped)
 
 
 def start_worker(spec, field, rule, fraction, chat, skip_malformed):
@@ -59,7 +59,7 @@ def start_worker(spec, field, rule, fraction, chat, skip_malformed):
 
 
 def start_process(*initial):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # because the parent gets the signal, too, and ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # because the parent gets Ctrl-C, too, and ends its workers
     start_worker(*initial)
 
 
@@ -154,7 +154,7 @@ def run_jobs(jobs, workers, initial):
 
 def tokenize(options, inputs):
     spec = "bytes" if options.bytes else options.tokenizer
-    tokenizer = open_tokenizer(spec)  # in the parent, too, so that its errors are reported once
+    tokenizer = open_tokenizer(spec)  # opens the tokenizer in the parent, too, so that an error in it is reported once
     if spec not in ("bytes", "gpt2"):
         spec_identity = file_hash(Pairs.find(spec))
     else:
@@ -166,7 +166,7 @@ def tokenize(options, inputs):
     if options.chat:
         images = read_processor(options, tokenizer) if options.image_processor is not None else None
         settings.update(chat_settings(spec, options, images))
-    if tokenizer.strict:  # the remaining settings that the tokens depend on
+    if tokenizer.strict:  # settings that the tokens depend on, in addition to the inputs
         settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
     shards, skipped, complete = nothing() if options.overwrite else read_manifest(manifest, options.out, settings)

@@ -153,7 +153,7 @@ class Chat:
     def __init__(self, tokenizer, spec, name, trained, images, skipped):
         self.images, self.decode = images, None
         self.tokenizer, self.trained, self.skipped = tokenizer, trained, skipped
-        self.spec, self.name, self.format = spec, name, None  # made at first use, because records of tokens need none
+        self.spec, self.name, self.format = spec, name, None  # opened at first use; records of tokens need none
 
     def parts(self, record, folder):
         """Returns the key of the example, its images, and its parts, or (ids, mask) if the record has input_ids.

@@ -19,7 +19,7 @@ from prepare_splits import end_of, key_of, split_of
 from prepare_tokenizers import Failure, need, not_downloaded, write_atomically
 
 UNIT_BYTES = 1 << 20  # bytes of text per unit of work
-IMAGE_UNIT_BYTES = 1 << 14  # the same if the records name images, whose pixels take many times the bytes of the text
+IMAGE_UNIT_BYTES = 1 << 14  # size of a unit if its records name images, whose pixels need much more memory
 PIECE_BYTES = 1 << 28  # maximum line of JSON or document between separators; a text without line ends is cut here
 SEPARATOR = b"<|endoftext|>"
 LOCAL = "name local files instead"
@@ -41,7 +41,7 @@ SETS = {
                     "revision": "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"},
 }
 
-Input = collections.namedtuple("Input", "kind path identity size")  # identity: SHA-256 of the file; size: bytes
+Input = collections.namedtuple("Input", "kind path identity size")  # identity: SHA-256 of the file; size: in bytes
 
 
 class Unfit(Exception):

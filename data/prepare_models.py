@@ -48,7 +48,7 @@ def template_token(processor):
 class Model(Encoder):
     """Base of both kinds of tokenizers. `rule` describes which tokens, `before` and `after`, surround a document."""
 
-    strict = True  # text may be cut only where no rule merges the two sides
+    strict = True  # a text may be cut only at places where no rule merges characters of both sides
 
     def finish(self, path, vocab, characters, bos, end, name_of):
         """characters: True for SentencePiece; bos, end: ids or None, used unless tokenizer_config.json overrides them."""
@@ -71,7 +71,7 @@ class Model(Encoder):
         rule = ["%s (%d) before" % (name_of(token), token) for token in self.before]
         rule += ["%s (%d) after" % (name_of(token), token) for token in self.after]
         self.rule = " and ".join(rule) + " each document"
-        # because with an unknown character after it, it would be one token
+        # true if unknown characters have one id, so that two adjacent ones would be one token
         unknown = self.ids(["\x01"]) == self.ids(["\x02"])
         self.head_text = HEADS[unknown]
         self.head = self.ids([self.head_text])[0]
@@ -121,7 +121,7 @@ class JsonModel(Model):
         """Fails if the package gives an added token another id than the file, because the trainer uses the file's ids."""
         self.tokenizer.encode_special_tokens = False
         rows = self.ids([token["content"] for token in added])
-        self.tokenizer.encode_special_tokens = True  # so that a name such as <|endoftext|> in a text is ordinary text
+        self.tokenizer.encode_special_tokens = True  # encodes <|endoftext|> in a text as ordinary text
         ids = {}
         for token, row in zip(added, rows):
             name, number = json.dumps(token["content"], ensure_ascii=False), token["id"]
@@ -153,7 +153,7 @@ class JsonModel(Model):
         rule = self.tokenizer.pre_tokenizer
         if rule and all(any(begin == 1 for _, (begin, _) in rule.pre_tokenize_str(a + character + b))
                         for a in LETTERS for b in FOLLOWING):
-            return names  # because only these tokens can contain characters of both sides
+            return names  # because all other tokens end or begin where the text is divided
         return names + (list(self.tokenizer.get_vocab()) if self.characters else ["a" + character])
 
     def ids(self, texts):

@@ -24,7 +24,7 @@ class Split:
         self.shard_bytes = settings["shard_tokens"] * self.width
         self.waiting = bytearray()
         self.unit = finished[-1]["unit"] if finished else 0  # unit in which the next file begins
-        # bytes of this unit's tokens that finished files contain
+        # number of bytes of the current unit's tokens that finished files already contain
         self.skip = finished[-1]["unit_bytes"] if finished else 0
 
     def add(self, unit, tokens):

@@ -17,7 +17,7 @@ from prepare_records import Malformed
 from prepare_tokenizers import MAX_PART, Failure, Pairs, first_line, need, no_pointer, pack, width_of
 
 MAX_SECONDS = 10  # CPU time limit for parsing a chat template, and for rendering one text
-# The special tokens of transformers' classes if no file names others.
+# Special tokens that transformers' tokenizer classes use if no file of the model names others.
 END = "<|endoftext|>"
 GPT2 = {"bos_token": END, "eos_token": END, "unk_token": END}
 LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -83,7 +83,7 @@ def llama2(messages, ids, _):
     system, turns = alternating(messages)
     before = "<<SYS>>\n%s\n<</SYS>>\n\n" % system if system is not None else ""
     for number, (user, answer) in enumerate(turns):
-        if number and ids["begin"] is not None:  # because parts() puts the first BOS token in front for every format
+        if number and ids["begin"] is not None:  # parts() adds the first BOS token, for every format
             yield ids["begin"], False
         yield "[INST] %s%s [/INST]" % (before, user.strip()), False
         yield " %s " % answer.strip(), True

@@ -95,7 +95,7 @@ def parsed(text, path):
         reason = "it is not JSON (%s, %scolumn %d)" % (error.msg, line, error.colno)
         if line and error.msg == "Extra data":
             reason += "; write a line per record, with jq -c . %s >NEW.jsonl" % shlex.quote(path)
-    except (ValueError, RecursionError) as error:  # a number with too many digits, or arrays nested too deeply
+    except (ValueError, RecursionError) as error:  # too many digits, or arrays nested too deeply
         reason = "it is not JSON (%s)" % error
     raise Malformed(reason)
 

@@ -4,7 +4,7 @@ import hashlib
 
 TOLERANCE = 0.01  # maximum difference from --val-fraction, as a fraction of the text
 MANY = 40000  # with this many documents of one size, choosing by hash alone is within TOLERANCE
-BY_HASH, ENDS = "by hash", "ends"  # two of the rules; the third is a set of document keys
+BY_HASH, ENDS = "by hash", "ends"  # two of the three rules; the third is a set of keys of validation documents
 
 
 def key_of(document):

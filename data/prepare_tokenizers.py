@@ -6,14 +6,14 @@ import os
 import re
 import sys
 
-# the name it was started by, because make install renames it
+# the program's name as it was started, because make install renames the program
 COMMAND = os.environ.get("COAT_PROGRAM", "data/prepare.py")
 NAME = os.path.basename(COMMAND)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SETUP = "scripts/setup.sh --python"  # missing in the folder that `make install` fills
+SETUP = "scripts/setup.sh --python"  # does not exist in the folder that `make install` fills
 SETUP_HAS = ("tokenizers", "sentencepiece", "tiktoken", "jinja2") if os.path.exists(
     os.path.join(ROOT, SETUP.split()[0])) else ()
-sys.path.append(os.path.join(ROOT, "third_party", "python"))  # its packages are used if none are installed
+sys.path.append(os.path.join(ROOT, "third_party", "python"))  # searched after the installed packages
 # download errors of urllib, requests, httpx and huggingface_hub, none of which must be installed
 NO_CONNECTION = {"URLError", "ConnectionError", "ConnectError", "ConnectTimeout", "Timeout", "TimeoutError",
                  "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
@@ -75,7 +75,7 @@ def from_package(function, *arguments, **more):
 
 
 def encode_each(encode, rows, places):
-    """Returns encode(rows). If that fails, encodes the rows one by one to name the place of the bad one."""
+    """Returns encode(rows). If that fails, encodes the rows one by one, so that the error names the row that fails."""
     try:
         return from_package(lambda: list(encode(rows)))
     except Failure:
@@ -146,7 +146,7 @@ def write_atomically(path, *parts):
     temporary = "%s.tmp.%d" % (path, os.getpid())
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        if os.path.lexists(temporary):  # left by a crashed run, or a link to another place
+        if os.path.lexists(temporary):  # removes a temporary file of a crashed run, or a link to another place
             os.remove(temporary)
         with open(temporary, "xb") as file:
             for part in parts:

@@ -38,7 +38,7 @@
 set -euo pipefail
 [ -n "${name:-}" ] || { echo "launch.sh: is not a command; run one of scripts/run_*.sh, for example scripts/run_gpt2_124M.sh" >&2; exit 1; }
 case ${1:-} in
--h | --help) # prints the run script's header, and this one's part for users
+-h | --help) # prints the comment at the top of the run script, and the part of this script's comment that is for users
     sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
     echo
     sed -n "/^#   scripts/,/^[^#]/{s/run_NAME.sh/${0##*/}/; s/^# \{0,1\}//p}" "$(dirname "$0")/launch.sh"
@@ -72,7 +72,7 @@ done
 val=${VAL:-$data/$val} out=${OUT:-runs/$out}
 recipe=${RECIPE:-}
 [ -n "$recipe" ] || compgen -G "$out/step-*" >/dev/null || recipe=coat
-seq_len=${seq_len:-1024} usual=${MICRO_BATCH:-$micro_batch} # reduced below if a step cannot be divided into such micro-batches
+seq_len=${seq_len:-1024} usual=${MICRO_BATCH:-$micro_batch} # reduced below if it does not divide a step
 for ((micro_batch = usual; micro_batch > 0 && batch_tokens % (micro_batch * seq_len * gpus); micro_batch--)); do :; done
 if [ "$micro_batch" -ne "$usual" ]; then
     advice="choose another MICRO_BATCH or GPUS"
@@ -122,7 +122,7 @@ done
 # they have saved. For the same reason, Ctrl-Z stops only this script.
 child='' asked=''
 end_training() {
-    if [ "${command[0]}" = mpirun ]; then # mpirun itself only if it has no children yet
+    if [ "${command[0]}" = mpirun ]; then # signals the children of mpirun, or mpirun itself if it has no children yet
         pkill -TERM -o -P "$child" || [ -n "$asked" ] || kill -TERM "$child" || true
     else
         kill -TERM "$child" || true

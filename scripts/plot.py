@@ -26,7 +26,7 @@ import os
 import re
 import sys
 
-missing = None  # reported after the arguments are parsed, so that --help works without matplotlib
+missing = None  # a missing matplotlib is reported after the arguments are parsed, so that --help works without it
 try:
     import matplotlib
 
@@ -186,7 +186,7 @@ def draw_key(axis, runs, key, steps, title, label):
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_minor_formatter(NullFormatter())
-    elif found:  # from 0, so that heights are comparable; a rare spike may be outside
+    elif found:  # the axis begins at 0, so that heights are comparable; a rare spike may be outside the figure
         axis.set_ylim(0, 1.12 * max(percentile(found, 0.99), percentile(found, 0.5)) or 1)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: "0" if v == 0 else power(v) if key == "lr" else short(v)))
     axis.set_title(title)

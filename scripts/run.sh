@@ -8,7 +8,7 @@
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
-unset MAKEFLAGS MFLAGS MAKELEVEL # drops the flags of a calling make; its settings are also in the environment by name
+unset MAKEFLAGS MFLAGS MAKELEVEL # unsets a calling make's flags; its settings are also in the environment by name
 
 out=${OUT:-runs/demo}
 data=data/tokens/headers
@@ -49,7 +49,7 @@ bigram=$(awk '$1 == "bigram" { print $2 }' <<<"$baselines")
 echo "every byte equally likely: $uniform nats per byte; knowing the byte before: $bigram"
 
 say "training"
-every=$((steps > 20 ? steps / 20 : 1)) # steps between lines, so that the run fits a screen
+every=$((steps > 20 ? steps / 20 : 1)) # number of steps between printed lines, so that the run fits a screen
 $program --tokenizer bytes --train ${data}_train.bin --val ${data}_val.bin "${model[@]}" "${training[@]}" \
     --steps "$steps" --log-every "$every" "${sample[@]}" --out "$out" --overwrite
 

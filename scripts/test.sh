@@ -22,7 +22,7 @@
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
-unset MAKEFLAGS MFLAGS MAKELEVEL # drops the flags of a calling make; its settings are also in the environment by name
+unset MAKEFLAGS MFLAGS MAKELEVEL # unsets a calling make's flags; its settings are also in the environment by name
 
 long='' unit=''
 names=()
@@ -172,7 +172,7 @@ if [ -n "$unit" ]; then
     exit
 fi
 
-export TEST_LONG=$long # for suites with parts that only make test-long runs
+export TEST_LONG=$long # tells suites to run the parts that only make test-long runs
 [ -x $bin/test_gpt2_cpu ] && run_suite test_gpt2_cpu $bin/test_gpt2_cpu
 [ -x $build/gradient_check ] && run_suite gradient_check $build/gradient_check
 
@@ -182,7 +182,7 @@ if [ "$build" = build ]; then
     [ -x train_gpt2_fp8 ] || reason="not built: no nvcc, cuDNN or cuDNN frontend"
     [ -n "$reason" ] || has_gpu || reason="no GPU"
     for source in "${gpu_suites[@]}"; do
-        [ "$source" != dev/test/test_attention_plan.cu ] || continue # test_attention_plan.sh runs it, without a GPU
+        [ "$source" != dev/test/test_attention_plan.cu ] || continue # test_attention_plan.sh runs it
         name=$(basename "$source" .cu)_gpu
         if [ -n "$reason" ]; then skip_suite "$name" "$reason"; else run_alone "$name" build/"$name"; fi
     done

@@ -50,11 +50,11 @@ class Log:
         """Yields (step, figures) of new complete steps: a later step has begun, or the training has ended."""
         try:
             with open(self.path, "rb") as file:
-                # a resumed training truncated it, so it is read from the beginning
+                # reads the log from the beginning again, because a resumed training has truncated it
                 if file.seek(0, os.SEEK_END) < self.offset:
                     self.offset = 0
                 file.seek(self.offset)
-                lines = file.read().split(b"\n")[:-1]  # a line without a line end is still being written
+                lines = file.read().split(b"\n")[:-1]  # the last line may still be incomplete
         except OSError as error:
             sys.exit("upload_wandb.py: %s: cannot be read: %s" % (self.path, error.strerror))
         self.offset += sum(len(line) + 1 for line in lines)

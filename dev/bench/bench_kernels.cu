@@ -273,15 +273,15 @@ static void bench_heads(Report *r, int B, int T, int heads, int head_dim, bool n
     uint32_t *maxima = (uint32_t *)bench_allocate(bench, (size_t)M * sizeof *maxima);
     for (Tensor &t : o.wide) t.amax = maxima;
     if (!normed) {
-        report(r, &o, "heads rotated", shape, 2 * q_and_k + positions, run_qk_norm_rope_rotate);
-        report(r, &o, "heads rotated back", shape, 2 * q_and_k + v + positions, run_qk_norm_rope_backward);
+        report(r, &o, "rope forward", shape, 2 * q_and_k + positions, run_qk_norm_rope_rotate);
+        report(r, &o, "rope backward", shape, 2 * q_and_k + v + positions, run_qk_norm_rope_backward);
     } else {
         o.heads.q_weight = bench_tensor(bench, 1, head_dim, FMT_BF16, 1.0f);
         o.heads.k_weight = bench_tensor(bench, 1, head_dim, FMT_BF16, 1.0f);
         o.sums = bench_tensor(bench, 1, head_dim, FMT_FP32, 1.0f);
         o.sums2 = bench_tensor(bench, 1, head_dim, FMT_FP32, 1.0f);
-        report(r, &o, "heads normed, rotated", shape, 2 * (q_and_k + v) + positions, run_qk_norm_rope_forward);
-        report(r, &o, "heads normed, back", shape, 3 * q_and_k + v + positions, run_qk_norm_rope_backward);
+        report(r, &o, "qk norm, rope forward", shape, 2 * (q_and_k + v) + positions, run_qk_norm_rope_forward);
+        report(r, &o, "qk norm, rope backward", shape, 3 * q_and_k + v + positions, run_qk_norm_rope_backward);
         Tensor once[] = {o.heads.q_weight, o.heads.k_weight, o.sums, o.sums2};
         for (Tensor t : once) bench_release(bench, t);
     }

@@ -7,8 +7,8 @@ typedef struct {
     Architecture architecture;
     bool tied_head;
     int shared, head_dim; // shared: query heads per key-value head. head_dim: width of a head; 0: channels / heads
-    // stretched: --rope-factor (0: no RoPE scaling), used with --rope-positions 8. clip: --clip-qkv, as a multiple of
-    // the standard deviation of a dot product of normalized rows
+    // stretched: --rope-factor (0: no RoPE scaling), used with --rope-positions 8. clip: --clip-qkv, in standard
+    // deviations of q, k and v
     float stretched, clip;
     QkNormKind qk_norm; // QK norm of the variant if its architecture has none
 } Block;

@@ -54,7 +54,7 @@ except ImportError as e:
     sys.exit(2)
 
 transformers.utils.logging.disable_progress_bar()
-torch.set_num_threads(1)  # because matmuls are small, and threads would wait for each other on a busy machine
+torch.set_num_threads(1)  # matmuls are small, and threads would wait for each other on a busy machine
 VOCAB, B, T, UPDATES = 300, 4, 40, 30
 SIZES = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.05)
@@ -66,8 +66,8 @@ FAMILIES = {
     "llama": (LlamaConfig, dict(tie_word_embeddings=False, rms_norm_eps=1e-5)),
     "llama-3.2": (LlamaConfig, dict(tie_word_embeddings=True, head_dim=32, rope_theta=5e5, rope_scaling=SCALING)),
     "mistral": (MistralConfig, dict(tie_word_embeddings=False, sliding_window=None, head_dim=24)),
-    # no EOS token, because its row would have no gradient; few values near the clip, because a last bit there decides
-    # on a gradient and changes a loss by 1e-5
+    # no EOS token, because its row would have no gradient; few values near the clip, because there the last bit decides
+    # whether a gradient is 0, which changes a loss by 1e-5
     "olmo": (OlmoConfig, dict(tie_word_embeddings=True, clip_qkv=0.9, num_key_value_heads=4, eos_token_id=None,
                               pad_token_id=None)),
     "olmo-7b": (OlmoConfig, dict(tie_word_embeddings=False, eos_token_id=None, pad_token_id=None)),
@@ -109,7 +109,7 @@ def write_model(name, folder):
                                              attn_implementation="eager")
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.dim() == 1:  # because errors in norms and biases of 1 and 0 would not be visible
+            if parameter.dim() == 1:  # random norms and biases, because 1 and 0 would hide errors
                 parameter.add_(torch.randn_like(parameter) * 0.1)
             parameter.copy_(parameter.bfloat16().float())
     model.save_pretrained(folder)
@@ -118,7 +118,7 @@ def write_model(name, folder):
 
 def some_tokens(count):
     tokens = torch.randint(0, VOCAB, (count,), generator=torch.Generator().manual_seed(2))
-    return tokens * tokens // VOCAB  # small ids are more frequent, so that there is something to learn
+    return tokens * tokens // VOCAB  # draws small ids more often, so that there is something to learn
 
 
 class Stream:

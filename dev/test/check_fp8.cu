@@ -493,8 +493,8 @@ static void check_saved(Check *c, int64_t M, int64_t C, int group, uint32_t vari
         const bool fp8 = variant < 12;
         const CheckShape s = {M, C, group, fp8, variant % 2 == 0, variant % 4 >= 2, fp8 ? variant / 4 : 0};
         if (!(variants >> variant & 1)) continue;
-        if (!s.group && !s.fp8) continue; // check_kernels.cu checks models without FP8 and groups
-        // norms that read their saved input (recipe coat-paper) need FP8 groups and have no row scales
+        if (!s.group && !s.fp8) continue; // skips shapes without FP8 and without groups, which check_kernels.cu checks
+        // skips norms that read their saved input (recipe coat-paper) without FP8 groups or with row scales
         if (s.from_saved && (!s.group || s.rows)) continue;
         snprintf(c->shape, sizeof c->shape, "(%lld, %lld) group %d %s%s%s%s", (long long)M, (long long)C, group,
                  s.fp8 ? "fp8" : "bf16", s.from_saved ? " saved" : " residual", s.rms ? " rms" : "", rows_name[s.rows]);

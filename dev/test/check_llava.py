@@ -207,7 +207,7 @@ def check_resume(a, name, work, source):
     halves = os.path.join(work, "halves")
     train(a, halves, "--model", source, *flags, steps=2)
     gone = source + "-gone"
-    os.rename(source, gone)  # the checkpoint is complete without the source
+    os.rename(source, gone)  # the checkpoint must be complete without the source folder
     resumed = train(a, halves, "--resume", "--save-every", "1", "--keep", "1", steps=4)
     os.rename(gone, source)
     for file in "model.safetensors", "optimizer.safetensors", "config.json", "preprocessor_config.json", "processor_config.json":

@@ -73,7 +73,8 @@ branch() { # NAME: starts a folder with hard links to the uninterrupted run's ch
 said() { grep -m 1 -o 'error: .*' "$out/$1.log" | cut -c 1-160; } # NAME: prints the first error in its output
 gigabytes() { du -sb "$out/$1/step-00000006" | awk '{ printf "%.3g GB", $1 / 1e9 }'; } # NAME: prints the size of its last checkpoint
 
-# same, apart: compare a run with the uninterrupted one; set $what to the text of a row, and $failed if they differ
+# same and apart compare a run with the uninterrupted one. They set $what to the text of a row, and $failed if the runs
+# differ
 same() { # NAME: compares the last checkpoints byte for byte
     what="the checkpoint of the uninterrupted run, byte for byte"
     diff -r "$out/whole/step-00000006" "$out/$1/step-00000006" >/dev/null || { what="**another checkpoint**" && failed=1; }

@@ -54,7 +54,7 @@ report() { # STATUS NAME [DETAIL]
 }
 
 "$prepare" --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
-# heads of 64 and matmuls of full tiles; a constant rate, so that it does not depend on --steps
+# heads of width 64 and matmuls of full tiles; a constant learning rate, which does not depend on --steps
 read -r -a model <<<"${MODEL:---layers 2 --heads 2 --channels 128}"
 run=(--tokenizer bytes "${model[@]}" --seq-len 128 --micro-batch 4 --batch-tokens 1024 --quiet
     --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-every 0 --val-batches 4 --sample-tokens 0

@@ -231,7 +231,7 @@ def program_continues(a, text):
 
 def transformers_continues(model, prompt, count):
     given = torch.tensor([prompt])
-    model.generation_config.eos_token_id = None  # because the program continues after the EOS token
+    model.generation_config.eos_token_id = None  # removes the EOS token, because the program continues after it
     with torch.no_grad():
         return model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=count,
                               pad_token_id=0)[0, len(prompt):].tolist()
@@ -239,7 +239,7 @@ def transformers_continues(model, prompt, count):
 
 def check_prompt(model, vocabulary, a, text, tolerance):
     prompt, ours = program_continues(a, text)
-    ours = ours[: a.seq_len - len(prompt)]  # because after that the program's window slides
+    ours = ours[: a.seq_len - len(prompt)]  # because longer texts slide the program's window
     if not ours:
         sys.exit(f"--prompts {text!r}: its {len(prompt)} tokens fill --seq-len {a.seq_len}; use a shorter text")
     theirs = transformers_continues(model, prompt, len(ours))
@@ -276,7 +276,7 @@ def make_random(a):
     config = GPT2Config(n_layer=a.layers, n_head=a.heads, n_embd=a.channels, vocab_size=a.vocab,
                         n_positions=a.positions, bos_token_id=a.vocab - 1, eos_token_id=a.vocab - 1)
     model = GPT2LMHeadModel(config)
-    with torch.no_grad():  # because norms of 1 and biases of 0 would hide an error
+    with torch.no_grad():  # random norms and biases, because 1 and 0 would hide an error
         for p in model.parameters():
             if p.dim() == 1:
                 p.add_(0.1 * torch.randn_like(p))
@@ -286,7 +286,7 @@ def make_random(a):
     model = model.to(getattr(torch, a.dtype))
     os.makedirs(a.make_random, exist_ok=True)
     bytes_in_all = sum(p.numel() * p.element_size() for p in model.parameters())
-    if a.bare:  # like the first published GPT-2 folders: no prefix, and buffers among the weights
+    if a.bare:  # like the first published GPT-2 folders: names without a prefix, and buffers
         tensors = {k: v.contiguous() for k, v in model.transformer.state_dict().items()}
         for layer in range(a.layers):
             tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, a.positions, a.positions).tril()

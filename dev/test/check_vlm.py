@@ -87,10 +87,10 @@ def write_model(name, folder):
     model.set_attn_implementation("eager")
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            if parameter.dim() == 1:  # because errors in norms and biases of 1 and 0 would not be visible
+            if parameter.dim() == 1:  # random norms and biases, because 1 and 0 would hide errors
                 parameter.add_(torch.randn_like(parameter) * 0.1)
             elif part_of(key) != "language" and name.startswith("clip"):
-                parameter.mul_(3)  # so that the images have an effect on the loss; SigLIP's initial weights are larger
+                parameter.mul_(3)  # so that images affect the loss; SigLIP's initial weights are larger
             parameter.copy_(parameter.bfloat16().float())
     model.save_pretrained(folder)
     side = sizes["image_size"]
@@ -180,7 +180,7 @@ def train_here(model, data, rates, factors, frozen):
         loss = data.loss(model, step)
         if loss.requires_grad:  # false if the language model is frozen and the step has no image
             loss.backward()
-        for group in adamw.param_groups:  # a step without images updates the tower, too: moments fall, weights decay
+        for group in adamw.param_groups:  # a step without images updates the tower, too: its moments and weights decay
             for p in group["params"]:
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 1.0)
@@ -290,7 +290,7 @@ def check_join(a, name, work):
     vision, tower = write_tower(kind, parts[1])
     side = vision.image_size
     tokenizer = write_tokenizer(parts[0], "Qwen2Tokenizer" if text == "qwen2" else "PreTrainedTokenizerFast", image=text == "qwen3")
-    image = len(tokenizer) - (text == "qwen3")  # <image>, or the first id after the tokenizer's
+    image = len(tokenizer) - (text == "qwen3")  # id of <image>, or the first id after the tokenizer's last one
     config, settings = TEXTS[text]
     vocab = len(tokenizer) if text.startswith("llama") else VOCAB  # with and without an unused row for the image token
     language = AutoModelForCausalLM.from_config(config(**{**TEXT, **settings, "vocab_size": vocab}), dtype=torch.float32)

@@ -200,17 +200,17 @@ static void compare_health(Backends *b) {
         }
     }
     ON_BOTH(b) CALL(b, health, tensors[s], COUNT, found[s]);
-    check(memcmp(found[0], found[1], sizeof found[0]) == 0, "GPU against CPU: health of FP8 values");
+    check(memcmp(found[0], found[1], sizeof found[0]) == 0, "GPU against CPU: FP8 health counts");
     check(found[1][0].saturated > 0 && found[1][2].zero > 0 && found[1][4].clamped > 0 && found[1][5].amax > 0,
-          "health of FP8 values finds something");
+          "FP8 health counts are not all 0");
     check(found[1][BY_ROW].saturated > 0 && found[1][BY_ROW].zero > 0 && found[1][BY_ROW + 1].amax > 0,
-          "health of FP8 values with scales per row finds something");
+          "FP8 health counts with row scales are not all 0");
     ON_BOTH(b) { // Four tensors have scales, but no FP8 values.
         tensors[s][0].data = tensors[s][1].data = tensors[s][BY_ROW].data = tensors[s][BY_ROW + 1].data = NULL;
         CALL(b, health, tensors[s], COUNT, found[s]);
     }
     check(memcmp(found[0], found[1], sizeof found[0]) == 0 && found[1][BY_ROW].amax > 0 && found[1][BY_ROW].zero == 0,
-          "GPU against CPU: health of scales");
+          "GPU against CPU: amax of FP8 health from scales");
     for (int i = 0; i < COUNT; i++) {
         pair_free(b, codes[i]);
         pair_free(b, scales[i]);

@@ -131,7 +131,7 @@ static void compare_bf16_block(Small s, int updates) {
     compare_models("coat --bf16-blocks 1", c, 0.0, updates);
 }
 
-// Compares all recipes on CPU and GPU for the selected block variant, which is not GPT-2's.
+// Compares all recipes on CPU and GPU for the selected block variant. It must not be GPT-2's block.
 static void compare_block(void) {
     enum { UPDATES = 4 };
     Small s = {2, 4, 256, 500, 2, 104, true, 0};

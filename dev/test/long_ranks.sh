@@ -10,11 +10,11 @@ for np in 2 4; do
     for zero in 0 1 2 3; do
         train $np fp32-$np-$zero "${steps[@]}" --precision fp32 --zero $zero &&
             near "FP32, $np processes, ZeRO $zero: losses of one" loss 1e-5 fp32-1 fp32-$np-$zero &&
-            near "  validation loss" val_loss 1e-5 fp32-1 fp32-$np-$zero
+            near "FP32, $np processes, ZeRO $zero: validation loss of one" val_loss 1e-5 fp32-1 fp32-$np-$zero
     done
     # several micro-batches: stages 0 and 1 sum over micro-batches first, 2 and 3 over processes first
-    same "  ZeRO 1 as 0" 00000030 fp32-$np-0 fp32-$np-1
-    same "  ZeRO 3 as 2" 00000030 fp32-$np-2 fp32-$np-3
+    same "FP32, $np processes: ZeRO 1 writes the checkpoint of ZeRO 0" 00000030 fp32-$np-0 fp32-$np-1
+    same "FP32, $np processes: ZeRO 3 writes the checkpoint of ZeRO 2" 00000030 fp32-$np-2 fp32-$np-3
 done
 for recipe in bf16 fp8-linear coat; do
     train 1 $recipe-1 "${steps[@]}" --recipe $recipe
@@ -22,7 +22,7 @@ for recipe in bf16 fp8-linear coat; do
         for zero in 0 1 2 3; do
             train $np $recipe-$np-$zero "${steps[@]}" --recipe $recipe --zero $zero &&
                 near "$recipe, $np processes, ZeRO $zero: first loss equals that of one process" loss 1e-4 $recipe-1 $recipe-$np-$zero first &&
-                near "  validation loss" val_loss 1e-2 $recipe-1 $recipe-$np-$zero last
+                near "$recipe, $np processes, ZeRO $zero: validation loss near that of one process" val_loss 1e-2 $recipe-1 $recipe-$np-$zero last
         done
     done
 done
@@ -50,7 +50,7 @@ for kind in "--precision fp32" "--recipe coat"; do
         rm -rf "$folder/turned" && cp -r "$folder/four" "$folder/turned"
         train $np turned $kind "${turn[@]}" --steps 8 --zero $((np % 4)) --resume &&
             near "$kind: saved by four processes, resumed by $np" loss $tolerance straight turned &&
-            near "  validation losses" val_loss $tolerance straight turned
+            near "$kind: saved by four processes, resumed by $np: validation losses" val_loss $tolerance straight turned
     done
     train 1 one $kind "${turn[@]}" --steps 4 --overwrite
     train 3 one $kind "${turn[@]}" --steps 8 --zero 2 --resume &&
@@ -72,7 +72,7 @@ train 1 given --steps 3 --batch-tokens 128 --recipe coat
 given=(--tokenizer bytes --seq-len 32 --micro-batch 2 --recipe coat --quiet --device cpu --model "$folder/given/step-00000003")
 for zero in 0 3; do
     "${mpirun[@]}" -np 3 "$program" "${given[@]}" --train "$folder/src_train.bin" --steps 2 --batch-tokens 192 --sample-tokens 0 \
-        --zero $zero --out "$folder/tuned-$zero" >"$folder/said" 2>&1 || bad "training from given weights on three processes" "$(cat "$folder/said")"
+        --zero $zero --out "$folder/tuned-$zero" >"$folder/said" 2>&1 || bad "training from --model on three processes succeeds" "$(cat "$folder/said")"
     for what in "--eval-only --json --val $folder/src_val.bin --val-batches 5" "--prompt static --json --sample-tokens 20"; do
         one=$("$program" "${given[@]}" $what 2>&1) three=$("${mpirun[@]}" -np 3 "$program" "${given[@]}" $what --zero $zero 2>&1)
         [ "$one" = "$three" ]; check "${what%% *} on three processes with ZeRO $zero equals one process" $? "$one" "$three"
@@ -82,14 +82,14 @@ for zero in 0 3; do
     allocated=$("${mpirun[@]}" -np 3 "$program" "${shape[@]}" --train "$folder/src_train.bin" --steps 1 --sample-tokens 0 2>/dev/null | grep total)
     [ "$planned" = "$allocated" ]; check "ZeRO $zero: --plan equals the allocated memory" $? "$planned" "$allocated"
 done
-same "training from given weights: ZeRO 3 has the checkpoint of ZeRO 0" 00000002 tuned-0 tuned-3
+same "training from --model: ZeRO 3 writes the checkpoint of ZeRO 0" 00000002 tuned-0 tuned-3
 
 # --- errors
 refuses() { # NAME CODE PATTERN FLAGS...: two processes end with this code, and one prints the error
     local name=$1 code=$2 pattern=$3 status=0
     shift 3
     timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" "$@" >"$folder/said" 2>&1 </dev/null || status=$?
-    # (mpirun may put the output of two processes onto one line)
+    # looks for the error anywhere in a line, because mpirun may print the output of two processes on one line
     [ $status -eq "$code" ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -qE "error: .*$pattern" "$folder/said"
     check "$name" $? "exit $status, wanted $code; wanted /$pattern/; said:" "$(grep -v '^--' "$folder/said" | head -5)"
 }
@@ -124,12 +124,12 @@ lost() { # OUT PATH: removes PATH once the last checkpoint exists
 }
 lost "$folder/lost-last" "$folder/lost-last"
 [ $status -eq 0 ] && grep -q "^warning: --out $folder/lost-last: " "$folder/said" && diff -r "$folder/removed/step-00000004" "$folder/lost-last/step-00000004" &&
-    ok "a folder that is removed after the last save" || bad "a folder that is removed after the last save" "status $status" "$(cat "$folder/said")"
+    ok "a folder that is removed after the last save is saved again" || bad "a folder that is removed after the last save is saved again" "status $status" "$(cat "$folder/said")"
 lost "$folder/above/lost" "$folder/above"
 [ $status -eq 0 ] && diff -r "$folder/removed/step-00000004" "$folder/above/lost/step-00000004"
 check "--out whose parent was removed after the last save is recreated and saved again" $? "status $status" "$(cat "$folder/said")"
 
-# one process lacks memory, at several moments
+# One process runs out of memory at several points of the start.
 huge=(--steps 1 --micro-batch 8192 --batch-tokens 786432)
 no_memory "a process without memory for the run ends all, and is named" 3 1000000 "${huge[@]}"
 # gives the process half of the 128 MiB that OpenBLAS allocates later, in addition to its memory on this machine

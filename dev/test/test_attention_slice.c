@@ -22,7 +22,7 @@ static void assert_slice(AttentionShape s, int sequences, int kv_heads) {
 }
 
 // Tests the workspace size of a slice. One sequence of GPT-2 124M needs 25 MB, about 2 heads T^2 bytes.
-UNIT_TEST(test_bytes) {
+UNIT_TEST(workspace_of_a_slice_has_the_expected_bytes) {
     AttentionSlice one = {1, 12}, two = {2, 12}, grouped = {1, 2};
     AttentionShape s = shape_of(64, 1024, 12, 12, 64);
     size_t expected = (size_t)12 * (2 * 1024 * 1024 + 4 * 1024);
@@ -33,7 +33,7 @@ UNIT_TEST(test_bytes) {
     assert_int_equal(attention_slice_bytes(s, grouped), (size_t)8 * (128 * 128 * 2 + 400 + 100 * 64 * 4));
 }
 
-UNIT_TEST(test_models) {
+UNIT_TEST(slices_of_known_models_divide_the_batch) {
     assert_slice(shape_of(64, 1024, 12, 12, 64), 8, 12); // 10 sequences would fit, but 8 divides the batch of 64
     assert_slice(shape_of(16, 1024, 25, 25, 64), 4, 25);
     assert_slice(shape_of(11, 1024, 12, 12, 64), 10, 12); // 11 sequences: a slice of 10 and a slice of 1
@@ -42,7 +42,7 @@ UNIT_TEST(test_models) {
 }
 
 // Tests that a single sequence that exceeds the limit is split by heads, down to one head per slice.
-UNIT_TEST(test_long_sequences) {
+UNIT_TEST(a_sequence_beyond_the_limit_is_split_by_heads) {
     assert_slice(shape_of(4, 8192, 12, 12, 64), 1, 1);
     assert_slice(shape_of(4, 4096, 32, 32, 128), 1, 7);
     assert_slice(shape_of(4, 4096, 32, 8, 128), 1, 1);
@@ -51,7 +51,7 @@ UNIT_TEST(test_long_sequences) {
 
 // Tests slices of a given workspace per head: 64 sequences at once if a head needs little, a few heads of one sequence
 // if a head needs much, and one head if a head alone exceeds the limit.
-UNIT_TEST(test_given_bytes) {
+UNIT_TEST(slices_follow_the_given_workspace_per_head) {
     static const struct {
         size_t head_bytes;
         int sequences, kv_heads;
@@ -68,7 +68,7 @@ UNIT_TEST(test_given_bytes) {
     }
 }
 
-UNIT_TEST(test_within_limit) {
+UNIT_TEST(every_slice_fits_the_memory_limit) {
     for (int B = 1; B <= 64; B += 7)
         for (int T = 64; T <= 4096; T *= 2)
             for (int heads = 1; heads <= 32; heads++) {
@@ -82,7 +82,7 @@ UNIT_TEST(test_within_limit) {
             }
 }
 
-UNIT_TEST(test_workspace) {
+UNIT_TEST(planned_workspace_of_our_attention_kernels) {
     Config c;
     config_defaults(&c);
     ModelShape *s = &c.shape;

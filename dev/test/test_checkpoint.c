@@ -37,7 +37,7 @@ static void round_trip(Run *run, const char *out) {
     run_close(run);
 }
 
-UNIT_TEST(test_round_trips) {
+UNIT_TEST(loading_restores_all_states_bit_for_bit) {
     round_trip(run_new(RECIPE_BF16), "bf16");
     round_trip(run_new(RECIPE_COAT), "coat");
     Run *run = run_open(RECIPE_BF16, 1);
@@ -56,7 +56,7 @@ UNIT_TEST(test_round_trips) {
 }
 
 // Tests a checkpoint with a tensor that is larger than the staging buffer in host memory.
-UNIT_TEST(test_large_tensor) {
+UNIT_TEST(a_tensor_larger_than_the_staging_buffer_is_restored) {
     Run *run = run_open(RECIPE_COAT, 1);
     model_shape_vocab(&run->config.shape, 55001);
     run->config.recipe.master = MASTER_FP32;
@@ -65,7 +65,7 @@ UNIT_TEST(test_large_tensor) {
 }
 
 // Tests that model.safetensors has Hugging Face's layout: Hugging Face names, transposed weights, no padding rows.
-UNIT_TEST(test_layout) {
+UNIT_TEST(model_file_has_hugging_face_layout) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
     const char *folder = save(run, "layout", &rs);
@@ -108,7 +108,7 @@ UNIT_TEST(test_layout) {
 }
 
 // Tests that flags without effect on training, and the output folder, change no byte of a checkpoint.
-UNIT_TEST(test_flags_without_effect) {
+UNIT_TEST(flags_without_effect_on_training_do_not_change_the_checkpoint) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 3);
     char a[TEST_PATH], b[TEST_PATH];
@@ -143,7 +143,7 @@ static bool state_says(Run *run, const RunState *rs, RecipeKind kind, int recomp
 }
 
 // Tests that state.json records the recipe, and --recompute only if it changes bits of the results.
-UNIT_TEST(test_recipe_recorded) {
+UNIT_TEST(state_json_records_the_recipe) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 3);
     Recipe *r = &run->config.recipe;
@@ -176,7 +176,7 @@ static void expect_refusal(Run *run, const char *folder, const char *a, const ch
     run_close(run);
 }
 
-UNIT_TEST(test_refusals) {
+UNIT_TEST(a_checkpoint_of_another_model_is_refused) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
@@ -196,7 +196,7 @@ UNIT_TEST(test_refusals) {
 }
 
 // Tests that settings other than the shape may differ from the checkpoint's, with one line printed per difference.
-UNIT_TEST(test_changed_settings) {
+UNIT_TEST(changed_settings_are_accepted_and_printed) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];
@@ -242,7 +242,7 @@ static void replace_text(const char *path, const char *from, const char *to) {
     free(data);
 }
 
-UNIT_TEST(test_hostile_state) {
+UNIT_TEST(invalid_values_in_state_json_are_refused) {
     static const struct {
         const char *from, *to, *says;
     } changes[] = {{"\"step\": 20", "\"step\": -1", "'step'"},
@@ -286,7 +286,7 @@ static void expect_said(Run *run, const char *folder, const char *expected) {
 
 // Tests recipe settings of earlier versions. They are accepted if a current recipe has these values. Otherwise they are
 // refused or, if --recipe was given, a line reports the change.
-UNIT_TEST(test_older_settings) {
+UNIT_TEST(recipe_settings_of_earlier_versions_are_converted_or_refused) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     Config *config = &run->config;
@@ -313,7 +313,7 @@ UNIT_TEST(test_older_settings) {
 
 // Tests that a checksum detects a flipped bit in every file that is read or copied from a checkpoint. If only weights
 // are loaded, optimizer states are not checked.
-UNIT_TEST(test_weights_damaged) {
+UNIT_TEST(a_flipped_bit_in_a_checkpoint_file_is_detected) {
     static const char *const names[] = {
         "config.json", "generation_config.json", "model.safetensors.index.json", "state.json", "vocab.json",
         "merges.txt",  "model.safetensors"};
@@ -354,7 +354,7 @@ UNIT_TEST(test_weights_damaged) {
 
 // Tests loading only weights from a checkpoint: weights equal the saved ones, low bits of master weights and all other
 // states are 0.
-UNIT_TEST(test_weights_only) {
+UNIT_TEST(weights_load_without_optimizer_states) {
     Run *from = run_new(RECIPE_BF16), *to = run_new(RECIPE_COAT);
     RunState rs = fill(from, 5);
     parameters_init(&from->arena, &from->exec, 42);

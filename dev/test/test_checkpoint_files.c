@@ -12,7 +12,7 @@ static bool find(const char *out, int64_t step, Error *err) {
     return checkpoint_find(path_of(out), step, found, sizeof found, err);
 }
 
-UNIT_TEST(test_find) {
+UNIT_TEST(the_newest_or_a_given_checkpoint_is_found) {
     Error err;
     Run *run = run_new(RECIPE_COAT);
     assert_true(find("nothing", -1, &err));
@@ -56,7 +56,7 @@ static Run *run_with_two(const char *out, RunState *newer) {
 
 // Tests that a checkpoint that cannot be read, or whose folder is named after another step, is an error. No older
 // checkpoint is used instead.
-UNIT_TEST(test_unread_and_misnamed) {
+UNIT_TEST(an_unreadable_or_misnamed_checkpoint_is_an_error) {
     Error err;
     RunState newer;
     Run *run = run_with_two("unread", &newer);
@@ -82,7 +82,7 @@ UNIT_TEST(test_unread_and_misnamed) {
 
 // Damages each file of a checkpoint in turn. Looking for that step must fail. Looking for the newest checkpoint must
 // find the previous step and print a line that names the damaged file.
-UNIT_TEST(test_damage) {
+UNIT_TEST(the_checkpoint_before_a_damaged_one_is_found) {
     Error err;
     RunState newer;
     Run *run = run_with_two("damage", &newer);
@@ -118,7 +118,7 @@ UNIT_TEST(test_damage) {
     run_close(run);
 }
 
-UNIT_TEST(test_replace_and_prune) {
+UNIT_TEST(saving_replaces_a_checkpoint_and_prunes_old_ones) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1), got;
@@ -195,7 +195,7 @@ static int prune_lines(const char *out, int64_t saved) {
 }
 
 // Tests that a checkpoint that pruning cannot remove stays complete and is reported in one line.
-UNIT_TEST(test_prune_forbidden) {
+UNIT_TEST(a_checkpoint_that_cannot_be_removed_stays_complete) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
     Error err;
@@ -221,7 +221,7 @@ UNIT_TEST(test_prune_forbidden) {
 }
 
 // Tests that a failed save leaves no temporary folder and changes no other file.
-UNIT_TEST(test_failing_saves) {
+UNIT_TEST(a_failed_save_leaves_no_files) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
@@ -252,7 +252,7 @@ UNIT_TEST(test_failing_saves) {
     run_close(run);
 }
 
-UNIT_TEST(test_tokenizer_files) {
+UNIT_TEST(checkpoints_contain_the_tokenizer_files) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
@@ -291,7 +291,7 @@ UNIT_TEST(test_tokenizer_files) {
 
 // Tests that a checkpoint contains a tokenizer_config.json (tokenizer class, BOS and EOS) even if the vocabulary has
 // none. Covers the tokenizers of all architectures.
-UNIT_TEST(test_tokenizer_config) {
+UNIT_TEST(checkpoints_contain_a_tokenizer_config) {
     static const struct {
         const char *given, *says[5], *not ;
     } cases[] = {
@@ -357,7 +357,7 @@ static void fake_algos_load(Exec *exec, const char *text) {
 
 // Tests the GEMM algorithm cache of checkpoints (matmul_table.txt). Only a device with a cache saves and loads the
 // file; every device verifies it.
-UNIT_TEST(test_choices) {
+UNIT_TEST(checkpoints_contain_the_gemm_algorithm_table) {
     Error err;
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
@@ -405,7 +405,7 @@ UNIT_TEST(test_choices) {
 }
 
 // Tests that rank 0 stops waiting for other ranks' shards if the checkpoint folder was removed.
-UNIT_TEST(test_no_folder_for_shares) {
+UNIT_TEST(rank_0_stops_waiting_for_shards_if_the_folder_is_removed) {
     Error err;
     JsonText manifest;
     Exec exec;
@@ -427,7 +427,7 @@ UNIT_TEST(test_no_folder_for_shares) {
 }
 
 // Tests a manifest.json of more than 16 MiB, which lists the optimizer tensors of 128 ranks with 64 layers each.
-UNIT_TEST(test_manifest_of_many) {
+UNIT_TEST(a_manifest_of_more_than_16_mib_is_read) {
     enum { RANKS = 128, TENSORS = 64 * 4 * 7 };
     SafeWriter share;
     JsonText text;
@@ -463,7 +463,7 @@ UNIT_TEST(test_manifest_of_many) {
 }
 
 // Tests that the first damaged file is reported, although files are verified in parallel.
-UNIT_TEST(test_first_damaged) {
+UNIT_TEST(the_first_damaged_file_is_reported) {
     enum { FILES_OF_ONE = 20 };
     static const int damaged[] = {18, 13, 9, 2};
     JsonText text;

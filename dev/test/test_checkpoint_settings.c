@@ -49,7 +49,7 @@ static void refuse_record(const char *settings, const char *parts) {
 
 #define PLAIN "\"precision\":\"recipe\",\"linear\":\"bf16\",\"head\":\"bf16\",\"saved\":\"bf16\",\"grads\":\"bf16\","
 
-UNIT_TEST(test_recorded) {
+UNIT_TEST(a_resumed_run_uses_the_recorded_recipe_settings) {
     const Recipe *r = &config.recipe;
     record(5, "{" PLAIN "\"moments\":\"fp8\",\"moments-fp32\":\"wte,wpe\",\"master\":\"none\"}");
     resume_with("");
@@ -83,7 +83,7 @@ UNIT_TEST(test_recorded) {
 #define FP8_COAT "\"precision\":\"recipe\",\"linear\":\"fp8\",\"saved\":\"coat\""
 
 // Tests settings of earlier versions that a recipe now implies. They are accepted if a recipe has these values.
-UNIT_TEST(test_older_recipes) {
+UNIT_TEST(settings_that_a_recipe_now_implies_are_accepted) {
     static const struct {
         const char *recorded;
         RecipeKind kind;
@@ -120,7 +120,7 @@ UNIT_TEST(test_older_recipes) {
 }
 
 // Tests that recorded values that no current recipe has are refused with an error that names the setting and a recipe.
-UNIT_TEST(test_removed_settings) {
+UNIT_TEST(recorded_values_that_no_recipe_has_are_refused) {
     static const char *const refused[][2] = {
         {"\"scaling\":\"tensor\",\"norm-input\":\"residual\"", "scaling"},
         {"\"scaling\":\"token\",\"norm-input\":\"residual\",\"activation-input\":\"saved\"", "activation-input"},
@@ -144,7 +144,7 @@ UNIT_TEST(test_removed_settings) {
 }
 
 // Tests that an unknown recorded setting or value is an error, even if an older checkpoint is valid.
-UNIT_TEST(test_invalid) {
+UNIT_TEST(unknown_recorded_settings_are_refused) {
     static const char *const invalid[][2] = {
         {"{}", "\"linear\" is missing"},
         {"[]", "\"linear\" is missing"},
@@ -191,7 +191,7 @@ UNIT_TEST(test_invalid) {
 #define BATCH PLAIN "\"moments\":\"bf16\",\"micro-batch\":2,\"seq-len\":64,\"batch-tokens\":1024,"
 
 // Tests that a flag overrides the recorded setting, and that recorded settings without effect on training are ignored.
-UNIT_TEST(test_training) {
+UNIT_TEST(flags_override_recorded_training_settings) {
     record(
         5,
         "{" BATCH
@@ -262,7 +262,7 @@ UNIT_TEST(test_training) {
 }
 
 // Tests that a resumed run uses the recorded optimizer, and that settings of Muon are recorded only if they matter.
-UNIT_TEST(test_optimizer) {
+UNIT_TEST(a_resumed_run_uses_the_recorded_optimizer) {
     record(5, "{" BATCH "\"optimizer\":\"muon\",\"muon-momentum\":0.9,\"muon-rms\":0.3}");
     resume_with("");
     assert_true(config.optimizer == OPTIMIZER_MUON && config.muon_momentum == 0.9f && config.muon_rms == 0.3f);
@@ -306,7 +306,7 @@ UNIT_TEST(test_optimizer) {
 
 // Tests a recorded batch that is not a multiple of the tokens of one pass. A smaller micro-batch is used or, if none
 // fits, the nearest possible batch.
-UNIT_TEST(test_batch) {
+UNIT_TEST(a_recorded_batch_is_adapted_to_the_number_of_processes) {
     static const struct {
         const char *flags;
         int ranks;
@@ -346,7 +346,7 @@ UNIT_TEST(test_batch) {
 }
 
 // Tests that a note names the recorded recipe and its replacement if FP8 does not support the new batch size.
-UNIT_TEST(test_replaced_recipe) {
+UNIT_TEST(a_note_names_the_recipe_that_replaces_the_recorded_one) {
     record(9, "{\"precision\":\"recipe\",\"recipe\":\"fp8-linear\",\"linear\":\"fp8\",\"saved\":\"bf16\"}");
     resume_with("--micro-batch 1 --seq-len 100");
     assert_int_equal(config.recipe.linear, LINEAR_BF16);
@@ -354,7 +354,7 @@ UNIT_TEST(test_replaced_recipe) {
 }
 
 // Tests how the recorded position in the training data (in sequences) changes with --seq-len.
-UNIT_TEST(test_position_in_data) {
+UNIT_TEST(position_in_the_data_follows_a_changed_seq_len) {
     static const struct {
         int64_t sequences, pass, tokens, now, expected;
     } cases[] = {{81, 30, 0, 30, 81},              // the number of sequences has not changed

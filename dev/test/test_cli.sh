@@ -46,19 +46,19 @@ header() { # MAGIC VERSION COUNT: prints a token file's header of little-endian 
 }
 
 # --- token files
-refuses "missing token file" 2 "none.*bin" "${small[@]}" --train "$folder/none*.bin"
+refuses "a missing token file is refused" 2 "none.*bin" "${small[@]}" --train "$folder/none*.bin"
 : >"$folder/empty.bin"
-refuses "empty token file" 2 "empty.bin" "${small[@]}" --train "$folder/empty.bin"
+refuses "an empty token file is refused" 2 "empty.bin" "${small[@]}" --train "$folder/empty.bin"
 head -c 5000 "$data" >"$folder/cut.bin"
-refuses "truncated token file" 2 "cut.bin" "${small[@]}" --train "$folder/cut.bin"
+refuses "a truncated token file is refused" 2 "cut.bin" "${small[@]}" --train "$folder/cut.bin"
 { header 12345 1 500 && head -c 1000 /dev/zero; } >"$folder/magic.bin"
-refuses "wrong magic" 2 "magic.bin.*(magic|token file)" "${small[@]}" --train "$folder/magic.bin"
+refuses "a token file with a wrong magic number is refused" 2 "magic.bin.*(magic|token file)" "${small[@]}" --train "$folder/magic.bin"
 { header 20240520 9 500 && head -c 1000 /dev/zero; } >"$folder/version.bin"
-refuses "wrong version" 2 "version.bin.*version" "${small[@]}" --train "$folder/version.bin"
+refuses "a token file with an unknown version is refused" 2 "version.bin.*version" "${small[@]}" --train "$folder/version.bin"
 { header 20240520 1 2000 && head -c 4000 /dev/zero | tr '\0' '\7'; } >"$folder/beyond.bin" # token 0x0707
-refuses "token beyond the vocabulary" 2 "beyond.bin.*1799" "${small[@]}" --train "$folder/beyond.bin"
+refuses "a token beyond the vocabulary is refused" 2 "beyond.bin.*1799" "${small[@]}" --train "$folder/beyond.bin"
 { header 20240520 1 40 && head -c 80 /dev/zero; } >"$folder/few.bin"
-refuses "fewer tokens than one batch" 2 "few.bin" "${small[@]}" --train "$folder/few.bin"
+refuses "fewer tokens than one batch are refused" 2 "few.bin" "${small[@]}" --train "$folder/few.bin"
 prints --layers 2 --channels 64 --seq-len 32 --train "$folder/few.bin"
 [[ $said == "error: "*few.bin* ]]
 check "too few tokens: only the error is printed, without a note about the vocabulary" $? "$said"
@@ -84,15 +84,15 @@ check "byte tokens in a resumed run of another tokenizer print a note" $? "$said
 
 # --- several sets of training data
 gpt2=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
-refuses "one of two --train does not exist" 2 "no file matches $folder/none.bin; " "${small[@]}" --train "$data" --train "$folder/none.bin"
+refuses "a missing file of one of two --train is refused" 2 "no file matches $folder/none.bin; " "${small[@]}" --train "$data" --train "$folder/none.bin"
 # A note instead of an error, because the guess from the first tokens may be wrong.
 for weight in "" --train-weight=0.5; do
     prints "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" $weight --train "$data" $weight --schedule constant --steps 1
     [ $? -eq 0 ] && [[ $said == "note: $data "*"$folder/beyond.bin"* && $said != *$'\n'* ]]
     check "--train of byte tokens next to other tokens${weight:+, with weights,} prints a note" $? "$said"
 done
-refuses "a weighted --train has a token beyond the vocabulary" 2 "beyond.bin: token 0 is 1799" "${small[@]}" --train "$data" --train-weight 1 --train "$folder/beyond.bin" --train-weight 1
-refuses "a weighted --train is shorter than one sequence" 2 "few.bin: 40 tokens .*; use a smaller --seq-len, or remove this set" "${small[@]}" --seq-len 64 --train "$data" --train-weight 1 --train "$folder/few.bin" --train-weight 1
+refuses "a token beyond the vocabulary in a weighted --train is refused" 2 "beyond.bin: token 0 is 1799" "${small[@]}" --train "$data" --train-weight 1 --train "$folder/beyond.bin" --train-weight 1
+refuses "a weighted --train shorter than one sequence is refused" 2 "few.bin: 40 tokens .*; use a smaller --seq-len, or remove this set" "${small[@]}" --seq-len 64 --train "$data" --train-weight 1 --train "$folder/few.bin" --train-weight 1
 
 # --- tokens of --val beyond the vocabulary are reported before --overwrite deletes the old run
 "$program" "${run[@]}" --out "$folder/kept" >/dev/null 2>&1 && cp -r "$folder/kept" "$folder/kept-before"
@@ -102,11 +102,11 @@ for every in 0 1; do
     check "a token beyond the vocabulary in --val leaves the old run unchanged, --val-every $every" $?
 done
 { header 20240520 1 2000 && head -c 3000 /dev/zero && printf '\7\7' && head -c 998 /dev/zero; } >"$folder/late.bin" # token 1500
-refuses "the last batch of --val has a token beyond the vocabulary" 2 "late.bin: token 1500 is 1799" "${run[@]}" --val "$folder/late.bin" --val-every 0 --out "$folder/kept" --overwrite
+refuses "a token beyond the vocabulary in the last batch of --val is refused" 2 "late.bin: token 1500 is 1799" "${run[@]}" --val "$folder/late.bin" --val-every 0 --out "$folder/kept" --overwrite
 diff -r "$folder/kept" "$folder/kept-before" >/dev/null
 check "a late token beyond the vocabulary in --val leaves the old run unchanged" $?
 runs "tokens of --val after --val-batches are not checked" "${run[@]}" --val "$folder/late.bin" --val-batches 11
-refuses "truncated --val file" 2 "cut.bin is truncated" "${run[@]}" --val-every 0 --val "$folder/cut.bin"
+refuses "a truncated --val file is refused" 2 "cut.bin is truncated" "${run[@]}" --val-every 0 --val "$folder/cut.bin"
 prints "${gpt2[@]/--quiet/--no-json}" --train "$folder/beyond.bin" --val "$val" --schedule constant --steps 1
 like "byte tokens in --val only print a note" "$said" "note: $val *--tokenizer bytes"
 
@@ -132,11 +132,11 @@ refuses "--hellaswag file does not exist" 2 "\-\-hellaswag: cannot open .*none.b
 cp "$data" "$folder/src_more.bin"
 said=$(cd "$folder" && "$program" "${plain[@]:0:10}" --tokenizer bytes --train src_[mt]*.bin --steps 1 --schedule constant 2>&1) # the shell expands the pattern
 has "a --train pattern that the shell expands names several files" "$said" '^train       2 shards, '
-refuses "a text file as --train" 2 "(token file|text)" "${small[@]}" --train README.md
+refuses "a text file as --train is refused" 2 "(token file|text)" "${small[@]}" --train README.md
 
 # --- flags
 refuses "not enough memory: the error names a micro-batch that fits" 3 "memory: the run needs.*; use --micro-batch [0-9]+; .*saved [0-9.]+ GB" "${run[@]}" --seq-len 8192 --micro-batch 65535
-refuses "unknown flag" 1 "\-\-stepz" "${run[@]}" --stepz 3
+refuses "an unknown flag is refused" 1 "\-\-stepz" "${run[@]}" --stepz 3
 printf '%s\n' '# two steps' '--steps 2' '--lr 1e-3 # more' --no-shuffle "--out $folder/by-file" >"$folder/flags"
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" >/dev/null &&
     "$program" "${run[@]}" --lr 1e-3 --no-shuffle --out "$folder/by-flags" >/dev/null &&
@@ -362,7 +362,7 @@ check "--world-size 1 overrides Open MPI's variables" $? "$(cat "$folder/said")"
 # --out is a checkpoint instead of a run's folder: nothing is written into it
 before=$(hashes "$folder/straight")
 cp -r "$folder/straight/step-00000020" "$folder/copied" && cp -r "$folder/copied" "$folder/copied-before" && ln -s straight/step-00000010 "$folder/link"
-into() { refuses "a checkpoint as --out: $1" 2 "^error: \-\-out $2$" "${run[@]}" --out "${@:3}"; }
+into() { refuses "a checkpoint as --out is refused: $1" 2 "^error: \-\-out $2$" "${run[@]}" --out "${@:3}"; }
 resumes="continue its run with \-\-out $folder/straight \-\-resume"
 into "with --resume" "$folder/straight/step-00000020: .* is a checkpoint; $resumes, .*" "$folder/straight/step-00000020" --resume
 into "not the newest" "$folder/straight/step-00000010//: .* is a checkpoint; $resumes=10, .*" "$folder/straight/step-00000010//" --resume
@@ -391,7 +391,7 @@ said=$("$program" "${small[@]}" --val "$val" --val-batches 1 --micro-batch 2 --e
 like "--eval-only prints no notes about settings of training" "$said" "step 20  val loss *"
 rm -rf "$folder/other" && cp -r "$folder/straight" "$folder/other"
 "$program" "${long[@]}" --steps 22 --micro-batch 3 --out "$folder/other" --resume >"$folder/said" 2>&1 && [ -d "$folder/other/step-00000022" ]
-check "resuming with another --micro-batch" $? "$(cat "$folder/said")"
+check "a run can be resumed with another --micro-batch" $? "$(cat "$folder/said")"
 refuses "--resume with other --channels" 1 "^error: \-\-channels 64: .*32; remove \-\-channels$" "${long[@]}" --channels 64 --out "$folder/straight" --resume
 refuses "--resume with --no-biases" 1 "^error: \-\-no-biases: .*biases; remove \-\-no-biases$" --train "$data" --no-biases --out "$folder/straight" --resume
 refuses "--resume with another --model" 1 "\-\-model d1: .*layers 2, .*1; remove \-\-model" --model d1 --tokenizer bytes --train "$data" --out "$folder/straight" --resume

@@ -41,7 +41,7 @@ static void assert_refused(const char *what, const char *fix) {
     assert_says(&err, fix);
 }
 
-UNIT_TEST(test_places) {
+UNIT_TEST(rank_is_found_from_launcher_variables_or_flags) {
     static const struct {
         const char *variables;
         int world_size_flag, rank_flag; // --world-size (0: not given) and --rank (-1: not given)
@@ -97,7 +97,7 @@ UNIT_TEST(test_places) {
     }
 }
 
-UNIT_TEST(test_contradictions) {
+UNIT_TEST(contradictory_ranks_are_refused) {
     static const struct {
         const char *variables;
         int world_size_flag, rank_flag; // --world-size (0: not given) and --rank (-1: not given)
@@ -132,7 +132,7 @@ UNIT_TEST(test_contradictions) {
 }
 
 // Tests that --world-size and --rank override variables of the shell's job, as in `srun -n4 --pty bash`.
-UNIT_TEST(test_flags_win) {
+UNIT_TEST(rank_flags_override_launcher_variables) {
     static const char *const shells[] = {
         "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_STEP_ID=0",
         "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0",
@@ -157,7 +157,7 @@ UNIT_TEST(test_flags_win) {
 
 // --- collective operations in a run with one process ------------------------------------------------------------
 
-UNIT_TEST(test_collectives_of_one) {
+UNIT_TEST(collectives_of_one_process_copy_the_data) {
     Exec exec;
     memset(&exec, 0, sizeof exec);
     exec.ops = cpu_ops();
@@ -194,7 +194,7 @@ UNIT_TEST(test_collectives_of_one) {
 }
 
 // Tests that several processes on CPUs need MPI, and that the error says so.
-UNIT_TEST(test_cpus_need_mpi) {
+UNIT_TEST(several_cpu_processes_need_mpi) {
     Exec exec;
     memset(&exec, 0, sizeof exec);
     exec.ops = cpu_ops();

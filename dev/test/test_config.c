@@ -6,7 +6,7 @@
 #include "coat/model/tensors.h"
 #include "config_fixture.h"
 
-UNIT_TEST(test_defaults) {
+UNIT_TEST(flags_have_documented_defaults) {
     sets("--train x.bin",
          "layers 12, vocab 50257, positions 1024, micro-batch 4, seq-len 1024, steps -1, lr 0.0003, lr-final 1, "
          "weight-decay 0, beta1 0.9, beta2 0.95, eps 1e-08, grad-clip 1, warmup 0, schedule cosine, val-every 20, "
@@ -20,7 +20,7 @@ UNIT_TEST(test_defaults) {
 }
 
 // Tests that a note names the flags that have no effect because nothing is trained or evaluated.
-UNIT_TEST(test_flags_without_effect) {
+UNIT_TEST(flags_without_effect_print_a_note) {
     static const struct {
         const char *line, *note; // "": no note is printed
     } cases[] = {
@@ -43,7 +43,7 @@ UNIT_TEST(test_flags_without_effect) {
     }
 }
 
-UNIT_TEST(test_contradictions) {
+UNIT_TEST(contradictory_flags_are_refused) {
     refuse("", EXIT_USER, "--train");
     refuse("--val x", EXIT_USER, "--train");
     refuse("--train x --profile 0", EXIT_USER, "--profile");
@@ -120,7 +120,7 @@ UNIT_TEST(test_contradictions) {
     refuse("--train x --model /tmp --no-biases", EXIT_USER, "--no-biases&--model /tmp");
 }
 
-UNIT_TEST(test_check) {
+UNIT_TEST(invalid_values_for_a_run_are_refused_with_a_valid_one) {
     refuse_run("--train x --batch-tokens 5000", 1, "--batch-tokens 5000&4096&use 4096 or 8192");
     refuse_run("--train x --batch-tokens 100", 1, "--batch-tokens 100&use 4096");
     refuse_run("--plan --batch-tokens 12288", 2, "use 8192 or 16384");
@@ -161,7 +161,7 @@ UNIT_TEST(test_check) {
 }
 
 // Tests settings that need a GPU, one process or several processes. With one process, --zero prints a note.
-UNIT_TEST(test_backends) {
+UNIT_TEST(settings_that_the_device_does_not_support_are_refused) {
     accept_run("--train x --recipe coat --device cuda", 1);
     accept_run("--train x --recipe fp8-linear --device cuda", 1);
     accept_run("--train x --recipe fp8-linear --device cpu", 1);
@@ -216,7 +216,7 @@ static void refuse_block(const char *flags, const char *parts) {
 }
 
 // Tests that the error about a block with an unsupported combination of settings names the flag and a value to use.
-UNIT_TEST(test_blocks) {
+UNIT_TEST(errors_about_unsupported_blocks_name_flag_and_value) {
     static const char *const blocks[] = {// the last flag of each is unsupported
                                          "--norm rms",
                                          "--activation swiglu",
@@ -259,7 +259,7 @@ UNIT_TEST(test_blocks) {
 }
 
 // Tests that a flag without effect is refused with an error that names the flag on which it depends.
-UNIT_TEST(test_missing_flag) {
+UNIT_TEST(a_flag_that_needs_another_flag_is_refused_without_it) {
     static const char *const scaled[] = {"--rope-low 2", "--rope-high 8", "--rope-positions 4096"};
     char line[256], says[64];
     for (int i = 0; i < 3; i++) {
@@ -288,7 +288,7 @@ static void assert_recipe(LinearKind linear, SavedKind saved, int recompute, Mom
     assert_int_equal(config.recipe.master, master);
 }
 
-UNIT_TEST(test_recipes) {
+UNIT_TEST(recipes_set_their_flags) {
     sets("--plan --recipe bf16", "linear bf16, saved bf16, recompute 0, moments fp32, master fp32");
     sets("--plan --recipe fp8-linear", "recipe fp8-linear, linear fp8, saved bf16, recompute 0, moments fp32");
     sets("--plan --recipe coat",
@@ -308,7 +308,7 @@ UNIT_TEST(test_recipes) {
 
 // Tests a shape that FP8 does not support. If --recipe is not given, bf16 is used and a note says so. With --recipe
 // coat, the run is refused.
-UNIT_TEST(test_fallback) {
+UNIT_TEST(shapes_without_fp8_fall_back_to_bf16_unless_a_recipe_is_given) {
     static const struct {
         const char *flags, *because;
     } cannot[] = {{"--layers 1 --heads 1 --channels 40", "--channels: FP8 needs the width, here 40, to be a multiple"},
@@ -356,7 +356,7 @@ static bool check_on_old_gpu(const char *line) {
 
 // Tests that bf16 replaces the default recipe, with a note, on a GPU without FP8. A given --recipe stays, and
 // device_check.h refuses it later.
-UNIT_TEST(test_fallback_of_gpu) {
+UNIT_TEST(a_gpu_without_fp8_falls_back_to_bf16) {
     assert_true(check_on_old_gpu("--train x --device cuda --moments coat"));
     assert_recipe(LINEAR_BF16, SAVED_BF16, 0, MOMENTS_COAT, MASTER_FP32);
     assert_non_null(strstr(config.notes, "note: --recipe bf16: "));
@@ -371,7 +371,7 @@ UNIT_TEST(test_fallback_of_gpu) {
 }
 
 // Tests that the fingerprints of recipe and training change with the flags that results depend on, and only with these.
-UNIT_TEST(test_fingerprint) {
+UNIT_TEST(fingerprints_depend_on_exactly_the_flags_that_change_results) {
     accept_run("--train x", 1);
     const int64_t coat = recipe_fingerprint(&config);
     accept_run("--train x --recipe coat --lr 1", 1);
@@ -433,7 +433,7 @@ static int64_t fingerprint_of(const char *name, const char *line) {
 }
 
 // Tests which flags must have equal values on all processes. Paths may differ, but not whether they are given.
-UNIT_TEST(test_flag_fingerprint) {
+UNIT_TEST(fingerprints_cover_flags_that_must_be_equal_on_all_processes) {
     static const char *const common[] = {
         "--lr 1",     "--val x",       "--val-every 3", "--sample-every 3",       "--sample-tokens 3",
         "--prompt y", "--hellaswag x", "--out x",       "--save-every 3 --out x", "--zero 2"};
@@ -470,7 +470,7 @@ static void assert_shape(const char *name, int layers, int heads, int channels) 
 }
 
 // Tests the model names of GPT-2 shapes: gpt2-*, dN, gpt2:dN and gpt3:cN.
-UNIT_TEST(test_named_models) {
+UNIT_TEST(named_gpt2_models_have_the_right_shapes) {
     ModelShape s;
     static const char *const bad[] = {"",    "d",    "d0",  "d97", "d012",  "d1x",
                                       "d-1", "d100", "D12", "gpt", "gpt2:", "gpt3:c5"};
@@ -494,7 +494,7 @@ UNIT_TEST(test_named_models) {
 }
 
 // Tests that named models of other families have the number of parameters that their authors published.
-UNIT_TEST(test_named_llamas) {
+UNIT_TEST(named_models_have_the_published_numbers_of_parameters) {
     static const struct {
         const char *name;
         int64_t parameters;
@@ -538,7 +538,7 @@ static void assert_range(const char *flags, double range) {
 }
 
 // Tests values that checkpoints record: BOS and EOS ids, and the standard deviation of initial weights.
-UNIT_TEST(test_recorded_in_checkpoints) {
+UNIT_TEST(bos_eos_and_initializer_range_of_new_models) {
     assert_range("--plan --device cpu --model llama:d2", 0.02);
     assert_range("--plan --device cpu --model llama:d2 --init mitchell", 0.0);
     assert_range("--plan --device cpu --model olmo:d2", 0.0);
@@ -561,7 +561,7 @@ UNIT_TEST(test_recorded_in_checkpoints) {
 }
 
 // Shapes that flags and --tokenizer set.
-UNIT_TEST(test_explicit_shapes) {
+UNIT_TEST(flags_and_tokenizer_set_the_model_shape) {
     sets("--train x --tokenizer bytes --layers 2 --heads 2 --channels 64", "layers 2, head-dim 32, ffn 256, vocab 257");
     assert_string_equal(config.model, "");
     assert_false(config.model_from_files);
@@ -589,7 +589,7 @@ UNIT_TEST(test_explicit_shapes) {
 }
 
 // Tests --model FOLDER: config.json sets the model shape and limits --seq-len.
-UNIT_TEST(test_model_files) {
+UNIT_TEST(config_json_of_a_model_folder_sets_the_shape) {
     char folder[PATH_MAX_LENGTH], line[2 * PATH_MAX_LENGTH];
     const char *base = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/test_config_XXXXXX", base && *base ? base : "/tmp");

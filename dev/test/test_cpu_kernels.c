@@ -34,7 +34,7 @@ UNIT_TEST(exponential_is_accurate) {
 }
 
 // Checks exponentials() in place on 0 to 99 elements: its scale, its shift, and the sum that it returns.
-UNIT_TEST(exponentials_sum) {
+UNIT_TEST(exponentials_scale_shift_and_sum) {
     const CpuKernels *list[CPU_VARIANTS];
     for (int v = 0, count = variants(list); v < count; v++)
         for (int n = 0; n < LONGEST; n++) {
@@ -50,7 +50,7 @@ UNIT_TEST(exponentials_sum) {
         }
 }
 
-UNIT_TEST(bf16_rounds_like_formats) {
+UNIT_TEST(bf16_rounding_equals_formats_h) {
     const CpuKernels *list[CPU_VARIANTS];
     for (int v = 0, count = variants(list); v < count; v++)
         for (uint64_t bits = 0; bits <= 0xffffffffull; bits += 65521 * 5) {
@@ -66,7 +66,7 @@ UNIT_TEST(bf16_rounds_like_formats) {
         }
 }
 
-UNIT_TEST(reductions_of_any_length) {
+UNIT_TEST(sums_are_right_for_any_length) {
     const CpuKernels *list[CPU_VARIANTS];
     float x[LONGEST], y[LONGEST];
     for (int i = 0; i < LONGEST; i++) {
@@ -112,7 +112,7 @@ static void run_all(const CpuKernels *k, float out[12][LONGEST]) {
     k->adamw(out[9], out[10], out[11], y, &step, 1e-3f, n);
 }
 
-UNIT_TEST(instruction_sets_agree) {
+UNIT_TEST(all_instruction_sets_give_the_same_bits) {
     const CpuKernels *list[CPU_VARIANTS];
     static float first[12][LONGEST], other[12][LONGEST];
     int count = variants(list);

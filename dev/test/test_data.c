@@ -7,7 +7,7 @@
 
 static Error err; // error of the last failed call
 
-UNIT_TEST(test_bad_files) {
+UNIT_TEST(invalid_token_files_are_refused) {
     expect_refused("none*.bin", 1, 4, 1, "no file matches", "none*.bin");
     expect_refused("absent.bin", 1, 4, 1, "no file matches", "data/prepare.py");
     write_file(path_of("empty.bin"), "", 0);
@@ -65,7 +65,7 @@ static bool begins_with_bytes(int width, int count, uint32_t first, uint32_t mod
     return bytes;
 }
 
-UNIT_TEST(test_bytes) {
+UNIT_TEST(byte_tokens_are_recognized) {
     for (int width = 2; width <= 4; width += 2) {
         assert_true(begins_with_bytes(width, 1024, 0, 257));
         assert_false(begins_with_bytes(width, 1024, 0, 258));
@@ -75,7 +75,7 @@ UNIT_TEST(test_bytes) {
     }
 }
 
-UNIT_TEST(test_too_few_tokens) {
+UNIT_TEST(data_of_less_than_a_batch_are_refused) {
     write_u16("a.bin", 101, 0); // 10 sequences of 10 tokens and one extra token, which is the last target
     data_close(open_one("a.bin", 10, 10, true));
     expect_refused("a.bin", 11, 10, 1, "--micro-batch", "10 sequences of 10 + 1");
@@ -91,7 +91,7 @@ UNIT_TEST(test_too_few_tokens) {
     expect_refused("b.bin", 10, 10, 1, "9 sequences", "needs 10");
 }
 
-UNIT_TEST(test_bad_arguments) {
+UNIT_TEST(invalid_batch_or_sequence_lengths_are_refused) {
     write_u16("a.bin", 100, 0);
     assert_null(data_open(path_of("a.bin"), 0, 4, 0, 1, 1, true, VOCAB, &err));
     assert_int_equal(err.code, EXIT_USER);
@@ -106,7 +106,7 @@ UNIT_TEST(test_bad_arguments) {
     data_close(loader);
 }
 
-UNIT_TEST(test_order_without_shuffle) {
+UNIT_TEST(without_shuffling_files_are_read_in_order) {
     // s_b.bin has 6 sequences and an unused token. Files are read in the order of their names, not of writing.
     write_u16("s_b.bin", 25, 1000);
     write_u32("s_a.bin", 22, 0);   // 5 sequences of 4 tokens and one extra token, with 32-bit tokens
@@ -131,7 +131,7 @@ UNIT_TEST(test_order_without_shuffle) {
     data_close(loader);
 }
 
-UNIT_TEST(test_permutation) {
+UNIT_TEST(a_permutation_contains_every_index_once) {
     static unsigned char seen[70000];
     const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 15, 16, 17, 100, 255, 256, 257, 1000, 1024, 1025, 4097, 65537};
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
@@ -155,7 +155,7 @@ UNIT_TEST(test_permutation) {
 }
 
 // Tests that each of the 24 orders of 4 items is equally frequent over 24,000 seeds, and over 24,000 epochs.
-UNIT_TEST(test_permutation_is_fair) {
+UNIT_TEST(all_orders_are_equally_frequent) {
     int by_seed[256], by_epoch[256];
     memset(by_seed, 0, sizeof by_seed);
     memset(by_epoch, 0, sizeof by_epoch);
@@ -179,7 +179,7 @@ UNIT_TEST(test_permutation_is_fair) {
 }
 
 // Tests that a shuffled epoch contains every sequence once, in an order that depends on the epoch and the seed.
-UNIT_TEST(test_shuffled_epoch) {
+UNIT_TEST(a_shuffled_epoch_contains_every_sequence_once) {
     enum { T = 8, SEQUENCES = 40 };
     write_u16("s_0.bin", 15 * T + 1, 0);
     write_u16("s_1.bin", 25 * T + 1, 15 * T);
@@ -209,7 +209,7 @@ UNIT_TEST(test_shuffled_epoch) {
 }
 
 // Tests that the rows of all ranks are the rows of one rank that reads the whole batch, also across an epoch's end.
-UNIT_TEST(test_ranks) {
+UNIT_TEST(ranks_together_read_the_batch_of_one_process) {
     enum { T = 4, ROWS = 12, BATCHES = 9 };
     write_u16("r_0.bin", 20 * T + 1, 0);
     write_u32("r_1.bin", 13 * T + 3, 2000);
@@ -241,7 +241,7 @@ UNIT_TEST(test_ranks) {
 }
 
 // Tests batches that begin at any sequence, as a run needs that resumes with another batch size or number of ranks.
-UNIT_TEST(test_batch_from_any_sequence) {
+UNIT_TEST(a_batch_may_begin_at_any_sequence) {
     enum { T = 4, B = 3, RANKS = 2, SEQUENCES = 50 };
     write_u16("s_0.bin", 20 * T + 1, 0);
     int32_t row_in[SEQUENCES][T], row_target[SEQUENCES][T];
@@ -263,7 +263,7 @@ UNIT_TEST(test_batch_from_any_sequence) {
     }
 }
 
-UNIT_TEST(test_stateless) {
+UNIT_TEST(batches_do_not_depend_on_earlier_reads) {
     write_u16("a.bin", 1001, 0);
     int32_t in[3][40], target[3][40];
     DataLoader *loader = open_one("a.bin", 4, 10, true), *fresh = open_one("a.bin", 4, 10, true);
@@ -278,7 +278,7 @@ UNIT_TEST(test_stateless) {
     data_close(fresh);
 }
 
-UNIT_TEST(test_token_outside_vocabulary) {
+UNIT_TEST(a_token_outside_the_vocabulary_is_an_error) {
     int32_t in[10], target[10];
     write_header_and_tokens("v.bin", DATA_MAGIC_U16, 1, 101, 2, 101, 200, 1000); // a file with the token ids 200 to 300
     DataLoader *loader = data_open(path_of("v.bin"), 1, 10, 0, 1, 1, false, 257, &err);
@@ -298,7 +298,7 @@ UNIT_TEST(test_token_outside_vocabulary) {
     data_close(open_one("x_*.bin", 1, 10, false));
 }
 
-UNIT_TEST(test_file_that_shrinks) {
+UNIT_TEST(a_file_truncated_during_the_run_is_an_error) {
     int32_t in[10], target[10];
     write_u16("a.bin", 101, 0);
     DataLoader *loader = open_one("a.bin", 1, 10, false);
@@ -311,7 +311,7 @@ UNIT_TEST(test_file_that_shrinks) {
 }
 
 // Tests more files than the token reader keeps open at a time.
-UNIT_TEST(test_many_files) {
+UNIT_TEST(more_files_than_may_stay_open_are_read) {
     enum { FILES = 600, T = 4 };
     for (int i = 0; i < FILES; i++) {
         char name[32];
@@ -329,7 +329,7 @@ UNIT_TEST(test_many_files) {
     data_close(loader);
 }
 
-UNIT_TEST(test_fingerprint) {
+UNIT_TEST(data_fingerprint_depends_on_the_files) {
     write_u16("f_0.bin", 101, 0);
     write_u16("f_1.bin", 101, 7);
     DataLoader *loader = open_one("f_*.bin", 1, 10, false);
@@ -352,7 +352,7 @@ UNIT_TEST(test_fingerprint) {
 }
 
 // Tests that a name with pattern characters is not used as a pattern if a file of this name exists.
-UNIT_TEST(test_literal_name) {
+UNIT_TEST(a_file_name_with_pattern_characters_is_found) {
     write_u16("run[1].bin", 101, 0);
     DataLoader *loader = open_one("run[1].bin", 1, 10, false);
     char text[64];

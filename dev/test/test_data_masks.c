@@ -58,7 +58,7 @@ static File make_file(int width, int count, uint32_t first, int each, const char
     return f;
 }
 
-UNIT_TEST(test_targets) {
+UNIT_TEST(masked_targets_are_not_trained) {
     static const char mask[] = "0010111010001"; // 13 is not a multiple of 8 or T
     for (int width = 2; width <= 4; width += 2) {
         const File f = make_file(width, 101, 7, 9, mask);
@@ -90,7 +90,7 @@ UNIT_TEST(test_targets) {
 }
 
 // Tests that sequences without an unmasked target are skipped and get no sequence number.
-UNIT_TEST(test_empty_sequences) {
+UNIT_TEST(sequences_without_unmasked_targets_are_skipped) {
     const File f = make_file(2, 41, 0, 41,
                              "10000"
                              "00000"
@@ -129,7 +129,7 @@ UNIT_TEST(test_empty_sequences) {
 }
 
 // Tests that the data has a prompt format if all files that record a prompt format record the same one.
-UNIT_TEST(test_prompt_formats) {
+UNIT_TEST(data_have_a_prompt_format_if_all_files_agree) {
     static const PromptFormat formats[] = {PROMPT_FORMAT_NONE, PROMPT_FORMAT_QWEN, PROMPT_FORMAT_QWEN,
                                            PROMPT_FORMAT_ALPACA};
     PromptFormat different[2];
@@ -153,7 +153,7 @@ UNIT_TEST(test_prompt_formats) {
 }
 
 // Tests that byte tokens are recognized from 128 tokens if a file has examples (from 1024 if it is plain text).
-UNIT_TEST(test_bytes) {
+UNIT_TEST(byte_tokens_with_examples_are_recognized) {
     for (int i = 0; i < 3; i++) {
         const File f = make_file(2, i == 1 ? 127 : 128, i == 2 ? 130 : 129, 10, "10");
         write_as("bytes.bin", &f);
@@ -164,7 +164,7 @@ UNIT_TEST(test_bytes) {
 }
 
 // Tests that a file whose tokens are all unmasked gives the same batches as a file without mask.
-UNIT_TEST(test_all_count) {
+UNIT_TEST(a_mask_of_ones_gives_the_batches_of_no_mask) {
     const File f = make_file(2, 101, 500, 10, "1");
     write_as("ones.bin", &f);
     write_u16("plain.bin", 101, 500);
@@ -183,7 +183,7 @@ UNIT_TEST(test_all_count) {
 }
 
 // Tests that the fingerprints of files with equal tokens and different masks differ.
-UNIT_TEST(test_fingerprint) {
+UNIT_TEST(data_fingerprint_depends_on_the_mask) {
     uint64_t hash[2];
     for (int i = 0; i < 2; i++) {
         const File f = make_file(2, 3000, 0, 100, i ? "01" : "10");
@@ -202,7 +202,7 @@ static DataLoader *open_packed(const char *glob, ExamplesKind kind, int B, int l
 
 // Tests packing: examples share a sequence, each target belongs to the example of its input, and the padding after the
 // last example has no targets.
-UNIT_TEST(test_packed) {
+UNIT_TEST(packed_examples_do_not_predict_each_other) {
     Error err;
     int32_t in[16], target[16];
     File f = make_file(2, 58, 100, 6, "011111"); // nine examples of 6 tokens and one of 4
@@ -241,7 +241,7 @@ UNIT_TEST(test_packed) {
 }
 
 // Tests that an example longer than a sequence is truncated to length + 1 tokens, of which the last is only a target.
-UNIT_TEST(test_cut) {
+UNIT_TEST(an_example_longer_than_a_sequence_is_truncated) {
     Error err;
     int32_t in[2 * T], target[2 * T];
     File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // examples of 5, 5 and 1 tokens; one token alone has no target
@@ -271,7 +271,7 @@ UNIT_TEST(test_cut) {
 
 // Tests that opening a file detects a token id outside the vocabulary. If the checksum does not match, the error says
 // that the file is damaged instead.
-UNIT_TEST(test_vocabulary) {
+UNIT_TEST(a_token_outside_the_vocabulary_is_detected_on_opening) {
     for (int width = 2; width <= 4; width += 2) {
         File f = make_file(width, 1500, 0, 10, "1"); // more tokens than the reader's buffer
         const uint32_t last = VOCAB - 1, beyond = VOCAB;
@@ -290,7 +290,7 @@ UNIT_TEST(test_vocabulary) {
 }
 
 // Tests that the error about data without unmasked targets suggests another remedy than the error about few tokens.
-UNIT_TEST(test_nothing_left) {
+UNIT_TEST(the_error_about_data_without_unmasked_targets_has_a_remedy) {
     Error err;
     File f = make_file(2, 24, 0, 12, "000000001111");
     write_as("n.bin", &f);
@@ -314,12 +314,12 @@ UNIT_TEST(test_nothing_left) {
 
 // Tests that validation evaluates every target for any micro-batch: sequences without targets fill the last batch. In a
 // file without mask, the last tokens that do not fill a sequence are not evaluated.
-UNIT_TEST(test_validation) {
+UNIT_TEST(validation_evaluates_every_target_for_any_micro_batch) {
     Error err;
     bool found;
     int32_t in[8 * 16], target[8 * 16], position[8 * 16];
     const SpecialIds nothing = {-1, 0, {0}};
-    const File f = make_file(2, 58, 100, 6, "011111"); // 5 packed sequences, as in test_packed()
+    const File f = make_file(2, 58, 100, 6, "011111"); // 5 packed sequences of two examples each
     write_as("p.bin", &f);
     write_u16("plain.bin", 5 * 16 + 1 + 15, 1); // 5 sequences, and 15 tokens that do not fill a sequence
     for (int i = 0; i < 16; i++) {
@@ -352,7 +352,7 @@ UNIT_TEST(test_validation) {
 }
 
 // Tests that positions start at 0 in each packed example, in each part of a split example, and in padding.
-UNIT_TEST(test_positions) {
+UNIT_TEST(positions_restart_with_each_packed_example) {
     Error err;
     bool found;
     int32_t in[16], target[16], position[16];
@@ -375,7 +375,7 @@ UNIT_TEST(test_positions) {
 }
 
 // Tests that BOS or EOS tokens mark document boundaries in files without examples.
-UNIT_TEST(test_text_positions) {
+UNIT_TEST(bos_or_eos_tokens_separate_documents) {
     Error err;
     bool found;
     int32_t in[10], target[10], position[10];
@@ -410,7 +410,7 @@ static void refused(const File *f, const char *words) {
     expect_refused("bad.bin", 1, T, 1, words, "bad.bin");
 }
 
-UNIT_TEST(test_damaged) {
+UNIT_TEST(a_flipped_bit_in_a_masked_file_is_detected) {
     const File good = make_file(2, 101, 0, 10, "0110"); // 11 examples, whose mask has 13 bytes
     // flips one bit in any byte of the file
     for (size_t at = 0; at < sizeof good.header + good.bytes; at += at < 64 || at > 1000 ? 1 : 97) {
@@ -434,7 +434,7 @@ UNIT_TEST(test_damaged) {
 }
 
 // Tests token files whose checksum is valid but whose contents are not.
-UNIT_TEST(test_hostile) {
+UNIT_TEST(invalid_contents_with_a_valid_checksum_are_refused) {
     const File good = make_file(2, 101, 0, 10, "0110");
     const struct {
         int word;

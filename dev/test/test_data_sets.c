@@ -8,7 +8,7 @@
 static Error err; // error of the last failed call
 
 // Tests that order and fingerprint of a data set never change, because runs of earlier versions resume with it.
-UNIT_TEST(test_pinned_order) {
+UNIT_TEST(order_and_fingerprint_equal_those_of_earlier_versions) {
     enum { T = 4, BATCHES = 300 };
     write_u16("g_0.bin", 40 * T + 1, 0);
     write_u16("g_1.bin", 61 * T + 3, 1000);
@@ -50,7 +50,7 @@ static const char *patterns_of(const char *a, const char *b, const char *c) {
 }
 
 // Tests that patterns without an empty line between them form one set, as if one pattern matched all their files.
-UNIT_TEST(test_joined_patterns) {
+UNIT_TEST(several_patterns_form_one_data_set) {
     enum { T = 4, BATCHES = 40 };
     write_u16("j_a.bin", 20 * T + 1, 0);
     write_u16("j_b.bin", 30 * T + 1, 1000);
@@ -105,7 +105,7 @@ static void write_mixture(void) {
 
 // Tests that sequences of two sets alternate in the ratio of the weights, that each set is read in shuffled epochs, and
 // that data_set() counts correctly.
-UNIT_TEST(test_mixture) {
+UNIT_TEST(weighted_data_sets_alternate_in_the_ratio_of_the_weights) {
     enum { COUNT = 1280 }; // five of the mixture's blocks of 256 sequences
     write_mixture();
     int32_t in[MIX_T], target[MIX_T];
@@ -155,7 +155,7 @@ UNIT_TEST(test_mixture) {
 }
 
 // Tests that the rows of all ranks, from any first sequence, are those of one process that reads one row at a time.
-UNIT_TEST(test_mixture_on_ranks) {
+UNIT_TEST(ranks_read_a_mixture_like_one_process) {
     enum { COUNT = 600, B = 3 };
     write_mixture();
     static int32_t row[COUNT][MIX_T];
@@ -177,7 +177,7 @@ UNIT_TEST(test_mixture_on_ranks) {
 }
 
 // Tests that the data's fingerprint depends on the ratio of the weights and on the assignment of files to sets.
-UNIT_TEST(test_mixture_fingerprint) {
+UNIT_TEST(data_fingerprint_depends_on_weights_and_sets) {
     write_mixture();
     DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);
     const uint64_t mixed = data_fingerprint(loader);
@@ -214,7 +214,7 @@ UNIT_TEST(test_mixture_fingerprint) {
 }
 
 // Tests that the error about too few tokens counts the tokens of all data sets.
-UNIT_TEST(test_mixture_too_small) {
+UNIT_TEST(the_error_about_few_tokens_counts_all_data_sets) {
     write_mixture();
     const double weights[] = {0.7, 0.2, 0.1};
     assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, 10, MIX_T, 0, 3, 5, true,
@@ -228,7 +228,7 @@ UNIT_TEST(test_mixture_too_small) {
     if (!strstr(err.text, "/a_0.bin and 2 other sets: 113 tokens make 27 sequences")) fail_msg("%s", err.text);
 }
 
-UNIT_TEST(test_other_vocabulary) {
+UNIT_TEST(files_that_mix_byte_tokens_and_other_tokens_are_detected) {
     const char *bytes, *other;
     write_header_and_tokens("o_0.bin", DATA_MAGIC_U16, 1, 2000, 2, 2000, 0, 257);
     write_u16("o_1.bin", 1023, 300); // too few tokens to recognize byte tokens
@@ -247,7 +247,7 @@ UNIT_TEST(test_other_vocabulary) {
     data_close(loader);
 }
 
-UNIT_TEST(test_repeated_file) {
+UNIT_TEST(a_file_named_twice_in_a_set_is_detected) {
     write_u16("r_a.bin", 101, 0);
     write_u16("r_b.bin", 101, 0);
     for (int twice = 0; twice < 2; twice++) {
@@ -262,7 +262,7 @@ UNIT_TEST(test_repeated_file) {
 }
 
 // Tests that a file of two sets is detected, also if one of its names is a hard link.
-UNIT_TEST(test_file_of_two_sets) {
+UNIT_TEST(a_file_in_two_data_sets_is_detected) {
     const double weights[] = {2, 1};
     write_u16("t_a.bin", 101, 0);
     write_u16("t_b.bin", 101, 0);
@@ -278,7 +278,7 @@ UNIT_TEST(test_file_of_two_sets) {
     }
 }
 
-UNIT_TEST(test_shared_file) {
+UNIT_TEST(a_file_in_training_and_validation_data_is_detected) {
     write_u16("s_a.bin", 101, 0);
     write_u16("s_b.bin", 101, 0); // another file with equal contents is not
     DataLoader *a = open_one("s_a.bin", 1, 10, true), *b = open_one("s_b.bin", 1, 10, true);
@@ -297,7 +297,7 @@ UNIT_TEST(test_shared_file) {
 }
 
 // Tests OLMo's .npy files, which contain only tokens. The vocabulary's size determines their width of 2 or 4 bytes.
-UNIT_TEST(test_memory_maps) {
+UNIT_TEST(npy_files_of_olmo_are_read) {
     enum { COUNT = 101, WIDE_VOCAB = 100278 };
     uint16_t narrow[COUNT];
     uint32_t wide[COUNT];
@@ -347,7 +347,7 @@ UNIT_TEST(test_memory_maps) {
 }
 
 // Tests data of more than 2^32 tokens in two files of more than 2^31 tokens. The files are sparse to save disk space.
-UNIT_TEST(test_many_tokens) {
+UNIT_TEST(more_than_2_to_32_tokens_are_read) {
     enum { T = 64, WORDS = 10 * T };
     const int64_t tokens = ((int64_t)1 << 31) + WORDS + 1, sequences = (tokens - 1) / T;
     uint16_t words[WORDS + 1];

@@ -20,7 +20,7 @@ static void sign(const char *path) {
     close(fd);
 }
 
-UNIT_TEST(test_checksum) {
+UNIT_TEST(the_checksum_is_the_crc_32_of_the_tokens) {
     Error err;
     uint64_t size;
     uint32_t crc;
@@ -48,7 +48,7 @@ UNIT_TEST(test_checksum) {
 }
 
 // Tests that a flipped bit in the tokens or in the checksum is detected. A file without checksum is not verified.
-UNIT_TEST(test_flipped_bits) {
+UNIT_TEST(a_flipped_bit_in_tokens_or_checksum_is_detected) {
     for (int width = 2; width <= 4; width += 2) {
         if (width == 2)
             write_u16("a.bin", 20000, 7);
@@ -82,7 +82,7 @@ UNIT_TEST(test_flipped_bits) {
 }
 
 // Tests that large files are verified in the background while they are read. The test's files are sparse.
-UNIT_TEST(test_in_background) {
+UNIT_TEST(large_files_are_verified_in_the_background) {
     Error err;
     int32_t in[16], target[16];
     write_header_and_tokens("large.bin", DATA_MAGIC_U16, DATA_VERSION_U16, 34000000, 2, 100, 0, 9);
@@ -117,7 +117,7 @@ static bool reads(DataLoader *loader, int64_t sequence, Error *err) {
 }
 
 // Tests more files than the reader keeps open. A file that is opened again must be unchanged since it was verified.
-UNIT_TEST(test_replaced_files) {
+UNIT_TEST(a_file_that_changes_during_the_run_is_detected) {
     enum { FILES = 300 };
     Error err;
     char name[32];

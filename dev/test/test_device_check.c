@@ -11,7 +11,7 @@ static Error err; // error of the last failed call
     .driver_version = 13000, .runtime_version = 13000, .count = 2, .index = 1, .kernels_match = true, .needs_fp8 = true
 #define H200 .name = "NVIDIA H200", .major = 9
 
-UNIT_TEST(test_good) {
+UNIT_TEST(supported_gpus_pass) {
     static const DeviceQuery good[] = {{GOOD, H200},
                                        {GOOD, .name = "NVIDIA L40S", .major = 8, .minor = 9},
                                        {.driver_version = 13000,
@@ -35,7 +35,7 @@ UNIT_TEST(test_good) {
 #define FOUND .runtime_version = 13000, .index = 1, .kernels_match = true, .needs_fp8 = true
 
 // Tests that every failed check has the code EXIT_DEVICE and an error of one line that names the object and a remedy.
-UNIT_TEST(test_refused) {
+UNIT_TEST(unsupported_gpus_are_refused_with_a_remedy) {
     static const struct {
         DeviceQuery query;
         const char *object, *remedy;
@@ -73,12 +73,12 @@ UNIT_TEST(test_refused) {
     }
 }
 
-UNIT_TEST(test_has_fp8) {
+UNIT_TEST(fp8_needs_compute_capability_8_9) {
     assert_true(device_has_fp8(8, 9) && device_has_fp8(9, 0) && device_has_fp8(12, 0));
     assert_false(device_has_fp8(8, 6) || device_has_fp8(8, 0) || device_has_fp8(7, 5));
 }
 
-UNIT_TEST(test_peaks) {
+UNIT_TEST(peak_rates_of_known_gpus) {
     static const struct {
         const char *name;
         double tflops;

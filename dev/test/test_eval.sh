@@ -61,7 +61,7 @@ evaluate() { "$program" "${flags[@]}" --model "$checkpoint" --hellaswag "$1" --e
 
 # --- during training
 "$program" "${train[@]}" --out "$folder/plain" --quiet >/dev/null || bad "training"
-"$program" "${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 --out "$folder/run" >"$folder/said" || bad "training with HellaSwag"
+"$program" "${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 --out "$folder/run" >"$folder/said" || bad "training with HellaSwag succeeds"
 [ "$(shares "$folder/run/log.jsonl")" = "40 80 120 " ]; check "HellaSwag runs every --hellaswag-every steps" $? "$(cat "$folder/run/log.jsonl")"
 grep -qE '^HellaSwag [0-9.]+% \([0-9]+ of 60\) after 120 steps$' "$folder/said"; check "HellaSwag prints a line on the terminal" $? "$(grep Hella "$folder/said")"
 grep -qa hellaswag "$folder"/run/events.out.tfevents.*; check "HellaSwag is in TensorBoard's file" $?
@@ -73,7 +73,7 @@ succeeds "HellaSwag does not change the training" diff -r "$folder/plain/step-00
 
 # --- an evaluation missed because the run ended is done on resume, like a validation; no other is repeated
 resumed=("${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 --save-every 40 --out "$folder/missed" --quiet)
-"$program" "${resumed[@]}" >/dev/null || bad "training with checkpoints"
+"$program" "${resumed[@]}" >/dev/null || bad "training with HellaSwag and checkpoints succeeds"
 cut=$folder/missed/log.jsonl
 again() { # NAME: resumes, and compares the log with that of the uninterrupted run
     "$program" "${resumed[@]}" --resume >/dev/null 2>&1 || bad "resuming"
@@ -135,7 +135,7 @@ text = json.dumps(header).encode()
 open(path, "wb").write(struct.pack("<Q", len(text)) + text + data[8 + size : 8 + size + begin] + bytes(8 * count))
 PYTHON
 # a prefix that wrappers add to all tensor names is ignored; a prefix of only some names is not
-"$program" --model llama:d1 --channels 64 --tokenizer bytes --train "$folder/src_train.bin" --seq-len 32 --micro-batch 2 --steps 2 --sample-tokens 0 --quiet --out "$folder/llama" >/dev/null 2>&1 || bad "a Llama"
+"$program" --model llama:d1 --channels 64 --tokenizer bytes --train "$folder/src_train.bin" --seq-len 32 --micro-batch 2 --steps 2 --sample-tokens 0 --quiet --out "$folder/llama" >/dev/null 2>&1 || bad "training a Llama succeeds"
 for case in "$checkpoint _orig_mod." "$checkpoint module._orig_mod." "$folder/llama/step-00000002 module."; do
     python3 - ${case% *} "$folder/wrapped" "${case#* }" <<'PYTHON'
 import json, os, shutil, struct, sys
@@ -182,12 +182,12 @@ if pytorch_tests "transformers chooses the same HellaSwag endings" "transformers
         python3 dev/test/check_transformers.py "$1" --program "$program" --prompts 'static int ' 'Zürich: 10 °C' $'\xfe\x80' "${@:2}"
     }
     random() { # NAME [FLAGS...]: makes a random model whose continuations vary
-        python3 dev/test/check_transformers.py --make-random "$folder/$1" --gain 8 "${@:2}" >"$folder/said" 2>&1 || bad "a random model" "$(cat "$folder/said")"
+        python3 dev/test/check_transformers.py --make-random "$folder/$1" --gain 8 "${@:2}" >"$folder/said" 2>&1 || bad "making a random model succeeds" "$(cat "$folder/said")"
     }
     succeeds "transformers continues prompts with the same tokens" prompts "$checkpoint"
     said=$(prompts "$folder" 2>&1)
     [ $? -eq 2 ] && [[ $said == *"$folder: has no config.json"* ]]; check "check_transformers.py names a folder without a model" $? "$said"
-    "$program" "${flags[@]}" --model "$checkpoint" --train "$folder/src_train.bin" --prompt-format alpaca --steps 1 --out "$folder/asked" --quiet >/dev/null 2>"$folder/said" || bad "a run with a prompt format" "$(cat "$folder/said")"
+    "$program" "${flags[@]}" --model "$checkpoint" --train "$folder/src_train.bin" --prompt-format alpaca --steps 1 --out "$folder/asked" --quiet >/dev/null 2>"$folder/said" || bad "training with a prompt format succeeds" "$(cat "$folder/said")"
     succeeds "transformers continues raw prompts of a model with --prompt-format" prompts "$folder/asked/step-00000001"
     printf '{"prompt": "a", "response": "b"}\n%.0s' 1 2 3 >"$folder/chat.jsonl"
     python3 data/prepare.py --bytes --chat --prompt-format plain --val-fraction 0 --out "$folder/chat" "$folder/chat.jsonl" >/dev/null
@@ -212,7 +212,7 @@ PYTHON
     if python3 -c 'import google.protobuf, sentencepiece' 2>/dev/null; then names+=" llama.model:llama"; else echo "skip - transformers and AutoTokenizer continue prompts of llama.model:llama: Python has no sentencepiece, or no protobuf"; fi
     for name in $names; do
         "$program" --model "${name#*:}:d1" --channels 64 --tokenizer "dev/test/tokenizers/${name%:*}" --train "$folder/src_train.bin" --allow-other-data \
-            --seq-len 32 --micro-batch 1 --steps 1 --sample-tokens 0 --out "$folder/$name" >"$folder/said" 2>&1 || bad "a run with $name" "$(cat "$folder/said")"
+            --seq-len 32 --micro-batch 1 --steps 1 --sample-tokens 0 --out "$folder/$name" >"$folder/said" 2>&1 || bad "training with the vocabulary $name succeeds" "$(cat "$folder/said")"
         succeeds "transformers and AutoTokenizer continue prompts of $name" prompts "$folder/$name/step-00000001"
     done
     random other --seed 2

@@ -11,7 +11,7 @@
 
 static Error err;
 
-UNIT_TEST(test_checksum) {
+UNIT_TEST(crc32c_has_published_check_values) {
     uint8_t bytes[32];
     assert_int_equal(crc32c("", 0), 0);
     assert_int_equal(crc32c("123456789", 9),
@@ -140,7 +140,7 @@ static int read_events(const char *path, Event *events, int room) {
 
 // --- tests of the writer of event files ----------------------------------------------------------------------------
 
-UNIT_TEST(scalars_are_read_back) {
+UNIT_TEST(written_scalars_are_read_back) {
     static Event events[8];
     EventWriter *writer = events_open(test_folder, 1, &err);
     assert_non_null(writer);
@@ -171,7 +171,7 @@ UNIT_TEST(scalars_are_read_back) {
 
 // Tests that the names of event files sort in the order of the starts, even if the clock is set back. A file without
 // scalars is removed when it is closed.
-UNIT_TEST(files_sort_by_start) {
+UNIT_TEST(event_files_sort_by_start_of_the_run) {
     static Event events[4];
     char last[TEST_PATH] = "", name[TEST_PATH];
     snprintf(name, sizeof name, "%s/events.out.tfevents.4000000000.elsewhere",
@@ -216,7 +216,7 @@ UNIT_TEST(too_long_tag_is_refused) {
 // Tests a full disk (simulated by a limit of the file size). Events are queued, and the file ends with a complete
 // record. When there is space, all queued events are written in order. One line is printed when writing first fails and
 // one when writing succeeds again.
-UNIT_TEST(full_disk_queues_events) {
+UNIT_TEST(a_full_disk_queues_events_until_there_is_space) {
     static Event events[16];
     signal(SIGXFSZ, SIG_IGN);
     fflush(stderr);
@@ -248,7 +248,7 @@ UNIT_TEST(full_disk_queues_events) {
     events_close(writer);
 }
 
-UNIT_TEST(missing_folder_is_an_error) {
+UNIT_TEST(event_files_in_a_missing_folder_are_an_error) {
     assert_null(events_open(path_of("missing"), 1, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "events.out.tfevents.");

@@ -28,10 +28,10 @@ for family in "llama:d2 --no-tied-head llama" "llama:d2 --kv-heads=1 --rope-fact
     first=$(loss whole 1) last=$(loss whole 10)
     awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < a - 0.5) }'; check "$name learns" $? "$first to $last"
     grep -q "\"model_type\": \"$type\"" "$folder/whole/step-00000010/config.json"
-    check "$name is a $type" $? "$(cat "$folder/whole/step-00000010/config.json")"
+    check "config.json of $name has the model_type $type" $? "$(cat "$folder/whole/step-00000010/config.json")"
     text=$("$program" --model "$folder/whole/step-00000010" --prompt 'the ' --sample-tokens 8 2>&1) && [ ${#text} -gt 4 ]
     check "$name writes a sample" $? "$text"
-    # in FP32, where only the order of sums differs
+    # trains in FP32, because then only the order of sums differs between one process and two
     rm -rf "$folder"/{alone,half}
     train alone 5 "${flags[@]}" "${batch[@]}" --precision fp32 && cp -r "$folder/alone" "$folder/half" && train alone 10 --resume
     for way in "--zero 0" "--zero 3" "--zero 3, from a checkpoint of one"; do

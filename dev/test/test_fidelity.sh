@@ -55,21 +55,21 @@ said=$(pretend "bf16 coat" "1 3" 262k)
 check "a study on two GPUs succeeds" $? "$said"
 page=$(cat "$folder/study/fidelity.md")
 has "the page names the machine without its paths" "$page" '^20[0-9-]*, on Pretended GPU; version '
-has "the page has the command" "$page" "^    RECIPES='bf16 coat' SEEDS='1 3' STEPS=20 scripts/lab.py fidelity --out study 'train\*' val 262k\$"
+has "the page has the command that made it" "$page" "^    RECIPES='bf16 coat' SEEDS='1 3' STEPS=20 scripts/lab.py fidelity --out study 'train\*' val 262k\$"
 has "the page has the setting's flags and data" "$page" '^`--model gpt2 --seq-len 1024 .*--steps 20`; data: train\*, 100000 bytes; validation: val, 100000 bytes\.$'
 has "the page has the baseline's losses, also in eight windows" "$page" '^\| bf16 \| 2 \| 100\.0 \| 3\.0300 \|  \| 38\.500 \| 36\.000 \| 33\.500 \| 31\.000 \| 28\.500 \| 26\.000 \| 23\.500 \| 21\.000 \|$'
 has "the page has the mean difference with standard error, also in eight windows" "$page" '^\| coat \| 2 \| 80\.0 \| 3\.0909 \| \+2\.00 ± 1\.00 % \|( \+1\.00 \|){7} \+3\.00 \|$'
 has "the page judges the differences by their limits" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \| beyond \| \+3\.00 ± 0\.00 % \(8/8\) \| beyond \|$'
-has "the page has means without pairs" "$page" '^\| coat \| 2 \| 3\.0909 ± 0\.0861 \| \+2\.01 ± 2\.24 % \|$'
-has "the page has a single run" "$page" '^\| coat \| 3 \| 3\.1518 \| \+3\.00 % \|( \+1\.00 \|){7} \+3\.00 \| 12\.5 \|$'
+has "the page has the mean losses of runs without a pair" "$page" '^\| coat \| 2 \| 3\.0909 ± 0\.0861 \| \+2\.01 ± 2\.24 % \|$'
+has "the page has a run without a pair" "$page" '^\| coat \| 3 \| 3\.1518 \| \+3\.00 % \|( \+1\.00 \|){7} \+3\.00 \| 12\.5 \|$'
 ! grep -qF "$folder" "$folder/study/fidelity.md"
 check "no absolute path is on the page" $? "$page"
 ! grep -q 'alone' <<<"$page"
 check "the page has no run-to-run noise without other micro-batches" $? "$page"
 [ "$(cut -d: -f2 "$folder/calls" | sort -u | wc -l)" -eq 4 ] && [ "$(grep -c . "$folder/calls")" -eq 4 ] && grep -q 'GPU 0: ' "$folder/calls" && grep -q 'GPU 1: ' "$folder/calls"
-check "both GPUs work, and each run is done once" $? "$(cat "$folder/calls")"
+check "both GPUs train, and each run is trained once" $? "$(cat "$folder/calls")"
 grep -q ': bf16 1@64' <<<"$(head -n 2 "$folder/calls")" && grep -q ': coat 1@64' <<<"$(head -n 2 "$folder/calls")"
-check "the runs of a seed are done at the same time" $? "$(cat "$folder/calls")"
+check "the runs of a seed are trained at the same time" $? "$(cat "$folder/calls")"
 [ -z "$(find "$folder/study" -name 'step-*' -o -name .copy)" ]
 check "a finished study leaves no checkpoint" $? "$(find "$folder/study")"
 mv "$folder/calls" "$folder/calls.before"
@@ -77,14 +77,14 @@ said=$(pretend "bf16 coat" "1 3")
 [ $? -eq 0 ] && [ ! -e "$folder/calls" ] && [ "$(page_of "$folder/study")" = "$(sed -n '/^## /,$p' <<<"$page")" ]
 check "the same command again runs nothing and writes the same page" $? "$said"
 said=$(VERSION="by name" pretend "bf16 coat,head=fp8" "1 1@16")
-check "a run that diverges is a result" $? "$said"
+check "a diverged run counts as a result, not as a failure" $? "$said"
 [ "$(grep -c . "$folder/calls")" -eq 3 ]
-check "only new runs are done" $? "$(cat "$folder/calls")"
+check "a study with results trains only new runs" $? "$(cat "$folder/calls")"
 page=$(cat "$folder/study/fidelity.md")
 has "the page lists VERSION next to the earlier version" "$page" '^20[0-9-]*, on Pretended GPU; version tested, by name\.$'
 has "the page has the windows of a diverged run up to its end" "$page" '^\| coat,head=fp8 \| 2, 2 diverged \| 80\.0 \| – \| – \|( \+1\.00 \|){4}( – \|){4}$'
 has "the page has the baseline's run-to-run noise" "$page" '^- \*\*bf16\*\* alone, its micro-batches cut in 2 ways \(1, 1@16\): 3\.0000 to 3\.0060, \*\*0\.20 %\*\* apart; largest \|difference\| of a window 0\.00 %$'
-has "the page keeps earlier recipes" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \|'
+has "the page still lists recipes of earlier commands" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \|'
 has "the page judges a diverged recipe as beyond its limit" "$page" '^\| 262k \| coat,head=fp8 \| 0, 2 diverged \| – \| beyond \| \+1\.00 ± 0\.00 % \(1/8\) \| beyond \|$'
 has "LIMIT and EIGHTH_LIMIT set the limits" "$(LIMIT=2.01 EIGHTH_LIMIT=2.5 scripts/lab.py fidelity --page-only --out "$folder/study" >/dev/null; grep '^| 262k' "$folder/study/fidelity.md")" \
     '^\| 262k \| coat \| 2 \| .* \| within \| \+3\.00 ± 0\.00 % \(8/8\) \| beyond \|$'
@@ -190,7 +190,7 @@ said=$(EVALUATE=bf16 branch "$folder/evaluated" bf16 1)
 [ $? -eq 0 ] && [ ! -e "$folder/calls" ] && [ "$(figures "$folder/evaluated" 262k-from-12 bf16 1 'in bf16')" = 3 ]
 check "a failed evaluation is repeated without training" $? "$said"
 
-# stopped while the baseline trains to a branch point, and in a run after it
+# stops the study while the baseline trains to a branch point, and a second time in a run after it
 halt() { # SLOW PATTERN COUNT: runs the study, and stops it when COUNT logs have reached the step
     SLOW=$1 branch "$folder/halted" "bf16 coat" "1 3" >"$folder/said" &
     study=$!
@@ -212,7 +212,7 @@ bf16 3@64 from bf16 3, branch point
 bf16 3@64 from scratch, branch point" ] && calls | grep -q 'from bf16 . 8, log 8, branch point'
 check "a stopped branch point resumes" $? "$(cat "$folder/calls")"
 said=$(branch "$folder/halted" "bf16 coat" "1 3")
-check "a study stopped twice ends well" $? "$said"
+check "a study stopped twice succeeds when started again" $? "$said"
 [ "$(calls | grep -c '^coat .* from coat . 20, log 20$')" -ge 1 ] && [ "$(calls | grep -c 'branch point')" -eq 4 ]
 check "stopped runs resume from their checkpoints" $? "$(cat "$folder/calls")"
 all_figures() { for recipe in bf16 coat; do figures "$1" 262k-from-12 $recipe 1; figures "$1" 262k-from-12 $recipe 3; done; } # STUDY
@@ -229,7 +229,7 @@ page=$(cat "$folder/small/fidelity.md")
 run=$folder/small/bytes/coat/1@4
 loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$run/log.jsonl")
 base=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/bytes/bf16/1@4/log.jsonl")
-# the last window of 60 steps starts at step 53
+# the last of eight windows of 60 steps starts at step 53
 last=$(sed -n 's/^{"step":\([0-9]*\),"loss":\([0-9.]*\).*/\1 \2/p' "$run/log.jsonl" | awk '$1 > 52 { sum += $2; n++ } END { printf "%.4f", sum / n }')
 result=$(figures "$folder/small" bytes coat 1@4)
 [ "$(cut -d' ' -f1-6 <<<"$result")" = "bytes coat 1@4 done 60 $loss" ] && [ "$(awk '{ printf "%.4f", $16 }' <<<"$result")" = "$last" ]
@@ -249,7 +249,7 @@ check "EVALUATE: COAT's weights have COAT's loss, and another loss in BF16" $? "
     ! diff -q <(sed -n 31,60p "$folder/small/bytes-from-30/coat/1/log.jsonl" | cut -d, -f1,2) <(sed -n 31,60p "$folder/small/bytes/bf16/1/log.jsonl" | cut -d, -f1,2) >/dev/null
 check "with FROM, a run's log starts with the baseline's" $?
 
-# ends at step 50 of the schedule of 60: windows of five steps, with the losses of the entire run
+# TO=50 ends runs at step 50 of a schedule of 60; the windows have five steps, with the losses of the complete run
 said=$(SEEDS=1 FROM=30 TO=50 scripts/lab.py fidelity --out "$folder/small" 2>&1)
 check "a study on the CPU with TO succeeds" $? "$said"
 part=$folder/small/bytes-from-30-to-50/coat/1
@@ -261,7 +261,7 @@ check "with TO, runs have the losses of longer runs" $? "$mean" "$result"
 refuses "TO after the last step is refused" 'TO: bytes has 60 steps' env TO=61 scripts/lab.py fidelity --out "$folder/refused"
 refuses "TO that is not a number is refused" 'TO: must be a whole number' env TO=x scripts/lab.py fidelity --out "$folder/refused"
 
-# stopped in the middle of a run, which resumes to the same result
+# stops the study in the middle of a run; started again, it must have the same result
 export RECIPES=coat SEEDS=1 STEPS=500
 scripts/lab.py fidelity --out "$folder/straight" >/dev/null 2>&1
 scripts/lab.py fidelity --out "$folder/stopped" >"$folder/said" 2>&1 &
@@ -277,7 +277,7 @@ check "a stopped study saves its run" $? "$(cat "$folder/said" "$run/output.txt"
 [ -z "$(find "$folder/stopped" -name '.copy' -o -name '*.part')" ]
 check "a stopped study removes its temporary files" $?
 said=$(scripts/lab.py fidelity --out "$folder/stopped" 2>&1)
-check "a stopped study ends well when started again" $? "$said"
+check "a stopped study succeeds when started again" $? "$said"
 diff <(figures "$folder/straight" bytes coat 1) <(figures "$folder/stopped" bytes coat 1) >"$folder/difference" && [ -n "$(figures "$folder/stopped" bytes coat 1)" ]
 check "a stopped and resumed study has the same result" $? "$(cat "$folder/difference")"
 exit $failures

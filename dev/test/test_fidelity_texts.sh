@@ -40,9 +40,9 @@ check "every run is evaluated on each text once, in its recipe and micro-batch" 
 check "fidelity.tsv has a column per text" $? "$(cat "$folder/study/fidelity.tsv")"
 page=$(cat "$folder/study/fidelity.md")
 has "the page has loss, perplexity and difference with standard error of a text" "$page" '^\| wiki \| 3\.4333 \| 30\.980 \| 3\.4910 \| 32\.819 \| \+1\.67 ± 0\.67 % \|$'
-has "the page has a difference of 0" "$page" '^\| c4 \| 4\.0000 \| 54\.598 \| 4\.0000 \| 54\.598 \| \+0\.00 ± 0\.00 % \|$'
-has "the table of texts has a header" "$page" '^\| text \| bf16, loss \| perplexity \| coat, loss \| perplexity \| difference \|$'
-has "the page lists the texts" "$page" '^- text wiki: `wiki_train\*`, 400000 bytes$'
+has "the page has a difference of 0 between equal losses on a text" "$page" '^\| c4 \| 4\.0000 \| 54\.598 \| 4\.0000 \| 54\.598 \| \+0\.00 ± 0\.00 % \|$'
+has "the table of texts has a column per recipe" "$page" '^\| text \| bf16, loss \| perplexity \| coat, loss \| perplexity \| difference \|$'
+has "the page describes the texts of TEXTS" "$page" '^- text wiki: `wiki_train\*`, 400000 bytes$'
 has "the page has the command with TEXTS, without folders" "$page" "^    RECIPES='bf16 coat' SEEDS='1 1@16 3' TEXTS='wiki=wiki_train\* c4=c4\.bin' STEPS=20 scripts/lab\.py fidelity "
 ! grep -qF "$folder" <<<"$page" && ! grep -q 'not evaluated' <<<"$page"
 check "the page has no absolute path and misses no evaluation" $? "$page"
@@ -62,9 +62,9 @@ cp "$folder/c4.bin" "$folder/asked.bin"
 said=$(TEXTS="asked=$folder/asked.bin c4=$folder/c4.bin" pretend "bf16 coat" "1 3" vision) && page=$(cat "$folder/study/fidelity.md")
 has "the table of texts has right answers" "$page" '^\| text \|.* difference \| bf16, right answers \| coat, right answers \|$'
 has "the page has the mean of right answers with standard deviation" "$page" '^\| asked \|.* \| 92\.0 ± 1\.4 % \| 92\.0 ± 1\.4 % \|$'
-has "a text without answers has none" "$page" '^\| c4 \|.* \| – \| – \|$'
+has "the table of texts has no right answers for a text without answers" "$page" '^\| c4 \|.* \| – \| – \|$'
 
-# another text: finished runs have no checkpoint to evaluate
+# adds a text to a finished study, whose runs have no checkpoint left to evaluate
 mv "$folder/calls" "$folder/calls.before"
 rm "$folder/calls.texts"
 TEXTS+=" more=$folder/c4.bin"
@@ -79,13 +79,13 @@ said=$(EVALUATE=bf16 pretend "bf16 coat,head=fp8" "1 5" 262k)
 [ $? -eq 0 ] && [ "$(grep -c . "$folder/calls")" -eq 3 ]
 check "new runs are evaluated on texts and in another recipe" $? "$said" "$(cat "$folder/calls")"
 [ "$(figures "$folder/study" 262k bf16 5 'ended,steps,val_loss,in bf16,on wiki,on c4,on more')" = "done 20 3.06 3 3.5 4 4" ]
-check "new runs have all texts" $? "$(cat "$folder/study/fidelity.tsv")"
+check "new runs are evaluated on all texts" $? "$(cat "$folder/study/fidelity.tsv")"
 [ "$(figures "$folder/study" 262k coat,head=fp8 1 'ended,on wiki,on c4,on more')" = "diverged - - -" ]
 check "diverged runs are not evaluated" $? "$(cat "$folder/study/fidelity.tsv")"
 rows=$(rows_of "$folder/study")
 has "the mean of a text is over the runs that have it" "$rows" '^\| more \| 4\.0000 \| 54\.598 \| – \| – \| – \|$'
-has "a diverged recipe has no column" "$rows" '^\| text \| bf16, loss \| perplexity \| coat, loss \| perplexity \| difference \|$'
-has "the page lists the runs without a text" "$rows" '^- not evaluated on more: bf16 1, bf16 1@16, bf16 3, coat 1, coat 1@16, coat 3$'
+has "the table of texts omits a diverged recipe" "$rows" '^\| text \| bf16, loss \| perplexity \| coat, loss \| perplexity \| difference \|$'
+has "the page lists runs that were not evaluated on a text" "$rows" '^- not evaluated on more: bf16 1, bf16 1@16, bf16 3, coat 1, coat 1@16, coat 3$'
 said=$(TEXTS="wiki=$folder/c4.bin" pretend "bf16 coat" 7 262k)
 [ $? -eq 1 ] && grep -q "^error: text wiki: .*study.* 'wiki_train\*, 400000 bytes', .* 'c4.bin, 140000 bytes'; choose another name$" <<<"$said"
 check "a text name with other files is refused" $? "$said"

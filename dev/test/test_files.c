@@ -22,7 +22,7 @@ int fsync(int fd) {
 static const int unsupported[] = {EINVAL, ENOSYS, EOPNOTSUPP, ENOTTY, EBADF, EPERM, EACCES, ENOLCK};
 static const int failures[] = {EIO, ENOSPC, EDQUOT, EROFS};
 
-UNIT_TEST(test_unsupported_sync) {
+UNIT_TEST(files_are_written_without_fsync_support) {
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         sync_fails = unsupported[i];
         if (!folder_sync(test_folder, &err)) fail_msg("%d: %s", sync_fails, err.text);
@@ -66,7 +66,7 @@ static void refuse_write(const char *name, const char *says) {
 }
 
 // Tests that a symbolic link in a folder does not make the program overwrite a file outside the folder.
-UNIT_TEST(test_written_names) {
+UNIT_TEST(writing_does_not_follow_links) {
     size_t size;
     write_text(path_of("precious"), "mine");
     assert_int_equal(symlink(path_of("precious"), path_of("link")), 0);
@@ -119,7 +119,7 @@ static void refuse_read(const char *name, const char *says) {
 
 #define LFS "version https://git-lfs.github.com/spec/v1"
 
-UNIT_TEST(test_read_names) {
+UNIT_TEST(reading_refuses_pipes_and_lfs_pointers) {
     int fd;
     uint64_t size;
     assert_int_equal(mkfifo(path_of("pipe"), 0600), 0);

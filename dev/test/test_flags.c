@@ -37,7 +37,7 @@ static const char *sample_value(const Flag *flag, const Config *defaults) {
     return text;
 }
 
-UNIT_TEST(test_every_flag_parses) {
+UNIT_TEST(every_flag_accepts_a_valid_value) {
     int count;
     const Flag *table = flag_table(&count);
     assert_true(count > 70);
@@ -77,7 +77,7 @@ UNIT_TEST(test_every_flag_parses) {
     free(defaults);
 }
 
-UNIT_TEST(test_names_are_unique) {
+UNIT_TEST(flag_names_are_unique) {
     int count;
     bool negated;
     const Flag *table = flag_table(&count);
@@ -85,7 +85,7 @@ UNIT_TEST(test_names_are_unique) {
         assert_ptr_equal(flag_find(table[i].name, strlen(table[i].name), &negated), &table[i]);
 }
 
-UNIT_TEST(test_values) {
+UNIT_TEST(flag_values_are_parsed) {
     sets("--train x --lr 1e-3 --lr=6e-4 --steps 10 --steps=20", "lr 0.0006, steps 20");
     accept("--train x --out o --resume");
     assert_true(config.resume && config.resume_step == -1);
@@ -116,7 +116,7 @@ UNIT_TEST(test_values) {
 }
 
 // Tests counts with a suffix: k is 1024 for TOKENS and 1000 for STEPS. Other flags refuse a suffix.
-UNIT_TEST(test_counts) {
+UNIT_TEST(suffix_k_is_1024_for_tokens_and_1000_for_steps) {
     static const struct {
         const char *flag;
         int64_t value;
@@ -173,7 +173,7 @@ UNIT_TEST(test_counts) {
     }
 }
 
-UNIT_TEST(test_sizes) {
+UNIT_TEST(numbers_of_bytes_are_parsed_with_their_unit) {
     static const struct {
         const char *text;
         int64_t bytes;
@@ -193,7 +193,7 @@ UNIT_TEST(test_sizes) {
 }
 
 // Tests that every --train adds a set. --train-weight sets the weight of the --train before it, for all sets or none.
-UNIT_TEST(test_sets) {
+UNIT_TEST(each_train_flag_adds_a_data_set) {
     accept("--train a --steps 3 --train=b/*.bin -i c");
     assert_string_equal(config.train, "a\n\nb/*.bin\n\nc");
     assert_int_equal(config.train_sets, 3);
@@ -220,7 +220,7 @@ UNIT_TEST(test_sets) {
 }
 
 // Tests that the error about a malformed flag names the flag and its value.
-UNIT_TEST(test_malformed) {
+UNIT_TEST(errors_about_malformed_values_name_flag_and_value) {
     refuse("--tran x", EXIT_USER, "--tran: &--train?");
     refuse("--no-shufle --train x", EXIT_USER, "--no-shufle: &--no-shuffle?");
     refuse("--nosuchthingatall 5", EXIT_USER, "--nosuchthingatall: &--help");
@@ -301,7 +301,7 @@ UNIT_TEST(test_malformed) {
     refuse("-e nosuch.bin", EXIT_DATA, "nosuch.bin: ");
 }
 
-UNIT_TEST(test_too_long) {
+UNIT_TEST(a_value_that_is_too_long_is_refused) {
     char line[4000] = "--train x --out ";
     memset(line + 16, 'a', 2000);
     refuse(line, EXIT_USER, "--out: &2000&1023");

@@ -3,7 +3,7 @@
 #include "test_folder.h"
 
 // Tests that the command lines of llm.c's launch scripts (with shell variables expanded) are accepted.
-UNIT_TEST(test_llmc_scripts) {
+UNIT_TEST(command_lines_of_llmc_are_accepted) {
     sets("-i fineweb_train_*.bin -j fineweb_val_*.bin -o log_gpt2_124M -v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 "
          "-d 524288 -r 0 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -y 1 -e d12",
          "val-every 250, sample-every 20000, sample-tokens 144, micro-batch 64, batch-tokens 524288, weight-decay 0.1, "
@@ -45,7 +45,7 @@ UNIT_TEST(test_llmc_scripts) {
 }
 
 // Tests llm.c's short flags, alone and mixed with long flags. Short flags with another or without meaning are refused.
-UNIT_TEST(test_short_flags) {
+UNIT_TEST(short_flags_of_llmc_have_the_same_meaning) {
     sets("-i a -d -1 -m -1 -x -1 -a 1 -w 0 -f 1 -lg -1 -h 0 -k wsd",
          "batch-tokens 0, val-batches -1, steps -1, overfit-one-batch on, master none, schedule wsd");
     assert_string_equal(config.notes, "");
@@ -61,7 +61,7 @@ UNIT_TEST(test_short_flags) {
 }
 
 // Tests errors about unknown flags: another trainer's flag suggests this program's, a misspelled flag the nearest.
-UNIT_TEST(test_unknown) {
+UNIT_TEST(errors_about_unknown_flags_suggest_a_flag) {
     static const char *const flags[] = {
         "--learning-rate&use --lr", "--max_steps&use --steps", "--max-iters&use --steps", "--train-iters&use --steps",
         "--num-train-epochs&use --epochs", "--per_device_train_batch_size&use --micro-batch",
@@ -86,7 +86,7 @@ UNIT_TEST(test_unknown) {
 }
 
 // Tests that an error about an unknown model names a similar model or lists the models.
-UNIT_TEST(test_unknown_models) {
+UNIT_TEST(errors_about_unknown_models_suggest_a_model) {
     static const char *const models[] = {
         "--model lama:d4&mean llama:d4?", "--model llama&mean llama:dN?", "--model lama:d100&mean llama:dN?",
         "--model gtp2&mean gpt2?", "--model gpt2-larg&mean gpt2-large?", "--model mistral&mean mistral-7b?",
@@ -100,7 +100,7 @@ UNIT_TEST(test_unknown_models) {
 
 // Tests that --train and --val accept several names, because a shell expands unquoted patterns. Config stores the names
 // one per line.
-UNIT_TEST(test_files) {
+UNIT_TEST(train_and_val_accept_several_file_names) {
     accept("--train a.bin b.bin c*.bin --val v.bin w.bin --steps 3");
     assert_string_equal(config.train, "a.bin\nb.bin\nc*.bin");
     assert_string_equal(config.val, "v.bin\nw.bin");
@@ -150,7 +150,7 @@ static void refuse_file(const char *text, int number, const char *parts) {
     if (strncmp(error.text, said, strlen(said)) != 0) fail_msg("%s\n  says: %s", text, error.text);
 }
 
-UNIT_TEST(test_config_file) {
+UNIT_TEST(flags_are_read_from_a_config_file) {
     char line[4096], sets_file[TEST_PATH];
     const char *path = config_file("run", "# a run\n"
                                           "--train 'data/my tokens.bin' b*.bin c#.bin  # three\n"
@@ -203,7 +203,7 @@ UNIT_TEST(test_config_file) {
     refuse(line, EXIT_USER, "weight:2: --train-weight 2: no --train ");
 }
 
-UNIT_TEST(test_config_file_errors) {
+UNIT_TEST(errors_in_a_config_file_name_the_line) {
     char line[4096];
     static const struct {
         const char *text;

@@ -21,7 +21,7 @@ static void print_help(FILE *out) {
 }
 
 // Tests that --help and --help=markdown list every flag once, and that no line of --help exceeds 80 columns.
-UNIT_TEST(test_help) {
+UNIT_TEST(help_lists_every_flag_once) {
     int count, rows = 0;
     const Flag *table = flag_table(&count);
     char *help = capture(print_help), *markdown = capture(flags_help_markdown);
@@ -43,7 +43,7 @@ UNIT_TEST(test_help) {
 }
 
 // Tests that --help=markdown shows the default of every flag that has a value.
-UNIT_TEST(test_help_defaults) {
+UNIT_TEST(markdown_help_shows_every_default) {
     int count;
     const Flag *table = flag_table(&count);
     char *markdown = capture(flags_help_markdown), cell[256];
@@ -75,7 +75,7 @@ static void print_group(FILE *out) {
 }
 
 // Tests that --help GROUP prints exactly the part of --help about this group.
-UNIT_TEST(test_help_groups) {
+UNIT_TEST(help_of_a_group_is_part_of_the_whole_help) {
     char *help = capture(print_help), groups[FLAG_TEXT_LENGTH];
     flag_group_list(groups);
     int seen = 0;
@@ -95,7 +95,7 @@ UNIT_TEST(test_help_groups) {
 }
 
 // Tests that --help and --version print their text and that the program then ends, whatever the other flags.
-UNIT_TEST(test_exit_now) {
+UNIT_TEST(help_and_version_end_the_program) {
     FILE *file = tmpfile();
     assert_non_null(file);
     fflush(stdout);

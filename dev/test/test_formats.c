@@ -58,7 +58,7 @@ static void check_encode(const Fp8 *format, float x) {
                  expected);
 }
 
-UNIT_TEST(all_codes_decode) {
+UNIT_TEST(all_fp8_values_decode_to_the_definition) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];
         for (int c = 0; c < 256; c++) {
@@ -78,13 +78,13 @@ UNIT_TEST(all_codes_decode) {
     assert_true(e4m3_decode(0x01) == 0x1p-9f && e5m2_decode(0x01) == 0x1p-16f);
 }
 
-UNIT_TEST(all_bf16_encode) {
+UNIT_TEST(all_bf16_values_encode_to_the_nearest_fp8_value) {
     for (int f = 0; f < 2; f++)
         for (uint32_t b = 0; b < 65536; b++) check_encode(&formats[f], bf16_decode((uint16_t)b));
 }
 
 // Tests the exact midpoints of neighboring FP8 values, and each midpoint's two FP32 neighbors.
-UNIT_TEST(ties_go_to_the_even_code) {
+UNIT_TEST(midpoints_round_to_the_even_fp8_value) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];
         for (int c = 0; c + 1 < format->finite; c++) {
@@ -97,13 +97,13 @@ UNIT_TEST(ties_go_to_the_even_code) {
     }
 }
 
-UNIT_TEST(random_floats_encode) {
+UNIT_TEST(random_fp32_values_encode_to_the_nearest_fp8_value) {
     for (int f = 0; f < 2; f++) {
         for (uint64_t i = 0; i < 1 << 24; i++) check_encode(&formats[f], random_float((uint64_t)f, i));
     }
 }
 
-UNIT_TEST(special_values) {
+UNIT_TEST(zero_nan_and_infinity_in_fp8) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];
         int largest = format->finite - 1;
@@ -131,7 +131,7 @@ static uint16_t nearest_bf16(float x, bool ties_to_even) {
     return (uint16_t)(cut + up);
 }
 
-UNIT_TEST(bf16_conversions) {
+UNIT_TEST(bf16_conversions_round_to_nearest_even) {
     for (uint32_t b = 0; b < 65536; b++) {
         float x = bf16_decode((uint16_t)b);
         assert_int_equal(float_bits(x), b << 16);
@@ -150,7 +150,7 @@ UNIT_TEST(bf16_conversions) {
 }
 
 // Tests that a split16 master weight stores all FP32 bits and that its upper half is the nearest BF16 value.
-UNIT_TEST(split_masters) {
+UNIT_TEST(split16_masters_store_all_fp32_bits) {
     static const uint32_t edges[] = {0,           1,           0x7fff,      0x8000,      0x8001,      0xffff,
                                      0x10000,     0x007fffffu, 0x00800000u, 0x7f7f7fffu, 0x7f7f8000u, 0x7f7fffffu,
                                      0x3f807fffu, 0x3f808000u, 0x3f80ffffu, 0x3fffffffu};
@@ -183,7 +183,7 @@ static void check_row_scale(const Fp8 *format, Format f, uint32_t amax) {
         fail_msg("the row scale in %s of the maximum %.9g (bits %08x) is %g", format->name, maximum, amax, scale);
 }
 
-UNIT_TEST(row_scales) {
+UNIT_TEST(row_scales_are_the_smallest_sufficient_power_of_two) {
     static const float edges[] = {0.0f,  0x1p-149f, 0x1p-127f,     0x1.fffffcp-127f, 0x1p-126f,       1.0f,
                                   1.75f, 448.0f,    57344.0f,      0x1.cp-118f,      0x1.cp-111f,     0x1.cp-117f,
                                   2.0f,  0x1p127f,  0x1.cp+127f,   0x1.fffffep+127f, 0x1.bffffep+8f,  0x1.c00002p+8f,
@@ -207,7 +207,7 @@ UNIT_TEST(row_scales) {
     assert_true(row_scale_from_amax(0, FMT_E5M2) == SCALE_MIN);
 }
 
-UNIT_TEST(names_and_sizes) {
+UNIT_TEST(formats_have_names_and_byte_sizes) {
     assert_int_equal(format_bytes(FMT_FP32), sizeof(real));
     assert_int_equal(format_bytes(FMT_BF16), 2);
     assert_int_equal(format_bytes(FMT_E4M3), 1);

@@ -51,7 +51,7 @@ static void assert_near(double x, double expected, double slack) {
 }
 
 // Tests that a gradient whose elements are all equal has no error, whatever the rule for scales.
-UNIT_TEST(constant) {
+UNIT_TEST(a_constant_gradient_has_no_error) {
     Case c;
     case_begin(&c);
     set_rows(c.dy, 0, TOKENS, 0, OUT, -0.00390625);
@@ -75,7 +75,7 @@ UNIT_TEST(constant) {
 
 // Tests a token whose gradient is 2^19 times that of other tokens. E4M3 has a range of 2^18.8, so tokens that share the
 // large token's scale become 0. E5M2 has a range of 2^32.8.
-UNIT_TEST(outlier) {
+UNIT_TEST(an_outlier_token_flushes_other_tokens_in_e4m3_only) {
     Case c;
     case_begin(&c);
     set_rows(c.dy, 0, TOKENS, 0, OUT, 1);
@@ -105,7 +105,7 @@ UNIT_TEST(outlier) {
 }
 
 // Tests the bias of a gradient of 33/32, which both formats round to 1 if scales are powers of two.
-UNIT_TEST(bias) {
+UNIT_TEST(the_bias_of_rounding_to_nearest_is_measured) {
     Case c;
     case_begin(&c);
     for (int64_t i = 0; i < TOKENS; i++)
@@ -125,7 +125,7 @@ UNIT_TEST(bias) {
 }
 
 // Tests the worst output feature: feature 7 is rounded, feature 9 is too small to be included, others are exact.
-UNIT_TEST(worst_row) {
+UNIT_TEST(the_output_feature_with_the_largest_error_is_found) {
     Case c;
     case_begin(&c);
     set_rows(c.dy, 0, TOKENS, 0, OUT, 1);
@@ -140,7 +140,7 @@ UNIT_TEST(worst_row) {
 }
 
 // Tests a scale for each of three column ranges, whose magnitudes differ.
-UNIT_TEST(parts) {
+UNIT_TEST(q_k_and_v_may_have_separate_scales) {
     const Parts thirds = {3, {OUT / 3, 2 * OUT / 3, OUT}};
     Case c;
     case_begin(&c);
@@ -159,7 +159,7 @@ UNIT_TEST(parts) {
 }
 
 // Tests statistics of the tokens' amax values, which are powers of two from 2^-99 to 1.
-UNIT_TEST(maxima) {
+UNIT_TEST(statistics_of_the_amax_per_token) {
     Case c;
     case_begin(&c);
     for (int64_t i = 0; i < TOKENS; i++) set_value(c.dy, i, i % OUT, ldexp(i % 2 ? 1 : -1, -(int)(i % 100)));
@@ -173,7 +173,7 @@ UNIT_TEST(maxima) {
 }
 
 // Tests that NaN and inf in dy are counted and that nothing else is then measured.
-UNIT_TEST(not_finite) {
+UNIT_TEST(nan_and_inf_in_a_gradient_are_counted) {
     Case c;
     case_begin(&c);
     set_value(c.dy, 3, 5, INFINITY);
@@ -228,7 +228,7 @@ static void random_gradient(Case *c) {
         for (int64_t j = 0; j < OUT; j++) set_value(c->dy, i, j, ldexp(pow(draw(&c->f), 5), -(int)(i * 7 % 20)));
 }
 
-UNIT_TEST(otherwise) {
+UNIT_TEST(errors_equal_an_independent_computation) {
     static double q[TOKENS][OUT];
     Case c;
     case_begin(&c);
@@ -270,7 +270,7 @@ UNIT_TEST(otherwise) {
 
 // Tests that FP8 matmuls on the CPU show no accumulation error, because they accumulate in FP32. The backend must
 // quantize the gradient to the FP8 values that were measured.
-UNIT_TEST(accumulation) {
+UNIT_TEST(cpu_fp8_matmuls_have_no_accumulation_error) {
     Case c;
     Accumulation a;
     float *codes = (float *)xmalloc(TOKENS * OUT * sizeof *codes);

@@ -44,8 +44,8 @@ static void check_variants(const Pair *p) {
     const GradientStats *cpu = &p->stats[ON_CPU], *gpu = &p->stats[ON_GPU];
     tap_check(near(gpu->rms, cpu->rms, 1e-12, 0) && gpu->largest == cpu->largest && gpu->above == cpu->above &&
                   gpu->below == cpu->below && gpu->small_rows == cpu->small_rows,
-              "the gradient by itself", "rms %.9g, largest %.9g, 2^%.2f, 2^%.2f", gpu->rms, gpu->largest, gpu->above,
-              gpu->below);
+              "errors of the gradient agree on GPU and CPU", "rms %.9g, largest %.9g, 2^%.2f, 2^%.2f", gpu->rms,
+              gpu->largest, gpu->above, gpu->below);
     for (int f = 0; f < GRADIENT_FORMATS; f++) {
         for (int r = 0; r < SCALE_RULES; r++) {
             const VariantStats *a = &gpu->variant[f][r], *b = &cpu->variant[f][r];

@@ -17,7 +17,7 @@ check() {
 text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
 train=$folder/src_train.bin
 "$program" --tokenizer bytes --layers 2 --heads 2 --channels 64 --seq-len 128 --micro-batch 8 --recipe bf16 --steps 20 \
-    --lr 2e-3 --sample-tokens 0 --quiet --train "$train" --out "$folder/run" >/dev/null || { bad "a checkpoint"; exit 1; }
+    --lr 2e-3 --sample-tokens 0 --quiet --train "$train" --out "$folder/run" >/dev/null || { bad "training a checkpoint succeeds"; exit 1; }
 checkpoint=$folder/run/step-00000020
 hash=$(cat "$checkpoint"/* | cksum)
 
@@ -30,7 +30,7 @@ value() { sed "s/.*\"$1\":\([^,}]*\).*/\1/"; }
 # among X LOW HIGH: true if X is between LOW and HIGH
 among() { awk -v x="$1" -v low="$2" -v high="$3" 'BEGIN { exit !(x >= low && x <= high) }' || { echo "$1"; false; }; }
 
-# 4 gradients in 2 layers and the head's, each in 2 formats, with 3 rules of scales, or 4 for dqkv
+# expects 4 gradients in 2 layers and the head's gradient, each in 2 formats with 3 scale rules (dqkv: 4)
 lines_are_all() {
     [ "$(lines '"line":"gradient"' | wc -l)" = 9 ] && [ "$(lines '"line":"variant"' | wc -l)" = 58 ] &&
         [ "$(lines '"line":"product"' | wc -l)" = 108 ] && [ "$(lines '"line":"run"' | wc -l)" = 1 ] &&
@@ -43,7 +43,7 @@ tables_are_whole() {
     done
     grep -q '^The worst layer' "$folder/a.txt" && ! grep -qi nan "$folder/a.txt" && ! tail -n +2 "$folder/a.txt" | awk 'length > 120' | grep .
 }
-# errors of rounded gradients: 1 to 5 % in E4M3, about twice that in E5M2, less after long sums
+# expects errors of 0.2 to 5 % in E4M3 (long sums reduce the error), and 1.5 to 2.5 times as much in E5M2
 errors_are_of_roundings() {
     local line e4m3 e5m2
     for line in '"gradient":"dh","layer":0' '"gradient":"dqkv","layer":1'; do
@@ -68,7 +68,7 @@ same_again() { # ignores the first line, which has the number of threads
 new_model() { # d1: 128 channels, GPT-2's vocabulary
     measure c d1 --micro-batch=1 --seq-len 32 --batch 2 --seed 5 && grep -q '^d1, micro-batch 2 of 1 x 32 tokens' "$folder/c.txt"
 }
-other_sizes() { # 30 tokens, which FP8 matmuls do not support
+other_sizes() { # measures 30 tokens, a number that FP8 matmuls do not support
     measure d "$checkpoint" --micro-batch 2 --seq-len 15 && grep -q '^note: FP8 matmuls' "$folder/d.txt" &&
         ! grep -q '"line":"product"' "$folder/d.jsonl"
 }
@@ -77,14 +77,14 @@ check "gradient_stats measures a checkpoint" measure a "$checkpoint" --micro-bat
 check "gradient_stats writes a line per gradient, variant and matmul" lines_are_all
 check "tables of gradient_stats are complete and fit 120 columns" tables_are_whole
 check "the loss of gradient_stats is that of the trainer's first step" loss_is_the_trainers
-check "errors of gradients match the formats' roundings" errors_are_of_roundings
+check "errors of gradients match the precision of E4M3 and E5M2" errors_are_of_roundings
 check "matmuls of the CPU accumulate in FP32" products_are_sums_in_fp32
-check "gradient_stats gives the same bits again" same_again
+check "gradient_stats repeats bit for bit" same_again
 check "gradient_stats measures a named model with new weights" new_model
 check "gradient_stats works without FP8 matmuls for odd sizes" other_sizes
 check "gradient_stats does not change the checkpoint" test "$(cat "$checkpoint"/* | cksum)" = "$hash"
 
-# the table of two micro-batches: 9 gradients with three rules each, and a row per kind in four tables
+# expects 9 gradients with three rules each in the CSV of two micro-batches, and a row per kind in each of four tables
 table_of_means() {
     local found expected
     measure b "$checkpoint" --micro-batch 8 --batch 0 && measure c "$checkpoint" --micro-batch 8 --batch 1 &&
@@ -144,7 +144,7 @@ gpu_agrees() {
         awk '$1 > 1.1 * $2 + 1e-4 || $1 < 0.9 * $2 - 1e-4 { print; bad = 1 } END { exit bad || NR != 58 }'
 }
 if [ -x "${tool}_gpu" ] && nvidia-smi -L 2>/dev/null | grep -q GPU; then
-    check "gradient_stats finds the same on GPU and CPU" gpu_agrees
+    check "gradient_stats gives the same results on GPU and CPU" gpu_agrees
 else
     echo "skip - on the GPU as on the CPU: no GPU, or not built"
 fi

@@ -8,7 +8,7 @@ static void accept_steps(Guard *guard, int count) {
     for (int i = 0; i < count; i++) outlier_record(guard, 3 + (i % 2 ? 0.1 : -0.1), 1 + (i % 2 ? 0.1 : -0.1));
 }
 
-UNIT_TEST(test_z) {
+UNIT_TEST(outliers_are_measured_in_standard_deviations) {
     Guard guard;
     memset(&guard, 0, sizeof guard);
     accept_steps(&guard, GUARD_WINDOW - 1);
@@ -34,7 +34,7 @@ UNIT_TEST(test_z) {
 }
 
 // Tests that NaN and inf are always outliers and are never recorded in the window.
-UNIT_TEST(test_not_finite) {
+UNIT_TEST(nan_and_inf_are_always_outliers) {
     Guard guard, before;
     memset(&guard, 0, sizeof guard);
     for (int full = 0; full <= 1; full++) {
@@ -57,7 +57,7 @@ static Guard load_guard(Run *run, const char *folder) {
     return got.guard;
 }
 
-UNIT_TEST(test_checkpoint) {
+UNIT_TEST(checkpoints_save_the_window_of_losses_and_norms) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
     char folder[TEST_PATH];

@@ -125,7 +125,7 @@ static void moments(Fixture *f) {
     }
 }
 
-UNIT_TEST(counts) {
+UNIT_TEST(counts_of_fp8_values_equal_an_independent_computation) {
     run_everywhere(one_scale);
     run_everywhere(scale_per_row);
     run_everywhere(scale_per_group);
@@ -179,13 +179,13 @@ static void check_object(RecipeKind recipe) {
     run_end(&run);
 }
 
-UNIT_TEST(object) {
+UNIT_TEST(json_object_has_the_counts_of_known_tensors) {
     check_object(RECIPE_COAT_PAPER);
     check_object(RECIPE_COAT);
 }
 
 // Tests that with ZeRO a rank's counts cover only its own shards of the moments.
-UNIT_TEST(parts_of_moments) {
+UNIT_TEST(counts_cover_only_this_ranks_shards_of_moments) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_BF16, 2);
@@ -206,7 +206,7 @@ UNIT_TEST(parts_of_moments) {
     run_end(&run);
 }
 
-UNIT_TEST(warnings) {
+UNIT_TEST(saturated_tensors_cause_a_warning) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_BF16, 1);
@@ -225,7 +225,7 @@ UNIT_TEST(warnings) {
 }
 
 // Tests the largest log-sum-exp of each layer, a NaN, and the warning about large logits, which is printed once.
-UNIT_TEST(attention_logits) {
+UNIT_TEST(large_attention_logits_cause_one_warning) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_BF16, HEAD_BF16, 1);

@@ -7,7 +7,7 @@
 
 // --- sums of outliers ------------------------------------------------------------------------------------------------
 
-// Returns second moments of the shape of x in 8 bits: about 1e-4 to 1, and 0 in the last group.
+// Returns 8-bit second moments with the shape of x: values from about 1e-4 to 1, and 0 in the last group.
 static Tensor eight_bit_moments(Fixture *f, Tensor x) {
     const int64_t count = tensor_elements(x), groups = (count + 127) / 128;
     Tensor v = poisoned(f, FMT_E4M3, x.rows, x.cols);
@@ -22,7 +22,7 @@ static Tensor eight_bit_moments(Fixture *f, Tensor x) {
     return v;
 }
 
-// Compares outliers() with sums in another order.
+// Compares the sums of outliers() with the same sums, added in another order in double precision.
 static void assert_outliers(Fixture *f, Tensor x, Tensor v) {
     const int64_t count = tensor_elements(x);
     real *moments = (real *)xcalloc((size_t)count, sizeof *moments);
@@ -63,7 +63,7 @@ static void every_format(Fixture *f) {
     }
 }
 
-UNIT_TEST(sums) {
+UNIT_TEST(sums_of_outliers_equal_an_independent_computation) {
     run_everywhere(every_format);
 }
 
@@ -93,7 +93,7 @@ static Outliers *outliers_of(Run *run, int layer) {
 }
 
 // Tests that outliers of the activation function's output are in the log, and that only large ones cause a note.
-UNIT_TEST(activation_outliers) {
+UNIT_TEST(activation_outliers_are_logged_and_large_ones_noted) {
     Run run;
     run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);
     Tensor g = arena_tensor(&run.arena, G, VALUE, 2);
@@ -149,7 +149,7 @@ static void update(Run *run, Updates *u, int updates, double size) {
 }
 
 // Tests that v has a lag after the gradient has grown, and none before, with every format of v.
-UNIT_TEST(lag_of_second_moments) {
+UNIT_TEST(second_moments_lag_after_the_gradient_has_grown) {
     static const MomentsKind formats[] = {MOMENTS_FP32, MOMENTS_BF16, MOMENTS_COAT};
     for (int k = 0; k < 3; k++) {
         Run run;
@@ -215,13 +215,13 @@ static double unchanged(float beta2, bool notes) {
 }
 
 // Tests that 8-bit second moments follow the gradient with beta2 0.95, and do not with 0.9999.
-UNIT_TEST(unchanged_moments) {
+UNIT_TEST(moments_with_a_large_beta2_stay_unchanged) {
     assert_true(unchanged(0.95f, false) < 0.6);
     assert_true(unchanged(0.9999f, true) > 0.97);
 }
 
 // Tests that docs/log.md lists every bound with its value, meaning and remedy.
-UNIT_TEST(documented) {
+UNIT_TEST(docs_log_md_lists_every_bound) {
     static char text[1 << 16], row[512];
     FILE *in = fopen("docs/log.md", "rb");
     assert_non_null(in);

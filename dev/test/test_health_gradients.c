@@ -60,7 +60,7 @@ static void known_values(Fixture *f) {
     }
 }
 
-UNIT_TEST(gradients_codes) {
+UNIT_TEST(counts_of_gradients_equal_known_values) {
     run_everywhere(known_codes);
     run_everywhere(known_values);
 }
@@ -100,7 +100,7 @@ static void random_matmuls(Fixture *f) {
                 fabs(p->bb - bb) < 1e-12 * bb);
 }
 
-UNIT_TEST(matmuls) {
+UNIT_TEST(error_of_fp8_wgrad_equals_a_known_error) {
     run_everywhere(known_error);
     run_everywhere(random_matmuls);
 }
@@ -117,7 +117,7 @@ static void set_counts(Run *run, CountedTensor what, int transposed, uint64_t sa
 }
 
 // Tests that FP8 health's JSON object has, under each gradient's name, the counts of its saturated and zero FP8 values.
-UNIT_TEST(gradients_in_object) {
+UNIT_TEST(json_object_has_the_counts_of_gradients) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, HEAD_FP8, 1);
@@ -171,7 +171,7 @@ static void reset_counts(Run *run, double uncounted) {
 }
 
 // Tests that each gradient that does not fit its FP8 format causes one warning, which names a flag that helps.
-UNIT_TEST(gradients_warnings) {
+UNIT_TEST(a_gradient_outside_its_format_causes_one_warning) {
     Run run;
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_FP8, 1);
     set_counts(&run, GRADIENT_DQKV, 0, 10, 400, 0); // at the limits: 1 % saturated, 50 % zero or subnormal
@@ -230,7 +230,7 @@ static void set_matmuls(Run *run, int layer, double bias, double error) {
 }
 
 // Tests that the log has error and bias of wgrad for each layer. A warning is printed once if a limit is exceeded.
-UNIT_TEST(matmul_comparison_in_log) {
+UNIT_TEST(log_has_error_and_bias_of_wgrad) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);
@@ -270,7 +270,7 @@ UNIT_TEST(matmul_comparison_in_log) {
 }
 
 // Tests that memory for the wgrad comparison is planned only with --health-products, and lives long enough.
-UNIT_TEST(matmuls_in_plan) {
+UNIT_TEST(memory_for_the_wgrad_comparison_is_planned) {
     Run run;
     run_begin(&run, RECIPE_COAT, HEAD_BF16, 1);
     assert_true(!run.arena.layout[QKVW_REFERENCE][VALUE].exists && !run.arena.layout[INNER_PRODUCTS][VALUE].exists);

@@ -60,7 +60,7 @@ static void two_examples(void) {
     add_example(0, 40, 1, lengths[1]);
 }
 
-UNIT_TEST(rows) {
+UNIT_TEST(batches_contain_the_context_and_one_ending_per_row) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
     assert_non_null(set);
@@ -82,7 +82,7 @@ UNIT_TEST(rows) {
 }
 
 // Tests a HellaSwag file of 32-bit words, with token ids above 65,535.
-UNIT_TEST(wide_words) {
+UNIT_TEST(files_of_32_bit_words_are_read) {
     two_examples();
     static uint32_t words[4096];
     for (size_t i = 0; i < file.count; i++) words[i] = file.words[i];
@@ -126,7 +126,7 @@ static void take(HellaSwag *set, int row, float mean) {
     hellaswag_add_losses(set, row, 1, 8, losses);
 }
 
-UNIT_TEST(smallest_mean_wins) {
+UNIT_TEST(the_ending_with_the_smallest_mean_loss_is_chosen) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
     assert_non_null(set);
@@ -161,7 +161,7 @@ UNIT_TEST(smallest_mean_wins) {
 
 // Tests how rows are distributed: every row is evaluated once, and all rows of an example are on one rank. All ranks
 // have the same number of passes. A single rank has rows / batch passes, rounded up.
-UNIT_TEST(shared_passes) {
+UNIT_TEST(ranks_share_the_rows_of_a_pass) {
     enum { EXAMPLES = 19, ROWS = 4 * EXAMPLES };
 
     begin_file();
@@ -194,7 +194,7 @@ UNIT_TEST(shared_passes) {
     hellaswag_close(set);
 }
 
-UNIT_TEST(a_length_that_just_fits) {
+UNIT_TEST(an_example_as_long_as_the_sequence_is_accepted) {
     two_examples();
     HellaSwag *set = hellaswag_open(write_it(0, 0), 5, 49, &err);
     assert_non_null(set);
@@ -215,7 +215,7 @@ static void refuse(size_t cut, size_t extra, const char *says) {
     assert_says(&err, "h.bin");
 }
 
-UNIT_TEST(damaged_files) {
+UNIT_TEST(truncated_or_changed_files_are_refused) {
     two_examples();
     const File good = file;
     // A file must be refused at whatever byte it is truncated.
@@ -274,7 +274,7 @@ UNIT_TEST(damaged_files) {
 
 // Sets each word to extreme values. Opening the file must fail, or reads must stay within bounds, which the SANITIZE=1
 // build checks.
-UNIT_TEST(hostile_words) {
+UNIT_TEST(extreme_values_in_a_file_cause_no_invalid_access) {
     two_examples();
     const File good = file;
     const int values[] = {0, 1, 2, 4, 5, 255, 32767, 32768, 65534, 65535};

@@ -48,7 +48,7 @@ static void expect_round_trip(const ModelShape *shape) {
     json_text_free(&t);
 }
 
-UNIT_TEST(test_config) {
+UNIT_TEST(config_json_of_every_architecture_is_parsed_and_written) {
     ModelShape s =
         parsed("{\"model_type\": \"gpt2\", \"activation_function\": \"gelu_new\", \"n_ctx\": 1024, \"n_embd\": 768, "
                "\"n_head\": 12, \"n_inner\": null, \"n_layer\": 12, \"n_positions\": 1024, \"vocab_size\": "
@@ -92,7 +92,7 @@ UNIT_TEST(test_config) {
 
 // Tests that the largest shape that flags accept can be written to config.json and read back. Larger sizes in
 // config.json are refused.
-UNIT_TEST(test_bounds) {
+UNIT_TEST(the_largest_shape_is_written_and_read_back) {
     ModelShape s;
     architecture_shape(ARCHITECTURE_LLAMA, &s);
     s.layers = MAX_LAYERS, s.heads = s.kv_heads = MAX_HEADS, s.head_dim = MAX_HEAD_WIDTH, s.channels = MAX_CHANNELS;
@@ -131,7 +131,7 @@ static ModelShape parsed_with_sizes(const char *type, const char *rest) {
 }
 
 // Tests config.json as transformers 4 and 5 write it: keys of both versions, absent keys, and rare keys.
-UNIT_TEST(test_other_configs) {
+UNIT_TEST(configs_of_transformers_4_and_5_are_parsed) {
     ModelShape s = parsed_with_sizes(
         "llama", "\"rms_norm_eps\": 1e-05, \"num_key_value_heads\": null, "
                  "\"rope_parameters\": {\"rope_theta\": 500000.0, \"rope_type\": \"llama3\", \"factor\": 32.0, "
@@ -225,7 +225,7 @@ UNIT_TEST(test_other_configs) {
 #undef KV
 
 // Tests that an absent key of config.json gets the default of the model's configuration class in transformers.
-UNIT_TEST(test_absent_keys) {
+UNIT_TEST(absent_config_keys_have_transformers_defaults) {
     static const struct {
         const char *type, *rest;
         int kv_heads, head_dim, positions; // positions: at most the sliding window
@@ -260,7 +260,7 @@ UNIT_TEST(test_absent_keys) {
 
 // Tests token ids and initializer_range: they are read from config.json or, if absent, are the defaults of the model's
 // class in transformers. Saving writes them to config.json.
-UNIT_TEST(test_ids) {
+UNIT_TEST(token_ids_and_initializer_range_are_read_and_written) {
     static const struct {
         const char *type, *rest, *written;
         int vocab;
@@ -303,7 +303,7 @@ UNIT_TEST(test_ids) {
 }
 
 // Tests generation_config.json: its EOS ids are added to those of config.json, and its other keys are copied.
-UNIT_TEST(test_generation) {
+UNIT_TEST(generation_config_adds_eos_ids) {
     static const char *const config = "{\"model_type\": \"llama\", \"num_hidden_layers\": 1, \"hidden_size\": 64, "
                                       "\"intermediate_size\": 96, \"num_attention_heads\": 4, \"vocab_size\": 130, "
                                       "\"bos_token_id\": 3, \"eos_token_id\": 7}";
@@ -346,7 +346,7 @@ UNIT_TEST(test_generation) {
     }
 }
 
-UNIT_TEST(test_bad_configs) {
+UNIT_TEST(unsupported_configs_are_refused) {
 #define NUMBERS "\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"vocab_size\": 130, \"n_positions\": 12"
     static const struct {
         const char *text, *says;
@@ -428,7 +428,7 @@ typedef struct {
 static const Making plain = {DTYPE_F32, "", NULL, -1, 0, 1, -1, 0, -1, -1, NULL, {0}};
 
 // Tests hf_names.c: the tensor names of a GPT-2 must be those of GPT2LMHeadModel.
-UNIT_TEST(test_names) {
+UNIT_TEST(tensor_names_of_gpt2_equal_transformers) {
     static const char *const names[] = {"wte.weight",
                                         "wpe.weight",
                                         "h.3.ln_1.weight",
@@ -551,7 +551,7 @@ static void assert_refused(const char *path, Run *run, const char *says) {
     assert_says(&err, says);
 }
 
-UNIT_TEST(test_import) {
+UNIT_TEST(weights_load_from_any_type_and_order_of_tensors) {
     static const Dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     static const PrecisionKind precisions[] = {PRECISION_RECIPE, PRECISION_FP32};
     for (int p = 0; p < 2; p++) {
@@ -573,7 +573,7 @@ UNIT_TEST(test_import) {
 }
 
 // Tests that a prefix of all tensor names is ignored. If only some names have the prefix, loading fails.
-UNIT_TEST(test_prefix) {
+UNIT_TEST(a_common_prefix_of_tensor_names_is_ignored) {
     static const char *const prefixes[] = {"_orig_mod.", "module.", "_orig_mod.module.", "base_model.model.", "model."};
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("prefix", run);
@@ -599,7 +599,7 @@ UNIT_TEST(test_prefix) {
 }
 
 // Tests that master weights keep the low bits of FP32 weights that are loaded into a BF16 model.
-UNIT_TEST(test_masters) {
+UNIT_TEST(master_weights_keep_the_low_bits_of_fp32_files) {
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("masters", run);
     Making making = plain;
@@ -614,7 +614,7 @@ UNIT_TEST(test_masters) {
     run_close(run);
 }
 
-UNIT_TEST(test_shards) {
+UNIT_TEST(weights_load_from_several_files_with_an_index) {
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("shards", run);
     for (int part = 0; part < 3; part++) {
@@ -676,7 +676,7 @@ static Run *llama_with(Architecture architecture, bool tied) {
 }
 
 // Tests that a tensor that the model lacks is an error, because its values would silently be lost.
-UNIT_TEST(test_leftovers) {
+UNIT_TEST(a_tensor_that_the_model_lacks_is_an_error) {
     static const struct {
         Architecture architecture;
         bool tied;
@@ -734,7 +734,7 @@ UNIT_TEST(test_leftovers) {
     run_close(run);
 }
 
-UNIT_TEST(test_bad_weights) {
+UNIT_TEST(damaged_or_incomplete_weight_files_are_refused) {
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("bad", run);
     char file[TEST_PATH];
@@ -799,7 +799,7 @@ static void make_llmc(const char *path, const Run *run, int version, int padded,
     assert_int_equal(truncate(path, size - (long)cut), 0);
 }
 
-UNIT_TEST(test_llmc) {
+UNIT_TEST(weights_of_llmc_load) {
     Run *run = run_with(PRECISION_RECIPE);
     ModelShape shape;
     const char *path = path_of("gpt2.bin");
@@ -818,7 +818,7 @@ UNIT_TEST(test_llmc) {
     run_close(run);
 }
 
-UNIT_TEST(test_bad_llmc_headers) {
+UNIT_TEST(invalid_headers_of_llmc_files_are_refused) {
     static const struct {
         int32_t at, value;
         const char *says;

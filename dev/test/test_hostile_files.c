@@ -13,7 +13,7 @@
 
 static Error err; // error of the last failed call
 
-UNIT_TEST(test_messages_stay_lines) {
+UNIT_TEST(file_contents_cannot_add_lines_to_an_error) {
     ModelShape shape;
     const char *config = "{\"model_type\": \"a\\nerror: \\u001b[31m\\u007f\"}";
     assert_false(hf_parse_config(config, strlen(config), "config.json", &shape, &err));
@@ -34,7 +34,7 @@ static const struct {
     {"\340\202\233[", "\340??["},                                     // an overlong UTF-8 encoding of U+009B
     {"cut \360\237", "cut \360?"}};
 
-UNIT_TEST(test_terminal_commands) {
+UNIT_TEST(terminal_commands_in_texts_are_not_printed) {
     char text[64], shown[256];
     for (size_t i = 0; i < sizeof terminal_texts / sizeof *terminal_texts; i++) {
         snprintf(text, sizeof text, "%s", terminal_texts[i].text);
@@ -55,7 +55,7 @@ UNIT_TEST(test_terminal_commands) {
     assert_memory_equal(kept, "a\tb\n??", 6);
 }
 
-UNIT_TEST(test_lines_of_any_length) {
+UNIT_TEST(lines_of_any_length_are_read) {
     char line[8];
     // Lines for a buffer of 8 bytes: one that just fits, a longer one, an empty one, one with a 0 byte, a last line.
     write_file(path_of("lines"), "1234567\n12345678\n\na\0b\nend", 25);
@@ -80,7 +80,7 @@ UNIT_TEST(test_lines_of_any_length) {
 }
 
 // Tests that a safetensors header of more than 32 MiB is refused, even if the file contains the whole header.
-UNIT_TEST(test_long_header) {
+UNIT_TEST(a_safetensors_header_of_more_than_32_mib_is_refused) {
     SafeFile file;
     uint64_t bytes = SAFETENSORS_MAX_HEADER + 1;
     write_file(path_of("long.safetensors"), &bytes, sizeof bytes);
@@ -90,7 +90,7 @@ UNIT_TEST(test_long_header) {
 }
 
 // Tests log.jsonl with a line of 1 MiB, and log.jsonl as a link to a device.
-UNIT_TEST(test_logs) {
+UNIT_TEST(log_jsonl_with_a_long_line_or_as_a_device) {
     static Config config;
     size_t size, long_line = (size_t)1 << 20;
     config_defaults(&config);
@@ -150,7 +150,7 @@ static void refuse_listed(const char *name, const char *says) {
     manifest_close(&manifest);
 }
 
-UNIT_TEST(test_manifest_stays_inside) {
+UNIT_TEST(a_manifest_cannot_name_files_outside_its_folder) {
     Manifest manifest;
     assert_int_equal(mkdir(path_of("checkpoint"), 0700), 0);
     write_text(path_of("outside.json"), "{}");
@@ -175,7 +175,7 @@ UNIT_TEST(test_manifest_stays_inside) {
 }
 
 // Tests that a checkpoint is refused if a counter exceeds 2^53, because it could overflow when the run continues.
-UNIT_TEST(test_states_far_away) {
+UNIT_TEST(counters_beyond_2_to_53_are_refused) {
     static const char *const keys[] = {"step", "sequences", "pass", "tokens", "t", "skipped", "skipped_run"};
     static Config config;
     Exec exec;

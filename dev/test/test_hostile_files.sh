@@ -39,8 +39,8 @@ for name in .lock log.jsonl; do
 done
 out=$folder/run-hard
 mkdir "$out" && ln "$folder/precious" "$out/.lock"
-refuses ".lock is a hard link" 2 "$out/.lock is a hard link" "${run[@]}" --out "$out"
-untouched ".lock is a hard link"
+refuses "a .lock that is a hard link is refused" 2 "$out/.lock is a hard link" "${run[@]}" --out "$out"
+untouched "a .lock that is a hard link is refused"
 out=$folder/run-overwrite
 mkdir "$out" && ln -s ../precious "$out/log.jsonl"
 "$program" "${run[@]}" --out "$out" --overwrite >/dev/null 2>"$folder/said" && [ ! -L "$out/log.jsonl" ]
@@ -67,7 +67,7 @@ fi
 
 # --- a pipe that no process writes to, instead of a file
 mkfifo "$folder/fifo.bin" "$folder/fifo.npy" "$folder/fifo.flags" "$folder/fifo.safetensors"
-not_regular() { refuses "a pipe as $1" 2 "is not a regular file" "${@:2}"; } # NAME FLAGS...
+not_regular() { refuses "a pipe as $1 is refused" 2 "is not a regular file" "${@:2}"; } # NAME FLAGS...
 not_regular "a token file" "${run[@]}" --train "$folder/fifo.bin"
 not_regular "a token file in OLMo's .npy format" "${run[@]}" --train "$folder/fifo.npy"
 not_regular "a validation file" "${run[@]}" --val "$folder/fifo.bin"
@@ -78,7 +78,7 @@ not_regular "--model" "${from[@]}" "$folder/fifo.safetensors"
 not_regular "--tokenizer" "${run[@]}" --tokenizer "$folder/fifo.bin"
 mkdir "$folder/pipes" && mkfifo "$folder/pipes/config.json" "$folder/pipes/tokenizer.json"
 not_regular "config.json" "${from[@]}" "$folder/pipes"
-refuses "a pipe as tokenizer.json in a folder" 2 "$folder/pipes" "${run[@]}" --tokenizer "$folder/pipes"
+refuses "a pipe as tokenizer.json in a folder is refused" 2 "$folder/pipes" "${run[@]}" --tokenizer "$folder/pipes"
 for name in .lock log.jsonl; do
     for flag in "" --resume; do
         [ "$name$flag" != log.jsonl ] || continue
@@ -92,9 +92,9 @@ flipped() { # FILE COPY: copies a file and flips a bit of byte 20000
     cp "$1" "$2" && printf "$(printf '\\x%02x' $(($(od -An -tu1 -j 20000 -N 1 "$1") ^ 1)))" | dd of="$2" bs=1 seek=20000 conv=notrunc status=none
 }
 flipped "$data" "$folder/flipped.bin"
-refuses "a flipped bit in --train" 2 "flipped.bin is damaged: .*; copy the file again" "${run[@]}" --train "$folder/flipped.bin"
-refuses "a flipped bit in --val" 2 "flipped.bin is damaged: " "${run[@]}" --val "$folder/flipped.bin"
-refuses "a flipped bit in one of two --train files" 2 "flipped.bin is damaged: " "${run[@]}" --train "$data" --train "$folder/flipped.bin"
+refuses "a flipped bit in --train is refused" 2 "flipped.bin is damaged: .*; copy the file again" "${run[@]}" --train "$folder/flipped.bin"
+refuses "a flipped bit in --val is refused" 2 "flipped.bin is damaged: " "${run[@]}" --val "$folder/flipped.bin"
+refuses "a flipped bit in one of two --train files is refused" 2 "flipped.bin is damaged: " "${run[@]}" --train "$data" --train "$folder/flipped.bin"
 dd if=/dev/zero of="$folder/flipped.bin" bs=1 seek=32 count=8 conv=notrunc status=none # llm.c writes no checksum
 timeout 20 "$program" "${run[@]}" --train "$folder/flipped.bin" >/dev/null 2>"$folder/said"
 check "a token file without a checksum is accepted" $? "$(cat "$folder/said")"
@@ -107,7 +107,7 @@ for name in x.bin x.npy x.safetensors weights/model.safetensors config/config.js
 cp "$folder/model/step-00000002/config.json" "$folder/lfs/weights" && cp "$folder/model/step-00000002/config.json" "$folder/lfs"
 echo '{"a": 0, "b": 1, "<|endoftext|>": 2}' >"$folder/lfs/merges/encoder.json"
 cp dev/test/tokenizers/qwen.json "$folder/lfs/settings/tokenizer.json"
-is_pointer() { refuses "$1 that is a Git LFS pointer" 2 "$folder/lfs/$1 is a Git LFS pointer.*; run git lfs pull" "${@:2}"; }
+is_pointer() { refuses "$1 that is a Git LFS pointer is refused" 2 "$folder/lfs/$1 is a Git LFS pointer.*; run git lfs pull" "${@:2}"; }
 is_pointer x.bin "${run[@]}" --train "$folder/lfs/x.bin"
 is_pointer x.npy "${run[@]}" --train "$folder/lfs/x.npy"
 is_pointer x.bin "${from[@]}" "$folder/lfs/x.bin"

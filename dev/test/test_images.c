@@ -78,7 +78,7 @@ static void expect_image(const Batch *b, int place, const Images *m, int image) 
     assert_memory_equal(b->pixels + place * IMAGE_BYTES, m->pixels + image * IMAGE_BYTES, IMAGE_BYTES);
 }
 
-UNIT_TEST(test_batches) {
+UNIT_TEST(images_of_a_micro_batch_match_its_placeholders) {
     enum { T = 16, B = 3 };
     static Batch b;
     write_both("a", "tIttAA|ttA|JtIA|tA|IIIA", 3); // 6 places, which show the images 0 1 2 0 1 2
@@ -113,7 +113,7 @@ UNIT_TEST(test_batches) {
 }
 
 // Tests that the images of all ranks are those of their tokens. Example i has the images of places 2 i and 2 i + 1.
-UNIT_TEST(test_ranks_and_order) {
+UNIT_TEST(images_of_all_ranks_match_their_tokens) {
     enum { T = 24, B = 2, EXAMPLES = 60 };
     static Batch b;
     static Examples e;
@@ -146,7 +146,7 @@ UNIT_TEST(test_ranks_and_order) {
 }
 
 // Tests that an example that is too long is truncated before the first image that would be incomplete.
-UNIT_TEST(test_cutting) {
+UNIT_TEST(an_example_is_truncated_before_an_incomplete_image) {
     static Batch b;
     static Examples e;
     const char *text = "tAItAIIAtAIA";
@@ -198,7 +198,7 @@ UNIT_TEST(test_cutting) {
 }
 
 // Tests that packing puts at most --images-per-sequence images into a sequence.
-UNIT_TEST(test_packing) {
+UNIT_TEST(packing_limits_the_images_per_sequence) {
     enum { T = 40 };
     static Batch b;
     write_both("p", "tIA|tA|IA|tA|ttIIA|tA|IA|IttA|tA|IIIA|A|tA", 2);
@@ -232,7 +232,7 @@ UNIT_TEST(test_packing) {
 }
 
 // Tests that the last micro-batch of validation is padded with sequences that have no images.
-UNIT_TEST(test_validation) {
+UNIT_TEST(the_last_validation_batch_is_padded_without_images) {
     enum { T = 8, B = 4 };
     static Batch b;
     const DataImages images = model(2);
@@ -248,7 +248,7 @@ UNIT_TEST(test_validation) {
 }
 
 // Tests that mean and deviation of pixels come from the files of images. All files and the model must agree.
-UNIT_TEST(test_pixel_values) {
+UNIT_TEST(mean_and_deviation_of_pixels_must_agree) {
     write_both("a", "IttA", 1);
     write_both("b", "IttA", 2);
     DataImages images = model(4);
@@ -275,7 +275,7 @@ UNIT_TEST(test_pixel_values) {
 }
 
 // Tests that a vision-language model reads data without images, and that a text model refuses data with images.
-UNIT_TEST(test_text) {
+UNIT_TEST(a_text_model_refuses_data_with_images) {
     static Batch b;
     static Examples e;
     const DataImages images = model(4);
@@ -302,7 +302,7 @@ UNIT_TEST(test_text) {
     data_close(open_good("[tm]*[!s]", 1, 8, 4));
 }
 
-UNIT_TEST(test_fingerprint) {
+UNIT_TEST(data_fingerprint_depends_on_the_images) {
     uint64_t hash[3];
     for (int i = 0; i < 3; i++) {
         write_both("f", "IttA|IttA", i == 1 ? 2 : 1);
@@ -314,7 +314,7 @@ UNIT_TEST(test_fingerprint) {
 }
 
 // Tests that a file of images that is truncated or removed during the run is an error.
-UNIT_TEST(test_file_that_changes) {
+UNIT_TEST(a_file_of_images_that_changes_is_an_error) {
     static Batch b;
     write_both("a", "IttA", 3);
     for (int i = 0; i < 2; i++) {
@@ -333,7 +333,7 @@ UNIT_TEST(test_file_that_changes) {
     }
 }
 
-UNIT_TEST(test_hostile_headers) {
+UNIT_TEST(invalid_headers_of_image_files_are_refused) {
     const DataImages images = model(4);
     const int32_t nan = 0x7fc00000, infinite = 0x7f800000, minus = (int32_t)0xbf800000;
     const struct {
@@ -420,7 +420,7 @@ UNIT_TEST(test_hostile_headers) {
 }
 
 // Placeholders must match the images.
-UNIT_TEST(test_hostile_placeholders) {
+UNIT_TEST(placeholders_that_do_not_match_the_images_are_refused) {
     const DataImages images = model(4);
     const struct {
         const char *text;
@@ -454,7 +454,7 @@ UNIT_TEST(test_hostile_placeholders) {
 }
 
 // Tests images_read_first(), which reads the image of --image.
-UNIT_TEST(test_first_image) {
+UNIT_TEST(the_image_of_a_prompt_is_read) {
     DataImages images = model(0);
     write_both("f", "tIA|J", 3);
     const Images m = make_images(3, SIDE, N, 2, TOKEN);

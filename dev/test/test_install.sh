@@ -53,9 +53,9 @@ stale() {
     check "$1: nothing is installed" $? "$said"
 }
 touch -d 2000-01-01 "$folder/both/train_gpt2_fp8"
-stale "a program that is older than its source" "train_gpt2_fp8 .* train_gpt2_fp8.cu"
+stale "a program that is older than its source is not installed" "train_gpt2_fp8 .* train_gpt2_fp8.cu"
 printf '#!/bin/sh\necho "error: no libcudart" >&2\nexit 127\n' >"$folder/both/train_gpt2_fp8"
-stale "a program that does not start" "train_gpt2_fp8 .*no libcudart"
+stale "a program that does not start is not installed" "train_gpt2_fp8 .*no libcudart"
 
 # headers are sources, too; headers of CUDA are sources of train_gpt2_fp8 only
 mkdir "$folder/tree" && cp -r scripts coat data train_gpt2_fp8.cu "$folder/tree"
@@ -104,7 +104,7 @@ for formatter in "${formatters[@]}"; do
 done
 [ ${#formatters[@]} -gt 0 ] || echo "skip - formatting the man page: no groff or mandoc"
 completed() { (. "$bash" && eval "$(complete -p train_gpt2_fp8_cpu | sed "s/.* -W \('[^']*'\).*/compgen -W \1 -- $1/")") | sort | paste -sd ' '; }
-is "completion of the beginning of a flag" "$(completed --sh) $(completed --no-res)" "--shuffle --no-resume"
+is "completion completes the beginning of a flag" "$(completed --sh) $(completed --no-res)" "--shuffle --no-resume"
 is "completion of -- offers every flag" "$(completed -- | tr ' ' '\n' | sort | comm -23 "$folder/flags" -)" ""
 
 # --- uninstall
@@ -118,13 +118,13 @@ refused "a second make uninstall has nothing to uninstall" "^error: nothing is i
 
 # --- refused installations
 echo theirs >"$usr/bin/coat-plot-loss"
-refused "a file that make install did not create is in the way" "^error: .*/bin/coat-plot-loss exists, but make install did not create it" install "${install[@]}"
+refused "make install does not overwrite a file that it did not create" "^error: .*/bin/coat-plot-loss exists, but make install did not create it" install "${install[@]}"
 make "${install[@]}" uninstall >/dev/null 2>&1
 is "a file that make install did not create is unchanged" "$(cat "$usr/bin/coat-plot-loss"; find "$root" -type f ! -name mine)" "theirs"$'\n'"$usr/bin/coat-plot-loss"
-refused "a PREFIX that does not begin with /" "^error: PREFIX=opt: must begin with /" install PREFIX=opt DESTDIR="$root"
+refused "a PREFIX that does not begin with / is refused" "^error: PREFIX=opt: must begin with /" install PREFIX=opt DESTDIR="$root"
 said=$(BIN=$folder BUILD=$build DESTDIR=$root scripts/install.sh install 2>&1)
 [ $? -eq 1 ] && grep -qxE "error: .*$folder/train_gpt2_fp8_cpu.*run make.*" <<<"$said"
-check "the program is not built" $? "$said"
-refused "a PREFIX that cannot be written" "^error: /proc/coat cannot be written: try sudo make install, or make install PREFIX=" install "${flags[@]}" PREFIX=/proc/coat
+check "make install refuses a program that is not built" $? "$said"
+refused "a PREFIX that cannot be written is refused" "^error: /proc/coat cannot be written: try sudo make install, or make install PREFIX=" install "${flags[@]}" PREFIX=/proc/coat
 
 exit $failures

@@ -28,7 +28,7 @@ kill_once() { # OUT: starts or resumes the run and kills it; counts in $killed a
     mkdir -p "$out"
     "$program" "${run[@]}" --out "$out" --resume >/dev/null 2>>"$folder/said" &
     pid=$!
-    if [ $save -eq 1 ]; then # when the `number`th visible save has begun
+    if [ $save -eq 1 ]; then # kills the run when the save with this number has begun
         local seen=0 name before=
         while [ $seen -lt $number ] && kill -0 $pid 2>/dev/null; do
             name=$(compgen -G "$out/.step-*.tmp")
@@ -50,7 +50,7 @@ good=0
 for ((i = 1; i <= runs; i++)); do
     out=$folder/killed
     before_run=$killed
-    for ((tries = 5; tries > 0 && killed == before_run; tries--)); do # again if the run ended before every kill
+    for ((tries = 5; tries > 0 && killed == before_run; tries--)); do # repeats a run that ended before each kill
         rm -rf "$out"
         for ((kills = 1 + RANDOM % 3; kills > 0; kills--)); do kill_once "$out" 2>/dev/null; done
     done
@@ -108,7 +108,7 @@ lose() { # OUT COMMAND...: trains in OUT and runs COMMAND after the first checkp
 read_only() {
     if [ "$(id -u)" -ne 0 ]; then chmod 555 "$1" && return; fi
     mount --bind "$1" "$1" && mounts+=("$1")
-    for ((try = 0; try < 200; try++)); do # fails while the run has a file open for writing
+    for ((try = 0; try < 200; try++)); do # retries, because remounting fails while the run has a file open for writing
         mount -o remount,ro,bind "$1" 2>/dev/null && return
         sleep 0.01
     done

@@ -141,7 +141,7 @@ PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
 rm "$folder/status"
 printf '#!/bin/sh\ntrap "kill \$!; exit 5" TERM\necho started >>"%s"\nsleep 30 &\nwait\n' "$folder/calls" >"$folder/ended"
 chmod +x "$folder/ended"
-told_to_end() { # NAME CALLS STATUS; settings come from the environment
+told_to_end() { # NAME CALLS STATUS: sends SIGTERM to a run script; expects CALLS starts and exit code STATUS
     : >"$folder/calls"
     PROGRAM=$folder/ended "$script" 2>/dev/null &
     local pid=$! status=0
@@ -152,7 +152,7 @@ told_to_end() { # NAME CALLS STATUS; settings come from the environment
 }
 told_to_end "SIGTERM reaches the program" 1 5
 RESTARTS=3 told_to_end "after SIGTERM, RESTARTS does not start the program again" 1 5
-printf '#!/bin/sh\nshift 4\n"$@"\n' >"$folder/mpirun" # mpirun itself gets no signal, its process does
+printf '#!/bin/sh\nshift 4\n"$@"\n' >"$folder/mpirun" # SIGTERM must reach the process, not mpirun
 GPUS=2 RESTARTS=3 told_to_end "after SIGTERM, RESTARTS does not start mpirun again" 1 5
 printf '#!/bin/sh\necho "mpirun $*"\n' >"$folder/mpirun"
 mkdir "$folder/few" && for tool in bash sed dirname; do ln -s "$(command -v $tool)" "$folder/few/$tool"; done

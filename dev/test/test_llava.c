@@ -30,7 +30,7 @@ static void expect_round_trip(const ModelShape *shape) {
 }
 
 // Parses the config.json of LLaVA-1.5 7B, which omits most sizes of its Llama.
-UNIT_TEST(test_published) {
+UNIT_TEST(config_of_llava_1_5_is_parsed) {
     const ModelShape s = parsed(
         "{\"architectures\": [\"LlavaForConditionalGeneration\"], \"ignore_index\": -100, \"image_token_index\": "
         "32000, "
@@ -62,7 +62,7 @@ static ModelShape parsed_with(const char *text, const char *vision, const char *
 }
 
 // Keys that config.json omits have the default values of the model's class. Optional keys are read if they exist.
-UNIT_TEST(test_llava_keys) {
+UNIT_TEST(absent_config_keys_of_llava_have_defaults) {
     const char *siglip = "\"model_type\": \"siglip_vision_model\"",
                *full = ", \"vision_feature_select_strategy\": \"full\"";
     ModelShape s = parsed_with("", "", "");
@@ -110,7 +110,7 @@ UNIT_TEST(test_llava_keys) {
 }
 
 // Reads the tower of a CLIP, SigLIP or Llava model, or of a tower alone.
-UNIT_TEST(test_tower_folders) {
+UNIT_TEST(towers_of_clip_siglip_and_llava_folders_are_read) {
     static const struct {
         const char *text;
         VisionKind kind;
@@ -144,7 +144,7 @@ UNIT_TEST(test_tower_folders) {
     }
 }
 
-UNIT_TEST(test_llava_refusals) {
+UNIT_TEST(unsupported_llava_configs_are_refused) {
     static const struct {
         const char *text, *vision, *rest, *says;
     } bad[] = {{"", "", ", \"vision_feature_layer\": [-2, -5]", "vision_feature_layer is a list"},
@@ -294,7 +294,7 @@ static void assert_refused(Both *b, const char *folder, const char *says) {
 }
 
 // Checks names and shapes of some tensors without using the tables in hf_names.c.
-UNIT_TEST(test_llava_names) {
+UNIT_TEST(llava_tensors_have_published_names_and_shapes) {
     static const struct {
         VisionKind kind;
         const char *name;
@@ -342,7 +342,7 @@ UNIT_TEST(test_llava_names) {
 }
 
 // Weights load with the tensor names of published files, of models in memory, and of files that transformers 5 writes.
-UNIT_TEST(test_layouts) {
+UNIT_TEST(weights_load_in_three_layouts_of_names) {
     static const int layouts[] = {-1, 4, 5, 6};
     for (int kind = VISION_CLIP; kind <= VISION_SIGLIP; kind++)
         for (int i = 0; i < 8; i++) {
@@ -357,7 +357,7 @@ UNIT_TEST(test_layouts) {
 }
 
 // Loading fails if a tensor of the computation is missing. Other tensors may be missing, but not have a wrong shape.
-UNIT_TEST(test_llava_leftovers) {
+UNIT_TEST(a_missing_tensor_of_the_computation_is_an_error) {
     Both *b = both_open(VISION_SIGLIP, PROJECTOR_MLP, true);
     const char *folder = path_of("leftovers");
     static const char *const needed[] = {"language_model.model.norm.weight", "multi_modal_projector.linear_2.bias",
@@ -437,7 +437,7 @@ static float *values_in(const char *path, const char *name, int64_t *count) {
     return values;
 }
 
-UNIT_TEST(test_llava_checkpoint) {
+UNIT_TEST(a_llava_checkpoint_restores_all_states) {
     static const char *const norm = "vision_tower.vision_model.encoder.layers.2.layer_norm1.weight",
                              *const bias = "vision_tower.vision_model.encoder.layers.2.layer_norm1.bias";
     for (int i = 0; i < 4; i++) {
@@ -497,7 +497,7 @@ static void expect_parts(const Arena *before, const Arena *now) {
 
 // Loads checkpoints of runs with frozen parts into runs with others. Parts without states start with moments of 0 and
 // with the checkpoint's weights as master weights. The states of parts that are frozen now are not read.
-UNIT_TEST(test_llava_parts) {
+UNIT_TEST(checkpoints_load_into_runs_with_other_frozen_parts) {
     for (int before = 0; before < 7; before++) {
         char out[TEST_PATH], folder[TEST_PATH];
         RunState rs, after;
@@ -530,7 +530,7 @@ static bool pixels_of(const char *folder) {
     return good;
 }
 
-UNIT_TEST(test_processor) {
+UNIT_TEST(checkpoints_contain_processor_files) {
     const char *folder = path_of("processor");
     assert_int_equal(mkdir(folder, 0777), 0);
     const char *outer = path_of("processor/processor_config.json"),

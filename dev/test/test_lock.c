@@ -59,7 +59,7 @@ static pid_t other_holder(void) {
     return child;
 }
 
-UNIT_TEST(test_one_at_a_time) {
+UNIT_TEST(a_locked_folder_cannot_be_locked_again) {
     char pid[32];
     if (!acquire(&lock)) fail_msg("%s", err.text);
     assert_refused("process "); // also within this process
@@ -80,7 +80,7 @@ UNIT_TEST(test_one_at_a_time) {
 }
 
 // If another run has replaced and locked the run's folder, releasing the old lock keeps the other run's .lock file.
-UNIT_TEST(test_replaced_folder) {
+UNIT_TEST(releasing_a_lock_keeps_another_runs_lock_file) {
     assert_true(acquire(&lock));
     assert_true(lock_is_held(&lock));
     assert_int_equal(rename(path_of("run"), path_of("away")), 0);
@@ -95,7 +95,7 @@ UNIT_TEST(test_replaced_folder) {
 }
 
 // If the file system lacks flock(), the folder is locked while .lock exists. If flock() fails with EIO, locking fails.
-UNIT_TEST(test_flock_fails) {
+UNIT_TEST(without_flock_the_lock_file_is_the_lock) {
     static const int unsupported[] = {EINVAL, ENOSYS, EOPNOTSUPP, ENOTTY, EBADF, EPERM, EACCES, ENOLCK};
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++) {
         flock_fails = unsupported[i];
@@ -118,7 +118,7 @@ UNIT_TEST(test_flock_fails) {
 }
 
 // If .lock is a link, a hard link or a pipe, acquiring the lock fails, and the target of the link does not change.
-UNIT_TEST(test_hostile_names) {
+UNIT_TEST(a_lock_file_that_is_a_link_or_pipe_is_refused) {
     size_t size;
     write_text(path_of("precious"), "mine");
     for (int i = 0; i < 4; i++) {

@@ -1,7 +1,7 @@
 // Tests of a run's log (coat/log/log.h): the lines in log.jsonl and on the terminal.
 #include "dev/test/log_run.h"
 
-UNIT_TEST(json_lines) {
+UNIT_TEST(log_jsonl_has_a_line_per_step_and_validation) {
     capture(STDOUT_FILENO);
     run(0, 1, 4, 0);
     captured();
@@ -9,7 +9,7 @@ UNIT_TEST(json_lines) {
 }
 
 // log_object() writes a line to log.jsonl on rank 0 only. A run resumed from an earlier step removes that line.
-UNIT_TEST(objects) {
+UNIT_TEST(objects_are_logged_by_rank_0_only) {
     const char *const line = "{\"step\":2,\"fp8\":{\"h\":{\"amax\":[1,2]}}}\n";
     for (int rank = 0; rank < 2; rank++) {
         capture(STDOUT_FILENO);
@@ -75,7 +75,7 @@ static const char *shown(const char *text) {
 
 // With --log-every 10, the terminal shows the first, the last, every tenth and each skipped step, and each step before
 // a validation or a call of log_show_step(). log.jsonl contains all steps.
-UNIT_TEST(log_every) {
+UNIT_TEST(log_every_selects_the_printed_steps) {
     for (int json = 0; json < 2; json++) {
         int lines = 0;
         config.log_every = 10;
@@ -108,7 +108,7 @@ UNIT_TEST(log_every) {
 }
 
 // NaN and inf become null in log.jsonl. The line of a skipped update is printed and has the key "skipped".
-UNIT_TEST(not_finite_is_null) {
+UNIT_TEST(nan_and_inf_are_logged_as_null) {
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 4, 1, 0, &err);
     log_step(log, 1, NAN, INFINITY, 0.25, 10, 1000, 1000, 0, 1);
@@ -126,7 +126,7 @@ UNIT_TEST(not_finite_is_null) {
 }
 
 // If a validation has an accuracy, its line has the key "val_accuracy", and the terminal shows it.
-UNIT_TEST(accuracy_of_a_validation) {
+UNIT_TEST(validation_accuracy_is_logged) {
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 4, 1, 0, &err);
     log_val(log, 1, 0.25, 0.96875);
@@ -138,7 +138,7 @@ UNIT_TEST(accuracy_of_a_validation) {
 }
 
 // log_counted() adds the key "counted", the fraction of unmasked targets, to the line of the next step.
-UNIT_TEST(fraction_of_unmasked_targets) {
+UNIT_TEST(the_fraction_of_unmasked_targets_is_logged) {
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 4, 1, 0, &err);
     log_step(log, 1, 3, 0.5, 0.25, 10, 1000, 1000, 0, 0);
@@ -152,7 +152,7 @@ UNIT_TEST(fraction_of_unmasked_targets) {
 }
 
 // A float that is written to log.jsonl and parsed has the same bits.
-UNIT_TEST(floats_are_exact) {
+UNIT_TEST(logged_floats_keep_their_bits) {
     const float loss = 3.14159274f, lr = 6.0e-4f;
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 4, 1, 0, &err);
@@ -167,7 +167,7 @@ UNIT_TEST(floats_are_exact) {
 }
 
 // The first line of a resumed run has the key "skipped" only if the update of that step was skipped.
-UNIT_TEST(skips_of_a_resumed_run) {
+UNIT_TEST(a_resumed_run_marks_only_skipped_updates) {
     for (int64_t skipped = 4; skipped <= 5; skipped++) {
         write_log("");
         capture(STDOUT_FILENO);
@@ -180,7 +180,7 @@ UNIT_TEST(skips_of_a_resumed_run) {
     }
 }
 
-UNIT_TEST(terminal_line) {
+UNIT_TEST(the_terminal_shows_steps_and_validations) {
     capture(STDOUT_FILENO);
     run(0, 1, 4, 0);
     const char *text = captured();
@@ -196,7 +196,7 @@ UNIT_TEST(terminal_line) {
 
 // At the end, a warning is printed if the loss is higher than the first finite loss in the log, which may be of an
 // earlier run. Another warning is printed if weights are NaN or inf.
-UNIT_TEST(warnings_at_the_end) {
+UNIT_TEST(a_risen_loss_or_nonfinite_weights_cause_a_final_warning) {
     write_log("{\"step\":1,\"loss\":null}\n{\"step\":2,\"val_loss\":9}\n{\"step\":2,\"loss\":0.5}\n{\"step\":3,"
               "\"loss\":0.5}\n{\"step\":4,\"loss\":0.5}\n{\"step\":5,\"loss\":9}\n");
     capture(STDOUT_FILENO);
@@ -221,7 +221,7 @@ UNIT_TEST(warnings_at_the_end) {
     assert_true(strchr(warning, '\n')[1] == '\0'); // one line
 }
 
-UNIT_TEST(percentage_of_peak) {
+UNIT_TEST(the_percentage_of_the_peak_rate_is_shown) {
     capture(STDOUT_FILENO);
     run(0, 1, 4, 4 * STEP_FLOPS / 10e-3); // each step takes 10 ms
     assert_non_null(strstr(captured(), "| 25.0% of peak |"));
@@ -233,7 +233,7 @@ UNIT_TEST(percentage_of_peak) {
     }
 }
 
-UNIT_TEST(rate_and_time_left) {
+UNIT_TEST(speed_and_time_left_are_shown) {
     capture(STDOUT_FILENO);
     Log *log = log_open(&config, 0, 10001, 1, 0, &err);
     log_step(log, 1, 1, 1, 1, 60000, 1000, 1000, 0, 0); // The estimate of the time left ignores this warm-up step.
@@ -260,7 +260,7 @@ UNIT_TEST(quiet_prints_only_the_last_line) {
     assert_string_equal(contents(path), expected);
 }
 
-UNIT_TEST(json_mode) {
+UNIT_TEST(json_mode_prints_the_lines_of_log_jsonl) {
     config.json = true;
     capture(STDOUT_FILENO);
     run(0, 1, 4, 0);

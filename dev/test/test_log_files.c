@@ -24,7 +24,7 @@ UNIT_TEST(new_run_empties_the_log) {
 }
 
 // A resumed run truncates log.jsonl before the first line of a step that it repeats, and after the last valid line.
-UNIT_TEST(the_log_is_cut_off) {
+UNIT_TEST(a_resumed_run_truncates_the_log) {
     static const char head[] = "{\"step\":0,\"settings\":{}}\n{\"step\":1,\"loss\":3}\n";
     static const char *const tails[] = {
         "{\"step\":3,\"loss\":2}\n{\"step\":4,\"loss\":2}\n",     // later steps
@@ -49,7 +49,7 @@ UNIT_TEST(the_log_is_cut_off) {
 }
 
 // If log.jsonl or its folder was removed or replaced, log_reopen() creates a new file, which gets only later lines.
-UNIT_TEST(removed_files_are_reopened) {
+UNIT_TEST(a_removed_log_is_created_again) {
     static const char *const commands[] = {"rm -r %s", "rm %s/log.jsonl", "cd %s && sed -i s/loss/lost/ log.jsonl"};
     for (int i = 0; i < 3; i++) {
         char command[2 * TEST_PATH];
@@ -76,7 +76,7 @@ UNIT_TEST(removed_files_are_reopened) {
 }
 
 // A resumed run writes an evaluation at its checkpoint's step only if log.jsonl does not contain that evaluation.
-UNIT_TEST(evaluations_of_a_resumed_run) {
+UNIT_TEST(a_resumed_run_does_not_log_an_evaluation_twice) {
     static const char *const with[] = {"{\"step\":2,\"loss\":2}\n{\"step\":2,\"val_loss\":2}\n",
                                        "{\"step\":2,\"loss\":2}\n{\"step\":2,\"hellaswag\":0.25}\n"};
     for (int i = 0; i < 4; i++) {
@@ -102,7 +102,7 @@ UNIT_TEST(evaluations_of_a_resumed_run) {
 
 // log_copy_abandoned() copies the lines after the step of --resume=STEP to another file, except lines that the resumed
 // run writes again.
-UNIT_TEST(abandoned_lines_are_copied) {
+UNIT_TEST(lines_after_an_abandoned_step_are_copied) {
     static const char before[] = "{\"step\":1,\"loss\":3}\n",
                       after[] = "{\"step\":2,\"loss\":2}\n{\"step\":3,\"fp8\":{}}\n";
     static const struct {
@@ -143,7 +143,7 @@ UNIT_TEST(abandoned_lines_are_copied) {
 }
 
 // log_contradiction() fails if the checkpoint's loss differs from the log's loss at that step, or if the log lacks it.
-UNIT_TEST(checkpoints_of_other_runs) {
+UNIT_TEST(a_checkpoint_of_another_run_is_recognized_by_its_loss) {
     static const struct {
         const char *log;
         int64_t step;
@@ -173,7 +173,7 @@ UNIT_TEST(checkpoints_of_other_runs) {
     assert_string_equal(text, "");
 }
 
-UNIT_TEST(resume_without_a_log) {
+UNIT_TEST(a_run_without_a_log_can_be_resumed) {
     capture(STDOUT_FILENO);
     run(0, 3, 4, 0);
     captured();
@@ -204,7 +204,7 @@ UNIT_TEST(full_disk_does_not_stop_the_run) {
 }
 
 // If log.jsonl is a link or hard link, a new run and a resumed run fail, and the target of the link does not change.
-UNIT_TEST(a_link_is_refused) {
+UNIT_TEST(a_log_that_is_a_link_is_refused) {
     static const char mine[] = "{\"step\":7,\"loss\":1}\nmine\n";
     char target[TEST_PATH], outside[TEST_PATH];
     snprintf(target, sizeof target, "%s", path_of("precious"));

@@ -23,7 +23,7 @@ static MatmulAlgo choice_of(int64_t m, int align, bool accumulate) {
     return c;
 }
 
-UNIT_TEST(test_round_trip) {
+UNIT_TEST(algorithm_tables_are_written_sorted_and_read_back) {
     MatmulAlgo rows[] = {choice_of(96, 256, false), choice_of(96, 16, false), choice_of(16, 256, true),
                          choice_of(96, 256, true), choice_of(16, 256, true)};
     MatmulAlgo turned[] = {rows[4], rows[3], rows[1], rows[0]};
@@ -51,7 +51,7 @@ UNIT_TEST(test_round_trip) {
     free(text);
 }
 
-UNIT_TEST(test_rows) {
+UNIT_TEST(a_matmul_uses_the_row_of_a_compatible_shape) {
     MatmulAlgos read = algos_read("# a remark\n\n" ROW "rubbish\r\n" SHORT, GPU, VERSION);
     assert_int_equal(read.count, 2);
     const MatmulKey *key = &read.rows[0].key;
@@ -67,7 +67,7 @@ UNIT_TEST(test_rows) {
     other.accumulate = true;
     assert_true(algo_matches(&read.rows[0], key, true) && !algo_matches(&read.rows[0], &other, true));
     assert_true(algo_matches(&read.rows[0], &other, false));
-    other.align_b = 8; // The operand is less aligned than the row's algorithm requires.
+    other.align_b = 8; // No row matches, because the operand is less aligned than the row's algorithm requires.
     assert_false(algo_matches(&read.rows[0], &other, false));
     assert_true(algo_matches(&read.rows[1], &other, false) && !algo_matches(&read.rows[1], key, true));
     other.shape.fast = false;
@@ -76,7 +76,7 @@ UNIT_TEST(test_rows) {
 }
 
 // Table rows that are incomplete or contain an invalid value are ignored.
-UNIT_TEST(test_bad_rows) {
+UNIT_TEST(invalid_rows_are_ignored) {
     static const char *const bad[] = {
         "",
         "\n",
@@ -104,7 +104,7 @@ UNIT_TEST(test_bad_rows) {
     }
 }
 
-UNIT_TEST(test_committed) {
+UNIT_TEST(the_built_in_table_has_rows_for_h100_and_h200) {
     int lines = 0;
     for (const char *c = matmul_table_rows; *c; c++) lines += *c == '\n';
     MatmulAlgos h100 = algos_read(matmul_table_rows, "NVIDIA H100 80GB HBM3", VERSION);
@@ -122,7 +122,7 @@ UNIT_TEST(test_committed) {
     free(h200.rows);
 }
 
-UNIT_TEST(test_file) {
+UNIT_TEST(an_unreadable_table_is_an_error) {
     Error err;
     MatmulAlgos read;
     assert_false(algos_read_file(path_of("none"), GPU, VERSION, &read, &err));

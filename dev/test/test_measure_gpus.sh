@@ -16,8 +16,8 @@ is() { # NAME ACTUAL EXPECTED
 unset CUDA_VISIBLE_DEVICES GPUS STAGES SEEDS WARMUP MPIRUN PROGRAM MODEL PASSES STEPS LARGE SMALL
 export OUT=$folder/out
 
-# The program: tokens/s are 1000 per GPU minus 10 times the ZeRO stage, and 1/10 with one micro-batch. The loss depends
-# on the seed and is 0.5 % higher with several processes.
+# The program that pretends to train: it prints 1000 tokens/s per GPU minus 10 times the ZeRO stage, and 1/10 of that
+# with one micro-batch. The loss depends on the seed and is 0.5 % higher with several processes.
 cat >"$folder/program" <<'SH'
 #!/bin/sh
 zero=0 steps=0 tokens=0 seed=0 val=

@@ -18,7 +18,7 @@ static const Case cases[] = {
 
 // The mixture takes each set's sequences in order, without skipping or repeating any. mixture_count() gives their
 // number before any position.
-UNIT_TEST(test_order_within_sets) {
+UNIT_TEST(every_set_is_read_in_order) {
     for (size_t c = 0; c < CASES; c++) {
         for (int shuffle = 0; shuffle < 2; shuffle++) {
             Mixture mixture;
@@ -37,7 +37,7 @@ UNIT_TEST(test_order_within_sets) {
 }
 
 // Without shuffling, the number of sequences that each set has provided up to a position is within 1 of its fraction.
-UNIT_TEST(test_shares) {
+UNIT_TEST(every_set_gets_its_fraction) {
     for (size_t c = 0; c < CASES; c++) {
         Mixture mixture;
         double sum = 0;
@@ -54,7 +54,7 @@ UNIT_TEST(test_shares) {
 
 // With shuffling, the order of the sets is random and depends on the seed. The set at any position can be computed
 // without the positions before.
-UNIT_TEST(test_drawn) {
+UNIT_TEST(the_order_of_sets_is_random_and_depends_on_the_seed) {
     enum { COUNT = 4 * MIXTURE_BLOCK };
     Mixture a, b, even, again;
     int64_t index, other;
@@ -83,7 +83,7 @@ UNIT_TEST(test_drawn) {
 }
 
 // Only the ratio of the sets' weights matters. Positions near INT64_MAX are correct.
-UNIT_TEST(test_ratios_and_far_positions) {
+UNIT_TEST(only_the_ratio_of_weights_matters) {
     Mixture a, b;
     int64_t one, other;
     const double fractions[] = {0.7, 0.3}, tens[] = {7, 3};

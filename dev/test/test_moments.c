@@ -40,7 +40,7 @@ static void check_all_ways(const float *x, int n) {
     check_group(squares, n, FMT_E5M2, &second_fp8);
 }
 
-UNIT_TEST(logarithm_and_exponential) {
+UNIT_TEST(log2_and_exp2_are_accurate) {
     for (int n = -149; n < 128; n++) assert_true(moment_log2(ldexpf(1.0f, n)) == (float)n);
     for (uint64_t i = 0; i < 1 << 20; i++) {
         float x = bits_float(1 + (uint32_t)(rng_hash(1, 1, i) % 0x7f7fffffu));
@@ -55,7 +55,7 @@ UNIT_TEST(logarithm_and_exponential) {
 }
 
 // Pins the bits of log2 and of the exponents k, because stored states depend on them on every compiler and device.
-UNIT_TEST(logarithm_and_exponents_keep_their_bits) {
+UNIT_TEST(log2_and_exponents_k_keep_their_bits_between_versions) {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < 1 << 20; i++) {
         uint32_t x = 1 + (uint32_t)(rng_hash(21, 1, i) % 0x7f7fffffu), y = 1 + (uint32_t)(rng_hash(21, 2, i) % x);
@@ -66,7 +66,7 @@ UNIT_TEST(logarithm_and_exponents_keep_their_bits) {
 }
 
 // code_nearest() must agree with the casts in formats.h, and code_magnitude() with the decoded FP8 values.
-UNIT_TEST(positive_codes) {
+UNIT_TEST(fp8_rounding_of_magnitudes_equals_formats_h) {
     static const Format formats[] = {FMT_E4M3, FMT_E5M2};
     for (int f = 0; f < 2; f++) {
         Format format = formats[f];
@@ -94,7 +94,7 @@ UNIT_TEST(random_groups_follow_the_definition) {
     }
 }
 
-UNIT_TEST(zero_group) {
+UNIT_TEST(a_group_of_zeros_stays_zero) {
     float x[GROUP] = {0}, y[GROUP];
     x[5] = -0.0f;
     Stored s;
@@ -131,7 +131,7 @@ UNIT_TEST(constant_and_single_values_are_exact) {
 }
 
 // Zeros in a group do not increase the rounding error of its other elements.
-UNIT_TEST(zeros_sprinkled_in) {
+UNIT_TEST(zeros_do_not_increase_the_error_of_other_elements) {
     float x[GROUP], y[GROUP];
     Stored s;
     double sum = 0;
@@ -148,7 +148,7 @@ UNIT_TEST(zeros_sprinkled_in) {
     assert_true(sum > 0.005 && sum < 0.02);
 }
 
-UNIT_TEST(wide_ranges) {
+UNIT_TEST(groups_with_wide_ranges_keep_small_values) {
     float x[GROUP], y[GROUP];
     Stored s;
     // From a range of 2^18 on, FP8 moments without dynamic range expansion would lose the smallest values.
@@ -177,7 +177,7 @@ UNIT_TEST(wide_ranges) {
     check_all_ways(x, GROUP);
 }
 
-UNIT_TEST(tail_groups) {
+UNIT_TEST(short_last_groups_follow_the_definition) {
     static const int sizes[] = {1, 2, 3, 127};
     float x[GROUP];
     for (int i = 0; i < 4; i++) {
@@ -194,7 +194,7 @@ UNIT_TEST(tail_groups) {
 
 // INT8 values divide [-a, a] into equal steps. Decoded values keep their INT8 values and the amax, however often they
 // are encoded again.
-UNIT_TEST(int8_groups) {
+UNIT_TEST(int8_values_divide_the_range_evenly) {
     float x[GROUP], y[GROUP];
     for (uint64_t g = 0; g < 200; g++) {
         Stored s, again;
@@ -218,7 +218,7 @@ UNIT_TEST(int8_groups) {
 }
 
 // INT8 groups of extreme magnitudes: groups below 2^-100 become zeros, and an inf or NaN stays visible.
-UNIT_TEST(int8_extremes) {
+UNIT_TEST(int8_groups_of_extreme_magnitudes) {
     static const float amaxes[] = {3.4e38f, 1.0f, 0x1p-100f, 0x0.fffffep-100f, 1e-45f, INFINITY, NAN};
     float x[4], y[4];
     for (int i = 0; i < 7; i++) {
@@ -237,7 +237,7 @@ UNIT_TEST(int8_extremes) {
 }
 
 // A tensor of several groups, of which the last is shorter, is stored exactly like separate groups.
-UNIT_TEST(tensors_are_their_groups) {
+UNIT_TEST(tensors_are_stored_like_separate_groups) {
     enum { COUNT = 5 * GROUP + 77 };
     float x[COUNT], y[COUNT], z[GROUP], a[6];
     uint8_t codes[COUNT], k[6];
@@ -257,7 +257,7 @@ UNIT_TEST(tensors_are_their_groups) {
     }
 }
 
-UNIT_TEST(second_moment_is_zero_only_where_it_was) {
+UNIT_TEST(a_nonzero_second_moment_never_becomes_zero) {
     static const Format formats[] = {FMT_E4M3, FMT_E5M2};
     float v[GROUP], y[GROUP];
     Stored s;
@@ -277,7 +277,7 @@ UNIT_TEST(second_moment_is_zero_only_where_it_was) {
     }
 }
 
-UNIT_TEST(not_finite_is_reported_and_stays) {
+UNIT_TEST(nan_and_inf_in_moments_are_reported_and_kept) {
     const float bad[] = {INFINITY, -INFINITY, NAN, bits_float(0xffc00000u), bits_float(0x7f800001u)};
     float x[GROUP], y[GROUP];
     Stored s;

@@ -71,11 +71,11 @@ int main(void) {
         }
     }
     tap_check(logarithms == 0, "moment_log2 has the host's bits", "%d of %d differ", logarithms, COUNT);
-    tap_check(exponents == 0, "k is the host's", "%d of %d differ", exponents, COUNT);
-    tap_check(codes < COUNT / 1000 && far == 0, "FP8 values differ only near rounding boundaries",
+    tap_check(exponents == 0, "exponents k of 8-bit moments have the host's bits", "%d of %d differ", exponents, COUNT);
+    tap_check(codes < COUNT / 1000 && far == 0, "FP8 moments differ from the host's only near rounding boundaries",
               "%d of %d differ, %d by more than one", codes, 2 * COUNT, far);
-    tap_check(value < 1e-4, "values agree", "largest relative difference %.1e", value);
-    tap_check(weights == 0, "stochastic BF16 has the host's bits", "%d of %d differ", weights, COUNT);
+    tap_check(value < 1e-4, "decoded moments agree with the host's", "largest relative difference %.1e", value);
+    tap_check(weights == 0, "stochastic rounding to BF16 has the host's bits", "%d of %d differ", weights, COUNT);
     cudaFree(device);
     free(results);
     return tap_status();

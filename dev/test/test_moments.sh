@@ -101,7 +101,7 @@ for master in fp32 split16; do
 done
 cmp "$folder"/master.{fp32,split16}/step-00000300/model.safetensors
 report $? "--master split16 has the parameters of --master fp32 after 300 steps, bit for bit"
-# both as FP32, with the moments, after one more
+# both checkpoints, resumed with FP32 masters, must be equal after one more step
 for master in fp32 split16; do
     train --steps 301 --recipe coat --master fp32 --out "$folder/master.$master" --resume || exit 1
 done

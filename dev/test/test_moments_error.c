@@ -78,13 +78,13 @@ static Drift print_row(Pattern pattern, Rule rule, double beta2, double spread) 
 }
 
 // With the default rule for k, 8-bit moments stay close to FP32 moments, for gradients whose spread is a factor e^0.5.
-UNIT_TEST(the_defaults_stay_close_to_fp32) {
+UNIT_TEST(default_moments_stay_close_to_fp32_over_10000_updates) {
     for (int p = 0; p < PATTERNS; p++)
         assert_true(drift_is_small(print_row((Pattern)p, NEAREST, 0.95, 0.5), (Pattern)p));
 }
 
 // With the paper's rule for k, repeated rounding changes FP8 values, so moments drift farther from FP32 moments.
-UNIT_TEST(other_rules) {
+UNIT_TEST(moments_with_the_papers_rule_for_k_drift_farther) {
     for (int p = 0; p < PATTERNS; p++) {
         print_row((Pattern)p, NEAREST, 0.999, 0.5);
         Drift fixed_point = print_row((Pattern)p, NEAREST, 0.95, 0.5);
@@ -93,14 +93,14 @@ UNIT_TEST(other_rules) {
 }
 
 // With noise as gradients and beta2 near 1, nearest rounding makes the second moment v too small and updates too large.
-UNIT_TEST(nearest_rounding_of_noise_raises_the_rate) {
+UNIT_TEST(nearest_rounding_with_beta2_near_1_makes_updates_too_large) {
     Drift nearest = print_row(NOISE, NEAREST, 0.999, 0.5);
     assert_true(nearest.v_mean < -0.1 && nearest.rate > 0.05);
 }
 
 // With beta2 near 1, one step changes the second moment v by less than half the distance between FP8 values, so nearest
 // rounding does not change v. All gradients have one size, and each element has a gradient in one of 100 steps.
-UNIT_TEST(nearest_rounding_stalls_near_one) {
+UNIT_TEST(nearest_rounding_with_beta2_near_1_leaves_v_unchanged) {
     Drift nearest = print_row(RARE, NEAREST, 0.999, 0);
     assert_true(fabs(nearest.v_mean) > 0.1 && nearest.update > 0.1);
 }
@@ -121,7 +121,7 @@ static double mean_error(double spread, const MomentStore *how, int times) {
     return 100 * sum;
 }
 
-UNIT_TEST(error_of_lognormal_groups) {
+UNIT_TEST(rounding_errors_of_lognormal_groups) {
     for (int i = 0; i < SPREADS; i++) {
         const SpreadError *row = &spread_errors[i];
         double expanded = mean_error(row->spread, &coat, 1), plain = mean_error(row->spread, &fp8, 1);
@@ -133,7 +133,7 @@ UNIT_TEST(error_of_lognormal_groups) {
 
 // Rounding a decoded group a second time gives the same FP8 values. There is one exception: if the first rounding made
 // the exponent k too small, the first repetition may increase k once.
-UNIT_TEST(requantising_changes_nothing) {
+UNIT_TEST(rounding_decoded_values_again_changes_nothing) {
     static const double spreads[] = {0.1, 0.5, 1, 2, 4};
     for (int d = 0; d < 5; d++) {
         int moved = 0;
@@ -163,7 +163,7 @@ UNIT_TEST(requantising_changes_nothing) {
 }
 
 // With the paper's rule for the exponent k, every repetition of the rounding lowers k and changes the elements' values.
-UNIT_TEST(published_rule_drifts) {
+UNIT_TEST(the_papers_rule_for_k_changes_values_at_each_rounding) {
     double ours = 0, published = 0, once = 0;
     for (uint64_t g = 0; g < 20; g++) {
         float x[GROUP], y[GROUP], z[GROUP];

@@ -140,7 +140,7 @@ static void compare_rest(const Parts &whole) {
             if (wrong++ == 0) first = g;
         }
     }
-    tap_check(wrong == 0, "groups without gradients", "%zu of %zu are wrong, the first is %zu", wrong,
+    tap_check(wrong == 0, "groups without gradients are stored as 0", "%zu of %zu are wrong, the first is %zu", wrong,
               2 * ELEMENT_GROUPS, first);
 }
 
@@ -187,7 +187,7 @@ static void more_than_2_to_31_elements(Exec *cpu) {
             largest = bits > largest ? bits : largest;
         }
         exec->ops->download(exec, &found, maximum, sizeof found);
-        tap_check(found == largest, "the maximum of the values", "%g, not %g", (double)bits_float(found),
+        tap_check(found == largest, "the stored amax is the largest value", "%g, not %g", (double)bits_float(found),
                   (double)bits_float(largest));
         before = after;
     }

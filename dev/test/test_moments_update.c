@@ -3,7 +3,7 @@
 #include "dev/test/unit.h"
 #include "moment_groups.h"
 
-UNIT_TEST(stochastic_bf16) {
+UNIT_TEST(stochastic_rounding_to_bf16_is_unbiased) {
     static const float values[] = {0.0f, 1.0f, 1.001f, -0.7531f, 3.14159f, 1e-39f, -2.9e38f, 0.1f};
     for (int i = 0; i < 8; i++) {
         float x = values[i];
@@ -108,7 +108,7 @@ static void step(Optimizer *o) {
 
 // The first step from states of 0 gives the states and values that first_step_follows() defines. The moments of
 // elements without a gradient stay 0.
-UNIT_TEST(first_step_from_zero) {
+UNIT_TEST(first_adamw_step_from_zero_states) {
     static const MomentsKind kinds[] = {MOMENTS_FP32, MOMENTS_BF16, MOMENTS_FP8, MOMENTS_COAT};
     for (int kind = 0; kind < 4; kind++) {
         Optimizer o;
@@ -141,7 +141,7 @@ static void compare_runs(Recipe recipe, int threads_a, int threads_b) {
     close_optimizer(&b);
 }
 
-UNIT_TEST(threads_do_not_matter) {
+UNIT_TEST(number_of_threads_changes_no_bit) {
     compare_runs(recipe_of(MOMENTS_COAT, MASTER_NONE), 1, 3);
     compare_runs(recipe_of(MOMENTS_COAT, MASTER_FP32), 1, 2);
     compare_runs(recipe_of(MOMENTS_FP8, MASTER_NONE), 2, 5);
@@ -149,7 +149,7 @@ UNIT_TEST(threads_do_not_matter) {
 
 // After 50 steps, weights trained with 8-bit states differ from those trained with FP32 states by a few percent of the
 // distance that the weights moved.
-UNIT_TEST(states_train_equally) {
+UNIT_TEST(eight_bit_states_train_like_fp32_states) {
     static const struct {
         MomentsKind moments;
         MasterKind master;
@@ -185,7 +185,7 @@ UNIT_TEST(states_train_equally) {
 }
 
 // If a finite gradient's square overflows, adamw_update sets state->nonfinite and stores inf in the second moment.
-UNIT_TEST(overflow_is_reported) {
+UNIT_TEST(an_overflowing_squared_gradient_is_reported) {
     Optimizer o;
     open_optimizer(&o, recipe_of(MOMENTS_COAT, MASTER_FP32), 1);
     o.memory->grad[300] = 1e30f;

@@ -145,7 +145,7 @@ static void check_orthogonalize(Fixture *f, Tensor x, bool values) {
         fail_msg("%ld x %ld: singular values %.3g to %.3g", (long)x.rows, (long)x.cols, 4 * least, 4 * most);
 }
 
-TEST_EVERYWHERE(shapes) {
+TEST_EVERYWHERE(orthogonalization_of_all_matrix_shapes) {
     static const int64_t shapes[][2] = {{48, 48}, {30, 70}, {70, 30}, {16, 200}, {200, 16}, {1, 5}};
     for (int i = 0; i < 6; i++)
         check_orthogonalize(f, random_tensor(f, f->format, shapes[i][0], shapes[i][1], 1), i > 0); // 0: may be singular
@@ -156,7 +156,7 @@ TEST_EVERYWHERE(shapes) {
 }
 
 // Pieces of a matrix are orthogonalized one by one, and other rows keep their bits.
-TEST_EVERYWHERE(pieces) {
+TEST_EVERYWHERE(pieces_of_a_matrix_are_orthogonalized_separately) {
     Tensor all = random_tensor(f, f->format, 60, 40, 1), before = copy_of(f, all);
     check_orthogonalize(f, tensor_rows(all, 12, 28), true);
     assert_true(same_bits(tensor_rows(all, 0, 12), tensor_rows(before, 0, 12)));
@@ -164,7 +164,7 @@ TEST_EVERYWHERE(pieces) {
 }
 
 // Matrices that are orthogonalized together have the bits of matrices that are orthogonalized one by one.
-TEST_EVERYWHERE(together) {
+TEST_EVERYWHERE(matrices_orthogonalized_together_have_the_bits_of_single_ones) {
     static const int64_t shapes[][2] = {{24, 40}, {40, 24}, {1, 5}};
     for (int i = 0; i < 3; i++) {
         const int64_t r = shapes[i][0], c = shapes[i][1], n = r < c ? r : c;
@@ -180,7 +180,7 @@ TEST_EVERYWHERE(together) {
 
 // Zeros stay zeros. A matrix whose norm is below eps is divided by eps. A factor that is a power of two changes no bit,
 // and another factor changes the result by rounding only.
-TEST_EVERYWHERE(magnitudes) {
+TEST_EVERYWHERE(orthogonalization_of_zeros_and_extreme_magnitudes) {
     Tensor zeros = random_tensor(f, f->format, 20, 30, 0), x = random_tensor(f, f->format, 20, 30, 1);
     Tensor x4 = copy_of(f, x), x3 = copy_of(f, x);
     orthogonalize_tensor(f, zeros, 1);
@@ -260,7 +260,7 @@ static void check_momentum(Fixture *f, Format format, MomentsKind moments, Forma
     assert_int_equal(state.nonfinite, 1);
 }
 
-TEST_EVERYWHERE(momentum) {
+TEST_EVERYWHERE(muon_momentum_follows_its_formula) {
     check_momentum(f, FMT_FP32, MOMENTS_FP32, f->format);
     check_momentum(f, FMT_BF16, MOMENTS_BF16, FMT_FP32);
     check_momentum(f, FMT_I8, MOMENTS_COAT, f->format);
@@ -310,7 +310,7 @@ static void check_apply(Fixture *f, Format format, Format master, bool skips) {
     assert_true((double)bits_float(maximum) == largest);
 }
 
-TEST_EVERYWHERE(apply) {
+TEST_EVERYWHERE(muon_apply_follows_its_formula) {
     check_apply(f, FMT_FP32, FMT_NONE, false);
     check_apply(f, FMT_BF16, FMT_FP32, false);
     check_apply(f, FMT_BF16, FMT_U16, false);
@@ -353,7 +353,7 @@ static int copy_matrices(Model *m, double *copies[]) {
 
 // In the first step in FP32, every piece of every matrix of every layer moves by the orthogonalized momentum. AdamW
 // updates the other parameters.
-UNIT_TEST(every_piece_is_orthogonalized) {
+UNIT_TEST(first_step_orthogonalizes_every_piece_of_every_matrix) {
     for (int i = 0; i < 2; i++) {
         Model m;
         double *before[16];
@@ -423,7 +423,7 @@ static void check_skipped(Model *m, bool raises) {
     assert_true(m->host.t == t + 1 && hash_states(m) != before);
 }
 
-UNIT_TEST(skipped_step) {
+UNIT_TEST(a_skipped_step_changes_no_weight_or_momentum) {
     Model m;
     open_model(&m, &alone, models[0], "--recipe coat");
     run_passes(&m);
@@ -434,7 +434,7 @@ UNIT_TEST(skipped_step) {
 }
 
 // FP8 health counts the values of an INT8 momentum.
-UNIT_TEST(health_of_int8) {
+UNIT_TEST(fp8_health_counts_the_int8_momentum) {
     Model m;
     Health h;
     open_model(&m, &alone, models[1], "--recipe coat");
@@ -496,7 +496,7 @@ static void counted_apply(Exec *exec, const Parameter *parameters, int count, St
 // In each step, one process orthogonalizes each matrix, and the processes apply the entire update. Without ZeRO, every
 // process orthogonalizes and applies all. The number of layers is not a multiple of the number of processes, of which
 // some have empty shards.
-UNIT_TEST(every_matrix_once) {
+UNIT_TEST(processes_orthogonalize_each_matrix_once) {
     Model m;
     CommPlace place;
     char flags[64];

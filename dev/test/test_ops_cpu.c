@@ -51,7 +51,7 @@ static void deep_matmuls(Fixture *f) {
     check_matmuls(f, 1050, 9, 20);
 }
 
-UNIT_TEST(linear) {
+UNIT_TEST(matmuls_and_their_gradients) {
     run_everywhere(small_matmuls);
     run_everywhere(matmuls_across_tiles);
     run_everywhere(deep_matmuls);
@@ -179,7 +179,7 @@ static void backward_norms(Fixture *f) {
     check_norm_backward(f, 33, 48, false, true);
 }
 
-UNIT_TEST(norms) {
+UNIT_TEST(norms_and_their_gradients) {
     run_everywhere(forward_norms);
     run_everywhere(backward_norms);
 }
@@ -264,7 +264,7 @@ static void bias_gradients(Fixture *f) {
     }
 }
 
-UNIT_TEST(activations) {
+UNIT_TEST(activations_and_their_gradients) {
     run_everywhere(activation);
     run_everywhere(bias_gradients);
 }
@@ -289,7 +289,7 @@ static void check_gelu_limits(ActivationKind kind) {
     fixture_end(&f);
 }
 
-UNIT_TEST(gelu_limits) {
+UNIT_TEST(gelu_of_large_values_nan_and_inf) {
     check_gelu_limits(ACT_GELU_TANH);
     check_gelu_limits(ACT_GELU_QUICK);
     check_gelu_limits(ACT_GELU_ERF);
@@ -407,7 +407,7 @@ static void check_cached_attention(Fixture *f, AttentionShape s, int64_t queries
     if (!cpu_of(&f->exec)->blas) assert_true(same_bits(few, tensor_rows(o, before, queries)));
 }
 
-TEST_EVERYWHERE(attention) {
+TEST_EVERYWHERE(attention_and_its_gradients) {
     const AttentionShape shapes[] = {{3, 17, 2, 2, 16, false}, {1, 100, 4, 2, 24, false}, {1, 65, 3, 1, 8, false},
                                      {2, 1, 1, 1, 4, false},   {3, 17, 2, 2, 16, true},   {1, 100, 4, 2, 24, true},
                                      {2, 65, 2, 1, 24, true},  {2, 5, 2, 1, 8, true}};

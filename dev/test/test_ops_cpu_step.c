@@ -43,7 +43,7 @@ static void check_embedding(Fixture *f, int64_t B, int T, int64_t C) {
     }
 }
 
-TEST_EVERYWHERE(embedding) {
+TEST_EVERYWHERE(embedding_and_its_gradient) {
     check_embedding(f, 3, 17, 100);
     check_embedding(f, 1, 33, 48);
 }
@@ -99,13 +99,13 @@ static void losses(Fixture *f) {
     check_loss(f, 3, 2100, 2176, 40);
 }
 
-UNIT_TEST(loss) {
+UNIT_TEST(loss_and_its_gradient) {
     run_everywhere(losses);
 }
 
 // A NaN or inf logit sets state->nonfinite only if its column is in the vocabulary, not if it is padding. If the
 // target's logit is NaN or -inf, `best` is 0 for that row.
-UNIT_TEST(loss_reports_nonfinite) {
+UNIT_TEST(a_nonfinite_logit_is_reported) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
         Fixture f;
@@ -127,7 +127,7 @@ UNIT_TEST(loss_reports_nonfinite) {
     }
 }
 
-TEST_EVERYWHERE(gradient_sums) {
+TEST_EVERYWHERE(gradient_norm_and_sums) {
     Tensor sums[3], parts[3], before[3];
     for (int k = 0; k < 3; k++) { // The tensors have many rows (several kernel blocks), one row, or none.
         const int64_t rows = k == 0 ? 70 : k == 1 ? 1 : 0, cols = k == 0 ? 128 : 77;
@@ -232,7 +232,7 @@ static void check_adamw(Fixture *f, Storage storage, float clip) {
     }
 }
 
-UNIT_TEST(adamw) {
+UNIT_TEST(adamw_follows_its_formula) {
     for (int i = 0; i < 5; i++)
         for (int clipped = 0; clipped < 2; clipped++) {
             uint64_t hash[2];
@@ -247,7 +247,7 @@ UNIT_TEST(adamw) {
 }
 
 // AdamW gives bit-identical parameters with FP32 and with split16 master weights.
-UNIT_TEST(masters_agree) {
+UNIT_TEST(split16_masters_give_the_bits_of_fp32_masters) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 2);
     const Storage whole = {FMT_BF16, FMT_FP32, FMT_FP32, FMT_FP32}, split = {FMT_BF16, FMT_FP32, FMT_FP32, FMT_U16};
@@ -269,7 +269,7 @@ UNIT_TEST(masters_agree) {
 
 // If a gradient contains NaN or inf, adamw_update skips the whole update. The next update with finite gradients gives
 // the same bits as if the skipped update had not happened.
-UNIT_TEST(nonfinite_gradients_skip) {
+UNIT_TEST(a_nonfinite_gradient_skips_the_update) {
     const double bad[3] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 3; i++) {
         Fixture f;
@@ -296,7 +296,7 @@ UNIT_TEST(nonfinite_gradients_skip) {
     }
 }
 
-UNIT_TEST(device) {
+UNIT_TEST(cpu_device_functions) {
     Fixture f;
     Error err;
     fixture_begin(&f, FMT_FP32, 2);

@@ -32,7 +32,7 @@ static void check_codes(const CpuKernels *kernels, Format format) {
     }
 }
 
-UNIT_TEST(rows_of_codes) {
+UNIT_TEST(fp8_conversions_equal_the_definition) {
     const CpuKernels *kernels[CPU_VARIANTS];
     int count = cpu_kernels_supported(kernels);
     for (int i = 0; i < count; i++) {
@@ -132,7 +132,7 @@ static void parts_of_rows(Fixture *f) {
     }
 }
 
-UNIT_TEST(norms) {
+UNIT_TEST(norms_with_fp8_inputs_and_outputs) {
     run_everywhere(norm_formats);
     run_everywhere(norm_formats_mixed);
     run_everywhere(norm_gradients);
@@ -210,7 +210,7 @@ static void gelu_formats_mixed(Fixture *f) {
     check_gelu(f, 70, 48, 32, false);
 }
 
-UNIT_TEST(activations) {
+UNIT_TEST(activations_with_fp8_inputs_and_outputs) {
     run_everywhere(gelu_formats);
     run_everywhere(gelu_formats_mixed);
 }

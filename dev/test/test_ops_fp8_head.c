@@ -73,7 +73,7 @@ static void gradient_limits(Fixture *f) {
     assert_int_equal(state.nonfinite, 1);
 }
 
-UNIT_TEST(gradient) {
+UNIT_TEST(fp8_gradient_of_the_loss_equals_the_quantized_fp32_gradient) {
     run_everywhere(gradients);
     run_everywhere(gradient_limits);
 }
@@ -123,7 +123,7 @@ static void chunks(Fixture *f) {
     }
 }
 
-UNIT_TEST(chunks_of_tokens) {
+UNIT_TEST(head_matmuls_in_chunks_equal_those_over_all_tokens) {
     run_everywhere(chunks);
 }
 

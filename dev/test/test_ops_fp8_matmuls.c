@@ -60,7 +60,7 @@ static void maxima_are_given(Fixture *f) {
     assert_true(*(const float *)dy_q.scale == 5.0f / E5M2_MAX);
 }
 
-UNIT_TEST(one_scale) {
+UNIT_TEST(quantization_with_one_scale_per_tensor) {
     run_everywhere(tensors_of_all_sizes);
     run_everywhere(tensors_at_the_limits);
     run_everywhere(maxima_are_given);
@@ -181,7 +181,8 @@ static void maxima_from_update(Fixture *f) {
             *maximum = float_bits(1792.0f);
             ops->weights_quantize(&f->exec, list, 3);
             assert_true(*(const float *)codes.scale == 4.0f);
-            // weights_quantize() computes the amax, because the stored amax has been used.
+            // The second call of weights_quantize() computes the amax, because the first call has used up the stored
+            // amax.
             ops->weights_quantize(&f->exec, list, 3);
             assert_quantised(codes, list[i].weight.value);
             state.nonfinite = 1; // a skipped update stores no amax
@@ -194,7 +195,7 @@ static void maxima_from_update(Fixture *f) {
     }
 }
 
-UNIT_TEST(linear) {
+UNIT_TEST(fp8_matmuls_and_quantized_weights) {
     run_everywhere(matmuls_with_cache);
     run_everywhere(matmuls_on_demand);
     run_everywhere(weights);
@@ -242,7 +243,7 @@ static void check_flags(Fixture *f) {
     assert_int_equal(state.nonfinite, 0);
 }
 
-UNIT_TEST(not_finite) {
+UNIT_TEST(nan_and_inf_are_reported_by_quantization) {
     run_with_nonfinite(check_flags);
 }
 

@@ -82,7 +82,7 @@ static void tensors_at_the_limits(Fixture *f) {
     check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // the amax is so small that the scale is SCALE_MIN
 }
 
-UNIT_TEST(conversions) {
+UNIT_TEST(quantization_with_one_scale_per_row) {
     run_everywhere(tensors_of_all_sizes);
     run_everywhere(tensors_at_the_limits);
 }
@@ -173,7 +173,7 @@ static void norm_of_zeros(Fixture *f) {
     for (int64_t j = 0; j < 48; j++) assert_int_equal(code_at(n, 1, j) & 0x7f, 0);
 }
 
-UNIT_TEST(norms) {
+UNIT_TEST(norms_with_row_scales) {
     run_everywhere(norm_shapes);
     run_everywhere(norm_shapes_odd);
     run_everywhere(norm_of_zeros);
@@ -287,7 +287,7 @@ static void gelu_shapes_plain(Fixture *f) {
     check_gelu(f, 1, 160, 32, gelu_kind);
 }
 
-UNIT_TEST(activations) {
+UNIT_TEST(activations_with_row_scales) {
     static const ActivationKind kinds[] = {ACT_GELU_TANH, ACT_GELU_QUICK, ACT_GELU_ERF};
     for (int i = 0; i < 3; i++) {
         gelu_kind = kinds[i];
@@ -351,7 +351,7 @@ static void matmuls_on_demand(Fixture *f) {
     check_matmuls(f, 131, 150, 100, false);
 }
 
-UNIT_TEST(matmuls) {
+UNIT_TEST(matmuls_with_row_scales) {
     run_everywhere(matmuls_with_cache);
     run_everywhere(matmuls_on_demand);
 }
@@ -394,7 +394,7 @@ static void check_flags(Fixture *f) {
     expect_flag(f);
 }
 
-UNIT_TEST(not_finite) {
+UNIT_TEST(nan_and_inf_are_reported_with_row_scales) {
     run_with_nonfinite(check_flags);
 }
 

@@ -24,13 +24,13 @@ static void check_patches(Fixture *f, int64_t images, int side, int patch, int c
         }
 }
 
-TEST_EVERYWHERE(patches) {
+TEST_EVERYWHERE(images_are_cut_into_patches) {
     check_patches(f, 3, 12, 4, 0);
     check_patches(f, 2, 17, 5, 1); // Two pixels on the right and at the bottom belong to no patch.
     check_patches(f, 1, 4, 4, 1);
 }
 
-TEST_EVERYWHERE(image_embedding) {
+TEST_EVERYWHERE(patches_are_embedded) {
     const int64_t images = 3, T = 10, C = 36;
     Tensor y = random_tensor(f, f->format, images * T, C, 1), wpe = random_tensor(f, f->format, T, C, 1);
     Tensor class_row = random_tensor(f, f->format, 1, C, 1), r = poisoned(f, f->format, images * T, C);
@@ -46,7 +46,7 @@ TEST_EVERYWHERE(image_embedding) {
     assert_true(same_bits(y, r));
 }
 
-TEST_EVERYWHERE(gathered_rows) {
+TEST_EVERYWHERE(rows_are_gathered_by_index) {
     const int64_t C = 20;
     const int32_t index[6] = {3, -1, 0, 3, -1, 2};
     Tensor from = poisoned(f, FMT_I32, 6, 1), in = random_tensor(f, f->format, 4, C, 1);

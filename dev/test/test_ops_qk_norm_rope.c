@@ -117,7 +117,7 @@ static void check_heads(Fixture *f, HeadCase c) {
     free(row);
 }
 
-TEST_EVERYWHERE(heads) {
+TEST_EVERYWHERE(clip_qk_norm_and_rope) {
     const AttentionShape grouped = {3, 33, 4, 2, 24, false}, one = {1, 17, 3, 1, 10, false};
     const HeadCase cases[] = {
         {grouped, 0, 0, 0, true},    {grouped, 24, 24, 0, true},     {grouped, 96, 48, 0, true},
@@ -131,7 +131,7 @@ static double sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
 
-TEST_EVERYWHERE(swiglu) {
+TEST_EVERYWHERE(swiglu_and_its_gradient) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 3 * 33, F = 100;
     Tensor h = random_tensor(f, f->format, M, 2 * F, 6), g = poisoned(f, f->format, M, F),
@@ -158,7 +158,7 @@ TEST_EVERYWHERE(swiglu) {
 }
 
 // silu(x) must be x or 0 for large |x|, and NaN and inf must remain NaN and inf.
-UNIT_TEST(swiglu_limits) {
+UNIT_TEST(silu_of_large_values_nan_and_inf) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 1);
     const float at[5] = {0, 100, -100, -3e38f, NAN};
@@ -181,7 +181,7 @@ UNIT_TEST(swiglu_limits) {
 }
 
 // A norm without a weight is bit-identical to a norm whose weight is 1.
-TEST_EVERYWHERE(plain_norms) {
+TEST_EVERYWHERE(norms_without_weights) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 3 * 33, C = 100;
     for (int centred = 0; centred < 2; centred++) {

@@ -373,7 +373,7 @@ static Choice choice_of(int64_t number, int64_t total) {
 }
 
 // Tests configurations with many new combinations of settings first, because this reduces the number of runs.
-UNIT_TEST(every_access_is_ordered) {
+UNIT_TEST(events_order_all_memory_accesses) {
     int64_t total = 1;
     int fresh = 0, runs = 0, all = 0, bad = 0;
     for (int i = 0; i < SETTINGS; i++) total *= choices(i);
@@ -421,7 +421,7 @@ static bool is_seen(const char *what) {
     return false;
 }
 
-UNIT_TEST(every_event_is_needed) {
+UNIT_TEST(the_checker_detects_each_omitted_event) {
     int unseen = 0;
     for (int i = 0; i < SEVERAL; i++) assert_int_equal(faults_of(&several[i], ALL_STEPS), 0);
     for (left_out = 0; left_out < place_count; left_out++) {
@@ -436,7 +436,7 @@ UNIT_TEST(every_event_is_needed) {
     assert_int_equal(unseen, 0);
 }
 
-UNIT_TEST(faults_are_seen) {
+UNIT_TEST(the_checker_detects_injected_faults) {
     static const char *const names[] = {
         [NO_AFTER_COMPUTE] = "communication that ignores comm_after_compute",
         [NO_WAIT] = "communication that ignores comm_wait",
@@ -486,7 +486,7 @@ static const char *scratch_name(Scratch s) {
 // Places every two scratch tensors in the same memory. If their lifetimes do not overlap, the checker must report no
 // fault. If they overlap, it must report a fault of each tensor with at least one other. It need not report one for
 // every pair, because some lifetimes have gaps, and stages have several operations.
-UNIT_TEST(lifetimes_are_long_enough) {
+UNIT_TEST(the_checker_detects_overlapping_lifetimes) {
 #ifdef __SANITIZE_ADDRESS__
     skip(); // AddressSanitizer would take too long: a few configurations run thousands of times.
 #endif

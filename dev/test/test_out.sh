@@ -64,7 +64,7 @@ during no_lock
 said_once "warning: " && same "$out"
 check "a removed .lock is recreated" $? "$(shown)"
 
-# The run continues in a new folder until it is killed.
+# A run whose folder was removed continues in a new folder until it is killed. The new folder can then be resumed.
 out=$folder/late
 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --out "$out" >/dev/null 2>"$folder/said" &
 pid=$!
@@ -119,7 +119,7 @@ check "the run is resumed after the file is removed" $? "$(shown)"
 mkdir "$disk"
 run+=(--skip-grad-z 0) # because checkpoints are not deleted while updates are skipped
 rm -r "$folder/straight"
-"$program" "${run[@]}" --out "$folder/straight" >/dev/null || bad "the run without an outlier guard succeeds"
+"$program" "${run[@]}" --out "$folder/straight" >/dev/null || bad "training without an outlier guard succeeds"
 kilobytes=$(du -sk "$folder/straight/$last" | cut -f1)
 room() { mount -o remount,size=$(($1 * kilobytes / 10))k "$disk"; } # TENTHS: sets the disk's size in tenths of a checkpoint
 if mount -t tmpfs -o size=$((kilobytes / 2))k coat-test "$disk" 2>/dev/null; then

@@ -52,7 +52,7 @@ static void assert_locked(void) {
     assert_true(other.taken);
 }
 
-UNIT_TEST(test_undisturbed) {
+UNIT_TEST(an_unchanged_folder_stays_locked) {
     assert_locked();
     config.resume = true;
     OutFolder other;
@@ -64,7 +64,7 @@ UNIT_TEST(test_undisturbed) {
 
 // If the run's folder or its parent was removed or renamed, or the folder was replaced by an empty folder or a link,
 // out_ensure() creates the folder if it is missing, and locks it.
-UNIT_TEST(test_gone) {
+UNIT_TEST(a_removed_or_replaced_folder_is_recreated) {
     const char *const commands[] = {"rm -r run",
                                     "mv run aside",
                                     "rm -r ../disk",
@@ -83,7 +83,7 @@ UNIT_TEST(test_gone) {
 }
 
 // If the run's folder cannot be created, out_ensure() fails, but a later call may succeed.
-UNIT_TEST(test_unavailable) {
+UNIT_TEST(a_folder_that_cannot_be_created_is_tried_again_later) {
     assert_int_equal(rename(path_of("disk"), path_of("unmounted")), 0);
     write_text(path_of("disk"), "mine");
     for (int i = 0; i < 2; i++) {
@@ -96,7 +96,7 @@ UNIT_TEST(test_unavailable) {
 }
 
 // If the run's folder has files of another run, or another run has locked it, out_ensure() does not change its files.
-UNIT_TEST(test_taken) {
+UNIT_TEST(the_folder_of_another_run_is_not_changed) {
     Lock other;
     const char *const files[] = {"log.jsonl", "events.out.tfevents.1.host", "step-00000020"};
     for (int i = 0; i < 5; i++) {
@@ -140,7 +140,7 @@ static void fits_all(int64_t count, int64_t held, int64_t begun) {
     if (count == 1) assert_string_equal(text, ""); // a single checkpoint needs no margin
 }
 
-UNIT_TEST(test_room) {
+UNIT_TEST(free_space_for_the_checkpoints_of_a_run) {
     assert_false(fits(0.9, 0, 0));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "disk/run: ");
@@ -176,7 +176,7 @@ UNIT_TEST(test_room) {
 }
 
 // out_room() does not count incomplete checkpoints, nor checkpoints that --overwrite deletes when the run starts.
-UNIT_TEST(test_room_on_the_disk) {
+UNIT_TEST(incomplete_and_overwritten_checkpoints_do_not_count_as_used) {
     OutRoom room;
     assert_int_equal(mkdir(path_of("disk/run/step-00000010"), 0777), 0);
     assert_int_equal(mkdir(path_of("disk/run/.step-00000020.tmp"), 0777), 0);
@@ -199,7 +199,7 @@ static bool clear_as_user(void) {
 
 // --overwrite deletes either all files of the old run, including folders that a user has created in it, or nothing. It
 // does not follow links.
-UNIT_TEST(test_overwrite) {
+UNIT_TEST(overwrite_deletes_all_files_of_the_old_run_or_none) {
     const char *const folders[] = {"disk/run/step-00000010", "disk/run/step-00000010/gguf",
                                    "disk/run/step-00000010/gguf/deep", "disk/run/step-00000020"};
     for (int i = 0; i < 4; i++) assert_int_equal(mkdir(path_of(folders[i]), 0777), 0);
@@ -231,7 +231,7 @@ UNIT_TEST(test_overwrite) {
 }
 
 // out_is_run_file() is false for names that users give to copies of a checkpoint.
-UNIT_TEST(test_names) {
+UNIT_TEST(copies_of_a_checkpoint_are_not_files_of_the_run) {
     const char *const own[] = {"step-00000020", "step-123456789", ".step-00000020.tmp", ".step-00000020.old",
                                "log.jsonl"};
     const char *const others[] = {"step-00000020-good", "step-00000020.bak", "step-20",

@@ -51,7 +51,7 @@ static void check(const int32_t *lengths, int examples, int T) {
     free(seen);
 }
 
-UNIT_TEST(test_first_fit) {
+UNIT_TEST(examples_are_packed_first_fit_longest_first) {
     enum { MAX_EXAMPLES = 700 };
     int32_t lengths[MAX_EXAMPLES];
     for (int trial = 0; trial < 400; trial++) {
@@ -64,7 +64,7 @@ UNIT_TEST(test_first_fit) {
     }
 }
 
-UNIT_TEST(test_edges) {
+UNIT_TEST(packing_edge_cases) {
     const int32_t none[] = {0, 0, 0}, whole[] = {5, 5, 5}, halves[] = {3, 2, 0, 3, 2, 1, 1, 4},
                   ones[] = {1, 1, 1, 1, 1, 1, 1};
     check(none, 3, 5);

@@ -70,7 +70,7 @@ static int try_flags(const char *line, int ranks) {
 
 #define XL "--model gpt2-xl --recipe"
 
-UNIT_TEST(flags_shrink_their_category) {
+UNIT_TEST(flags_that_the_advice_names_reduce_memory) {
     static const struct {
         const char *line;
         int ranks;
@@ -102,7 +102,7 @@ UNIT_TEST(flags_shrink_their_category) {
     }
 }
 
-UNIT_TEST(micro_batch_that_fits) {
+UNIT_TEST(the_largest_micro_batch_that_fits_is_named) {
     const char *line = XL " bf16 --micro-batch 64";
     const size_t limit = (size_t)80e9;
     int fits;
@@ -151,7 +151,7 @@ static void fail_to_allocate(const char *line, int64_t has_bytes) {
     assert_false(plan_advise(&arena, &exec, &error));
 }
 
-UNIT_TEST(a_failed_allocation) {
+UNIT_TEST(a_failed_allocation_names_what_reduces_memory) {
     const char *line = "--train x --model gpt2-xl --recipe coat --micro-batch 32";
     fail_to_allocate(line, (int64_t)20e9);
     assert_message(line, EXIT_DEVICE, "memory: &(the device refuses)&--micro-batch &saved &--recompute 3");
@@ -169,7 +169,7 @@ static void *no_host_memory(Exec *exec, size_t bytes) {
 }
 
 // --offload-states moves exactly the moments and the master weights to host memory.
-UNIT_TEST(states_on_the_host) {
+UNIT_TEST(offloaded_states_are_in_host_memory) {
     static Arena whole, arena;
     Exec exec;
     Ops ops;
@@ -212,7 +212,7 @@ UNIT_TEST(states_on_the_host) {
 }
 
 // Muon's matrices have one 8-bit state instead of two, each with 5 bytes per 128 elements.
-UNIT_TEST(states_of_muon) {
+UNIT_TEST(muon_matrices_have_one_state) {
     const size_t matrices = (size_t)12 * 12 * 768 * 768,
                  states[] = {matrices + matrices / 128 * 5, matrices * 2, matrices * 4};
     static const char *const flags[] = {"--recipe coat", "--recipe coat --moments bf16", "--recipe bf16"};
@@ -243,7 +243,7 @@ UNIT_TEST(states_of_muon) {
 }
 
 // A size above 0 is never shown as 0.
-UNIT_TEST(sizes_as_text) {
+UNIT_TEST(nonzero_sizes_are_never_printed_as_0) {
     static const struct {
         size_t bytes;
         const char *text;
@@ -264,7 +264,7 @@ UNIT_TEST(sizes_as_text) {
 }
 
 // plural() and singular() treat exactly the counts that %.3g prints as 1 as singular.
-UNIT_TEST(counts_as_text) {
+UNIT_TEST(counts_have_the_right_grammatical_number) {
     static const double counts[] = {0, 0.999, 0.9996, 1, 1.004, 1.01, 2, 1e12};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         char shown[16];
@@ -291,7 +291,7 @@ static int64_t bytes_saved_of(const char *model, int layers) {
 //   the residual stream twice, and the input of the activation function: E4M3 with a 2-byte scale per 16 values
 //   qkv and o: BF16
 //   log-sum-exp and the norms' statistics: FP32
-UNIT_TEST(bytes_of_a_layer) {
+UNIT_TEST(saved_bytes_per_layer_of_every_family) {
     static const struct {
         const char *model;
         int statistics; // FP32 values per norm and token

@@ -36,7 +36,7 @@ static void assert_balanced(const char *svg) {
     assert_int_equal(occurrences(svg, "<"), occurrences(svg, ">"));
 }
 
-UNIT_TEST(curves_labels_and_references) {
+UNIT_TEST(the_plot_has_curves_labels_and_reference_lines) {
     write_log("{\"step\":1,\"loss\":5.5,\"grad_norm\":1}\n{\"step\":2,\"loss\":4.5}\n{\"step\":2,\"val_loss\":4.75}\n"
               "{\"step\":3,\"loss\":3.5}\n{\"step\":4,\"loss\":2.5}\n{\"step\":4,\"val_loss\":2.75}\n");
     const PlotReference references[] = {{"uniform", 5.549}, {"a<b", 2.9}};
@@ -70,7 +70,7 @@ UNIT_TEST(labels_do_not_overlap) {
     free(svg);
 }
 
-UNIT_TEST(damaged_and_null_lines_are_left_out) {
+UNIT_TEST(damaged_log_lines_are_not_drawn) {
     write_log("{\"step\":1,\"loss\":2}\nnonsense\n{\"step\":2,\"loss\":null}\n{\"step\":-5,\"loss\":1}\n"
               "{\"step\":3,\"loss\":\"4\"}\n{\"step\":4,\"loss\":1}\n{\"step\":5,\"lo");
     char *svg = draw("", NULL, 0);
@@ -81,7 +81,7 @@ UNIT_TEST(damaged_and_null_lines_are_left_out) {
     free(svg);
 }
 
-UNIT_TEST(one_point_and_constant_loss) {
+UNIT_TEST(logs_with_one_point_or_a_constant_loss_are_drawn) {
     write_log("{\"step\":0,\"val_loss\":0}\n");
     char *svg = draw("x", NULL, 0);
     assert_balanced(svg);
@@ -98,7 +98,7 @@ UNIT_TEST(one_point_and_constant_loss) {
     free(svg);
 }
 
-UNIT_TEST(long_runs_and_spikes_stay_small) {
+UNIT_TEST(long_logs_give_small_pictures) {
     FILE *f = fopen(path_of("log.jsonl"), "w");
     assert_non_null(f);
     for (int s = 1; s <= 30000; s++)
@@ -111,7 +111,7 @@ UNIT_TEST(long_runs_and_spikes_stay_small) {
     free(svg);
 }
 
-UNIT_TEST(errors_name_the_file) {
+UNIT_TEST(plot_errors_name_the_log) {
     write_log("nothing\n");
     assert_false(plot_loss_svg(path_of("log.jsonl"), path_of("loss.svg"), "", NULL, 0, &err));
     assert_int_equal(err.code, EXIT_DATA);

@@ -122,8 +122,8 @@ def main():
     try:
         first, second = write_log(folder, "first", 12), write_log(folder, "second", 40, fp8=True)
         run = plot.find_run("name=" + first)
-        check("a run has name, steps and tokens", run.name == "name" and run.step[-1] == 12 and run.tokens[2] == 300, vars(run))
-        check("hours add up", abs(run.hours[-1] - 12 * 0.001) < 1e-12, run.hours)
+        check("a run has its name, steps and tokens", run.name == "name" and run.step[-1] == 12 and run.tokens[2] == 300, vars(run))
+        check("hours are summed over the steps", abs(run.hours[-1] - 12 * 0.001) < 1e-12, run.hours)
         check("null in the log is a gap", math.isnan(run.loss[4]) and math.isnan(run.norm[4]) and run.loss[5] == 2.5)
         check("evaluations have token counts", [v[0] for v in run.val] == [400, 800, 1200] and
               run.hellaswag[0][2] == 0.3, (run.val, run.hellaswag))
@@ -136,10 +136,10 @@ def main():
         with contextlib.redirect_stdout(io.StringIO()):
             plot.main([first, "long=" + second, "--out", os.path.join(folder, "p", "two"), "--ref", "a line=2.2"])
             plot.main([first, "--out", os.path.join(folder, "one")])
-        check("two runs", is_picture(os.path.join(folder, "p", "two")))
+        check("two runs are drawn together", is_picture(os.path.join(folder, "p", "two")))
         check("FP8 health is drawn only for runs that log it", is_picture(os.path.join(folder, "p", "two-fp8-long")) and
               not os.path.exists(os.path.join(folder, "p", "two-fp8-first.png")))
-        check("one run", is_picture(os.path.join(folder, "one")))
+        check("one run is drawn alone", is_picture(os.path.join(folder, "one")))
         check("values of a tensor by layer and step", [[v if v == v else None for v in row] for row in
                                        plot.grid_of(plot.find_run(second), "h", "amax")] == [[3.0] * 20, [None] * 20])
         check("cells are centered on their steps", plot.edges_of([10, 20, 40]) == [5, 15, 30, 50] and

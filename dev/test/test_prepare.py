@@ -40,7 +40,7 @@ SHAKESPEARE = os.path.join(ROOT, "..", "shared", "data", "tinyshakespeare.txt")
 
 def have(*modules):
     found = [importlib.util.find_spec(module) for module in modules]
-    # because the folder tokenizers next to this file is not a package
+    # origin is None for the folder tokenizers next to this file, which is not a package
     return all(spec and spec.origin for spec in found)
 
 
@@ -56,7 +56,7 @@ class PrepareTest(unittest.TestCase):
         self.folder = tempfile.mkdtemp(prefix="coat_test_prepare_")
         self.addCleanup(shutil.rmtree, self.folder)
         self.unit_bytes = prepare_inputs.UNIT_BYTES
-        prepare_inputs.UNIT_BYTES = 5000  # so that small inputs have many units of work
+        prepare_inputs.UNIT_BYTES = 5000  # small units, so that small inputs have many of them
         self.addCleanup(setattr, prepare_inputs, "UNIT_BYTES", self.unit_bytes)
 
     def path(self, name):
@@ -143,7 +143,7 @@ class PrepareTest(unittest.TestCase):
 
     # --- contents
 
-    def test_one_text(self):
+    def test_one_text_is_divided_for_training_and_validation(self):
         text = words(1, 5000).encode()
         source, out = self.write("one.txt", text), self.path("tokens/one")
         self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0.1, source)
@@ -152,7 +152,7 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(train[0] + val[0], text)  # its end is for validation
         self.assertAlmostEqual(len(val[0]) / len(text), 0.1, delta=0.01)
 
-    def test_folder(self):
+    def test_folder_is_read_completely(self):
         texts = {"a/%d.txt" % i: words(i, 300).encode() for i in range(20)}
         for name, text in texts.items():
             self.write("in/" + name, text)
@@ -182,7 +182,7 @@ class PrepareTest(unittest.TestCase):
         train, val = self.documents(self.tokens(out, "train")), self.documents(self.tokens(out, "val"))
         self.assertEqual(sorted(train + val), sorted(stripped))
 
-    def test_shards_and_workers_do_not_matter(self):
+    def test_tokens_do_not_depend_on_shards_and_workers(self):
         source = self.write("one.txt", words(3, 20000))
         outs = {}
         for workers, shard in ((1, "1G"), (2, 10000), (1, 7777), (3, "5k")):
@@ -192,7 +192,7 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(len(set(map(str, outs.values()))), 1)
         self.assertTrue(os.path.exists(self.path("w1_7777_train_000005.bin")))
 
-    def test_pattern_and_mixture(self):
+    def test_pattern_of_text_and_records_is_read(self):
         self.write("m/a.txt", "plain text\n" * 50)
         self.write("m/b.jsonl", '{"text": "one"}\n{"text": "two"}')
         out = self.path("m")
@@ -201,7 +201,7 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(self.documents(self.tokens(out, "train")), [b"plain text\n" * 50, b"one", b"two"])
         self.assertFalse(os.path.exists(out + "_val_000000.bin"))
 
-    def test_much_validation_is_noted(self):
+    def test_large_validation_fraction_prints_a_note(self):
         source = self.write("one.txt", words(3, 3000))
         _, errors = self.run_program("--bytes", "--out", self.path("o"), "--workers", 1, "--val-fraction", 0.5, source)
         self.assertEqual(errors, "note: 50 % of the text is held out for validation, as --val-fraction asks\n")
@@ -210,7 +210,7 @@ class PrepareTest(unittest.TestCase):
 
     # --- resuming
 
-    def test_complete_run_is_left_alone(self):
+    def test_complete_output_is_not_written_again(self):
         source, out = self.write("one.txt", words(4, 9000)), self.path("r")
         arguments = ("--bytes", "--out", out, "--workers", 1, "--shard-tokens", 9000, source)
         self.run_program(*arguments)
@@ -219,7 +219,7 @@ class PrepareTest(unittest.TestCase):
         self.assertIn("were complete", text)
         self.assertEqual(times, {name: os.stat(self.path(name)).st_mtime_ns for name in os.listdir(self.folder)})
 
-    def test_resume_after_each_possible_stop(self):
+    def test_killed_run_continues_with_the_same_bytes(self):
         """A run killed at any unit and restarted writes the same bytes as an uninterrupted run."""
         lines = "".join(json.dumps({"text": words(i, 30)}) + "\n" for i in range(300))
         source = self.write("d.jsonl", lines)
@@ -235,7 +235,7 @@ class PrepareTest(unittest.TestCase):
         arguments.remove("--overwrite")
         self.assertGreater(self.stop_everywhere([*arguments, self.path("r")], expected), 5)
 
-    def test_files_that_are_not_complete_are_noted(self):
+    def test_failed_run_names_incomplete_files(self):
         """A failing run names the incomplete files of each split, and the same command continues it."""
         good = [json.dumps({"text": words(i, 30)}) for i in range(100)]
         source, out = self.write("d.jsonl", "\n".join(good + ["{"])), self.path("r")
@@ -264,7 +264,7 @@ class PrepareTest(unittest.TestCase):
         _, errors = self.run_program("--bytes", "--out", self.path("e"), self.write("e.jsonl", "{"), code=2)
         self.assertNotIn("note", errors)  # no files are left
 
-    def test_damaged_and_missing_files_are_made_again(self):
+    def test_damaged_and_missing_files_are_regenerated(self):
         source, out = self.write("one.txt", words(5, 9000)), self.path("r")
         arguments = ("--bytes", "--out", out, "--workers", 1, "--shard-tokens", 4000, source)
         self.run_program(*arguments)
@@ -300,7 +300,7 @@ class PrepareTest(unittest.TestCase):
         os.remove(self.path("r_manifest.json"))
         self.refused(["r_manifest.json does not"], "--bytes", "--out", out, "--workers", 1, source)
 
-    def test_edit_within_an_input_is_seen(self):
+    def test_edit_of_an_input_is_detected(self):
         """An edit that keeps a text's length, far from both ends, is detected, also among files that are compared."""
         text = bytearray((words(8, 1000) * 100).encode()[:300000])
         source, arguments = self.write("one.txt", bytes(text)), ("--bytes", "--workers", 1, "--out", self.path("r"))
@@ -317,7 +317,7 @@ class PrepareTest(unittest.TestCase):
 
     # --- errors
 
-    def test_errors(self):
+    def test_wrong_arguments_and_inputs_are_refused(self):
         out = self.path("e")
         self.refused(["--out"], "--bytes", "x", code=1)
         self.refused(["--out", "must end in a name"], "--bytes", "--out", self.path("folder") + "/", "x", code=1)
@@ -378,7 +378,7 @@ class PrepareTest(unittest.TestCase):
         blocked = self.write("file", b"x")
         self.refused(["could not be written"], "--bytes", "--out", os.path.join(blocked, "x"), source)
 
-    def test_files_of_other_forms(self):
+    def test_files_in_other_encodings_are_refused(self):
         """A file in another encoding is named as such, with the command that converts it."""
         records = [{"text": "caf\u00e9"}, {"text": "b"}]
         lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
@@ -401,7 +401,7 @@ class PrepareTest(unittest.TestCase):
             self.assertEqual(self.documents(self.tokens(self.path("o"), "train")), ["caf\u00e9".encode(), b"b"])
         self.run_program(*out, self.write("bom.jsonl", b"\xef\xbb\xbf" + lines.encode()))  # this file is UTF-8
 
-    def test_text_that_is_not_utf8(self):
+    def test_text_that_is_not_utf8_prints_a_note(self):
         """Text that is not UTF-8 is tokenized, with a note per file. Byte tokens lose nothing and need no note."""
         latin = "caf\u00e9 au lait\n".encode("latin1")
         text = self.path("a b.txt")
@@ -431,13 +431,13 @@ class PrepareTest(unittest.TestCase):
                 sys.modules.pop(module) if value is None else sys.modules.update({module: value})
         return self.tokens(self.path(name), "train")
 
-    def test_no_connection(self):
+    def test_download_errors_are_one_line(self):
         """Every library error becomes one line, whichever of the two packages is installed."""
         import socket
         import types
         import urllib.error
 
-        class ConnectionFailed(ConnectionError):  # like requests' error, which derives from one of these
+        class ConnectionFailed(ConnectionError):  # derives from a download error, as in requests
             pass
 
         def failing(error):
@@ -462,7 +462,7 @@ class PrepareTest(unittest.TestCase):
             self.refused(["tinyshakespeare could not be downloaded (no connection); name local files"], "--bytes",
                          "--cache", self.path("cache"), "--out", self.path("n"), "tinyshakespeare")
 
-    def test_named_sets_are_pinned(self):
+    def test_public_data_sets_are_pinned(self):
         """Repositories are pinned by commit and single files by checksum, downloaded or cached."""
         import types
 
@@ -504,7 +504,7 @@ class PrepareTest(unittest.TestCase):
         if os.path.exists(SHAKESPEARE):
             self.assertEqual(prepare_inputs.file_hash(SHAKESPEARE), prepare_inputs.SETS["tinyshakespeare"]["sha256"])
 
-    def test_missing_package(self):
+    def test_missing_package_names_the_pip_command(self):
         text = "the Python package no_such_package is missing: "
         for listed, how in ((), ""), (("no_such_package",), "scripts/setup.sh --python installs it, or "):
             with unittest.mock.patch.object(prepare_tokenizers, "SETUP_HAS", listed):
@@ -512,15 +512,15 @@ class PrepareTest(unittest.TestCase):
                     prepare_tokenizers.need("no_such_package")
 
     @unittest.skipUnless(os.path.exists(GPT2) and have("tiktoken"), "needs tiktoken and ../shared/data/gpt2")
-    def test_gpt2_by_tiktoken(self):
+    def test_tiktoken_gives_gpt2_tokens(self):
         tokens = self.gpt2("t", "tokenizers")
         self.check_shakespeare(tokens)
         with open(SHAKESPEARE, encoding="utf-8") as file:
             whole = prepare_tokenizers.open_tokenizer(GPT2).encode([file.read().encode()])[0]
-        self.assertEqual(tokens[1:], list(array.array("H", whole)))  # cutting the text into pieces changed nothing
+        self.assertEqual(tokens[1:], list(array.array("H", whole)))  # as if encoded in one piece
 
     @unittest.skipUnless(os.path.exists(GPT2) and have("tokenizers"), "needs tokenizers and ../shared/data/gpt2")
-    def test_gpt2_by_tokenizers(self):
+    def test_tokenizers_gives_gpt2_tokens(self):
         self.check_shakespeare(self.gpt2("t", "tiktoken"))
 
     def check_shakespeare(self, tokens):
@@ -528,7 +528,7 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(tokens[:5], [50256, 5962, 22307, 25, 198])
 
     @unittest.skipUnless(os.path.exists(GPT2) and have("tiktoken"), "needs tiktoken and ../shared/data/gpt2")
-    def test_cutting_changes_no_token(self):
+    def test_dividing_a_text_changes_no_gpt2_token(self):
         text = words(9, 30000)
         tokenizer = prepare_tokenizers.open_tokenizer(GPT2)
         source = self.write("one.txt", text)
@@ -550,7 +550,7 @@ class PrepareTest(unittest.TestCase):
         return os.path.dirname(self.write("pair/encoder.json", json.dumps(vocabulary)))
 
     @unittest.skipUnless(have("tiktoken"), "needs tiktoken: scripts/setup.sh --python")
-    def test_long_runs_of_white_space(self):
+    def test_long_runs_of_white_space_are_tokenized(self):
         """White space runs that are too long for tiktoken's regular expressions get the trainer's tokens."""
         folder = self.pairs()
         tokenizer = prepare_tokenizers.open_tokenizer(folder)
@@ -581,7 +581,7 @@ class PrepareTest(unittest.TestCase):
     # --- Parquet
 
     @unittest.skipUnless(have("pyarrow"), "needs pyarrow")
-    def test_parquet(self):
+    def test_parquet_text_is_read(self):
         import pyarrow
         import pyarrow.parquet
 

@@ -16,7 +16,7 @@ check() { # NAME COMMAND...
     fi
 }
 
-# tokens, header: print the tokens of a file as decimal numbers, one per line, and the words of its header
+# tokens FILE: prints the tokens as decimal numbers, one per line. header FILE: prints the words of the header
 tokens() { od -An -v -t u2 -w2 -j 1024 "$1" | tr -d ' '; }
 header() { od -An -t d4 -N 12 "$1" | tr -s ' '; }
 texts() { # prints the documents of a file, with @ for the end-of-text token
@@ -47,7 +47,7 @@ folder_of_files() {
     "$program" --out new/folders/t --val-fraction 0.2 in >out || return 1
     grep -q "from 40 files" out && grep -q "1 equal, 1 binary, 0 large" out || return 1
     [ "$(header new/folders/t_train.bin)" = " 20240520 1 $(tokens new/folders/t_train.bin | wc -l)" ] || return 1
-    # every file is complete and occurs once, in one of the two outputs
+    # checks that every file is complete and occurs once, in one of the two outputs
     { texts new/folders/t_train.bin; texts new/folders/t_val.bin; } | tr @ '\n' | sed '/^$/d' | sort >got
     cat in/a/*.txt in/a/b/*.txt | sort >expected
     cmp got expected || return 1
@@ -78,7 +78,7 @@ one_file() {
     printf '\303\251\377' >>one.txt
     "$program" --out one --val-fraction 0.1 one.txt >out && grep -q " from 1 file (its end held out)" out || return 1
     [ "$(tokens one_train.bin | head -1) $(tokens one_val.bin | head -1)" = "256 256" ] || return 1
-    # both parts together are the text, divided at a line end
+    # checks that both parts together are the text, divided at a line end
     { tokens one_train.bin | tail -n +2; tokens one_val.bin | tail -n +2; } >got
     od -An -v -t u1 -w1 one.txt | tr -d ' ' >expected
     cmp got expected || return 1
@@ -92,8 +92,8 @@ limit() {
 }
 check "--max-bytes limits the training text, --val-fraction 0 writes no validation file" limit
 
-# Files over 1 MB in a folder: every byte is in one of the two outputs, in pieces that end with lines if there are
-# any. Some pieces are for validation.
+# Files over 1 MB in a folder are cut into pieces, at line ends if there are any. Every byte is in one of the two
+# outputs, and some pieces are for validation.
 large_files() {
     mkdir -p large/deep && seq 1 200000 >large/deep/numbers && seq 1 250000 | tr '\n' , >large/line && echo small >large/small
     { seq 1 300000 && printf '\0'; } >large/binary

@@ -58,7 +58,7 @@ class ChatTest(unittest.TestCase):
                                      "--overwrite", *arguments, source)
         return self.read("c_train_000000.bin")
 
-    def test_nothing_held_out(self):
+    def test_empty_validation_prints_a_note(self):
         source = self.write("one.jsonl", json.dumps({"prompt": "question", "response": "answer"}) + "\n")
         _, errors = self.run_program(*PLAIN, "--out", self.path("o"), "--val-fraction", "1e-6", source)
         self.assertRegex(errors, "^no example was chosen for validation; .*\n$")
@@ -70,7 +70,7 @@ class ChatTest(unittest.TestCase):
                          source)
         return [ids for ids, _ in self.read("h_val_000000.bin")]
 
-    def test_an_example_has_one_split(self):
+    def test_split_of_an_example_does_not_depend_on_its_record(self):
         """An example gets the same split, whatever its record's key order, spaces, escapes or kind."""
         made = [["caf\u00e9 %d" % i, "a%d" % i] for i in range(60)]
         asked = [json.dumps({"prompt": q, "response": a}) for q, a in made]
@@ -89,7 +89,7 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(self.held_out(['{"labels":[-100,%d,%d],"text":"x","input_ids":[%d,%d,%d]}' % (*row[1:], *row)
                                         for row in ids]), val)
 
-    def test_much_validation_is_noted(self):
+    def test_large_validation_fraction_prints_a_note(self):
         lines = {part: next(turns for turns in (messages("q%d" % i, "a") for i in range(1000)) if prepare.is_val(
             prepare_chat.identity_of(turns), 0.05) == (part == "val")) for part in ("train", "val")}
         source = self.write("few.jsonl", "".join(json.dumps({"messages": turns}) + "\n" for turns in lines.values()))
@@ -114,13 +114,13 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(ids, wanted)
         self.assertEqual(mask, flags)
 
-    def test_checksum(self):
+    def test_checksum_equals_published_xxh64_values(self):
         for text, hash_ in ((b"", 0xEF46DB3751D8E999), (b"a", 0xD24EC4F1A98C6E5B), (b"abc", 0x44BC2CF5AD770999),
                             (b"as", 0x1C330FB2D66BE179), (b"Nobody inspects the spammish repetition",
                                                           0xFBCEA83C8A378BF1)):
             self.assertEqual(prepare_masks.xxh64(text), hash_)
 
-    def test_alpaca(self):
+    def test_alpaca_format(self):
         def check(record, head, rest):
             text = ("Below is an instruction that describes a task%s. Write a response that appropriately completes "
                     "the request.\n\n### Instruction:\n%s")
@@ -136,14 +136,14 @@ class ChatTest(unittest.TestCase):
                          "S\n\n### Instruction:\n1\n\n### Response:\n[[2E]]"
                          "### Instruction:\n3\n\n### Response:\n[[4E]]", "--prompt-format", "alpaca")
 
-    def test_plain(self):
+    def test_plain_format(self):
         plain = ("--prompt-format", "plain")
         self.check_bytes({"prompt": "2+2=", "response": "4"}, "2+2=[[4E]]", *plain)
         self.check_bytes({"instruction": "i", "input": "x", "output": "o"}, "i\n\nx[[oE]]", *plain)
         self.check_bytes({"messages": messages("a", "b", "c", "d", system="s")}, "sa[[bE]]c[[dE]]", *plain)
         self.check_bytes({"prompt": "ab", "response": "c"}, "a[[bcE]]", *plain, "--trained", "all")
 
-    def test_conversations(self):
+    def test_sharegpt_conversations(self):
         turns = [{"from": speaker, "value": value} for speaker, value in
                  (("human", "a"), ("gpt", "b"), ("user", "c"), ("assistant", "d"))]
         plain = ("--prompt-format", "plain")
@@ -151,14 +151,14 @@ class ChatTest(unittest.TestCase):
         self.check_bytes({"id": "x", "conversations": turns, "system": "s"}, "sa[[bE]]c[[dE]]", *plain)
         self.check_bytes({"conversations": [{"from": "system", "value": "s"}] + turns[:2]}, "sa[[bE]]", *plain)
 
-    def test_tokens(self):
+    def test_records_of_tokens_and_labels(self):
         got = self.prepared([{"input_ids": [5, 6, 7, 8], "labels": [-100, 6, -100, 8]},
                              {"prompt": "a", "response": "b", "input_ids": [9, 10], "labels": [9, 10]}])
         self.assertEqual(got, [([5, 6, 7, 8], [0, 1, 0, 1]), ([9, 10], [0, 1])])  # no token predicts the first one
         self.assertIn("2 examples, the longest of 4 tokens; 50 % of all tokens have a loss", self.said[0])
         self.assertEqual(self.prepared([{"input_ids": [5, 6, 7]}], "--trained", "all"), [([5, 6, 7], [0, 1, 1])])
 
-    def test_weight(self):
+    def test_answer_of_weight_0_has_no_loss(self):
         """An answer with weight 0 has no loss. All tokens stay the same."""
         plain = ("--prompt-format", "plain")
         turns = messages("a", "b", "c", "d")
@@ -172,7 +172,7 @@ class ChatTest(unittest.TestCase):
         said = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "weight": 0}]
         self.check_bytes({"conversations": said + [{"from": "gpt", "value": "c"}]}, "abE[[cE]]", *plain)
 
-    def test_last(self):
+    def test_trained_last_masks_earlier_answers(self):
         """With --trained last, only the last answer with a non-zero weight has a loss."""
         last = ("--prompt-format", "plain", "--trained", "last")
         turns = messages("a", "b", "c", "d")
@@ -189,7 +189,7 @@ class ChatTest(unittest.TestCase):
         source = self.write("none.jsonl", json.dumps({"messages": turns}))
         self.refused(["line 1: none of its 6 tokens has a loss"], *PLAIN, *last[2:], "--out", self.path("n"), source)
 
-    def test_padding(self):
+    def test_padding_of_token_records_is_removed(self):
         record = {"input_ids": [0, 0, 5, 6, 7, 0], "labels": [-100, -100, -100, 6, 7, -100],
                   "attention_mask": [0, 0, 1, 1, 1, 0]}
         self.assertEqual(self.prepared([record]), [([5, 6, 7], [0, 1, 1])])
@@ -198,7 +198,7 @@ class ChatTest(unittest.TestCase):
         whole = {"input_ids": [1, 2], "labels": [1, 2], "attention_mask": None}
         self.assertEqual(self.prepared([record, whole]), [([5, 6, 7], [0, 1, 1]), ([1, 2], [0, 1])])
 
-    def test_long_example(self):
+    def test_long_example_gets_its_own_file(self):
         long = {"prompt": "x" * 50000, "response": "y" * 49999}
         got = self.prepared([long, {"prompt": "a", "response": "b"}], *PLAIN[2:], "--shard-tokens", 1000)
         # this example gets a separate file
@@ -212,7 +212,7 @@ class ChatTest(unittest.TestCase):
         return "".join(json.dumps({"prompt": base.words(i, 5), "response": "a" + base.words(i + 1000, i % 17)}) + "\n"
                        for i in range(count))
 
-    def test_shards_and_workers_do_not_matter(self):
+    def test_examples_do_not_depend_on_shards_and_workers(self):
         source, outs = self.write("m.jsonl", self.many(300)), []
         for workers, shard in ((1, 10**9), (2, 3000), (1, 700)):
             out, got = "w%d" % shard, {"train": [], "val": []}
@@ -228,7 +228,7 @@ class ChatTest(unittest.TestCase):
             outs.append(got)
         self.assertEqual(outs, outs[:1] * 3)
 
-    def test_resume_after_each_possible_stop(self):
+    def test_killed_run_continues_with_the_same_bytes(self):
         source = self.write("m.jsonl", self.many(200))
         arguments = [*PLAIN, "--workers", "1", "--shard-tokens", "1500", "--val-fraction", "0.3", source]
         arguments += ["--out", self.path("r")]
@@ -243,7 +243,7 @@ class ChatTest(unittest.TestCase):
 
     # --- errors
 
-    def test_malformed(self):
+    def test_malformed_records_are_refused_or_skipped(self):
         good = json.dumps({"prompt": "a", "response": "b"})
         bad = [
             ('{"prompt": "a"', "it is not JSON (Expecting ',' delimiter, column 15)"),
@@ -299,7 +299,7 @@ class ChatTest(unittest.TestCase):
         for line, (_, reason) in zip(lines, bad):
             source = self.write("bad.jsonl", "\n%s\n\n%s\n%s" % (good, line, good))
             self.refused(["bad.jsonl, line 4: ", reason, "--skip-malformed"], *arguments, 1, source)
-        # in a later unit, which another process reads
+        # an error in a later unit, which another process reads
         source = self.write("far.jsonl", self.many(300) + lines[0] + "\n")
         self.refused(["far.jsonl, line 301: it is not JSON"], *arguments, 2, source)
         source = self.write("latin1.jsonl", good.encode() + b'\n{"prompt": "caf\xe9", "response": "b"}\n')
@@ -315,13 +315,13 @@ class ChatTest(unittest.TestCase):
             self.refused(["line 1: user and assistant"], *arguments, 1, source, "--prompt-format",
                          name)
 
-    def test_one_of_each(self):
+    def test_malformed_record_next_to_a_valid_one_is_skipped(self):
         got = self.prepared([{"prompt": "a"}, {"input_ids": [5, 6], "labels": [5, 6]}], "--skip-malformed")
         self.assertEqual(got, [([5, 6], [0, 1])])
         self.assertRegex(self.said[0], "\n1 example, the longest of 2 tokens; 50 % of all tokens have a loss; 1 malformed "
                          "record was skipped\n$")
 
-    def test_skipped_are_counted_in_every_run(self):
+    def test_skipped_records_are_counted_in_every_run(self):
         """Skipped records are also counted by a run that finds all complete, and by one that continues."""
         lines = self.many(300).splitlines()
         lines[::20] = ["{"] * 15
@@ -350,14 +350,14 @@ class ChatTest(unittest.TestCase):
         self.assertGreater(len([name for name in os.listdir(self.folder) if name.startswith("r_train")]), 1)
         self.assertEqual(self.run_program(*arguments)[0].splitlines()[-1], said)
 
-    def test_keys_that_are_not_there(self):
+    def test_null_keys_do_not_make_a_record_ambiguous(self):
         """One key of a second kind, or null keys, do not make a record ambiguous."""
         turns = messages("a", "b")
         for record in ({"prompt": "a", "messages": turns}, {"query": None, "prompt": "a", "response": "b"},
                        {"messages": None, "question": "q", "instruction": "a", "output": "b", "response": None}):
             self.assertEqual(self.prepared([record], *PLAIN[2:]), [([97, 98, 256], [0, 1, 1])])
 
-    def test_no_examples_left(self):
+    def test_input_without_examples_is_refused(self):
         bad = self.write("bad.jsonl", '{"prompt": "a"}\n{\n')
         for source, skipped in ((self.write("blank.jsonl", "\n \n\n"), 0), (bad, 2)):
             for workers in (1, 2):
@@ -368,7 +368,7 @@ class ChatTest(unittest.TestCase):
                 self.assertEqual(errors.count("\n"), skipped + 1)
                 self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("n_")], [])
 
-    def test_errors(self):
+    def test_wrong_arguments_are_refused(self):
         source = self.write("a.jsonl", '{"prompt": "a", "response": "b"}')
         arguments = ("--out", self.path("e"), "--bytes", "--chat")
         self.refused(["--prompt-format"], *arguments, "--prompt-format", "none", source, code=1)
@@ -384,7 +384,7 @@ class ChatTest(unittest.TestCase):
         self.refused(["no records found"], *arguments, self.path("empty"))
 
     @unittest.skipUnless(base.have("pyarrow"), "needs pyarrow")
-    def test_parquet(self):
+    def test_parquet_examples_are_read(self):
         import pyarrow as pa
         import pyarrow.parquet
 

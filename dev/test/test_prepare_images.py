@@ -173,7 +173,7 @@ class ImagesTest(unittest.TestCase):
 
     # --- pixels
 
-    def test_recorded_pixels(self):
+    def test_pixels_equal_recorded_hashes(self):
         """The same pixels on every machine. The test with transformers compares these images, too."""
         digest = hashlib.sha256()
         for at, processor in enumerate(PROCESSORS):
@@ -187,7 +187,7 @@ class ImagesTest(unittest.TestCase):
                     digest.update(pixels)
         self.assertEqual(digest.hexdigest(), RECORDED)
 
-    def test_aspects(self):
+    def test_image_aspect_pads_crops_or_resizes(self):
         from PIL import Image
 
         wide = Image.new("RGB", (32, 8), (200, 100, 50))
@@ -203,8 +203,8 @@ class ImagesTest(unittest.TestCase):
 
     # --- the processor's folder
 
-    def test_layouts(self):
-        """Both layouts of the folder, and the sizes of old files."""
+    def test_both_layouts_of_processor_folders_are_read(self):
+        """Tests both layouts of a processor's folder, and the form of sizes in old files."""
         clip = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 336}, "resample": 3,
                 "crop_size": {"height": 336, "width": 336}, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
         more = {"patch_size": 14, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
@@ -222,8 +222,8 @@ class ImagesTest(unittest.TestCase):
         self.processor({"image_processor_type": "SiglipImageProcessorFast", "size": 384}, {"patch_size": 14})
         self.assertEqual(self.settings()[:3] + (self.settings().rows,), (384, [384, 384], False, 27**2))
 
-    def test_rows(self):
-        """The number of placeholders of folders without patch_size in processor_config.json."""
+    def test_number_of_placeholders_per_image(self):
+        """Tests the number of placeholders if processor_config.json has no patch_size."""
         clip = {"image_processor_type": "CLIPImageProcessor", "size": 28, "crop_size": 28}
         vision = {"model_type": "clip_vision_model", "patch_size": 7}
         for config, rows in (
@@ -236,13 +236,13 @@ class ImagesTest(unittest.TestCase):
             self.assertEqual(self.settings().rows, rows, config)
         self.processor(clip, {"patch_size": 7, "num_additional_image_tokens": 1}, {"image_seq_length": 5})
         self.assertEqual(self.settings().rows, 17)
-        # mlp_downsample rounds an odd grid up; the class row does not count
+        # mlp_downsample merges 2 x 2 patches and rounds an odd grid up, without the class row
         for patch, grid, rows in ((14, 2, 1), (9, 3, 4), (7, 4, 4), (5, 5, 9), (4, 7, 16), (28, 1, 1)):
             for more in ({}, {"num_additional_image_tokens": 1, "vision_feature_select_strategy": "full"}):
                 self.processor(clip, {"patch_size": patch, **more}, {"mm_projector_type": "mlp_downsample"})
                 self.assertEqual(self.settings().rows, rows, (grid, more))
 
-    def test_refused_folders(self):
+    def test_unsupported_processor_folders_are_refused(self):
         source = self.write("r.jsonl", json.dumps({"prompt": "q", "response": "a"}) + "\n")
         for words, entries, processor in (
                 ("PixtralImageProcessor", {"image_processor_type": "PixtralImageProcessor"}, None),
@@ -258,14 +258,14 @@ class ImagesTest(unittest.TestCase):
         self.refused(["processor_config.json", "is not a"], *shared.PLAIN, "--out", self.path("c"), "--image-processor",
                      os.path.dirname(self.write("broken/processor_config.json", "{")), source)
 
-    def test_flags(self):
+    def test_image_flags_without_a_processor_are_refused(self):
         source = self.write("r.jsonl", json.dumps({"prompt": "q", "response": "a"}) + "\n")
         for flag, value in (("--image-folder", "x"), ("--image-aspect", "pad"), ("--image-token", "5")):
             self.refused([flag, "--image-processor"], *shared.PLAIN, "--out", self.path("c"), flag, value, source, code=1)
         self.refused(["caption", "--image-processor"], "--bytes", "--chat", "--prompt-format", "caption", "--out",
                      self.path("c"), source, code=1)
 
-    def test_pictures(self):
+    def test_images_without_chat_are_written_for_prompts(self):
         """--image-processor without --chat writes the images of the inputs, for the trainer's --image."""
         pixels = self.pictures(2)
         command = ("--bytes", "--out", self.path("p"), "--image-processor", self.path("processor"))
@@ -282,7 +282,7 @@ class ImagesTest(unittest.TestCase):
         for name, reason in (("absent.png", "is missing"), (self.write("r.jsonl", b"{}"), "is damaged")):
             self.refused([name, reason, "add --chat"], *command, name)
 
-    def test_without_pillow(self):
+    def test_missing_pillow_names_the_pip_command(self):
         source = self.write("r.jsonl", json.dumps({"prompt": "q", "response": "a"}) + "\n")
         with unittest.mock.patch.dict(sys.modules, {"PIL": None, "PIL.Image": None}):
             self.refused(["pip install pillow"], *shared.PLAIN, "--out", self.path("c"), "--image-processor",
@@ -291,8 +291,8 @@ class ImagesTest(unittest.TestCase):
 
     # --- records and formats
 
-    def test_llava_records(self):
-        """LLaVA's arrays: one image, several, none; equal pixels are stored once, and places follow the text."""
+    def test_records_with_several_or_no_images(self):
+        """LLaVA's records with one, several or no images: equal pixels are stored once, in the order of the text."""
         pixels = self.pictures(3)
         self.write("copy.bmp", image_file(("BMP", "RGB", {}), 1, 8, 8))  # the pixels of p1.png
 
@@ -320,8 +320,8 @@ class ImagesTest(unittest.TestCase):
             self.assertEqual(self.prepared(records, "--image-aspect", aspect, "--prompt-format", "plain")[1][7], number)
         self.assertEqual(self.prepared(records, source="r.jsonl")[:1], (rows,))
 
-    def test_messages(self):
-        """Content that is a list of parts, and images in front of the first question if there is no mark."""
+    def test_messages_with_lists_of_parts(self):
+        """Tests content that is a list of parts. Images without a mark precede the first question."""
         self.pictures(2)
         image, text = {"type": "image"}, {"type": "text", "text": "q"}
         answer = [{"role": "assistant", "content": [{"type": "text", "text": "a"}]}]
@@ -339,7 +339,7 @@ class ImagesTest(unittest.TestCase):
         self.check_bytes({"image": "p0.png", "prompt": "q", "response": "ab"}, "@[[\nqab$]]", "--prompt-format", "plain",
                          "--trained", "all")
 
-    def test_formats(self):
+    def test_fixed_formats_with_images(self):
         self.pictures(2)
         system = ("A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
                   "detailed, and polite answers to the user's questions. ")
@@ -354,8 +354,8 @@ class ImagesTest(unittest.TestCase):
         self.assertEqual((*prepare_prompts.FORMATS,).index("vicuna"), 6)
 
     @unittest.skipUnless(base.have("tokenizers"), "needs tokenizers: scripts/setup.sh --python")
-    def test_model_tokens(self):
-        """The placeholder's id of a tokenizer, of config.json and of --image-token, and the texts next to images."""
+    def test_id_of_the_image_placeholder(self):
+        """The placeholder's id is that of the tokenizer, config.json or --image-token. Nearby texts keep their tokens."""
         import test_prepare_prompts
 
         pixels = self.pictures(1)
@@ -381,14 +381,14 @@ class ImagesTest(unittest.TestCase):
         tokenizer, arguments = test_prepare_prompts.PromptsTest.model(self, "legacy.json")
         self.assertEqual(self.prepared([record], "--prompt-format", "caption", tokenizer=arguments)[1][10], 302)
         self.processor()
-        size = tokenizer.get_vocab_size()  # the id after the tokenizer's last, which a joined model adds
+        size = tokenizer.get_vocab_size()  # a joined model uses the id after the tokenizer's last one
         self.assertEqual(self.prepared([record], "--prompt-format", "caption", tokenizer=arguments)[1][10], size)
         for more in ("--image-token", "<x>"), ("--image-token", "70000"):
             self.refused(["--image-token"], *arguments, "--chat", "--prompt-format", "caption", "--out", self.path("c"),
                          "--image-processor", self.path("processor"), *more, self.path("r.json"))
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2: scripts/setup.sh --python")
-    def test_templates(self):
+    def test_chat_templates_with_images(self):
         import test_prepare_prompts
 
         self.pictures(1)
@@ -417,7 +417,7 @@ class ImagesTest(unittest.TestCase):
                      self.path("c"), "--image-processor", self.path("processor"), "--overwrite", self.path("r.json"))
 
     @unittest.skipUnless(base.have("pyarrow"), "needs pyarrow")
-    def test_parquet(self):
+    def test_parquet_images_are_read(self):
         import pyarrow as pa
         import pyarrow.parquet as parquet
 
@@ -439,7 +439,7 @@ class ImagesTest(unittest.TestCase):
 
     # --- bad records
 
-    def test_malformed(self):
+    def test_malformed_images_are_refused_or_skipped(self):
         """Bad images and marks name the file and the record; --skip-malformed skips such records."""
         from PIL import Image
 
@@ -494,8 +494,8 @@ class ImagesTest(unittest.TestCase):
         return [{"image": ["p%d.png" % (i * i % 7)] * (i % 3), "prompt": "q%d" % i, "response": "a%d" % i}
                 for i in range(count)]
 
-    def test_workers_and_stops(self):
-        """Equal bytes for any number of workers, and after a stop at any unit of work; damaged images are written again."""
+    def test_output_does_not_depend_on_workers_and_stops(self):
+        """Any number of workers and a stop at any unit give the same bytes. Damaged images are regenerated."""
         self.pictures(7)
         self.addCleanup(setattr, prepare_inputs, "IMAGE_UNIT_BYTES", prepare_inputs.IMAGE_UNIT_BYTES)
         prepare_inputs.IMAGE_UNIT_BYTES = 300
@@ -517,8 +517,8 @@ class ImagesTest(unittest.TestCase):
         self.assertEqual(self.snapshot(), snapshots[0])
         self.refused(["other settings"], *arguments, "--image-aspect", "pad")
 
-    def test_text_only(self):
-        """Without an image in it, a file has version 1 and no .images file."""
+    def test_examples_without_images_give_an_ordinary_file(self):
+        """A token file whose examples have no images has version 1 and no .images file."""
         self.processor()
         source = self.write("t.jsonl", json.dumps({"prompt": "q", "response": "a"}) + "\n")
         arguments = (*shared.PLAIN, "--out", self.path("r"), "--workers", 1, "--val-fraction", 0)
@@ -536,7 +536,7 @@ class TransformersTest(unittest.TestCase):
     pictures, run_program = ImagesTest.pictures, ImagesTest.run_program
 
     @unittest.skipUnless(base.have("jinja2"), "needs jinja2")
-    def test_chat(self):
+    def test_chat_templates_equal_llava_processor(self):
         """Examples of a chat template have the tokens that LlavaProcessor gives the same chat, with one BOS token."""
         import test_prepare_prompts
         import transformers
@@ -563,7 +563,7 @@ class TransformersTest(unittest.TestCase):
                 self.assertEqual(ids, list(made["input_ids"][0]))
                 self.assertEqual(ids.count(1), 1)
 
-    def test_pixels(self):
+    def test_pixels_equal_transformers(self):
         """The pixels of 200 images of odd sizes, modes and formats are equal, and their floats are those of a table of 256 values."""
         import numpy
         import transformers
@@ -591,7 +591,7 @@ class TransformersTest(unittest.TestCase):
         print("# transformers %s: %d of %d prepared images equal" % (transformers.__version__, equal, compared))
         self.assertEqual(equal, compared)
 
-    def test_processor(self):
+    def test_placeholders_equal_llava_processor(self):
         """LlavaProcessor's files are read, and it makes as many placeholders."""
         import tokenizers
         import transformers

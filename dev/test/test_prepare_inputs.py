@@ -37,7 +37,7 @@ class InputsTest(unittest.TestCase):
             code = ord(character)
             self.assertFalse(code < 32 or 127 <= code < 160 or 0xD800 <= code < 0xE000, repr(text))
 
-    def test_no_escape_reaches_the_terminal(self):
+    def test_escape_sequences_do_not_reach_the_terminal(self):
         """Escapes in names of files, keys, texts and output paths are printed as visible characters."""
         for escape in ("\x1b[31m", "\x9b31m", "\x7f", "\r", "\n", os.fsdecode(b"\xff")):
             bad = self.write("bad%s.jsonl" % escape, json.dumps({escape: 1}))
@@ -55,7 +55,7 @@ class InputsTest(unittest.TestCase):
                 _, errors = self.run_program("--bytes", "--out", self.path("o"), *arguments, code=code)
                 self.check_printable(errors)
 
-    def test_no_traceback(self):
+    def test_unexpected_errors_are_one_line(self):
         """Unexpected errors, out of memory and endless numbers are also reported in one line."""
         source = self.write("a.txt", "text\n")
         for error, words in ((MemoryError(), "out of memory"), (KeyError("x"), "internal error: 'x' (KeyError)")):
@@ -76,7 +76,7 @@ class InputsTest(unittest.TestCase):
         return self.write(name + ending, text)
 
     @unittest.skipUnless(base.have("zstandard"), "needs zstandard")
-    def test_compressed_files(self):
+    def test_compressed_files_are_read(self):
         """Compressed files of every kind yield the tokens of their contents, alone and in a folder."""
         texts = {"a.jsonl": "".join(json.dumps({"text": base.words(i, 40)}) + "\n" for i in range(99)),
                  "b.json": json.dumps([{"text": base.words(i, 40)} for i in range(100, 150)], indent=1),
@@ -96,7 +96,7 @@ class InputsTest(unittest.TestCase):
                 self.assertEqual(made.setdefault(number, self.snapshot()), self.snapshot(), (ending, number))
             self.assertGreater(len(made[len(texts)]), 1)
 
-    def test_damaged_compressed_files(self):
+    def test_damaged_compressed_files_are_reported(self):
         """Truncated data, damaged data and missing packages are reported. Uncompressed .gz files are read unchanged."""
         out, text = ("--bytes", "--overwrite", "--workers", 1, "--out", self.path("o")), base.words(1, 9000).encode()
         data = gzip.compress(text)
@@ -121,7 +121,7 @@ class InputsTest(unittest.TestCase):
         latin = self.write("latin.jsonl.gz", gzip.compress(b'{"text": "caf\xe9"}'))
         self.refused(["gzip -dc %s | iconv -f latin1 -t utf-8 >NEW.jsonl" % latin], *out, latin)
 
-    def test_endings_of_records(self):
+    def test_records_are_recognized_whatever_the_file_name(self):
         """Records are recognized whatever the file name: one per line, one array or one object."""
         records = [{"text": "caf\u00e9 \u2028 %d" % i, "n": [{}]} for i in range(999)]
         expected = [record["text"].encode() for record in records]
@@ -152,7 +152,7 @@ class InputsTest(unittest.TestCase):
         said, _ = self.run_program(*out, "--chat", "--prompt-format", "plain", chat)
         self.assertIn("9 examples", said)
 
-    def test_long_lines(self):
+    def test_too_long_lines_are_refused(self):
         """A text without a line end is cut; a line of JSON or a document that is longer than the limit is refused."""
         text = "caf\u00e9 \u4f60\u597d" * 9000
         out = ("--bytes", "--val-fraction", 0, "--overwrite", "--workers", 1, "--out", self.path("o"))
@@ -172,7 +172,7 @@ class InputsTest(unittest.TestCase):
 
     # --- ignored files
 
-    def test_folders_leave_nothing_out_without_a_word(self):
+    def test_ignored_files_of_a_folder_are_named(self):
         texts = ["text %d\n" % i for i in range(9)]
         for i, text in enumerate(texts):
             self.write("in/%d.txt" % i, text)
@@ -207,7 +207,7 @@ class InputsTest(unittest.TestCase):
             self.assertIn(note, errors.replace(self.path("in/"), ""))
         self.assertEqual(self.prepared(self.path("i*"))[0], got)  # a pattern that matches a folder
 
-    def test_chat_folders_too(self):
+    def test_ignored_files_of_a_chat_folder_are_named(self):
         self.write("in/a.jsonl", '{"prompt": "a", "response": "b"}\n')
         self.write("in/b.json", '[{"prompt": "c", "response": "d"}]')
         self.write("in/c.jsonl.gz", gzip.compress(b'{"prompt": "e", "response": "f"}\n'))
@@ -232,7 +232,7 @@ class InputsTest(unittest.TestCase):
             self.refused(["ids.parquet, row 1: "], "--bytes", "--chat", "--prompt-format", "plain", "--workers", 1,
                          "--out", self.path("e"), self.path("ids.parquet"))
 
-    def test_a_data_set_is_read_without_what_describes_it(self):
+    def test_descriptions_in_data_set_folders_are_ignored(self):
         """In a folder with JSONL or Parquet, texts and other JSON files are ignored unless named."""
         self.write("set/README.md", "# Data\n")
         self.write("set/LICENSE", "License\n")
@@ -256,7 +256,7 @@ class InputsTest(unittest.TestCase):
             self.assertIn('1 Parquet without "text" (--field) (%s)' % self.path("set/data/ids.parquet"), errors)
             self.assertIn("2 text next to data files", errors)
 
-    def test_links(self):
+    def test_linked_folders_are_read_once(self):
         """Linked folders are read once, even in cycles. A note names links to outside the given folders."""
         self.write("in/a/one.txt", "one\n")
         self.write("other/two.txt", "two\n")
@@ -276,12 +276,12 @@ class InputsTest(unittest.TestCase):
         os.symlink(self.path("in"), self.path("whole"))
         self.assertEqual(sorted(self.prepared(self.path("whole"))[0]), sorted(got))
 
-    def test_unreadable_folder(self):
+    def test_unreadable_folder_is_refused(self):
         self.write("in/a.txt", "text\n")
         with unittest.mock.patch.object(os, "scandir", side_effect=PermissionError(13, "Permission denied", "in/x")):
             self.refused(["in/x: Permission denied"], "--bytes", "--out", self.path("o"), self.path("in"))
 
-    def test_pointers_of_git_lfs(self):
+    def test_git_lfs_pointers_are_refused(self):
         """A Git LFS pointer is an error wherever a file is opened, and never becomes tokens."""
         pointer = ("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 12345\n" % ("0" * 64)).encode()
         words = "%s: is a Git LFS pointer"
@@ -320,7 +320,7 @@ class InputsTest(unittest.TestCase):
         pa.parquet.write_table(pa.table({"text": pa.array(texts, pa.string())}), self.path(name), row_group_size=7)
         return self.path(name)
 
-    def test_null_and_empty_texts(self):
+    def test_null_and_empty_texts_are_counted(self):
         """Records without text are skipped and counted in every form of records, by this run and the next."""
         texts = ["one", None, "two", "", None, "three"] + [None] * 20
         for name in ("a.jsonl", "a.json") + ("a.parquet",) * base.have("pyarrow"):
@@ -339,7 +339,7 @@ class InputsTest(unittest.TestCase):
             _, errors = self.run_program("--bytes", "--workers", 1, "--out", self.path("n"), source, code=2)
             self.assertIn("no text left in %s (2 skipped)" % source, errors)
 
-    def test_malformed_records(self):
+    def test_malformed_records_are_refused_or_counted(self):
         """A malformed or truncated line is an error that names it, or with --skip-malformed it is counted."""
         for bad, reason in (('{"text": "thr', "it is not JSON"), ('{"text": 3}', '"text" is not text'),
                             ('{"body": "x"}', 'it has no "text" but body'), ("3", "it is not a JSON object"),
@@ -357,7 +357,7 @@ class InputsTest(unittest.TestCase):
         self.assertIn("3 records skipped", self.run_program("--bytes", "--val-fraction", 0, "--overwrite", "--workers", 1,
                                                              "--skip-malformed", "--out", self.path("o"), source)[0])
 
-    def test_many_records_left_out(self):
+    def test_many_skipped_records_are_counted_quickly(self):
         """Line numbers are computed only for reported records, because this reads the file from its start."""
         source = self.write("a.jsonl", '{"text": null}\n' * 9999 + '{"text": "x"}')
         with unittest.mock.patch.object(base.prepare_inputs.Place, "__str__", return_value="x") as described:
@@ -368,7 +368,7 @@ class InputsTest(unittest.TestCase):
     # --- Parquet
 
     @unittest.skipUnless(base.have("pyarrow"), "needs pyarrow")
-    def test_rows_in_pieces(self):
+    def test_large_parquet_row_groups_are_divided(self):
         """Dividing row groups larger than a unit keeps the documents and their order."""
         texts = [base.words(i, i % 50) or "x" for i in range(900)]
         import pyarrow as pa
@@ -391,8 +391,8 @@ class InputsTest(unittest.TestCase):
         self.assertEqual([begin for begin, _, _ in pieces], [0] + [end for _, end, _ in pieces[:-1]])
 
     @unittest.skipUnless(base.have("pyarrow"), "needs pyarrow")
-    def test_small_files_with_much_text(self):
-        """A 1 KB file with gigabytes of text, or too long a cell, is a one-line error that uses little memory."""
+    def test_parquet_bombs_are_refused(self):
+        """A Parquet file of 1 KB with gigabytes of text, or too long a cell, is a one-line error without much memory."""
         import pyarrow as pa
         import pyarrow.parquet
 
@@ -427,7 +427,7 @@ class InputsTest(unittest.TestCase):
         self.assertLess(abs(got - fraction), 0.01, (fraction, inputs))
         return made
 
-    def test_few_documents(self):
+    def test_few_documents_are_split_at_their_ends(self):
         """With few documents, validation gets the end of each, cut at a line end, so that the fraction is right."""
         texts = [base.words(i, 400 + 700 * i).encode() for i in range(2)]
         records = self.write("two.jsonl", "".join(json.dumps({"text": text.decode()}) + "\n" for text in texts))
@@ -451,7 +451,7 @@ class InputsTest(unittest.TestCase):
         _, errors = self.run_program("--bytes", "--out", self.path("short"), self.write("short.jsonl", '{"text": "one"}'))
         self.assertIn("no document was chosen for validation", errors)
 
-    def test_many_documents(self):
+    def test_many_documents_are_split_entirely(self):
         """With many documents, validation gets entire ones, and identical ones stay together."""
         texts = ["%d: %s" % (i % 900, base.words(i % 900, 5 + i % 90)) for i in range(1800)]
         forms = [[self.write("many.jsonl", "\n".join(json.dumps({"text": text}) for text in texts))],
@@ -469,7 +469,7 @@ class InputsTest(unittest.TestCase):
             train, val = self.halves(0.3, forms[0][0])
             self.assertFalse(set(train) & set(val))
 
-    def test_rules(self):
+    def test_large_or_identical_documents_count_once(self):
         """Large or identical documents do not count as many documents, in any order."""
         splits = base.prepare_splits
         keys = ["%016x" % (i * 0x9E3779B97F4A7C15 % 2**64) for i in range(99999)]
@@ -482,7 +482,7 @@ class InputsTest(unittest.TestCase):
 
     # --- manifests
 
-    def test_hostile_manifests(self):
+    def test_invalid_manifests_are_refused(self):
         """A manifest with wrong types, huge numbers or names of other files is a one-line error, and no file changes."""
         source, name = self.write("a.txt", base.words(1, 3000)), self.path("o_manifest.json")
         arguments = ("--bytes", "--workers", 1, "--shard-tokens", 3000, "--out", self.path("o"), source)

@@ -58,19 +58,19 @@ class ModelsTest(unittest.TestCase):
         self.assertIn(rule, out)
         self.assertEqual(manifest["documents"], rule)
 
-    def test_documents(self):
+    def test_tokens_around_documents_of_each_family(self):
         self.documents("llama3.json", [0], [1], "<|begin_of_text|> (0) before and <|end_of_text|> (1) after each document")
         self.documents("qwen.json", [0], [], "<|endoftext|> (0) before each document")
         self.documents("neox.json", [0], [], "<|endoftext|> (0) before each document")
         for kind in ("llama.model", "legacy.json", "first.json"):
             self.documents(kind, [1], [2], "<s> (1) before and </s> (2) after each document")
 
-    def test_cutting_changes_no_token(self):
+    def test_cutting_a_text_changes_no_token(self):
         text = base.words(9, 9000)  # has many units
         source = self.write("one.txt", text)
         for kind in sorted(os.listdir(KINDS)):
             if not kind.endswith((".json", ".model")) or kind == "unknown.model":
-                continue  # unknown characters on both sides of a cut would be one token in the undivided text
+                continue  # no cut between unknown characters, because both would be one token in the undivided text
             path = os.path.join(KINDS, kind)
             places = [0] + list(base.prepare_inputs.cuts("text", source, os.path.getsize(source), True))
             self.assertGreater(len(places), 5)
@@ -80,7 +80,7 @@ class ModelsTest(unittest.TestCase):
             # because assertEqual would take minutes to explain a difference
             self.assertTrue(got == tokenizer.before + whole + tokenizer.after, kind)
 
-    def test_folder_with_both(self):
+    def test_choice_between_tokenizer_json_and_tokenizer_model(self):
         model, made = self.path("f/tokenizer.model"), self.path("f/tokenizer.json")
         with open(os.path.join(KINDS, "legacy.json"), encoding="utf-8") as file:
             own = file.read()
@@ -103,7 +103,7 @@ class ModelsTest(unittest.TestCase):
             rows.append([]) if token == 0xFFFFFFFF else rows[-1].append(token)
         return rows[:-1]
 
-    def test_division_changes_no_token(self):
+    def test_dividing_a_document_anywhere_changes_no_token(self):
         """A document divided anywhere has the same tokens as undivided, and the same as in the trainer."""
         pick = random.Random(4)
         ends = [" ", "  ", "\n", "\n\n", ".", ",", "\u3002", "\u3001", "\t", "'s", "\u0301", "<|extra|>", " \u5b57"]
@@ -139,7 +139,7 @@ class ModelsTest(unittest.TestCase):
         self.write("j/tokenizer.json", json.dumps(parsed))
         self.assertNotIn(" ", prepare_tokenizers.open_tokenizer(path).places.pattern)
 
-    def test_parts_are_bounded(self):
+    def test_packages_get_texts_of_bounded_length(self):
         """A package never gets more than one part, or one batch of small documents, at once."""
         lengths, text = [], base.words(8, 30000)
         source = self.write("d.jsonl", json.dumps({"text": text}) + 500 * '\n{"text": "the model"}')
@@ -157,7 +157,7 @@ class ModelsTest(unittest.TestCase):
                 self.assertTrue(self.prepared(os.path.join(KINDS, kind), source)[0] == expected)
             self.assertLess(max(lengths), 2100)
 
-    def test_text_that_cannot_be_divided(self):
+    def test_text_that_cannot_be_divided_is_refused(self):
         kind = os.path.join(KINDS, "qwen.json")
         word = "x" * (prepare_tokenizers.MAX_PART + 10)
         lines = json.dumps({"text": "a"}) + "\n" + json.dumps({"text": word}) + "\n"
@@ -177,7 +177,7 @@ class ModelsTest(unittest.TestCase):
                 "x" * 300))
             self.refused(["c.jsonl, line 3: 300 characters"], *arguments, "--chat", "--prompt-format", "plain", chat)
 
-    def test_panic_of_a_package(self):
+    def test_panic_of_a_package_is_reported(self):
         """An error that does not derive from Exception is reported like any other."""
         class Panic(BaseException):
             pass
@@ -203,7 +203,7 @@ class ModelsTest(unittest.TestCase):
 
     # --- ids
 
-    def test_ids_of_added_tokens(self):
+    def test_added_tokens_with_other_ids_are_refused(self):
         """A tokenizer is refused if the package gives a token another id than the file, which the trainer uses."""
         with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
             parsed = json.load(file)
@@ -238,7 +238,7 @@ class ModelsTest(unittest.TestCase):
             self.assertEqual([list(array.array("H", row)) for row in got], self.ours(path, texts))
             self.assertEqual(self.ours(path_of(cases[0][0]), ["<x>"]), [[900]])  # the ids would have differed
 
-    def test_both_ends_of_a_single_text(self):
+    def test_single_text_has_bos_and_eos_in_both_splits(self):
         source = self.write("one.txt", base.words(3, 9000))
         path = os.path.join(KINDS, "llama.model")
         self.run_program("--tokenizer", path, "--out", self.path("v"), "--workers", 2, "--val-fraction", 0.3, source)
@@ -254,7 +254,7 @@ class ModelsTest(unittest.TestCase):
         parsed["added_tokens"].append(dict(parsed["added_tokens"][0], id=70000, content="<|endoftext|>"))
         return self.write("tokenizer.json", json.dumps(parsed))
 
-    def test_uint32(self):
+    def test_large_vocabulary_gives_uint32_tokens(self):
         source = self.write("one.txt", "the model")
         got, out, _ = self.prepared(self.wide(), source)
         self.assertEqual(self.tokens("p_train_000000.bin")[1], 4)
@@ -268,7 +268,7 @@ class ModelsTest(unittest.TestCase):
         with open(self.path("h.bin"), "rb") as file:
             return file.read()
 
-    def test_hellaswag(self):
+    def test_hellaswag_file_of_a_large_vocabulary(self):
         data = self.hellaswag(self.wide())
         self.assertEqual(list(array.array("i", data[:12])), [20240522, 2, 1])
         words = array.array("I", data[1024:])
@@ -280,7 +280,7 @@ class ModelsTest(unittest.TestCase):
         at = 6 + count
         self.assertEqual(pieces.decode(list(words[6:at]) + list(words[at + 1:at + 1 + words[at]])), "the model is")
 
-    def test_config_decides(self):
+    def test_tokenizer_config_sets_bos(self):
         with open(os.path.join(KINDS, "llama3.json"), "rb") as file:
             path = self.write("c/tokenizer.json", file.read())
         self.assertEqual(prepare_tokenizers.open_tokenizer(os.path.dirname(path)).before, [0])
@@ -306,7 +306,7 @@ class ModelsTest(unittest.TestCase):
         return self.ends("tokenizer.json", json.dumps(parsed), config)
 
     @unittest.skipUnless(os.path.exists(TOKENIZE), "build/tokenize is not built")
-    def test_end_of_text(self):
+    def test_end_of_text_token_is_found(self):
         with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
             parsed = json.load(file)
         vocab, added = parsed["model"]["vocab"], parsed["added_tokens"][0]
@@ -326,7 +326,7 @@ class ModelsTest(unittest.TestCase):
         self.assertEqual(self.json_ends(parsed, {}), (-1, -1))
 
     @unittest.skipUnless(os.path.exists(TOKENIZE), "build/tokenize is not built")
-    def test_begin_of_text(self):
+    def test_bos_token_is_found(self):
         with open(os.path.join(KINDS, "llama3.json"), encoding="utf-8") as file:
             parsed = json.load(file)
         bos, eos = ({"SpecialToken": {"id": token["content"], "type_id": 0}} for token in parsed["added_tokens"])
@@ -351,7 +351,7 @@ class ModelsTest(unittest.TestCase):
             self.assertEqual(self.json_ends(parsed, config), (begin, 1), config)
 
     @unittest.skipUnless(os.path.exists(TOKENIZE), "build/tokenize is not built")
-    def test_ends_of_pieces(self):
+    def test_bos_and_eos_of_sentencepiece_models(self):
         with open(os.path.join(KINDS, "llama.model"), "rb") as file:
             data = file.read()
         text = data  # <s> and </s> are user-defined pieces, which text can contain
@@ -362,7 +362,7 @@ class ModelsTest(unittest.TestCase):
                                         (text, {}, (-1, -1)), (text, add, (2, 1))):
             self.assertEqual(self.ends("tokenizer.model", model, config), expected, config)
 
-    def test_errors(self):
+    def test_unsupported_tokenizers_are_refused(self):
         source, out = self.write("a.txt", "text\n"), self.path("e")
         bad = {"x/tokenizer.json": ('{"model": {}}', "not a tokenizer.json"), "y.json": ("[", "not a vocabulary"),
                "z/tokenizer.model": ("IQ== 0\n", "tiktoken's ranks"),

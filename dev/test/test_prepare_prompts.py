@@ -33,7 +33,7 @@ LLAMA3 = ("{% for message in messages %}{% set content = '<|start_header_id|>' +
 
 CHATS = [messages("the model", "the step"), messages("u", "\n\n a", system="be <|im_end|> short"),
          messages(" x", " the step of a model ", "b", "caf\u00e9 \u4f60\u597d", "c", "d")]
-# a vocabulary, its BOS and EOS tokens, and a class of transformers that has them by default
+# vocabulary, its BOS and EOS tokens, and a tokenizer class of transformers that has them by default
 CLASSES = [("qwen.json", "<|endoftext|>", "<|endoftext|>", "Qwen2Tokenizer"), ("llama3.json", "<|begin_of_text|>",
            "<|end_of_text|>", None), ("first.json", "<s>", "</s>", "LlamaTokenizer"), ("neox.json", "<|endoftext|>",
            "<|endoftext|>", "GPTNeoXTokenizer")]
@@ -68,8 +68,8 @@ def write_place(folder, template, config, names):
 
 
 def by_transformers(folder, chats, own):
-    """Returns [(ids, mask)] of chats in transformers. Version 4 drops answers that start with a space and cannot read all
-    folders; these use `own` instead."""
+    """Returns transformers' [(ids, mask)] of chats. Uses `own` for chats that transformers 4 renders wrongly (answers
+    that start with a space) and folders that it cannot read."""
     import transformers
 
     old = int(transformers.__version__.split(".")[0]) < 5
@@ -115,7 +115,7 @@ class PromptsTest(unittest.TestCase):
         self.assertEqual(self.prepared([record], *more, tokenizer=arguments), [(ids, mask)])
 
     @unittest.skipUnless(base.have("tokenizers"), NEEDS)
-    def test_chatml_and_qwen(self):
+    def test_chatml_and_qwen_formats(self):
         tokenizer, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>")
         chat = messages("the <|im_end|>model", "\nthe step")
         turns = [("<|im_start|>", 0), ("user\nthe <|im_end|>model", 0), ("<|im_end|>", 0), ("\n", 0),
@@ -129,7 +129,7 @@ class PromptsTest(unittest.TestCase):
         self.check_model(tokenizer, arguments, {"messages": chat}, system + turns, "--prompt-format", "qwen")
 
     @unittest.skipUnless(base.have("tokenizers"), NEEDS)
-    def test_llama3(self):
+    def test_llama3_format(self):
         tokenizer, arguments = self.model("llama3.json", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 
         def turn(role, text, counts=0):
@@ -142,7 +142,7 @@ class PromptsTest(unittest.TestCase):
                          + turn("user", "v") + turn("assistant", "w", 1), "--prompt-format", "llama3")
 
     @unittest.skipUnless(base.have("tokenizers"), NEEDS)
-    def test_llama2(self):
+    def test_llama2_format(self):
         tokenizer, arguments = self.model("legacy.json")
         record = {"messages": messages("the model", "a step ", "x", "y", system="S")}
         got = self.prepared([record], "--prompt-format", "llama2", tokenizer=arguments)
@@ -150,7 +150,7 @@ class PromptsTest(unittest.TestCase):
         def ids(text):
             return tokenizer.encode(text, add_special_tokens=False).ids
 
-        def after(text):  # inside a text, without the space that starts a text
+        def after(text):  # ids of the texts inside a text, that is, without the space that SentencePiece puts first
             return ids("a" + text)[len(ids("a")):]
 
         expected, mask = [], []
@@ -172,7 +172,7 @@ class PromptsTest(unittest.TestCase):
         return row.ids, [int(any(a < max(e, b + 1) and b < z for a, z in spans)) for b, e in row.offsets]
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
-    def test_template(self):
+    def test_chat_template_marks_answers(self):
         _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template=CHATML)
         record = {"messages": messages("the model", "the step", "a", "caf\u00e9\n", system="s")}
         text, spans = "", []
@@ -196,7 +196,7 @@ class PromptsTest(unittest.TestCase):
         self.refused(["rejects it"], *arguments, "--chat", "--overwrite", "--out", self.path("c"), self.path("r.jsonl"))
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
-    def test_weight(self):
+    def test_weight_changes_no_token_in_any_format(self):
         """In every format, an answer has the same tokens with and without a loss."""
         chat = messages("the model", "the step", "a", "caf\u00e9", system="s")
         for template in (CHATML, MARKED, None):
@@ -224,7 +224,7 @@ class PromptsTest(unittest.TestCase):
                      self.path("c"), "--trained", "last", self.path("r.jsonl"))
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
-    def test_answers_without_an_end_are_noted(self):
+    def test_template_without_an_end_of_answers_prints_a_note(self):
         record = {"messages": messages("the model", "the step", "a", "b")}
         kept = "{% generation %}{{ m.content }}{% endgeneration %}{{ eos_token }}"
         ends = {CHATML: True, MARKED: True, CHATML.replace("<|im_end|>", ""): False,
@@ -237,7 +237,7 @@ class PromptsTest(unittest.TestCase):
             self.assertRegex(self.said[1], "^$" if ended else "^note: the chat template .*--prompt-format.*\n$")
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
-    def test_formats_are_the_templates(self):
+    def test_fixed_formats_equal_chat_templates(self):
         special = {"chatml": ("<|im_start|>", "<|im_end|>"), "llama3": ("<|start_header_id|>", "<|end_header_id|>",
                                                                        "<|eot_id|>")}
         for name, kind, template in (("chatml", "qwen.json", CHATML), ("llama3", "llama3.json", LLAMA3)):
@@ -248,7 +248,7 @@ class PromptsTest(unittest.TestCase):
                              self.prepared(records, "--prompt-format", name, tokenizer=arguments))
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
-    def test_special_tokens_of_every_place(self):
+    def test_special_tokens_are_found_in_every_file(self):
         chats = [{"messages": chat} for chat in CHATS]
         for kind, begin, end, class_name in CLASSES:
             _, arguments = self.model(kind, "<|im_start|>", "<|im_end|>")
@@ -262,7 +262,7 @@ class PromptsTest(unittest.TestCase):
         self.assertNotEqual(self.prepared(chats, tokenizer=arguments), rows[0])  # null removes the default of the class
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
-    def test_special_tokens_that_no_file_defines(self):
+    def test_undefined_special_tokens_are_refused(self):
         _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>")
         source = self.write("r.jsonl", json.dumps({"messages": messages("a <|new|>", "b")}))
         out = ("--chat", "--skip-malformed", "--overwrite", "--out", self.path("c"), source)
@@ -279,7 +279,7 @@ class PromptsTest(unittest.TestCase):
         self.prepared([{"messages": messages("a", "b")}], tokenizer=arguments)  # other values are ignored
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2", "transformers"), "needs transformers")
-    def test_template_as_transformers(self):
+    def test_templates_render_as_in_transformers(self):
         chats = [{"messages": chat} for chat in CHATS]
         for kind, begin, end, class_name in CLASSES:
             _, arguments = self.model(kind, "<|im_start|>", "<|im_end|>")
@@ -290,7 +290,7 @@ class PromptsTest(unittest.TestCase):
                     self.assertEqual(got, by_transformers(arguments[1], CHATS, got), (kind, place))
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2", "transformers"), "needs transformers")
-    def test_listed_tokens_as_transformers(self):
+    def test_listed_special_tokens_equal_transformers(self):
         """Tokens that are only listed as special are found in text, with the flags of their entries."""
         with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
             parsed = json.load(file)
@@ -313,7 +313,7 @@ class PromptsTest(unittest.TestCase):
     # --- templates that fail
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
-    def test_templates_that_fail(self):
+    def test_errors_of_templates_are_one_line(self):
         """Errors of a template are one line, which names the template and, if any, the record."""
         _, arguments = self.model("qwen.json")
         source = self.write("r.jsonl", json.dumps({"messages": messages("a", "b")}))
@@ -348,7 +348,7 @@ class PromptsTest(unittest.TestCase):
         self.assertEqual(len(self.prepared([{"messages": messages("a", "b")}], tokenizer=arguments)), 1)
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
-    def test_records_that_are_too_deep_or_too_long(self):
+    def test_too_deep_or_too_slow_records_are_refused(self):
         _, arguments = self.model("qwen.json", "<|im_start|>", "<|im_end|>", chat_template=CHATML)
         good = json.dumps({"messages": messages("a", "b")})
         for depth in (200, 450, 900, 980):  # one of them can be parsed but not serialized

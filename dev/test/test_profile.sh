@@ -28,7 +28,7 @@ for step in 1 2; do
         kernel _Z15backward_kernelILi64ELb0EEv7Problem
         if [ -z "${OMPI_COMM_WORLD_RANK:-}" ] || [ $pass = 1 ]; then
             kernel nvjet_dgrad
-        else # with two processes, the second pass sends for 32 us, during a matmul that takes twice as long
+        else # two processes: communication of 32 us in the second pass, during a matmul that takes twice as long
             printf '%d\t%d\t%d\t%s\n' $now $((now + 32000)) 8 ncclDevKernel_ReduceScatter $now $((now + 20000)) 7 nvjet_dgrad
             now=$((now + 32000))
         fi
@@ -59,10 +59,10 @@ has "gaps" "$said" '^\| gaps \| \| 0\.003 \| 2\.1 %'
 has "the table has the total of a micro-batch" "$said" '^\| all \| 12\.5 \| 0\.11[78] \| \| 2 micro-batches \|$'
 has "the table has power and clock" "$said" '^\(625 W, 1450 MHz'
 said=$(CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "CEILINGS: floors of matmuls" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.010 \(50 %\) \|$'
-has "CEILINGS: floors of norms" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \| 0\.005 \(50 %\) \|$'
-has "CEILINGS: floor of the update" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \| 0\.006 \(38 %\) \|$'
-has "CEILINGS: no floor if none is known" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \| [0-9.]* % \|  \|  \|$'
+has "CEILINGS: lower bounds of the matmuls' time" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.010 \(50 %\) \|$'
+has "CEILINGS: lower bound of the norms' time" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \| 0\.005 \(50 %\) \|$'
+has "CEILINGS: lower bound of the update's time" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \| 0\.006 \(38 %\) \|$'
+has "CEILINGS: kinds without a known lower bound have none" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \| [0-9.]* % \|  \|  \|$'
 said=$(SETTINGS='{"step":0,"settings":{"layers":10,"heads":10,"kv-heads":5,"head-dim":10,"seq-len":1000000}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
 has "attention forward counts two matmuls" "$said" '^\| attention forward .* \| 20000 TFLOP/s \| 0\.003 \(33 %\) \|$'
 has "attention backward counts five matmuls" "$said" '^\| attention backward .* \| 50000 TFLOP/s \| 0\.008 \(83 %\) \|$'
@@ -96,7 +96,7 @@ said=$(LIBRARY=$folder/none.so scripts/profile.sh 'x*.bin' 2>&1)
 [ $? -eq 1 ] && [[ $said == "error: $folder/none.so: is not built;"* ]]
 check "a library that is not built is reported" $? "$said"
 
-# every operation of bench_traffic must have a kind whose name the kernels have, too
+# checks that profile_table.awk assigns every operation of bench_traffic to a kind of kernel
 printf 'micro-batch\tqk_norm_rope_forward\t2000000\n' >"$folder/rope.traffic"
 rope=$(printf '%s\n' adamw embed_forward_kernel cuda_qk_norm_rope adamw | awk -v OFS='\t' '{ print NR * 10000, NR * 10000 + 10000, 7, $1 }' |
     awk -v traffic="$folder/rope.traffic" -f scripts/profile_table.awk)
@@ -110,7 +110,7 @@ has "bench_traffic: SwiGLU reads and saves h and writes FP8 g: 7.25 bytes per va
 has "bench_traffic: RoPE reads and writes q and k" "$said" '^\| qk_norm_rope_forward \| 3 \| [0-9.]* \| [0-9.]* \| 8\.[0-9]* \|$'
 said=$(traffic --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 --recipe bf16)
 has "bench_traffic: a BF16 gradient is read only for its column sums" "$said" '^\| grad_quantize \| 6 \| '
-has "bench_traffic: GELU reads and writes" "$said" '^\| activation_forward \| 2 \| [0-9.]* \| [0-9.]* \| 16\.[0-9]* \|$'
+has "bench_traffic: bytes that GELU reads and writes" "$said" '^\| activation_forward \| 2 \| [0-9.]* \| [0-9.]* \| 16\.[0-9]* \|$'
 said=$(traffic --tsv --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 --recipe bf16)
 has "bench_traffic --tsv prints a line per operation" "$said" $'^update\tadamw_update\t[0-9]+$'
 bytes() { traffic --tsv --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 "${@:2}" | awk -v name="$1" '$2 == name { sum += $3 } END { print sum + 0 }'; }

@@ -28,7 +28,7 @@ PROGRAM = os.path.join(base.ROOT, os.environ.get("BIN", "."), "train_gpt2_fp8_cp
 IM, HEADERS = ("<|im_start|>", "<|im_end|>"), ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 SMALL = ("--model", "llama:d1", "--channels", 32, "--heads", 1, "--seq-len", 256, "--micro-batch", 1, "--recipe", "bf16",
          "--sample-tokens", 0, "--device", "cpu")
-KINDS = [  # format, vocabulary, its special tokens, the token that ends an answer
+KINDS = [  # columns: format, vocabulary, its special tokens, the token that ends an answer
     ("plain", "qwen.json", (), "<|endoftext|>"), ("alpaca", "neox.json", (), "<|endoftext|>"),
     ("alpaca", "legacy.json", (), "</s>"), ("chatml", "qwen.json", IM, IM[1]), ("chatml", "llama3.json", IM, IM[1]),
     ("qwen", "qwen.json", IM, IM[1]), ("llama2", "legacy.json", (), "</s>"),
@@ -79,7 +79,7 @@ class PromptFormatsTest(unittest.TestCase):
         return [ids[:mask.index(1)] for ids, mask in rows]
 
     @unittest.skipUnless(base.have("PIL"), "needs Pillow: pip install pillow")
-    def test_images(self):
+    def test_prompt_with_an_image_equals_the_training_data(self):
         """A prompt of --image has the tokens that data/prepare.py --chat gives a question with an image."""
         from PIL import Image
 
@@ -102,7 +102,7 @@ class PromptFormatsTest(unittest.TestCase):
                 asked = self.asked("--prompt", prompt, "--image", self.path("p.images"), "--model", folder)[0]
                 self.assertEqual(asked, ids[:mask.index(1)], (name, prompt))
 
-    def test_prompts_are_those_of_the_data(self):
+    def test_prompts_equal_the_training_data(self):
         for name, kind, special, end in KINDS:
             tokenizer, (_, folder) = self.model(kind, *special)
             expected = self.questions(name, folder)
@@ -115,7 +115,7 @@ class PromptFormatsTest(unittest.TestCase):
         self.assertIn("--prompt: the text is empty", said)
 
     @unittest.skipUnless(base.have("sentencepiece"), "needs sentencepiece: scripts/setup.sh --python")
-    def test_sentencepiece(self):
+    def test_prompts_equal_the_training_data_with_sentencepiece(self):
         model = os.path.join(shared.KINDS, "llama.model")
         for name in ("llama2", "alpaca"):
             expected = self.questions(name, model)
@@ -125,7 +125,7 @@ class PromptFormatsTest(unittest.TestCase):
                 self.templated(checkpoint, expected, name)
 
     @unittest.skipUnless(base.have("jinja2"), "needs jinja2")
-    def test_chat_template(self):
+    def test_checkpoint_has_the_formats_chat_template(self):
         chats = [messages("the model", "the step"), messages("a\n", " b ", " the 'c' ", "d\n", system=" s\n")]
         for name, kind, special, _ in KINDS:
             _, (_, folder) = self.model(kind, *special)
@@ -145,7 +145,7 @@ class PromptFormatsTest(unittest.TestCase):
                 self.assertEqual(template.render(chat[:until], None, True), text(part for part, _ in parts[:first]))
 
     @unittest.skipUnless(base.have("jinja2", "transformers"), "needs transformers")
-    def test_template_in_transformers(self):
+    def test_chat_template_in_transformers_equals_the_format(self):
         for name, kind, special, _ in KINDS:
             _, (_, folder) = self.model(kind, *special, tokenizer_class="PreTrainedTokenizerFast")
             expected = self.questions(name, folder)
@@ -160,7 +160,7 @@ class PromptFormatsTest(unittest.TestCase):
                                              return_dict=True)
             self.assertEqual(row["input_ids"], expected[at], what)
 
-    def test_own_template_stays(self):
+    def test_template_of_the_model_folder_is_kept(self):
         for own in ({"chat_template": "{{ messages }}"}, {}):
             _, (_, folder) = self.model("qwen.json", *IM, **own)
             if not own:
@@ -172,7 +172,7 @@ class PromptFormatsTest(unittest.TestCase):
                 with open(template, encoding="utf-8") as file:
                     self.assertEqual(file.read(), "{{ messages }}")
 
-    def test_template_of_another_format(self):
+    def test_template_of_an_earlier_format_is_replaced(self):
         _, (_, folder) = self.model("qwen.json", *IM)
         self.questions("alpaca", folder)
         first = shutil.copytree(self.tuned(folder), self.path("first"))
@@ -187,7 +187,7 @@ class PromptFormatsTest(unittest.TestCase):
             again = ("--prompt-format", name)
             self.assertEqual(template(first, *again), template(folder, *again), name)
 
-    def test_missing_token(self):
+    def test_format_with_a_missing_token_is_refused(self):
         _, (_, folder) = self.model("qwen.json")
         self.questions("plain", folder)
         checkpoint = self.tuned(folder)
@@ -199,7 +199,7 @@ class PromptFormatsTest(unittest.TestCase):
                                      "--prompt-format", "qwen", code=1)
         self.assertIn("error: --prompt-format qwen: the tokenizer has no <|im_end|>;", said)
 
-    def test_answers_end(self):
+    def test_sample_stops_at_the_end_of_an_answer(self):
         tokenizer, (_, folder) = self.model("qwen.json", *IM)
         self.prepared([{"prompt": prompt, "response": "the"} for prompt in PROMPTS], "--prompt-format", "chatml",
                       tokenizer=("--tokenizer", folder))
@@ -231,7 +231,7 @@ class PromptFormatsTest(unittest.TestCase):
         self.assertEqual(len(self.asked(*asked, "none", tokens=20)[1]), 20)
         self.assertEqual(self.asked(*asked, "none")[0], self.asked(*asked[:-1])[0])
 
-    def test_text_apart(self):
+    def test_end_of_answer_does_not_split_texts(self):
         """The token that ends answers, which checkpoints add to the EOS tokens, splits no text of a resumed run."""
         tokenizer, (_, folder) = self.model("qwen.json", *IM)
         self.questions("plain", folder)
@@ -260,7 +260,7 @@ class PromptFormatsTest(unittest.TestCase):
     def end_at(i, end, answer_end):
         return end if i % 23 == 0 else answer_end if i % 17 == 0 else i * i % 200
 
-    def test_resume(self):
+    def test_resumed_run_keeps_the_format(self):
         _, (_, folder) = self.model("qwen.json", *IM)
         self.questions("plain", folder)
         self.tuned(folder, "--prompt-format", "chatml")  # has precedence over the data's format
@@ -278,7 +278,7 @@ class PromptFormatsTest(unittest.TestCase):
         self.train_program(*train, "--steps", 5)
         self.assertEqual(self.setting(self.path("run/step-00000005")), "none")
 
-    def test_what_files_name(self):
+    def test_format_recorded_in_data_files_is_used(self):
         _, (_, folder) = self.model("qwen.json", *HEADERS)
 
         def file(name, number):

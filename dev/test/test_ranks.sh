@@ -101,7 +101,7 @@ if command -v python3 >/dev/null; then
             printf "{\"ctx\": \"%s\", \"label\": %d, \"endings\": [", substr(line[i], 1, 16), i % 4
             for (e = 0; e < 4; e++) printf "%s\"%s\"", e ? ", " : "", substr(line[e == i % 4 ? i : i + 7 * e + 3], 17)
             print "]}" } }' >"$folder/swag.jsonl"
-    python3 data/prepare.py --bytes --hellaswag --out "$folder/swag" "$folder/swag.jsonl" >/dev/null || bad "making HellaSwag's file"
+    python3 data/prepare.py --bytes --hellaswag --out "$folder/swag" "$folder/swag.jsonl" >/dev/null || bad "prepare.py writes HellaSwag's file"
     evaluated() { # PROCESSES FLAGS...: prints HellaSwag's result of the last checkpoint, by --eval-only
         local command=("$program" --tokenizer bytes --seq-len 96 --device cpu --quiet --recipe coat --model "$folder/swag/step-00000003"
             --hellaswag "$folder/swag.bin" --eval-only --json)
@@ -166,9 +166,9 @@ mkdir -p "$folder/other/step-00000001"
 lost_folder taken mv "$folder/other" "$folder/taken"
 if [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && [ "$(ls -A "$folder/taken")" = step-00000001 ] &&
     grep -qE "error: (rank 0: )?.*--out $folder/taken: " "$folder/said"; then
-    ok "and where another run has it, two end and write nothing there"
+    ok "two processes whose folder another run has taken end and write nothing there"
 else
-    bad "and where another run has it, two end and write nothing there" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
+    bad "two processes whose folder another run has taken end and write nothing there" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
 fi
 # A rank with a full disk, or without permission to create files: the others report the reason at once. A preloaded library
 # simulates this for files whose path contains $FAILS.
@@ -218,7 +218,7 @@ if [[ $build != *asan* ]] && ${CC:-cc} -shared -fPIC -o "$folder/disk.so" "$fold
         [ $status -eq 2 ] && [ $seconds -lt 60 ] && grep -qE "^error: the checkpoint of step 2 could not be saved: rank 1: ${how#* }$" "$folder/said"
         check "a rank's disk fails (${how%% *}) in a foreground save: rank 0 reports the reason at once" $? "status $status after $seconds s" "$(cat "$folder/said")"
     done
-    disk 2 1 full /.step-00000002 --steps 20 --save-every 2 # long enough that another step asks before the next save
+    disk 2 1 full /.step-00000002 --steps 20 --save-every 2 # enough steps that a step notices the failure before the next save
     [ $status -eq 0 ] && [ "$(warned 2 ".*No space left on device")" -eq 1 ] && [ "$(grep -c '^warning:' "$folder/said")" -eq 1 ] && [ -d "$folder/disk/step-00000004" ] && [ ! -d "$folder/disk/step-00000002" ] &&
         train 2 diskless --zero 1 --batch-tokens 128 --schedule constant --val-batches 1 --steps 20 && same "once a full disk has room, later checkpoints are the same" 00000020 diskless disk || bad "once a full disk has room, later checkpoints are the same" "status $status" "$(cat "$folder/said")"
     disk 2 0 full /.step- --steps 4 --save-every 2
@@ -241,7 +241,7 @@ lost_process() { # NAME PATTERN FLAGS...: kills one of three processes once PATT
     advice=$(grep -oE 'if another process is lost, .*|which hangs or is lost; .*' "$folder/said" | sed -E 's/^[^,;]*[,;] //' | sort -uV)
 }
 lost_process killed "$folder/killed/step-00000020" --save-every 10 --keep 0 --out "$folder/killed"
-step=0 whole=yes # one process may know of a save before the other
+step=0 whole=yes # the two processes may name different saved steps, because one may learn of a save before the other
 while read -r line; do
     step=$(sed -n "s|^nothing is saved since step \([0-9]*\): continue with --out $folder/killed --resume\$|\1|p" <<<"$line")
     [ "${step:-0}" -ge 10 ] && [ -d "$folder/killed/step-$(printf %08d "$step")" ] || whole=

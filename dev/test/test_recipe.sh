@@ -97,7 +97,7 @@ for recipe in "bf16" "fp8-linear --recompute 2" "fp8-linear --recompute 0" "fp8-
     same "resumed without --recipe: the bits are those of an uninterrupted run" whole/step-00000006 cut/step-00000006
 done
 cp -r "$folder/whole" "$folder/shapeless" && rm -r "$folder/shapeless/step-00000006" && cp -r "$folder/cut/step-00000003" "$folder/shapeless"
-"$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --out "$folder/shapeless" --steps 6 --resume >"$folder/page" 2>&1 </dev/null || bad "resumed without the shape" "$(cat "$folder/page")"
+"$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --out "$folder/shapeless" --steps 6 --resume >"$folder/page" 2>&1 </dev/null || bad "a run resumes without flags of the shape" "$(cat "$folder/page")"
 same "resumed without the shape: the bits are those of an uninterrupted run" whole/step-00000006 shapeless/step-00000006
 train evaluated 6 --recipe bf16 --val-every 6
 [ "$("$program" "${eval[@]}" --out "$folder/evaluated" --resume 2>/dev/null)" = "$(grep val_loss "$folder/evaluated/log.jsonl")" ]; check "--eval-only --out has the loss of training, also in BF16" $? "$(grep val_loss "$folder/evaluated/log.jsonl")"
@@ -108,14 +108,14 @@ plan=$("$program" --plan --eval-only --model "$folder/evaluated/step-00000006" 2
 plan=$("$program" --plan --prompt x --model "$folder/evaluated/step-00000006" 2>&1)
 [[ $plan == *"recipe      bf16,"* && $plan != *"  moments "* && $plan == *"1 x 32 tokens"* ]]; check "--plan --prompt shows the run's recipe without moments" $? "$plan"
 rm -rf "$folder/exact" && train exact 2 --precision fp32 && train exact 4 --resume
-shows "resumed without --precision: fp32" $? 'everything in FP32' "$resuming"
+shows "resumed without --precision: fp32 stays" $? 'everything in FP32' "$resuming"
 
 # --- the paper's recipe
 train paper 3 --recipe coat-paper && train plain-coat 3 --recipe coat --bf16-blocks 0
 cmp -s "$folder"/{paper,plain-coat}/step-00000003/model.safetensors && bad "coat-paper and coat train differently" || ok "coat-paper and coat train differently"
 grep -q '"recipe": "coat-paper"' "$folder/paper/step-00000003/state.json"; check "state.json records the recipe" $?
 train paper 6 --resume --recipe coat
-shows "resumed with coat" $? 'coat:' "resume: --recipe was coat-paper and is now coat
+shows "a run can be resumed with the recipe coat" $? 'coat:' "resume: --recipe was coat-paper and is now coat
 resume: --bf16-blocks was 0 and is now 1
 $resuming"
 train paper-bf16 3 --recipe coat-paper --linear bf16 --saved bf16 && train bf16-alone 3 --recipe coat --linear bf16 --saved bf16 --recompute 1
@@ -140,7 +140,7 @@ train none 6 --resume && grep -q '"bf16-blocks": 0' "$folder/none/step-00000006/
 train plain 3 --recipe bf16
 cp -r "$folder/plain" "$folder/changed"
 train changed 6 --resume --recipe coat
-shows "resumed with another recipe by name" $? 'coat:' "(resume: --[a-z -]+ was [a-z0-9]+ and is now [a-z0-9]+
+shows "a run can be resumed with another recipe" $? 'coat:' "(resume: --[a-z -]+ was [a-z0-9]+ and is now [a-z0-9]+
 )+[^
 ]*converted[^
 ]*
@@ -148,14 +148,14 @@ $resuming"
 grep -q '^resume: --linear was bf16 and is now fp8$' "$folder/said" && grep -q '^resume: --moments was fp32 and is now coat$' "$folder/said"; check "resumed with another recipe, the changed settings are reported" $? "$(cat "$folder/said")"
 cp -r "$folder/plain" "$folder/single"
 train single 6 --resume --moments bf16
-shows "resumed with another flag, the other settings stay" $? 'bf16: .*moments bf16.*master fp32' 'resume: --moments was fp32 and is now bf16
+shows "a flag on resuming changes only its own setting" $? 'bf16: .*moments bf16.*master fp32' 'resume: --moments was fp32 and is now bf16
 [^
 ]*converted[^
 ]*
 [^
 ]*'
 train coat 6 --resume --seq-len 24 --micro-batch 1 --batch-tokens 24
-shows "resumed with a batch that FP8 does not support" $? 'bf16: linear bf16' 'note: --recipe bf16: not coat, which the checkpoint was trained with, because --micro-batch, .*
+shows "resuming with a batch that FP8 does not support falls back to bf16" $? 'bf16: linear bf16' 'note: --recipe bf16: not coat, which the checkpoint was trained with, because --micro-batch, .*
 resume: --linear was fp8 and is now bf16
 .*'
 # the newest valid state.json is used, like the newest valid checkpoint

@@ -38,7 +38,7 @@ static void use_free_port(void) {
     timeout_s = 10;
 }
 
-// Connects to rank 0, which may not be listening yet. Returns -1 if rank 0 does not listen within 10 seconds.
+// Connects to rank 0. If rank 0 does not listen yet, retries for 10 seconds, then returns -1.
 static int connect_to_rank_0(void) {
     struct sockaddr_in a = loopback(address.port);
     for (int i = 0; i < 500; i++) {
@@ -67,7 +67,7 @@ static void assert_shared(const RankResult *results, int ranks) {
     }
 }
 
-UNIT_TEST(test_find) {
+UNIT_TEST(the_address_of_rank_0_is_found) {
     static const struct {
         const char *flag, *address, *port, *host;
         int expected;
@@ -139,7 +139,7 @@ static uint64_t run_of(const char *launcher, const char *out) {
 }
 
 // Runs are distinguished by --out, by Slurm's job and step if srun started them, and by torchrun's run id.
-UNIT_TEST(test_run) {
+UNIT_TEST(runs_are_distinguished_by_out_job_and_run_id) {
     clear_launchers();
     const uint64_t run = run_of("the flags", "runs/a");
     assert_int_equal(run_of("the flags", "runs/a"), run);
@@ -156,7 +156,7 @@ UNIT_TEST(test_run) {
     clear_launchers();
 }
 
-UNIT_TEST(test_connect) {
+UNIT_TEST(ranks_connect_and_exchange_data) {
     use_free_port();
     assert_shared(run_ranks(4, share), 4);
     assert_shared(run_ranks(3, share_rank_0_late), 3); // The port of the previous run can be used again immediately.
@@ -178,7 +178,7 @@ static bool share_after_strangers(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-UNIT_TEST(test_strangers) {
+UNIT_TEST(connections_of_other_programs_are_refused) {
     use_free_port();
     assert_shared(run_ranks(3, share_after_strangers), 3);
 }
@@ -191,7 +191,7 @@ static bool share_after_silence(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-UNIT_TEST(test_silence) {
+UNIT_TEST(silent_connections_do_not_delay_a_rank) {
     use_free_port();
     const double begin = now_seconds();
     assert_shared(run_ranks(3, share_after_silence), 3);
@@ -211,7 +211,7 @@ static bool share_in_two_runs(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-UNIT_TEST(test_other_run) {
+UNIT_TEST(a_process_of_another_run_is_refused) {
     use_free_port();
     const RankResult *results = run_ranks(3, share_in_two_runs);
     assert_shared(results, 2);
@@ -227,7 +227,7 @@ static bool share_with_other_run(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-UNIT_TEST(test_only_other_run) {
+UNIT_TEST(a_missing_rank_is_reported_with_the_refused_processes) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(2, share_with_other_run);
@@ -251,7 +251,7 @@ static bool share_restarted(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-UNIT_TEST(test_restarted) {
+UNIT_TEST(a_restarted_rank_replaces_its_old_connection) {
     use_free_port();
     assert_shared(run_ranks(3, share_restarted), 3);
 }
@@ -260,7 +260,7 @@ static bool share_without_last(CommPlace *place, RankResult *result) {
     return place->rank == place->ranks - 1 || share(place, result);
 }
 
-UNIT_TEST(test_missing) {
+UNIT_TEST(all_ranks_name_the_missing_ranks) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(3, share_without_last);
@@ -276,7 +276,7 @@ static bool share_without_rank_0(CommPlace *place, RankResult *result) {
     return place->rank == 0 || share(place, result);
 }
 
-UNIT_TEST(test_no_listener) {
+UNIT_TEST(without_rank_0_the_other_ranks_end_with_an_error) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(2, share_without_rank_0);
@@ -306,7 +306,7 @@ static bool share_alone_until_sigterm(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-UNIT_TEST(test_sigterm) {
+UNIT_TEST(sigterm_ends_the_wait) {
     use_free_port();
     timeout_s = 60;
     const double begin = now_seconds();
@@ -332,7 +332,7 @@ static bool share_twice_the_same(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-UNIT_TEST(test_contradictions) {
+UNIT_TEST(processes_with_different_numbers_of_ranks_are_refused) {
     use_free_port();
     const RankResult *results = run_ranks(2, share_another_number);
     for (int r = 0; r < 2; r++) {
@@ -381,7 +381,7 @@ static const char *listens_at(const char *host, int local_ranks) {
     return text;
 }
 
-UNIT_TEST(test_listens) {
+UNIT_TEST(rank_0_listens_only_at_the_named_address) {
     use_free_port();
     assert_string_equal(listens_at("127.0.0.1", 2), "127.0.0.1");
     assert_string_equal(listens_at("127.0.0.1", 0), "127.0.0.1"); // a loopback address is used as given
@@ -395,7 +395,7 @@ UNIT_TEST(test_listens) {
     free(said);
 }
 
-UNIT_TEST(test_port_taken) {
+UNIT_TEST(a_port_in_use_is_an_error) {
     use_free_port();
     struct sockaddr_in a = loopback(address.port);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -410,7 +410,7 @@ UNIT_TEST(test_port_taken) {
     close(fd);
 }
 
-UNIT_TEST(test_unknown_host) {
+UNIT_TEST(an_unknown_host_is_an_error) {
     use_free_port();
     snprintf(address.host, sizeof address.host, "no-such-host.invalid");
     CommPlace place = place_of(1, 2);

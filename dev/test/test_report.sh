@@ -95,7 +95,7 @@ is "make run succeeds" "$? $(grep -c '^== files' "$folder/demo")" "0 1"
 is "make run shows every third of 60 steps" "$(grep -oE '^step +[0-9]+' "$folder/demo" | tr -dc '0-9\n' | paste -sd ' ')" "1 $(seq -s ' ' 3 3 60)"
 is "make run logs all steps" "$(grep -c '"loss"' "$folder/tree/runs/demo/log.jsonl")" 60
 
-# a schedule with a constant learning rate
+# schedules that --lr-final 1 makes constant
 for schedule in cosine linear wsd; do
     "${run[@]}" --lr 6e-4 --schedule $schedule >/dev/null 2>"$folder/errors"
     is "$schedule with --lr-final 1 prints a note" "$(cat "$folder/errors")" "note: --schedule $schedule: --lr-final 1 keeps the rate constant; use --lr-final 0 to let it fall"

@@ -160,7 +160,7 @@ said=$(MEMORY=81559 BIN=$folder/programs BUILD=$folder/programs QUICK=1 PAUSE=0 
 check "with 80 GB" $? "$said"
 has "table 7: ratios of plans are marked" "$(cat "$folder/h100/reproduce.md")" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| [0-9.]+, planned \| measured \|$'
 
-# four GPUs: first one measurement on each, then measurements of several GPUs
+# with four GPUs, one measurement runs on each; measurements of several GPUs follow
 : >"$folder/programs/gpus"
 said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 MPIRUN="mpirun-2 --bind-to none" BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/lab.py reproduce --out "$folder/four" table6 table7 figure4 gpt2 2>&1)
 check "all pieces on four GPUs succeed" $? "$said"

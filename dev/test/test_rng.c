@@ -5,7 +5,7 @@
 
 #define SAMPLES 1000000
 
-UNIT_TEST(same_arguments_same_value) {
+UNIT_TEST(first_random_numbers_are_pinned) {
     assert_true(rng_hash(1, 2, 3) == rng_hash(1, 2, 3));
     assert_true(rng_hash(1, 2, 3) != rng_hash(2, 1, 3));
     assert_true(rng_hash(1, 2, 3) != rng_hash(1, 3, 2));
@@ -14,7 +14,7 @@ UNIT_TEST(same_arguments_same_value) {
     assert_true(rng_hash(42, 7, 1000000) == 0xb749869b11623fe7ULL);
 }
 
-UNIT_TEST(uniform_moments) {
+UNIT_TEST(uniform_numbers_have_the_right_mean_and_variance) {
     double sum = 0, squares = 0;
     float smallest = 1, largest = 0;
     for (int i = 0; i < SAMPLES; i++) {
@@ -31,7 +31,7 @@ UNIT_TEST(uniform_moments) {
     assert_true(largest < 1.0f && largest > 1.0f - 1e-5f);
 }
 
-UNIT_TEST(uniform_buckets) {
+UNIT_TEST(uniform_numbers_fill_all_buckets_equally) {
     enum { BUCKETS = 256 };
     int count[BUCKETS] = {0};
     for (int i = 0; i < SAMPLES; i++) count[(int)(rng_uniform(9, 3, (uint64_t)i) * BUCKETS)]++;
@@ -40,7 +40,7 @@ UNIT_TEST(uniform_buckets) {
     assert_true(chi2 > 150 && chi2 < 380); // chi-squared of 255 degrees of freedom: mean 255, standard deviation 22.6
 }
 
-UNIT_TEST(normal_moments_and_tails) {
+UNIT_TEST(normal_numbers_have_the_right_moments_and_tails) {
     double sum[5] = {0};
     int beyond2 = 0, beyond4 = 0;
     for (int i = 0; i < SAMPLES; i++) {
@@ -68,7 +68,7 @@ static double correlation(uint64_t seed_a, uint64_t stream_a, uint64_t seed_b, u
     return sum / N * 12;
 }
 
-UNIT_TEST(neighbours_are_independent) {
+UNIT_TEST(neighboring_random_numbers_are_independent) {
     const double limit = 5 / sqrt(200000.0);
     for (uint64_t lag = 1; lag <= 64; lag *= 2) assert_true(fabs(correlation(1, 0, 1, 0, lag)) < limit);
     for (uint64_t d = 1; d <= 8; d++) {
@@ -79,7 +79,7 @@ UNIT_TEST(neighbours_are_independent) {
     }
 }
 
-UNIT_TEST(every_input_bit_changes_every_output_bit) {
+UNIT_TEST(every_input_bit_changes_every_bit_of_the_hash) {
     enum { TRIALS = 2000 };
     for (int argument = 0; argument < 3; argument++) {
         for (int bit = 0; bit < 64; bit++) {
@@ -101,7 +101,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-UNIT_TEST(no_collisions) {
+UNIT_TEST(random_streams_do_not_collide) {
     enum { SEEDS = 16, STREAMS = 64, INDICES = 128, COUNT = SEEDS * STREAMS * INDICES };
     static uint64_t values[COUNT];
     int n = 0;

@@ -151,12 +151,12 @@ check "other data are refused on resume" $? "$(cat "$folder/said")"
 same "$folder/shared"
 check "a resume refused for other data changes nothing" $?
 "$program" "${other[@]}" --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
-check "unless --allow-other-data" $? "$(cat "$folder/said")"
+check "--allow-other-data accepts other data on resume" $? "$(cat "$folder/said")"
 
 # --- several data sets: a run that is killed and resumed, in several epochs of the small set, has the same bytes
 "$build"/prepare_bytes --out "$folder/small" "$folder/text/001.txt" >/dev/null || exit 1
 second=(--train "$folder/small_train.bin")
-if command -v python3 >/dev/null; then # packed examples with a mask, and --documents apart
+if command -v python3 >/dev/null; then # writes packed examples with a loss mask, for --documents apart
     python3 - "$folder" <<'PYTHON' || exit 1
 import sys
 
@@ -173,7 +173,7 @@ PYTHON
     second=(--train "$folder/examples.bin" --documents apart)
 fi
 mixed=("${run[@]}" --train-weight 0.7 "${second[@]}" --train-weight)
-"$program" "${mixed[@]}" 0.3 --out "$folder/mixed" >/dev/null || bad "a run on two sets"
+"$program" "${mixed[@]}" 0.3 --out "$folder/mixed" >/dev/null || bad "training on two data sets succeeds"
 mkdir "$folder/killed"
 for at in 32 64 96; do
     "$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>&1 &
@@ -183,7 +183,7 @@ for at in 32 64 96; do
     wait $pid 2>/dev/null
 done
 [ ! -d "$folder/killed/$last" ]
-check "runs on two sets are killed" $? "$(ls "$folder/killed")"
+check "runs on two data sets are killed before they end" $? "$(ls "$folder/killed")"
 "$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>"$folder/said" && diff -r "$folder/mixed/$last" "$folder/killed/$last" &&
     diff <(strip "$folder/mixed/log.jsonl") <(strip "$folder/killed/log.jsonl")
 check "killed runs on two data sets that are resumed have the bytes of an uninterrupted one" $? "$(cat "$folder/said")"
@@ -196,7 +196,7 @@ check "the log has the amounts read of each data set" $? "$seen"
 [ $? -eq 2 ] && grep -q '^error: .* other data (2 sets of 0.7 : 0.3, .* names now (2 sets of 0.7 : 0.4, .*and with the same weights.*--allow-other-data$' "$folder/said"
 check "other data set weights are refused on resume" $? "$(cat "$folder/said")"
 "$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
-check "unless --allow-other-data" $? "$(cat "$folder/said")"
+check "--allow-other-data accepts other data on resume" $? "$(cat "$folder/said")"
 # one --train for all files equals one --train for each
 "$program" "${run[@]/#$data/$folder/s[rm]*_train.bin}" --steps 20 --out "$folder/glob" >/dev/null && "$program" "${run[@]}" --train "$folder/small_train.bin" --steps 20 --out "$folder/each" >/dev/null &&
     diff -r "$folder/glob/step-00000020" "$folder/each/step-00000020"

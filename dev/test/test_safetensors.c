@@ -49,7 +49,7 @@ static void write_sample(const char *path, int turn, size_t piece) {
     safewriter_close(&writer);
 }
 
-UNIT_TEST(test_round_trip) {
+UNIT_TEST(written_tensors_are_read_back) {
     SafeFile file;
     Error err;
     write_sample(path_of("a.safetensors"), 0, 1000);
@@ -77,7 +77,7 @@ UNIT_TEST(test_round_trip) {
     safetensors_close(&file);
 }
 
-UNIT_TEST(test_equal_bytes) {
+UNIT_TEST(equal_contents_give_equal_files) {
     write_sample(path_of("b0.safetensors"), 0, 1000);
     for (int turn = 1; turn < 5; turn++) {
         char name[32];
@@ -87,7 +87,7 @@ UNIT_TEST(test_equal_bytes) {
     }
 }
 
-UNIT_TEST(test_writer_refuses) {
+UNIT_TEST(the_writer_refuses_invalid_tensors) {
     SafeWriter writer;
     Error err;
     uint64_t hash;
@@ -115,7 +115,7 @@ UNIT_TEST(test_writer_refuses) {
 }
 
 // Lists headers of safetensors files that must be refused, each with a part of the expected error message.
-UNIT_TEST(test_bad_headers) {
+UNIT_TEST(invalid_headers_are_refused) {
 #define ENTRY(dtype, shape, range) "{\"x\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" range "}}"
     static const struct {
         const char *header;
@@ -183,7 +183,7 @@ static bool opens(const char *path, Error *err) {
 }
 
 // Files truncated at any byte are refused. A file whose header has one flipped bit is refused, or opens without error.
-UNIT_TEST(test_damaged_files) {
+UNIT_TEST(truncated_files_are_refused) {
     Error err;
     size_t size;
     write_sample(path_of("d.safetensors"), 0, 1000);
@@ -217,7 +217,7 @@ UNIT_TEST(test_damaged_files) {
     assert_says(&err, "not a regular file");
 }
 
-UNIT_TEST(test_shape_text) {
+UNIT_TEST(shapes_are_printed_in_full) {
     char text[SHAPE_TEXT];
     int64_t largest[SAFETENSORS_MAX_RANK];
     for (int i = 0; i < SAFETENSORS_MAX_RANK; i++) largest[i] = INT64_MAX;

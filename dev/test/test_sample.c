@@ -109,7 +109,7 @@ static double compare(const char *model, const char *recipe, bool trains, bool b
     return worst;
 }
 
-UNIT_TEST(same_bits_in_fp32_and_bf16) {
+UNIT_TEST(kv_cache_gives_the_bits_of_a_full_pass_in_fp32_and_bf16) {
     int other;
     for (int i = 0; i < MODELS; i++) {
         for (int trains = 0; trains < 2; trains++) {
@@ -123,7 +123,7 @@ UNIT_TEST(same_bits_in_fp32_and_bf16) {
 }
 
 // OpenBLAS's order of summation depends on the number of rows, so logits with a KV cache may differ in the last bits.
-UNIT_TEST(same_tokens_by_openblas) {
+UNIT_TEST(kv_cache_gives_the_tokens_of_a_full_pass_with_openblas) {
     int other;
     if (!blas_open()) skip();
     for (int i = 0; i < MODELS; i++) {
@@ -159,7 +159,7 @@ static void fp8_errors(Model *cached, Model *full, Model *exact, double *error_c
 
 // With a KV cache, FP8 scales and logits differ from those of a full pass. The logits with a KV cache must be as close
 // to FP32 logits as those of a full pass.
-UNIT_TEST(fp8_is_as_close_to_fp32) {
+UNIT_TEST(kv_cache_in_fp8_is_as_close_to_fp32_as_a_full_pass) {
     static const char *const recipes[] = {"--recipe coat", "--recipe coat-paper", "--recipe coat --head fp8",
                                           "--recipe fp8-linear", "--recipe bf16 --head fp8"};
     for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++) {
@@ -213,7 +213,7 @@ static void evaluated_logits(Model *m, const int32_t *ids, const int32_t *rows, 
 }
 
 // Samples with an image: the logits with a KV cache have the bits of a pass over all tokens, and depend on the image.
-UNIT_TEST(images_in_prompts) {
+UNIT_TEST(samples_depend_on_the_prompts_image) {
     enum { T = IMAGE_TOKEN };
     for (int i = 0; i < 8; i++) {
         const char *model = vision_models[i / 4], *recipe = i / 2 % 2 ? "--recipe bf16" : "--precision fp32";
@@ -287,7 +287,7 @@ UNIT_TEST(samples_do_not_affect_training) {
 }
 
 // The memory plan of a model that only samples has a KV cache for every layer.
-UNIT_TEST(plan_has_kv_cache) {
+UNIT_TEST(the_sampling_plan_has_a_kv_cache_per_layer) {
     for (int i = 0; i < 2 * MODELS; i++) {
         Model m;
         open_model(&m, models[i / 2], i % 2 ? "--recipe coat" : "--recipe bf16", false, false);
@@ -300,7 +300,7 @@ UNIT_TEST(plan_has_kv_cache) {
 }
 
 // For sampling, the memory plan has positions for prompt and sample, rounded up to whole passes, but at most --seq-len.
-UNIT_TEST(plan_fits_the_sample) {
+UNIT_TEST(the_sampling_plan_fits_prompt_and_sample) {
     static const struct {
         const char *flags, *prompt;
         int seq_len;

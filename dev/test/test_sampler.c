@@ -29,7 +29,7 @@ static void assert_share(int count, double share) {
     assert_true(fabs((double)count / DRAWS - share) <= 5 * deviation);
 }
 
-UNIT_TEST(distribution_is_softmax) {
+UNIT_TEST(tokens_are_drawn_with_softmax_probabilities) {
     const float logits[4] = {logf(1), logf(2), logf(3), logf(4)};
     int count[4];
     draw(logits, 4, 1.0f, 0, count);
@@ -40,7 +40,7 @@ UNIT_TEST(distribution_is_softmax) {
     for (int i = 0; i < 4; i++) assert_share(count[i], 0.25);
 }
 
-UNIT_TEST(shift_does_not_matter) {
+UNIT_TEST(adding_a_constant_to_logits_changes_nothing) {
     const float low[3] = {-1000, -1001, -1002}, high[3] = {1000, 999, 998};
     for (uint64_t i = 0; i < 1000; i++)
         assert_int_equal(sample_token(low, 3, 1, 0, 1, 7, i), sample_token(high, 3, 1, 0, 1, 7, i));
@@ -154,7 +154,7 @@ UNIT_TEST(top_p_agrees_with_definition) {
     }
 }
 
-UNIT_TEST(top_p_edge_cases) {
+UNIT_TEST(top_p_with_nan_inf_and_equal_logits) {
     const float equal[10] = {3, 3, 3, 3, 3, 3, 3, 3, 3, 3}, mixed[5] = {NAN, 1, -INFINITY, 1, 0};
     const float infinite[4] = {5, INFINITY, NAN, INFINITY},
                 far[3] = {0, -2000, 2000}; // one token has the whole probability
@@ -183,7 +183,7 @@ UNIT_TEST(top_p_edge_cases) {
 }
 
 // Pins the tokens that are drawn without top-p, because a seed must give the same tokens in every version.
-UNIT_TEST(drawn_tokens_without_top_p) {
+UNIT_TEST(drawn_tokens_are_pinned) {
     static const struct {
         float temperature;
         int top_k, tokens[16];
@@ -201,7 +201,7 @@ UNIT_TEST(drawn_tokens_without_top_p) {
                              drawn[c].tokens[i]);
 }
 
-UNIT_TEST(bad_logits_are_never_drawn) {
+UNIT_TEST(nan_and_minus_inf_are_never_drawn) {
     const float mixed[5] = {NAN, 1, -INFINITY, 1, -NAN};
     int count[5];
     for (int k = 0; k <= 5; k++) {
@@ -222,7 +222,7 @@ UNIT_TEST(bad_logits_are_never_drawn) {
     assert_int_equal(sample_token(nothing, 0, 1, 2, 1, 1, 1), 0);
 }
 
-UNIT_TEST(seeds_and_indices_differ) {
+UNIT_TEST(seeds_and_indices_give_different_tokens) {
     float logits[64] = {0};
     int same_seed = 0, same_index = 0;
     for (uint64_t i = 0; i < 1000; i++) {

@@ -48,7 +48,7 @@ static void assert_same_checkpoints(const char *a, const char *b, const char *st
 }
 
 // Changes of the run's states after saver_save() has returned must not reach the checkpoint's files.
-UNIT_TEST(test_copy) {
+UNIT_TEST(later_changes_do_not_reach_a_background_save) {
     for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe += RECIPE_COAT - RECIPE_BF16) {
         Run *run = run_new((RecipeKind)recipe);
         RunState rs = fill(run, 3);
@@ -87,7 +87,7 @@ static void assert_text(const char *path, const char *expected) {
 
 // A checkpoint's matmul_table.txt contains the GEMM algorithms at the call of saver_save(). With --autotune, the run's
 // folder contains matmul_table.txt, too.
-UNIT_TEST(test_algos) {
+UNIT_TEST(saves_contain_the_gemm_algorithms_at_their_start) {
     Run *run = run_new(RECIPE_BF16);
     run->ops.algos_text = changing_algos;
     RunState rs = fill(run, 3);
@@ -119,7 +119,7 @@ static void *no_memory(Exec *exec, size_t bytes) {
 }
 
 // Without host memory for a copy, or if only the last step is saved, saver_save() returns after writing the files.
-UNIT_TEST(test_without_memory) {
+UNIT_TEST(without_memory_for_a_copy_the_save_blocks) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 4);
     save(run, "plain4", &rs);
@@ -151,7 +151,7 @@ UNIT_TEST(test_without_memory) {
 }
 
 // Every save deletes old checkpoints, except the newest two (--keep 2) and multiples of 30 steps (--keep-every 30).
-UNIT_TEST(test_keep) {
+UNIT_TEST(keep_and_keep_every_choose_the_retained_checkpoints) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 5);
@@ -190,7 +190,7 @@ UNIT_TEST(test_keep) {
 
 // A save detects weights that are NaN or inf, with --recipe bf16 and coat, with and without a copy of the states. It
 // then deletes no checkpoint, and the run ends with a warning unless a later checkpoint is finite.
-UNIT_TEST(test_not_finite) {
+UNIT_TEST(saves_detect_nonfinite_weights) {
     static const struct {
         TensorId id;
         const char *name;
@@ -243,7 +243,7 @@ static int lines_of(const char *text) {
 }
 
 // If the disk is full (here, a file-size limit), the save fails, leaves no files, and one message reports its step.
-UNIT_TEST(test_failing_save) {
+UNIT_TEST(a_save_on_a_full_disk_fails_with_one_message) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 6);
@@ -299,7 +299,7 @@ static void disturb(Saving *s, OutFolder *out, const char *command) {
 }
 
 // If the run's folder or its files were removed, the next save recreates the folder, and the log continues there.
-UNIT_TEST(test_folder_gone) {
+UNIT_TEST(a_removed_folder_is_recreated_by_the_next_save) {
     const char *const commands[] = {"rm -r gone0", "mv gone1 aside1", "rm gone2/.lock",
                                     "rm gone3/log.jsonl gone3/events.*"};
     Run *run = run_new(RECIPE_BF16);
@@ -337,7 +337,7 @@ UNIT_TEST(test_folder_gone) {
 }
 
 // While the run's folder cannot be created, saves fail but the run continues.
-UNIT_TEST(test_folder_unavailable) {
+UNIT_TEST(saves_without_a_folder_fail_and_the_run_continues) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     Saving s = saving_open(run, "mount/run");
@@ -364,7 +364,7 @@ UNIT_TEST(test_folder_unavailable) {
 }
 
 // If another run has locked the run's folder or left its files there, the run ends and writes nothing to the folder.
-UNIT_TEST(test_folder_taken) {
+UNIT_TEST(a_folder_taken_by_another_run_ends_the_run) {
     Error err;
     Lock other;
     Run *run = run_new(RECIPE_BF16);
@@ -402,7 +402,7 @@ UNIT_TEST(test_folder_taken) {
 }
 
 // If the last checkpoint was removed after it was saved, saver_save_last() saves it a second time.
-UNIT_TEST(test_removed_before_the_end) {
+UNIT_TEST(a_removed_last_checkpoint_is_saved_again) {
     Run *run = run_new(RECIPE_BF16);
     Saving s = saving_open(run, "last");
     RunState rs = fill(run, 7);
@@ -423,7 +423,7 @@ UNIT_TEST(test_removed_before_the_end) {
 }
 
 // If exit() is called during a save, the process ends only after the checkpoint is complete.
-UNIT_TEST(test_exit) {
+UNIT_TEST(exit_waits_for_the_save) {
     Error err;
     char folder[TEST_PATH];
     Run *run = run_new(RECIPE_BF16);

@@ -93,14 +93,14 @@ static void assert_plain(TensorId id) {
     assert_null(tensor(id, LAYERS - 1).scale);
 }
 
-UNIT_TEST(test_token) {
+UNIT_TEST(recipe_coat_has_one_scale_per_row) {
     for (int recompute = 0; recompute <= 1; recompute++) {
         plan(RECIPE_COAT, recompute);
         assert_rows(OQ, Y_PROJ, Y);
         assert_rows(G, Y, Y);
         assert_rows(N2, Y_FC, Y_FC);
         assert_rows(DH_Q, DN2, DN);
-        assert_one_scale(N1); // n1 has one scale per tensor, because attention reads its matmul's output
+        assert_one_scale(N1); // because attention, which reads the qkv matmul's output, cannot apply row scales
         assert_granularity(DQKV_Q, SCALE_TENSOR);
         assert_granularity(DRESID_Q, SCALE_TENSOR);
         assert_transposes();
@@ -113,7 +113,7 @@ UNIT_TEST(test_token) {
         assert_rows(OQ, Y_PROJ, Y);
         assert_rows(G, Y, Y);
         assert_one_scale(N1);
-        assert_one_scale(N2); // n2 has one scale per tensor, because h is its matmul's output
+        assert_one_scale(N2); // because h, the output of the matmul that reads n2, would need row scales
         assert_granularity(DH_Q, SCALE_TENSOR);
         assert_transposes();
         assert_plain(Y_FC);
@@ -124,7 +124,7 @@ UNIT_TEST(test_token) {
 
 // In the first block (--bf16-blocks 1), the outputs of norms and attention are in BF16, each with its own amax, and
 // forward matmuls read them in BF16. Backward's operands have the same formats as in other blocks.
-UNIT_TEST(test_first_block) {
+UNIT_TEST(bf16_blocks_have_bf16_outputs_with_an_amax) {
     static const TensorId operands[] = {N1, OQ, N2}, matmuls[] = {Y_PROJ, Y_FC}, transposes[] = {N1_T, O_T, N2_T};
     plan(RECIPE_COAT, -1);
     config.recipe.bf16_blocks = 1;
@@ -151,7 +151,7 @@ UNIT_TEST(test_first_block) {
 }
 
 // With recipe coat-paper, every FP8 operand has one scale per tensor.
-UNIT_TEST(test_tensor) {
+UNIT_TEST(recipe_coat_paper_has_one_scale_per_tensor) {
     static const RecipeKind recipes[] = {RECIPE_COAT_PAPER, RECIPE_BF16};
     static const TensorId codes[] = {N1, OQ, N2, G}, plain[] = {Y_PROJ, Y, Y_FC, DN2, DN};
     for (size_t i = 0; i < 2; i++) {
@@ -165,7 +165,7 @@ UNIT_TEST(test_tensor) {
 }
 
 // Row scales need little memory. The bytes of the plan's categories add up to the total.
-UNIT_TEST(test_memory) {
+UNIT_TEST(row_scales_need_little_memory) {
     plan(RECIPE_COAT_PAPER, -1);
     const size_t tensor_bytes = arena.total_bytes;
     plan(RECIPE_COAT, -1);

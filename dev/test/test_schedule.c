@@ -19,7 +19,7 @@ static void near(const Config *config, int64_t step, int64_t total, double expec
         fail_msg("step %d: %.9g, not %.9g", (int)step, rate, expected);
 }
 
-UNIT_TEST(test_warmup) {
+UNIT_TEST(warm_up_is_linear) {
     for (int kind = SCHEDULE_COSINE; kind <= SCHEDULE_CONSTANT; kind++) {
         Config c = make((ScheduleKind)kind, 1.0f, 0.0f, 10);
         near(&c, 0, 100, 0.1);
@@ -31,7 +31,7 @@ UNIT_TEST(test_warmup) {
     }
 }
 
-UNIT_TEST(test_cosine) {
+UNIT_TEST(cosine_schedule) {
     Config c = make(SCHEDULE_COSINE, 6e-4f, 0.1f, 20);
     near(&c, 20, 120, 6e-4);
     near(&c, 70, 120, 3.3e-4); // This step is halfway through the decay from 6e-4 to 6e-5.
@@ -42,7 +42,7 @@ UNIT_TEST(test_cosine) {
     near(&flat, 7, 10, 3e-4);
 }
 
-UNIT_TEST(test_linear) {
+UNIT_TEST(linear_schedule) {
     Config c = make(SCHEDULE_LINEAR, 1.0f, 0.2f, 0);
     near(&c, 0, 100, 1.0);
     near(&c, 25, 100, 0.8);
@@ -50,7 +50,7 @@ UNIT_TEST(test_linear) {
     near(&c, 100, 100, 0.2);
 }
 
-UNIT_TEST(test_wsd) {
+UNIT_TEST(warmup_stable_decay_schedule) {
     Config c = make(SCHEDULE_WSD, 1.0f, 0.0f, 10);
     near(&c, 50, 100, 1.0);
     near(&c, 80, 100, 1.0); // first step of the decay of the rate
@@ -67,14 +67,14 @@ UNIT_TEST(test_wsd) {
     near(&c, 25, 100, 0.5);
 }
 
-UNIT_TEST(test_constant) {
+UNIT_TEST(constant_schedule) {
     Config c = make(SCHEDULE_CONSTANT, 0.5f, 0.0f, 0);
     near(&c, 0, 10, 0.5);
     near(&c, 9, 10, 0.5);
     near(&c, 99, 10, 0.5);
 }
 
-UNIT_TEST(test_edges) {
+UNIT_TEST(schedules_of_very_short_runs) {
     for (int kind = SCHEDULE_COSINE; kind <= SCHEDULE_CONSTANT; kind++) {
         Config c = make((ScheduleKind)kind, 1.0f, 0.5f, 0);
         for (int64_t total = 0; total < 4; total++)

@@ -32,7 +32,7 @@ static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
     arena->base = (char *)0 + 256; // The base is an arbitrary address that is never dereferenced.
 }
 
-UNIT_TEST(shards_cover_everything) {
+UNIT_TEST(shards_cover_a_tensor_exactly_once) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     for (int r = 0; r < 3; r++) {
         for (int zero = 0; zero <= 3; zero++) {
@@ -65,7 +65,7 @@ UNIT_TEST(shards_cover_everything) {
     free(arena);
 }
 
-UNIT_TEST(local_tensors_are_whole_or_sharded) {
+UNIT_TEST(with_zero_3_matrices_are_sharded_and_embeddings_complete) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     int64_t begin;
     plan(arena, RECIPE_COAT, 3, 4);
@@ -88,7 +88,7 @@ UNIT_TEST(local_tensors_are_whole_or_sharded) {
     free(arena);
 }
 
-UNIT_TEST(layers_use_two_buffers) {
+UNIT_TEST(gathered_layers_use_a_double_buffer) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     plan(arena, RECIPE_COAT, 3, 4);
     Weight a = arena_weight(arena, QKVW, 1), b = arena_weight(arena, QKVW, 2), c = arena_weight(arena, QKVW, 3);
@@ -119,7 +119,7 @@ static int compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-UNIT_TEST(nothing_overlaps) {
+UNIT_TEST(tensors_do_not_overlap_in_memory) {
     enum { MAX_RANGES = 4096 };
     Arena *arena = (Arena *)malloc(sizeof *arena);
     Range *ranges = (Range *)malloc(MAX_RANGES * sizeof *ranges);
@@ -158,7 +158,7 @@ UNIT_TEST(nothing_overlaps) {
     free(arena);
 }
 
-UNIT_TEST(stages_need_less) {
+UNIT_TEST(each_zero_stage_needs_less_memory) {
     Arena *arena = (Arena *)malloc(sizeof *arena);
     for (int r = 0; r < 3; r++) {
         size_t before = SIZE_MAX;

@@ -69,7 +69,7 @@ static int status_of(pid_t child) {
     return -1;
 }
 
-UNIT_TEST(held_up) {
+UNIT_TEST(a_signal_ends_a_run_whose_output_blocks) {
     static const struct {
         Kind kind;
         int lines;
@@ -99,7 +99,7 @@ UNIT_TEST(held_up) {
 }
 
 // A reader of the run's output that is slow, but continues to read, receives all output.
-UNIT_TEST(slow_reader) {
+UNIT_TEST(a_slow_reader_gets_all_output) {
     Output output = output_open(PIPE);
     fflush(NULL);
     pid_t child = fork();

@@ -14,7 +14,7 @@ mkdir "$folder/gpus" "$folder/pretend"
 # --- dry runs
 said=$(scripts/lab.py stability --dry-run --out "$folder/dry" 'a b*' v 2>&1)
 check "--dry-run succeeds" $? "$said"
-has "--dry-run prints the runs" "$said" 'train_gpt2_fp8_cpu .*--recipe coat .*--train .a b\*. --val v .*--lr 1\.6e-2 --seed 3 '
+has "--dry-run prints the training commands" "$said" 'train_gpt2_fp8_cpu .*--recipe coat .*--train .a b\*. --val v .*--lr 1\.6e-2 --seed 3 '
 [ "$(grep -c -- ' --lr ' <<<"$said")" -eq 54 ]
 check "--dry-run prints every recipe, rate and seed" $? "$said"
 has "--dry-run prints the sharpness" "$said" "perturb_weights $folder/dry/runs/fp8-linear/BEST/1/step-LAST "
@@ -78,16 +78,16 @@ pretend() { # RATES: runs the study of these rates in $folder/study
         scripts/lab.py stability --out "$folder/study" "$folder/train*" "$folder/val" 2>&1
 }
 said=$(pretend "1 2 7 8")
-check "a study on two GPUs" $? "$said"
+check "a study on two GPUs succeeds" $? "$said"
 page=$(cat "$folder/study/stability.md")
 has "the page has mean, deviation over the seeds, and difference" "$page" '^\| 1 \| 4\.0020 ± 0\.0014 \| 4\.5020 ± 0\.0014 \(\+12\.49 %\) \|$'
 has "the page marks runs that diverged by exit code 4" "$page" '^\| 8 \| 2 of 2 diverged \| 2 of 2 diverged \|$'
 has "the page marks runs that ended above their first loss" "$page" '^\| 7 \| 2 of 2 diverged \| 2 of 2 diverged \|$'
-# at 1: 1 above the best, at 7 and 8: 5.5 - 3.002
+# sensitivity: rate 1 is 1 above the best loss, rates 7 and 8 are limited to 5.5 - 3.002
 has "the page has best rate, sensitivity and the curvature of a known parabola" "$page" '^\| bf16 \| 2 \| 3\.0020 \| 1\.4990 \| 5\.000 ± 0\.000 \|$'
 [ "$(grep -c 'GPU [01]: ' "$folder/calls")" -eq 16 ] && grep -q 'GPU 0: ' "$folder/calls" && grep -q 'GPU 1: ' "$folder/calls"
-check "both GPUs work, and each run is done once" $? "$(cat "$folder/calls")"
-# 0 once; 2 directions at 20 distances, 6 at 2
+check "both GPUs train, and each run is trained once" $? "$(cat "$folder/calls")"
+# distance 0 once; 2 directions at 20 distances, 6 directions at 2
 [ "$(grep -c 'coat looks' "$folder/calls")" -eq 53 ] && [ "$(grep -c $'^coat\t' "$folder/study/sharpness.tsv")" -eq 53 ]
 check "sharpness.tsv has every direction and distance" $? "$(cat "$folder/study/sharpness.tsv")"
 [ "$(find "$folder/study/runs" -name 'step-*' | wc -l)" -eq 6 ] && [ -z "$(find "$folder/study/runs" -name 'step-*' -path '*/3/*')" ]
@@ -102,10 +102,10 @@ said=$(pretend "1 2 7 8 9")
 [ $? -eq 1 ] && [ "$(grep -c 'failed: .* rate 9, seed [13], status 3: the GPU is lost' <<<"$said")" -eq 4 ]
 check "a failed run is reported, and the exit code is 1" $? "$said"
 page=$(cat "$folder/study/stability.md")
-has "the page has failed runs" "$page" '^\| 9 \| 2 of 2 failed \| 2 of 2 failed \|$'
+has "the page lists failed runs" "$page" '^\| 9 \| 2 of 2 failed \| 2 of 2 failed \|$'
 has "failed runs do not affect the other rows" "$page" '^\| bf16 \| 2 \| 3\.0020 \| 1\.4990 \| 5\.000 ± 0\.000 \|$'
 [ "$(grep -c . "$folder/calls")" -eq 4 ]
-check "only new runs are done" $? "$(cat "$folder/calls")"
+check "a study with results trains only new runs" $? "$(cat "$folder/calls")"
 said=$(MODEL="--layers 3" pretend "1 2" 2>&1)
 [ $? -eq 1 ] && grep -q "^error: setting study: .*'--layers 6 .*'--layers 3 .*choose another --out" <<<"$said"
 check "other flags in a folder with results are refused" $? "$said"
@@ -138,7 +138,7 @@ awk '{ loss[$1, $3, $4] = $5 } END {
 }' "$sharpness"
 check "the loss rises on both sides of distance 0" $? "$(cat "$sharpness")"
 
-# stopped in the middle of a run: it continues from there, to the same loss
+# stops the study in the middle of a run; started again, it must end at the same loss
 export RECIPES=coat RATES=4e-3 STEPS=500 DIRECTIONS=0
 scripts/lab.py stability --out "$folder/straight" >/dev/null 2>&1
 scripts/lab.py stability --out "$folder/stopped" >"$folder/said" 2>&1 &
@@ -155,7 +155,7 @@ check "a stopped study saves its run" $? "$(cat "$folder/said" "$folder/stopped/
 [ -z "$(find "$folder/stopped" -name '.moved*' -o -name '*.part')" ]
 check "a stopped study removes its temporary files" $?
 said=$(scripts/lab.py stability --out "$folder/stopped" 2>&1)
-check "a stopped study ends well when started again" $? "$said"
+check "a stopped study succeeds when started again" $? "$said"
 diff <(grep ^coat "$folder/straight/stability.tsv") <(grep ^coat "$folder/stopped/stability.tsv") >"$folder/difference"
 check "a stopped and resumed study has the same loss" $? "$(cat "$folder/difference")"
 

@@ -204,7 +204,7 @@ static void assert_masters(Run *from, Run *to, bool exact) {
     }
 }
 
-UNIT_TEST(test_moments) {
+UNIT_TEST(moments_are_converted_between_all_formats) {
     static const Kind kinds[] = {{MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "", 257},
                                  {MOMENTS_COAT, FMT_E5M2, MASTER_FP32, "", 257},
                                  {MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "wte,fc*", 257},
@@ -239,7 +239,7 @@ UNIT_TEST(test_moments) {
 }
 
 // Muon's momentum is converted between all formats; its matrices have no second moments.
-UNIT_TEST(test_muon) {
+UNIT_TEST(muon_momentum_is_converted_between_all_formats) {
     static const Kind kinds[] = {{MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "", 257, OPTIMIZER_MUON, MOMENTUM_I8},
                                  {MOMENTS_COAT, FMT_E4M3, MASTER_FP32, "", 257, OPTIMIZER_MUON, MOMENTUM_E4M3},
                                  {MOMENTS_FP8, FMT_E4M3, MASTER_FP32, "", 257, OPTIMIZER_MUON, MOMENTUM_I8},
@@ -274,7 +274,7 @@ UNIT_TEST(test_muon) {
 }
 
 // The checkpoint of another optimizer is refused, with the flag and the folder with which the run can continue.
-UNIT_TEST(test_other_optimizer) {
+UNIT_TEST(a_checkpoint_of_another_optimizer_is_refused) {
     Kind muon = plain;
     muon.optimizer = OPTIMIZER_MUON;
     for (int i = 0; i < 2; i++) {
@@ -316,7 +316,7 @@ static void assert_same_codes(Run *a, Run *b, double share) {
 
 // Converts FP8 states to FP32 and back. The FP8 values may change only in groups whose exponent k can still increase. A
 // second conversion must change nothing.
-UNIT_TEST(test_there_and_back) {
+UNIT_TEST(converting_fp8_to_fp32_and_back_keeps_the_values) {
     Run *first = run_as(plain), *wide = run_as(plain), *codes[3];
     RunState rs = fill_training(first);
     for (int i = 0; i < 3; i++) {
@@ -334,7 +334,7 @@ UNIT_TEST(test_there_and_back) {
 }
 
 // FP8 moments are copied unchanged, with and without dynamic range expansion.
-UNIT_TEST(test_codes_are_copied) {
+UNIT_TEST(fp8_moments_in_equal_formats_are_copied) {
     Kind no_expansion = coat;
     no_expansion.moments = MOMENTS_FP8;
     Run *first = run_as(plain), *a = run_as(coat), *b = run_as(no_expansion);
@@ -351,7 +351,7 @@ UNIT_TEST(test_codes_are_copied) {
     run_close(b);
 }
 
-UNIT_TEST(test_masters) {
+UNIT_TEST(master_weights_are_converted_between_all_kinds) {
     static const MasterKind kinds[] = {MASTER_FP32, MASTER_SPLIT16, MASTER_NONE};
     Run *first = run_as(plain);
     RunState rs = fill_training(first);
@@ -376,7 +376,7 @@ UNIT_TEST(test_masters) {
 }
 
 // Converts tensors that are larger than the conversion buffer and have a short last group.
-UNIT_TEST(test_large_tensors) {
+UNIT_TEST(tensors_larger_than_the_conversion_buffer_are_converted) {
     Kind large = plain, small = coat;
     large.vocab = small.vocab = 55001;
     Run *first = run_as(large), *to = run_as(small), *back = run_as(large);
@@ -392,7 +392,7 @@ UNIT_TEST(test_large_tensors) {
     run_close(back);
 }
 
-UNIT_TEST(test_what_is_said) {
+UNIT_TEST(a_conversion_prints_one_line_per_setting) {
     Run *first = run_as(plain), *to = run_as(coat);
     RunState rs = fill_training(first);
     char *said = resume_as(first, to, &rs, "said");
@@ -493,7 +493,7 @@ static void assert_held(Run *whole, Run *rank) {
 
 // With ZeRO, every rank reads and converts only its shard, from a checkpoint of any number of ranks. The states must be
 // bit-identical to those of one process, and only rank 0 reports the conversion.
-UNIT_TEST(test_shared_states) {
+UNIT_TEST(each_rank_reads_and_converts_its_shard) {
     Kind other = coat, no_master = coat;
     other.moments = MOMENTS_BF16;
     other.master = MASTER_FP32;
@@ -544,7 +544,7 @@ static void replace_bytes(const char *path, const char *from, const char *to) {
     free(data);
 }
 
-UNIT_TEST(test_refusals) {
+UNIT_TEST(invalid_optimizer_states_are_refused) {
     Run *first = run_as(plain);
     RunState rs = fill_training(first);
     char folder[TEST_PATH];

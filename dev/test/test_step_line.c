@@ -10,7 +10,7 @@
 static const StepLine usual = {12345, 20000, 3.294117, 0.3012, 6e-4, 800.25, 655100, 0.412, 12065, 0, false};
 static char text[512];
 
-static void in_words(void **state) {
+static void a_wide_terminal_shows_all_figures(void **state) {
     (void)state;
     const char *words =
         "step 12345/20000 | loss 3.294117 | norm  0.3012 | lr 6.00e-04 | 800.2 ms | 655,100 tok/s | 41.2% of "
@@ -20,7 +20,7 @@ static void in_words(void **state) {
     assert_true(strlen(words) <= 120);
 }
 
-static void shortened(void **state) {
+static void a_narrow_terminal_shows_complete_words(void **state) {
     (void)state;
     const char *words = "12345/20000 loss 3.2941 norm 0.301 lr 6.0e-04 800.2 ms 655k tok/s 41% 3:21:05";
     assert_string_equal(step_line(text, sizeof text, &usual, 80, false), words);
@@ -43,7 +43,7 @@ static void shortened(void **state) {
 }
 
 // No step line is wider than the terminal, whatever its numbers are.
-static void never_too_wide(void **state) {
+static void no_step_line_is_wider_than_the_terminal(void **state) {
     (void)state;
     const double numbers[] = {0, 0.04, 99.9996, 999501, -3e38, NAN, INFINITY};
     const int columns[] = {120, 80, 40, 1};
@@ -55,7 +55,7 @@ static void never_too_wide(void **state) {
     }
 }
 
-static void small_formats(void **state) {
+static void durations_and_counts_as_text(void **state) {
     (void)state;
     const struct {
         double seconds;
@@ -73,7 +73,7 @@ static void small_formats(void **state) {
 }
 
 // Colors only add escape sequences to the step line; the text does not change.
-static void colours(void **state) {
+static void colors_do_not_change_the_text(void **state) {
     (void)state;
     const int columns[] = {0, 80};
     for (int bad = 0; bad < 2; bad++) {
@@ -99,7 +99,7 @@ static void colours(void **state) {
     }
 }
 
-static void terminals(void **state) {
+static void width_and_colors_of_terminals(void **state) {
     (void)state;
     int master = posix_openpt(O_RDWR | O_NOCTTY), file = open("/dev/null", O_WRONLY);
     if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) skip();
@@ -150,7 +150,7 @@ static void terminals(void **state) {
     close(file);
 }
 
-static void last_line(void **state) {
+static void last_line_of_a_run(void **state) {
     (void)state;
     EndLine line = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {0, {0}, 0}, true, "", 400};
     assert_string_equal(end_line(text, sizeof text, &line, 0),
@@ -176,7 +176,7 @@ static void last_line(void **state) {
                         "done: 100000/100000, loss 2.5000, val loss 2.6250, 0:02:31");
 }
 
-static void a_run_that_failed_says_so(void **state) {
+static void last_line_of_a_failed_run(void **state) {
     (void)state;
     const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {0, {0}, 0}, true, "", 400};
     const char *not_finite =
@@ -208,7 +208,7 @@ static const char *failure_of(const double *losses) {
     return end_failure(text, sizeof text, &line);
 }
 
-static void a_loss_that_has_risen(void **state) {
+static void warning_about_a_risen_loss(void **state) {
     (void)state;
     static const double quiet[][20] = {
         {5.4, 71.0, 94.0, 116.0}, // no warning after only a few steps
@@ -234,15 +234,15 @@ static void a_loss_that_has_risen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(last_line),
-        cmocka_unit_test(a_run_that_failed_says_so),
-        cmocka_unit_test(a_loss_that_has_risen),
-        cmocka_unit_test(in_words),
-        cmocka_unit_test(shortened),
-        cmocka_unit_test(never_too_wide),
-        cmocka_unit_test(small_formats),
-        cmocka_unit_test(colours),
-        cmocka_unit_test(terminals),
+        cmocka_unit_test(last_line_of_a_run),
+        cmocka_unit_test(last_line_of_a_failed_run),
+        cmocka_unit_test(warning_about_a_risen_loss),
+        cmocka_unit_test(a_wide_terminal_shows_all_figures),
+        cmocka_unit_test(a_narrow_terminal_shows_complete_words),
+        cmocka_unit_test(no_step_line_is_wider_than_the_terminal),
+        cmocka_unit_test(durations_and_counts_as_text),
+        cmocka_unit_test(colors_do_not_change_the_text),
+        cmocka_unit_test(width_and_colors_of_terminals),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -70,7 +70,7 @@ def main():
                  "--val", os.path.join(folder, "t_val.bin"), "--val-every", "2", "--val-batches", "1", "--out", out]
         subprocess.run(flags + ["--steps", "8", "--save-every", "5"], check=True, capture_output=True)
         compare("straight", out)
-        # as if killed after step 8 with a checkpoint of step 5: repeats steps 6 and 7 at another rate
+        # resumes from step 5 at another rate, as if the run had been killed after step 8; repeats steps 6 and 7
         shutil.rmtree(os.path.join(out, "step-00000008"))
         subprocess.run(flags + ["--steps", "7", "--lr", "1e-2", "--resume"], check=True, capture_output=True)
         check("each start writes a separate event file", len(glob.glob(os.path.join(out, "events.out.tfevents.*"))) == 2)

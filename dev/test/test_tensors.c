@@ -22,7 +22,7 @@ static ModelShape llama(int layers, int heads, int kv_heads, int head_dim, int f
 }
 
 // Compares models' numbers of parameters with published numbers, and checks the number of a GPT-2 without biases.
-UNIT_TEST(test_parameters) {
+UNIT_TEST(models_have_the_published_numbers_of_parameters) {
     ModelShape s = llama(32, 32, 32, 128, 11008, 32000), gpt2;
     assert_true(model_parameters(&s) == 6738415616);
     s = llama(16, 16, 16, 128, 8192, 50304); // Shape of OLMo-1B, with a tied head and norms without weights.
@@ -39,7 +39,7 @@ UNIT_TEST(test_parameters) {
 }
 
 // Muon orthogonalizes q, k and v apart, and gate and up, in every model.
-UNIT_TEST(test_pieces) {
+UNIT_TEST(muon_orthogonalizes_q_k_v_gate_and_up_separately) {
     static const struct {
         TensorId id;
         int llama, gpt2;
@@ -58,7 +58,7 @@ UNIT_TEST(test_pieces) {
 
 // Compares the FLOPs of a training step with formulas. LLaVA-1.5's sizes: Llama-2-7B, and CLIP-L at 336 pixels without
 // its last block and final norm. Trained parts have dgrad and wgrad; a frozen tower has forward only.
-UNIT_TEST(test_train_flops) {
+UNIT_TEST(flops_of_a_training_step_follow_formulas) {
     const double language = 6738415616.0, tower = 303507456.0 - 12596224 - 2048, projector = 4096.0 * (1024 + 4096 + 2);
     const double attention = 3 * 4.0 * 32 * 4096 * 2048 / 2, per_row = 2 * tower + 4.0 * 23 * 1024 * 577;
     const struct {
@@ -86,7 +86,7 @@ UNIT_TEST(test_train_flops) {
     }
 }
 
-UNIT_TEST(test_names) {
+UNIT_TEST(tensors_have_hugging_face_names) {
     static const char *const qkv[] = {"model.layers.7.self_attn.q_proj.weight",
                                       "model.layers.7.self_attn.k_proj.weight",
                                       "model.layers.7.self_attn.v_proj.weight"};
@@ -145,7 +145,7 @@ static const CheckpointTensor *find(const CheckpointTensor *list, int count, con
 }
 
 // Parameters stored in parts, such as q, k and v, have the right shapes in the file and are read back unchanged.
-UNIT_TEST(test_parts) {
+UNIT_TEST(parameters_stored_in_parts_are_read_back) {
     CheckpointTensor *list;
     JsonText text;
     Manifest manifest;
@@ -191,7 +191,7 @@ UNIT_TEST(test_parts) {
 }
 
 // With ZeRO 3, every rank reads its shard of a parameter from the file's parts. Together the shards are the parameter.
-UNIT_TEST(test_shared_parts) {
+UNIT_TEST(each_rank_reads_its_shard_of_a_parameter_in_parts) {
     enum { RANKS = 3 };
     Run *whole = llama_run(RECIPE_COAT, 1, 0);
     fill_values(whole);
@@ -219,7 +219,7 @@ UNIT_TEST(test_shared_parts) {
 }
 
 // Scratch tensors may share memory. Tensors that are written only once, or that the host reads, must not share it.
-UNIT_TEST(test_scratch) {
+UNIT_TEST(only_short_lived_tensors_share_memory) {
     for (int recipe = RECIPE_BF16; recipe <= RECIPE_COAT; recipe++) {
         Run *run = llama_run((RecipeKind)recipe, 1, 0);
         for (int id = PARAMETER_COUNT; id < TENSOR_COUNT; id++) {
@@ -235,7 +235,7 @@ UNIT_TEST(test_scratch) {
 
 // Every tensor id has a row in the table, with a unique name. A tensor that exists has a shape. If it uses the memory
 // or scale of another tensor, the other tensor exists, too, and is large enough.
-UNIT_TEST(test_table) {
+UNIT_TEST(every_tensor_has_a_valid_row_in_the_table) {
     for (int id = 0; id < TENSOR_COUNT; id++) {
         if (!tensor_row((TensorId)id)->name) fail_msg("tensor %d has no row", id);
         for (int other = 0; other < id; other++)

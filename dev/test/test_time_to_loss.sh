@@ -74,7 +74,7 @@ wait $study
 [ $? -eq 1 ] && grep -q '^error: stopped; ' "$folder/said" && [ ! -e "$folder/study/time-to-loss.md" ]
 check "a signal stops the study" $? "$(cat "$folder/said")"
 said=$(pretend)
-check "a stopped study ends well when started again" $? "$said"
+check "a stopped study succeeds when started again" $? "$said"
 diff - "$folder/calls" >"$folder/difference" <<'DONE'
 bf16 adamw 3e-4 100 100
 bf16 adamw 6e-4 100 100
@@ -96,10 +96,10 @@ DONE
 check "rates are chosen in BF16, arms stop when they bracket the target, only the stopped run is repeated" $? "$(cat "$folder/difference")"
 page=$(cat "$folder/study/time-to-loss.md")
 has "the page names the machine and the version" "$page" '^20[0-9-]*, on Pretended GPU; version tested\.$'
-has "the page has the command" "$page" "^    STEPS=100 scripts/lab.py time-to-loss --out study train val$"
-has "the page has the target" "$page" '^Target: 3\.0000, the final loss of BF16 AdamW after 100 steps\.$'
+has "the page has the command that made it" "$page" "^    STEPS=100 scripts/lab.py time-to-loss --out study train val$"
+has "the page has the target loss" "$page" '^Target: 3\.0000, the final loss of BF16 AdamW after 100 steps\.$'
 has "BF16 AdamW needs all of its steps" "$page" '^\| BF16 AdamW \| 6e-4 \| 100 \| 6,553,600 \| 10\.0 \| 1\.000 \|$'
-has "an arm may need more than the full length" "$page" '^\| COAT AdamW \| 6e-4 \| 105 \| 6,889,[0-9]* \| 8\.4 \| 0\.841 \|$'
+has "a recipe and optimizer may need more steps than BF16 AdamW" "$page" '^\| COAT AdamW \| 6e-4 \| 105 \| 6,889,[0-9]* \| 8\.4 \| 0\.841 \|$'
 has "the steps are interpolated over their logarithm" "$page" '^\| BF16 Muon \| 2\.4e-3 \| 61 \| 3,974,957 \| 6\.7 \| 0\.667 \|$'
 has "seconds use the median time per step" "$page" '^\| COAT Muon \| 2\.4e-3 \| 37 \| 2,410,940 \| 3\.3 \| 0\.331 \|$'
 has "the page lists all runs" "$page" '^\| gpt2 \| COAT Muon \| 2\.4e-3 \| 1 \| 75 \| 2\.857536 \| 90\.000 \|$'
@@ -109,11 +109,11 @@ check "time-to-loss.tsv has a row per run" $? "$(cat "$folder/study/time-to-loss
 rm "$folder/calls"
 said=$(FRACTIONS="0.75 0.6" RATES_ADAMW="6e-4 1.2e-3" pretend gpt2)
 [ $? -eq 0 ] && [ ! -e "$folder/calls" ]
-check "finished runs serve other lengths and rates" $? "$said" "$(cat "$folder/calls" 2>&1)"
+check "finished runs are reused for other lengths and rates" $? "$said" "$(cat "$folder/calls" 2>&1)"
 page=$(cat "$folder/study/time-to-loss.md")
-has "an arm that ends above the target has not reached it" "$page" '^\| COAT AdamW \| 6e-4 \| not reached \(loss 3\.010000\) \| – \| – \| – \|$'
-has "an arm whose shortest run reaches the target has an upper bound" "$page" '^\| COAT Muon \| 2\.4e-3 \| ≤ 60 \| ≤ 3,932,160 \| ≤ 5\.4 \| ≤ 0\.540 \|$'
-has "the page tells that the best rate is at the edge" "$page" '^The best rate of BF16 AdamW is the first or the last of 6e-4 1\.2e-3; '
+has "a run that ends above the target has not reached it" "$page" '^\| COAT AdamW \| 6e-4 \| not reached \(loss 3\.010000\) \| – \| – \| – \|$'
+has "if the shortest run reaches the target, the steps are an upper bound" "$page" '^\| COAT Muon \| 2\.4e-3 \| ≤ 60 \| ≤ 3,932,160 \| ≤ 5\.4 \| ≤ 0\.540 \|$'
+has "the page says that the best rate is the highest or lowest tried" "$page" '^The best rate of BF16 AdamW is the first or the last of 6e-4 1\.2e-3; '
 said=$(RATES_MUON="2.4e-3 7e-3" pretend)
 [ $? -eq 1 ] && grep -q '^failed: gpt2-100, bf16-muon-7e-3, seed 1, status 3: the GPU is lost' <<<"$said" && grep -q '^The runs that choose the rates are not finished' "$folder/study/time-to-loss.md"
 check "a failed run is reported, and no rate is chosen" $? "$said"

@@ -39,7 +39,7 @@ static void expect_ids(const Tokenizer *t, const char *text, const int32_t *expe
     assert_memory_equal(decoded, text, length);
 }
 
-UNIT_TEST(test_bytes) {
+UNIT_TEST(byte_tokens_encode_and_decode) {
     Tokenizer *t = tokenizer_bytes();
     assert_int_equal(tokenizer_vocab(t), 257);
     assert_int_equal(tokenizer_eos(t), 256);
@@ -134,7 +134,7 @@ static void copy_file(const char *from, const char *name) {
     write_file(path_of(name), bytes, count);
 }
 
-UNIT_TEST(test_gpt2) {
+UNIT_TEST(gpt2_vocabulary_in_three_file_formats) {
     if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
         print_message("skipped: %s is absent\n", GPT2_FOLDER);
         skip();
@@ -169,7 +169,7 @@ UNIT_TEST(test_gpt2) {
 }
 
 // Encoding and decoding returns any byte sequence unchanged, whether it is valid UTF-8 or not.
-UNIT_TEST(test_round_trip) {
+UNIT_TEST(any_bytes_are_encoded_and_decoded_unchanged) {
     enum { BYTES = 20480 };
     if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
         print_message("skipped: %s is absent\n", GPT2_FOLDER);
@@ -209,7 +209,7 @@ UNIT_TEST(test_round_trip) {
 }
 
 // Tests a small vocabulary: merges are applied by rank, some ids are unused, and <|endoftext|> is a special token.
-UNIT_TEST(test_small_vocabulary) {
+UNIT_TEST(merges_are_applied_by_rank) {
     int32_t ids[16];
     char out[16];
     write_text(path_of("vocab.json"),
@@ -233,7 +233,7 @@ UNIT_TEST(test_small_vocabulary) {
 
 // Vocabulary and merges files do not define the pre-tokenization. Only GPT-2's rule is known, so these files of other
 // models are refused.
-UNIT_TEST(test_pairs_of_others) {
+UNIT_TEST(vocabulary_pairs_of_other_models_are_refused) {
     static const struct {
         const char *config, *refused;
     } cases[] = {{"{}", NULL},
@@ -260,7 +260,7 @@ UNIT_TEST(test_pairs_of_others) {
     expect_refused("vocab.json", last);
 }
 
-UNIT_TEST(test_bad_json) {
+UNIT_TEST(damaged_vocabularies_are_refused) {
     expect_refused("absent.json", "cannot open");
     expect_refused("", "holds no tokenizer.json"); // A folder without tokenizer files is refused.
     static const char *const cases[][2] = {{"", "empty"},
@@ -288,7 +288,7 @@ UNIT_TEST(test_bad_json) {
     expect_refused("pipe.json", "not a regular file");
 }
 
-UNIT_TEST(test_bad_merges) {
+UNIT_TEST(damaged_merges_are_refused) {
     write_text(path_of("encoder.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"<|endoftext|>\": 3}");
     static const char *const bad[] = {"#version: 0.2\na b\nb a\n", "#version: 0.2\na b\nab\n",
                                       "#version: 0.2\na b\na c\n", "#version: 0.2\na b\n a\n",
@@ -319,7 +319,7 @@ static void write_small_bin(const char *name, int32_t version, int32_t said, int
     write_file(path_of(name), file, bytes);
 }
 
-UNIT_TEST(test_bad_bin) {
+UNIT_TEST(damaged_llmc_vocabularies_are_refused) {
     int32_t ids[4];
     write_small_bin("good.bin", 2, 20, 19, 1024 + 40);
     Tokenizer *t = open_good(path_of("good.bin"));

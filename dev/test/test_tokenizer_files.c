@@ -34,7 +34,7 @@ static void expect_template(const char *folder, const char *expected) {
 
 // A checkpoint's tokenizer files are those of the tokenizer that was opened when the run started, because the model's
 // folder may have changed since.
-UNIT_TEST(test_opened_once) {
+UNIT_TEST(checkpoints_copy_the_tokenizer_opened_at_the_start) {
     assert_int_equal(mkdir(path_of("other"), 0777), 0);
     write_text(path_of("other/tokenizer.json"), "{}");
     copy("other", "saved", PROMPT_FORMAT_PLAIN);
@@ -46,7 +46,7 @@ UNIT_TEST(test_opened_once) {
 
 // A chat template that an earlier run wrote for another prompt format is replaced, or removed with --prompt-format
 // none. It is kept with --prompt-format data. A template that no run has written is always kept.
-UNIT_TEST(test_another_format) {
+UNIT_TEST(chat_templates_of_earlier_runs_are_replaced) {
     char *alpaca = prompt_template(tokenizer, PROMPT_FORMAT_ALPACA),
          *chatml = prompt_template(tokenizer, PROMPT_FORMAT_CHATML);
     assert_int_equal(mkdir(path_of("first"), 0777), 0);
@@ -80,7 +80,7 @@ UNIT_TEST(test_another_format) {
 
 // If a model only has a tokenizer.model, its checkpoint also gets a tokenizer.json. tokenizer_config.json then names
 // the class that reads tokenizer.json, and keeps its other keys.
-UNIT_TEST(test_made_of_model) {
+UNIT_TEST(a_tokenizer_model_gets_a_tokenizer_json) {
     static const char *const configs[][2] = {
         {"{\n  \"legacy\": true,\n  \"tokenizer_class\": \"LlamaTokenizer\"\n}\n",
          "{\n  \"legacy\": true,\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"}\n"},
@@ -131,7 +131,7 @@ static int occurrences(const char *text, const char *part) {
 
 // A vision-language model's image token is added to tokenizer.json once if its id follows the vocabulary's last. The
 // files of other tokenizers do not change.
-UNIT_TEST(test_image_token) {
+UNIT_TEST(the_image_token_is_added_to_tokenizer_json) {
     Tokenizer *const qwen = tokenizer;
     const char *const names[] = {"tokenizer.json", "tokenizer.model"}, *const sources[] = {
                                                                            "dev/test/tokenizers/qwen.json",

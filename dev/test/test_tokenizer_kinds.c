@@ -56,7 +56,7 @@ static void expect_decoded(const Tokenizer *t, const char *name, const char *tex
         fail_msg("%s: '%s' decodes to '%.*s'", name, text, (int)used, back);
 }
 
-UNIT_TEST(test_ids) {
+UNIT_TEST(ids_equal_those_of_the_python_libraries) {
     static const struct {
         const char *name;
         int begin, end; // ids of the tokenizer's BOS and EOS tokens; -1: none
@@ -90,7 +90,7 @@ UNIT_TEST(test_ids) {
 
 // The Metaspace pre-tokenizer replaces spaces by the mark U+2581, except in added tokens. A mark in the text does not
 // match a space in an added token.
-UNIT_TEST(test_mark_next_to_added_spaces) {
+UNIT_TEST(metaspace_marks_next_to_added_tokens) {
     write_text(path_of("t.json"),
                "{\"model\":{\"vocab\":{\"\\u2581\":0,\"a\":1,\"\\u2581a\":2},\"merges\":[\"\\u2581 a\"]},"
                "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"first\","
@@ -104,7 +104,7 @@ UNIT_TEST(test_mark_next_to_added_spaces) {
 }
 
 // Encoding and decoding returns bytes that are not valid UTF-8 unchanged.
-UNIT_TEST(test_invalid_text) {
+UNIT_TEST(invalid_utf_8_is_encoded_and_decoded_unchanged) {
     static const char *const names[] = {"llama3.json", "qwen.json", "llama.model", "legacy.json"};
     for (size_t i = 0; i < 4; i++) {
         char path[128];
@@ -115,7 +115,7 @@ UNIT_TEST(test_invalid_text) {
     }
 }
 
-UNIT_TEST(test_folder_and_config) {
+UNIT_TEST(tokenizer_json_of_a_folder_precedes_vocab_json) {
     size_t size = read_into(FOLDER "llama3.json", file_text);
     write_file(path_of("tokenizer.json"), file_text, size);
     // The tokenizer reads tokenizer.json and ignores vocab.json, because vocab.json has no pre-tokenization rule.
@@ -147,7 +147,7 @@ static void write_json_of(const char *model, const char *name) {
 }
 
 // A tokenizer.json that the program derives from a tokenizer.model has the same tokens and ids.
-UNIT_TEST(test_made_json) {
+UNIT_TEST(a_derived_tokenizer_json_has_the_same_ids) {
     static const char *const names[] = {"llama", "unknown"};
     const size_t size = read_into(FOLDER "texts.bin", texts);
     for (size_t k = 0; k < 2; k++) {
@@ -179,7 +179,7 @@ UNIT_TEST(test_made_json) {
 
 // In a folder with both files, tokenizer.model is read if tokenizer.json was derived from it; otherwise tokenizer.json
 // is read. A path to one of the two files reads that file.
-UNIT_TEST(test_both_in_folder) {
+UNIT_TEST(choice_between_tokenizer_json_and_tokenizer_model) {
     const size_t size = read_into(FOLDER "llama.model", file_text);
     write_json_of(FOLDER "llama.model", "tokenizer.json");
     const char *const ways[] = {path_of(""), path_of("tokenizer.json")};
@@ -211,7 +211,7 @@ static void expect_refused(const char *name, const char *text, size_t size, cons
 #define BYTES "\"pre_tokenizer\":{\"type\":\"ByteLevel\"}"
 #define MODEL(more) "{\"model\":{" VOCAB more "}," BYTES "}"
 
-UNIT_TEST(test_bad_json) {
+UNIT_TEST(unsupported_tokenizer_json_is_refused) {
     static const char *const cases[][2] = {
         {"{\"model\":{\"type\":\"Unigram\"}}", "its model Unigram is not supported"},
         {"{\"model\":{}," BYTES "}", "no vocab"},
@@ -251,7 +251,7 @@ UNIT_TEST(test_bad_json) {
 
 // tokenizer_differing() counts the tokens that differ between a model's vocabulary and another one, except for harmless
 // differences.
-UNIT_TEST(test_differing) {
+UNIT_TEST(differing_tokens_of_two_vocabularies_are_counted) {
     static const char own[] = KIND(AB, TWO, ADDED(4, "<4>", true) "," ADDED(5, "<5>", false));
     static const struct {
         const char *text;
@@ -290,7 +290,7 @@ UNIT_TEST(test_differing) {
     tokenizer_close(t);
 }
 
-UNIT_TEST(test_bad_model) {
+UNIT_TEST(damaged_or_unsupported_tokenizer_models_are_refused) {
     const size_t size = read_into(FOLDER "llama.model", file_text);
     const size_t cuts[] = {2, 5, 20, size / 2};
     for (size_t i = 0; i < 4; i++) expect_refused("t.model", file_text, cuts[i], "damaged");
@@ -311,7 +311,7 @@ UNIT_TEST(test_bad_model) {
     expect_refused("t.model", infinite, 18, "not finite");
 }
 
-UNIT_TEST(test_nfc) {
+UNIT_TEST(nfc_normalization_follows_unicode) {
     static const char *const cases[][2] = {{"e\xcc\x81", "\xc3\xa9"},
                                            {"\xe2\x84\xab", "\xc3\x85"},
                                            {"\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab", "\xed\x95\x9c"},

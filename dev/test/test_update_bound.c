@@ -202,7 +202,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-UNIT_TEST(masters) {
+UNIT_TEST(bound_of_the_adamw_update_holds_and_detects_errors) {
     Check c;
     double worst = 0, *sharper = (double *)xcalloc(COUNT, sizeof *sharper);
     int far[MISTAKES] = {0}, wider = 0, beyond_constant = 0;
@@ -241,7 +241,7 @@ UNIT_TEST(masters) {
 }
 
 // Without master weights, CPU and GPU results differ by a BF16 step as rarely as the bound predicts.
-UNIT_TEST(without_masters) {
+UNIT_TEST(bf16_steps_without_masters_are_as_rare_as_predicted) {
     Check c;
     double expected = 0;
     int apart[MISTAKES] = {0};

@@ -74,9 +74,9 @@ def main():
             "fp8/h/amax": 4.0, "fp8/h/flushed": 0.5}, run.logged[1])
         check("upload of FP8 health has the largest layer, with its sign", run.logged[2][1] == {
             "loss": 3.125, "tokens": 30, "products/qkvw/error": 0.3, "products/qkvw/bias": -0.02}, run.logged[2])
-        check("project, name, model", (run.arguments["project"], run.arguments["name"], run.arguments["config"]) ==
+        check("upload sends name and model", (run.arguments["project"], run.arguments["name"], run.arguments["config"]) ==
               ("p", "a run", {"n_layer": 3, "n_embd": 64}), run.arguments)
-        check("the run ends", run.finished)
+        check("upload ends the run when training has ended", run.finished)
         again = upload(log, step=3)
         check("a second upload adds only new steps to the run", [step for step, _ in again.logged] == [3] and
               again.arguments["id"] == run.arguments["id"] and again.arguments["resume"] == "allow", again.logged)

@@ -77,7 +77,7 @@ below() { # NAME LIMIT RUN: checks that the last validation loss of a run is bel
 
 files drawn unseen
 train 1 seen --micro-batch 8 --steps 250 --precision fp32 && below "the model names the colors in images that it has not seen" 0.02 seen
-accuracy "nearly all answers are right" 0.98 1 seen
+accuracy "nearly all answers about unseen images are right" 0.98 1 seen
 said=$(timeout 100 "$program" "${flags[@]}" --micro-batch 8 --eval-only --resume --out "$folder/seen" --precision fp32 --json 2>"$folder/said")
 [ "$said" = "$(grep val_loss "$folder/seen/log.jsonl" | tail -1)" ]; check "--eval-only has the accuracy of training" $? "$said" "$(cat "$folder/said")"
 said=$(timeout 100 "$program" "${flags[@]}" --micro-batch 3 --eval-only --resume --out "$folder/seen" --precision fp32 2>"$folder/said")
@@ -93,18 +93,18 @@ for processes in 1 2; do
     has "--image in training's samples, processes: $processes" "$(cat "$folder/shown$processes.said")" '^lg$'
 done
 files drawn unseen
-train 1 coat --micro-batch 8 --steps 250 --recipe coat && below "it does so with COAT's recipe" 0.1 coat
+train 1 coat --micro-batch 8 --steps 250 --recipe coat && below "the model names the colors with COAT's recipe" 0.1 coat
 accuracy "most answers are right with COAT's recipe" 0.9 1 coat
-train 1 tower --micro-batch 8 --steps 250 --recipe coat --vision-recipe coat && below "it does so with FP8 in the tower" 0.1 tower
+train 1 tower --micro-batch 8 --steps 250 --recipe coat --vision-recipe coat && below "the model names the colors with FP8 in the tower" 0.1 tower
 accuracy "most answers are right with FP8 in the tower" 0.9 1 tower
 grep -q '"vision-recipe": *"coat"' "$folder/tower/step-00000250/state.json"; check "a checkpoint records --vision-recipe" $?
 files drawn blank
 train 1 blind --micro-batch 8 --steps 250 --precision fp32
 values val_loss blind | tail -1 | awk '!($1 > 0.5) { bad = 1 } END { exit bad || NR == 0 }'
-check "control: it cannot without images" $? "$(values val_loss blind)"
+check "control: without images, the model cannot name the colors" $? "$(values val_loss blind)"
 accuracy "control: a third of the answers, guesses at one color of three, is right" 0.2 0.5 blind
 
-# The loss of a step of 16 sequences, in micro-batches of 16, 2 and 1, on one and two processes.
+# A step of 16 sequences must have the same loss in micro-batches of 16, 2 and 1, on one and on two processes.
 files drawn unseen
 short=(--precision fp32 --steps 6 --batch-tokens 640 --val-every 3 --val-batches -1)
 # With room for 640 images per micro-batch, the tower's passes compute black images, too.
@@ -113,8 +113,8 @@ train 1 sixteen "${short[@]}" --micro-batch 16 && train 1 two "${short[@]}" --mi
     train 1 room "${short[@]}" --micro-batch 16 --images-per-sequence 40
 for name in two ranks room; do
     near "images: $name has the losses of one micro-batch of 16" loss 1e-6 sixteen $name
-    near "gradients' norms" grad_norm 1e-5 sixteen $name
-    near "validation losses" val_loss 1e-6 sixteen $name
+    near "images: $name has the gradient norms of one micro-batch of 16" grad_norm 1e-5 sixteen $name
+    near "images: $name has the validation losses of one micro-batch of 16" val_loss 1e-6 sixteen $name
     [ "$(values val_accuracy $name)" = "$(values val_accuracy sixteen)" ]; check "accuracies" $? "$(values val_accuracy $name)"
 done
 for level in 0 1 2 3; do train 1 again$level --recipe coat --steps 2 --micro-batch 2 --recompute-vision $level; done
@@ -162,7 +162,7 @@ timeout 100 "$program" --model llama:d1 --tokenizer bytes --seq-len 40 --device 
     --val "$folder/text.bin" --sample-tokens 0 --out "$folder/language" --steps 1 >"$folder/said" 2>&1
 grep -q '"val_loss":[^,]*}' "$folder/language/log.jsonl"; check "a language model has no accuracy" $? "$(cat "$folder/said" "$folder/language/log.jsonl")"
 
-# Image files and conversations, prepared by data/prepare.py for this model's processor.
+# Trains on image files and conversations that data/prepare.py prepares for this model's processor.
 if python3 -c 'import PIL' 2>/dev/null; then
     mkdir "$folder/files"
     python3 - "$folder" <<'PYTHON' || exit 1
@@ -186,7 +186,7 @@ PYTHON
         --image-processor "$folder/two/step-00000006" "$folder/files/data.jsonl" >"$folder/files/said" 2>&1
     check "data/prepare.py reads images with the processor of a checkpoint" $? "$(cat "$folder/files/said")"
     files files/tokens_train_000000 files/tokens_train_000000
-    train 1 prepared --micro-batch 4 --steps 100 --precision fp32 && below "the model learns from them" 0.1 prepared
+    train 1 prepared --micro-batch 4 --steps 100 --precision fp32 && below "the model learns from images of data/prepare.py" 0.1 prepared
 else
     echo "skip - images of data/prepare.py: Python has no Pillow"
 fi
@@ -201,7 +201,7 @@ train 1 stopped "${short[@]}" --micro-batch 2 --steps 3 && train 1 stopped "${sh
 tiny=(--sample-tokens 0 --quiet --device "$device" --lr 0 --weight-decay 0 --steps 2 --precision fp32)
 timeout 100 "$program" --model llama:d1 --tokenizer bytes --seq-len 40 --train "$folder/text.bin" --out "$folder/lm" "${tiny[@]}" \
     >"$folder/said" 2>&1
-check "a language model without images" $? "$(cat "$folder/said")"
+check "training a language model without images succeeds" $? "$(cat "$folder/said")"
 lm=$folder/lm/step-00000002 tower=$folder/two/step-00000006
 flags=(--model "$lm" --vision "$tower" --tokenizer bytes --documents apart --seq-len 40 --train "$folder/drawn.bin" "${tiny[@]}")
 train 1 joined --micro-batch 2 && python3 - "$lm" "$tower" "$folder/joined/step-00000002" <<'PYTHON'
@@ -252,45 +252,45 @@ mkdir "$folder/empty"
 echo '{"model_type": "siglip_vision_model", "image_size": 16, "patch_size": 4, "hidden_size": 64, "num_attention_heads": 1}' \
     >"$folder/empty/config.json"
 files drawn other
-fails "data with other pixel values" 2 'other.images does not match .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
+fails "data with other pixel values are refused" 2 'other.images does not match .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
 flags=(--model "$folder/two/step-00000006" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/other.bin")
-fails "data with other pixel values than the model's folder" 2 'other.images does not match .* deviation 0.25'
+fails "data with other pixel values than the model's folder are refused" 2 'other.images does not match .* deviation 0.25'
 has "a checkpoint records the data's pixel values" "$(cat "$folder/two/step-00000006/preprocessor_config.json")" '"image_std": *\[0.5, *0.5, *0.5\]'
 files unseen unseen
-fails "a resumed run with other images" 2 'was trained on other data' --out "$folder/two" --resume --steps 8
+fails "other images on resume are refused" 2 'was trained on other data' --out "$folder/two" --resume --steps 8
 files drawn unseen
-fails "a tower for a model with a tower" 1 "--vision .*: the model in .* has a vision tower" --model "$tower" --vision siglip:d1
-fails "an unknown tower" 1 '--vision nowhere: unknown' --vision nowhere
-fails "a size of a tower's folder" 1 '--image-size: the shape of --vision .* is in its files' --vision "$tower"
+fails "a second tower is refused" 1 "--vision .*: the model in .* has a vision tower" --model "$tower" --vision siglip:d1
+fails "an unknown tower is refused" 1 '--vision nowhere: unknown' --vision nowhere
+fails "a changed size of a tower's folder is refused" 1 '--image-size: the shape of --vision .* is in its files' --vision "$tower"
 flags=(--model "$lm" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/drawn.bin")
-fails "a tower's folder without weights" 2 'has no model.safetensors' --vision "$folder/empty"
-fails "--resume without the tower's folder" 1 '--vision .*gone: no such folder; remove --model and --vision' --vision "$folder/gone" \
+fails "a tower's folder without weights is refused" 2 'has no model.safetensors' --vision "$folder/empty"
+fails "a missing tower's folder on --resume is refused" 1 '--vision .*gone: no such folder; remove --model and --vision' --vision "$folder/gone" \
     --out "$folder/joined" --resume
-fails "a language model's folder as a tower" 2 "model_type is 'llama'" --vision "$lm"
-fails "an architecture that no Llava has" 1 '--vision .*: the language model must have the architecture of' --model olmo:d1 --vision "$tower"
-fails "another shape flag" 1 '--layers: the shape of --model .* is in its files' --vision "$tower" --layers 2
+fails "a language model's folder as a tower is refused" 2 "model_type is 'llama'" --vision "$lm"
+fails "a language model of an architecture that Llava lacks is refused" 1 '--vision .*: the language model must have the architecture of' --model olmo:d1 --vision "$tower"
+fails "--layers with a folder as --model is refused" 1 '--layers: the shape of --model .* is in its files' --vision "$tower" --layers 2
 sed -i 's/"hidden_size": 64/"hidden_size": 24/' "$folder/empty/config.json"
-fails "FP8 in a tower of another width" 1 '--vision-recipe coat: .*vision tower.* multiple' --vision "$folder/empty" --vision-recipe coat
+fails "FP8 in a tower of an unsupported width is refused" 1 '--vision-recipe coat: .*vision tower.* multiple' --vision "$folder/empty" --vision-recipe coat
 files drawn unseen
-fails "an unknown part" 1 '--freeze visoin: no part is named visoin' --freeze visoin
-fails "all parts frozen" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
-fails "a tower's rate without --lr" 1 '--lr 0: it sets the schedule of --lr-vision' --lr 0 --lr-vision 1e-3
-fails "an image without a prompt" 1 '--image .*: .* add --prompt' --image "$folder/unseen.images"
-fails "a prompt's image with other pixel values" 2 'other.images does not match' --image "$folder/other.images" --prompt l --sample-tokens 1
-fails "a prompt's image that is longer than a sequence" 1 '--image .* more than --seq-len 40; use --seq-len 50' \
+fails "an unknown part in --freeze is refused" 1 '--freeze visoin: no part is named visoin' --freeze visoin
+fails "freezing all parts is refused" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
+fails "--lr-vision without --lr is refused" 1 '--lr 0: it sets the schedule of --lr-vision' --lr 0 --lr-vision 1e-3
+fails "--image without --prompt is refused" 1 '--image .*: .* add --prompt' --image "$folder/unseen.images"
+fails "a prompt's image with other pixel values is refused" 2 'other.images does not match' --image "$folder/other.images" --prompt l --sample-tokens 1
+fails "a prompt's image that is longer than a sequence is refused" 1 '--image .* more than --seq-len 40; use --seq-len 50' \
     --image "$folder/unseen.images" --prompt '<image><image><image>l' --prompt-format plain --sample-tokens 1
-fails "--examples split" 2 '--examples split: .*drawn.bin has images' --examples split
-fails "images of another size" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* 32 x 32' --image-size 32
+fails "--examples split is refused for data with images" 2 '--examples split: .*drawn.bin has images' --examples split
+fails "images of another size are refused" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* 32 x 32' --image-size 32
 printf x | dd of="$folder/drawn.images" bs=1 seek=30000 conv=notrunc 2>/dev/null
-fails "damaged pixels" 2 'drawn.images is damaged: its checksum'
+fails "damaged pixels are refused" 2 'drawn.images is damaged: its checksum'
 rm "$folder/drawn.images"
-fails "missing images" 2 'drawn.images is missing'
+fails "a missing file of images is refused" 2 'drawn.images is missing'
 flags=(--model llama:d1 --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/drawn.bin")
-fails "a model without a vision tower" 2 'drawn.bin has images, but the model reads text only; .* --model'
-fails "a frozen part of it" 1 '--freeze: the model has no vision tower' --freeze vision
-fails "a size of its images" 1 '--image-size: the model has no vision tower' --image-size 32
-fails "a recipe for its images" 1 '--vision-recipe: the model has no vision tower' --vision-recipe coat
-fails "an image for it" 1 '--image .*: the model has no vision tower' --image "$folder/unseen.images" --prompt l
-fails "a recompute level for it" 1 '--recompute-vision: the model has no vision tower' --recompute-vision 1
-fails "a limit of images for it" 1 '--images-per-sequence: the model has no vision tower' --images-per-sequence 2
+fails "a model without a vision tower refuses data with images" 2 'drawn.bin has images, but the model reads text only; .* --model'
+fails "a model without a vision tower refuses --freeze vision" 1 '--freeze: the model has no vision tower' --freeze vision
+fails "a model without a vision tower refuses --image-size" 1 '--image-size: the model has no vision tower' --image-size 32
+fails "a model without a vision tower refuses --vision-recipe" 1 '--vision-recipe: the model has no vision tower' --vision-recipe coat
+fails "a model without a vision tower refuses --image" 1 '--image .*: the model has no vision tower' --image "$folder/unseen.images" --prompt l
+fails "a model without a vision tower refuses --recompute-vision" 1 '--recompute-vision: the model has no vision tower' --recompute-vision 1
+fails "a model without a vision tower refuses --images-per-sequence" 1 '--images-per-sequence: the model has no vision tower' --images-per-sequence 2
 exit $failures

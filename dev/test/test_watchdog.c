@@ -54,7 +54,7 @@ static bool work(CommPlace *place, RankResult *result) {
     return true;
 }
 
-UNIT_TEST(test_good) {
+UNIT_TEST(healthy_ranks_continue) {
     const RankResult *results = watched(busy_timeout, 3, work);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(results[r].status, 0);
@@ -88,7 +88,7 @@ static void assert_rank_1_blamed(const RankResult *results, int ranks, int witho
     assert_true(named);
 }
 
-UNIT_TEST(test_hang) {
+UNIT_TEST(a_hanging_rank_ends_all_ranks) {
     const RankResult *results = watched(60, MAX_RANKS, hang);
     assert_rank_1_blamed(results, MAX_RANKS, -1);
     bool told = false;
@@ -105,7 +105,7 @@ static bool killed(CommPlace *place, RankResult *result) {
     return wait_for_ever();
 }
 
-UNIT_TEST(test_killed) {
+UNIT_TEST(a_killed_rank_ends_all_ranks) {
     const RankResult *results = watched(busy_timeout, 3, killed);
     assert_rank_1_blamed(results, 3, 1);
     assert_int_equal(results[1].status, 128 + SIGKILL);
@@ -130,7 +130,7 @@ static bool failed(CommPlace *place, RankResult *result) {
     return wait_for_ever();
 }
 
-UNIT_TEST(test_failed) {
+UNIT_TEST(a_failed_rank_ends_all_ranks_with_its_exit_code) {
     const RankResult *results = watched(30, 3, failed);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(results[r].status, EXIT_DATA);
@@ -149,7 +149,7 @@ static bool absent(CommPlace *place, RankResult *result) {
     return wait_for_ever();
 }
 
-UNIT_TEST(test_absent) {
+UNIT_TEST(a_rank_missing_at_the_start_is_named) {
     shares = true;
     const RankResult *results = watched(1, 2, absent);
     assert_int_equal(results[0].status, EXIT_RANK);
@@ -177,7 +177,7 @@ static bool other_run(CommPlace *place, RankResult *result) {
     return true;
 }
 
-UNIT_TEST(test_other_run) {
+UNIT_TEST(another_run_is_not_disturbed) {
     const RankResult *results = watched(30, 4, other_run);
     for (int r = 0; r < 4; r++) assert_int_equal(results[r].status, r < 2 ? 0 : EXIT_DATA);
     assert_true(results[0].ok && results[1].ok);

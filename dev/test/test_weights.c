@@ -68,7 +68,7 @@ static void expect_drawn(const Run *run, TensorId id, int layer) {
                  tensor_row(id)->name, layer, largest / documented);
 }
 
-UNIT_TEST(test_deviations) {
+UNIT_TEST(initial_weights_have_the_documented_deviation) {
     static const TensorId drawn[] = {QKVW, PROJW, FCW, FCPROJW};
     for (int init = INIT_KIND_NORMAL; init <= INIT_KIND_TRUNCATED; init++) {
         Run *run = drawn_run((InitKind)init, false);
@@ -81,7 +81,7 @@ UNIT_TEST(test_deviations) {
 }
 
 // A vision tower and its projector follow --init, except for position embeddings, patches and the projector.
-UNIT_TEST(test_tower) {
+UNIT_TEST(towers_and_projectors_follow_init) {
     static const TensorId once[] = {WPE, PATCHW, PROJ1W, PROJ2W}, drawn[] = {QKVW, PROJW, FCW, FCPROJW};
     for (int init = INIT_KIND_NORMAL; init <= INIT_KIND_TRUNCATED; init++) {
         Run *run = drawn_run((InitKind)init, true);
@@ -94,7 +94,7 @@ UNIT_TEST(test_tower) {
 }
 
 // Norm weights are initialized to 1, biases and the padding rows of the vocabulary to 0.
-UNIT_TEST(test_constants) {
+UNIT_TEST(norms_start_at_1_and_biases_at_0) {
     Run *run = drawn_run(INIT_KIND_TRUNCATED, false);
     const Tensor norm = arena_tensor(&run->arena, LN1W, VALUE, LAYERS - 1);
     const Tensor bias = arena_tensor(&run->arena, FCB, VALUE, LAYERS - 1),

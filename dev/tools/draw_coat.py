@@ -11,7 +11,7 @@ GROUP, TENSOR, GRADIENT, BF16, FP32 = "#cfeedd", "#cfe2f7", "#fbdcc0", "#e6e8eb"
 EDGE = {GROUP: "#2f8f5b", TENSOR: "#2f6fb5", GRADIENT: "#c96f1c", BF16: "#8a949e", FP32: "#b39a22"}
 ROWS, TOP, STEP, BOX = 8, 128, 66, 44
 FORWARD, SAVED, BACKWARD = (66, 262), (376, 208), (632, 262)  # left edge and width of each column
-RAIL = (34, WIDTH - 34)  # x of the residual stream and of its gradient
+RAIL = (34, WIDTH - 34)  # x coordinates of the residual stream and of its gradient
 
 # Rows of two lines each: forward, the saved tensor (name, format, bytes per token in C, colour), backward.
 BLOCK = [

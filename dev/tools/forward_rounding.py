@@ -75,7 +75,7 @@ class Matmul:
         self.bias = None if module.bias is None else module.bias.detach().float()
         self.fp8 = by_tensor(self.weight)
         self.turned = None, None
-        self.sums, self.squares, self.sequences = 0.0, 0.0, 0  # by position and channel, collected in the first evaluation
+        self.sums, self.squares, self.sequences = 0.0, 0.0, 0  # sums by position and channel, of the first evaluation
         self.counts = True
         self.before = self
         module.forward = self.forward

@@ -23,7 +23,7 @@ import numpy
 
 
 class States:
-    """The FP32 moments of a checkpoint of one process."""
+    """Returns the FP32 moments of a checkpoint of one process."""
 
     def __init__(self, folder):
         self.path = folder + "/optimizer.safetensors"
@@ -59,7 +59,7 @@ class Sums:
         self.error = self.total = self.noise = self.along = self.update = self.count = 0.0
 
     def add(self, g, v, other_g, other_v):
-        used = (v > 0) & (other_v > 0)  # tokens that do not occur have no gradient
+        used = (v > 0) & (other_v > 0)  # ignores elements without a gradient, such as those of tokens that do not occur
         g, v, other_g, other_v = (x[used].astype(numpy.float64) for x in (g, v, other_g, other_v))
         square = (other_g - g) ** 2
         self.error += square.sum()

@@ -75,7 +75,7 @@ def write_csv(path, lines):
 
 
 def row(step, gradient, layers, matmul):
-    """Returns a row of the page. layers: {layer: lines} of one gradient."""
+    """Returns a row of the Markdown table for one gradient. layers: {layer: [the line of each micro-batch]}."""
 
     def means(figure):
         return {layer: Mean([line[figure] for line in found]) for layer, found in layers.items()}

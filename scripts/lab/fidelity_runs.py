@@ -150,7 +150,7 @@ class Runs:
         self.machine = lab.gpu_name() if self.work.gpus else "CPU"
         self.version = "" if self.dry else lab.version_of(study.trainer)
         self.lock, self.point_locks, self.lost_points = threading.Lock(), collections.defaultdict(threading.Lock), set()
-        # all recipes of a seed in a row, so that two GPUs train a pair
+        # orders runs by seed, so that two GPUs train the two runs of a pair at the same time
         self.runs = list(dict.fromkeys(Run(of, recipe, re.sub(f"@{of.micro_batch}$", "", seed), study.out)
                                        for of in study.settings for seed in study.seeds for recipe in study.recipes))
 
@@ -275,7 +275,7 @@ class Runs:
             return
         with self.point_locks[point]:
             if point in self.lost_points:
-                raise Failure("")  # the run that trained it reports the failure
+                raise Failure("")  # stays silent, because the run that trained the branch point reports the failure
             if os.path.exists(checkpoint):
                 return
             self.lost_points.add(point)
@@ -323,7 +323,7 @@ def figures(path, start, steps, failed):
     sums, counts, times, largest, first, val, last = [0.0] * 8, [0] * 8, [], 0.0, None, None, 0
     for line in read_log(path):
         step = line["step"]
-        if step > steps:  # a run that was told to end may have done a few more steps
+        if step > steps:  # ignores later lines, because a run that was told to end may have done a few more steps
             continue
         val = line.get("val_loss", val) if step == steps else val
         if "loss" not in line:

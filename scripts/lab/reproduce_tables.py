@@ -104,7 +104,7 @@ def layer_table(paper, layers):
         bf16 = {"ms": ms[2], "saved": saved} if recipe == "bf16" else bf16
         its, base = (paper["table6"].get((hidden, str(length), name), none) if layer == "olmo" else none
                      for name in (recipe, "bf16"))
-        unit = 2 * int(hidden)  # the paper's MB are those of eight sequences
+        unit = 2 * int(hidden)  # one U; the paper's MB are those of eight sequences
         rows.append([layer, f"{hidden}, {length}", recipe, *(cell(a, b, 2) for a, b in zip(its, ms)),
                      cell(quotient(base[2], its[2]), quotient(bf16["ms"], ms[2]), 2), str(saved),
                      cell(quotient(its[3], 8 * int(length) * unit / 2**20), saved / unit, 2),

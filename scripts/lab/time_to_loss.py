@@ -163,7 +163,7 @@ class TimeToLoss:
         if (recipe, optimizer) == BASE:
             shorter = longer = []
         rate, rows = self.best[of, optimizer], {}
-        if self.work.dry_run:  # the full lengths in BF16 are among the runs that choose the rate
+        if self.work.dry_run:  # omits full-length BF16 runs, which chose the rate
             for steps in [of.schedule] * (recipe != "bf16") + shorter + longer:
                 get(of, recipe, optimizer, rate, steps)
             return []

@@ -16,7 +16,7 @@ from .results import Failure, read_text
 
 
 def tell(text):
-    sys.stderr.write(text + "\n")  # in one call, so that other threads cannot interrupt the line
+    sys.stderr.write(text + "\n")  # writes the line in one call, so that other threads cannot interrupt it
 
 
 # --- the command line and the environment -----------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Work:
             except OSError as error:
                 raise Failure(f"{command[0]} cannot be started: {error.strerror}")
             self.running.add(process)
-            if self.stopped:  # if a signal came while the process started
+            if self.stopped:  # ends the process if a signal came while it started
                 self.end(process)
         while process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
