@@ -26,7 +26,7 @@ CXX := g++
 endif
 GOALS := $(or $(MAKECMDGOALS),all)
 ifneq ($(filter fuzz%,$(GOALS)),)
-SANITIZE := 1 # because gcc's fuzz targets use the objects of the sanitizers' build
+SANITIZE := 1 # gcc's fuzz targets use the objects of the sanitizers' build
 endif
 BUILD := build$(if $(SANITIZE),/asan)$(if $(RACECHECK),/racecheck)
 BIN := $(if $(SANITIZE)$(RACECHECK),$(BUILD)/,)

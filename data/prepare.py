@@ -59,7 +59,7 @@ def start_worker(spec, field, rule, fraction, chat, skip_malformed):
 
 
 def start_process(*initial):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # because the parent gets Ctrl-C, too, and ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers ignore Ctrl-C; the parent ends them
     start_worker(*initial)
 
 

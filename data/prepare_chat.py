@@ -222,7 +222,7 @@ class Chat:
             tokens, mask = (identity, made[1]) if made else next(encoded)
             if self.trained == "all":
                 mask = bytearray(b"\1" * len(mask))
-            mask[:1] = bytes(len(mask[:1]))  # because no token predicts an example's first token
+            mask[:1] = bytes(len(mask[:1]))  # masks the first token, which no token predicts
             if self.images is not None:
                 tokens, mask, count = expanded(tokens, mask, self.images, width_of(self.tokenizer.vocab))
                 if count != len(images):

@@ -96,7 +96,7 @@ def kind_of(path, named, field):
         raise Unfit("binary", "it is not a text file: it contains zero bytes")
     elif kind == "text" and field is None:
         raise Unfit("neither JSON nor Parquet", "it is neither JSON nor Parquet by its name")
-    # because folders of data also contain JSON descriptions and unrelated tables
+    # ignores JSON descriptions and unrelated tables in a folder of data
     if kind == "parquet" and field is not None or not named and name.endswith((".json", ".parquet")):
         keys = first_keys(kind, path)
         if not (field in keys if field is not None else kinds_in(keys)):

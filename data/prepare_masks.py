@@ -5,7 +5,7 @@ import struct
 from prepare_tokenizers import little_endian
 
 MAGIC, VERSION, HEADER_BYTES, HASH_AT = 20261124, 1, 1024, 32
-VERSION_IMAGES = 2  # other programs refuse it, because they do not read the images next to the file
+VERSION_IMAGES = 2  # of files with image placeholders, so that programs that read no .images file refuse them
 P1, P2, P3, P4, P5 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
                       0x27D4EB2F165667C5)
 M = 2**64 - 1

@@ -103,7 +103,7 @@ class JsonModel(Model):
     """tokenizer.json."""
 
     def __init__(self, path):
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # because the worker processes already use all cores
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes already use all cores
         parsed = read_json(path, "tokenizer.json")
         self.tokenizer = need("tokenizers").Tokenizer.from_file(path)
         self.tokenizer.no_truncation()
@@ -153,7 +153,7 @@ class JsonModel(Model):
         rule = self.tokenizer.pre_tokenizer
         if rule and all(any(begin == 1 for _, (begin, _) in rule.pre_tokenize_str(a + character + b))
                         for a in LETTERS for b in FOLLOWING):
-            return names  # because all other tokens end or begin where the text is divided
+            return names  # other tokens begin or end at the division
         return names + (list(self.tokenizer.get_vocab()) if self.characters else ["a" + character])
 
     def ids(self, texts):

@@ -54,7 +54,7 @@ class Table:
         repeated = [leaf for leaf, chunk in zip(leaves, chunks) if chunk.has_dictionary_page]
         first = self.guarded(next, open_parquet(path, read_dictionary=repeated)[0].iter_batches(
             1, row_groups=[number], columns=columns))
-        # because each row may repeat all of the previous row
+        # with this encoding, each row may repeat all of the previous row
         deltas = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
         # nbytes includes dictionaries
         longest = max(1, first.nbytes, size if deltas else size // (self.end - self.begin))

@@ -230,7 +230,7 @@ def special_tokens(path, config):
         name = None  # transformers ignores the class of Llama-3's
     named, extra, files = dict(CLASS_TOKENS.get(name, {})), [], [config]
     own = os.path.join(os.path.dirname(path), "special_tokens_map.json")
-    if "added_tokens_decoder" not in config and os.path.exists(own):  # because transformers ignores it otherwise
+    if "added_tokens_decoder" not in config and os.path.exists(own):  # otherwise transformers ignores this file
         files.append(read_json(own, "special_tokens_map.json"))
     for entries in files:
         named.update((key, value) for key, value in entries.items() if key.endswith("_token"))
@@ -281,7 +281,7 @@ class Template:
         added = tokenizer.tokenizer.get_added_tokens_decoder()
         self.ends = {token for token in added if added[token].content.strip()} | {tokenizer.end_of_text}
         self.endless = False  # True if an example's last answer ended without any special token
-        tokenizer.tokenizer.encode_special_tokens = False  # because the template writes special tokens by name
+        tokenizer.tokenizer.encode_special_tokens = False  # the template writes special tokens by name
 
     def compile(self, text):
         jinja2 = need("jinja2")

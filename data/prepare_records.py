@@ -85,7 +85,7 @@ def encoding_error(path, encoding):
 def parsed(text, path):
     """Parses bytes of a file, one line or all of it, as one JSON value."""
     try:
-        # because an unpaired surrogate does not mean another encoding
+        # accepts unpaired surrogates, because they do not indicate another encoding
         return json.loads(text.decode("utf-8-sig", "surrogatepass"))
     except UnicodeDecodeError as error:
         reason = "it is not UTF-8 (byte 0x%02x in column %d): if it is Latin-1, %s" % (
@@ -142,7 +142,7 @@ def kind_of_record(record):
     """Returns the kind of a record. Null keys count as missing, because tables have them for other rows' kinds."""
     keys = [key for key, value in record.items() if value is not None]
     found = kinds_in(keys)
-    if ("input_ids",) in found:  # because input_ids were made from the record's other texts
+    if ("input_ids",) in found:  # ignores the record's other texts, from which input_ids were made
         return ("input_ids",)
     if len(found) == 1:
         return found[0]

@@ -70,7 +70,7 @@ def from_package(function, *arguments, **more):
         return function(*arguments, **more)
     except (Failure, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # because a panic does not derive from Exception
+    except BaseException as error:  # a panic of Rust does not derive from Exception
         raise PackageFailure(first_line(error))
 
 
@@ -191,8 +191,8 @@ class Encoder:
         rows = self.ids([self.head_text + text if headed else text for _, text, headed in batch])
         for (number, _, headed), row in zip(batch, rows):
             if headed and row[:len(self.head)] != self.head:
-                raise Failure("this tokenizer merges tokens across the places where texts are divided; give each document as one text "
-                              "JSONL")
+                raise Failure("this tokenizer merges tokens across the places where texts are divided; write each document as "
+                              "one record of a JSONL file")
             out[number].append(little_endian(array.array(self.code, row[len(self.head):] if headed else row)))
 
 
@@ -233,7 +233,7 @@ class Pairs(Encoder, Plain):
     """GPT-2's byte-pair encoding, with tiktoken if it is installed and supports the vocabulary, else with tokenizers."""
 
     def __init__(self, spec):
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # because the worker processes already use all cores
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes already use all cores
         self.encoding = None
         path = self.find(spec)
         if path is None:
@@ -323,7 +323,7 @@ class Pairs(Encoder, Plain):
         self.end_of_text = vocabulary.get("<|endoftext|>")
         ordered = all(vocabulary[a + b] == 256 + rank for rank, (a, b) in enumerate(pairs))
         self.check_gpt2(path)
-        if ordered:  # because tiktoken uses a token's id as the rank of its merge
+        if ordered:  # tiktoken uses a token's id as the rank of its merge
             try:
                 import tiktoken
             except ImportError:

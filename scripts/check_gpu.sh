@@ -116,7 +116,7 @@ if wanted curve; then
     }
     gpu=$(curve cuda gpu) cpu=$(curve cpu cpu)
     awk -v a="$gpu" -v b="$cpu" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d < 0.01 && d > -0.01) }'
-    verdict $? "validation loss ${gpu:-of none} and ${cpu:-of none}"
+    verdict $? "validation loss on the GPU ${gpu:-missing}, on the CPU ${cpu:-missing}"
     most_likely() { # DEVICE: prints a greedy sample of the GPU's model
         "$bin/train_gpt2_fp8" --model "$out/gpu/step-00000500" --tokenizer bytes --device "$1" --precision fp32 --prompt "static " --temperature 0 \
             --sample-tokens 100 2>"$out/sample-$1.log" || tail -n 1 "$out/sample-$1.log" >&2

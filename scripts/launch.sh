@@ -135,12 +135,12 @@ in_own_session() { # COMMAND...
     child=$!
     trap end_training INT TERM HUP
     [ -z "$asked" ] || { asked='' && end_training; }
-    while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done # because a signal ends the wait, but not the child
+    while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done # a signal ends `wait`, but not the child
     trap - INT TERM HUP
     wait "$child"
 }
 
-mkdir -p "$out" # because --resume starts a run only in an existing folder
+mkdir -p "$out" # --resume starts a run only in an existing folder
 [ "${command[0]}" = mpirun ] || [ "${RESTARTS:-0}" != 0 ] || exec "${command[@]}"
 for ((left = ${RESTARTS:-0}; ; left--)); do
     status=0

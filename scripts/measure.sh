@@ -59,7 +59,7 @@ reason() { # LOG STATUS
     grep -m 1 '^error: ' "$1" || echo "error: ended with $2: $(awk '/^---+$/ { box = 1; next } NF { last = $0; if (box) exit } END { print last }' "$1")"
 }
 
-trap 'exit 130' INT # because the trainer has handled the signal itself
+trap 'exit 130' INT # the trainer has handled the signal itself
 failed=0
 failure() { # REASON: prints it in the row
     printf '%-10s %-*s %s\n' "$model" "$width" "$recipe" "$1"

@@ -33,7 +33,7 @@ mkdir -p "$out"
 rm -f "$out/traffic.tsv"
 
 watch() { nvidia-smi -i "${devices%%,*}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 >"$out/power.csv" 2>/dev/null || true; }
-: >"$out/power.csv" # because a short run may end before nvidia-smi starts
+: >"$out/power.csv" # empty file, in case the run ends before nvidia-smi starts
 watch &
 watcher=$!
 trap 'kill $watcher 2>/dev/null || true' EXIT

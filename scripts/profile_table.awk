@@ -76,7 +76,8 @@ function kind_of(part, operation) {
     return ""
 }
 
-# floor_of: returns the nanoseconds of a micro-batch's kernels of a kind at the ceilings.
+# floor_of: returns a lower bound of the nanoseconds that a micro-batch's kernels of a kind take, from the rates in
+# `ceilings`.
 function attention_matmuls(of) { return of == "attention forward" ? 2 : of == "attention backward" ? 5 : 0 }
 function floor_of(of) {
     if (of == "matmuls") return (block_flops - bf16_flops) / fp8_rate / 1000 + bf16_flops / bf16_rate / 1000

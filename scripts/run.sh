@@ -42,11 +42,11 @@ fi
 say "gathering text: the headers of this machine's libraries"
 build/prepare_bytes --headers --overwrite --out $data
 
-say "what tables of bytes reach"
+say "baselines: losses without a model"
 baselines=$(build/bigram ${data}_train.bin ${data}_val.bin)
 uniform=$(awk '$1 == "uniform" { print $2 }' <<<"$baselines")
 bigram=$(awk '$1 == "bigram" { print $2 }' <<<"$baselines")
-echo "every byte equally likely: $uniform nats per byte; knowing the byte before: $bigram"
+echo "all bytes equally likely: $uniform nats per byte; a table of byte pairs: $bigram"
 
 say "training"
 every=$((steps > 20 ? steps / 20 : 1)) # number of steps between printed lines, so that the run fits a screen
@@ -63,7 +63,7 @@ last_val=$(number val_loss "$(grep '"val_loss"' "$out/log.jsonl" | tail -n 1)")
 checkpoints=("$out"/step-*)
 if [ -z "$last_val" ]; then
     echo "
-stopped before the first validation; what is done lies in $out; make run begins anew"
+stopped before the first validation; the run so far is in $out; the next make run starts from the beginning"
     exit 0
 fi
 

@@ -45,7 +45,7 @@ if [ -n "$dry_run" ]; then
     echo
     exit 0
 fi
-mkdir -p "$out" # because --resume starts a run only in an existing folder
+mkdir -p "$out" # --resume starts a run only in an existing folder
 "${command[@]}"
 
 if [ ! -d "$out/$(printf 'step-%08d' "$steps")" ]; then scontrol requeue "$SLURM_JOB_ID"; fi

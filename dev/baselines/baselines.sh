@@ -31,8 +31,8 @@ cd "$(dirname "$0")/../.."
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 dry_run=''
 [ "${1:-}" != --dry-run ] || { dry_run=yes && shift; }
-case ${1:-} in -*) echo "error: $1: not one of --dry-run, --help" >&2; exit 1 ;; esac
-[ $# -ge 1 ] || { echo "error: name a token file; --help says more" >&2; exit 1; }
+case ${1:-} in -*) echo "error: $1: must be --dry-run or --help" >&2; exit 1 ;; esac
+[ $# -ge 1 ] || { echo "error: a token file is missing; see --help" >&2; exit 1; }
 tokens=$1 packages=${BASELINES:-build/baselines} python=${PYTHON:-python3} steps=${STEPS:-12} step_tokens=${STEP_TOKENS:-524288}
 shift
 shapes=("$@")
@@ -42,7 +42,7 @@ for shape in "${shapes[@]}"; do
     [[ $shape =~ ^[a-z0-9.-]+:[1-9][0-9]*x[1-9][0-9]*$ ]] || { echo "error: $shape: not MODEL:MICRO_BATCHxLENGTH" >&2; exit 1; }
     case ${shape%:*} in
     gpt2 | gpt2-xl | olmo-1b | llama2-7b | qwen2.5-1.5b | qwen2.5-7b) ;;
-    *) echo "error: ${shape%:*}: not one of gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b, qwen2.5-7b" >&2; exit 1 ;;
+    *) echo "error: ${shape%:*}: must be one of gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b, qwen2.5-7b" >&2; exit 1 ;;
     esac
 done
 rows=(bf16 coat "coat,head=fp8" torch-bf16 torchao-tensorwise torchao-rowwise te fp8-coat pyllmq-bf16 pyllmq-e4m3)

@@ -51,7 +51,7 @@ static void run_ours(Bench *bench, void *context) {
         attention_portable_backward(&bench->exec, dq, dk, dv, a->d_o, a->o, a->lse, q, k, v, a->positions, s);
     else if (!attention_backward_hopper(&bench->exec, dq, dk, dv, a->d_o, a->o, a->lse, q, k, v, a->positions, Tensor{},
                                         s))
-        fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d/%d of %d on this GPU", s.B, s.T, s.heads,
+        fatal(EXIT_DEVICE, "the kernel does not support B %d T %d heads %d/%d of %d on this GPU", s.B, s.T, s.heads,
               s.kv_heads, s.head_dim);
 }
 
@@ -70,7 +70,7 @@ static void run_our_forward(Bench *bench, void *context) {
     if (a->portable)
         attention_portable_forward(&bench->exec, a->o, a->lse, q, k, v, a->positions, s);
     else if (!attention_forward_hopper(&bench->exec, a->o, a->lse, q, k, v, a->positions, s))
-        fatal(EXIT_DEVICE, "the kernel does not take B %d T %d heads %d/%d of %d on this GPU", s.B, s.T, s.heads,
+        fatal(EXIT_DEVICE, "the kernel does not support B %d T %d heads %d/%d of %d on this GPU", s.B, s.T, s.heads,
               s.kv_heads, s.head_dim);
 }
 

@@ -277,7 +277,7 @@ static void bench_memory(Bench *b, int64_t M) {
     const double row = 2.0 * (double)M * CHANNELS, weights = 4.0 * CHANNELS * CHANNELS;
     // flops: FLOPs of causal attention forward, which computes the lower half of the scores
     double T = k.attention.T, flops = 2.0 * k.attention.B * T * T * CHANNELS;
-    printf("\nmemory-bound operations, shares of the large copy's %.1f GB/s and of a copy as short\n",
+    printf("\nmemory-bound operations, in %% of the large copy's %.1f GB/s and of a copy of the same size\n",
            b->copy_bytes * 1e-9);
     report_memory(b, &k, "residual + norm", M, C, run_residual_norm, 4 * row);
     report_memory(b, &k, "norm backward", M, C, run_norm_backward, 4 * row);
@@ -289,7 +289,7 @@ static void bench_memory(Bench *b, int64_t M) {
     report_memory(b, &k, "embedding backward", M, C, run_embed_backward, 5 * row + 8.0 * SEQUENCE * CHANNELS);
     report_memory(b, &k, "gradient norm", 4 * C, C, run_grad_norm, 2 * weights);
     report_memory(b, &k, "adamw", 4 * C, C, run_adamw, (2 + 2 + 8 * 3) * weights);
-    printf("\nattention (sequences x tokens x heads x width), of the causal half, share of the machine's sgemm\n");
+    printf("\nattention (sequences x tokens x heads x width), causal half only, in %% of the machine's sgemm rate\n");
     char shape[64];
     snprintf(shape, sizeof shape, "%d x %d x %d x %d", k.attention.B, k.attention.T, HEADS, CHANNELS / HEADS);
     report(b, &k, "attention", shape, run_attention, flops, "GFLOP/s", b->peak_flops, 0);
@@ -322,7 +322,7 @@ int main(int argc, char **argv) {
     printf("%s\nsgemm of %s%s %.1f GFLOP/s, memory copy %.1f GB/s (read + write)\n", text,
            blas_open() ? "OpenBLAS " : "the backend itself", blas_open() ? blas_core() : "", b.peak_flops * 1e-9,
            b.copy_bytes * 1e-9);
-    printf("\nproducts (tokens x out x in), BF16 stored, share of the machine's sgemm\n");
+    printf("\nmatmuls (tokens x out x in), stored in BF16, in %% of the machine's sgemm rate\n");
     Total total = {0};
     bench_linear(&b, &total, M, 3 * CHANNELS, CHANNELS, LAYERS);
     bench_linear(&b, &total, M, CHANNELS, CHANNELS, LAYERS);

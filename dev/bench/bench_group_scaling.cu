@@ -136,11 +136,11 @@ int main(int argc, char **argv) {
     bench_open(&bench);
     Copies copies = copies_open(&bench);
     const double ceiling = copies_ceiling(&bench, &copies);
-    printf(
-        "\n| tensor | computed amax, ms | read, of the copy bandwidth | from row amax, ms (read, of a copy as short) "
-        "| from amax of groups of %d, ms (the same) | times faster | the paper, ms |\n"
-        "| --- | --- | --- | --- | --- | --- | --- |\n",
-        GROUP);
+    printf("\n| tensor | computed amax, ms | read, %% of a large copy | from row amax, ms (read, %% of a copy of that "
+           "size) "
+           "| from amax of groups of %d, ms (the same) | times faster | the paper, ms |\n"
+           "| --- | --- | --- | --- | --- | --- | --- |\n",
+           GROUP);
     int wrong = 0;
     for (const ScalingShape &s : shapes) wrong += !bench_shape(&bench, &s, &copies, ceiling);
     copies_close(&bench, &copies);

@@ -340,7 +340,7 @@ int main(int argc, char **argv) {
     printf("\nSwiGLU, tokens x width of g\n");
     bench_swiglu(&r, 16384, 8192);
     if (!bench.quick) bench_swiglu(&r, 8192, 11008);
-    printf("\nHeads, tokens x q, k and v x heads x width\n");
+    printf("\nRoPE and QK norm, tokens x q, k and v x heads x width\n");
     bench_heads(&r, 32, 1024, 16, 128, false);
     bench_heads(&r, 32, 1024, 16, 128, true);
     if (!bench.quick) bench_heads(&r, 4, 2048, 32, 128, false);

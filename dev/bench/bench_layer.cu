@@ -274,7 +274,8 @@ static Architecture named_architecture(const char *name) {
     int architecture = 0;
     while (architecture < ARCHITECTURE_COUNT && strcmp(name, architecture_name((Architecture)architecture)) != 0)
         architecture++;
-    if (architecture == ARCHITECTURE_COUNT) fatal(EXIT_USER, "--block %s: not one of gpt2, llama, olmo ...", name);
+    if (architecture == ARCHITECTURE_COUNT)
+        fatal(EXIT_USER, "--block %s: must be gpt2, llama, olmo or another family", name);
     return (Architecture)architecture;
 }
 
@@ -292,7 +293,7 @@ static int asked_shapes(int argc, char **argv, LayerShape *list, bool *quick) {
         } else if (strcmp(argv[i], "--model") == 0 && value && count + 2 <= MAX_SHAPES) {
             LayerShape s = {argv[++i], {}, 0, NULL};
             if (!model_shape_named(s.name, &s.shape))
-                fatal(EXIT_USER, "--model %s: not one of %s", s.name, model_names());
+                fatal(EXIT_USER, "--model %s: must be one of %s", s.name, model_names());
             for (const int length : lengths) {
                 s.length = length;
                 list[count++] = s;

@@ -168,7 +168,8 @@ static void time_model(Bench *bench, ModelSize model, double copy) {
     t.state = (StepState *)bench_allocate(bench, sizeof(StepState));
 
     printf("\n%s, %.0f M parameters\n", model.name, (double)t.room * 1e-6);
-    printf("moments, master: time, bytes moved, rate, share of copy, bytes per element, times as fast as the first\n");
+    printf("moments, master: time, bytes moved, rate, %% of a copy's rate, bytes per element, speed relative to the "
+           "first row\n");
     double baseline = 0;
     for (const TimedStorage &s : storages) {
         const double ms = time_storage(&t, model, &s), rate = t.bytes / ms * 1e3;

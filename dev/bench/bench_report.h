@@ -13,7 +13,7 @@ static inline Report report_open(Bench *bench) {
     r.bench = bench;
     r.copies = copies_open(bench);
     r.copy_rate = copies_ceiling(bench, &r.copies);
-    printf("the shares are of it, and of a copy as short as the operation\n");
+    printf("percentages are of this copy's rate, and of the rate of a copy of the operation's size\n");
     return r;
 }
 

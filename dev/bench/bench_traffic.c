@@ -105,7 +105,7 @@ static bool met(const void *address, bool writes, bool remember) {
         }
         return false;
     }
-    fatal(EXIT_DEVICE, "an operation with more than %d pieces of memory", SEEN);
+    fatal(EXIT_DEVICE, "internal error: an operation accesses more than %d memory ranges", SEEN);
 }
 
 static void count(const void *address, size_t bytes, bool writes) {

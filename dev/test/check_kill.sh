@@ -59,7 +59,7 @@ finish || { status=$?; reason alone >&2; exit $status; }
 alone=$((($(date +%s%N) - begin) / 1000000))
 echo "uninterrupted: $alone ms"
 in_save=0
-rm -rf "$folder/killed" && mkdir "$folder/killed" # because --resume starts a run only in an existing folder
+rm -rf "$folder/killed" && mkdir "$folder/killed" # --resume starts a run only in an existing folder
 for ((i = 1; i <= kills; i++)); do
     start killed "${survive[@]}" --out "$folder/killed" --resume
     if [ $((i % 2)) -eq 1 ]; then # kill while a checkpoint is being written

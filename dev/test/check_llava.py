@@ -85,7 +85,7 @@ def write_model(name, folder):
     model = LlavaForConditionalGeneration(config).float()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)  # because zeros and ones would hide errors
+            parameter.add_(torch.randn_like(parameter) * 0.1)  # random, because zeros and ones would hide errors
     model.save_pretrained(folder)
     return model
 

@@ -239,7 +239,7 @@ def transformers_continues(model, prompt, count):
 
 def check_prompt(model, vocabulary, a, text, tolerance):
     prompt, ours = program_continues(a, text)
-    ours = ours[: a.seq_len - len(prompt)]  # because longer texts slide the program's window
+    ours = ours[: a.seq_len - len(prompt)]  # longer texts slide the program's window
     if not ours:
         sys.exit(f"--prompts {text!r}: its {len(prompt)} tokens fill --seq-len {a.seq_len}; use a shorter text")
     theirs = transformers_continues(model, prompt, len(ours))
@@ -286,7 +286,7 @@ def make_random(a):
     model = model.to(getattr(torch, a.dtype))
     os.makedirs(a.make_random, exist_ok=True)
     bytes_in_all = sum(p.numel() * p.element_size() for p in model.parameters())
-    if a.bare:  # like the first published GPT-2 folders: names without a prefix, and buffers
+    if a.bare:  # as in the first GPT-2 folders: names without prefix, and buffers
         tensors = {k: v.contiguous() for k, v in model.transformer.state_dict().items()}
         for layer in range(a.layers):
             tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, a.positions, a.positions).tril()

@@ -90,7 +90,7 @@ def write_model(name, folder):
             if parameter.dim() == 1:  # random norms and biases, because 1 and 0 would hide errors
                 parameter.add_(torch.randn_like(parameter) * 0.1)
             elif part_of(key) != "language" and name.startswith("clip"):
-                parameter.mul_(3)  # so that images affect the loss; SigLIP's initial weights are larger
+                parameter.mul_(3)  # makes images affect the loss; SigLIP's initial weights are larger
             parameter.copy_(parameter.bfloat16().float())
     model.save_pretrained(folder)
     side = sizes["image_size"]

@@ -164,8 +164,8 @@ static void compare_carried(Backends *b, int64_t M, int64_t in, int64_t out) {
         CALL(b, linear_forward, y.t[s], x.t[s], p.weight, no_tensor());
         CALL(b, linear_backward_data, dx.t[s], dy.t[s], p.weight);
     }
-    pair_check(b, y, 1e-2, "linear forward with carried scales", "y");
-    pair_check(b, dx, 1e-2, "linear backward with carried scales", "dx");
+    pair_check(b, y, 1e-2, "forward matmul with row scales", "y");
+    pair_check(b, dx, 1e-2, "dgrad with row scales", "dx");
     check_row_scales(b, x_scales, "linear forward");
     check_row_scales(b, dy_scales, "linear backward");
     Pair plain[] = {value, x_scales, dy_scales, x, dy, y, dx}, codes[] = {w_t, w};

@@ -72,7 +72,7 @@ def byte_kinds():
     llama3 = json.loads(train_bytes(split(tiktoken_json.LLAMA3), special=("<|begin_of_text|>", "<|end_of_text|>"),
                                     template="<|begin_of_text|>").to_str())
     llama3["model"]["ignore_merges"] = True
-    llama3["model"]["merges"] = llama3["model"]["merges"][:-40]  # so that some tokens occur entirely or not at all
+    llama3["model"]["merges"] = llama3["model"]["merges"][:-40]  # makes some tokens match whole pretokens only
     yield "llama3", llama3
     qwen = train_bytes(split(tiktoken_json.QWEN), normalizers.NFC())
     qwen.add_tokens([tokenizers.AddedToken("<|extra|>", normalized=False)])

@@ -226,7 +226,7 @@ static void memory_open(const Arena *arena) {
     own_arena(arena, 0);
     order.base = (char *)mmap(NULL, order.window * (1 + NUMBERS * MAX_LAYERS), PROT_NONE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (order.base == MAP_FAILED) fatal(EXIT_DEVICE, "no room for the addresses of the arena's windows");
+    if (order.base == MAP_FAILED) fatal(EXIT_DEVICE, "could not reserve addresses for the arena's windows");
 }
 
 static void memory_close(void) {

@@ -497,7 +497,7 @@ static void order_muon_apply(Exec *exec, const Parameter *parameters, int count,
     for (int i = 0; i < count; i++) {
         const Parameter *p = &parameters[i];
         reads_exchanged(p->update);
-        order.updates--; // because adamw_update, which runs first, has counted this update
+        order.updates--; // adamw_update, which runs first, has counted this update
         reads(p->weight.value);
         reads(p->master);
         order.weight_made = ++order.updates;

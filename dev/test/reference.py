@@ -112,7 +112,7 @@ def train(a, weights, tokens, targets, rounded):
     adamw = torch.optim.AdamW(groups, lr=a.lr, betas=BETAS, eps=EPS)
 
     def seen():
-        # because the gradient of a rounded weight is used as that of the weight
+        # passes read rounded weights, but the gradients go to the unrounded ones
         return {name: t + (t.detach().bfloat16().double() - t.detach()) if rounded else t
                 for name, t in parameters.items()}
 

@@ -11,7 +11,7 @@ run=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-b
     --recipe coat --master none --skip-grad-z 0.1 --max-skipped 1000000 --lr 3e-3 --sample-tokens 0 --quiet --threads 1
     --train "$data" --val "$val" --val-every 20 --val-batches 20 --steps $steps --save-every $every)
 last=$(printf 'step-%08d' $steps)
-export OMP_NUM_THREADS=1 # also for matmuls, because the machine's cores may be busy
+export OMP_NUM_THREADS=1 # one thread, also for matmuls, because other cores may be busy
 
 
 # Trains without interruption into $folder/straight.

@@ -150,7 +150,8 @@ settings=$(head -n 1 "$folder/won/log.jsonl")
 check "the first line of log.jsonl records the settings" $? "$settings"
 [[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-place":"before","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,'*'"tied-head":true,'*'"recipe":"coat",'* ]]
 check "the settings in log.jsonl include the shape" $? "$settings"
-# flags of the process, train-weight, which is next to train, and flags that are logged only if they are not the default
+# The settings lack flags of the process, train-weight (its values are next to train), and flags that are logged only
+# with another value than the default.
 starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight"
 starts+="|optimizer|muon-momentum|muon-rms|momentum-codes"
 missing=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts" | while read -r flag; do grep -q "[{,]\"$flag\":" <<<"$settings" || echo "$flag"; done)
@@ -511,7 +512,7 @@ done
 rm -rf "$folder/alone" && mkdir "$folder/alone" && mv "$folder/fallen/step-00000008" "$folder/alone/" && truncate -s -7 "$folder/alone/step-00000008/tokenizer.model"
 said=$("$program" --train "$data" --resume --steps 9 --out "$folder/alone" --quiet 2>&1)
 like "the only checkpoint has a damaged tokenizer.model: the error names it" "$said" "*skipping the checkpoint *tokenizer.model is damaged: *error: $folder/alone: none of its checkpoints (1) is valid; *"
-# files that are added to the folder of --model later, such as a vocabulary
+# A resumed run also copies files that were added to the folder of --model later, such as a vocabulary.
 cp -r "$folder/onward/step-00000001" "$folder/bare" && rm "$folder/bare"/{token*,generation_config.json,manifest.json}
 later() { "$program" --train "$data" --model "$folder/bare" --seq-len 32 --steps "$1" --sample-tokens 0 --quiet --out "$folder/later" "${@:2}"; }
 later 1 && cp dev/test/tokenizers/llama.model "$folder/bare/tokenizer.model" && echo '{"top_k": 7}' >"$folder/bare/generation_config.json" && later 2 --resume
@@ -624,7 +625,7 @@ said=$("$program" --plan "${tiny[@]}" --recipe bf16 --seq-len 1 --micro-batch 1 
 like "--plan prints counts of 1 in the singular" "$said" "model       1 layer, 1 head, 32 channels*micro-batch 1 x 1 token, 1 process, *"
 refuses "--memory-limit: no micro-batch fits" 1 "the limit is 20\.00 GB; .*moments [0-9.]+ GB \(use --moments coat .*master .*--master split16" --plan --model gpt2-xl --recipe bf16 --memory-limit 20GB
 limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'; }
-# memory alone would allow 118 and 7, which a run would refuse
+# By memory alone, 118 and 7 sequences would fit, but a run refuses these micro-batches.
 is "--memory-limit: the largest micro-batch is a multiple that FP8 matmuls support" "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)" 112
 is "--memory-limit: the largest micro-batch divides --batch-tokens" "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)" 4
 refuses "--memory-limit: no micro-batch that fits is supported by FP8" 1 "6 sequences of 1001 tokens fit.*--recipe coat accepts no .*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat

@@ -91,7 +91,7 @@ trained=$(evaluate "$folder/turned-0.bin" | share)
 [ -n "$trained" ] && [ "$trained" = "$(share <"$folder/run/log.jsonl")" ]; check "--eval-only gives the log's HellaSwag result" $? "$trained"
 awk -v s="$trained" 'BEGIN { exit !(s > 0.5) }' && ok "the model has learned: HellaSwag $trained, above 0.25 by chance" || bad "the model has learned HellaSwag" "$trained"
 same=yes sum=0
-plain=$(evaluate "$folder/turned-0.bin" --recipe bf16 | share) # because FP8 scales depend on the entire batch
+plain=$(evaluate "$folder/turned-0.bin" --recipe bf16 | share) # BF16, because FP8 scales depend on the batch
 for turn in 1 2 3; do [ "$(evaluate "$folder/turned-$turn.bin" --recipe bf16 | share)" = "$plain" ] || same=no; done
 [ $same = yes ]; check "HellaSwag does not depend on the order of the endings" $?
 for turn in 0 1 2 3; do sum="$sum + $(evaluate "$folder/labels-$turn.bin" | share)"; done
@@ -213,7 +213,7 @@ PYTHON
     for name in $names; do
         "$program" --model "${name#*:}:d1" --channels 64 --tokenizer "dev/test/tokenizers/${name%:*}" --train "$folder/src_train.bin" --allow-other-data \
             --seq-len 32 --micro-batch 1 --steps 1 --sample-tokens 0 --out "$folder/$name" >"$folder/said" 2>&1 || bad "training with the vocabulary $name succeeds" "$(cat "$folder/said")"
-        succeeds "transformers and AutoTokenizer continue prompts of $name" prompts "$folder/$name/step-00000001"
+        succeeds "transformers with AutoTokenizer continues prompts with the same tokens: $name" prompts "$folder/$name/step-00000001"
     done
     random other --seed 2
     said=$(prompts "$folder/bytes" --tolerance bfloat16 -- --model "$folder/other" 2>&1)

@@ -42,7 +42,7 @@ static const VariantStats *variant(const Case *c, Format format, const char *rul
     for (int f = 0; f < GRADIENT_FORMATS; f++)
         for (int r = 0; r < SCALE_RULES; r++)
             if (gradient_formats[f] == format && strcmp(scale_rules[r].name, rule) == 0) return &c->stats.variant[f][r];
-    fail_msg("there is no variant %s %s", format_name(format), rule);
+    fail_msg("no result for format %s and scale %s", format_name(format), rule);
     return NULL;
 }
 

@@ -27,7 +27,7 @@ untouched() { # NAME: the user's file must be unchanged, and no file created thr
 for name in .lock log.jsonl; do
     for to in precious outside; do
         for flag in "" --resume; do
-            [ "$name$flag" != log.jsonl ] || continue # because a folder with log.jsonl needs --resume
+            [ "$name$flag" != log.jsonl ] || continue # a folder with log.jsonl needs --resume
             out=$folder/run-$name-$to$flag
             mkdir "$out" && mine >"$folder/precious" && ln -s "../$to" "$out/$name"
             refuses "$name is a link to $to ${flag:-without --resume}" 2 "$out/$name is a link" "${run[@]}" --out "$out" $flag

@@ -110,7 +110,7 @@ upward() {
     awk '$1 ~ /^coat\/cpu/ && $2 ~ /^coat\/cuda/ || $1 ~ /^coat\/cuda/ && $2 ~ /^coat\/cpu/' <<<"$found"
 }
 mkdir "$folder/objects"
-for source in coat/*.c coat/*/*.c coat/*/*/*.c; do # objects of files that have gone may be there, too
+for source in coat/*.c coat/*/*.c coat/*/*/*.c; do # ignores objects of source files that no longer exist
     (cd "$build/cpu" 2>/dev/null && cp --parents "${source%.c}.o" "$folder/objects" 2>/dev/null)
 done
 if [ ! -d "$folder/objects/coat" ] || ! command -v nm >"$folder/nm"; then

@@ -82,7 +82,7 @@ equals() { # NAME EXPECTED FOUND
         failures=1
     fi
 }
-# builds NAME EXPECTED DRIVER_OUTPUT [FLAG...]
+# builds NAME EXPECTED DRIVER_OUTPUT [FLAG...]: checks for which architectures make builds if the driver reports this
 builds() {
     printf '#!/bin/sh\ncat <<END\n%s\nEND\n' "$3" >"$folder/nvidia-smi"
     chmod +x "$folder/nvidia-smi"

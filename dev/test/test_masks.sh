@@ -134,7 +134,7 @@ diff "$folder/epochs/step-$(printf %08d $steps)/model.safetensors" "$folder/coun
 check "--epochs gives the bits of the same number of --steps" $?
 mkdir "$folder/other" && cp -r "$folder/epochs/step-00000007" "$folder/epochs/log.jsonl" "$folder/other" && train 2 other "${epochs[@]}" --micro-batch 16 --resume
 near "--epochs resumed on another number of processes ends with the same step" loss 1e-6 epochs other
-# seven steps have 2048 sequences each; a step of the same tokens has 1024 sequences of twice the length
+# with twice the --seq-len, a step of the same tokens has 1024 instead of 2048 sequences
 steps_longer=$((7 + (3 * longer - 7 * 2048 * longer / sequences) / 1024))
 mkdir "$folder/longer" && cp -r "$folder/epochs/step-00000007" "$folder/longer" && train 1 longer "${epochs[@]}" --seq-len 64 --micro-batch 32 --epochs 3 --resume
 [ -e "$folder/longer/step-$(printf %08d $steps_longer)" ]
@@ -197,7 +197,7 @@ check "a prompt without a known format prints a note" $? "$(cat "$folder/notes")
     for batches in 2 -1; do "${val[@]}" --val-batches $batches 2>/dev/null | sed -n '/^validation/,/^batch/p' | tr '\n' ' ' | tr -s ' ' >"$folder/val$batches"; done
     grep -qE '% in the loss, the first 8 of [0-9]+ sequences every 20 steps [0-9]+ examples in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ truncated to 32 \+ 1 tokens)? batch ' "$folder/val2" &&
         grep -qE '% in the loss, every 20 steps [0-9]+ examples in ' "$folder/val-1"; check "the report shows the evaluated validation examples" $? "$(cat "$folder"/val{2,-1})"
-    # validation evaluates every example with any micro-batch; 200 is more than there are
+    # validation evaluates every example with any micro-batch, also if --val-batches 200 exceeds their number
     evaluated=("$program" --eval-only --model "$folder/packed/step-00000030" --val "$folder/chat_val_*.bin" --val-batches -1 --seq-len 64
         --documents apart --precision fp32 --tokenizer bytes --device cpu --json)
     losses=""

@@ -180,7 +180,7 @@ refuses "check_gpu.sh: curve without byte tokens" "curve reads byte tokens; " 1 
 refuses "check_gpu.sh with a program that is not built" "kernels: .*/bench_kernels_gpu is not built; run: make " 1 BUILD="$folder/none" PARTS=kernels scripts/check_gpu.sh
 refuses "check_gpu.sh: racecheck without its build" "racecheck: none/racecheck/test_gpt2 is not built; run: make RACECHECK=1 none/" 1 BUILD=none PARTS=racecheck scripts/check_gpu.sh
 says STEPS=4 scripts/check_gpu.sh t b
-has "check_gpu.sh: all parts succeed" '^good: validation loss 2\.004 and 2\.00$' 0
+has "check_gpu.sh: all parts succeed" '^good: validation loss on the GPU 2\.004, on the CPU 2\.00$' 0
 is "check_gpu.sh: one result per check" "$(grep -c '^good: ' <<<"$said"), $(grep -c '^FAILED' <<<"$said") failed" "20, 0 failed"
 says ODD=1 PARTS="repeat curve families" scripts/check_gpu.sh t b
 has "check_gpu.sh: a file that differs is reported with the difference" '^FAILED: fp32: .*matmul_table.txt.*; < .*fp32-1' 1
@@ -198,7 +198,7 @@ has "check_gpu.sh: a skipped comparison with the CPU is a failure" '^FAILED: tes
 is "check_gpu.sh: skipped sanitizer checks are failures" "$(grep -c '^FAILED' <<<"$said"), $(grep -c '^good' <<<"$said") good" "9, 0 good"
 says PARTS="repeat curve" FAILS="--device cuda" scripts/check_gpu.sh t b
 has "check_gpu.sh: checkpoints of an earlier check are not compared" '^FAILED: bf16: checkpoints are equal byte for byte$' 1
-has "check_gpu.sh: losses of an earlier check are not compared" '^FAILED: validation loss of none and 2\.00$' 1
+has "check_gpu.sh: losses of an earlier check are not compared" '^FAILED: validation loss on the GPU missing, on the CPU 2\.00$' 1
 says STEPS=4 PARTS=training FAILS="gpt2-xl" scripts/check_gpu.sh t
 has "check_gpu.sh: a failed row of training is reported" '^FAILED: all recipes train' 1
 says STEPS=4 PARTS=training CONTEXT=790 scripts/check_gpu.sh t

@@ -156,7 +156,7 @@ TEST_EVERYWHERE(orthogonalization_of_all_matrix_shapes) {
 }
 
 // Pieces of a matrix are orthogonalized one by one, and other rows keep their bits.
-TEST_EVERYWHERE(pieces_of_a_matrix_are_orthogonalized_separately) {
+TEST_EVERYWHERE(parts_of_a_matrix_are_orthogonalized_separately) {
     Tensor all = random_tensor(f, f->format, 60, 40, 1), before = copy_of(f, all);
     check_orthogonalize(f, tensor_rows(all, 12, 28), true);
     assert_true(same_bits(tensor_rows(all, 0, 12), tensor_rows(before, 0, 12)));

@@ -117,7 +117,7 @@ check "the run is resumed after the file is removed" $? "$(shown)"
 
 # --- free space, on a small file system that is mounted for the test
 mkdir "$disk"
-run+=(--skip-grad-z 0) # because checkpoints are not deleted while updates are skipped
+run+=(--skip-grad-z 0) # no skipped updates, during which checkpoints are not deleted
 rm -r "$folder/straight"
 "$program" "${run[@]}" --out "$folder/straight" >/dev/null || bad "training without an outlier guard succeeds"
 kilobytes=$(du -sk "$folder/straight/$last" | cut -f1)

@@ -574,7 +574,7 @@ class TransformersTest(unittest.TestCase):
             size = (9 + 7 * number % 40, 50 - 3 * number % 41) if small else (pick.randrange(4, 700), pick.randrange(4, 500))
             source = self.write("p%d" % number, image_file(kinds[number % len(kinds)], number, *size))
             if transformers.__version__ < "5" and "transparency" in kinds[number % len(kinds)][2]:
-                continue  # because version 4 ignores a transparent color
+                continue  # transformers 4 ignores a transparent color
             for processor in PROCESSORS + LARGE:
                 folder = self.processor(settings_of(processor))
                 theirs = getattr(transformers, processor[0] + "ImageProcessor").from_pretrained(folder)
@@ -614,7 +614,7 @@ class TransformersTest(unittest.TestCase):
             self.assertEqual(images.rows, count)
             tokenizer = base.prepare_tokenizers.open_tokenizer(self.path("processor"))
             self.assertEqual(self.settings(tokenizer=tokenizer).token, theirs.image_token_id)
-            self.write("processor/preprocessor_config.json", "{}")  # of the other layout, not of the next processor
+            self.write("processor/preprocessor_config.json", "{}")  # empties the file of the other layout
             os.remove(self.path("processor/preprocessor_config.json"))
 
 

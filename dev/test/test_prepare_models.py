@@ -77,7 +77,7 @@ class ModelsTest(unittest.TestCase):
             tokenizer = prepare_tokenizers.open_tokenizer(path)
             whole = list(array.array("H", tokenizer.encode([text.encode()])[0]))
             got, _, _ = self.prepared(path, source)
-            # because assertEqual would take minutes to explain a difference
+            # assertTrue, because assertEqual would take minutes to explain a difference
             self.assertTrue(got == tokenizer.before + whole + tokenizer.after, kind)
 
     def test_choice_between_tokenizer_json_and_tokenizer_model(self):

@@ -432,7 +432,7 @@ UNIT_TEST(exit_waits_for_the_save) {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        omp_set_num_threads(1); // because the threads of OpenMP do not survive fork()
+        omp_set_num_threads(1); // no further threads, because those of OpenMP do not survive fork()
         s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
         saver_save(s.saver, &rs);
         exit(7);

@@ -562,7 +562,7 @@ UNIT_TEST(invalid_optimizer_states_are_refused) {
         replace_bytes(path, changes[i].from, changes[i].to);
         expect_refusal(folder, changes[i].says);
     }
-    // A checkpoint with a tensor of an unknown name is refused, even if it only lacks an optional master weight.
+    // A checkpoint with a tensor of an unknown name is refused, here in place of an optional master weight.
     write_file(path, sound, size);
     replace_bytes(path, "transformer.wpe.weight.master", "transformer.wpe.weight.mastar");
     expect_refusal(folder, "but this run's optimizer has");

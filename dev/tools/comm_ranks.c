@@ -156,10 +156,11 @@ static void check_host(void) {
     char expected[sizeof err.text];
     snprintf(expected, sizeof expected, ranks > 1 ? "rank %d: a file" : "a file", ranks - 1);
     expect(!comm_all_good(comm, !bad, &err) && err.code == EXIT_DATA && strcmp(err.text, expected) == 0,
-           "one is not good", COMM_I64, 1);
+           "an error of one rank reaches all ranks", COMM_I64, 1);
     error_set(&err, EXIT_USER, "rank %d's own", rank);
     snprintf(expected, sizeof expected, "rank %d's own", rank);
-    expect(!comm_all_good(comm, false, &err) && strcmp(err.text, expected) == 0, "none is good", COMM_I64, 1);
+    expect(!comm_all_good(comm, false, &err) && strcmp(err.text, expected) == 0, "each rank keeps its own error",
+           COMM_I64, 1);
     // Shares texts of many lengths, because messages are sent in blocks of 64 bytes.
     for (int length = 0; length < 200; length += length < 60 ? 20 : 1) {
         char text[191], sent[191];

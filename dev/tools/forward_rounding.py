@@ -190,27 +190,27 @@ def main():
     study.evaluate("all, norms' outputs exact", lambda kind, layer: ("", "fp8") if kind in NORMS else both)
     blocks = [block for block in (16, 64, 256) if study.channels % block == 0]
     for block in blocks:
-        study.evaluate("all, norms' outputs turned in blocks of %d" % block,
+        study.evaluate("all, Hadamard transform of norms' outputs in blocks of %d" % block,
                        lambda kind, layer: ("turned %d" % block, "fp8") if kind in NORMS else both)
-        study.evaluate("all, turned in blocks of %d" % block, lambda kind, layer: ("turned %d" % block, "fp8"))
-        study.evaluate("all, norms' outputs less means, turned, %d" % block,
+        study.evaluate("all, Hadamard transform of all inputs in blocks of %d" % block, lambda kind, layer: ("turned %d" % block, "fp8"))
+        study.evaluate("all, norms' outputs minus channel means, transform in blocks of %d" % block,
                        lambda kind, layer: ("centred turned %d" % block, "fp8") if kind in NORMS else both)
-    study.evaluate("all, norms' outputs less means",
+    study.evaluate("all, norms' outputs minus channel means",
                    lambda kind, layer: ("centred", "fp8") if kind in NORMS else both)
-    study.evaluate("all, norms' outputs less means by position",
+    study.evaluate("all, norms' outputs minus channel means by position",
                    lambda kind, layer: ("placed", "fp8") if kind in NORMS else both)
-    study.evaluate("all, inputs less means", lambda kind, layer: ("centred", "fp8"))
-    study.evaluate("all, inputs less means by position", lambda kind, layer: ("placed", "fp8"))
+    study.evaluate("all, inputs minus channel means", lambda kind, layer: ("centred", "fp8"))
+    study.evaluate("all, inputs minus channel means by position", lambda kind, layer: ("placed", "fp8"))
     for count in (16, 32, 64, 128):
-        study.evaluate("all, remainders of %d channels of norms" % count,
+        study.evaluate("all, with FP8 remainders of %d channels of norms" % count,
                        lambda kind, layer: (count, "fp8") if kind in NORMS else both)
     for count in (32, 64):
-        study.evaluate("the same, %d by the norm before" % count,
+        study.evaluate("all, with FP8 remainders of %d channels, chosen at the previous norm" % count,
                        lambda kind, layer: (-count, "fp8") if kind in NORMS else both)
     for one in NORMS:
-        study.evaluate("the same, 64, of %s alone" % one, lambda kind, layer: (64, "fp8") if kind == one else both)
+        study.evaluate("all, with FP8 remainders of 64 channels of %s's input only" % one, lambda kind, layer: (64, "fp8") if kind == one else both)
     for count in (64, 128):
-        study.evaluate("all, remainders of %d channels" % count, lambda kind, layer: (count, "fp8"))
+        study.evaluate("all, with FP8 remainders of %d channels" % count, lambda kind, layer: (count, "fp8"))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,8 @@ static inline RowResult pass_total(const PassPlace *place, int64_t rows) {
 }
 
 static inline void pass_begin(const PassPlace *place, int64_t rows) {
-    if (rows > place->most_rows) fatal(EXIT_DEVICE, "a pass over %lld rows has no room", (long long)rows);
+    if (rows > place->most_rows)
+        fatal(EXIT_DEVICE, "internal error: a pass over %lld rows exceeds its buffer", (long long)rows);
 }
 
 static inline void pass_end(PassPlace *place, int64_t rows) {

@@ -44,7 +44,7 @@ static void series_add(Series *s, double x, double y) {
         s->x = (double *)realloc(s->x, (size_t)s->capacity * sizeof *s->x);
         s->y = (double *)realloc(s->y, (size_t)s->capacity * sizeof *s->y);
         if (!s->x || !s->y)
-            fatal(EXIT_DEVICE, "host memory: no room for a loss curve of %lld points", (long long)s->capacity);
+            fatal(EXIT_DEVICE, "host memory: could not hold a loss curve of %lld points", (long long)s->capacity);
     }
     s->x[s->count] = x;
     s->y[s->count] = y;
@@ -290,7 +290,7 @@ static bool plot_loss_svg(const char *jsonl_path, const char *svg_path, const ch
         char *text = NULL;
         size_t size = 0;
         FILE *memory = open_memstream(&text, &size);
-        if (!memory) fatal(EXIT_DEVICE, "host memory: no room for the picture %s", svg_path);
+        if (!memory) fatal(EXIT_DEVICE, "host memory: could not hold the picture %s", svg_path);
         draw_picture(memory, &plot, title);
         fclose(memory);
         good = file_replace(svg_path, text, size, err);

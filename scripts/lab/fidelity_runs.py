@@ -177,7 +177,7 @@ class Runs:
         finally:
             point = self.point_of(run)
             if run.of.start and not self.dry and not setting("KEEP_BRANCH_POINTS"):
-                with self.point_locks[point]:  # because two runs of a seed may end at the same time
+                with self.point_locks[point]:  # two runs of a seed may end at the same time
                     if not self.is_needed(point):
                         remove(point.folder, "step-*", "events.*")
 

@@ -138,7 +138,7 @@ def models_table(paper, models, limit=80):
         # the paper has memory at equal batches and speed at the largest
         (moments, saved, driver), (micro, speed) = (its[:3], [None] * 2) if equal else ([None] * 3, its[3:])
         less, here = "–", quotient(bf16["driver"], row["driver"])
-        if equal:  # because at each recipe's largest micro-batch the memory is nearly the same
+        if equal:  # at each recipe's largest micro-batch, the memory is nearly the same
             less = cell(quotient(base[2], driver), here or quotient(bf16["plan"], row["plan"]), 2)
             less += ", planned" if value(row["driver"]) and not here else ""
         too_large = row["plan"] == "OOM" or (equal and value(row["plan"]) > limit)

@@ -229,7 +229,7 @@ class TimeToLoss:
 
     def run(self, arguments):
         self.work.begin()
-        self.results.read()  # reads it again, now that the folder is locked
+        self.results.read()  # reads the file again, now that the folder is locked
         self.runs = Runs(self)
         if not self.work.dry_run:
             if any(of.on_bytes for of in self.settings):
