@@ -251,10 +251,9 @@ static void measure(Comms *c) {
                        seconds * 1e6, alg, bus, of_links, of_nccl, right ? "" : "  WRONG");
         }
     if (c->rank == 0 && c->known_links)
-        printf(
-            "of links: of %.0f GB/s, their specification; of NCCL: of what it has given between H200s in other runs, "
-            "where known\n",
-            LINKS_BUS);
+        printf("of links: %% of the specified %.0f GB/s; of NCCL: %% of NCCL's rate between H200s in earlier runs, "
+               "if known\n",
+               LINKS_BUS);
 }
 
 static void lose_one(Comms *c, const char *how) {

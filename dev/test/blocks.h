@@ -15,10 +15,10 @@ typedef struct {
 
 static const Block blocks[] = {
     {"gpt2", ARCHITECTURE_GPT2, true, 1, 0, 0, 0, QK_NORM_NONE},
-    {"llama, own head", ARCHITECTURE_LLAMA, false, 1, 0, 0, 0, QK_NORM_NONE},
+    {"llama, untied head", ARCHITECTURE_LLAMA, false, 1, 0, 0, 0, QK_NORM_NONE},
     {"llama 3.2, grouped heads", ARCHITECTURE_LLAMA, true, 2, 24, 8, 0, QK_NORM_NONE},
     {"olmo, clip", ARCHITECTURE_OLMO, true, 1, 0, 0, 2.0f, QK_NORM_NONE},
-    {"olmo, own head", ARCHITECTURE_OLMO, false, 1, 0, 0, 0, QK_NORM_NONE},
+    {"olmo, untied head", ARCHITECTURE_OLMO, false, 1, 0, 0, 0, QK_NORM_NONE},
     {"olmo2, grouped heads", ARCHITECTURE_OLMO2, false, 2, 0, 0, 0, QK_NORM_NONE},
     {"qwen2, grouped heads", ARCHITECTURE_QWEN2, true, 2, 0, 0, 0, QK_NORM_NONE},
     {"qwen3, wide heads", ARCHITECTURE_QWEN3, false, 2, 40, 0, 0, QK_NORM_HEAD},

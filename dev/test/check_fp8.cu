@@ -469,10 +469,10 @@ static void check_weight_shares(Check *c) {
     free(have);
     check_upload(c, maxima);
     CHECK_BOTH(c, weights_quantize, (e, side[gpu], SHARES));
-    check_scales(c, codes, 0, "weights_quantize of shares");
-    check_code_bytes(c, codes, 0, "weights_quantize of shares");
-    check_say(c, memcmp(whole, codes.cpu.data, ROWS * COLS) == 0, "weights_quantize of shares",
-              "not those of the whole weight");
+    check_scales(c, codes, 0, "weights_quantize of shards");
+    check_code_bytes(c, codes, 0, "weights_quantize of shards");
+    check_say(c, memcmp(whole, codes.cpu.data, ROWS * COLS) == 0, "weights_quantize of shards",
+              "FP8 values differ from those of the unsharded weight");
     free(whole);
     check_free(c);
 }

@@ -166,5 +166,5 @@ int check_matmul(bool small) {
                         if (!fast && source != ANY_OTHER) comparisons += x->count, wrong += x->wrong;
                     }
     }
-    return check_report("matmuls that add up in FP32", comparisons, wrong);
+    return check_report("FP8 matmuls accumulate in FP32", comparisons, wrong);
 }

@@ -147,7 +147,7 @@ def main():
                 difference = max(abs(x - y) for x, y in zip(theirs[0], ours[0], strict=True))
                 good = difference <= LIMIT and theirs[1] == ours[1]
                 said = f"log-probabilities within {difference:.1e} (at most {LIMIT:g}), " + (
-                    "the same next tokens" if theirs[1] == ours[1] else f"next tokens {theirs[1]}, not {ours[1]}")
+                    "the same most likely next tokens" if theirs[1] == ours[1] else f"next tokens {theirs[1]}, not {ours[1]}")
             else:
                 good, said = False, why or why_not
             failed |= not good

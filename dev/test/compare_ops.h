@@ -236,7 +236,7 @@ static void compare_norm(Backends *b, OpShape o) {
     }
     pair_check(b, g, o.tight, "norm backward, added", "g");
     pair_check(b, dw, 1e-4, "norm backward, accumulated", "dweight");
-    pair_check(b, n, o.tight, "norm alone", "n");
+    pair_check(b, n, o.tight, "norm without a residual to add", "n");
     Pair all[] = {r, y, yb, w, bias, dn, x, n, n2, mean, rstd, dw, db, g};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
@@ -332,9 +332,11 @@ static void compare_bare_norm(Backends *b, OpShape o) {
             CALL(b, norm_recompute, n2.t[s], no_tensor(), norm);
             CALL(b, norm_backward, g.t[s], no_tensor(), no_tensor(), dn.t[s], norm, false, false);
         }
-        pair_check(b, n, o.tight, centred ? "plain norm" : "bare RMS norm", "n");
-        pair_check(b, n2, o.tight, centred ? "plain norm, recompute" : "bare RMS norm, recompute", "n");
-        pair_check(b, g, o.tight, centred ? "plain norm, backward" : "bare RMS norm, backward", "g");
+        pair_check(b, n, o.tight, centred ? "layer norm without weights" : "RMS norm without weights", "n");
+        pair_check(b, n2, o.tight,
+                   centred ? "layer norm without weights, recompute" : "RMS norm without weights, recompute", "n");
+        pair_check(b, g, o.tight,
+                   centred ? "layer norm without weights, backward" : "RMS norm without weights, backward", "g");
     }
     Pair all[] = {r, dn, n, n2, g, mean, rstd};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
@@ -359,14 +361,14 @@ static void compare_postnorm_residual(Backends *b, OpShape o) {
         CALL(b, postnorm_residual_forward, moved.t[s], bare, moved.t[s], y.t[s], no_tensor());
         CALL(b, residual_backward, y.t[s], r.t[s]);
     }
-    pair_check(b, x, 0, "branch + norm", "x");
-    pair_check(b, out, o.tight, "branch + norm", "r");
-    pair_check(b, mean, 1e-4, "branch + norm", "mean");
-    pair_check(b, rstd, 1e-4, "branch + norm", "rstd");
-    pair_check(b, r, o.tight, "branch + bare RMS norm in place", "r");
-    pair_check(b, n, o.tight, "branch + bare RMS norm in place", "n");
-    pair_check(b, rstd2, 1e-4, "branch + bare RMS norm in place", "rstd");
-    pair_check(b, moved, 0, "branch + norm of nothing", "r");
+    pair_check(b, x, 0, "post-norm residual", "x");
+    pair_check(b, out, o.tight, "post-norm residual", "r");
+    pair_check(b, mean, 1e-4, "post-norm residual", "mean");
+    pair_check(b, rstd, 1e-4, "post-norm residual", "rstd");
+    pair_check(b, r, o.tight, "post-norm residual, RMS norm without weights, in place", "r");
+    pair_check(b, n, o.tight, "post-norm residual, RMS norm without weights, in place", "n");
+    pair_check(b, rstd2, 1e-4, "post-norm residual, RMS norm without weights, in place", "rstd");
+    pair_check(b, moved, 0, "post-norm residual without y", "r");
     pair_check(b, y, o.tight, "residual backward", "g");
     Pair all[] = {r, y, w, bias, x, out, n, moved, mean, rstd, rstd2};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
@@ -393,9 +395,9 @@ static void compare_linear(Backends *b, OpShape o) {
     }
     pair_check(b, y, o.tight, "linear forward with bias", "y");
     pair_check(b, y2, o.tight, "linear forward", "y");
-    pair_check(b, dx, o.tight, "linear backward", "dx");
-    pair_check(b, dw, 2 * o.tight, "linear backward, accumulated", "dw");
-    pair_check(b, dwf, 1e-4, "linear backward, accumulated", "dw");
+    pair_check(b, dx, o.tight, "dgrad", "dx");
+    pair_check(b, dw, 2 * o.tight, "wgrad, accumulated", "dw");
+    pair_check(b, dwf, 1e-4, "wgrad, accumulated", "dw");
     Pair all[] = {x, w, bias, dy, y, y2, dx, dw, dwf};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
 }
@@ -672,15 +674,15 @@ static void compare_heads(Backends *b, OpShape o) {
             CALL(b, qk_norm_rope_forward, again.t[s], again.t[s], h);
             CALL(b, qk_norm_rope_backward, d.t[s], way ? dq.t[s] : none, way ? dk.t[s] : none, kept.t[s], h, true);
         }
-        pair_check(b, out, o.tight, "heads forward",
+        pair_check(b, out, o.tight, "RoPE and QK norm forward",
                    way == 0   ? "rotated"
                    : way == 1 ? "normed by head"
                               : "normed and cut off");
-        check_repeated(b, out, again, "heads forward, in place");
-        pair_check(b, d, o.tight, "heads backward", "dqkv");
-        if (way) pair_check(b, dq, 1e-4, "heads backward", "dq_weight");
-        if (way) pair_check(b, dk, 1e-4, "heads backward", "dk_weight");
-        check_maxima(b, d, maxima, "heads backward");
+        check_repeated(b, out, again, "RoPE and QK norm forward, in place");
+        pair_check(b, d, o.tight, "RoPE and QK norm backward", "dqkv");
+        if (way) pair_check(b, dq, 1e-4, "RoPE and QK norm backward", "dq_weight");
+        if (way) pair_check(b, dk, 1e-4, "RoPE and QK norm backward", "dk_weight");
+        check_maxima(b, d, maxima, "RoPE and QK norm backward");
         Pair all[] = {qkv, kept, again, separate, d, q_weight, k_weight, dq, dk, maxima};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
     }

@@ -137,7 +137,7 @@ says() { # SETTING... COMMAND...: runs the command; sets $said and $status
     said=$(env "$@" 2>&1)
     status=$?
 }
-# checks that the command fails with one line
+# checks that the command fails with one error line that matches PATTERN, and with the exit code STATUS
 refuses() { # NAME PATTERN STATUS SETTING... COMMAND...
     says "${@:4}"
     has "$1" "^error: $2" "$3"

@@ -287,7 +287,7 @@ static void masters_in_two_halves(void) {
         snprintf(name, sizeof name, "%d updates with masters in FP32 and in two halves, moments %s, %s", STEPS,
                  kind == MOMENTS_COAT ? "coat" : "fp32", way & 1 ? "group by group" : "in chunks");
         tap_check(differ == 0 && same && moved == COUNT, name, "%d of %d parameters differ, %d have moved, moments %s",
-                  differ, COUNT, moved, same ? "alike" : "differ");
+                  differ, COUNT, moved, same ? "agree" : "differ");
         for (Bank &b : bank) {
             bench.exec.ops->release(&bench.exec, b.half);
             bench.exec.ops->release(&bench.exec, b.master);

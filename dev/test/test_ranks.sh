@@ -55,8 +55,8 @@ train 3 muon-i8 "${i8[@]}" --zero 3 --steps 2 && train 2 muon-i8 "${i8[@]}" --ze
     train 1 muon-i8-one "${i8[@]}" --steps 6 && near "two processes, then one resume an INT8 momentum of three with the losses of one" loss 1e-3 muon-i8-one muon-i8 &&
     ! grep -q 'converted' "$folder/muon-i8.said"; check "shards of an INT8 momentum are not converted" $? "$(cat "$folder/muon-i8.said")"
 
-# Matrices larger than the read buffers (8 MiB, 2^20 elements of states), stored as matmuls read them: each process takes
-# its shard, also if states are converted and of weights given by --model, which a rate of 0 does not change.
+# Matrices that are larger than the read buffers (8 MiB, 2^20 elements of states): each process reads its shard, also if
+# states are converted, and of the weights of --model, which a rate of 0 does not change.
 once=(--recipe coat --batch-tokens 96 --micro-batch 1 --save-every 1)
 large=(--model llama:d1 --layers 1 --channels 512 --heads 4 --ffn 9216 "${once[@]}")
 other=("${large[@]}" --moments bf16 --master fp32 --steps 2 --resume)

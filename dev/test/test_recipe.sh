@@ -12,7 +12,7 @@ eval=(--tokenizer bytes --seq-len 32 --micro-batch 4 --val "$folder/src_val.bin"
 
 # train OUT STEPS FLAGS...: writes stdout to $folder/page, stderr to $folder/said
 train() { "$program" "${model[@]}" "${data[@]}" --out "$folder/$1" --steps "$2" "${@:3}" >"$folder/page" 2>"$folder/said" </dev/null; }
-# prints the recipe on the page, its lines joined
+# prints the recipe that the run has reported, in one line
 recipe() { awk '/^recipe / { on = 1; print; next } on && /^  / { print; next } { on = 0 }' "$folder/page" | tr -s ' \n' ' '; }
 # shows: expects status 0, the page's recipe to match RECIPE and stderr to match SAID ("": empty)
 shows() { # NAME STATUS RECIPE SAID
