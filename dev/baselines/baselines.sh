@@ -39,7 +39,7 @@ shapes=("$@")
 [ ${#shapes[@]} -gt 0 ] || shapes=(gpt2:64x1024 gpt2-xl:16x1024 olmo-1b:32x1024)
 [ -n "$dry_run" ] || [ -r "$tokens" ] || { echo "error: $tokens: no such file; make one with data/prepare.py" >&2; exit 1; }
 for shape in "${shapes[@]}"; do
-    [[ $shape =~ ^[a-z0-9.-]+:[1-9][0-9]*x[1-9][0-9]*$ ]] || { echo "error: $shape: not MODEL:MICRO_BATCHxLENGTH" >&2; exit 1; }
+    [[ $shape =~ ^[a-z0-9.-]+:[1-9][0-9]*x[1-9][0-9]*$ ]] || { echo "error: $shape: must be MODEL:MICRO_BATCHxLENGTH" >&2; exit 1; }
     case ${shape%:*} in
     gpt2 | gpt2-xl | olmo-1b | llama2-7b | qwen2.5-1.5b | qwen2.5-7b) ;;
     *) echo "error: ${shape%:*}: must be one of gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b, qwen2.5-7b" >&2; exit 1 ;;

@@ -118,7 +118,7 @@ said=$(dev/baselines/baselines.sh --dry-run x.bin)
 [[ $? -eq 0 && $(wc -l <<<"$said") -eq 30 && $said == *"--model gpt2-xl "*"--seq-len 1024 "*"--model olmo-1b "* ]]; check "baselines.sh plans all rows of three models" $? "$said"
 for words in --foo "x.bin gpt3:1x1024" "x.bin gpt2:1"; do
     # shellcheck disable=SC2086 # words
-    said=$(dev/baselines/baselines.sh --dry-run $words 2>&1) && bad "baselines.sh refuses $words" "$said" || has "baselines.sh refuses $words" "$said" "not"
+    said=$(dev/baselines/baselines.sh --dry-run $words 2>&1) && bad "baselines.sh refuses $words" "$said" || has "baselines.sh refuses $words" "$said" "must be"
 done
 
 calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
