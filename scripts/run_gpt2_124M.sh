@@ -8,7 +8,7 @@
 #
 # Batch      524,288 tokens per step, 64 x 1024 per GPU and pass; 18,865 steps,
 #            9.9 billion tokens
-# One H200   717,300 tokens/s and 12.4 GB with COAT: 3.8 hours; BF16 617,900
+# One H200   732,000 tokens/s and 12.4 GB with COAT: 3.8 hours; BF16 631,100
 #            tokens/s and 23.1 GB
 # Eight      11.4 GB each with ZeRO 1 (planned)
 # Expect     a validation loss of about 3.29 and 29.9 % of HellaSwag, which llm.c
