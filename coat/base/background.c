@@ -4,7 +4,7 @@
 
 #include "error.h"
 
-// stack size of a background thread in bytes, below the default of 8 MiB because ulimit -v counts stacks
+// stack size of a background thread in bytes; less than the default of 8 MiB, because ulimit -v counts stacks
 #define STACK_BYTES ((size_t)1 << 20)
 
 static void *work_in_background(void *argument) {

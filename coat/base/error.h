@@ -32,9 +32,9 @@ typedef struct {
     int unread;
 } Error;
 
-// Replaces every control character of UTF-8 text by '?', in place: U+0000 to U+001F except those in `kept`, U+007F to
-// U+009F, and invalid bytes of these values. Returns the new length, and ends the text with a 0 if it became shorter.
-// Call it before printing a file's contents, a name or a sample, because terminals execute control characters.
+// Replaces each control character in UTF-8 text with '?', in place: U+0000 to U+001F except those in `kept`, U+007F to
+// U+009F, and invalid bytes with these values. Returns the new length; terminates the text with a 0 if it became
+// shorter. Call it before printing a file's contents, a name or a sample, because terminals execute control characters.
 size_t text_printable(char *text, size_t length, const char *kept);
 
 __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, ExitCode code, const char *format,
@@ -56,7 +56,7 @@ static inline bool error_result(void) {
 }
 
 // Returns the part of a help text that follows "usage: NAME". The name is omitted because `make install` renames
-// programs, and help shows the name by which the program was called.
+// programs, and help shows the name that the user called.
 static inline const char *usage_flags(const char *usage) {
     const char *name = usage + strlen("usage: ");
     return name + strcspn(name, " ");
@@ -91,9 +91,9 @@ void error_mark_background_thread(void);
 extern void (*error_exit_hook)(int code); // function that fatal() calls in a background thread, before _exit(); or NULL
 __attribute__((noreturn)) void error_exit(ExitCode code);
 
-// Sets the text that error_advice() returns: how to resume from the last complete checkpoint, the one of `step` in
-// folder `out`. If step is 0, there is no checkpoint yet; if out is "", the run saves nothing. Only the training thread
-// may call error_saved().
+// Sets the text that error_advice() returns: how to resume from the last complete checkpoint (of step `step`, in folder
+// `out`). If step is 0, there is no checkpoint yet; if out is "", the run saves nothing. Only the training thread may
+// call error_saved().
 void error_saved(const char *out, int64_t step);
 
 // Returns the advice that error_saved() set for the case that another process is lost. The text stays valid until

@@ -19,11 +19,11 @@ static volatile sig_atomic_t stop_signal, save_asked;
 static struct timespec stop_time; // time of the first request to end
 static volatile pid_t writer;     // id of the thread registered by signals_writer(); 0: no thread is registered
 
-// Checks once a second, after a request to end, whether standard output and error accept data. If a stream accepts no
-// data for TERMINAL_TIMEOUT_S seconds (Ctrl-S may have stopped the terminal), replaces the stream by /dev/null under
-// the same descriptor. A blocked write then restarts when this handler returns, so that the run can save and end.
+// After a request to end, checks once a second whether stdout and stderr accept data. If one accepts no data for
+// TERMINAL_TIMEOUT_S seconds (Ctrl-S may have stopped the terminal), redirects its descriptor to /dev/null. A blocked
+// write then restarts when this handler returns, so that the run can save and end.
 static void on_alarm(int number) {
-    static int refused[2]; // seconds for which standard output and error have not accepted data
+    static int refused[2]; // number of seconds that stdout and stderr have not accepted data
     int before = errno;
     bool given_up = false;
     (void)number;

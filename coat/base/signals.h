@@ -19,8 +19,8 @@ void signals_open(void);
 // the process.
 void signals_fail_writes(void);
 
-// Registers the calling thread, which prints and blocks signals; unregisters it if `begins` is false. After a request
-// to end, SIGALRM interrupts a write of this thread that a terminal blocks. At most one thread is registered.
+// Registers the calling thread, which prints but blocks signals, or unregisters it if `begins` is false. After a
+// request to end, SIGALRM interrupts a write of this thread that a terminal blocks. At most one thread is registered.
 void signals_writer(bool begins);
 
 // Returns the signal that requested the end of the run; 0 if there was none.

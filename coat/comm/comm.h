@@ -1,14 +1,14 @@
 // Connects the processes of one run: finds this process's rank and provides collectives. Each GPU has one process,
-// which mpirun, srun, torchrun or any launcher that sets ranks in the environment starts. There are three
+// started by mpirun, srun, torchrun or any launcher that sets ranks in the environment. There are three
 // implementations: one process, MPI between CPUs, and NCCL between GPUs.
 //
 // All ranks call every collective in the same order with the same counts. A collective acts on memory of the exec's
 // device. A collective on a CPU returns when its result is complete. NCCL's collectives run on a CUDA stream of their
 // own, which comm_after_compute(), comm_mark() and comm_wait() order with the computation.
 //
-// MPI's sums are computed in the order of the ranks, so an element's sum has the same bits in every collective and run.
-// BF16 values are summed in FP32 and rounded once. NCCL's sums have the same bits on the same machines, but NCCL adds
-// in another order and rounds BF16 at every hop.
+// MPI's sums are computed in rank order, so an element's sum has the same bits in every collective and run. BF16 values
+// are summed in FP32 and rounded once. NCCL's sums have the same bits on the same machines, but NCCL adds in a
+// different order and rounds BF16 at every hop.
 //
 // If a rank is lost, all ranks end. A rank that waits in a collective longer than the timeout, and longer than twice
 // its own work since the previous collective, prints one line that names the late ranks and exits with EXIT_RANK.
@@ -32,24 +32,24 @@ typedef struct {
     int rank, ranks;
     int local_rank, local_ranks; // rank and number of processes on this machine; local_ranks is 0 if unknown
     const char *launcher;        // launcher that set the rank, such as "mpirun"; "" if the run has one process
-    bool mpi;                    // true if a launcher of MPI started this process, so that MPI may be initialized
+    bool mpi;                    // true if an MPI launcher started this process, so that MPI may be initialized
     char origin[96]; // environment variables or flags that set the rank, such as "SLURM_NTASKS=4, SLURM_PROCID=0"
 } CommPlace;
 
 // Finds this process's rank from the environment (OMPI_COMM_WORLD_*, PMI_*, RANK and WORLD_SIZE, SLURM_*) and from
-// --world-size and --rank. --world-size 1, or both flags together, override the environment; a single flag may only add
-// a value that the environment lacks. Does not call MPI. Fails (EXIT_USER) if flags and environment contradict each
-// other.
+// --world-size and --rank. --world-size 1, or both flags together, override the environment; one flag alone may only
+// supply a value that the environment lacks. Does not call MPI. Fails (EXIT_USER) if flags and environment contradict
+// each other.
 bool comm_discover(const Config *config, CommPlace *place, Error *err);
-// True if the environment shows that a launcher of MPI started this process, or that any launcher started several
+// True if the environment shows that an MPI launcher started this process, or that any launcher started several
 // processes.
 bool comm_launched(void);
 
 typedef struct Comm Comm;
 
-// Connects the processes over MPI if exec is on a CPU, or over NCCL if exec is on a GPU. A single process connects
-// nothing. exec must be open and outlive the Comm. Fails with EXIT_USER if this program was built without MPI or NCCL
-// or if the processes cannot find each other, EXIT_RANK if some do not connect, EXIT_DEVICE if NCCL fails.
+// Connects the processes over MPI if exec is on a CPU, or over NCCL if exec is on a GPU. With one process, there is
+// nothing to connect. exec must be open and outlive the Comm. Fails with EXIT_USER if this program was built without
+// MPI or NCCL or if the processes cannot find each other, EXIT_RANK if some do not connect, EXIT_DEVICE if NCCL fails.
 Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error *err);
 // Disconnects the processes of the run. All ranks must call comm_close() if no rank has failed. comm may be NULL.
 void comm_close(Comm *comm);
@@ -77,8 +77,8 @@ void comm_all_to_all(Comm *comm, void *out, const void *in, int64_t count_per_ra
 void comm_group_begin(Comm *comm);
 void comm_group_end(Comm *comm);
 
-// --- exchange of host values, for which all ranks wait ------------------------------------------------------------
-// Waits until all ranks have called comm_barrier(). The following functions return equal results on all ranks.
+// --- exchange of host values; each call waits for all ranks --------------------------------------------------------
+// Waits until all ranks have called comm_barrier(). The following functions return the same results on all ranks.
 void comm_barrier(Comm *comm);
 int64_t comm_max_i64(Comm *comm, int64_t mine);
 int64_t comm_sum_i64(Comm *comm, int64_t mine);

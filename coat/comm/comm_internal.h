@@ -38,7 +38,7 @@ void comm_list_rank(char *list, size_t size, int rank);
 // --- functions of comm_mpi.c --------------------------------------------------------------------------------------
 bool comm_mpi_open(Comm *comm, Error *err); // for collectives between CPUs
 typedef struct CommMpi CommMpi;
-// Starts MPI. Returns NULL with err if MPI cannot start or reports another rank or number of ranks than `place`.
+// Starts MPI. Returns NULL with err if MPI cannot start or reports a rank or number of ranks that differs from `place`.
 CommMpi *mpi_open(const CommPlace *place, Error *err);
 void mpi_close(CommMpi *mpi);
 void mpi_broadcast(CommMpi *mpi, void *data, size_t bytes); // copies rank 0's data to all ranks

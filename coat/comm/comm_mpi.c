@@ -1,6 +1,6 @@
 // Implements the collectives between CPUs over MPI, and the start of MPI, which NCCL also uses. MPI only moves data:
-// the sums are computed in this file in the order of the ranks, so that an element has the same bits in every run.
-// Without COAT_MPI, this file is empty.
+// the sums are computed in this file in rank order, so that an element has the same bits in every run. Without
+// COAT_MPI, this file is empty.
 #include "comm_internal.h"
 
 #ifdef COAT_MPI
@@ -14,14 +14,15 @@
 #include "watchdog.h"
 
 #define STAGING_BYTES ((int64_t)32 << 20) // bytes of the buffer for all ranks' values in a reduction
-#define SMALL_BYTES ((int64_t)16 << 10)   // maximum bytes of an all-reduce that takes one exchange instead of two
+#define SMALL_BYTES ((int64_t)16 << 10)   // maximum bytes of an all-reduce done in one exchange instead of two
 
 struct CommMpi {
     MPI_Comm comm;
     int rank, ranks;
     char *staging; // buffer of (ranks, block) bytes
     int64_t block;
-    int crowded; // number of waits, with the current one, that sleep and do not yield: another program uses this core
+    // number of waits, including the current one, that sleep instead of yielding: another program uses this core
+    int crowded;
 };
 
 static void check(int error) {

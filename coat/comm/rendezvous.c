@@ -15,7 +15,7 @@
 #include "base/signals.h"
 #include "comm_internal.h"
 
-#define HELLO_S 5         // seconds in which a new connection must send a complete hello
+#define HELLO_S 5         // seconds within which a new connection must send a complete hello
 #define OTHER_CLIENTS 128 // maximum number of open connections that have not sent a rank's hello
 
 // --- address of rank 0, to which the other ranks connect ------------------------------------------------------------
@@ -128,7 +128,7 @@ static bool receive_all(int fd, void *data, size_t bytes) {
     return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
-// True if a signal has asked the process to end. Sets err then.
+// True, with err set, if a signal has asked the process to end.
 static bool is_stopped(const Rendezvous *r, const CommPlace *place, Error *err) {
     const int number = signals_stop();
     return number && !error_set(err, EXIT_RANK, "rank %d: %s ended the wait for the other processes at %s port %d",

@@ -10,7 +10,7 @@ C_LINKAGE_BEGIN
 typedef struct {
     char host[256]; // name or address of rank 0
     int port;
-    uint64_t run; // id of the run; rank 0 refuses a process that sends another id
+    uint64_t run; // id of the run; rank 0 refuses a process that sends a different id
 } Rendezvous;
 
 // Finds rank 0's address from --rendezvous HOST[:PORT], else MASTER_ADDR and MASTER_PORT, else this machine if it runs

@@ -71,8 +71,8 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int
     _exit(code);
 }
 
-// True if this rank waits for `rank`, which has started fewer collectives or has left the run. A failed rank with an
-// equal number is not late: it also waited until the timeout, which is equal on all ranks.
+// True if this rank waits for `rank`, which has started fewer collectives or has left the run. A failed rank that has
+// started as many collectives is not late: it also waited until the timeout, which is the same on all ranks.
 static bool is_late(const Watchdog *w, int rank) {
     const int status = status_of(w, rank);
     const uint32_t begun = __atomic_load_n(&w->board[rank].begun, __ATOMIC_ACQUIRE);
@@ -135,7 +135,7 @@ static void look(Watchdog *w) {
     look_at_others(w, now, now >= w->judge_from);
     char doing[64];
     snprintf(doing, sizeof doing, "collective %u", finished + 1);
-    // The limit grows with this rank's own work, because all ranks do equal work and another rank may need as long.
+    // The limit grows with this rank's own work, because all ranks do the same work and another rank may need as long.
     const int64_t collective_limit = 2 * w->busy > limit ? 2 * w->busy : limit;
     if (begun != finished && now - w->since > collective_limit) end_waiting(w, doing, collective_limit);
     if (w->doing && now - w->doing_since > limit) end_waiting(w, w->doing, limit);

@@ -17,8 +17,8 @@ typedef struct Watchdog Watchdog;
 // In the last case the exit code is that rank's, otherwise EXIT_RANK.
 Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, const volatile uint32_t *counters);
 
-// Moves the progress of the ranks of this machine to a shared board. `id` must have equal bytes on all ranks of the run
-// and different bytes in every other run. If shared memory is not available, each rank keeps its private board.
+// Moves the progress of the ranks of this machine to a shared board. `id` must be the same on all ranks of the run and
+// different in every other run. If shared memory is not available, each rank keeps its private board.
 void watchdog_share(Watchdog *w, const void *id, size_t bytes);
 void watchdog_all_connected(Watchdog *w); // removes the shared board's name after all ranks have opened the board
 
