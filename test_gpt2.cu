@@ -300,7 +300,7 @@ static void test_vision_differences(VisionKind kind, bool drops_class_row, Proje
     model_destroy(&m);
 }
 #else
-// Computes the relative gradient errors between two models of equal shape. worst[id] is the largest error of tensor
+// Computes the relative gradient errors between two models of the same shape. worst[id] is the largest error of tensor
 // `id` over all layers.
 static void gradient_errors(Model *a, Model *b, double worst[PARAMETER_COUNT]) {
     TensorId ids[512];
@@ -395,7 +395,7 @@ static void test_accumulation(void) {
     model_destroy(&two);
 }
 
-// Tests that halving the state's loss_scale halves loss and gradients, also if the device replays a CUDA graph.
+// Tests that halving the state's loss_scale halves loss and gradients, even if the device replays a CUDA graph.
 static void test_loss_scale(DeviceKind device) {
     Small s = {2, 2, 32, 50, 2, 16, false, 0};
     Config c = small_config(s);

@@ -82,8 +82,8 @@ static QkRope qk_rope(const Model *m, int layer, int cached_tokens) {
     return h;
 }
 
-// If attention's backward applies the backward of RoPE, removes the RoPE table from h and returns it. With QK-norm,
-// attention's backward does not apply it, because the norm's backward reads unrounded values.
+// Removes the RoPE table from h and returns it if attention's backward applies RoPE's backward. With QK-norm,
+// attention's backward does not do so, because the norm's backward reads unrounded values.
 static Tensor detach_rope(QkRope *h) {
     const Tensor rope_table = h->rope_table;
     if (h->q_weight.data) return no_tensor();
@@ -604,7 +604,7 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
     if (computed > used) m->ops->zero(&m->exec, (char *)bytes.data + used, computed - used);
 }
 
-// Runs forward and backward of the language model for one micro-batch. The operations are equal in every step, so a
+// Runs forward and backward of the language model for one micro-batch. The operations are the same in every step, so a
 // device may record them as a CUDA graph and replay them. One recording is for the first micro-batch, which overwrites
 // the gradients, one for the others. Passes that communicate or that FP8 health examines are not recorded.
 static void text_step(Model *m, bool accumulate, bool last) {

@@ -11,13 +11,13 @@
 DEVICE_FUNCTION(open, bool, (Exec *exec, const Config *config, Error *err))
 DEVICE_FUNCTION(close, void, (Exec *exec))
 // Allocates the run's device memory, aligned to 256 bytes, contents undefined. Returns NULL with err if there is too
-// little.
+// little memory.
 DEVICE_FUNCTION(allocate, void *, (Exec *exec, size_t bytes, Error *err))
 DEVICE_FUNCTION(release, void, (Exec *exec, void *memory))
 // Returns about how many bytes allocate() could allocate; 0 if unknown.
 DEVICE_FUNCTION(memory_free, int64_t, (Exec *exec))
-// Allocates page-locked host memory, to which downloads are fastest; NULL if there is too little. If a device lacks
-// this function, callers use pageable memory.
+// Allocates page-locked host memory, to which downloads are fastest; NULL if there is too little memory. If a device
+// lacks this function, callers use pageable memory.
 DEVICE_FUNCTION_OF_GPU(host_allocate, void *, (Exec *exec, size_t bytes))
 DEVICE_FUNCTION_OF_GPU(host_release, void, (Exec *exec, void *memory))
 // Copies host memory to the device. The caller may change `host` after the return.
@@ -26,8 +26,8 @@ DEVICE_FUNCTION(upload, void, (Exec *exec, void *device, const void *host, size_
 DEVICE_FUNCTION(download, void, (Exec *exec, void *host, const void *device, size_t bytes))
 DEVICE_FUNCTION(zero, void, (Exec *exec, void *device, size_t bytes))
 DEVICE_FUNCTION(synchronize, void, (Exec *exec))
-// replay_begin() returns true if recording `id` exists, and has then replayed its operations. If it returns false, the
-// caller runs the operations and calls replay_end(), which ends the recording if the device makes one.
+// If recording `id` exists, replay_begin() replays its operations and returns true. Otherwise, it returns false, and
+// the caller runs the operations and calls replay_end(), which ends the recording if the device makes one.
 DEVICE_FUNCTION(replay_begin, bool, (Exec *exec, int id))
 DEVICE_FUNCTION(replay_end, void, (Exec *exec, int id))
 // Begin and end a named range in the profiler's timeline.
@@ -41,9 +41,9 @@ DEVICE_FUNCTION(describe, void, (Exec *exec, char *text, size_t size))
 DEVICE_FUNCTION(memory_in_use, int64_t, (Exec *exec))
 // Returns the device's dense BF16 peak in FLOP/s; 0 if unknown.
 DEVICE_FUNCTION(peak_flops, double, (Exec *exec))
-// algos_text() returns the algorithms that training's matmuls have used so far (matmul_algos.h), as text from
-// malloc() that is the same in equal runs; NULL if there is none. A checkpoint stores it. algos_load() takes this
-// text from the checkpoint that the run resumes, before the first matmul, and ignores entries for other devices.
+// algos_text() returns the algorithms that training's matmuls have used so far (matmul_algos.h), as malloc'ed text that
+// is the same in identical runs; NULL if there is none. A checkpoint stores it. algos_load() takes this text from the
+// checkpoint that the run resumes, before the first matmul, and ignores entries for other devices.
 DEVICE_FUNCTION_OF_GPU(algos_text, char *, (Exec *exec))
 DEVICE_FUNCTION_OF_GPU(algos_load, void, (Exec *exec, const char *text))
 

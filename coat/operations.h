@@ -55,8 +55,8 @@ OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
 // the row amaxes if it exists.
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
-// Adds the bias, applies the activation function and quantizes its output g; fused. Below, "gelu" stands for the
-// function `kind`. With SwiGLU, h (M, 2 F) holds gate and up next to each other, and g = silu(gate) * up.
+// Adds the bias, applies the activation function and quantizes its output g; fused. Below, "gelu" is the function
+// `kind`. With SwiGLU, h (M, 2 F) holds gate and up next to each other, and g = silu(gate) * up.
 //   h = y + bias as saved for backward            unscaled, or E4M3 SCALE_GROUP
 //   g (M, F) = gelu(y + bias) in FP32, or gelu(h) if from_saved or g is E4M3 SCALE_TENSOR
 // g is unscaled, E4M3 SCALE_TENSOR or E4M3 SCALE_ROW. y may be BF16 SCALE_ROW if h is SCALE_GROUP.
@@ -67,7 +67,7 @@ OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor 
 // Computes the cross-entropy losses of a chunk of R tokens, and their gradient, from the logits (R, Vp).
 //   losses (R, 1) FP32 = logsumexp - logit[target] over the first `vocab` columns; 0 if target < 0
 //   best (R, 1) FP32 = 1 if the target's logit is the largest of the first `vocab` columns, else 0
-//     Of equal logits, the one with the lowest index is the largest. 0 if target < 0 or if a logit is NaN.
+//     Among equal logits, the one with the lowest index counts as the largest. 0 if target < 0 or if a logit is NaN.
 //     best.data NULL: not computed. Otherwise the GPU reads the logits once more.
 //   dlogits = (softmax - onehot) * state->loss_scale; 0 in columns >= vocab and in rows with target < 0
 //   If dlogits.data is NULL, computes the losses only.
@@ -92,7 +92,7 @@ OPERATION(patches_forward, (Exec *exec, Tensor out, Tensor pixels, Tensor table,
 OPERATION(image_embed_forward, (Exec *exec, Tensor r, Tensor y, Tensor class_row, Tensor wpe, int T))
 
 // Gathers rows: out[i] = in[index[i]] if index[i] >= 0. Otherwise sets row i of out to 0 or, with `keep`, leaves it.
-//   index (rows of out, 1) I32. out and in are unscaled, of equal format and width. in.data NULL: `in` is zeros.
+//   index (rows of out, 1) I32. out and in are unscaled, of the same format and width. in.data NULL: `in` is zeros.
 OPERATION(rows_gather, (Exec *exec, Tensor out, Tensor in, Tensor index, bool keep))
 
 // --- operations of the backward pass -------------------------------------------------------------------------
@@ -168,8 +168,8 @@ OPERATION(qk_norm_rope_backward, (Exec *exec, Tensor dqkv, Tensor dq_weight, Ten
                            bool accumulate))
 
 // --- operations of the update ------------------------------------------------------------------------------
-// Adds the gradients of one more micro-batch: sums[i] += parts[i]. Tensors are unscaled and contiguous, of equal format
-// and shape.
+// Adds the gradients of one more micro-batch: sums[i] += parts[i]. Tensors are unscaled and contiguous, of the same
+// format and shape.
 OPERATION(gradients_add, (Exec *exec, const Tensor sums[], const Tensor parts[], int count))
 // Computes state->grad_sq = sum of squares over all gradients, and state->grad_norm = its root. A non-finite root sets
 // state->nonfinite.
@@ -188,17 +188,17 @@ OPERATION(adamw_update, (Exec *exec, const Parameter *parameters, int count, Ste
 //   muon_apply: weight -= lr * weight_decay * weight + lr * update. Stores weights and amaxes as adamw_update does
 OPERATION(muon_momentum, (Exec *exec, const Parameter *parameters, int count, StepState *state))
 OPERATION(muon_apply, (Exec *exec, const Parameter *parameters, int count, StepState *state))
-// Replaces each of the `count` (r, c) matrices, of which x (count * r, c) consists, by `scale` times its approximate
-// polar factor: all singular values that are not tiny become 1. A matrix's result does not depend on `count`.
+// x (count * r, c) consists of `count` (r, c) matrices. Replaces each with `scale` times its approximate polar factor:
+// all singular values that are not tiny become 1. A matrix's result does not depend on `count`.
 //   x = x / max(Frobenius norm, 1e-7), then NEWTON_SCHULZ_ITERATIONS times, with A = x x^T (x^T x if r > c):
 //   B = b A + c A A;  x = a x + B x (a x + x B if r > c). The last iteration multiplies by `scale`.
-// If state->skips is set, x may keep its values or receive any others.
+// If state->skips is set, x may keep its values or receive arbitrary ones.
 // y (count * r, c), gram and polynomial (count * n, n), n = min(r, c), are scratch in x's format, to which every x, A
 // and B is rounded.
 OPERATION(muon_orthogonalize, (Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial, float scale, StepState *state))
 // Quantizes w.value to w.codes for the weights that have them.
-//   If w.codes.amax exists, it must contain the amax of the entire weight, of which w.value is a shard.
-//   Otherwise, directly after the update of the same parameters, uses the amaxes that adamw_update and muon_apply wrote.
+//   If w.codes.amax exists, it must contain the amax of the entire weight; w.value is then a shard.
+//   Otherwise, right after the update of the same parameters, uses the amaxes that adamw_update and muon_apply wrote.
 //   In all other cases, such as after loading a checkpoint, computes the amaxes.
 OPERATION(weights_quantize, (Exec *exec, const Parameter *parameters, int count))
 // Writes the amax of w.value to *w.codes.amax, for the weights that have FP8 values; 0 if a weight has no rows.
@@ -207,15 +207,15 @@ OPERATION(weights_amax, (Exec *exec, const Parameter *parameters, int count))
 // --- operations that measure values for the log ---------------------------------------------------------
 // Computes out[i], in host memory, from the FP8 values and scales of tensors[i], none of which is transposed. If data
 // is NULL, the FP8 values were overwritten; then only amax is estimated, from the scales:
-//   - one scale: amax; 0 if the scale is 1, which a tensor of zeros has
+//   - one scale: amax; 0 if the scale is 1, the scale of a tensor of zeros
 //   - SCALE_ROW: an upper bound less than twice amax, from the largest scale; the bound itself if activation_bound()
 //     wrote the scales. 0 if the largest scale is the smallest possible one.
 OPERATION(health, (Exec *exec, const Tensor tensors[], int count, Health out[]))
 // Adds the counts of an FP8 tensor, transposed or not, to *counts in device memory. All values of the largest magnitude
 // count as saturated.
 OPERATION(codes_count, (Exec *exec, Tensor codes, CodeCounts *counts))
-// Computes the inner products of two unscaled contiguous tensors of equal format and shape, and writes them to *out in
-// device memory. Sums in double.
+// Computes the inner products of two unscaled contiguous tensors of the same format and shape, and writes them to *out
+// in device memory. Sums in double.
 OPERATION(inner_products, (Exec *exec, Tensor a, Tensor b, InnerProducts *out))
 // Computes sums that show outliers of x, and writes them to *out in device memory. Sums in double.
 //   x is readable, that is, unscaled or FP8 with scales, and not transposed. v.data NULL: z = x²

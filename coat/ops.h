@@ -5,7 +5,7 @@
 // An operation is fused: it reads each input once, writes each output once, and hides how its backend splits the work.
 // The formats and scales in the tensor descriptors decide whether it quantizes, transposes or does nothing:
 //   - An output with data NULL is not computed.
-//   - An output that shares memory with an input (equal data pointers) already contains its values. An operation
+//   - An output that shares memory with an input (the same data pointer) already contains its values. An operation
 //     that would only copy the input returns at once.
 // Operations quantize FP32 results directly. They round a result to BF16 first only if they also store the BF16 value
 // (r_out). A norm or activation computed from a saved tensor reads the tensor's dequantized values, so that recomputing
@@ -51,9 +51,9 @@ typedef struct {
     double grad_sq;  // sum of the squares of all gradients
     float grad_norm; // root of grad_sq
     // reason to skip the update; 0: do not skip. 1: a loss, gradient or value to quantize was inf or NaN. SKIP_OUTLIER:
-    // the loss or gradient norm was an outlier (guard.h), as the host found between grad_norm and adamw_update
+    // the loss or gradient norm was an outlier (guard.h), as determined by the host between grad_norm and adamw_update
     int32_t nonfinite;
-    int32_t skips; // value of nonfinite when adamw_update began, by which Muon's operations decide to skip the update
+    int32_t skips; // value of nonfinite when adamw_update began; if not 0, Muon's operations also skip the update
 } StepState;
 
 #define SKIP_OUTLIER 2
@@ -71,8 +71,8 @@ typedef struct {
 } Norm;
 
 // Self-attention over B sequences of T tokens. Query head h reads key/value head h / (heads / kv_heads). Token t of
-// sequence b is row b*T+t, and a head is head_dim columns from head*head_dim on. If q, k and v are views of a packed
-// projection, they have its stride.
+// sequence b is row b*T+t, and a head is head_dim columns starting at head*head_dim. If q, k and v are views of a
+// packed projection, they have its stride.
 typedef struct {
     int B, T, heads, kv_heads, head_dim;
     bool bidirectional; // true: no causal mask; excludes document masking and a KV cache
@@ -128,7 +128,7 @@ typedef struct {
     uint64_t zero;    // number of FP8 values that are 0, including values too small for the scale
     uint64_t clamped; // number of groups of 8-bit moments whose exponent k is at an end of its range
     uint32_t amax;    // FP32 bits of the largest dequantized magnitude
-    uint32_t largest; // lower 7 bits of the FP8 value of largest magnitude
+    uint32_t largest; // lower 7 bits of the FP8 value with the largest magnitude
 } Health;
 
 // Counts of a tensor's FP8 values that represent the original values inaccurately.
@@ -144,7 +144,7 @@ typedef struct {
 
 // Sums that show outliers of a tensor x. An element x of the tensor has z = x², or z = x² / v with second moments v.
 typedef struct {
-    InnerProducts sums; // inner products of all z and of ones: ab is the sum of z, bb the number of elements
+    InnerProducts sums; // inner products with all z as a and ones as b: ab is the sum of z, bb the number of elements
     uint32_t amax;      // FP32 bits of the largest |x|
 } Outliers;
 
@@ -200,7 +200,7 @@ void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size);
 #endif
 
 // Returns the bytes of Exec.workspace that a backend needs for a configuration, and the operation that needs the most.
-// Operations run one at a time, so they share the workspace and the largest need decides. Works without a GPU.
+// Operations run one at a time, so they share a workspace as large as the largest need. Works without a GPU.
 typedef struct {
     const char *name;
     size_t bytes;

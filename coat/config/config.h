@@ -54,7 +54,7 @@ static inline bool is_eos(const SpecialIds *ids, int32_t id) {
 
 typedef enum { VISION_NONE, VISION_CLIP, VISION_SIGLIP } VisionKind;
 // Projector of a vision-language model. MLP: two linear layers with GELU between them (LLaVA-1.5). DOWNSAMPLE: joins 2
-// x 2 neighboring patches to one row, then applies a norm and the MLP (VILA)
+// x 2 neighboring patches into one row, then applies a norm and the MLP (VILA)
 typedef enum { PROJECTOR_MLP, PROJECTOR_DOWNSAMPLE } ProjectorKind;
 #define PROJECTOR_NAMES "mlp|mlp_downsample"
 enum { MAX_IMAGE_SIZE = 4096 };
@@ -126,7 +126,8 @@ enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24 };
 enum { FP8_MAX_NORM_WIDTH = 8192, FP8_MAX_ACTIVATION_WIDTH = 32768, FP8_MAX_CAST_WIDTH = 16384 };
 
 // How examples of training data become sequences. CUT packs entire examples and truncates those longer than a sequence.
-// WHOLE packs, too, but rejects longer examples. SPLIT concatenates all examples and splits them at sequence ends.
+// WHOLE also packs entire examples, but rejects longer ones. SPLIT concatenates all examples and splits them at
+// sequence ends.
 typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
 // DOCUMENTS_MASKED: tokens attend only to tokens of their own document
 typedef enum { DOCUMENTS_UNMASKED, DOCUMENTS_MASKED } DocumentsKind;
@@ -196,7 +197,7 @@ static inline int named_vocabulary(TokenizerKind kind) {
     return kind == TOKENIZER_BYTES ? 257 : kind == TOKENIZER_GPT2 ? 50257 : 0;
 }
 
-// Numeric formats of a run. --recipe sets all fields; flags such as --linear or --moments override single fields.
+// Number formats of a run. --recipe sets all fields; flags such as --linear or --moments override individual fields.
 typedef struct {
     RecipeKind kind;
     PrecisionKind precision;
@@ -206,7 +207,7 @@ typedef struct {
     // third of the blocks, at least 1 and at most 4
     int bf16_blocks;
     SavedKind saved;
-    // what backward recomputes instead of reading saved tensors. 0: nothing; 1: the activation function (with
+    // tensors that backward recomputes instead of reading saved ones. 0: nothing; 1: the activation function (with
     // SAVED_COAT also norms); 2: the activation function and norms; 3: entire blocks
     int recompute;
     Format grads;   // format of weight gradients of linear layers: FMT_BF16 or FMT_FP32; other gradients are FP32
@@ -273,7 +274,7 @@ typedef struct {
     DocumentsKind documents;
     int64_t batch_tokens; // tokens per optimizer step over all ranks; 0: one micro-batch per rank
     VisionRecipe vision_recipe;
-    int recompute_vision;    // recipe.recompute of the vision tower; -1: that of the language model
+    int recompute_vision;    // recipe.recompute of the vision tower; -1: same as the language model's
     int images_per_sequence; // largest number of images in a sequence; 0: as many as fit in seq_len
     int logits_chunk;        // number of tokens whose logits are computed at a time; 0: at most 1 GiB of logits
     // settings of the optimizer
@@ -290,8 +291,8 @@ typedef struct {
     ScheduleKind schedule;
     uint64_t seed;
     char frozen[64]; // value of --freeze: names of the model's parts that are not trained
-    int freeze;      // the same as bits PART_VISION ...
-    // learning rates of the vision tower and of the projector; 0: equal to lr
+    int freeze;      // the parts in `frozen` as bits PART_VISION, ...
+    // learning rates of the vision tower and of the projector; 0: same as lr
     float lr_vision, lr_projector;
     int max_skipped; // the run ends after this number of consecutive skipped updates
     // skip an update whose loss or gradient norm is this many standard deviations above the recent mean; 0: never
@@ -307,7 +308,7 @@ typedef struct {
     int64_t health_matmuls;          // steps between comparisons of FP8 wgrad with BF16 wgrad; 0: never
     char prompt[4096];
     char image[PATH_MAX_LENGTH]; // file whose first image is part of the prompt; "": none
-    int image_rows;              // number of the prompt's tokens that stand for the image
+    int image_rows;              // number of tokens that represent the image in the prompt
     PromptFormat prompt_format;
     int samples; // number of samples generated each time
     float temperature, top_p;
@@ -329,7 +330,7 @@ typedef struct {
     int gpus;    // number of GPUs to plan for; --plan only
     PlanKind plan;
     bool offload_states;  // true: a GPU run stores moments and master weights in host memory
-    int64_t memory_limit; // bytes within which --plan finds the largest micro-batch; 0: no limit
+    int64_t memory_limit; // memory in bytes that the micro-batch chosen by --plan must fit in; 0: no limit
     int64_t profile;      // optimizer step that a profiler records; -1: none
     bool autotune;
     char matmul_table[PATH_MAX_LENGTH]; // file of GEMM algorithms; "": none

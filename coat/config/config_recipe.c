@@ -53,7 +53,7 @@ static const NotBuilt not_built[] = {
 // clang-format on
 
 static bool check_built(const Config *c, int ranks, Error *err) {
-    Config preset = *c; // the configuration, but with the recipe's own values instead of those of single flags
+    Config preset = *c; // the configuration with the recipe's preset values, without overrides by other flags
     if (c->recipe.precision == PRECISION_RECIPE) recipe_apply(&preset.recipe, c->recipe.kind);
     for (size_t i = 0; i < sizeof not_built / sizeof not_built[0]; i++) {
         const NotBuilt *n = &not_built[i];
@@ -197,7 +197,7 @@ static bool check_batch(const Config *c, int ranks, Error *err) {
         (long long)((batch / per_pass + 1) * per_pass));
 }
 
-// Adds a note if another --zero suits the number of processes better.
+// Adds a note if a different --zero suits the number of processes better.
 static void note_zero(Config *c, int ranks) {
     if (ranks == 1 && c->zero > 0)
         text_append(c->notes, sizeof c->notes, "note: --zero %d: one process shares nothing; %s\n", c->zero,
@@ -231,7 +231,7 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     if (!recipe_decide(config, err)) return false;
     if (config_samples_only(config)) config->micro_batch = config_sample_sequences(config);
     if (!check_batch(config, ranks, err)) return false;
-    // replaces bf16_blocks -1 by the number of blocks, which the start-up report and checkpoints show
+    // replaces bf16_blocks -1 with the number of blocks, which the start-up report and checkpoints show
     config->recipe.bf16_blocks = config_bf16_blocks(config);
     if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err) || !check_vision_recipe(config, err)) return false;

@@ -248,7 +248,7 @@ static void shape_of_name(const Name *n, ModelShape *s) {
     model_shape_ids(s, n->begin, n->end);
 }
 
-// Returns the depth N of a model name "dN"; 0 if the name has another form.
+// Returns the depth N of a model name "dN"; 0 if the name has a different form.
 static int depth_of(const char *name) {
     size_t digits = name[0] == 'd' ? strspn(name + 1, "0123456789") : 0;
     if (digits < 1 || digits > 2 || name[1 + digits] || name[1] == '0') return 0;

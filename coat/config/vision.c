@@ -45,7 +45,7 @@ static void set_tower(VisionShape *v, size_t i) {
 bool vision_named(const char *name, VisionShape *vision) {
     const VisionShape given = *vision;
     const int clip = depth_of(name, "clip:d"), depth = clip ? clip : depth_of(name, "siglip:d");
-    size_t i = depth && !clip; // index in towers[]; a tower named by depth starts from row 0 (CLIP) or 1 (SigLIP)
+    size_t i = depth && !clip; // index in towers[]; a tower named by depth is based on row 0 (CLIP) or 1 (SigLIP)
     while (!depth && i < sizeof towers / sizeof *towers && strcmp(towers[i].name, name) != 0) i++;
     if (i == sizeof towers / sizeof *towers) return false;
     set_tower(vision, i);
@@ -177,7 +177,7 @@ int vision_images(const Config *config) {
     return config->micro_batch * (given && given < most ? given : most > 0 ? most : 1);
 }
 
-// Returns `images`, with FP8 matmuls rounded up until the tower's tokens are a multiple of 16.
+// Returns `images`; with FP8 matmuls, rounds it up until the tower's tokens are a multiple of 16.
 static int whole_images(const Config *tower, int images) {
     if (tower->recipe.linear == LINEAR_FP8 && tower->recipe.precision != PRECISION_FP32)
         while ((int64_t)images * tower->seq_len % 16 != 0) images++;

@@ -7,7 +7,7 @@ C_LINKAGE_BEGIN
 
 enum { MAX_VISION_DEPTH = 48 }; // largest N of vision towers named clip:dN and siglip:dN
 #define BYTE_IMAGE_TOKEN 255    // image token of the byte vocabulary; no UTF-8 text contains this byte
-#define DOWNSAMPLE 2            // PROJECTOR_DOWNSAMPLE joins 2 x 2 patches to one row
+#define DOWNSAMPLE 2            // PROJECTOR_DOWNSAMPLE joins 2 x 2 patches into one row
 
 // Sets the shape of a vision tower known by name: clip-l14-336, siglip-b16-224, siglip-so400m-384, or clip:dN and
 // siglip:dN with N layers and 64 N channels. Does not change vision->projector, nor an image or patch size that is not
@@ -22,12 +22,12 @@ bool vision_finish(Config *config, Error *err);
 extern const char *const part_names[3]; // names for --freeze of the parts 1 << i: PART_VISION, ...
 
 // Sets config->freeze from the names in config->frozen, and makes config->frozen empty if it is "none". Fails
-// (EXIT_USER) if a name is unknown, or without a tower.
+// (EXIT_USER) if a name is unknown or there is no tower.
 bool vision_freeze(Config *config, Error *err);
 
-#define IMAGE_MARK "<image>" // text of a prompt that stands for the image of --image
+#define IMAGE_MARK "<image>" // text in a prompt that marks the place of the image of --image
 
-// Checks --image, and sets config->image_rows. Fails (EXIT_USER) without a prompt or a vision tower.
+// Checks --image, and sets config->image_rows. Fails (EXIT_USER) if there is no prompt or no vision tower.
 bool vision_image(Config *config, Error *err);
 
 // Returns the number of patches on a side of an image.
@@ -47,7 +47,7 @@ static inline int vision_rows(const VisionShape *v) {
     return vision_tokens(v) - v->drops_class_row;
 }
 
-// Returns the number of rows of the tower's output that are concatenated to one row of the projector's input.
+// Returns the number of rows of the tower's output that are concatenated into one row of the projector's input.
 static inline int vision_merged(const VisionShape *v) {
     return v->projector == PROJECTOR_DOWNSAMPLE ? DOWNSAMPLE * DOWNSAMPLE : 1;
 }
@@ -57,22 +57,24 @@ static inline int vision_merged(const VisionShape *v) {
 // entries) with the inverse; -1: the projector does not read the row.
 void vision_select(const VisionShape *v, int32_t *select, int32_t *back);
 
-// Sets the mean and standard deviation of each color's pixel values with which CLIP's or SigLIP's towers were trained.
+// Sets the mean and standard deviation of each color's pixel values to those that CLIP or SigLIP towers were trained
+// with.
 void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]);
 
 // Returns the largest number of images in a micro-batch; 0 if the model reads text only.
 int vision_images(const Config *config);
 
-// Returns the number of images that a pass computes if its micro-batch has `images` images. The others are black. It is
-// one of 32 numbers, because a GPU stores matmul plans for each number, and at least 1, because all processes must
-// run the same collectives. With FP8 matmuls, the tower's tokens are a multiple of 16. tower: from vision_config().
+// Returns the number of images that a pass computes if its micro-batch has `images` images; the additional ones are
+// black. The result is one of 32 numbers, because a GPU stores matmul plans for each number, and at least 1, because
+// all processes must run the same collectives. With FP8 matmuls, the tower's tokens are a multiple of 16. tower: from
+// vision_config().
 int vision_pass_images(const Config *tower, int images);
 
 // Returns the bytes of the pixels of vision_images() images.
 int64_t vision_pixel_bytes(const Config *config);
 
-// Sets `tower` to the configuration of config's vision tower: the tower's shape, a micro-batch that vision_images()
-// images fit, and the formats of --vision-recipe. The optimizer's settings are those of `config`.
+// Sets `tower` to the configuration of config's vision tower: the tower's shape, a micro-batch of vision_images()
+// images, and the formats of --vision-recipe. The optimizer's settings are those of `config`.
 void vision_config(Config *tower, const Config *config);
 
 C_LINKAGE_END

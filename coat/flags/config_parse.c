@@ -87,8 +87,8 @@ static bool keeps_logged_model(const Parse *p) {
     return p->recorded->settings_logged && !given(p, "model");
 }
 
-// Sets the values that --recipe, --model and --tokenizer imply, which flags for a single value override later. `chosen`
-// contains the given flags on top of the defaults.
+// Sets the values that --recipe, --model and --tokenizer imply, which flags for individual values override later.
+// `chosen` contains the given flags on top of the defaults.
 static void apply_presets(const Parse *p, const Config *chosen) {
     Config *config = p->config;
     if (!keeps_logged_model(p)) {
@@ -225,7 +225,8 @@ static bool finish_shape(const Parse *p, Error *err) {
         config->model[0] = '\0';
     if (config->shape_files[0] && !config->model_from_files && any && !same_shape(p, err)) return false;
     if (config->shape_files[0]) {
-        // If neither --seq-len nor a record sets seq_len, config_check() sets it after the shape has been read.
+        // If neither --seq-len nor the recorded settings set seq_len, config_check() sets it after the shape has been
+        // read.
         if (!given(p, "seq-len") && !config->settings_recorded) config->seq_len = 0;
         return true;
     }

@@ -28,7 +28,8 @@ static bool uses_muon(const Config *c) {
 static bool compresses_momentum(const Config *c) {
     return uses_muon(c) && not_fp32(c) && (c->recipe.moments == MOMENTS_FP8 || c->recipe.moments == MOMENTS_COAT);
 }
-// True if backward may recompute other values than forward computed, because it reads FP8 values or uses another scale.
+// True if the values that backward recomputes may differ from forward's, because it reads FP8 values or uses a
+// different scale.
 static bool recompute_differs(const Config *c) {
     const bool fp8 = matmuls_are_fp8(c);
     return ((saves_fp8(c) || fp8) && !recipe_is_paper(&c->recipe)) || (fp8 && c->recipe.bf16_blocks > 0);

@@ -50,7 +50,7 @@ enum {
     SAMPLED = 16,       // sampling from a checkpoint applies the recorded value
     RESTARTED = 32,     // a run that resumes a log without a checkpoint applies the logged value
     LOGGED = 64,        // the log's first record contains the value
-    SHARED = 128,       // all ranks need equal values; file names may differ, but must be set on all ranks or on none
+    SHARED = 128,       // all ranks need the same value; file names may differ, but must be set on all ranks or on none
     SHAPE = RESTARTED | LOGGED | SHARED,
     TRAINING = RECORDED | RESUMED | RESTARTED | LOGGED | SHARED, // training results depend on the value
     LOGGED_UNLESS_DEFAULT = 256, // the log's first record contains the value if it is not the default
@@ -124,7 +124,7 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err);
 // Appends the flag "--name=value" to args, or "--name" if value is NULL. `length` is the number of characters of name.
 void arguments_append(Arguments *args, const char *name, size_t length, const char *value);
 
-// Appends the long flags that llm.c's short flag `name` stands for to args. value is the next word, or NULL if there is
+// Appends to args the long flags that replace llm.c's short flag `name`. value is the next word, or NULL if there is
 // none. Sets *flag to the long flag, or to NULL if the short flag is a switch or has no effect.
 bool arguments_add_short(Arguments *args, const char *name, const char *value, const Flag **flag, Error *err);
 
@@ -139,12 +139,12 @@ void arguments_free(Arguments *args);
 bool flag_is_short(const char *text, size_t length);
 // Returns llm.c's short flag that corresponds to the long flag `name`, or NULL.
 const char *flag_short_name(const char *name);
-// Lists llm.c's short flags that are accepted without effect in text, separated by spaces.
+// Lists in text, separated by spaces, llm.c's short flags that are accepted but have no effect.
 void flag_short_ignored(char text[FLAG_TEXT_LENGTH]);
 
 // Finds the group of flags whose name begins with the word `name`, ignoring case. Returns false if there is none.
 bool flag_group_find(const char *name, FlagGroup *group);
-// Lists the names of all groups of flags in text: "data, model, recipe ...".
+// Lists in text the names of all groups of flags: "data, model, recipe ...".
 void flag_group_list(char text[FLAG_TEXT_LENGTH]);
 
 // Writes a flag's value in config to text, booleans as on and off. If the value is neither a number nor a choice,

@@ -2,7 +2,7 @@
 // words, to one text.
 #include "flags.h"
 
-// Removes the flag `name` and its weights that earlier sources have given, because a new list replaces an older list.
+// Removes the flag `name` and its weights if earlier sources gave them, because a new list replaces an older one.
 static void drop_before(Arguments *args, const char *name, size_t length) {
     int kept = 0;
     for (int i = 0; i < args->count; i++) {
@@ -53,7 +53,7 @@ static bool is_flag(const char *text) {
     return !text || strncmp(text, "--", 2) == 0 || flag_is_short(text, strlen(text));
 }
 
-// Checks that a --train from the same source precedes --train-weight. Other flags pass.
+// If the flag is --train-weight, checks that a --train from the same source precedes it.
 static bool check_weight(const Arguments *args, const Flag *flag, const char *value, Error *err) {
     bool elsewhere = false;
     if (flag->kind != FLAG_WEIGHT) return true;

@@ -1,4 +1,4 @@
-// Replaces llm.c's one- and two-letter flags by long flags with the same meaning, before flags are parsed. Each short
+// Replaces llm.c's one- and two-letter flags with long flags of the same meaning, before flags are parsed. Each short
 // flag requires a value.
 #include "flags.h"
 
@@ -7,7 +7,7 @@
 typedef enum {
     SHORT_VALUE,      // passes the value to the long flag `target`
     SHORT_DEFAULT,    // passes the value to the long flag `target`, but 0 instead of -1
-    SHORT_SWITCH,     // with value 1, stands for the long flag `target`; with value 0, for `off`
+    SHORT_SWITCH,     // value 1 becomes the long flag `target`, value 0 becomes `off`
     SHORT_FILE,       // with value 1, passes the file `off`, if it exists, to `target`; with value 0, has no effect
     SHORT_DESCRIPTOR, // passes value dN as gpt2:dN, because llm.c's models of N layers have other widths
     SHORT_IGNORED     // is accepted but has no effect
@@ -16,8 +16,8 @@ typedef enum {
 typedef struct {
     const char *name;
     ShortKind kind;
-    const char *target; // long flag; only that of a SHORT_SWITCH has dashes
-    const char *off;    // of a SHORT_SWITCH, the long flag for value 0; of a SHORT_FILE, the file's path
+    const char *target; // long flag, without dashes except for a SHORT_SWITCH
+    const char *off;    // SHORT_SWITCH: the long flag for value 0; SHORT_FILE: the file's path
     const char *note;   // note that is printed if a value above 0 has no effect; "": no note
 } Short;
 

@@ -176,7 +176,7 @@ static bool apply_settings(Config *config, const json_t *settings, FlagGroup gro
     return good;
 }
 
-// Applies the recorded recipe, then the recorded values of single Recipe flags.
+// Applies the recorded recipe, then the recorded values of individual recipe flags.
 static bool apply_recipe(Config *config, const json_t *settings, const char *path, Error *err) {
     const json_t *name = json_object_get(settings, "recipe");
     const char *precision = json_string_value(json_object_get(settings, "precision"));

@@ -27,8 +27,8 @@ bool settings_compare(const json_t *settings, const Config *config, const char *
                       void (*differs)(const char *flag, const char *recorded, const char *now), Error *err);
 
 // Converts `settings`, which an earlier version may have written to the file `path`: renames them, and replaces
-// settings that a recipe now fixes by "recipe". If no recipe has their values, sets "recipe" to the nearest recipe and
-// fails (EXIT_DATA).
+// settings that a recipe now determines with "recipe". If no recipe has their values, sets "recipe" to the nearest
+// recipe and fails (EXIT_DATA).
 bool settings_update(json_t *settings, const char *path, Error *err);
 
 // Return non-negative hashes of settings that must be equal on all ranks.

@@ -61,7 +61,8 @@ size_t file_read_line(FILE *file, char *line, size_t size);
 bool file_append(int fd, const char *path, const void *data, size_t bytes, Error *err);
 // Opens a file for reading and writing, and creates it if it does not exist. Fails if path is a symbolic link, a hard
 // link or not a regular file, because another program could guess the name and place a link to another file there.
-// `flags` may have O_EXCL, which refuses an existing file, and O_APPEND. Returns the descriptor; -1 with err and errno.
+// `flags` may include O_EXCL, which rejects an existing file, and O_APPEND. Returns the descriptor; -1 with err and
+// errno.
 int file_open_write(const char *path, int flags, Error *err);
 // Creates a new file with file_open_write() and returns a stream for writing; NULL with err and errno on failure.
 FILE *file_create_stream(const char *path, Error *err);

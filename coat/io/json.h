@@ -1,6 +1,6 @@
-// Reads and writes JSON files. This project's code writes them, so that equal contents give equal bytes whatever the
-// version of Jansson, which reads them. Reading is strict: duplicate keys are refused, sizes are limited, and values
-// are checked for type and range.
+// Reads and writes JSON files. This project's code writes them, so that the same contents give the same bytes with
+// every version of Jansson, which reads them. Reading is strict: duplicate keys are rejected, sizes are limited, and
+// values are checked for type and range.
 #pragma once
 #include <jansson.h>
 #include <stdbool.h>
@@ -40,8 +40,8 @@ json_t *json_parse_object(const char *text, size_t size, const char *path, Error
 // Reads the file `path` of at most `limit` bytes, which must contain one JSON object. Returns NULL with err on failure.
 json_t *json_read_object(const char *path, size_t limit, Error *err);
 
-// Each json_get function gets the value of a key of `object`. It returns false with err if the value is missing, of
-// another type or out of range; err names path, key and the expected value.
+// Each json_get function gets the value of a key of `object`. It returns false with err if the value is missing, of a
+// different type or out of range; err names path, key and the expected value.
 bool json_get_int(const json_t *object, const char *path, const char *key, int64_t min, int64_t max, int64_t *value,
                   Error *err);
 bool json_get_double(const json_t *object, const char *path, const char *key, double *value, Error *err);

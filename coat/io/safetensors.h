@@ -1,6 +1,7 @@
 // Reads and writes the safetensors file format: 8 bytes of header length, a JSON header with the type, shape and byte
 // range of each tensor, then the tensors' bytes without gaps. Numbers are little-endian. The reader checks the entire
-// header. The writer streams, to avoid a copy of the model; it sorts and pads, so that equal contents give equal bytes.
+// header. The writer streams, to avoid a copy of the model; it sorts and pads, so that the same contents give the same
+// bytes.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -90,7 +91,7 @@ typedef struct {
 } SafeWriter;
 
 void safewriter_declare(SafeWriter *writer, const char *name, Dtype dtype, int rank, const int64_t *shape, int tag);
-// Creates the file (refuses an existing one) and writes the header, with the metadata {"format": "pt"} that readers of
+// Creates the file (fails if it exists) and writes the header, with the metadata {"format": "pt"} that readers of
 // PyTorch models require.
 bool safewriter_begin(SafeWriter *writer, const char *path, Error *err);
 bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error *err);

@@ -1,4 +1,4 @@
-// TensorBoard event files with the figures of log.jsonl, written without TensorFlow or protobuf:
+// TensorBoard event files with the metrics of log.jsonl, written without TensorFlow or protobuf:
 // OUT/events.out.tfevents.SECONDS.HOST.
 //
 // A file is a sequence of TFRecords (length, CRC, bytes, CRC). Each contains an Event message of TensorFlow's
@@ -20,7 +20,8 @@ typedef struct {
 } Scalar;
 
 // Creates a new event file in the existing folder. Returns NULL with err (EXIT_DATA) on failure. first_step: first step
-// that will be written. Readers ignore events of earlier files from first_step on, or all events if it is 1 or less.
+// that will be written. Readers ignore events of earlier files at first_step and later, or all events if it is 1 or
+// less.
 EventWriter *events_open(const char *folder, int64_t first_step, Error *err);
 
 // Writes one event with the scalars of a step. Returns false if the event is too long, which drops the event, or if the
@@ -38,6 +39,6 @@ void events_close(EventWriter *writer);
 // True if `name` is the name of an event file.
 bool events_is_name(const char *name);
 
-// crc32c() returns the CRC-32C (Castagnoli) of the bytes, crc32c_masked() the same in the masked form of TFRecords.
+// crc32c() returns the CRC-32C (Castagnoli) of the bytes, crc32c_masked() returns it in the masked form of TFRecords.
 uint32_t crc32c(const void *bytes, size_t count);
 uint32_t crc32c_masked(const void *bytes, size_t count);

@@ -1,5 +1,5 @@
 // The log of a run: a line per step on the terminal, OUT/log.jsonl for scripts, and TensorBoard event files with the
-// same figures (events.h).
+// same metrics (events.h).
 //
 // log.jsonl contains one JSON object per line, in the order of the steps:
 //   {"step":1,"loss":..,"grad_norm":..,"lr":..,"tokens":..,"ms":..,"tokens_per_s":..}    a training step
@@ -15,7 +15,7 @@
 // If the step's update was skipped, its line has "skipped":N, the number of updates skipped so far. If the data has a
 // loss mask, "counted":X is the fraction of unmasked targets, and loss is the mean over these. Non-finite numbers are
 // null. val_accuracy is the fraction of answers that are right (evaluate_loss() in evaluate.h). ms and tokens_per_s are
-// the step's own, not smoothed. All numbers except ms and tokens_per_s are equal in equal runs.
+// the step's own, not smoothed. All numbers except ms and tokens_per_s are the same in identical runs.
 #pragma once
 #include <stdint.h>
 
@@ -64,10 +64,10 @@ bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
 // Logs a JSON text after `step` steps as {"step":..,KEY:JSON}. If the text has the form {TENSOR:{FIGURE:[one number per
-// layer],..},..}, TensorBoard gets the number of largest magnitude of each list as KEY/TENSOR/FIGURE.
+// layer],..},..}, TensorBoard gets each list's number with the largest magnitude as KEY/TENSOR/FIGURE.
 void log_object(Log *log, int64_t step, const char *key, const char *json);
 
-// Logs the settings of the run, a JSON object, unless the last settings in the file are equal.
+// Logs the settings of the run, a JSON object, unless the last settings in the file are the same.
 void log_settings(Log *log, int64_t step, const char *json);
 
 // Prints a line to stdout, or to stderr with --json. Adds the newline. Prints nothing with --quiet.
@@ -84,7 +84,7 @@ void log_reopen(Log *log);
 // Flushes log.jsonl to the disk. Any thread may call it, except during log_reopen() and log_close().
 void log_sync(const Log *log);
 
-// Prints the last line of the run, also with --quiet, and closes the log. Adds a warning (on stderr with --json, which
+// Prints the last line of the run, even with --quiet, and closes the log. Adds a warning (on stderr with --json, which
 // has no last line) if weights, loss or gradient are not finite, or if the loss has risen. The argument may be NULL.
 void log_close(Log *log);
 

@@ -6,9 +6,9 @@
 #include "config/config.h"
 #include "step_line.h"
 
-// Compares the log `path` with a checkpoint of `step` that records the loss `loss`. If the log has another loss for
-// `step`, or has earlier steps but not `step`, writes the contradiction to `text`; otherwise "". Because equal runs
-// have equal losses, a contradiction means that the checkpoint belongs to another run.
+// Compares the log `path` with a checkpoint of `step` that records the loss `loss`. If the log has a different loss for
+// `step`, or has earlier steps but not `step`, writes the contradiction to `text`; otherwise "". Because identical runs
+// have identical losses, a contradiction means that the checkpoint belongs to another run.
 void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size);
 
 // Copies the log lines of first_step and later steps to a new file, log-abandoned-STEP.jsonl (STEP is first_step - 1),

@@ -44,7 +44,7 @@ typedef struct {
 // validation loss of an earlier step. Returns text.
 const char *end_line(char *text, size_t size, const EndLine *line, int columns);
 
-// Returns advice for a run that has diverged. `earlier` tells whether a checkpoint of an earlier step exists.
+// Returns advice for a run that has diverged. earlier: true if a checkpoint of an earlier step exists.
 const char *diverged_advice(bool earlier);
 
 // Writes a warning about a run that ended without an error although training failed: weights, loss or gradient are not
