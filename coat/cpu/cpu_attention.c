@@ -23,13 +23,13 @@ static real score_scale(AttentionShape shape) {
     return 1 / (real)sqrt((double)shape.head_dim);
 }
 
-// Returns the number of keys, of `keys` in all, that the query with index `query` attends to.
+// Returns how many of the `keys` keys the query with index `query` attends to.
 static int64_t visible_keys(AttentionShape shape, int64_t query, int64_t keys) {
     return shape.bidirectional ? keys : query + 1;
 }
 
-// Replaces the scores of `rows` queries by unnormalized probabilities, 0 for keys that a query does not attend to. The
-// last query attends to all keys. Writes each row's sum of probabilities and the log-sum-exp of its scores.
+// Replaces the scores of `rows` queries with unnormalized probabilities, 0 for keys that a query does not attend to.
+// The last query attends to all keys. Writes each row's sum of probabilities and the log-sum-exp of its scores.
 static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t keys, AttentionShape shape, real *sums,
                          real *lse) {
     const real scale = score_scale(shape);
@@ -104,8 +104,8 @@ typedef struct {
     AttentionShape shape;
 } KeyValueHead;
 
-// Replaces a tile's scores S by the probabilities P = exp(S * scale - lse), which are 0 for keys that a query does not
-// attend to.
+// Replaces a tile's scores S with the probabilities P = exp(S * scale - lse), which are 0 for keys that a query does
+// not attend to.
 static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t begin, AttentionShape shape) {
     for (int64_t i = 0; i < p.rows; i++) {
         real *row = (real *)row_address(p, i);
@@ -115,7 +115,7 @@ static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t beg
     }
 }
 
-// Replaces the probabilities P by the gradient of the attention scores S: dS = P * (dP - rowsum(dO * O)) * scale.
+// Replaces the probabilities P with the gradient of the attention scores S: dS = P * (dP - rowsum(dO * O)) * scale.
 static void score_gradients(const Cpu *cpu, Tensor p, Tensor dp, Tensor d_o, Tensor o, int64_t begin,
                             AttentionShape shape, real *buffer) {
     int64_t D = o.cols;

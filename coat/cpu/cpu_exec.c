@@ -76,7 +76,7 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
 }
 
 // Returns the bytes that can be allocated: memory_available() or, if lower, memory_limit_left() minus a reserve and
-// minus OpenBLAS's buffers for one thread more than configured. Returns at least 1.
+// minus OpenBLAS's buffers for one more thread than configured. Returns at least 1.
 int64_t cpu_memory_free(Exec *exec) {
     const Cpu *cpu = (const Cpu *)exec->backend;
     const int64_t available = memory_available();

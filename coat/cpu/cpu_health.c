@@ -25,7 +25,7 @@ static Walk walk_of(Tensor t) {
     return w;
 }
 
-// Returns a group's amax, computed from its scale and its FP8 value of largest magnitude.
+// Returns a group's amax, computed from its scale and its FP8 value with the largest magnitude.
 static float group_amax(Tensor t, int64_t group, uint32_t largest) {
     float magnitude = fp8_decode(t.format, (uint8_t)largest);
     if (largest == 0) return 0.0f;
@@ -127,7 +127,7 @@ void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
 
 #define OUTLIER_PIECE 4096 // number of elements that are decoded at a time: a multiple of the moments' group size
 
-// Adds n elements of x from column `begin` of a row on, with their second moments v, to the sums.
+// Adds n elements of a row of x, starting at column `begin`, with their second moments v, to the sums.
 static void add_outliers(const Cpu *cpu, Tensor x, Tensor v, int64_t row, int64_t begin, int64_t n, Outliers *out) {
     real x_buffer[OUTLIER_PIECE], v_buffer[OUTLIER_PIECE];
     const real *a = row_load(cpu, x, row, begin, n, x_buffer), *b = v_buffer;

@@ -7,7 +7,7 @@
 #include "config/config.h"
 #include "numerics/formats.h"
 
-// Scalars of an AdamW step that are equal for all parameters.
+// Scalars of an AdamW step that are the same for all parameters.
 typedef struct {
     real lr, beta1, beta2, eps;
     real correction1, correction2; // bias corrections of the moments: 1 / (1 - beta^t)
@@ -77,8 +77,8 @@ typedef struct {
 
     // Computes p = exp(scale * x - shift) and returns the sum of p. p may be x.
     real (*exponentials)(real *p, const real *x, real scale, real shift, int64_t n);
-    // Replaces attention's probabilities p by the gradient of the scores: p * (dp - delta) * scale. dp: gradient of the
-    // probabilities.
+    // Replaces attention's probabilities p with the gradient of the scores: p * (dp - delta) * scale. dp: gradient of
+    // the probabilities.
     void (*score_gradient)(real *p, const real *dp, real delta, real scale, int64_t n);
 
     // Runs one AdamW step on n elements of a parameter p with moments m and v. decay: lr * weight_decay, or 0.

@@ -36,7 +36,8 @@ static real element(Tensor t, int64_t row, int64_t column) {
                                 : (real)bf16_decode(((const uint16_t *)row_address(t, row))[column]);
 }
 
-// True if logit `target` is the largest of the row's first `vocab` logits, and the first of equal ones. False for NaN.
+// True if logit `target` is the largest of the row's first `vocab` logits, and no earlier logit is equal to it. False
+// for NaN.
 static bool is_best(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab, int32_t target) {
     const real logit = element(logits, row, target);
     real buffer[CHUNK];

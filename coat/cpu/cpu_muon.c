@@ -47,7 +47,7 @@ static void multiply(Exec *exec, Tensor c, Operand a, Operand b, int64_t k, real
     matmul_on_all(cpu_of(exec), scratch_begin(exec), p);
 }
 
-// Computes one iteration, times `scale`, from x to y.
+// Computes one Newton-Schulz iteration from x to y, and multiplies the result by `scale`.
 static void iterate(Exec *exec, Tensor y, Tensor x, Tensor gram, Tensor polynomial, NewtonSchulz s, real scale) {
     const bool wide = x.rows <= x.cols;
     const Operand of_x = {x, wide}, of_gram = {gram, true}, of_gram_t = {gram, false};

@@ -133,7 +133,7 @@ static uint32_t block_amax(const Cpu *cpu, const Parameter *p, int64_t begin, in
     return cpu->kernels->amax_bits(row_load(cpu, flat(p->weight.value), 0, begin, n, buffer), n);
 }
 
-// Scalars of an update that are equal for all parameters.
+// Scalars of an update that are the same for all parameters.
 typedef struct {
     const Cpu *cpu;
     const StepState *state;
@@ -151,7 +151,8 @@ static AdamwStep adamw_step(const StepState *state) {
                        clip ? (real)(state->grad_clip / state->grad_norm) : 1};
 }
 
-// Updates n elements of a parameter from element `begin` on. Returns false if a moment with groups would be inf or NaN.
+// Updates n elements of a parameter starting at element `begin`. Returns false if a moment with groups would be inf or
+// NaN.
 typedef bool UpdateBlock(const Update *u, const Parameter *p, int64_t begin, int64_t n);
 
 // Calls update() for all blocks of all parameters, on all threads. weights: true if update() changes the weights, whose

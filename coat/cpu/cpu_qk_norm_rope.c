@@ -46,8 +46,8 @@ static void norm_row(const Cpu *cpu, real *row, const HeadColumns *c, const QkRo
     }
 }
 
-// QK-norm's backward for one row: replaces the gradient of the norms' output by the gradient of their input x, and adds
-// the weight's gradient to dweight.
+// QK-norm's backward for one row: replaces the gradient of the norms' output with the gradient of their input x, and
+// adds the weight's gradient to dweight.
 static void norm_gradient_row(const Cpu *cpu, real *gradient, const real *x, const HeadColumns *c, const QkRope *heads,
                               real *dweight, real *buffer) {
     const int64_t end = c->begin + c->heads * heads->shape.head_dim;

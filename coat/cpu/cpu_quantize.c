@@ -40,7 +40,7 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
     require_codes(q_t);
     if (!q.data && !q_t.data) return;
     const Cpu *cpu = cpu_of(exec);
-    const bool shared = q.data && q.format == q_t.format; // true: q_t has the same FP8 values as q
+    const bool shared = q.data && q.format == q_t.format; // true: q_t contains the same FP8 values as q
     const float r = q.data ? scale_reciprocal(*(const float *)q.scale) : 0;
     const float r_t = q_t.data ? scale_reciprocal(*(const float *)q_t.scale) : 0;
     const int64_t M = source->rows, N = source->cols, blocks = (M + CPU_CODE_ROWS - 1) / CPU_CODE_ROWS;

@@ -1,5 +1,5 @@
 // Quantizes to FP8 on the CPU. With one scale per tensor, uses COAT's Group Scaling: a first pass computes the rows'
-// amaxes, from which the scale follows; a second pass computes the FP8 values and their transpose.
+// amaxes, which determine the scale; a second pass computes the FP8 values and their transpose.
 #pragma once
 #include "cpu_internal.h"
 

@@ -7,7 +7,7 @@
 // and -fmad=false, and do not flush subnormals. For the elements, the device uses its special-function unit: FP8 values
 // then differ only if a value lies within about 1e-5 of a rounding boundary.
 //
-// The gradient norm detects non-finite gradients before the update. If one gets into a moment, its group's a is
+// The gradient norm detects non-finite gradients before the update. If one still reaches a moment, its group's a is
 // non-finite and every non-zero element of the group decodes to a non-finite value, so that later checks find it.
 #pragma once
 #include "base/c_linkage.h"
@@ -15,8 +15,9 @@
 
 C_LINKAGE_BEGIN
 
-#define MOMENT_K_ONE 16       // stored exponent of a group with k = 1; k is stored in sixteenths, 1 to 255
-#define MOMENT_K_MAX 255      // largest stored exponent, if a group's largest / smallest |x| < 2.1 (E4M3), 3.8 (E5M2)
+#define MOMENT_K_ONE 16 // stored exponent of a group with k = 1; k is stored in sixteenths, 1 to 255
+// largest stored exponent; used if a group's largest / smallest |x| is below 2.1 (E4M3) or 3.8 (E5M2)
+#define MOMENT_K_MAX 255
 #define MOMENT_TINY 0x1p-149f // smallest FP32 number; a nonzero FP8 value never decodes to less
 
 // Random stream for rounding weights without master weights stochastically; its low bits contain the step.
@@ -136,8 +137,8 @@ typedef struct {
 
 // Returns a group's exponent k in sixteenths. range: log2(largest |x|) - log2(smallest nonzero |x|), by moment_log2().
 // The smallest element becomes the format's second positive value, so that decoded values keep their FP8 values when
-// they are encoded again. Because k is rounded down, it may become the third or fourth value, and the next encoding may
-// raise k once.
+// they are encoded again. Because k is rounded down, that element may become the third or fourth value, and the next
+// encoding may raise k once.
 COAT_HD static inline uint8_t moment_exponent_of(float range, Format format) {
     float scaled = MOMENT_K_ONE * moment_target(format);
     if (!(range * MOMENT_K_MAX > scaled)) return MOMENT_K_MAX; // also for groups of equal magnitudes

@@ -40,8 +40,8 @@ COAT_HD static inline uint16_t group_scale_from_amax(uint32_t amax, float larges
     return bf16_encode(scale_from_amax(amax, largest));
 }
 
-// Returns the scale of a row with this amax: the smallest power of two with which the amax is representable. Because
-// all row scales are powers of two, FP8 values can later be converted to the scale of the whole tensor without a second
+// Returns the scale of a row with this amax: the smallest power of two that makes the amax representable. Because all
+// row scales are powers of two, FP8 values can later be converted to the scale of the whole tensor without a second
 // rounding, except values that become subnormal. A row of zeros gets the smallest scale, so the tensor's scale is the
 // largest row scale.
 COAT_HD static inline float row_scale_from_amax(uint32_t amax, Format f) {
@@ -52,15 +52,15 @@ COAT_HD static inline float row_scale_from_amax(uint32_t amax, Format f) {
     return bits_float((exponent > largest_exponent ? exponent - largest_exponent : 1u) << 23);
 }
 
-// Returns the scale with which format `to` has the same range as format `from` with `scale`. From E4M3 to E5M2, the
-// result is 2^-7 * scale, because both formats' largest values are 1.75 times a power of two.
+// Returns the scale that gives format `to` the range that `scale` gives format `from`. From E4M3 to E5M2, the result is
+// 2^-7 * scale, because both formats' largest values are 1.75 times a power of two.
 COAT_HD static inline float scale_in_format(float scale, Format from, Format to) {
     const float other = scale * (format_max(from) / format_max(to));
     return other < SCALE_MIN ? SCALE_MIN : other;
 }
 
-// Maximum number of consecutive E4M3 values whose squares are summed in FP32, in their order. Callers add the sums of
-// such spans in double.
+// Maximum number of consecutive E4M3 values whose squares are summed in FP32, in order. Callers add the sums of such
+// spans in double.
 #define SQUARES_SPAN 16
 COAT_HD static inline float squares_of(const float *value, int64_t count) {
     float sum = 0.0f;

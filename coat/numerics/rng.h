@@ -1,5 +1,5 @@
 // Counter-based random numbers. A value depends only on (seed, stream, index), not on earlier draws, threads or
-// devices. Callers choose a stream (one per purpose or tensor) and count the index up.
+// devices. Callers choose a stream (one per purpose or tensor) and increment the index.
 #pragma once
 #include "base/c_linkage.h"
 #include "formats.h"

@@ -27,7 +27,7 @@ typedef struct {
     void *scale;       // scales as described by Granularity; NULL with SCALE_NONE
     uint8_t *exponent; // SCALE_EXPAND only: exponent k of each group, in sixteenths
     // amax of each row as raw FP32 bits, (rows), written by the operation that computes the tensor. One amax may cover
-    // several rows: it is stored at one of these rows, and the others have 0. NULL: no amaxes are stored
+    // several rows: it is stored at one of these rows, and the other entries are 0. NULL: no amaxes are stored
     uint32_t *amax;
     int64_t rows, cols, stride;
     Format format;
@@ -71,7 +71,7 @@ static inline Tensor tensor_rows(Tensor t, int64_t begin, int64_t count) {
     return t;
 }
 
-// Returns matrix number i of the `count` matrices of equal shape that t consists of.
+// Returns matrix number i of the `count` matrices of the same shape that t consists of.
 static inline Tensor tensor_matrix(Tensor t, int count, int i) {
     return tensor_rows(t, i * (t.rows / count), t.rows / count);
 }
