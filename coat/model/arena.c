@@ -22,7 +22,7 @@ bool arena_on_host(const Arena *arena, Category category) {
 }
 
 // Sets the offsets of a category's tensors: of those that exist per layer if `per_layer`, otherwise of all others.
-// Skips pooled tensors. Per layer, sets layer 0's offsets; other layers follow at equal distances. A layer's data is
+// Skips pooled tensors. Per layer, sets layer 0's offsets; other layers follow at a constant stride. A layer's data is
 // contiguous, so that one message can send it.
 static void place_tensors(Arena *a, Category category, bool per_layer, size_t *cursor) {
     TensorLayout *placed[TENSOR_COUNT * ROLE_COUNT];
@@ -260,7 +260,7 @@ Weight arena_weight(const Arena *arena, TensorId id, int layer) {
     w.value = arena_tensor(arena, id, VALUE, layer);
     w.codes = arena_tensor(arena, id, CODES, layer);
     w.codes_t = arena_tensor(arena, id, CODES_T, layer);
-    // An FP8 weight's amax is stored directly after its scale, in the 16 bytes that are reserved for the scale.
+    // An FP8 weight's amax is stored right after its scale, in the 16 bytes that are reserved for the scale.
     w.maximum = w.codes.scale ? (uint32_t *)w.codes.scale + 1 : NULL;
     if (!arena->layout[id][GATHERED].exists) return w;
     void *const gathered = arena_tensor(arena, id, GATHERED, layer % LAYER_SLOTS).data;

@@ -10,10 +10,11 @@ typedef struct {
 } TrainFlops;
 
 // Returns the FLOPs of the configuration's model.
-//   A parameter counts 2 FLOPs per row in forward, 2 in dgrad and 2 in wgrad. Frozen parameters have no wgrad.
-//   The two matmuls of attention count 4 * width FLOPs per pair of rows in forward and twice that in backward. With
+//   A parameter costs 2 FLOPs per row in forward, 2 in dgrad and 2 in wgrad. Frozen parameters have no wgrad.
+//   The two matmuls of attention cost 4 * width FLOPs per pair of rows in forward and twice that in backward. With
 //   causal attention, half of the pairs count.
-//   A frozen tower has no backward. A frozen language model has dgrad, and the projector has if it or the tower trains.
+//   A frozen tower has no backward. A frozen language model has dgrad.
+//   The projector has dgrad if the projector or the tower trains.
 //   Work that backward repeats (--recompute) does not count.
 TrainFlops train_flops(const Config *config);
 

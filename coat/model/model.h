@@ -87,7 +87,7 @@ void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *
 //   computed. NULL: the pass has no images, and `images` is 0.
 void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows);
 
-// Sets the mean and standard deviation with which the vision tower normalizes each color: ((byte / 255) - mean) /
+// Sets the mean and standard deviation that the vision tower normalizes each color with: ((byte / 255) - mean) /
 // deviation. model_create() sets vision_pixel_defaults().
 void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]);
 

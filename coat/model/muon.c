@@ -52,8 +52,8 @@ void muon_add(Muon *m, const Parameter *matrix, TensorId id) {
 }
 
 // Orthogonalizes the pieces of the momenta of `matrices` matrices, and scales each piece to an RMS of at most about
-// muon_rms. An orthogonal matrix has an RMS of 1 / sqrt(larger extent). If all pieces have one shape, one operation
-// orthogonalizes all of them.
+// muon_rms. An orthogonal matrix has an RMS of 1 / sqrt(larger extent). If all pieces have the same shape, one
+// operation orthogonalizes all of them.
 static void orthogonalize(const Muon *m, TensorId id, int matrices, StepState *state) {
     const Config *c = m->arena->config;
     const TensorLayout *t = &m->arena->layout[id][VALUE];
@@ -80,8 +80,8 @@ static void exchange(const Muon *m, TensorId id, TensorId to, TensorId from) {
     comm_wait(m->comm, comm_mark(m->comm));
 }
 
-// Updates `count` matrices of one tensor, from list[first] on. With ZeRO, process j orthogonalizes the j-th matrix. If
-// there are fewer matrices than processes, the last processes orthogonalize none.
+// Updates `count` matrices of one tensor, starting at list[first]. With ZeRO, process j orthogonalizes the j-th matrix.
+// If there are fewer matrices than processes, the last processes orthogonalize none.
 static void update_together(const Muon *m, int first, int count, StepState *state) {
     const Ops *ops = m->exec->ops;
     const Parameter *list = m->list + first;

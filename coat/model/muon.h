@@ -1,8 +1,8 @@
 // Updates the weight matrices of a language model's blocks with Muon (--optimizer muon). A matrix's update is its
 // momentum, orthogonalized by Newton-Schulz iterations. Pieces of a matrix (tensor_pieces()), such as q, k and v, are
-// orthogonalized apart. Without ZeRO, the matrices of tensor_muon_batch() layers of one tensor are updated together,
-// because a GPU multiplies many small matrices faster together. All updates share the scratch tensors MUON_X, MUON_Y,
-// MUON_A and MUON_B.
+// orthogonalized separately. Without ZeRO, the matrices of tensor_muon_batch() layers of one tensor are updated
+// together, because a GPU multiplies many small matrices faster together. All updates share the scratch tensors MUON_X,
+// MUON_Y, MUON_A and MUON_B.
 //
 // With ZeRO, every process has the momentum and the gradient of a shard of each matrix, but an orthogonalization needs
 // an entire matrix. Therefore N processes update one tensor of N layers together, and process j orthogonalizes the

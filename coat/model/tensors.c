@@ -1,6 +1,6 @@
 // Contains the table of tensors, and resolves its rows to tensor layouts for a configuration. Sections of this file:
 //   table        lists names, shapes, lifetimes and the rule of every tensor
-//   extents      replaces symbolic extents by numbers
+//   extents      replaces symbolic extents with numbers
 //   existence    decides which tensors this model and this run have
 //   parameters   chooses formats of weights, gradients, moments and master weights, and their shards (ZeRO)
 //   activations  chooses memory (saved, scratch, or another tensor's), format and scales
@@ -34,7 +34,7 @@ typedef enum {
     RULE_RESIDUAL,
     // residual stream before a block: RULE_RESIDUAL, or saved if --recompute 3 needs it and X_IN does not contain it
     RULE_BLOCK_IN,
-    // operand of a matmul: scratch if it is FP8 or if `source` has another width, else in the memory of `source`
+    // operand of a matmul: scratch if it is FP8 or if `source` has a different width, else in the memory of `source`
     RULE_OPERAND,
     RULE_NORM_OUT, // matmul operand that a norm computes: saved, or scratch if backward recomputes it
     RULE_ACT_OUT   // matmul operand that the activation function computes: saved, or scratch if backward recomputes it
@@ -317,8 +317,8 @@ int64_t shape_extent(Dim dim, const ModelShape *s) {
     }
 }
 
-// Returns the largest number of elements of the matrices that Muon updates together (DIM_UPDATE) or of the Gram
-// matrices of their pieces (DIM_GRAM).
+// Returns the maximum over all tensors of the number of elements that Muon updates together (DIM_UPDATE), or of
+// elements of the Gram matrices of their pieces (DIM_GRAM).
 static int64_t largest_update(Dim dim, const Config *c) {
     int64_t largest = 0, rows[MAX_PIECES];
     for (int id = 0; id < PARAMETER_COUNT; id++) {
@@ -586,7 +586,8 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
 
 // --- activations: format and memory of each activation -------------------------------------------------------------
 
-// True if the matmuls that read this operand are FP8. With --head fp8-backward, only the head's backward matmuls are.
+// True if the matmuls that read this operand are FP8. With --head fp8-backward, of the head's matmuls only the backward
+// ones are FP8.
 static bool read_as_fp8(const TableRow *row, const Recipe *r) {
     if (!row->head) return blocks_in_fp8(r);
     return head_in_fp8(r) && (r->head == HEAD_FP8 || row->gradient || row->transpose_of);
@@ -690,8 +691,9 @@ static void inherit_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_CO
 
 // --- BF16 blocks: activations that differ in the first blocks (--bf16-blocks) --------------------------------------
 
-// True if an activation's layout may differ between blocks with BF16 and with FP8 forward matmuls. It may for operands
-// that norms (if backward recomputes them) and attention compute, and for the outputs of these operands' matmuls.
+// True if an activation's layout may differ between blocks with BF16 and with FP8 forward matmuls. These are operands
+// that attention computes, operands that norms compute and backward recomputes, and the outputs of the matmuls that
+// read these operands.
 static bool may_differ_in_bf16_blocks(TensorId id, const Config *c) {
     const TableRow *row = &table[id];
     if (row->last >= STAGE_NORMF) return false;
@@ -727,7 +729,7 @@ static void resolve_bf16_blocks(TensorId id, const Config *bf16, int blocks, Ten
 
 // --- lifetimes of activations --------------------------------------------------------------------------------------
 
-// Makes all layers use one layer's memory.
+// Makes all layers share one layer's memory.
 static void store_one_layer(TensorLayout *t) {
     t->per_layer = t->per_layer_scale = false;
     t->layers = 1;

@@ -127,7 +127,7 @@ typedef enum {
     DIM_INNER,    // bytes of the InnerProducts struct
     DIM_OUTLIERS, // bytes of the Outliers struct
     DIM_UPDATE,   // largest number of elements of the matrices that Muon updates together
-    DIM_GRAM,     // largest number of elements of their Gram matrices
+    DIM_GRAM,     // largest number of elements of the Gram matrices that Muon computes together
     // images
     DIM_IMAGES,   // number of images of a micro-batch
     DIM_PIXELS,   // bytes of an image: 3 * side * side
@@ -212,7 +212,7 @@ int tensor_muon_batch(TensorId id, const Config *config);
 // or SwiGLU's gate and up. Returns the number of pieces, 1 for any other parameter.
 enum { MAX_PIECES = 3 };
 int tensor_pieces(TensorId id, const ModelShape *shape, int64_t extents[MAX_PIECES]);
-// True if a parameter's pieces have the same shape. k and v always have.
+// True if a parameter's pieces have the same shape. k and v always do.
 static inline bool parts_are_equal(const int64_t extents[], int pieces) {
     return extents[0] == extents[pieces - 1];
 }
@@ -232,8 +232,8 @@ static inline TensorId head_weight(const ModelShape *shape) {
     return shape->tied_head ? WTE : HEADW;
 }
 
-// Return the number of parameter elements, without the vocabulary's padding rows: of the parts PART_VISION ... in
-// `parts`, and of the entire model.
+// Return the number of parameter elements, excluding the vocabulary's padding rows: in the parts PART_VISION, ... that
+// `parts` contains, and in the entire model.
 int64_t part_parameters(const ModelShape *shape, int parts);
 static inline int64_t model_parameters(const ModelShape *shape) {
     return part_parameters(shape, PART_VISION | PART_PROJECTOR | PART_LANGUAGE);

@@ -82,8 +82,8 @@ static float draw_normal(uint64_t seed, uint64_t stream, uint64_t index, float l
     return x;
 }
 
-// Computes the initial values of elements [begin, end) of a parameter with `cols` columns. Elements from index `used`
-// on are padding and become 0.
+// Computes the initial values of elements [begin, end) of a parameter with `cols` columns. Elements at index `used` and
+// above are padding and become 0.
 static void init_values(float *values, int64_t begin, int64_t end, int64_t used, int64_t cols, Init init, uint64_t seed,
                         uint64_t stream, const ModelShape *shape, int layer) {
     const float scale = deviation(shape, init, cols, layer);
