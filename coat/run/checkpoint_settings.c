@@ -85,8 +85,8 @@ static bool apply_newest(bool (*apply)(const char *folder, const Config *flags, 
     return applied;
 }
 
-// Applies the settings and the model that OUT/log.jsonl records, for a run that ended before its first checkpoint.
-// Returns true also if the log records no settings.
+// Applies the settings and the model that OUT/log.jsonl records, for a run that ended before its first checkpoint. Also
+// returns true if the log records no settings.
 static bool apply_logged(const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];
     Error ignored;

@@ -14,11 +14,11 @@ C_LINKAGE_BEGIN
 bool stop_at_once(const Model *m);
 
 // Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches, or of fewer if
-// stop_at_once(). The processes divide the micro-batches and make equally many passes. A process without a micro-batch
-// repeats the last one with all targets masked; a process that cannot read its data continues with zeros. Sets
-// *accuracy to the fraction of right answers if the model has a vision tower and the data a loss mask, otherwise to
-// NAN. An answer is a maximal run of unmasked targets in an example. It is right if each of its targets has the largest
-// logit given the tokens before, so that sampling with --temperature 0 would generate it.
+// stop_at_once(). The processes divide the micro-batches and make the same number of passes. A process without a
+// micro-batch repeats the last one with all targets masked; a process that cannot read its data continues with zeros.
+// Sets *accuracy to the fraction of right answers if the model has a vision tower and the data a loss mask, otherwise
+// to NAN. An answer is a maximal run of unmasked targets in an example. It is right if each of its targets has the
+// largest logit given the tokens before, so that sampling with --temperature 0 would generate it.
 bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, double *accuracy, Error *err);
 
 // Returns the number of HellaSwag examples that the model answers correctly, over all processes, which divide the work.
@@ -33,7 +33,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set);
 void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, float *logits);
 
 // Samples up to `more` tokens, appends them to ids[0 .. count) and returns the new count.
-//   - number: index of the sample, so that each sample draws other random numbers
+//   - number: index of the sample, so that each sample draws different random numbers
 //   - ends: EOS ids, any of which ends the sample and is its last token; NULL if no token ends the sample
 //   - ended: set to true if an EOS id ended the sample, else to false; may be NULL
 int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const SpecialIds *ends, bool *ended);

@@ -175,7 +175,7 @@ typedef struct {
     const Collection *c;
     CountedTensor what;
     int transposed;
-    int layers; // number of layers with counts; 0 if not counted in this step or equal to the tensor's own
+    int layers; // number of layers with counts; 0 if this step has none or the transpose needs no separate ones
 } Counted;
 
 static Counted counted(const Collection *c, int what, int transposed) {
@@ -263,8 +263,9 @@ static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
     if (bad > 0) health_add_line(warning, "%s%s", first, others);
 }
 
-// Writes a note for the first moment of which an update left too many FP8 values unchanged. Ignores embeddings: most
-// tokens occur in few steps, and without a gradient all moments of a group decay together, so no FP8 value changes.
+// Writes a note if an update left too many FP8 values of a moment unchanged, for the first such moment. Ignores
+// embeddings: most tokens occur in few steps, and without a gradient all moments of a group decay together, so no FP8
+// value changes.
 static void note_unchanged(const Collection *c, HealthWarned *warned, char warning[HEALTH_WARNING]) {
     for (int k = 0; k < c->entries && c->unchanged; k++) {
         const Entry *e = &c->entry[k];

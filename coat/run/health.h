@@ -1,7 +1,7 @@
-// Health: statistics in the log that announce failures of a training run. health_bounds.c measures attention logits,
-// outliers and second moments. FP8 health (health.c) shows how well the scales of FP8 tensors fit. For each layer and
-// tensor: amax, the fractions of saturated and of zero values and, for moments, the fraction of groups with a clamped
-// exponent.
+// Health: statistics in the log that give early warning of a failing training run. health_bounds.c measures attention
+// logits, outliers and second moments. FP8 health (health.c) shows how well the scales of FP8 tensors fit. For each
+// layer and tensor: amax, the fractions of saturated and of zero values and, for moments, the fraction of groups with a
+// clamped exponent.
 //   - Tensors are measured after the last micro-batch and update. --recompute 3 leaves only block 0's saved
 //     activations.
 //   - Gradients and norm outputs are counted in the first micro-batch, because each layer overwrites them. The
@@ -12,15 +12,15 @@
 
 C_LINKAGE_BEGIN
 
-// A logged value that announces the failure of a training run. A note is printed once when a layer's value exceeds the
-// bound. docs/log.md has the same table, and the origin of the bounds.
+// A logged value that gives early warning of a failing training run. A note is printed once when a layer's value
+// exceeds the bound. docs/log.md has the same table, and the origin of the bounds.
 typedef enum {
     BOUND_LSE,
     BOUND_OUTLIER,
     BOUND_KURTOSIS,
     BOUND_LAG,
     BOUND_UNCHANGED,
-    // for tensors with one scale per tensor or row, because several values of a group may equal its amax without harm
+    // only for tensors with one scale per tensor or row: several values of a group may equal its amax without harm
     BOUND_SATURATED,
     BOUND_COUNT
 } HealthBoundId;
@@ -34,13 +34,13 @@ extern const HealthBound health_bounds[BOUND_COUNT];
 // Fraction of zero or subnormal FP8 values above which a warning is printed, for gradients that wgrad reads. Zeros of
 // masked targets are ignored.
 #define HEALTH_SMALL 0.5
-// Bias of the FP8 wgrad relative to BF16 above which a warning is printed; HEALTH_ERROR is the limit of its error.
+// Limits of the FP8 wgrad's bias and error relative to the BF16 wgrad, above which a warning is printed.
 #define HEALTH_BIAS 0.02
 #define HEALTH_ERROR 0.2
 
 #define HEALTH_WARNING 4096 // size of a warning's text in bytes
 
-// Tells which warnings this run has already printed, because each warning is printed only once.
+// Records which warnings this run has already printed, because each warning is printed only once.
 typedef struct {
     // true after a warning about the FP8 values of a gradient ([0]) or of its transpose ([1])
     bool codes[COUNTED_TENSORS][2];

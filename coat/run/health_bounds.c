@@ -1,4 +1,4 @@
-// The values that announce the failure of a training run: their bounds, their measurement, and their notes.
+// The values that give early warning of a failing training run: their bounds, their measurement, and their notes.
 #include "health.h"
 
 #include <math.h>

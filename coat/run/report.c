@@ -64,7 +64,8 @@ static void report_model(const Config *c, FILE *out) {
     report_vision(c, out);
 }
 
-// Prints the number format of each part of the training state, because single flags may override the recipe's formats.
+// Prints the number format of each part of the training state, because individual flags may override the recipe's
+// formats.
 static void report_recipe(const Config *c, FILE *out) {
     const Recipe *r = &c->recipe;
     if (r->precision == PRECISION_FP32) {
@@ -80,7 +81,7 @@ static void report_recipe(const Config *c, FILE *out) {
          format_name(r->grads), choice_name(MOMENTS_NAMES, r->moments).text, choice_name(MASTER_NAMES, r->master).text);
 }
 
-// Returns the format of Muon's momentum, apart from the matrices of --moments-fp32.
+// Returns the format of Muon's momentum, ignoring matrices with FP32 momentum (--moments-fp32) unless all have it.
 static Format momentum_format(const Arena *arena) {
     Format format = FMT_FP32;
     for (int id = 0; id < PARAMETER_COUNT; id++)
@@ -105,7 +106,7 @@ static int64_t steps_left(const Report *report) {
     return report->steps > report->done ? report->steps - report->done : 0;
 }
 
-// Returns the number of sequences in all steps of the run. Steps before a resume may have had another batch size.
+// Returns the number of sequences in all steps of the run. Steps before a resume may have had a different batch size.
 static int64_t total_sequences(const Report *report) {
     return report->sequences + steps_left(report) * (tokens_of_step(report) / report->config->seq_len);
 }

@@ -439,7 +439,7 @@ bool run_train(Run *run, Error *err) {
         return false;
     }
     log_sets(run, true);
-    if (!reason && stop_at_once(m)) reason = end_early(run); // end_early() knows why a validation was stopped
+    if (!reason && stop_at_once(m)) reason = end_early(run); // end_early() returns why a validation was stopped
     if (reason) return stop(run, reason, begun, err);
     if (run->saver) saver_save_last(run->saver, &run->done);
     return finish_saving(run, err);

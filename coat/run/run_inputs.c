@@ -150,7 +150,7 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
 }
 
 // Reads the image of --image, if it is given. Sets the run's vision shape to `vision`, whose mean, deviation and token
-// are those of the data and, if there is none, of the image.
+// come from the data or, if it has none, from the image.
 static bool open_image(Run *run, const Config *c, VisionShape *vision, Error *err) {
     if (c->image[0]) run->model.sample_image = images_read_first(c->image, vision, err);
     run->config->shape.vision = *vision;

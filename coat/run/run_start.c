@@ -82,7 +82,7 @@ static bool init_weights(Model *m, Error *err) {
     if (c->model_from_files && !checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     if (!c->model_from_files) parameters_init(&m->arena, &m->exec, c->seed);
     if (!m->vision || (c->model_from_files && !c->vision[0])) return true; // the files of --model contain the tower
-    // The vision tower has another seed, because its blocks have the same ids as those of the language model.
+    // The vision tower has a different seed, because its blocks have the same ids as those of the language model.
     parameters_init(&m->vision->arena, &m->vision->exec, c->seed + 1);
     return !c->vision_from_files || checkpoint_load_tower(c->vision, &m->vision->arena, &m->vision->exec, err);
 }
@@ -163,8 +163,8 @@ static const char *different_flag(Run *run) {
     return NULL;
 }
 
-// Checks that all ranks run with equal settings. Settings may differ, because each rank chooses the recipe for its own
-// GPU and reads the recorded settings from its own files.
+// Checks that all ranks run with the same settings. Settings may differ, because each rank chooses the recipe for its
+// own GPU and reads the recorded settings from its own files.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = run->config;
     const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));
@@ -183,7 +183,8 @@ static bool same_settings(Run *run, Error *err) {
                      "all of them one --recipe (bf16 if a GPU has no FP8)");
 }
 
-// True if `data` is equal on all ranks. Compares contents, not file names, because names may differ between machines.
+// True if `data` is the same on all ranks. Compares contents, not file names, because names may differ between
+// machines.
 static bool is_common_data(Run *run, const DataLoader *data) {
     const bool files = is_common(run, data ? (int64_t)(data_fingerprint(data) >> 1) : 0);
     return is_common(run, data ? data_sequences(data) : 0) && files;
@@ -231,7 +232,7 @@ static bool rename_old_run(Run *run, Error *err) {
     return out_clear(c, err);
 }
 
-// Logs the settings of the run, unless the log already contains equal settings.
+// Logs the settings of the run, unless the log already contains the same settings.
 static void write_settings(const Run *run) {
     Config resolved = *run->config;
     const Exec *exec = &run->model.exec;
@@ -265,7 +266,7 @@ static bool has_room(Run *run, Error *err) {
 }
 
 // Sets run->steps, the total number of steps. With --epochs, drops sequences at the end that do not fill a step. After
-// a resume with another batch size, the sequences that were already read still count.
+// a resume with a different batch size, the sequences that were already read still count.
 static bool set_steps(Run *run, Error *err) {
     const Config *c = run->config;
     const int64_t sequences =
@@ -299,7 +300,7 @@ static bool open_run(Run *run, Error *err) {
     if (m->vision && vision->deviation[0] > 0) vision_pixels_set(m, vision->mean, vision->deviation);
     if (!all_ranks_ok(&run->errors, choose_prompt_format(run, err), err)) return false;
     if (!all_ranks_ok(&run->errors, divide_documents(run, err), err) || !same_documents(run, err)) return false;
-    run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // equal on all ranks
+    run->masked = comm_max_i64(m->comm, run->train && data_masked(run->train)); // the same on all ranks
     if (!all_ranks_ok(&run->errors, start_or_resume(run, err), err)) return false;
     comm_set_timeout(m->comm, 0);
     return set_steps(run, err) || on_all_ranks(&run->errors);
