@@ -5,8 +5,8 @@
 
 #include "shapes.h"
 
-// Vision towers known by name. `blocks` is the number in checkpoint files; the projector reads the output of the last
-// block but one, as in LLaVA-1.5 and VILA.
+// Vision towers known by name. `blocks` is the number in checkpoint files; the projector reads the output of the
+// second-to-last block, as in LLaVA-1.5 and VILA.
 static const struct {
     const char *name;
     VisionKind kind;

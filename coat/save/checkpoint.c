@@ -37,7 +37,7 @@ bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size,
     return step_path(folder, size, out, "", step, "", err);
 }
 
-// Returns the step in a folder name like "step-00000020"; -1 if the name has another form.
+// Returns the step in a folder name like "step-00000020"; -1 if the name has a different form.
 static int64_t step_of(const char *name) {
     if (strncmp(name, "step-", 5) != 0) return -1;
     const size_t digits = strspn(name + 5, "0123456789");
@@ -255,7 +255,8 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 
 // ---------------------------------------------------------------- finding, verifying and removing checkpoints
 
-// Fails if state.json in `folder` records another step than the folder's name, for example after a manual rename.
+// Fails if state.json in `folder` records a step that differs from the folder's name, for example after a manual
+// rename.
 static bool check_name(const char *folder, Error *err) {
     const int64_t step = checkpoint_weights_step(folder), named = checkpoint_step(folder);
     return step == named || error_set(err, EXIT_DATA,

@@ -8,9 +8,9 @@
 //   manifest.json          sizes and hashes of all other files; written last (manifest.h)
 //   tokenizer.json, ...    the tokenizer's files (tokenizer_files.h)
 // A vision-language model also has preprocessor_config.json and processor_config.json (hf.h). Its model.safetensors
-// includes the vision tower and the projector, and the tower's tensors that are not computed (hf_carried_parts()).
-// The files contain no time, path or host name, so equal runs write equal bytes. Every file is flushed to the disk, and
-// the folder gets its final name only when it is complete.
+// includes the vision tower and the projector, and the tower's tensors that are not computed (hf_carried_parts()). The
+// files contain no time, path or host name, so identical runs write identical bytes. Every file is flushed to the disk,
+// and the folder gets its final name only when it is complete.
 #pragma once
 #include "model/arena.h"
 #include "model/guard.h"
@@ -24,7 +24,7 @@ typedef struct {
     int64_t pass;      // sequences in one pass over the data, in the unit of `sequences`; 0: not recorded
     int64_t tokens;    // tokens seen so far
     uint64_t data_fingerprint;
-    char data[192];  // description of the training data for people (data_describe()); "": unknown
+    char data[192];  // human-readable description of the training data (data_describe()); "": unknown
     StepState state; // counters and loss of the latest step, as downloaded from the device
     Guard guard;     // outlier guard of --skip-loss-z and --skip-grad-z: recent losses and gradient norms
 } RunState;
@@ -40,7 +40,7 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 //   step < 0:  the newest valid checkpoint; prints each invalid one to stderr. If `out` has no checkpoint, returns true
 //              and folder "". Fails if all are invalid, or if one cannot be read, because it may be valid.
 //   step >= 0: the checkpoint of that step. Fails if it is missing, invalid or unreadable.
-// Also fails if state.json records another step than the folder's name.
+// Also fails if state.json records a step that differs from the folder's name.
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err);
 
 // True if `out` has a checkpoint folder of `step` (of any step if step < 0). Looks at folder names only and opens no
@@ -50,7 +50,7 @@ bool checkpoint_expect(const char *out, int64_t step, Error *err);
 // Writes the path of the checkpoint folder of `step` under `out` to folder[size].
 bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size, Error *err);
 
-// Returns the step in the name of a checkpoint folder; -1 if the last part of the path has another form.
+// Returns the step in the name of a checkpoint folder; -1 if the last part of the path has a different form.
 int64_t checkpoint_step(const char *folder);
 
 // Returns the step of the weights in a model folder: the step in its state.json, or else in the folder's name; -1 if
@@ -66,7 +66,7 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 
 // Loads a checkpoint that checkpoint_find() has found: parameters, optimizer states, StepState on the device, *run, and
 // on a GPU of the same kind the matmul algorithms.
-//   - Another model or precision is an error that names the setting and both values.
+//   - A different model or precision is an error that names the setting and both values.
 //   - Other settings that differ are printed to stderr. States in other formats are converted (states_read.h).
 //   - If nothing is trained (config_forward_only()), optimizer states are not read.
 //   - FP8 copies of weights are not restored; call weights_quantize() afterwards.

@@ -242,8 +242,8 @@ static bool check_arena(HfWeights *weights, const char *path, const ModelShape *
     return good;
 }
 
-// Sets rows [begin, end) of `values` to the mean of the rows before, which is the initial value of tokens that join a
-// vocabulary.
+// Sets rows [begin, end) of `values` to the mean of the rows before them, the initial value of tokens that are added to
+// a vocabulary.
 static void fill_mean(float *values, int64_t begin, int64_t end, int64_t cols) {
     if (begin >= end) return;
     double *sums = (double *)xcalloc((size_t)cols, sizeof *sums);

@@ -80,7 +80,7 @@ static List new_list(const Arena *arena, int per_parameter, int others) {
     return (List){(CheckpointTensor *)xcalloc(capacity, sizeof(CheckpointTensor)), 0};
 }
 
-// Limits a list entry to those elements of [first, first + elements) of a parameter that are in this process's shard
+// Limits a list entry to the elements of [first, first + elements) of a parameter that are in this process's shard
 // (ZeRO 3).
 static void cut_to_shard(CheckpointTensor *entry, const Arena *arena, int64_t first, int64_t elements) {
     int64_t begin, last = first + elements;

@@ -23,7 +23,8 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err);
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
 // Reads the shape of a vision tower from the folder `path` of a CLIP, SigLIP or Llava model, or of such a tower alone.
-// Except in a Llava, the projector then reads the output of the last block but one, without CLIP's class row.
+// Unless it is a Llava model, the projector then reads the output of the second-to-last block, without CLIP's class
+// row.
 bool hf_tower_shape(const char *path, ModelShape *shape, Error *err);
 bool hf_parse_tower(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
@@ -47,7 +48,8 @@ void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *sour
 // Free the object with json_decref().
 json_t *hf_processor_open(const char *path, Error *err);
 // Sets the mean and standard deviation of each color's pixel values to those of the image processor in `processor`. If
-// there is none, leaves them unchanged. Fails if the image processor computes pixel values unlike this program.
+// there is none, leaves them unchanged. Fails if the image processor computes pixel values differently from this
+// program.
 bool hf_processor_pixels(const json_t *processor, VisionShape *shape, Error *err);
 // Writes the texts of preprocessor_config.json and processor_config.json. Keys that `source` (hf_processor_open())
 // lacks are derived from `shape`. image_token: text of the token shape->image_token.
@@ -66,8 +68,8 @@ typedef struct {
 // Opens the weights at `path`: a folder, a .safetensors file, or a weight file of llm.c.
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
 void hf_weights_close(HfWeights *weights);
-// Finds a tensor by the name that hf_parts() writes, or by its name in another layout of files (hf_other_name()). For
-// example, the leading "transformer." or "model." may be missing. Returns false if the files lack the tensor.
+// Finds a tensor by the name that hf_parts() writes, or by its name in a different layout of files (hf_other_name()).
+// For example, the leading "transformer." or "model." may be missing. Returns false if the files lack the tensor.
 bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
 // Fails if the files contain a tensor that hf_weights_find() has not returned, because it would change the model's
 // results. Ignores buffers that are not weights, and the output head of a model with a tied head if it equals the

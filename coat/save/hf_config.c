@@ -65,8 +65,8 @@ static bool require_activation(const Reader *r, const char *key, const char *nam
                      value ? value : "not a name", name);
 }
 
-// The architecture that a model_type stands for, and the defaults of absent keys in its transformers config class. A
-// key that is present and null means: no sliding window, num_key_value_heads equal to num_attention_heads.
+// The architecture of models with a given model_type, and the defaults of absent keys in its transformers config class.
+// A key that is present and null means: no sliding window, num_key_value_heads equal to num_attention_heads.
 typedef struct {
     const char *type;
     Architecture architecture;

@@ -87,7 +87,7 @@ static void text_fields(JsonText *t, const ModelShape *s, Architecture architect
         [ARCHITECTURE_QWEN2] = "Qwen2ForCausalLM", [ARCHITECTURE_QWEN3] = "Qwen3ForCausalLM",
     };
     // transformers 5 rejects a llama model whose width is not divisible by its number of heads. Such a model is written
-    // as mistral without a sliding window, which computes the same.
+    // as mistral without a sliding window, which computes the same function.
     const bool mistral = architecture == ARCHITECTURE_LLAMA && s->channels % s->heads;
     type_fields(t, mistral ? "MistralForCausalLM" : classes[architecture],
                 mistral ? "mistral" : architecture_name(architecture));

@@ -22,7 +22,7 @@ typedef struct {
 // parameter belongs to no layer.
 int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MAX_PARTS]);
 
-// Writes the name of a parameter, under which a checkpoint stores its moments and master weights.
+// Writes the name under which a checkpoint stores a parameter's moments and master weights.
 void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF_NAME_LENGTH]);
 
 // Lists the tensors of a vision tower's files that are not computed, because the projector reads an earlier layer: the

@@ -7,7 +7,7 @@
 C_LINKAGE_BEGIN
 
 // Checks that config->out is suitable as a run's folder. Changes nothing. Fails (EXIT_DATA) if it is a checkpoint, has
-// the name of one or lies in one; err names the checkpoint's run. Fails (EXIT_USER) for "/" and for an unexpanded ~.
+// the name of one or is inside one; err names the checkpoint's run. Fails (EXIT_USER) for "/" and for an unexpanded ~.
 bool out_check(const Config *config, Error *err);
 
 // The folder that this run writes to and has locked.
@@ -43,7 +43,7 @@ bool out_is_run_file(const char *name);
 typedef struct {
     double free;  // free bytes, including bytes that the start of the run or its first save will free
     int64_t held; // number of this run's existing checkpoints that count for --keep
-    double block; // block size in bytes, to which the size of every file is rounded up
+    double block; // block size of the file system in bytes; every file occupies whole blocks
 } OutRoom;
 
 // Reads the free disk space of config->out from its file system. Returns false if the file system does not report it.

@@ -7,15 +7,15 @@ C_LINKAGE_BEGIN
 
 #define STATE_NAME "state.json"
 
-// Writes the contents of state.json to `t`. ranks: number of processes, from which batch-tokens is computed.
+// Writes the contents of state.json to `t`. ranks: number of processes, used to compute batch-tokens.
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
 
 // Reads the state.json file `path` into *run, and compares its settings with config. A different precision is an error.
 // Rank 0 prints the other differences to stderr if the run trains.
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);
 
-// Moves run->sequences to the same fraction of a pass of `pass` sequences, because another --seq-len or --examples cuts
-// the data into other sequences. If the checkpoint records no pass, sets run->sequences to tokens / seq_len.
+// Moves run->sequences to the same fraction of a pass of `pass` sequences, because a different --seq-len or --examples
+// cuts the data into different sequences. If the checkpoint records no pass, sets run->sequences to tokens / seq_len.
 void run_state_scale_position(RunState *run, int64_t pass, int seq_len);
 
 // Reads the step and the data's description from folder/state.json. Sets the other fields to 0. If state.json cannot be

@@ -30,8 +30,8 @@ struct Saver {
     // fields that the background task sets; they are read when the task has ended
     bool good;
     Error err;
-    double ms; // duration of the latest save
-    bool said; // true: the result of the latest save was reported
+    double ms;     // duration of the latest save
+    bool reported; // true: the result of the latest save was reported
     int64_t step;
     double longest_ms;
 };
@@ -118,8 +118,8 @@ static void agree(Saver *s) {
 
 // Rank 0 prints the result of the latest save, unless it was printed before.
 static void report_save(Saver *s) {
-    if (s->said || s->writing.running) return;
-    s->said = true;
+    if (s->reported || s->writing.running) return;
+    s->reported = true;
     if (s->snapshot.exec->rank > 0) return;
     if (s->good) log_saved(s->log, s->step, s->snapshot.nonfinite);
     if (s->good)
@@ -149,7 +149,7 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
     s->log = log;
     s->taken.code = EXIT_DONE;
     s->step = -1;
-    s->said = s->agreed = true;
+    s->reported = s->agreed = true;
     snapshot_open(&s->snapshot, arena, exec);
     snapshot_read_carried(&s->snapshot);
     if (config->save_every > 0 && !snapshot_reserve(&s->snapshot) && !config->quiet)
@@ -222,7 +222,7 @@ void saver_save(Saver *s, const RunState *run) {
     s->ms = 0;
     s->good = s->shards ? begin_together(s, run) : ensure_folder(s);
     // if another run has taken the folder, saver_poll() and saver_finish() report the error
-    s->said = s->taken.code != EXIT_DONE;
+    s->reported = s->taken.code != EXIT_DONE;
     if (!s->good) return;
     s->agreed = !s->shards;
     s->snapshot.others_failed = false;
@@ -254,7 +254,7 @@ void saver_save_last(Saver *s, const RunState *run) {
     if (comm) missing = comm_max_i64(comm, missing);
     if (comm) comm_set_timeout(comm, 0);
     if (!missing) return;
-    if (s->step == run->step) s->said = true; // the failed save is not reported, because it is repeated now
+    if (s->step == run->step) s->reported = true; // the failed save is not reported, because it is repeated now
     saver_save(s, run);
 }
 
@@ -296,7 +296,7 @@ bool saver_finish(Saver *s, Error *err) {
         report_save(s);
         return true;
     }
-    s->said = true; // not printed here, because the caller prints err
+    s->reported = true; // not printed here, because the caller prints err
     char from[64] = "";
     if (has_checkpoint(s, s->saved))
         snprintf(from, sizeof from, "; fix this, and continue from step %lld with --resume", (long long)s->saved);

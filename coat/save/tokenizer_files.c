@@ -165,7 +165,7 @@ static bool has_template(const char *folder) {
     return has;
 }
 
-// True if the template file `path` is one that add_template() writes for another format than `format`. False if
+// True if the template file `path` is one that add_template() writes for a format other than `format`. False if
 // `format` is PROMPT_FORMAT_DATA, because any template may then be right.
 static bool is_stale(const char *path, const Tokenizer *t, PromptFormat format) {
     char *own;
