@@ -1,4 +1,5 @@
-// Finds added tokens in text. These were added to a vocabulary after its training and are searched in text before BPE.
+// Finds added tokens in text. These were added to a vocabulary after its training and are searched for in text before
+// BPE.
 #include <string.h>
 
 #include "tokenizer_parts.h"

@@ -25,8 +25,8 @@ void vocabulary_free(Vocabulary *v);
 // Sets token `id` to a copy of `bytes`, which must fit into the vocabulary's remaining text_bytes. Returns false if the
 // id is out of range or already set.
 bool vocabulary_set(Vocabulary *v, int id, const char *bytes, size_t length);
-// Builds the hash table for vocabulary_find() after all tokens are set. Of equal tokens, vocabulary_find() returns the
-// lowest id. It does not find hidden tokens.
+// Builds the hash table for vocabulary_find() after all tokens are set. If several tokens are equal, vocabulary_find()
+// returns the lowest id. It does not find hidden tokens.
 void vocabulary_index(Vocabulary *v);
 // returns a token's id; -1 if there is no such token
 int32_t vocabulary_find(const Vocabulary *v, const char *bytes, size_t length);
@@ -46,7 +46,7 @@ typedef struct {
 void merges_init(Merges *m, int count);
 // Adds a merge. Call it at most `count` times. A later merge of the same pair replaces an earlier one.
 void merges_add(Merges *m, Merge merge);
-bool merges_equal(const Merges *a, const Merges *b); // true if the merges are equal, or if `a` or `b` lists no merges
+bool merges_equal(const Merges *a, const Merges *b); // true if the merges are the same, or if `a` or `b` lists none
 
 typedef struct {
     Vocabulary vocabulary;

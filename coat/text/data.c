@@ -218,7 +218,7 @@ static bool check_sequences(DataLoader *loader, int64_t first, int64_t count, Er
     return good;
 }
 
-// Checks the first sequence of every file, so that files made for another vocabulary are found before training.
+// Checks the first sequence of every file, so that files made for a different vocabulary are found before training.
 static bool check_beginnings(DataLoader *loader, Error *err) {
     bool good = true;
     for (int i = 0; good && i < loader->count; i++) {

@@ -77,7 +77,7 @@ int data_batches(const DataLoader *loader, int max);
 //   inputs, targets   (B, T); a masked target is -1
 //   positions         (B, T) positions within documents, if data_mask_documents() was called; NULL: not computed
 // If all files are one set, sequence s belongs to epoch s / data_sequences(), so a batch may continue into the next
-// epoch. The rows depend only on `first`. So a run that resumes with another B or number of ranks trains on the
+// epoch. The rows depend only on `first`. So a run that resumes with a different B or number of ranks trains on the
 // same tokens.
 // Returns false with err (EXIT_DATA) if a file cannot be read, is damaged or has a token outside the vocabulary.
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,

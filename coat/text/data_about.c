@@ -12,10 +12,10 @@ static bool is_telling(const TokenFile *file) {
     return file->tokens >= (file->mask ? 128 : 1024);
 }
 
-typedef enum { ALL_SUCH, NOT_ALL, UNREAD } Begins;
+typedef enum { ALL_MATCH, NOT_ALL, UNREAD } Begins;
 
-// Returns whether such() is true for all of the first DATA_LOOKED_AT tokens of a file.
-static Begins begins_with(DataLoader *loader, int index, bool (*such)(const SpecialIds *ids, uint32_t token),
+// Returns ALL_MATCH if matches() is true for each of the first DATA_LOOKED_AT tokens of a file.
+static Begins begins_with(DataLoader *loader, int index, bool (*matches)(const SpecialIds *ids, uint32_t token),
                           const SpecialIds *ids) {
     enum { PIECE = 2048 };
     const TokenFile *file = &loader->files[index];
@@ -30,9 +30,9 @@ static Begins begins_with(DataLoader *loader, int index, bool (*such)(const Spec
         if (!file_read_at(fd, file->path, (uint64_t)file->header_bytes + at * width, piece, n * width, &ignored))
             return UNREAD;
         for (size_t i = 0; i < n; i++)
-            if (!such(ids, width == 2 ? ((const uint16_t *)piece)[i] : piece[i])) return NOT_ALL;
+            if (!matches(ids, width == 2 ? ((const uint16_t *)piece)[i] : piece[i])) return NOT_ALL;
     }
-    return ALL_SUCH;
+    return ALL_MATCH;
 }
 
 static bool is_byte(const SpecialIds *unused, uint32_t token) {
@@ -51,7 +51,7 @@ bool data_has_ids(DataLoader *loader, const SpecialIds *ids) {
 }
 
 static bool begins_with_bytes(DataLoader *loader, int index) {
-    return is_telling(&loader->files[index]) && begins_with(loader, index, is_byte, NULL) == ALL_SUCH;
+    return is_telling(&loader->files[index]) && begins_with(loader, index, is_byte, NULL) == ALL_MATCH;
 }
 
 bool data_begins_with_bytes(DataLoader *loader) {

@@ -86,7 +86,7 @@ static bool mask_images(const Reader *r, MaskedFile *file, Error *err) {
 }
 
 // Fails if a token is outside the vocabulary. Call it after the checksum is verified, so that a damaged file is
-// reported as damaged and not as made for another vocabulary.
+// reported as damaged and not as made for a different vocabulary.
 static bool is_of_vocabulary(const Reader *r, Error *err) {
     if (r->out_of_vocab < 0) return true;
     return error_set(err, EXIT_DATA,

@@ -29,7 +29,8 @@ static int32_t room_take(Room *room, int32_t length) {
     return row;
 }
 
-// Sorts the examples that are not dropped: the longest first, those of equal length by index. Returns their number.
+// Sorts the examples that are not dropped: the longest first, examples of the same length by index. Returns their
+// number.
 static int64_t sort_by_length(const int32_t *lengths, int64_t examples, int T, int32_t *sorted) {
     int64_t *begin = (int64_t *)xcalloc((size_t)T + 1, sizeof *begin), count = 0;
     for (int64_t i = 0; i < examples; i++) begin[lengths[i]]++;

@@ -1,4 +1,4 @@
-// Computes single elements of a pseudorandom permutation, for the order of training data, without a table.
+// Computes individual elements of a pseudorandom permutation, for the order of training data, without a table.
 #pragma once
 #include <stdint.h>
 
@@ -11,8 +11,8 @@ static inline uint64_t permute_mix(uint64_t x) { // a bijection in which every i
 // Returns element i of the permutation of 0 to n - 1 that (seed, epoch) selects, 0 <= i < n.
 static inline int64_t permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch) {
     // A Feistel network permutes the numbers 0 to 4^half - 1. Applying it repeatedly, from i to the next number below
-    // n, gives a permutation of 0 to n - 1. The network has at least 8 bits, because a smaller network produces only
-    // few of all permutations.
+    // n, gives a permutation of 0 to n - 1. The network has at least 8 bits, because a smaller network can produce only
+    // a few permutations.
     int half = 4;
     while (((uint64_t)1 << (2 * half)) < (uint64_t)n) half++;
     const uint64_t mask = ((uint64_t)1 << half) - 1, key = permute_mix(permute_mix(seed) + (uint64_t)epoch);

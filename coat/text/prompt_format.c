@@ -103,7 +103,7 @@ static bool find_token(const Tokenizer *t, PromptFormat format, const char *name
                      formats[format].name, name);
 }
 
-// Adds text of the prompt format. In the text, <|NAME|> stands for a special token.
+// Adds text of the prompt format. In the text, <|NAME|> is the special token NAME.
 static bool add_format(Prompt *p, const char *text) {
     for (const char *token; (token = strstr(text, "<|")); text = strstr(token, "|>") + 2) {
         char name[NAME_BYTES];

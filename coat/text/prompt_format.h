@@ -6,13 +6,13 @@
 
 const char *prompt_format_name(PromptFormat format);
 
-// The image of a prompt: `rows` tokens `token` stand for it.
+// The image of a prompt, represented by `rows` tokens with the id `token`.
 typedef struct {
     int token, rows;
 } PromptImage;
 
-// Encodes text as one turn of the user, up to the start of the answer, without BOS. Replaces <image> in the text by the
-// tokens of `image`; a text without <image> follows these tokens and a line end, as in the data of data/prepare.py.
+// Encodes text as one turn of the user, up to the start of the answer, without BOS. Replaces <image> in the text with
+// the tokens of `image`; a text without <image> follows these tokens and a line end, as in the data of data/prepare.py.
 // image: NULL if <image> is ordinary text. Returns the number of ids. Returns -1 with err if tokenizer_encode() fails,
 // or (EXIT_USER) if there are more than `max` ids or the vocabulary lacks a special token of the format.
 int prompt_encode(const Tokenizer *tokenizer, PromptFormat format, const char *text, const PromptImage *image,

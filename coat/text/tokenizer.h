@@ -22,7 +22,7 @@ Tokenizer *tokenizer_bytes(void);
 //   tokenizer.model      SentencePiece's. In a folder it is used only if there is no tokenizer.json, or if
 //                        tokenizer_write_json() made tokenizer.json from it.
 //   encoder.json         GPT-2's, with vocab.bpe in the same folder, or vocab.json with merges.txt. Without merges, the
-//                        tokenizer can only decode. Files of models other than GPT-2 are refused.
+//                        tokenizer can only decode. Files of models other than GPT-2 are rejected.
 //   gpt2_tokenizer.bin   llm.c's
 Tokenizer *tokenizer_open(const char *path, Error *err);
 void tokenizer_close(Tokenizer *tokenizer);
@@ -36,10 +36,10 @@ int tokenizer_bos(const Tokenizer *tokenizer);   // returns the BOS token's id; 
 // returns the id for unknown characters; -1 if the vocabulary has none
 int tokenizer_unknown(const Tokenizer *tokenizer);
 
-// Returns how many of the ids that both vocabularies have stand for different tokens. Special tokens of `own` are not
+// Returns the number of ids that both vocabularies have but for different tokens. Special tokens of `own` are not
 // compared, because a model may rename its reserved tokens.
 int tokenizer_differing(const Tokenizer *own, const Tokenizer *other);
-// True if both tokenizers have equal merges, or if one of their files lists no merges.
+// True if both tokenizers have the same merges, or if one of their files lists no merges.
 bool tokenizer_same_merges(const Tokenizer *a, const Tokenizer *b);
 
 // Returns the id of the token `name`, which may be special; -1 if there is none.

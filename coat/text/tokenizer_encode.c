@@ -63,7 +63,7 @@ static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     return good;
 }
 
-// Encodes normalized text between two added tokens. `first` is true if the text is at the start of the whole text.
+// Encodes normalized text between two added tokens. first: true if it is the start of the input text.
 static bool put_stretch(Encoder *e, const char *text, size_t length, bool first) {
     const Tokenizer *t = e->t;
     if (length == 0) return true;

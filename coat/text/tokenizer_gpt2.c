@@ -25,7 +25,7 @@ int64_t bytes_of_characters(const char *text, size_t length, char *out) {
     int64_t count = 0;
     for (size_t i = 0; i < length; i++) {
         uint32_t code = p[i];
-        if (code >= 0x80) { // every character that stands for a byte is below U+0800 and takes at most two bytes
+        if (code >= 0x80) { // every character that represents a byte is below U+0800 and takes at most two bytes
             if (code < 0xc2 || code > 0xdf || i + 1 >= length || (p[i + 1] & 0xc0) != 0x80) return -1;
             code = (code & 0x1f) << 6 | (p[++i] & 0x3f);
         }

@@ -62,7 +62,7 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
 static bool read_split(Tokenizer *t, const json_t *step) {
     const char *behavior = string_of(step, "behavior");
     const bool inverted = json_is_true(json_object_get(step, "invert"));
-    // The behavior Isolated equals the inverted behavior Removed, because the rules match all text.
+    // The behavior Isolated is the same as Removed with invert, because the rules match all text.
     const bool isolated = strcmp(behavior, "Isolated") == 0 && !inverted;
     const bool kept = strcmp(behavior, "Removed") == 0 && inverted;
     return (isolated || kept) && t->pretokens.kind == PRETOKENS_NONE &&

@@ -6,7 +6,7 @@
 
 typedef struct {
     const Tokenizer *t;
-    bool *found; // (vocabulary) true for tokens that the encoder searches in text before BPE
+    bool *found; // (vocabulary) true for tokens that the encoder searches for in text before BPE
     char *name;  // buffer for the names of one or two tokens
     JsonText *out;
 } Writer;
@@ -238,7 +238,7 @@ void tokenizer_write_json(const Tokenizer *t, JsonText *out) {
     json_text_string(out, "version", "1.0");
     json_text_null(out, "truncation");
     json_text_null(out, "padding");
-    write_model(&w); // The model comes early, because MADE_KEY is searched in the first bytes of the file.
+    write_model(&w); // The model comes early, because is_made() searches for MADE_KEY in the first bytes of the file.
     write_added(&w);
     write_normalizer(&w);
     json_text_null(out, "pre_tokenizer");

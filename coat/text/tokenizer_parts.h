@@ -49,9 +49,9 @@ struct Tokenizer {
     AddedTokens added;
     // Steps of encoding a text; each bool enables its part of a step:
     //   1. split the text at added tokens that are not `normalized`
-    //   2. normalize each part: to NFC (nfc), prepend a space (add_space), replace space markers by spaces (marks)
+    //   2. normalize each part: to NFC (nfc), prepend a space (add_space), replace space markers with spaces (marks)
     //   3. split each part at `normalized` added tokens
-    //   4. replace space markers by spaces here instead of in step 2 (late_marks), prepend a space (prefix)
+    //   4. replace space markers with spaces here instead of in step 2 (late_marks), prepend a space (prefix)
     //   5. cut each part into pretokens and encode them with BPE
     bool nfc, add_space, marks;
     bool late_marks;  // true: space markers are replaced after normalized added tokens are found; false: before that
@@ -65,7 +65,7 @@ struct Tokenizer {
 // of bytes; -1 if a character does not represent a byte.
 int64_t bytes_of_characters(const char *text, size_t length, char *out);
 
-// Replaces SentencePiece's space markers by spaces, in place. Returns the new length.
+// Replaces SentencePiece's space markers with spaces, in place. Returns the new length.
 size_t spaces_from_marks(char *text, size_t length);
 
 // tokenizer_is_byte() is true if the token represents a single byte of a character that has no token.

@@ -32,7 +32,7 @@ typedef struct {
 
 typedef struct {
     uint32_t code;
-    uint32_t place; // position in the text, which keeps marks of equal class in order
+    uint32_t place; // position in the text, which keeps marks of the same class in order
     uint32_t order; // canonical combining class of the mark
 } Mark;
 
