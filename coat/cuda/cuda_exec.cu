@@ -62,9 +62,9 @@ static void query_device(const Exec *exec, const Config *config, DeviceQuery *q,
     cudaGetLastError(); // resets CUDA's error state; device_check() reports the error
 }
 
-// Sets the values by which kernels are chosen: the compute capability that the loaded code was compiled for, and the
-// shared memory of a block. For tests, COAT_STAND_IN=89 selects the kernels that a GPU of compute capability 8.9 uses,
-// and limits shared memory to that GPU's. It cannot select kernels that the loaded code lacks.
+// Sets the values that select kernels: the compute capability that the loaded code was compiled for, and the shared
+// memory of a block. For tests, COAT_STAND_IN=89 selects the kernels that a GPU of compute capability 8.9 uses, and
+// limits shared memory to that GPU's. It cannot select kernels that the loaded code lacks.
 static void open_kernels(CudaBackend *backend) {
     const char *const name = getenv("COAT_STAND_IN"), *const doing = "querying the loaded kernels";
     const int stand_in = name ? atoi(name) : 0;

@@ -131,7 +131,7 @@ __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8
 }
 
 // --- comparison of an FP8 wgrad with its BF16 reference --------------------------------------------------------------
-constexpr int INNER_BLOCKS = 512; // number of partial sums, equal on every GPU so that the order of addition is fixed
+constexpr int INNER_BLOCKS = 512; // number of partial sums, the same on every GPU to fix the order of addition
 constexpr int HEALTH_WARPS = HEALTH_THREADS / WARP;
 
 // Adds the three inner products over the block's threads. Thread 0 writes the results.

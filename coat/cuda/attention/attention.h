@@ -25,8 +25,8 @@ static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice 
     return head * group * (size_t)slice.kv_heads * (size_t)slice.sequences;
 }
 
-// Returns the largest divisor of `count` that is at most `most`, so that all slices are equal. If that divisor is below
-// 3/4 of `most`, returns `most`.
+// Returns the largest divisor of `count` that is at most `most`, so that all slices have the same size. If that divisor
+// is below 3/4 of `most`, returns `most`.
 static inline int attention_even_part(int count, int most) {
     if (most >= count) return count;
     for (int n = most; n > 0 && 4 * n >= 3 * most; n--)
@@ -60,31 +60,31 @@ static inline size_t attention_workspace_bytes(AttentionShape shape) {
 }
 
 // Loads NVRTC, with which cuDNN compiles its kernels. cuDNN searches for it in fewer folders than this program does.
-// Returns NULL, or why it cannot be loaded.
+// Returns NULL on success, otherwise the reason why it cannot be loaded.
 const char *libraries_load_nvrtc(void);
 
 typedef struct AttentionState AttentionState;
 
 // Creates cuDNN's state for a stream (a cudaStream_t) of a GPU of this compute capability (10 * major + minor). cuDNN
-// itself is initialized when it first plans.
+// itself is initialized when the first plan is built.
 AttentionState *attention_open(void *stream, int capability);
 void attention_close(AttentionState *state);
 
-// Creates a state that can only plan, for a GPU that does not need to exist. device: the GPU's properties in cuDNN's
-// JSON format. Returns NULL with err (EXIT_DEVICE) if cuDNN does not accept the properties.
+// Creates a state that can build plans but not run them, for a GPU that need not exist. device: the GPU's properties in
+// cuDNN's JSON format. Returns NULL with err (EXIT_DEVICE) if cuDNN does not accept the properties.
 AttentionState *attention_open_described(const char *device, int capability, Error *err);
 
 typedef struct {
     bool supported;         // true if cuDNN can compute the shape in the given workspace
     size_t workspace_bytes; // workspace that the plan needs
-    AttentionSlice slice;   // sequences and heads that the plan processes at once
+    AttentionSlice slice;   // sequences and heads that the plan processes at a time
 } AttentionPlan;
 
 // Builds cuDNN's plan of attention's forward or backward in training, for q, k and v packed in one tensor (row stride
 // (heads + 2 kv_heads) * head_dim). If cuDNN cannot compute it, prints a warning, once per state.
 AttentionPlan attention_plan(AttentionState *state, AttentionShape shape, bool backward, size_t workspace_bytes);
 
-// Returns why cuDNN could not build the latest plan that it refused, or "".
+// Returns the reason why cuDNN refused the latest plan that it refused; "" if there is none.
 const char *attention_refusal(const AttentionState *state);
 
 // Compute attention by cuDNN (see operations.h) and return true. q, k, v, o and their gradients are BF16 with 16-byte

@@ -8,7 +8,7 @@
 //   keys     owns k, v; streams q, do, lse, delta: s^T, dp^T, then dv += p^T do and dk += ds^T q
 //   queries  owns q, do, lse, delta; streams k, v: s, dp, then dq += ds k
 // Units of both kinds compute s and dp, which costs two of seven matmuls. In return, every sum stays in the registers
-// of one warpgroup in a fixed order: results are equal in every run, and no sums go through memory.
+// of one warpgroup in a fixed order: results are the same in every run, and no sums go through memory.
 // Blocks claim units from a counter. Long units are claimed before short ones within a few heads, whose operands stay
 // in the L2 cache. With grouped heads, a unit of keys adds the terms of its group's query heads one after the other.
 //

@@ -80,7 +80,7 @@ template <bool KEYS> __device__ static inline Columns columns_get(const float *s
     return {x.x, x.y, x.z, x.w};
 }
 
-// Replaces s by p = exp(s * scale - lse).
+// Replaces s with p = exp(s * scale - lse).
 template <bool KEYS, int COUNT>
 __device__ static inline void probabilities(float (&s)[COUNT], const Place &place, const float *lse, float scale) {
 #pragma unroll

@@ -149,8 +149,8 @@ template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> 
     wgmma_commit();
 }
 
-// Replaces the scores s by softmax weights and updates the running maximum and sum. Sets `keep` to the factor by which
-// the sums of earlier tiles must be multiplied.
+// Replaces the scores s with softmax weights and updates the running maximum and sum. Sets `keep` to the factor that
+// the sums of earlier tiles must be multiplied by.
 template <int COUNT>
 __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2], float (&keep)[2], float scale) {
 #pragma unroll

@@ -58,8 +58,8 @@ template <int BYTES> __device__ static inline void copy_or_zero(void *to, const 
 // --- tiles in shared memory ------------------------------------------------------------------------------------------
 // Mask of the bits of a chunk's number that depend on its row, in a tile whose rows are HEAD values wide. The chunks of
 // a row are permuted so that 8 consecutive rows have the same chunk in different banks. Unpermuted, chunk c of row r
-// would lie in bank group (r * HEAD / 8 + c) % 8. As many low bits of c as this sum leaves equal are XORed with bits of
-// r.
+// would be in bank group (r * HEAD / 8 + c) % 8, so PERMUTED + 1 of 8 consecutive rows would share a group. XORing low
+// bits of c with bits of r separates them.
 template <int HEAD> constexpr int PERMUTED = HEAD % 64 == 0 ? 7 : HEAD % 32 == 0 ? 3 : HEAD % 16 == 0 ? 1 : 0;
 
 // Returns the index of the first value of a chunk in a tile.
@@ -79,7 +79,7 @@ template <int HEAD> __device__ static inline uint32_t chunk_next(uint32_t addres
 }
 template <int HEAD> constexpr uint32_t NEXT_ROWS = 16 * HEAD * sizeof(bf16); // distance of rows r and r + 16 in bytes
 
-// Starts asynchronous copies of ROWS rows of a head, from token `first` on, to a tile. Rows of tokens beyond T and
+// Starts asynchronous copies of ROWS rows of a head, starting at token `first`, to a tile. Rows of tokens beyond T and
 // columns beyond head_dim become zeros. `from` begins at the head's first column of the sequence's first row.
 template <int HEAD, int ROWS>
 __device__ static inline void tile_copy(bf16 *tile, Matrix<const bf16> from, int first, int T, int head_dim) {
@@ -245,7 +245,7 @@ __device__ static inline int document_end(const Sequence &x, int t) {
     return end;
 }
 
-// Returns the edge of token t's document that bounds what the token sees: the first token that query t sees or, with
+// Returns the edge of token t's document that bounds the tokens it sees: the first token that query t sees or, with
 // KEYS, the index after the last query that sees key t. A token beyond T has the edge of the last token.
 template <bool KEYS> __device__ static inline int edge_of(const Sequence &x, int t) {
     return KEYS ? document_end(x, min(t, x.T - 1)) : document_begin(x, min(t, x.T - 1));
@@ -257,20 +257,20 @@ template <bool KEYS> __device__ static inline Range range_of(const Sequence &x, 
     return {edge, x.bidirectional ? x.T : min(t, x.T - 1) + 1};
 }
 
-// What the rows of this warp see: tokens that some of them see, and tokens that all of them see.
+// Tokens that the rows of this warp see: those that some rows see, and those that all rows see.
 struct Visible {
     Range some, all;
 };
 
-// Returns what the rows of this warp see. `edges` in shared memory has the edges of all rows of the block, of which the
-// first is token `row`. Call it again instead of keeping its result in registers.
+// Returns the tokens that the rows of this warp see. `edges` in shared memory contains the edges of all rows of the
+// block; the first row is token `row`. Call it again instead of keeping its result in registers.
 template <bool KEYS, int M> __device__ static inline Visible visible_of(const Sequence &x, const int *edges, int row) {
     const int first = own_row<M>(), last = first + M * 16 - 1;
     const Range low = range_of<KEYS>(x, row + first, edges[first]), high = range_of<KEYS>(x, row + last, edges[last]);
     return {{low.begin, high.end}, {high.begin, low.end}};
 }
 
-// True if some row of the warp sees one of `count` tokens from `token` on.
+// True if some row of the warp sees one of the `count` tokens starting at `token`.
 template <bool KEYS, int M>
 __device__ static inline bool sees(const Sequence &x, const int *edges, int row, int token, int count) {
     const Range some = visible_of<KEYS, M>(x, edges, row).some;
@@ -300,12 +300,12 @@ __device__ static inline void mask(float (&s)[M][N / 8][4], const Sequence &x, c
 
 // --- division into thread blocks -------------------------------------------------------------------------------------
 struct Work {
-    int block, head, sequence; // rows of `block` of a head; a key/value head if the rows are keys
+    int block, head, sequence; // block of rows of a head (a key/value head if the rows are keys) of a sequence
 };
 
-// Returns the work of this thread block: one of `blocks` blocks of rows of one of `heads` heads per sequence. Of
-// `together` heads, whose operands fit in the L2 cache, the blocks that see most come first: the first blocks if
-// `first` is true, which are those of keys, otherwise the last ones.
+// Returns the work of this thread block: one of `blocks` blocks of rows of one of `heads` heads per sequence. Within
+// each set of `together` heads, whose operands fit in the L2 cache, the blocks that see the most tokens come first: the
+// first blocks if `first` is true (rows are keys), otherwise the last blocks.
 __device__ static inline Work work_of(int blocks, int heads, int all_heads, int together, bool first) {
     unsigned block;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));

@@ -7,7 +7,7 @@
 //
 // Both kernels compute scores and dp, so that the backward takes 7 matmuls instead of 5. In exchange, every sum is
 // added up in one warp in a fixed order, without atomics or partial sums in memory. With grouped heads, a block of keys
-// walks over its query heads.
+// iterates over its query heads.
 #include "attention_mma.h"
 
 namespace {
@@ -43,8 +43,8 @@ struct Problem {
 template <int HEAD, bool KEYS> struct Shared {
     typedef Sizes<HEAD, KEYS> Size;
     bf16 owned[2][Size::OWNED * HEAD], streamed[2][2][Size::STREAMED * HEAD]; // first and second operand
-    Statistic statistics[2][KEYS ? Size::STREAMED : 1];                       // those of streamed queries
-    int edges[Size::OWNED];                                                   // edge_of() each owned row
+    Statistic statistics[2][KEYS ? Size::STREAMED : 1];                       // statistics of streamed queries
+    int edges[Size::OWNED];                                                   // edge_of() of each owned row
 };
 
 static_assert(sizeof(Shared<64, true>) <= PAIR_BYTES && sizeof(Shared<64, false>) <= PAIR_BYTES, "two blocks per SM");
@@ -93,7 +93,7 @@ template <int HEAD, bool KEYS> struct Sums {
     float first[Sizes<HEAD, KEYS>::M][HEAD / 8][4], second[KEYS ? Sizes<HEAD, KEYS>::M : 1][HEAD / 8][4];
 };
 
-// Replaces scores s by p, and dp by ds. scale: factor of scores to log2 units.
+// Replaces the scores s with the probabilities p, and dp with ds. scale: factor that converts scores to log2 units.
 template <int HEAD, bool KEYS, int M, int N>
 __device__ void differentiate(float (&s)[M][N / 8][4], float (&dp)[M][N / 8][4],
                               const Statistics<HEAD, KEYS> &statistics, float scale) {

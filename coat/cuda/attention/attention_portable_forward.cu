@@ -23,7 +23,7 @@ struct Problem {
 
 template <int HEAD> struct Shared {
     bf16 q[QUERIES * HEAD], k[2][KEYS * HEAD], v[2][KEYS * HEAD];
-    int edges[QUERIES]; // edge_of() each query
+    int edges[QUERIES]; // edge_of() of each query
 };
 static_assert(sizeof(Shared<64>) <= PAIR_BYTES, "two blocks per SM");
 
@@ -38,8 +38,9 @@ template <int HEAD> struct Sums { float o[M][HEAD / 8][4], largest[M][2], total[
 // rescaling.
 constexpr float EXCESS = 8.0f;
 
-// Replaces the scores s of one tile by softmax weights. If scores exceed the scores that weights are relative to by too
-// much, rescales the sums. Whether it does so for a row depends on that row alone. scale: factor to log2 units.
+// Replaces the scores s of one tile with softmax weights. Rescales the sums if scores exceed the score that weights are
+// relative to by too much; this decision for a row depends on that row alone. scale: factor that converts scores to
+// log2 units.
 template <int HEAD> __device__ void weigh(float (&s)[M][KEYS / 8][4], Sums<HEAD> &sums, float scale) {
 #pragma unroll
     for (int m = 0; m < M; m++)

@@ -18,8 +18,8 @@ struct Operands {
     float scale; // factor that multiplies the attention scores: 1 / sqrt(head_dim)
 };
 
-// Returns the first token that token t of a sequence can see, which is the start of its document if documents are
-// masked. `first` is the index of the sequence's first row.
+// Returns the first token that token t of a sequence sees, which is the start of its document if documents are masked.
+// `first` is the index of the sequence's first row.
 __device__ int document_begin(const Operands &x, int64_t first, int t) {
     return x.positions ? max(t - x.positions[first + t], 0) : 0;
 }

@@ -120,8 +120,8 @@ void matmul_close(struct MatmulState *state);
 
 // Computes d = alpha * op(a) * op(b) + beta * c on row-major matrices in BF16 or FP32. op() transposes its operand if
 // the flag is set. k: number of columns of op(a). c has d's format and row stride; if c.data is NULL, beta must be 0.
-// Each tensor consists of `count` matrices, one below the other, on which the same is computed. A result does not
-// depend on `count`.
+// Each tensor consists of `count` matrices, one below the other; matrix i of d is computed from matrix i of a, b and c.
+// A result does not depend on `count`.
 void matmul_add(Exec *exec, int count, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b,
                 int64_t k, float beta, Tensor c);
 

@@ -6,8 +6,8 @@
 namespace {
 
 // --- row walk: the kernel of an activation pass over rows ------------------------------------------------------------
-// A block processes rows blockIdx.x, blockIdx.x + gridDim.x, ... in the order of the pass. Its warps take turns at the
-// chunks of 32 spans (512 columns) of these rows, as if the rows were concatenated. `Op` is a WalkOf around a source:
+// A block processes rows blockIdx.x, blockIdx.x + gridDim.x, ... in the order of the pass. Its warps process the chunks
+// of 32 spans (512 columns) of these rows in turn, as if the rows were concatenated. `Op` is a WalkOf around a source:
 //   begin() -> the thread's state `own`; load(row, column) -> Loaded; word(loaded); finish(own)
 //   apply(row, column, inside, loaded, &own) -> largest magnitude; 0 if outside the tensor
 // If Op::amaxes, the row amaxes are written to amaxes, and the tensor's scale is computed from them.

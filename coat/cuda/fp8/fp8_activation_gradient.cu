@@ -9,7 +9,7 @@
 
 namespace {
 
-// --- upper bound of |dh| per row, from which dh's scale follows ---------------------------------------------
+// --- upper bound of |dh| per row, which determines dh's scale -----------------------------------------------
 constexpr int SQUARES_WARPS = 8, SQUARES_BLOCKS = 256;
 static_assert(SQUARES_SPAN == SPAN, "a thread must add one span");
 

@@ -203,7 +203,7 @@ __device__ static inline float lanes_amax(float amax, int lanes) {
 // amax.
 __device__ static inline __nv_bfloat16 group_scale(float amax, float *scale) {
     constexpr float part = 1.0f / E4M3_MAX;
-    const float finite = fminf(amax, bits_float(NONFINITE_BITS - 1u)); // finite also if amax is NaN
+    const float finite = fminf(amax, bits_float(NONFINITE_BITS - 1u)); // finite even if amax is NaN
     const float approximate = finite * part, quotient = fmaf(fmaf(-E4M3_MAX, approximate, finite), part, approximate);
     const float largest = amax == 0.0f ? 1.0f : fmaxf(quotient, SCALE_MIN);
     const __nv_bfloat16 rounded = __float2bfloat16_rn(largest);
@@ -272,7 +272,7 @@ __device__ static inline void scale_write(float *scale, uint32_t amax, float lar
 
 // Writes the scale of q_t, the transposed copy of q that wgrad reads. If q has row scales, q_t's scale is the largest
 // row scale. If q is unscaled, q_t's scale is computed from q.amax. Otherwise q_t shares q's scale and nothing is
-// written. Returns true if it launched a kernel, with which the next kernel may overlap.
+// written. Returns true if it launched a kernel, which the next kernel may overlap.
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 // Returns the E4M3 scale of a row whose amax has these FP32 bits. The thread whose `first` is true stores the scale at
 // `address`.

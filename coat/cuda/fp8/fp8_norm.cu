@@ -20,7 +20,7 @@
 namespace {
 
 // Storage of the norm's input, which is the residual stream (pre-norm) or the sublayer's output (post-norm).
-// PLAIN: BF16. SAVED: FP8 groups, from which the norm is computed. RESIDUAL: FP8 groups, which only backward reads.
+// PLAIN: BF16. SAVED: FP8 groups, which the norm reads. RESIDUAL: FP8 groups, which only backward reads.
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
@@ -48,7 +48,7 @@ template <int N> __device__ inline void parameters(const bf16 *address, float ou
 }
 
 // Quantizes a row of the norm's input x per group and stores FP8 values and scales. With INPUT_SAVED, replaces `value`
-// by the stored values. A group is 2, 4, 8 or 16 adjacent lanes of a warp.
+// with the stored values. A group is 2, 4, 8 or 16 adjacent lanes of a warp.
 template <NormInput INPUT, typename Shape>
 __device__ inline void store_groups(const Fp8NormForward &a, const RowPart<Shape> &at, const Bf16Words<ROW_WIDTH> *x,
                                     float (*value)[ROW_WIDTH]) {
@@ -153,8 +153,9 @@ __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at
     }
 }
 
-// Replaces a row's norm input in `value` by the norm, and stores the norm in BF16 if a.n has data. With post-norm, adds
-// the norm to r, stores r_out, and replaces `value` by r_out. Returns the largest magnitude of this thread's values.
+// Replaces a row's norm input in `value` with the norm, and stores the norm in BF16 if a.n has data. With post-norm,
+// adds the norm to r, stores r_out, and replaces `value` with r_out. Returns the largest magnitude of this thread's
+// values.
 template <NormPlace PLACE, typename Shape>
 __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &at, HatOf hat, Bf16Words<ROW_WIDTH> *r,
                                  bf16 *r_out, float (*value)[ROW_WIDTH]) {

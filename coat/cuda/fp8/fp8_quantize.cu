@@ -12,7 +12,7 @@ namespace {
 // --- scales of tensors, computed from row amaxes or row scales -------------------------------------------------------
 constexpr int SCALE_THREADS = 1024;
 
-// Address and FP8 format of a scale to write: the scale of a tensor, or of its transpose in another format.
+// Address and FP8 format of a scale to write: the scale of a tensor, or of its transpose in a different format.
 struct ScaleOf {
     float *scale;  // address of the scale; NULL: not written
     float largest; // largest finite value of the FP8 format

@@ -87,8 +87,8 @@ static bool usable(const MatmulState *state, const Plan *plan, const cublasLtMat
 }
 
 // Rebuilds an FP32 algorithm from its attributes, so that all its bytes are defined. cuBLASLt leaves some bytes unset,
-// but checkpoints store all bytes, and equal runs must write equal checkpoints. Does nothing if cuBLASLt rejects the
-// copy.
+// but checkpoints store all bytes, and identical runs must write identical checkpoints. Does nothing if cuBLASLt
+// rejects the copy.
 static void set_all_bytes(const MatmulState *state, const Matmul *p, const Plan *plan,
                           cublasLtMatmulAlgo_t *algorithm) {
     const MatmulShape *s = &p->key.shape;
@@ -117,7 +117,7 @@ static void set_all_bytes(const MatmulState *state, const Matmul *p, const Plan 
 }
 
 // Lists up to `most` of cuBLASLt's algorithms for a plan, best first, and returns their number. Excludes split-k
-// algorithms that add partial sums in the output, because that would round to BF16 in between.
+// algorithms that add partial sums in the output, because partial sums would be rounded to the output's format.
 static int candidates(MatmulState *state, const Matmul *p, const Plan *plan, int most,
                       cublasLtMatmulHeuristicResult_t found[]) {
     cublasLtMatmulPreference_t preference;
@@ -169,8 +169,8 @@ static float timed(Exec *exec, const Matmul *p, const Plan *plan) {
     return ms / (float)RUNS;
 }
 
-// Sets the plan's algorithm from the table's row for this matmul. If `others`, a row with the same shape but another
-// memory layout is used if there is no exact row. Returns false if no row is usable.
+// Sets the plan's algorithm from the table's row for this matmul. If `others`, a row with the same shape but a
+// different memory layout is used if there is no exact row. Returns false if no row is usable.
 static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others, Plan *plan) {
     for (int i = 0; i < (others ? 2 : 1) * table->count; i++) {
         const MatmulAlgo *algo = &table->rows[i % table->count];
@@ -185,9 +185,9 @@ static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others
     return false;
 }
 
-// Chooses the algorithm of a matmul that adds to D, because trying or timing algorithms would change D. Takes the
-// algorithm of the matmul of equal shape that overwrites D, which comes first in every step. If that shape has not run,
-// takes the algorithm of a matmul with another k. Returns false if no algorithm is usable.
+// Chooses the algorithm of a matmul that adds to D, because trying or timing algorithms would change D. Uses the
+// algorithm of the matmul with the same shape that overwrites D, which comes first in every step. If that shape has not
+// run, uses the algorithm of a matmul with a different k. Returns false if no algorithm is usable.
 static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     for (int i = 0; i < 2 * state->count; i++) {
         const Plan *other = &state->plans[i % state->count];
@@ -255,7 +255,7 @@ static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *
 
 // Chooses the fastest of cuBLASLt's algorithms; if `exact`, the fastest that accumulates in FP32. Returns false if no
 // algorithm is usable. Each round times every algorithm once: the GPU's clock falls under load, and all algorithms must
-// be timed at equal clocks.
+// be timed at the same clock.
 static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
     constexpr int ROUNDS = 6; // number of rounds that time every algorithm; the first one warms up
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
@@ -277,7 +277,7 @@ static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan
     return true;
 }
 
-// Chooses a plan's algorithm. A resumed run uses the algorithms recorded in its checkpoint, also with --autotune.
+// Chooses a plan's algorithm. A resumed run uses the algorithms recorded in its checkpoint, even with --autotune.
 // --autotune tunes only the matmuls of training, because a resumed run does not repeat earlier evaluations. A matmul
 // that the checkpoint does not list had not run before, so it is chosen as an uninterrupted run would choose it.
 static void choose(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
@@ -326,8 +326,8 @@ static char *batch_address(const void *first, int64_t i, int64_t distance, Forma
     return (char *)first + i * distance * (int64_t)format_bytes(format);
 }
 
-// Runs p->count matmuls with the algorithm of one matmul, so that no result depends on their number. Runs them one by
-// one if cuBLASLt refuses this algorithm for all of them together.
+// Runs p->count matmuls with the algorithm of one matmul, so that no result depends on p->count. Runs them one by one
+// if cuBLASLt refuses this algorithm for all of them together.
 static void launch_batch(Exec *exec, const Matmul *p, const Plan *plan) {
     const MatmulShape *s = &p->key.shape;
     set_batch(p, plan->a, p->count, p->distance_a);

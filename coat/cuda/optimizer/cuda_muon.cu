@@ -1,5 +1,5 @@
 // Muon's update on the GPU. muon_momentum and muon_apply are bound by memory: with an INT8 momentum, BF16 gradients and
-// split16 master weights they move 6 and 10 bytes per element. muon_orthogonalize runs 15 matmuls, and is bound by
+// split16 master weights they transfer 6 and 10 bytes per element. muon_orthogonalize runs 15 matmuls, and is bound by
 // their arithmetic if both extents of the matrix are large.
 #include "moment_parameters.h"
 #include "numerics/newton_schulz.h"
@@ -38,7 +38,7 @@ __device__ inline float momentum_element(const MomentumScalars &s, float grad, f
     return s.mu * *m + part;
 }
 
-// Returns the amax and exponent of the group that eight lanes share. Equals moment_group_measured().
+// Returns the amax and exponent of the group that eight lanes share. Gives the same result as moment_group_measured().
 __device__ inline LaneGroup group_measured(const CodeTables *tables, LaneExtremes x, bool expand) {
 #pragma unroll
     for (int mask = GROUP_LANES / 2; mask > 0; mask /= 2) {
@@ -151,7 +151,7 @@ __device__ inline void momentum_chunk(const MuonEntry &e, const CodeTables *tabl
     momentum_store<STORE>(e, tables, first, group, m);
 }
 
-// Returns an element of a momentum, of group `group` if it has groups. Equals moments_load().
+// Returns an element of a momentum, of group `group` if it has groups. Gives the same result as moments_load().
 template <MomentumStore STORE>
 __device__ inline float rest_momentum(const MuonEntry &e, MomentGroup group, int64_t at) {
     if constexpr (STORE == MOMENTUM_FP32) return ((const float *)e.m)[at];
@@ -336,7 +336,7 @@ template <MasterStore MASTER> void apply_launch(const CudaBackend *backend, cons
     LAUNCH_CHECK("apply_kernel");
 }
 
-// Computes an iteration, times `scale`, of each of `count` matrices from x to y.
+// Computes one Newton-Schulz iteration of each of `count` matrices, from x to y, and multiplies the results by `scale`.
 void iterate(Exec *exec, int count, Tensor y, Tensor x, Tensor gram, Tensor polynomial, NewtonSchulz s, float scale) {
     const int64_t r = x.rows / count, c = x.cols, n = gram.cols;
     const bool wide = r <= c;
@@ -376,7 +376,7 @@ void cuda_muon_apply(Exec *exec, const Parameter *parameters, int count, StepSta
     }
 }
 
-// In a skipped step, computes the same from an x that was not updated. muon_apply then ignores the result.
+// In a skipped step, x was not updated but is orthogonalized anyway; muon_apply ignores the result.
 void cuda_muon_orthogonalize(Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial, float scale,
                              StepState *state) {
     const char *operation = "muon_orthogonalize";

@@ -180,8 +180,8 @@ __launch_bounds__(CHUNK_THREADS,
                 for (int i = 0; i < LINES; i++)
                     if (line[i].address) prefetch_l2(line[i].address + next * line[i].chunk_bytes);
             }
-            // The lanes from `here` on hold the chunk's groups. Lane l processes elements of the group that lane here +
-            // l / 8 holds. After the step, lane here + i receives its updated group from lane 8 i.
+            // Lanes here to here + 3 hold the chunk's four groups. Lane l processes elements of the group that lane
+            // here + l / 8 holds. After the step, lane here + i receives its updated group from lane 8 i.
             const int here = (chunk - begin) * (CHUNK / GROUP);
             const RunGroup old = group_of_lane(group, here + lane / GROUP_LANES);
             const RunGroup fresh = update_chunk<MASTER, G>(table, with_rate(scalars, e.rate), &tables, e,

@@ -14,7 +14,7 @@
 constexpr int GROUP = 128;
 constexpr int GROUP_LANES = 8;
 constexpr int WIDTH = 8; // number of elements per memory access
-// number of memory accesses with which a lane loads its elements of a group
+// number of memory accesses that a lane needs to load its elements of a group
 constexpr int SPANS = GROUP / (GROUP_LANES * WIDTH);
 constexpr int LANE_ELEMENTS = SPANS * WIDTH;
 constexpr int CHUNK_THREADS = 128; // threads per block

@@ -121,8 +121,8 @@ __device__ inline void token_norms(const HeadsOf<T> &a, const NormsShared<T> &sh
     __syncthreads();
 }
 
-// Replaces d, the gradient of V values of a norm's output, by the gradient of the norm's input. Adds the values' terms
-// to the gradient of the norm's weight.
+// Replaces d, the gradient of V values of a norm's output, with the gradient of the norm's input. Adds the values'
+// terms to the gradient of the norm's weight.
 template <int V, typename T>
 __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &shared, const T *x, int head, int at,
                                      float d[V]) {

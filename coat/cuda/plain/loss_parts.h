@@ -42,8 +42,8 @@ struct RowParts {
         return 2 * sizeof(uint64_t) + 2 * (size_t)(parts * warps) * sizeof(SoftmaxSum);
     }
 
-    // Initializes the barriers with which the blocks of a row exchange their sums, and waits until all of them have
-    // started. All threads of a block must call this function before the first row. Does nothing if parts is 1.
+    // Initializes the barriers that the blocks of a row use to exchange their sums, and waits until all these blocks
+    // have started. All threads of a block must call this function before the first row. Does nothing if parts is 1.
     __device__ void open() const {
 #if __CUDA_ARCH__ >= 900
         if (parts == 1) return;

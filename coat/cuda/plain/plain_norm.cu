@@ -17,8 +17,8 @@ template <typename T> struct NormForward {
     float eps;
 };
 
-// Computes a norm of any width, one block per row; each pass reads the row again. A thread reads only values that it
-// wrote itself. With RECOMPUTE, computes the norm of r_in with the saved statistics.
+// Computes a norm of any width, one block per row; every pass reads the row from memory. A thread reads only values
+// that it wrote itself. With RECOMPUTE, computes the norm of r_in with the saved statistics.
 template <typename T, bool RECOMPUTE> __global__ __launch_bounds__(ANY_THREADS) void norm_any_kernel(NormForward<T> a) {
     __shared__ float shared[2][ANY_THREADS / WARP];
     const int64_t row = blockIdx.x;
