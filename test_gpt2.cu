@@ -1,7 +1,7 @@
 /*
 Tests of the whole model: its gradients against finite differences, recomputation, accumulation, precision,
 determinism and the skipping of bad updates, on the CPU's operations; and, given a folder that dev/test/reference.py
-wrote, against PyTorch. Where there is a GPU, the two backends are compared: every operation in every format
+wrote, against PyTorch. If there is a GPU, the two backends are compared: every operation in every format
 (dev/test/compare_ops.h, dev/test/compare_fp8.h, dev/test/check_*.cu), and whole models (dev/test/compare_models.h).
 
 Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed. --help lists the flags.

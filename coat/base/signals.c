@@ -38,7 +38,7 @@ static void on_alarm(int number) {
         close(nowhere);
         given_up = true;
     }
-    // a blocked write restarts only if its thread receives a signal, so the other printing thread gets SIGALRM, too
+    // a blocked write restarts only if its thread receives a signal, so SIGALRM also goes to the other printing thread
     pid_t other = gettid() == writer ? getpid() : writer;
     if (given_up && other) syscall(SYS_tgkill, getpid(), other, SIGALRM);
     alarm(1);

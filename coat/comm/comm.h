@@ -102,7 +102,7 @@ void comm_wait(Comm *comm, int ticket); // makes computation started later wait 
 // --- detection of lost ranks --------------------------------------------------------------------------------------
 // Returns false with err (EXIT_RANK or EXIT_DEVICE) if communication has failed. Call comm_check() once per step.
 bool comm_check(Comm *comm, Error *err);
-// Sets the timeout in seconds for which a rank waits for another rank; 0 sets COMM_TIMEOUT_S. All ranks must call it.
+// Sets how many seconds a rank waits for another rank; 0 sets COMM_TIMEOUT_S. All ranks must call it.
 void comm_set_timeout(Comm *comm, int seconds);
 
 static inline size_t comm_type_bytes(CommType type) {

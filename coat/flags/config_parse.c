@@ -204,8 +204,8 @@ static bool finish_vision_folder(const Parse *p, Error *err) {
     return true;
 }
 
-// Completes the model's shape: derives each value whose flag was not given from --model or from other flags, such as
-// the number of heads from --channels. If the shape is stored in files, model_shape_from_files() reads it later.
+// Completes the model's shape: derives each value that no flag sets from --model or from other flags, such as the
+// number of heads from --channels. If the shape is stored in files, model_shape_from_files() reads it later.
 static bool finish_shape(const Parse *p, Error *err) {
     Config *config = p->config;
     ModelShape *shape = &config->shape;

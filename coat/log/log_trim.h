@@ -1,4 +1,4 @@
-// Reads the log.jsonl of the run that is resumed, and finds the position from which its lines must be removed.
+// Reads the log.jsonl of the run that is resumed, and finds the position of the first line to remove.
 #pragma once
 #include <jansson.h>
 #include <stdint.h>

@@ -21,7 +21,7 @@ bool arena_on_host(const Arena *arena, Category category) {
     return arena->offloads && (category == CATEGORY_MOMENTS || category == CATEGORY_MASTER);
 }
 
-// Sets the offsets of a category's tensors: of those that exist per layer if `per_layer`, otherwise of all others.
+// Sets the offsets of a category's tensors: of tensors that exist per layer if `per_layer`, otherwise of the others.
 // Skips pooled tensors. Per layer, sets layer 0's offsets; other layers follow at a constant stride. A layer's data is
 // contiguous, so that one message can send it.
 static void place_tensors(Arena *a, Category category, bool per_layer, size_t *cursor) {

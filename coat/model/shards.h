@@ -30,7 +30,7 @@ typedef struct Shards {
     // weights that have FP8 values: first layer by layer (with ZeRO 3 this process's shards), then weights that are not
     // per layer
     Parameter *coded;
-    int coded_per_layer, coded_of_none; // number of FP8 weights in each layer, and of those that are not per layer
+    int coded_per_layer, coded_of_none; // numbers of FP8 weights in each layer, and of FP8 weights outside the layers
     // ticket of each layer's gather of new values after an update; the last entry is for parameters that are not per
     // layer
     int *value_ticket;

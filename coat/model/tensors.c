@@ -466,8 +466,8 @@ const char *moments_unmatched(const char *patterns, size_t *length) {
     return NULL;
 }
 
-// True if a parameter's moments are FP32: those of norms, biases and position embeddings, which are small, and those
-// named by --moments-fp32.
+// True if a parameter's moments are FP32: for norms, biases and position embeddings, which are small, and for
+// parameters that --moments-fp32 names.
 static bool moments_exempt(const TensorRow *row, const Recipe *r) {
     if (row->rows == DIM_1 || row->rows == DIM_POS) return true;
     for (const char *p = r->moments_fp32; *p;) {

@@ -211,7 +211,7 @@ static int counted_of(const Collection *c, const Entry *e) {
 static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     const Tensor first = c->tensor[e->first + e->begin];
     const EntryFigures of = {c, e};
-    // the counts of health() include those of a saved norm output
+    // the statistics of health() include the counts of a saved norm output
     const int what = first.data ? COUNTED_TENSORS : counted_of(c, e);
     const int figures = !first.data ? 1 : first.granularity != SCALE_EXPAND ? 3 : c->unchanged ? 5 : 4;
     fprintf(out, "\"%s%s\":{", tensor_row(e->id)->name, role_suffix(e->role));

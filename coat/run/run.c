@@ -309,7 +309,7 @@ static void log_health(Run *run, const char *key, char *(*health)(const Arena *,
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
     if (m->exec.rank != 0) return;
-    shards_weights_wait(&m->shards); // the FP8 weights must be those of this step at every ZeRO stage
+    shards_weights_wait(&m->shards); // waits for this step's FP8 weights, so that every ZeRO stage measures the same
     char *json = health(&m->arena, &m->exec, m->host.nonfinite ? NULL : &run->warned, warning);
     if (json) log_object(run->log, run->done.step, key, json);
     if (warning[0]) log_show_step(run->log);

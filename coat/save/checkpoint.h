@@ -85,7 +85,7 @@ bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *
 bool checkpoint_load_tower(const char *path, Arena *vision, Exec *exec, Error *err);
 
 // Deletes old checkpoints under `out`, and files that remain there from interrupted saves. Keeps damaged checkpoints.
-// Of the complete ones older than step `saved`, keeps the keep - 1 newest (keep 0: all) and those whose step is
+// Among the complete ones older than step `saved`, keeps the keep - 1 newest (keep 0: all) and those whose step is
 // divisible by keep_every (0: none). Prints a failure to delete to stderr.
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every);
 

@@ -6,7 +6,7 @@
 
 #include "config/config.h"
 
-#define DATA_HEADER_BYTES 1024 // size of the header in bytes, as in llm.c's token files
+#define DATA_HEADER_BYTES 1024 // size of the header in bytes, the same as in llm.c's token files
 #define DATA_MAGIC_MASKED 20261124
 #define DATA_VERSION_MASKED 1
 #define DATA_VERSION_IMAGES 2 // version of files whose tokens contain placeholders of images (images.h)

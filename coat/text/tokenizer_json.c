@@ -79,7 +79,7 @@ static bool is_true(const json_t *object, const char *key) {
     return json_is_true(json_object_get(object, key));
 }
 
-// Reads the added tokens of tokenizer.json. Puts those that the vocabulary lacks into the vocabulary.
+// Reads the added tokens of tokenizer.json. Adds those that the vocabulary lacks.
 static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *added, Error *err) {
     const size_t count = json_array_size(added);
     AddedToken *list = (AddedToken *)xcalloc(count, sizeof *list);

@@ -69,7 +69,7 @@ __device__ static inline void sums_add(Matmuls<HEAD> &x, Shared<HEAD> *shared, i
 }
 
 // --- elementwise steps between the matmuls of attention's backward -------------------------------------------------
-// lse or delta of four streamed queries: those to which elements i to i + 7 of a thread's fragment belong.
+// lse or delta of the four streamed queries that elements i to i + 7 of a thread's fragment belong to.
 struct Columns {
     float value[4];
 };

@@ -1,13 +1,13 @@
 // Backward of attention in BF16 by mma.sync, for compute capability 8.0 and later.
 //
 // Two kernels: one owns keys and computes dk and dv, one owns queries and computes dq. A block owns rows of a pair of
-// operands (k and v, or q and do) and streams tiles of the other pair. The matmul of first operands gives scores, that
-// of second operands dp. p = exp(score - lse) and ds = p (dp - delta) stay in registers, where they are first operands
-// of the matmuls that add to the sums: dk += ds q and dv += p do, or dq += ds k.
+// operands (k and v, or q and do) and streams tiles of the other pair. The matmul of the first operands computes
+// scores, that of the second operands dp. p = exp(score - lse) and ds = p (dp - delta) stay in registers, where they
+// are first operands of the matmuls that add to the sums: dk += ds q and dv += p do, or dq += ds k.
 //
-// Both kernels compute scores and dp, so that the backward takes 7 matmuls instead of 5. In exchange, every sum is
-// added up in one warp in a fixed order, without atomics or partial sums in memory. With grouped heads, a block of keys
-// iterates over its query heads.
+// Both kernels compute scores and dp, so the backward needs 7 matmuls instead of 5. In exchange, every sum is added up
+// in one warp in a fixed order, without atomics or partial sums in memory. With grouped heads, a block of keys iterates
+// over its query heads.
 #include "attention_mma.h"
 
 namespace {
@@ -76,8 +76,8 @@ __device__ void pair_copy(Shared<HEAD, KEYS> *shared, int stage, const Problem &
     copies_commit();
 }
 
-// Statistics of the queries that a lane's scores belong to. If the block owns queries, they are those of the lane's
-// rows, kept in registers. Otherwise they are those of the columns, read from shared memory.
+// Statistics of the queries that a lane's scores belong to. If the block owns queries, the statistics of the lane's
+// rows are in registers. Otherwise, the statistics of the columns are read from shared memory.
 template <int HEAD, bool KEYS> struct Statistics {
     Statistic rows[KEYS ? 1 : Sizes<HEAD, KEYS>::M][2];
     const Statistic *columns; // statistic of column 0

@@ -1,5 +1,5 @@
 // Attention for sampling: computes a few new queries of a sequence whose earlier keys and values are in a KV cache. A
-// block computes one query of one head. Each warp takes every n-th group of keys (n warps) and has its own running
+// block computes one query of one head. Each of the n warps processes every n-th group of keys, with its own running
 // maximum and sums, which are combined at the end in the order of the warps.
 #include "attention_rows.h"
 
