@@ -251,7 +251,7 @@ class Pairs(Encoder, Plain):
             for name in ("tokenizer.json", "tokenizer.model", "encoder.json", "vocab.json"):
                 if os.path.exists(os.path.join(spec, name)):
                     return Pairs.made_of(no_pointer(os.path.join(spec, name)))
-            raise Failure("tokenizer %s: the folder holds no tokenizer.json, tokenizer.model, encoder.json or vocab.json" % spec)
+            raise Failure("tokenizer %s: the folder contains no tokenizer.json, tokenizer.model, encoder.json or vocab.json" % spec)
         if not os.path.exists(spec):
             raise Failure("tokenizer %s: no such file or folder; for a model of Hugging Face, name the "
                           "folder that contains its downloaded tokenizer files" % spec)

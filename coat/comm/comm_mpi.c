@@ -181,7 +181,7 @@ CommMpi *mpi_open(const CommPlace *place, Error *err) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (ranks != place->ranks || rank != place->rank) {
         error_set(err, EXIT_USER,
-                  "MPI reports rank %d of %d, but %s reports %d of %d, so the launcher belongs to another MPI than "
+                  "MPI reports rank %d of %d, but %s reports %d of %d, so the launcher belongs to a different MPI than "
                   "this program; use the mpirun of the MPI that this program was built with (or srun --mpi=..., see "
                   "srun --mpi=list)",
                   rank, ranks, place->launcher, place->rank, place->ranks);

@@ -51,7 +51,7 @@ bool settings_update(json_t *settings, const char *path, Error *err) {
         const bool relevant = !r->relevant || setting_is(settings, r->relevant, r->when);
         if (good && relevant && strcmp(value, expected) != 0)
             good = error_set(err, EXIT_DATA,
-                             "%s: the recorded setting \"%s\": \"%s\" is not supported any more; use --recipe %s, "
+                             "%s: the recorded setting \"%s\": \"%s\" is no longer supported; use --recipe %s, "
                              "which has \"%s\"",
                              path, r->key, value, recipe, expected);
         json_object_del(settings, r->key);

@@ -97,7 +97,7 @@ static bool check_coverage(const SafeFile *file, Error *err) {
         const SafeTensor *tensor = &file->tensors[i];
         if (tensor->begin != at)
             return error_set(err, EXIT_DATA, "%s: tensor '%.200s' %s", file->path, tensor->name,
-                             tensor->begin < at ? "overlaps another tensor" : "begins after a hole in the data");
+                             tensor->begin < at ? "overlaps another tensor" : "begins after a gap in the data");
         at += tensor->bytes;
     }
     if (at != file->data_bytes)

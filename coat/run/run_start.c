@@ -33,12 +33,12 @@ static bool same_data(Run *run, const char *folder, Error *err) {
     if (!run->config->allow_other_data)
         return error_set(
             err, EXIT_DATA,
-            "%s was trained on other data (%s; fingerprint %016llx) than --train names now (%s; "
+            "%s was trained on different data (%s; fingerprint %016llx) than --train names now (%s; "
             "fingerprint %016llx); name the same files in the same order and with the same weights, or add "
             "--allow-other-data",
             folder, run->done.data[0] ? run->done.data : "not described",
             (unsigned long long)run->done.data_fingerprint, now, (unsigned long long)fingerprint);
-    run_note_always(run, "%s was trained on other data than --train names now", folder);
+    run_note_always(run, "%s was trained on different data than --train names now", folder);
     note_data(run);
     return true;
 }

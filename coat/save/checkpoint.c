@@ -178,10 +178,10 @@ static bool put_in_place(const char *temporary, const char *final, const char *o
         return error_set(err, EXIT_DATA, "cannot rename %s to %s: %s", temporary, final, strerror(errno));
     if (renameat2(AT_FDCWD, temporary, AT_FDCWD, final, RENAME_EXCHANGE) == 0) return folder_remove(temporary, err);
     if (!call_is_unsupported(errno))
-        return error_set(err, EXIT_DATA, "cannot replace %s by %s: %s", final, temporary, strerror(errno));
+        return error_set(err, EXIT_DATA, "cannot replace %s with %s: %s", final, temporary, strerror(errno));
     bool moved = rename(final, old) == 0;
     if (!moved || rename(temporary, final) != 0) {
-        error_set(err, EXIT_DATA, "cannot replace %s by %s: %s", final, temporary, strerror(errno));
+        error_set(err, EXIT_DATA, "cannot replace %s with %s: %s", final, temporary, strerror(errno));
         if (moved && rename(old, final) != 0)
             error_set(err, EXIT_DATA, "cannot rename the checkpoint %s back to %s: %s", old, final, strerror(errno));
         return false;

@@ -152,8 +152,8 @@ static bool add_folder(HfWeights *weights, const char *folder, Error *err) {
     if (path_is_file(whole)) return add_file(weights, whole, err);
     if (path_is_file(index)) return add_indexed(weights, folder, index, err);
     if (path_is_file(pickled))
-        return error_set(err, EXIT_DATA, "%s holds pytorch_model.bin only; save the model with safe_serialization=True",
-                         folder);
+        return error_set(err, EXIT_DATA,
+                         "%s contains only pytorch_model.bin; save the model with safe_serialization=True", folder);
     if (folder_has_file(folder, HF_CONFIG_NAME)) // a model folder that lacks its weights or their index
         return error_set(err, EXIT_DATA,
                          "%s has no " HF_MODEL_NAME ", nor " HF_INDEX_NAME "; download the missing file", folder);

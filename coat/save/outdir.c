@@ -77,8 +77,8 @@ bool out_prepare(const Config *config, OutFolder *out, Error *err) {
     if (!find_run(config->out, found, err)) return false;
     return !found[0] ||
            error_set(err, EXIT_DATA,
-                     "--out %s: holds a run already (%s); continue it with --resume, replace it with --overwrite, or "
-                     "choose another folder",
+                     "--out %s: already contains a run (%s); continue it with --resume, replace it with --overwrite, "
+                     "or choose another folder",
                      config->out, found);
 }
 
@@ -97,8 +97,8 @@ bool out_ensure(OutFolder *out, bool *taken, Error *err) {
     if (!same && (!find_run(out->path, found, err) || found[0])) {
         out_close(&now);
         *taken = found[0] != 0;
-        return found[0] &&
-               error_set(err, EXIT_DATA, "--out %s: holds another run (%s); choose another folder", out->path, found);
+        return found[0] && error_set(err, EXIT_DATA, "--out %s: contains another run (%s); choose another folder",
+                                     out->path, found);
     }
     out_close(out);
     *out = now;
@@ -125,7 +125,7 @@ bool out_clear(const Config *config, Error *err) {
     if (!config->overwrite) return true;
     if (!each_run_file(config->out, folder_may_remove, &why))
         return error_set(err, why.code,
-                         "--overwrite: %.800s; nothing is deleted: change the permissions or name another --out",
+                         "--overwrite: %.800s; nothing is deleted; change the permissions or name another --out",
                          why.text);
     return each_run_file(config->out, folder_remove, err);
 }

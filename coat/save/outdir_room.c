@@ -88,13 +88,14 @@ bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, 
     memory_text(there, (size_t)room.free);
     if (fit < 1)
         return error_set(err, EXIT_DATA,
-                         "--out %s: a checkpoint takes %s, and %s are free there; free space or choose another folder",
+                         "--out %s: a checkpoint needs %s, but only %s are free there; free space or choose another "
+                         "folder",
                          config->out, one, there);
     if (fit >= count) return true;
     if (config->keep_every == 0 && fit > 1)
         snprintf(fix, sizeof fix, ", or set --keep %lld", (long long)(room.held + fit - 1));
     snprintf(note, size,
-             "--out %s: a checkpoint takes %s, and %s are free there, enough for %lld of the %lld more checkpoints "
+             "--out %s: a checkpoint needs %s, and %s are free there, enough for %lld of the %lld more checkpoints "
              "that --save-every and --keep retain at a time; free space%s",
              config->out, one, there, (long long)fit, (long long)count, fix);
     return true;

@@ -25,10 +25,10 @@ static const char *other_kind(const unsigned char *bytes, size_t count, char *te
     if (count >= sizeof magic) memcpy(&magic, bytes, sizeof magic);
     uint32_t swapped = __builtin_bswap32(magic);
     if (swapped == DATA_MAGIC_U16 || swapped == DATA_MAGIC_U32 || swapped == DATA_MAGIC_MASKED)
-        return "its bytes are in big-endian order; make the file again on a little-endian machine";
+        return "its bytes are in big-endian order; regenerate the file on a little-endian machine";
     if (magic == 20240326) return "it is an llm.c model; use --model";
     if (magic == 20240328) return "it is an llm.c tokenizer; use --tokenizer";
-    if (magic == 20240522) return "it is an llm.c multiple-choice evaluation file, which holds no token stream";
+    if (magic == 20240522) return "it is an llm.c multiple-choice evaluation file, which contains no token stream";
     snprintf(text, size, "%s with %s%s%s",
              parquet ? "it is a Parquet file; turn it into tokens"
              : words ? "it looks like text; turn it into tokens"

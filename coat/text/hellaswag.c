@@ -127,7 +127,7 @@ static bool read_file(HellaSwag *set, const char *path, const char *data, size_t
         return error_set(err, EXIT_DATA, "%s is not a HellaSwag file (magic %d); make one with %s --hellaswag", path,
                          header[0], prepare_name());
     if (header[1] != NARROW && header[1] != WIDE)
-        return error_set(err, EXIT_DATA, "%s: version %d is not supported, only %d and %d are; make the file again",
+        return error_set(err, EXIT_DATA, "%s: version %d is not supported, only %d and %d are; regenerate the file",
                          path, header[1], NARROW, WIDE);
     const uint32_t width = header[1] == WIDE ? 4 : 2;
     if (header[2] < 1 || header[2] > 65536 || size % width != 0) // example numbers have 16 bits

@@ -215,8 +215,8 @@ Tokenizer *tokenizer_open(const char *path, Error *err) {
     if (path_is_folder(path)) {
         if (!find_in(path, inside)) {
             error_set(err, EXIT_DATA,
-                      "tokenizer %s: the folder holds no tokenizer.json, tokenizer.model, encoder.json, vocab.json or "
-                      "gpt2_tokenizer.bin",
+                      "tokenizer %s: the folder contains no tokenizer.json, tokenizer.model, encoder.json, vocab.json "
+                      "or gpt2_tokenizer.bin",
                       path);
             return NULL;
         }

@@ -40,7 +40,7 @@ int64_t bytes_of_characters(const char *text, size_t length, char *out) {
 
 static bool check_json(const char *path, json_t *root, int *count, size_t *text_bytes, Error *err) {
     if (!json_is_object(root) || json_object_size(root) == 0)
-        return error_set(err, EXIT_DATA, "tokenizer %s: the JSON is not an object of tokens and their ids", path);
+        return error_set(err, EXIT_DATA, "tokenizer %s: the JSON must be an object that maps tokens to ids", path);
     const char *key;
     json_t *value;
     int64_t largest = 0;
@@ -52,7 +52,7 @@ static bool check_json(const char *path, json_t *root, int *count, size_t *text_
                              path, key);
         int64_t id = (int64_t)json_integer_value(value);
         if (id < 0 || id >= VOCABULARY_MAX)
-            return error_set(err, EXIT_DATA, "tokenizer %s: '%.40s' has id %lld, outside of 0 to %d", path, key,
+            return error_set(err, EXIT_DATA, "tokenizer %s: '%.40s' has id %lld, outside 0 to %d", path, key,
                              (long long)id, VOCABULARY_MAX - 1);
         if (id > largest) largest = id;
         *text_bytes += strlen(key);

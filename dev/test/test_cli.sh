@@ -207,7 +207,7 @@ before=$(hashes "$folder/a")
 refuses "--out with an existing run, without --resume and --overwrite" 2 "\-\-resume.*\-\-overwrite" "${run[@]}" --out "$folder/a"
 is "a refused --out is unchanged" "$before" "$(hashes "$folder/a")"
 mkdir "$folder/several" && touch "$folder/several"/{loss.svg,log.jsonl} && mkdir "$folder/several"/step-0000000{9,1,5}
-refuses "a refused --out: the error names the newest checkpoint" 2 "several: holds a run already .step-00000009." "${run[@]}" --out "$folder/several"
+refuses "a refused --out: the error names the newest checkpoint" 2 "several: already contains a run .step-00000009." "${run[@]}" --out "$folder/several"
 for step in "$folder/a"/step-*; do mkdir -p "$step/gguf" && touch "$step/gguf/model.gguf"; done
 "$program" "${run[@]}" --out "$folder/a" --overwrite >/dev/null && [ -z "$(find "$folder/a" -name gguf)" ]
 check "--overwrite deletes the old run, including folders in its checkpoints" $?

@@ -107,7 +107,7 @@ train 1 straight "${coat[@]}" && train 1 resumed "${coat[@]}" --steps 2 && train
 if timeout 60 "$program" "${base[@]}" "${coat[@]}" --train "$folder/ones_train.bin" --out "$folder/resumed" --steps 6 --resume >"$folder/said" 2>&1; then
     bad "another mask is refused as other data" "$(cat "$folder/said")"
 else
-    grep -q 'was trained on other data (1 shard, .* in the loss; .* 100 % in the loss;' "$folder/said"
+    grep -q 'was trained on different data (1 shard, .* in the loss; .* 100 % in the loss;' "$folder/said"
     check "another mask is refused as other data" $? "$(cat "$folder/said")"
 fi
 

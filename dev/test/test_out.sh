@@ -124,7 +124,7 @@ kilobytes=$(du -sk "$folder/straight/$last" | cut -f1)
 room() { mount -o remount,size=$(($1 * kilobytes / 10))k "$disk"; } # TENTHS: sets the disk's size in tenths of a checkpoint
 if mount -t tmpfs -o size=$((kilobytes / 2))k coat-test "$disk" 2>/dev/null; then
     out=$disk/run
-    too_small() { [ $1 -eq 2 ] && said_once "error: .*a checkpoint takes .* are free there"; }
+    too_small() { [ $1 -eq 2 ] && said_once "error: .*a checkpoint needs .* are free there"; }
     "$program" "${run[@]}" --out "$out" >/dev/null 2>"$folder/said"
     too_small $? && [ -z "$(ls -A "$out")" ]
     check "a disk that is too small for one checkpoint is refused" $? "$(cat "$folder/said")" "$(ls -A "$out")"
@@ -139,7 +139,7 @@ if mount -t tmpfs -o size=$((kilobytes / 2))k coat-test "$disk" 2>/dev/null; the
     check "--overwrite can use the space of the old checkpoint" $? "$(cat "$folder/said")"
     "$program" "${run[@]}" --channels 128 --layers 4 --out "$out" --overwrite >/dev/null 2>"$folder/said"
     status=$?
-    [ $status -eq 2 ] && grep -q '^error: .*: a checkpoint takes' "$folder/said" && same "$out"
+    [ $status -eq 2 ] && grep -q '^error: .*: a checkpoint needs' "$folder/said" && same "$out"
     check "--overwrite keeps the old checkpoint if its space is not enough" $? "status $status" "$(cat "$folder/said")"
     rm -r "$out"/log.jsonl && mv "$out/$last" "$out/.$last.tmp"
     "$program" "${run[@]}" --save-every 0 --out "$out" --resume >/dev/null 2>"$folder/said" && same "$out"

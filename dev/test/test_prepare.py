@@ -349,7 +349,7 @@ class PrepareTest(unittest.TestCase):
             self.refused(["%s: needs --chat" % flag[0]], "--bytes", "--out", out, *flag, bad, code=1)
         source = self.write("a.txt", b"text\n")
         self.refused(["no such file"], "--tokenizer", self.path("absent"), "--out", out, source)
-        self.refused(["holds no tokenizer.json"], "--tokenizer", self.path("nothing"), "--out", out, source)
+        self.refused(["contains no tokenizer.json"], "--tokenizer", self.path("nothing"), "--out", out, source)
         self.write("t/encoder.json", "{}")
         self.refused(["merges are missing"], "--tokenizer", self.path("t"), "--out", out, source)
         ranks = self.write("qwen.tiktoken", "IQ== 0\nIg== 1\n")

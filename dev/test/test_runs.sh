@@ -150,7 +150,7 @@ other=("${run[@]/#$data/$val}" --out "$folder/shared" --resume --steps $((steps 
 check "other data are refused on resume" $? "$(cat "$folder/said")"
 same "$folder/shared"
 check "a resume refused for other data changes nothing" $?
-"$program" "${other[@]}" --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
+"$program" "${other[@]}" --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*different data' "$folder/said"
 check "--allow-other-data accepts other data on resume" $? "$(cat "$folder/said")"
 
 # --- several data sets: a run that is killed and resumed, in several epochs of the small set, has the same bytes
@@ -193,9 +193,9 @@ seen=$(grep "\"step\":$steps,\"train\"" "$folder/killed/log.jsonl" | grep -o '"s
     [ $((BASH_REMATCH[1] + BASH_REMATCH[3])) -eq 1280 ] && [ "${BASH_REMATCH[4]}" -eq $((32 * BASH_REMATCH[3])) ]
 check "the log has the amounts read of each data set" $? "$seen"
 "$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) >/dev/null 2>"$folder/said"
-[ $? -eq 2 ] && grep -q '^error: .* other data (2 sets of 0.7 : 0.3, .* names now (2 sets of 0.7 : 0.4, .*and with the same weights.*--allow-other-data$' "$folder/said"
+[ $? -eq 2 ] && grep -q '^error: .* different data (2 sets of 0.7 : 0.3, .* names now (2 sets of 0.7 : 0.4, .*and with the same weights.*--allow-other-data$' "$folder/said"
 check "other data set weights are refused on resume" $? "$(cat "$folder/said")"
-"$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*other data' "$folder/said"
+"$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*different data' "$folder/said"
 check "--allow-other-data accepts other data on resume" $? "$(cat "$folder/said")"
 # one --train for all files equals one --train for each
 "$program" "${run[@]/#$data/$folder/s[rm]*_train.bin}" --steps 20 --out "$folder/glob" >/dev/null && "$program" "${run[@]}" --train "$folder/small_train.bin" --steps 20 --out "$folder/each" >/dev/null &&

@@ -144,7 +144,7 @@ UNIT_TEST(invalid_headers_are_refused) {
         {ENTRY("F32", "[1]", "[-4,0]"), 4, "outside"},
         {ENTRY("F32", "[1]", "[0,4]"), 3, "outside"},
         {ENTRY("F32", "[1]", "[0,8]"), 8, "8 bytes, but its shape and type need 4"},
-        {ENTRY("F32", "[1]", "[4,8]"), 8, "hole"},
+        {ENTRY("F32", "[1]", "[4,8]"), 8, "gap"},
         {ENTRY("F32", "[1]", "[0,4]"), 5, "1 byte after the last tensor belongs to no tensor"},
         {ENTRY("F32", "[1]", "[0,4]") "x", 4, "JSON"},
         {"{\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},"

@@ -262,12 +262,12 @@ UNIT_TEST(vocabulary_pairs_of_other_models_are_refused) {
 
 UNIT_TEST(damaged_vocabularies_are_refused) {
     expect_refused("absent.json", "cannot open");
-    expect_refused("", "holds no tokenizer.json"); // A folder without tokenizer files is refused.
+    expect_refused("", "contains no tokenizer.json"); // A folder without tokenizer files is refused.
     static const char *const cases[][2] = {{"", "empty"},
                                            {"hello", "neither JSON"},
                                            {"{\"a\": 0, \"b\":", "neither JSON"},
-                                           {"[1, 2]", "not an object"},
-                                           {"{}", "not an object"},
+                                           {"[1, 2]", "must be an object"},
+                                           {"{}", "must be an object"},
                                            {"{\"a\": 0, \"b\": \"1\"}", "'b' has no integer id"},
                                            {"{\"a\": -1}", "id -1"},
                                            {"{\"a\": 2147483648}", "id 2147483648"},

@@ -257,7 +257,7 @@ flags=(--model "$folder/two/step-00000006" --tokenizer bytes --seq-len 40 --devi
 fails "data with other pixel values than the model's folder are refused" 2 'other.images does not match .* deviation 0.25'
 has "a checkpoint records the data's pixel values" "$(cat "$folder/two/step-00000006/preprocessor_config.json")" '"image_std": *\[0.5, *0.5, *0.5\]'
 files unseen unseen
-fails "other images on resume are refused" 2 'was trained on other data' --out "$folder/two" --resume --steps 8
+fails "other images on resume are refused" 2 'was trained on different data' --out "$folder/two" --resume --steps 8
 files drawn unseen
 fails "a second tower is refused" 1 "--vision .*: the model in .* has a vision tower" --model "$tower" --vision siglip:d1
 fails "an unknown tower is refused" 1 '--vision nowhere: unknown' --vision nowhere
