@@ -49,7 +49,7 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, Format for
             for (uint32_t word : words.value) count_word(c, word, format, top, normal);
         }
     }
-    // counts the last values one by one, each in a word whose three zero bytes are not counted
+    // counts the remaining values one by one
     for (; i < count; i++) {
         const uint32_t code = format == FMT_I8 ? __vabs4(codes[i]) & 0xffu : codes[i] & 0x7fu;
         c.largest = __vmaxu4(c.largest, code);

@@ -77,7 +77,7 @@ __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format
 // checkpoint that is not finite; NULL: all are finite.
 void log_saved(Log *log, int64_t step, const char *nonfinite);
 
-// Opens log.jsonl and the event file again if their names no longer refer to the open files, because the files or their
+// Reopens log.jsonl and the event file if their names no longer refer to the open files, because the files or their
 // folder were removed or replaced. Earlier lines are not copied. If a file cannot be opened, prints a warning.
 void log_reopen(Log *log);
 

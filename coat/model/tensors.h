@@ -154,8 +154,8 @@ typedef struct {
     Init init; // initial values of a parameter
 } TensorRow;
 
-// Blocks that use a tensor: all, or only those with FP8 or with BF16 forward matmuls (PLAIN). Blocks run one after
-// another, so FP8 and BF16 blocks can share scratch memory.
+// Blocks that use a tensor: all, only those with FP8 forward matmuls, or only those with BF16 forward matmuls (PLAIN).
+// Blocks run one after another, so FP8 and BF16 blocks can share scratch memory.
 typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 
 // A tensor's format, shape and place in the arena, for one configuration.

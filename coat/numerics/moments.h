@@ -20,7 +20,7 @@ C_LINKAGE_BEGIN
 #define MOMENT_K_MAX 255
 #define MOMENT_TINY 0x1p-149f // smallest FP32 number; a nonzero FP8 value never decodes to less
 
-// Random stream for rounding weights without master weights stochastically; its low bits contain the step.
+// Random stream for the stochastic rounding of weights without master weights; its low bits contain the step.
 #define WEIGHT_STREAM (0x77ULL << 56)
 
 // --- logarithm and exponential -------------------------------------------------------------------------------------

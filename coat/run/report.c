@@ -250,8 +250,8 @@ void report_start(const Report *report, FILE *out) {
     fflush(out);
 }
 
-// Estimates of the device memory, in bytes, that CUDA and NCCL use in addition to the plan. CUDA's was measured on one
-// GPU. NCCL's is the maximum measured on two and four GPUs of a host.
+// Estimates of the device memory, in bytes, that CUDA and NCCL use in addition to the plan. The estimate for CUDA was
+// measured on one GPU; the estimate for NCCL is the maximum measured on two and four GPUs of a host.
 static const double CONTEXT_BYTES = 0.6e9, NCCL_BYTES = 1.1e9;
 
 static void report_overhead(int ranks, FILE *out) {

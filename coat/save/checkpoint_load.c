@@ -222,8 +222,8 @@ static int layers_in_files(const Arena *arena, int id) {
     return is_new && arena->config->vision_from_files ? 0 : arena->layout[id][VALUE].layers;
 }
 
-// Checks that the files contain all tensors of `arena`. Checks the shapes of the tensors that checkpoints only carry
-// along (hf_carried_parts()), if the files contain them. shape: shape of the files' model.
+// Checks that the files contain all tensors of `arena`. Checks the shapes of the tensors that checkpoints only pass
+// through (hf_carried_parts()), if the files contain them. shape: shape of the files' model.
 static bool check_arena(HfWeights *weights, const char *path, const ModelShape *shape, const Arena *arena, Error *err) {
     HfPart parts[HF_MAX_PARTS], *carried = NULL;
     StoredMatrix stored;

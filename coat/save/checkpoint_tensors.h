@@ -21,12 +21,12 @@ typedef struct {
     // ZeRO 3: true if data is a shard, elements [shard_begin, shard_begin + shard_elements) of this tensor
     bool shared;
     int64_t shard_begin, shard_elements;
-    const Arena *arena; // arena that contains tensor `id`; NULL: the tensor is only carried along (hf_carried_parts())
+    const Arena *arena; // arena that contains tensor `id`; NULL: the tensor is only passed through (hf_carried_parts())
     TensorId id;
     int layer;
 } CheckpointTensor;
 
-// Lists the parameters under Hugging Face's names, followed by the tensors that are only carried along
+// Lists the parameters under Hugging Face's names, followed by the tensors that are only passed through
 // (hf_carried_parts()), in *list (malloc'ed). Returns their number.
 int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **list);
 // Lists the optimizer's states in *list (malloc'ed) and returns their number. The states are the moments, their amaxes

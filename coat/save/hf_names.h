@@ -27,7 +27,7 @@ void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF
 
 // Lists the tensors of a vision tower's files that are not computed, because the projector reads an earlier layer: the
 // last blocks, the final norm and SigLIP's pooling head. `tower` is the tower's shape. Returns their number; *parts is
-// malloc'ed. Checkpoints carry these tensors, because other programs require them.
+// malloc'ed. Checkpoints pass these tensors through, because other programs require them.
 int hf_carried_parts(const ModelShape *tower, HfPart **parts);
 
 // Returns the name that a tensor has in the i-th layout of model files (0 <= i < HF_LAYOUTS), written to `other`; NULL

@@ -17,7 +17,7 @@ struct Saver {
     const Config *config;
     Log *log;
     OutFolder *folder; // folder that this process has locked; NULL: the folder is not checked
-    Error taken;       // why this run must not write to `folder` any more; EXIT_DONE: this run may write
+    Error taken;       // why this run must no longer write to `folder`; EXIT_DONE: this run may write
     int64_t saved;     // step of the last complete checkpoint; 0: none
     char vocabulary[PATH_MAX_LENGTH + 64]; // last checkpoint folder with a copy of the vocabulary; "": none
     Snapshot snapshot;

@@ -56,7 +56,7 @@ bool snapshot_reserve(Snapshot *snapshot) {
     return true;
 }
 
-// Sets a tensor that checkpoints only carry along to its initial values: 1 in the weight of a norm, otherwise 0.
+// Sets a tensor that checkpoints only pass through to its initial values: 1 in the weight of a norm, otherwise 0.
 static void fill_carried(CheckpointTensor *t) {
     const char *end = strrchr(t->name, '.');
     const bool ones = strstr(t->name, "norm") && end && strcmp(end, ".weight") == 0;

@@ -21,7 +21,7 @@ typedef struct {
     int model_count, optimizer_count;
     char *algos;           // GEMM algorithms that rank 0's device uses, as text; NULL: none
     char *memory;          // copy of the tensors in host memory; NULL: there is no copy
-    size_t carried_bytes;  // size in bytes of the tensors that are only carried along (hf_carried_parts())
+    size_t carried_bytes;  // size in bytes of the tensors that are only passed through (hf_carried_parts())
     size_t bytes;          // size in bytes of the host copy, even if there is no copy
     bool others_failed;    // atomic: another rank could not write its shard, so rank 0 must not wait for it
     Error others_error;    // why another rank could not write its shard; set before others_failed
@@ -36,7 +36,7 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec);
 // false if the machine has too little memory.
 bool snapshot_reserve(Snapshot *snapshot);
 
-// Reads the tensors that a vision-language model only carries along (hf_carried_parts()) from config->shape_files. If
+// Reads the tensors that a vision-language model only passes through (hf_carried_parts()) from config->shape_files. If
 // that folder lacks a tensor, sets it to 0, or to 1 if it is the weight of a norm. Prints a warning if the folder
 // cannot be read. Call it once, before checkpoints replace the folder. Does nothing on ranks other than 0.
 void snapshot_read_carried(Snapshot *snapshot);

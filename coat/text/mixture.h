@@ -4,7 +4,7 @@
 #pragma once
 #include "config/config.h"
 
-#define MIXTURE_BLOCK 256 // number of positions whose order is drawn together
+#define MIXTURE_BLOCK 256 // number of consecutive positions whose order is drawn at a time
 
 typedef struct {
     int sets;
@@ -16,9 +16,9 @@ typedef struct {
     int64_t index[MIXTURE_BLOCK]; // for each position of the block, the number of earlier positions of the same set
 } Mixture;
 
-// Initializes a mixture of `sets` <= MAX_SETS sets. weights: finite and positive; only their ratios matter. Before
-// every multiple of MIXTURE_BLOCK, each set has received its fraction of the positions, rounded. Within a block, the
-// order of the sets is drawn from `seed`; without `shuffle`, the sets alternate evenly.
+// Initializes a mixture of `sets` <= MAX_SETS sets. weights: finite and positive; only their ratios matter. Each set
+// receives its fraction, rounded, of the positions before any multiple of MIXTURE_BLOCK. Within a block, the order of
+// the sets is drawn from `seed`; without `shuffle`, the sets alternate evenly.
 void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t seed, bool shuffle);
 
 // Returns the set of the run's sequence at `position` >= 0. Sets *index to the number of earlier positions of this set.

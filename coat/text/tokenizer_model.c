@@ -150,7 +150,7 @@ static bool rank_pieces(Tokenizer *t, const Model *m) {
     }
     qsort(scores, (size_t)m->count, sizeof *scores, compare_scores);
     for (int i = 0; good && i < m->count; i++) {
-        int low = 0, high = m->count - 1; // binary search for the first of equal scores
+        int low = 0, high = m->count - 1; // binary search for the first of the equal scores
         while (low < high) {
             const int middle = low + (high - low) / 2;
             if (scores[middle] > m->pieces[i].score)

@@ -12,7 +12,7 @@ constexpr int HALF = TILE / 2;       // rows per warpgroup; also the rows per ti
 constexpr int PANEL = 64;            // columns per panel of a tile
 constexpr int COMPUTING = 2;         // number of warpgroups of a block that compute; another warp issues copies
 constexpr int WARP_ROWS = 16;        // rows of a unit of work that one warp computes
-constexpr int STORED = WARP_ROWS * PANEL; // number of values that a warp stores of one panel: WARP_ROWS rows
+constexpr int STORED = WARP_ROWS * PANEL; // number of values of one panel that a warp stores, in WARP_ROWS rows
 constexpr int THREADS = (COMPUTING + 1) * 128;
 constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
 constexpr float LOG2_E = 1.4426950408889634f;
@@ -133,7 +133,7 @@ __device__ static inline Documents documents_of(const int32_t *positions, int T,
     return x;
 }
 
-// Sets the scores of queries and keys in different documents to -inf. Returns at once if the tile's last query sees its
+// Sets to -inf the scores of queries and keys in different documents. Returns at once if the tile's last query sees its
 // first key: documents are contiguous, so in that case every query sees every key.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Place &place, const Documents &x) {

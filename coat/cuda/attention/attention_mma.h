@@ -277,7 +277,7 @@ __device__ static inline bool sees(const Sequence &x, const int *edges, int row,
     return token < some.end && token + count > some.begin;
 }
 
-// Sets the scores s of tokens that a row of the warp does not see to -inf. Column 0 of s is `token`.
+// Sets to -inf the scores s of tokens that a row of the warp does not see. Column 0 of s is `token`.
 template <bool KEYS, int M, int N>
 __device__ static inline void mask(float (&s)[M][N / 8][4], const Sequence &x, const int *edges, int row, int token) {
     const Range all = visible_of<KEYS, M>(x, edges, row).all;

@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(THREADS, 2) backward_kernel(const __grid_const
         place.tile++;
         if (KEYS && place.tile == end) place = {place.head + 1, begin};
         copies_wait<0>();
-        __syncthreads(); // this pair of tiles has arrived, and no warp reads the other buffer any more
+        __syncthreads(); // this pair of tiles has arrived, and no warp still reads the other buffer
         if (left > 1) pair_copy(shared, (left - 1) % 2, x, work.sequence, place);
         if (sees<KEYS, M>(sequence, shared->edges, own, token, Size::STREAMED))
             pair_add(shared, left % 2, owned, statistics, sequence, own, token, sums, x.scale * LOG2_E);

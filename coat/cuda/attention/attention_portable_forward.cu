@@ -129,7 +129,7 @@ template <int HEAD> __global__ void __launch_bounds__(THREADS, 2) forward_kernel
     for (auto &largest : sums.largest) largest[0] = largest[1] = -INFINITY;
     for (; tile >= first; tile--) {
         copies_wait<0>();
-        __syncthreads(); // this tile has arrived, and no warp reads the other buffer any more
+        __syncthreads(); // this tile has arrived, and no warp still reads the other buffer
         if (tile > first) tiles_copy(shared, x, k, v, tile - 1);
         if (!sees<false, M>(sequence, shared->edges, query, tile * KEYS, KEYS)) continue;
         float s[M][KEYS / 8][4];
