@@ -113,8 +113,9 @@ static bool adds_vision(const Config *config, const char *name) {
     return false;
 }
 
-// Returns the first given flag of the model's shape and copies its name, with "no-" if given so, to `name`. Returns
-// NULL if no such flag was given. If `recorded` is not NULL, ignores flags whose value equals the recorded value.
+// Returns the first given flag that sets a part of the model's shape, and copies its name, with "no-" if negated, to
+// `name`. Returns NULL if no such flag was given. If `recorded` is not NULL, ignores flags whose value equals the
+// recorded value.
 static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[FLAG_TEXT_LENGTH]) {
     int count;
     const Flag *table = flag_table(&count);
@@ -209,7 +210,7 @@ static bool finish_vision_folder(const Parse *p, Error *err) {
 static bool finish_shape(const Parse *p, Error *err) {
     Config *config = p->config;
     ModelShape *shape = &config->shape;
-    char first[FLAG_TEXT_LENGTH]; // name of the first given flag of the model's shape
+    char first[FLAG_TEXT_LENGTH]; // first given flag that sets a part of the model's shape
     if (!finish_vision_folder(p, err)) return false;
     const char *size = given(p, "image-size") ? "image-size" : given(p, "patch-size") ? "patch-size" : NULL;
     if (config->vision_from_files && size)

@@ -2,10 +2,10 @@
 // is stored as FP8 values, its amax a, and an exponent k that stretches the group's range to the format's range. Muon's
 // momentum may be stored as INT8 values instead, which divide [-a, a] into equal steps; k is then 1.
 //
-// Host and device agree to the last bit in a (a maximum of bits) and in k. k comes from moment_log2(), which uses only
-// integer operations, fmaf, and multiplications whose result is not added to anything. Compile with -ffp-contract=off
-// and -fmad=false, and do not flush subnormals. For the elements, the device uses its special-function unit: FP8 values
-// then differ only if a value lies within about 1e-5 of a rounding boundary.
+// Host and device compute identical bits for a (a maximum of raw bits) and for k. k comes from moment_log2(), which
+// uses only integer operations, fmaf, and multiplications whose result is not added to anything. Compile with
+// -ffp-contract=off and -fmad=false, and do not flush subnormals. For the elements, the device uses its
+// special-function unit: FP8 values then differ only if a value lies within about 1e-5 of a rounding boundary.
 //
 // The gradient norm detects non-finite gradients before the update. If one still reaches a moment, its group's a is
 // non-finite and every non-zero element of the group decodes to a non-finite value, so that later checks find it.
