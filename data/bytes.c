@@ -385,7 +385,7 @@ static void say_result(const Documents *documents, const Options *options, int64
     const double share = (double)val_tokens / (double)(train_tokens + val_tokens);
     const bool much = share > MUCH_VAL, asked = share <= 1.1 * options->val_fraction;
     if (much || share < LITTLE_VAL * options->val_fraction)
-        fprintf(stderr, "note: %.2g %% of the text is held out for validation, %s\n", 100 * share,
+        fprintf(stderr, "note: %.3g %% of the text is held out for validation, %s\n", 100 * share,
                 much && asked ? "as --val-fraction asks" : "because equal texts stay together; add text that differs");
 }
 
