@@ -134,7 +134,8 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
     if (own != run->tokenizer) tokenizer_close(own);
     if (!good) return false;
     if (bytes) {
-        return !with_model || c->shape.vocab == 257 ||
+        // A model of bytes may have more than 257 ids, because --vocab can add unused ones.
+        return !with_model || c->shape.vocab < MIN_WITHOUT_BYTES ||
                error_set(err, EXIT_USER,
                          "--tokenizer bytes: it has 257 tokens, but the model's vocabulary has %d; give the tokenizer "
                          "that the model was trained with",

@@ -565,7 +565,13 @@ refuses "--tokenizer gpt2 for a model with 300 tokens" 1 "^error: \-\-tokenizer 
 refuses "a --tokenizer with one token more than --vocab" 1 "^error: \-\-vocab 300: .*\-\-tokenizer $folder/words has 301 tokens; use \-\-vocab 301$" "${run[@]}" --tokenizer "$folder/words" --vocab 300
 refuses "--tokenizer gpt2 with a smaller --vocab" 1 "^error: \-\-vocab 300: .*\-\-tokenizer gpt2 has 50257 tokens; use \-\-vocab 50257$" "${run[@]}" --tokenizer gpt2 --vocab 300
 runs "the --vocab that the error names is accepted" "${run[@]}" --tokenizer "$folder/words" --vocab 301 --steps 1
-refuses "--tokenizer bytes for a model with 300 tokens" 1 "\-\-tokenizer bytes: it has 257 tokens, .*300; give the tokenizer" --model "$folder/v300/step-00000002" --tokenizer bytes --prompt hello --quiet
+for what in "--prompt hello" "--val $val --val-batches 1 --eval-only" "--train $data --steps 1"; do
+    # shellcheck disable=SC2086 # flags are words
+    {
+        runs "--tokenizer bytes for a model trained with --vocab 300, ${what%% *}" $what --tokenizer bytes --model "$folder/v300/step-00000002" --seq-len 32 --quiet
+        refuses "--tokenizer bytes for a model with 50257 tokens, ${what%% *}" 1 "\-\-tokenizer bytes: it has 257 tokens, .*50257; give the tokenizer" $what --tokenizer bytes --model "$folder/ids/step-00000001" --seq-len 32 --quiet
+    }
+done
 # output of --prompt
 sample() { "$program" --model "$folder/straight/step-00000020" --prompt 'static ' --sample-tokens 20 "$@" >"$folder/text" 2>"$folder/said"; }
 sample && [[ $(tr -d '\0' <"$folder/text") == 'static '* ]] && [ "$(wc -c <"$folder/text")" -ge 28 ] && [ ! -s "$folder/said" ]
