@@ -14,7 +14,7 @@ static inline bool schedule_falls(const Config *config) {
 //   step < w          top * (step + 1) / w, with every schedule; the warm-up may be longer than the run
 //   constant          top
 //   cosine, linear    x = (step - w) / (T - w):  low + (top - low) * (1 + cos(pi x)) / 2,  top - (top - low) * x
-//   wsd               top until step D = max(w, floor((1 - decay_fraction) * T)), then with
+//   wsd               top until step D = max(w, round((1 - decay_fraction) * T)), then with
 //                     x = (step - D) / (T - D):  low + (top - low) * (1 - sqrt(x))
 // x is clamped to [0, 1]: steps after the end have the rate `low`.
 static inline float schedule_lr(const Config *config, int64_t step, int64_t total_steps) {
@@ -22,7 +22,7 @@ static inline float schedule_lr(const Config *config, int64_t step, int64_t tota
     int64_t begin = config->warmup; // first step after the warm-up
     if (step < begin) return (float)(top * (double)(step + 1) / (double)begin);
     if (config->schedule == SCHEDULE_WSD) {
-        int64_t decay = (int64_t)((double)(1.0f - config->decay_fraction) * (double)total_steps);
+        int64_t decay = llround((1.0 - config->decay_fraction) * (double)total_steps);
         if (decay > begin) begin = decay;
     }
     double x = step >= total_steps ? 1.0 : (double)(step - begin) / (double)(total_steps - begin);

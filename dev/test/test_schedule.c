@@ -65,6 +65,9 @@ UNIT_TEST(warmup_stable_decay_schedule) {
     near(&c, 99, 100, 1.0);
     c.decay_fraction = 1.0f;
     near(&c, 25, 100, 0.5);
+    c.decay_fraction = 0.1f; // 1.0f - 0.1f is below 0.9, but the decay has 10 of the 100 steps, not 11
+    near(&c, 90, 100, 1.0);
+    near(&c, 91, 100, 1.0 - sqrt(0.1));
 }
 
 UNIT_TEST(constant_schedule) {
