@@ -8,9 +8,9 @@
 #
 # Batch      524,288 tokens per step, 64 x 1024 per GPU and pass; 18,865 steps,
 #            9.9 billion tokens
-# One H200   732,000 tokens/s and 12.4 GB with COAT: 3.8 hours; BF16 631,100
+# One H200   771,600 tokens/s and 12.7 GB with COAT: 3.6 hours; BF16 621,400
 #            tokens/s and 23.1 GB
-# Eight      11.4 GB each with ZeRO 1 (planned)
+# Eight      11.7 GB each with ZeRO 1 (planned)
 # Expect     a validation loss of about 3.29 and 29.9 % of HellaSwag, which llm.c
 #            reports for these settings in BF16; OpenAI's own weights have 3.425
 #            and 29.4 % on the same data (llm.c's dev/vislog.ipynb)

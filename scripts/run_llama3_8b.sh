@@ -7,8 +7,8 @@
 #
 # Batch      4,194,304 tokens per step, 1 x 8192 per GPU and pass; 25,000 steps,
 #            105 billion tokens
-# One GPU    99.0 GB with COAT (planned)
-# Eight      70.4 GB each with ZeRO 1, 34.8 GB with --zero 3 (planned)
+# One GPU    100.6 GB with COAT (planned)
+# Eight      72.0 GB each with ZeRO 1, 36.4 GB with --zero 3 (planned)
 name=llama3_8b model=llama3-8b micro_batch=1 seq_len=8192 batch_tokens=4194304 zero=1 out=llama3_8b
 train='llama3_train_*.bin' val='llama3_val_*.bin'
 settings=(--steps 25000 --lr 3e-4 --warmup 2000 --schedule cosine --lr-final 0.1 --weight-decay 0.1

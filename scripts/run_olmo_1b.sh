@@ -9,8 +9,8 @@
 # Batch      4,194,304 tokens per step, 8 x 2048 per GPU and pass; the rate falls
 #            over 739,328 steps, 3.1 trillion tokens. The paper reports 300 billion
 #            tokens, step 71,526, long before the end of the schedule
-# One GPU    23.6 GB with COAT (planned)
-# Eight      19.4 GB each with ZeRO 1 (planned)
+# One GPU    24.0 GB with COAT (planned)
+# Eight      19.8 GB each with ZeRO 1 (planned)
 # Expect     after 300 billion tokens a loss of 2.551 in BF16 and 2.568 in COAT
 #            (the paper)
 # Differences from OLMo: the embedding has weight decay, too, and warm-up begins at 0.

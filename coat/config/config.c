@@ -19,7 +19,10 @@ void recipe_apply(Recipe *recipe, RecipeKind kind) {
     recipe->master = MASTER_FP32;
     recipe->cache_transposed = true;
     if (kind != RECIPE_BF16) recipe->linear = LINEAR_FP8;
-    if (kind == RECIPE_COAT) recipe->bf16_blocks = -1;
+    if (kind == RECIPE_COAT) {
+        recipe->bf16_blocks = -1;
+        recipe->head = HEAD_FP8_BACKWARD;
+    }
     if (kind == RECIPE_COAT || kind == RECIPE_COAT_PAPER) {
         recipe->saved = SAVED_COAT;
         recipe->recompute = 1;

@@ -291,12 +291,14 @@ static void assert_recipe(LinearKind linear, SavedKind saved, int recompute, Mom
 UNIT_TEST(recipes_set_their_flags) {
     sets("--plan --recipe bf16", "linear bf16, saved bf16, recompute 0, moments fp32, master fp32");
     sets("--plan --recipe fp8-linear", "recipe fp8-linear, linear fp8, saved bf16, recompute 0, moments fp32");
-    sets("--plan --recipe coat",
-         "linear fp8, saved coat, recompute 1, moments coat, master split16, grads bf16, group-size 16");
+    sets("--plan --recipe coat", "linear fp8, head fp8-backward, saved coat, recompute 1, moments coat, master "
+                                 "split16, grads bf16, group-size 16");
     assert_int_equal(recipe_gradient_format(&config.recipe), FMT_E4M3);
     sets("--plan --recipe coat-paper",
-         "linear fp8, saved coat, recompute 1, moments coat, master split16, bf16-blocks 0");
+         "linear fp8, head bf16, saved coat, recompute 1, moments coat, master split16, bf16-blocks 0");
     assert_int_equal(recipe_gradient_format(&config.recipe), FMT_E5M2);
+    sets("--plan --linear bf16", "recipe coat, linear bf16, head bf16, saved coat");
+    sets("--plan --linear bf16 --head fp8-backward", "linear bf16, head fp8-backward");
     // A flag of its own overrides the recipe's value, whether before or after --recipe.
     sets("--plan --recipe coat --moments fp32 --recompute 0",
          "linear fp8, saved coat, recompute 0, moments fp32, master split16");

@@ -35,9 +35,8 @@ for flags in "--recipe coat" "--recipe coat --head fp8" "--recipe coat-paper --g
         grep -qE "\"dresid_q_fcproj\":\{$shares\},.*\"dresid_q_proj\":\{$shares\}" <<<"$log"
     check "$flags: the log has the FP8 gradients" $? "$(grep fp8 <<<"$log")"
     case $flags in
-    *"head fp8"*) wanted='dresid_qt_fcproj dresid_qt_proj dh_qt dqkv_qt dlogits_q' ;; # in E5M2
+    *coat | *"head fp8"*) wanted='dresid_qt_fcproj dresid_qt_proj dh_qt dqkv_qt dlogits_q' ;; # in E5M2
     *paper*) wanted='' ;;
-    *) wanted='dresid_qt_fcproj dresid_qt_proj dh_qt dqkv_qt' ;;
     esac
     found=$(grep -oE '"(dresid_qt_fcproj|dresid_qt_proj|dh_qt|dqkv_qt|dlogits_qt?)":' <<<"$log" | sort -u | tr -d '":\n')
     [ "$found" = "$(tr ' ' '\n' <<<"$wanted" | sort | tr -d '\n')" ]

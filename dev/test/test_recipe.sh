@@ -24,7 +24,7 @@ resuming="resuming from $folder/[a-z0-9/-]+"
 
 # --- the default
 train coat 4
-shows "the default recipe is coat" $? 'coat: linear fp8 \(forward: 1 block bf16\), head bf16, saved coat, recompute 1,' ''
+shows "the default recipe is coat" $? 'coat: linear fp8 \(forward: 1 block bf16\), head fp8-backward, saved coat, recompute 1,' ''
 train named 4 --recipe coat
 same "the default recipe equals --recipe coat" coat/step-00000004 named/step-00000004
 "$program" --plan "${model[@]}" 2>&1 | grep -q '^recipe      coat,'; check "--plan shows the default recipe" $?
@@ -117,6 +117,7 @@ grep -q '"recipe": "coat-paper"' "$folder/paper/step-00000003/state.json"; check
 train paper 6 --resume --recipe coat
 shows "a run can be resumed with the recipe coat" $? 'coat:' "resume: --recipe was coat-paper and is now coat
 resume: --bf16-blocks was 0 and is now 1
+resume: --head was bf16 and is now fp8-backward
 $resuming"
 train paper-bf16 3 --recipe coat-paper --linear bf16 --saved bf16 && train bf16-alone 3 --recipe coat --linear bf16 --saved bf16 --recompute 1
 cmp -s "$folder"/{paper-bf16,bf16-alone}/step-00000003/model.safetensors; check "without FP8 matmuls and FP8 saved activations, coat-paper equals coat" $?
@@ -140,7 +141,7 @@ train none 6 --resume && grep -q '"bf16-blocks": 0' "$folder/none/step-00000006/
 train plain 3 --recipe bf16
 cp -r "$folder/plain" "$folder/changed"
 train changed 6 --resume --recipe coat
-shows "a run can be resumed with another recipe" $? 'coat:' "(resume: --[a-z -]+ was [a-z0-9]+ and is now [a-z0-9]+
+shows "a run can be resumed with another recipe" $? 'coat:' "(resume: --[a-z -]+ was [a-z0-9]+ and is now [a-z0-9-]+
 )+[^
 ]*converted[^
 ]*

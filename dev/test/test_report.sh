@@ -29,7 +29,7 @@ is "a run prints nothing to stderr" "$(cat "$folder/errors")" ""
 says "the report shows the device" '^device      .*2? threads?' "$folder/page"
 is "the report says that the peak is unknown" "$(tr '\n' ' ' <"$folder/page" | tr -s ' ' | grep -c 'peak unknown, so MFU is not shown model ')" 1
 says "the report shows the model" '^model       0\.1 M parameters: 2 layers, 2 heads, 32 channels' "$folder/page"
-says "the report shows the recipe" '^recipe      coat: linear fp8 \(forward: 1 block bf16\), head bf16' "$folder/page"
+says "the report shows the recipe" '^recipe      coat: linear fp8 \(forward: 1 block bf16\), head fp8-backward' "$folder/page"
 says "the report shows the data" '^train       1 shard, [0-9,]+ tokens, uint16$' "$folder/page"
 says "the report shows the validation" '^validation  1 shard, [0-9,]+ tokens, uint16, the first 128 of them every 2 steps$' "$folder/page"
 says "the report shows the batch" '^batch       4 x 32 tokens, 2 micro-batches per step: 256 tokens per step$' "$folder/page"

@@ -15,6 +15,7 @@ static void plan(RecipeKind recipe, int recompute) {
     config_defaults(&config);
     recipe_apply(&config.recipe, recipe);
     config.recipe.bf16_blocks = 0;
+    config.recipe.head = HEAD_BF16;
     if (recompute >= 0) config.recipe.recompute = recompute;
     config.shape.layers = LAYERS;
     config.shape.heads = config.shape.kv_heads = 2;

@@ -55,8 +55,8 @@ import os
 import re
 
 from . import work as lab
-from .fidelity_page import Results, page
-from .fidelity_runs import Runs, bytes_of, choose_trainer, list_settings, read_settings
+from .fidelity_page import Results, base_of, page
+from .fidelity_runs import Runs, bytes_of, choose_trainer, flags_of, list_settings, read_settings
 from .results import Failure, write_file
 from .work import number, recipe_flags, setting
 
@@ -162,6 +162,12 @@ class Fidelity:
             self.write_page()
         return 1 if self.work.failed else 0
 
+    @staticmethod
+    def about(name, note):
+        """Returns the description of a setting; "" if MODEL, BATCH or TRAINING replaced its flags."""
+        base = base_of(name)
+        return SETTINGS[base][-1] if all(flags in note for flags in flags_of(base, SETTINGS[base])) else ""
+
     def write_page(self):
         limits = [setting("LIMIT", "0.2"), setting("EIGHTH_LIMIT", "0.4")]
         for name, limit in zip(("LIMIT", "EIGHTH_LIMIT"), limits):
@@ -169,7 +175,7 @@ class Fidelity:
                 raise Failure(f"{name}: must be a percentage (is {limit})")
         if not self.results.settings():
             raise Failure(f"{self.results.path}: contains no results of scripts/lab.py fidelity")
-        abouts = {name: row[-1] for name, row in SETTINGS.items()}
+        abouts = {name: self.about(name, note) for (kind, name), note in self.results.notes.items() if kind == "setting"}
         write_file(self.out + "/fidelity.md", page(self.results, abouts, limits))
         print(f"written: {self.out}/fidelity.md")
 

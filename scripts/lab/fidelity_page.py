@@ -215,13 +215,13 @@ def verdict_rows(study, limit=0.2, eighth_limit=0.4):
 def section(study, note, about):
     flags, files, start = re.fullmatch("(.*?); (data: .*?)(?:; from step (.*))?", note).groups()
     end = re.search("-to-([0-9]+)", study.name)
-    words = about[0].upper() + about[1:] + "."
+    words = [about[:1].upper() + about[1:] + "."] * bool(about)
     if end:
-        words += f" Runs end at step {end[1]} of their schedule."
+        words += [f"Runs end at step {end[1]} of their schedule."]
     if start:
-        words += (f" All runs of a seed continue from one checkpoint, that of step {start}; windows and gradient norms "
-                  f"are of steps {int(start.split()[0]) + 1} to {end[1] if end else flags.split()[-1]}.")
-    lines = ["", "## " + study.name, words, "", f"`{flags}`; {files}.", ""]
+        words += [f"All runs of a seed continue from one checkpoint, that of step {start}; windows and gradient norms "
+                  f"are of steps {int(start.split()[0]) + 1} to {end[1] if end else flags.split()[-1]}."]
+    lines = ["", "## " + study.name, *[" ".join(words), ""] * bool(words), f"`{flags}`; {files}.", ""]
     lines += markdown(["recipe", "runs", *["ms per step"] * study.timed, "validation loss", "difference", *EIGHTH_NAMES,
                        *study.evaluations], recipe_rows(study))
     if study.evaluations:
@@ -245,7 +245,7 @@ def heading(title, rows):
 
 
 def page(results, abouts, limits):
-    """Returns the text of the page. abouts: descriptions of settings; limits: of the final mean and of the windows, in percent."""
+    """Returns the text of the page. abouts: a description of each setting, or ""; limits: of the final mean and of the windows, in percent."""
     baseline, studies = results.recipes[0], [Comparison(results, name) for name in results.settings()]
     lines = heading("Recipes compared with " + baseline, [row for study in studies for row in study.all])
     for kind in ("recipe", "text"):
@@ -267,5 +267,5 @@ def page(results, abouts, limits):
                   "A mean is also within its limit if it is within two standard errors of 0 and these are at most "
                   "0.15 %."]
     for study in studies:
-        lines += section(study, results.notes["setting", study.name], abouts[base_of(study.name)])
+        lines += section(study, results.notes["setting", study.name], abouts[study.name])
     return "\n".join(lines) + "\n"
