@@ -83,7 +83,7 @@ check "a study with results trains only new runs" $? "$(cat "$folder/calls")"
 page=$(cat "$folder/study/fidelity.md")
 has "the page lists VERSION next to the earlier version" "$page" '^20[0-9-]*, on Pretended GPU; version tested, by name\.$'
 has "the page has the windows of a diverged run up to its end" "$page" '^\| coat,head=fp8 \| 2, 2 diverged \| 80\.0 \| – \| – \|( \+1\.00 \|){4}( – \|){4}$'
-has "the page has the baseline's run-to-run noise" "$page" '^- \*\*bf16\*\* alone, its micro-batches cut in 2 ways \(1, 1@16\): 3\.0000 to 3\.0060, \*\*0\.20 %\*\* apart; largest \|difference\| of a window 0\.00 %$'
+has "the page has the baseline's run-to-run noise" "$page" '^- noise of \*\*bf16\*\* with 2 sizes of the micro-batch \(seeds 1, 1@16\): final losses 3\.0000 to 3\.0060, \*\*0\.20 %\*\* apart; largest difference of a window 0\.00 %$'
 has "the page still lists recipes of earlier commands" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \|'
 has "the page judges a diverged recipe as beyond its limit" "$page" '^\| 262k \| coat,head=fp8 \| 0, 2 diverged \| – \| beyond \| \+1\.00 ± 0\.00 % \(1/8\) \| beyond \|$'
 has "LIMIT and EIGHTH_LIMIT set the limits" "$(LIMIT=2.01 EIGHTH_LIMIT=2.5 scripts/lab.py fidelity --page-only --out "$folder/study" >/dev/null; grep '^| 262k' "$folder/study/fidelity.md")" \
@@ -122,11 +122,11 @@ said=$(BIN=$folder/none scripts/lab.py fidelity --page-only --out "$folder/copy"
 check "--page-only needs neither programs nor data" $? "$said"
 diff <(page_of "$folder/study" | grep -v '^- not finished') <(page_of "$folder/copy") >"$folder/difference"
 check "--page-only on a copy writes the same page" $? "$(cat "$folder/difference")"
-! grep -q '^- on another kind of card' "$folder/copy/fidelity.md"
+! grep -q '^- trained on another kind of GPU' "$folder/copy/fidelity.md"
 check "the page does not mention GPU kinds if there is only one" $?
 sed -i '/^262k\tcoat\t3\t/s/Pretended GPU/Other GPU/' "$folder/copy/fidelity.tsv"
 scripts/lab.py fidelity --page-only --out "$folder/copy" >/dev/null 2>&1
-has "the page lists pairs on different kinds of GPU" "$(cat "$folder/copy/fidelity.md")" "^- on another kind of card than bf16's: coat 3\$"
+has "the page lists pairs on different kinds of GPU" "$(cat "$folder/copy/fidelity.md")" "^- trained on another kind of GPU than bf16: coat 3\$"
 
 # --- runs that continue from one checkpoint of the baseline, on two GPUs
 branch() { # FOLDER RECIPES SEEDS: runs a study from step 12 of 28
@@ -150,7 +150,7 @@ check "every run continues from its seed's branch point and log" $? "$(cat "$fol
 [ -z "$(find "$folder/branch" -name 'step-*' -o -name .copy)" ]
 check "a finished study with FROM leaves no checkpoint" $? "$(find "$folder/branch")"
 page=$(cat "$folder/branch/fidelity.md")
-has "the page's section describes FROM" "$page" '^124M, 262,144 .* All runs of a seed continue from one checkpoint, that of step 12 of bf16; .* of steps 13 to 28\.$'
+has "the page's section describes FROM" "$page" '^124M, 262,144 .* All runs of a seed continue from one checkpoint: step 12 of bf16\. .* cover steps 13 to 28\.$'
 has "with FROM, the windows cover the steps after the branch point" "$page" '^\| coat \| 3 \| 80\.0 \| 3\.0726 \| .* \| \+1\.00 \| \+1\.00 \| \+1\.98 \|( \+3\.00 \|){5} \+0\.50 ± 0\.00 % \| \+1\.00 ± 0\.00 % \|$'
 has "EVALUATE: the page has the baseline in another recipe" "$page" '^\| bf16 \| 3 \| 100\.0 \| 3\.0220 \|  \| 26\.500 \|.* \| 3\.0000 \| 3\.0060 \|$'
 has "EVALUATE: the page has another run in both recipes" "$page" '^\| coat \| 3 \| 3\.1518 \| \+3\.00 % \|.* 9\.5 \| 3\.0150 \| 3\.0361 \|$'

@@ -26,6 +26,7 @@ check "stability -h equals --help" $?
 refuses "TRAIN_GLOB without VAL_GLOB is refused" 'name TRAIN_GLOB and VAL_GLOB' scripts/lab.py stability --out "$folder/refused" a
 refuses "stability refuses an unknown flag" '.*--fast' scripts/lab.py stability --fast
 refuses "an even number of POINTS is refused" 'POINTS: must be an odd number' env POINTS=4 scripts/lab.py stability --out "$folder/refused"
+refuses "RATES that are not numbers are refused" 'RATES: abc: --lr abc: must be a number' env RATES="1e-3 abc" scripts/lab.py stability --out "$folder/refused"
 refuses "STEPS that is not a number is refused" 'STEPS: must be .*many' env STEPS=many scripts/lab.py stability --out "$folder/refused"
 refuses "a pattern without files is refused" 'no file matches nothing' scripts/lab.py stability --out "$folder/refused" 'nothing*' 'nothing*'
 touch "$folder/train_000000.bin" "$folder/val"
@@ -46,6 +47,7 @@ while [ $# -gt 0 ]; do
     --recipe | --lr | --seed | --steps | --out | --model) declare "${1#--}=$2"; shift ;;
     --eval-only) eval_only=yes ;;
     --version) echo pretended; exit ;; # asked for if there is no git
+    --plan=json) exit ;; # asked for to check flags
     esac
     shift
 done

@@ -173,8 +173,8 @@ def text_table(study):
         runs = [row for row in study.all if row["ended"] == "done" and study.value(row, key) is None]
         lacking += [f"- not evaluated on {key[3:]}: {named(runs)}"] if runs else []
     return ["", *markdown(head, rows), "",
-            "The last checkpoints on further texts, each in the recipe of its run: the mean loss per token, the "
-            "perplexity exp(loss), and the difference of the losses as above."] + [""] * bool(lacking) + lacking
+            "This table evaluates the final weights on further texts, each in the recipe of its run: the mean loss per "
+            "token, the perplexity exp(loss), and the difference of the losses."] + [""] * bool(lacking) + lacking
 
 
 def remarks(study):
@@ -187,13 +187,13 @@ def remarks(study):
         gaps = [study.difference(row, key) for row in base if row["seed"] in ways for key in EIGHTHS]
         gaps = [abs(gap) for gap in gaps if gap is not None]
         if len(ways) > 1:
-            yield (f"- **{study.baseline}** alone, its micro-batches cut in {len(ways)} ways ({', '.join(ways)}): "
-                   f"{low:.4f} to {high:.4f}, **{100 * (high - low) / (total / len(ways)):.2f} %** apart" +
-                   (f"; largest |difference| of a window {max(gaps):.2f} %" if gaps else ""))
+            yield (f"- noise of **{study.baseline}** with {len(ways)} sizes of the micro-batch (seeds {', '.join(ways)}): "
+                   f"final losses {low:.4f} to {high:.4f}, **{100 * (high - low) / (total / len(ways)):.2f} %** apart" +
+                   (f"; largest difference of a window {max(gaps):.2f} %" if gaps else ""))
     cards = {row["seed"]: row["machine"] for row in base}
     other = [row for row in study.all if cards.get(row["seed"], row["machine"]) != row["machine"]]
     if other:
-        yield f"- on another kind of card than {study.baseline}'s: {named(other)}"
+        yield f"- trained on another kind of GPU than {study.baseline}: {named(other)}"
     if study.unfinished:
         yield "- not finished: " + ", ".join(map(" ".join, study.unfinished))
 
@@ -219,18 +219,18 @@ def section(study, note, about):
     if end:
         words += [f"Runs end at step {end[1]} of their schedule."]
     if start:
-        words += [f"All runs of a seed continue from one checkpoint, that of step {start}; windows and gradient norms "
-                  f"are of steps {int(start.split()[0]) + 1} to {end[1] if end else flags.split()[-1]}."]
+        words += [f"All runs of a seed continue from one checkpoint: step {start}. Windows and gradient norms "
+                  f"cover steps {int(start.split()[0]) + 1} to {end[1] if end else flags.split()[-1]}."]
     lines = ["", "## " + study.name, *[" ".join(words), ""] * bool(words), f"`{flags}`; {files}.", ""]
     lines += markdown(["recipe", "runs", *["ms per step"] * study.timed, "validation loss", "difference", *EIGHTH_NAMES,
                        *study.evaluations], recipe_rows(study))
     if study.evaluations:
-        lines += ["", "The last columns evaluate the same weights in one recipe: the validation loss of "
-                  f"{study.baseline}, and the differences of the others from it, which are in the weights. The rest "
-                  "of a difference at the end is rounding of the forward pass while evaluating."]
+        lines += ["", "The last columns evaluate the final weights of all recipes in one recipe. They show the "
+                  f"validation loss of {study.baseline} and the differences of the other recipes, which come from the "
+                  "weights alone. The rest of a difference at the end comes from rounding in the forward pass."]
     more = list(remarks(study))
     lines += [""] * bool(more) + more
-    lines += ["", *markdown(["recipe, runs without pairs", "runs", "mean ± standard deviation",
+    lines += ["", *markdown(["recipe, not paired", "runs", "mean ± standard deviation",
                              "difference of the means ± standard error"], unpaired_rows(study))]
     lines += text_table(study) if study.texts else []
     return lines + ["", *markdown(["run", "seed", "validation loss", "difference", *EIGHTH_NAMES,
@@ -256,16 +256,17 @@ def page(results, abouts, limits):
             recipe = text.replace(",", " --")
             lines.append(f"- text {name}: `{file}`, {size}" if kind == "text" else f"- {name}: `--recipe {recipe}`")
     lines += [line for command in results.commands for line in ("", "    " + command)]
-    lines += ["", f"Differences are from {baseline} with the same seed and micro-batch, in percent of its loss; above "
-              "zero is worse. ± is the standard error of the mean over the pairs. 1/8 to 8/8 are the mean training "
-              f"losses over windows of 1/8 of the steps; the row of {baseline} has the losses themselves. Seed 1@16 is seed "
-              "1 with micro-batches of 16."]
+    lines += ["", f"A difference compares a run with the run of {baseline} of the same seed and micro-batch, in percent of "
+              f"{baseline}'s loss. Positive values are worse than {baseline}. ± is the standard error of the mean over the "
+              "pairs. The columns 1/8 to 8/8 are mean training losses over eight equal windows of the run: the row of "
+              f"{baseline} shows losses, other rows show differences. Seed 1@16 means seed 1 with micro-batches of 16 "
+              "sequences."]
     verdicts = [row for study in studies for row in verdict_rows(study, *map(float, limits))]
     if verdicts:
         lines += ["", *markdown(["setting", "recipe", "pairs", "at the end", f"within {limits[0]} %",
                                  "largest mean of a window", f"within {limits[1]} %"], verdicts), "",
-                  "A mean is also within its limit if it is within two standard errors of 0 and these are at most "
-                  "0.15 %."]
+                  "A mean within two standard errors of 0 also counts as within its limit, if the standard error is "
+                  "at most 0.15 %."]
     for study in studies:
         lines += section(study, results.notes["setting", study.name], abouts[study.name])
     return "\n".join(lines) + "\n"

@@ -190,12 +190,12 @@ class Reproduce:
         logs = {beta: self.measure_states(beta) for beta in BETAS}
         if self.dry:
             return
-        groups = "" if every == 1 else f" on one of {every} groups"
+        groups = "in all groups" if every == 1 else f"in one of {every} groups"
         self.say(texts.TABLE1 % (about, groups), tables.states_table(
             (beta, step, log) for beta in BETAS for step, log in zip(points, logs[beta])))
         for beta in BETAS:
-            self.say(f"All pairs of formats at beta2 {beta}, step {points[-1]}, relative to plain E4M3 for both (the "
-                     "paper's 20.10 has no unit, and its beta2 is 0.95):",
+            self.say(f"All pairs of formats at beta2 {beta}, step {points[-1]}, relative to plain E4M3 for both moments "
+                     "(the paper's 20.10 has no unit; its beta2 is 0.95):",
                      tables.error_table(self.paper, logs[beta][-1]))
 
     # --- tables 2 and 6, figure 4 -------------------------------------------------------------------------------------
@@ -324,8 +324,8 @@ class Reproduce:
             self.say(texts.ONE_BY_ONE % NARROW_TOKENS, ["```", *commands, "```"])
 
     def gpt2(self):
-        self.say("## GPT-2 on one GPU", "Length 1024; `coat,head=fp8`: the head's matmuls in FP8, too. The paper has "
-                 "no such model.")
+        self.say("## GPT-2 on one GPU", "The length is 1024. `coat,head=fp8` also computes the output head's matmuls in FP8. "
+                 "The paper has no GPT-2.")
         self.models_table(GPT2_MODELS)
 
     # --- all of it ----------------------------------------------------------------------------------------------------
@@ -352,8 +352,8 @@ class Reproduce:
         jobs = list(dict.fromkeys(self.list_jobs()))
         if len(jobs) < 2:
             return
-        self.say(f"Measurements of one GPU ran on {len(self.gpus)} at the same time, one on each; then those "
-                 "of several GPUs, on as many groups as there are.")
+        self.say(f"Measurements that need one GPU ran on {len(self.gpus)} GPUs at the same time; those that need "
+                 "several GPUs followed, in as many groups as fit.")
         if any(str(word).startswith("llama") for job in jobs for word in job[2:3]):
             do(self.narrow_text)  # before two threads need it
         if "table1" in self.pieces:

@@ -61,6 +61,11 @@ class Stability:
             ("DIRECTIONS", 8), ("CURVES", 2), ("POINTS", 21), ("JOBS", len(self.work.gpus))))
         if self.points % 2 == 0 or self.points < 3:
             raise Failure(f"POINTS: must be an odd number of at least 3, so that 0 is one of them (is {self.points})")
+        flags = self.model + self.batch + self.training
+        for recipe in self.recipes:
+            lab.check_flags(f"RECIPES: {recipe}", self.trainer, flags + recipe_flags(recipe))
+        for rate in self.rates:
+            lab.check_flags(f"RATES: {rate}", self.trainer, [*flags, "--lr", rate])
         self.places = self.work.places(jobs or 1)
         if not options.dry_run:
             check_built([self.trainer, lab.BUILD + "/perturb_weights", lab.BUILD + "/prepare_bytes"])
