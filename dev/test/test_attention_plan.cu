@@ -17,9 +17,15 @@ struct Card {
 
 constexpr int WIDTHS[] = {64, 72, 80, 96, 128}; // widths of a head
 constexpr Card CARDS[] = {
-    {"NVIDIA A100-SXM4-80GB", 80, 108, 163, 32, 2048},  {"NVIDIA A40", 86, 84, 99, 16, 1536},
-    {"NVIDIA GeForce RTX 4090", 89, 128, 99, 24, 1536}, {"NVIDIA H200", 90, 132, 227, 32, 2048},
-    {"NVIDIA B200", 100, 148, 227, 32, 2048},           {"NVIDIA RTX PRO 6000", 120, 188, 99, 24, 1536},
+    {"NVIDIA A100-SXM4-80GB", 80, 108, 163, 32, 2048},
+    {"NVIDIA A40", 86, 84, 99, 16, 1536},
+    {"NVIDIA L40S", 89, 142, 99, 24, 1536},
+    {"NVIDIA GeForce RTX 4090", 89, 128, 99, 24, 1536},
+    {"NVIDIA H100 PCIe", 90, 114, 227, 32, 2048},
+    {"NVIDIA H200", 90, 132, 227, 32, 2048},
+    {"NVIDIA B200", 100, 148, 227, 32, 2048},
+    {"NVIDIA GeForce RTX 5090", 120, 170, 99, 24, 1536},
+    {"NVIDIA RTX PRO 6000", 120, 188, 99, 24, 1536},
 };
 
 // Writes a GPU's properties in the JSON format of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION. Clocks and sizes of memory
