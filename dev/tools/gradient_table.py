@@ -7,8 +7,8 @@ checkpoint.
 Writes OUT/gradients.csv, with a line per checkpoint, gradient, layer (from 1; 0:
 the head), format and scale, and OUT/gradients.md, with the worst layer of each
 gradient. A bias is <p, e> / <e, e> - 1 of the matmul p with the FP8 gradient and
-the matmul e with the exact one. The standard error of the mean over the
-micro-batches follows ±, and is _se in the CSV.
+the matmul e with the exact gradient. In the page, ± precedes the standard error of
+the mean over the micro-batches. In the CSV, columns named _se contain it.
 """
 import collections
 import csv
@@ -19,8 +19,23 @@ import re
 import sys
 
 FIGURES = ["flushed", "flushed_squares", "data_error", "data_bias", "weight_error", "weight_bias"]
-# (format, scale, matmul): COAT's defaults, and E4M3 with one scale for comparison
+# (format, scale, matmul): COAT's defaults, and E4M3 with one scale per tensor for comparison
 SHOWN = [("e4m3", "token", "data"), ("e4m3", "tensor", "data"), ("e5m2", "tensor", "weight"), ("e4m3", "tensor", "weight")]
+
+MATMULS = {"data": "dgrad", "weight": "wgrad"}
+EXPLANATION = """\
+A matmul p with the gradient in FP8 is compared with the matmul e with the exact gradient. The error is
+|p − e| / |e|; the bias is <p, e> / <e, e> − 1. All figures are means over the micro-batches:
+
+- mean bias: mean of the biases of all layers
+- largest bias: bias of the layer whose bias is furthest from 0, ± its standard error
+- largest error: error of the layer with the largest error
+- largest flushed part: largest value of any layer of this fraction: the squares of values that FP8 rounds to 0, divided
+  by the squares of all values of the gradient
+
+[gradients.csv](gradients.csv) contains all layers. By default, `--recipe coat` uses the formats of the first table in
+dgrad and of the third in wgrad. An FP8 head (`--head fp8` or `fp8-backward`) reads dlogits in E5M2 in both.
+"""
 
 
 class Mean:
@@ -92,15 +107,13 @@ def row(step, gradient, layers, matmul):
 def write_page(path, lines, run):
     with open(path, "w", encoding="utf-8") as page:
         print("# Errors and biases of dgrad and wgrad with FP8 gradients", file=page)
-        print(f"{run['layers']} layers of {run['channels']} channels, micro-batches of {run['micro_batch']} × "
-              f"{run['seq_len']} tokens, on {run['device'].split(',')[0]}. Means over micro-batches: the layer whose bias is "
-              "furthest from 0, and the largest error and fraction of squares of all layers. Every matmul is in "
-              "[gradients.csv](gradients.csv). COAT's default uses the first and the third of these tables, and dlogits "
-              "only with --head fp8.\n", file=page)
+        print(f"Model: {run['layers']} layers of {run['channels']} channels. Micro-batches: {run['micro_batch']} × "
+              f"{run['seq_len']} tokens. GPU: {run['device'].split(',')[0]}.\n", file=page)
+        print(EXPLANATION, file=page)
         for format, scale, matmul in SHOWN:
-            print(f"## {matmul.capitalize()} gradients: {format.upper()}, a scale per {scale}\n", file=page)
-            print("| step | micro-batches | gradient | bias, all layers | furthest bias | layer | largest error "
-                  "| flushed, of the squares |\n" + "| --- " * 8 + "|", file=page)
+            print(f"## {MATMULS[matmul]} with gradients in {format.upper()}, a scale per {scale}\n", file=page)
+            print("| step | micro-batches | gradient | mean bias | largest bias | its layer | largest error "
+                  "| largest flushed part |\n" + "| --- " * 8 + "|", file=page)
             for step in sorted({key[0] for key in lines}):
                 for gradient in dict.fromkeys(key[1] for key in lines if key[0] == step):
                     layers = {key[2]: found for key, found in lines.items()
