@@ -366,6 +366,11 @@ static inline bool config_forward_only(const Config *config) {
     return config->eval_only || config_samples_only(config);
 }
 
+// True if this run has FP8 matmuls in the output head. With --head fp8-backward, only training has.
+static inline bool config_fp8_head(const Config *c) {
+    return c->recipe.head == HEAD_FP8 || (c->recipe.head == HEAD_FP8_BACKWARD && !config_forward_only(c));
+}
+
 // True if Muon updates the weight matrices of the language model's blocks, which --freeze may exclude from training.
 static inline bool config_trains_with_muon(const Config *config) {
     return config->optimizer == OPTIMIZER_MUON && !config_forward_only(config) && !(config->freeze & PART_LANGUAGE);
@@ -401,7 +406,7 @@ static inline int64_t config_micro_tokens(const Config *c) {
 // Returns the smallest number of tokens in a forward pass that generates a sample: 16 with FP8 matmuls, whose sizes
 // must be multiples of 16; otherwise 1.
 static inline int config_min_tokens(const Config *c) {
-    return c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16 ? 16 : 1;
+    return c->recipe.linear == LINEAR_FP8 || config_fp8_head(c) ? 16 : 1;
 }
 
 // Returns the number of rows of logits that a sample computes. Only the last row is used, but an FP8 matmul needs 16

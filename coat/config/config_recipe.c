@@ -107,7 +107,7 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     const Recipe *r = &c->recipe;
     bool search = c->plan != PLAN_NONE && c->memory_limit > 0; // true: --plan will choose the micro-batch
-    bool linear = r->linear == LINEAR_FP8, head = r->head != HEAD_BF16, saved = r->saved == SAVED_COAT;
+    bool linear = r->linear == LINEAR_FP8, head = config_fp8_head(c), saved = r->saved == SAVED_COAT;
     const bool samples = config_samples_only(c);
     int64_t tokens = samples ? config_min_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
     if ((linear || head || saved) && !check_multiple("--channels", "the width", s->channels, 16, err)) return false;
@@ -128,7 +128,13 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     // In SwiGLU's saved input, a group of values that share a scale must not contain columns of both gate and up.
     if (saved && gated && on_gpu(c) && !check_multiple("--ffn, --group-size", "the width", s->ffn, r->group_size, err))
         return false;
-    return !head || samples || c->logits_chunk >= tokens ||
+    return true;
+}
+
+// Checks that FP8 matmuls of the output head support --logits-chunk. An unsupported value is an error, not a reason to
+// fall back to --recipe bf16, because the user can choose another.
+static bool check_logits_chunk(const Config *c, Error *err) {
+    return !config_fp8_head(c) || config_samples_only(c) || c->logits_chunk >= config_micro_tokens(c) ||
            check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err);
 }
 
@@ -154,7 +160,7 @@ static void add_note(Config *c, const char *because) {
 // Chooses the final recipe. Without --recipe, the recipe becomes bf16, with a note, if the shape or the GPU does not
 // support FP8. With --recipe, fails for an unsupported shape; opening the device fails for an unsupported GPU.
 static bool recipe_decide(Config *c, Error *err) {
-    bool multiplies = c->recipe.linear == LINEAR_FP8 || c->recipe.head != HEAD_BF16;
+    bool multiplies = c->recipe.linear == LINEAR_FP8 || config_fp8_head(c);
     bool fits = recipe_check_shape(c, err), device = !multiplies || !c->gpu_without_fp8[0];
     bool final = c->recipe_final;
     c->recipe_final = true;
@@ -228,7 +234,7 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     if (config_forward_only(config)) config->batch_tokens = 0;
     if (config_samples_only(config)) fit_sample(config);
     fit_recorded_batch(config, ranks);
-    if (!recipe_decide(config, err)) return false;
+    if (!recipe_decide(config, err) || !check_logits_chunk(config, err)) return false;
     if (config_samples_only(config)) config->micro_batch = config_sample_sequences(config);
     if (!check_batch(config, ranks, err)) return false;
     // replaces bf16_blocks -1 with the number of blocks, which the start-up report and checkpoints show

@@ -38,7 +38,7 @@ __global__ void probe_kernel(int *out) {
 static void query_device(const Exec *exec, const Config *config, DeviceQuery *q, cudaDeviceProp *prop) {
     memset(q, 0, sizeof *q);
     const Recipe *recipe = &config->recipe;
-    q->needs_fp8 = recipe->precision != PRECISION_FP32 && (recipe->linear == LINEAR_FP8 || recipe->head != HEAD_BF16 ||
+    q->needs_fp8 = recipe->precision != PRECISION_FP32 && (recipe->linear == LINEAR_FP8 || config_fp8_head(config) ||
                                                            config->vision_recipe == VISION_RECIPE_COAT);
     q->index = exec->local_rank;
     cudaRuntimeGetVersion(&q->runtime_version);

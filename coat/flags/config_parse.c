@@ -269,8 +269,9 @@ static bool finish_shape(const Parse *p, Error *err) {
     return true;
 }
 
-// Completes and checks the recipe. --linear bf16 also sets --head bf16 unless --head is given, so that FP8 is only used
-// for storage, which GPUs without FP8 matmuls support. --precision fp32 sets a recipe of FP32 only, and rejects given flags that contradict FP32.
+// Completes and checks the recipe. --linear bf16 also sets --head bf16, unless --head is given or a checkpoint records
+// another head with --linear bf16. FP8 is then used for storage only, which GPUs without FP8 matmuls support.
+// --precision fp32 sets a recipe of FP32 only, and rejects given flags that contradict FP32.
 static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
         return error_set(err, EXIT_USER, "--group-size %d: must be 16, 32 or 128", r->group_size);
@@ -282,7 +283,8 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
                          "--moments-fp32 %.*s: no parameter has this name; use names from wte, qkvw, projw, fcw, "
                          "fcprojw, headw, or prefixes such as fc*, separated by commas without spaces, or none",
                          (int)length, unmatched);
-    if (given(p, "linear") && r->linear == LINEAR_BF16 && !given(p, "head")) r->head = HEAD_BF16;
+    const bool recorded = p->config->recipe_recorded && p->recorded->recipe.linear == LINEAR_BF16;
+    if (given(p, "linear") && r->linear == LINEAR_BF16 && !given(p, "head") && !recorded) r->head = HEAD_BF16;
     if (r->precision != PRECISION_FP32) return true;
     const char *other = given(p, "recipe") && r->kind != RECIPE_BF16        ? "recipe"
                         : given(p, "linear") && r->linear == LINEAR_FP8     ? "linear"

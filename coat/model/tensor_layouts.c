@@ -160,7 +160,7 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
     if (trained && !muon) out[MOMENT_V] = out[MOMENT_M];
     if (trained && unscaled == FMT_BF16 && r->master != MASTER_NONE)
         out[MASTER] = layout_of(row, c, CATEGORY_MASTER, r->master == MASTER_FP32 ? FMT_FP32 : FMT_U16);
-    if (in_block ? blocks_in_fp8(r) : id == head_weight(&c->shape) && head_in_fp8(r)) {
+    if (in_block ? blocks_in_fp8(r) : id == head_weight(&c->shape) && head_in_fp8(c)) {
         out[CODES] = layout_of(row, c, CATEGORY_FP8_WEIGHTS, FMT_E4M3);
         out[CODES].granularity = SCALE_TENSOR;
         out[CODES_T] = out[CODES];
@@ -175,9 +175,9 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
 
 // True if the matmuls that read this operand are FP8. With --head fp8-backward, of the head's matmuls only the backward
 // ones are FP8.
-static bool read_as_fp8(const TableRow *row, const Recipe *r) {
-    if (!row->head) return blocks_in_fp8(r);
-    return head_in_fp8(r) && (r->head == HEAD_FP8 || row->gradient || row->transpose_of);
+static bool read_as_fp8(const TableRow *row, const Config *c) {
+    if (!row->head) return blocks_in_fp8(&c->recipe);
+    return head_in_fp8(c) && (c->recipe.head == HEAD_FP8 || row->gradient || row->transpose_of);
 }
 
 static void scratch_or_source(TensorLayout *t, const TableRow *row, bool scratch) {
@@ -204,7 +204,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
     const TableRow *row = &tensor_table[id];
     const Recipe *r = &c->recipe;
     const bool coat = saves_groups(r), post = c->shape.norm_place == NORM_POST;
-    const bool fp8 = read_as_fp8(row, r), transpose = row->transpose_of != 0;
+    const bool fp8 = read_as_fp8(row, c), transpose = row->transpose_of != 0;
     const Format formats[] = {
         unscaled_format(r), [AS_FP32] = FMT_FP32, [AS_I32] = FMT_I32, [AS_BYTES] = FMT_U8, [AS_GRADS] = r->grads};
     if (!run_has_tensor(row, c)) return no_layout;
@@ -220,7 +220,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
         t.group = r->group_size;
         break;
     case RULE_LOGITS:
-        if (head_in_fp8(r)) t.last = STAGE_HEAD;
+        if (head_in_fp8(c)) t.last = STAGE_HEAD;
         // fall through
     case RULE_SCRATCH:
         scratch_or_source(&t, row, true);
@@ -243,7 +243,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
         if (fp8) use_fp8(&t, row, r);
         scratch_or_source(&t, row, fp8 || !fits);
         if (!fp8 && !fits && transpose) t.alias = (int)row->transpose_of;
-        if (!fp8 && row->head && head_in_fp8(r)) t.has_amax = row->amax; // amaxes for the FP8 values of wgrad
+        if (!fp8 && row->head && head_in_fp8(c)) t.has_amax = row->amax; // amaxes for the FP8 values of wgrad
         break;
     }
     case RULE_NORM_OUT:

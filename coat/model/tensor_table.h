@@ -107,8 +107,8 @@ static inline bool blocks_in_fp8(const Recipe *r) {
     return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32;
 }
 
-static inline bool head_in_fp8(const Recipe *r) {
-    return r->head != HEAD_BF16 && r->precision != PRECISION_FP32;
+static inline bool head_in_fp8(const Config *c) {
+    return config_fp8_head(c) && c->recipe.precision != PRECISION_FP32;
 }
 
 static inline bool saves_groups(const Recipe *r) {

@@ -287,7 +287,7 @@ bool run_has_tensor(const TableRow *row, const Config *c) {
     switch (row->when) {
     case WITH_DOCUMENT_MASK: return c->documents == DOCUMENTS_MASKED;
     case WITH_RESID: return needs_resid(c);
-    case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(r));
+    case WITH_COUNTS: return trains && c->health_every > 0 && (fp8 || head_in_fp8(c));
     case WITH_HEALTH: return trains && c->health_every > 0;
     case WITH_MUON: return config_trains_with_muon(c);
     case WITH_COMPARISONS: return trains && c->health_matmuls > 0 && fp8;

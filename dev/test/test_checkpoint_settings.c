@@ -74,6 +74,17 @@ UNIT_TEST(a_resumed_run_uses_the_recorded_recipe_settings) {
     record(7, "{\"precision\":\"fp32\",\"moments\":\"fp32\"}");
     resume_with("");
     assert_true(r->precision == PRECISION_FP32 && r->linear == LINEAR_BF16 && r->grads == FMT_FP32);
+    record(8, "{\"precision\":\"recipe\",\"recipe\":\"coat\",\"linear\":\"fp8\",\"head\":\"bf16\",\"saved\":\"coat\"}");
+    resume_with("");
+    assert_int_equal(r->head, HEAD_BF16);
+    resume_with("--recipe coat");
+    assert_int_equal(r->head, HEAD_FP8_BACKWARD);
+    record(8, "{\"precision\":\"recipe\",\"recipe\":\"coat\",\"linear\":\"fp8\",\"head\":\"fp8\",\"saved\":\"coat\"}");
+    resume_with("--linear bf16");
+    assert_int_equal(r->head, HEAD_BF16);
+    record(8, "{\"precision\":\"recipe\",\"recipe\":\"coat\",\"linear\":\"bf16\",\"head\":\"fp8\",\"saved\":\"coat\"}");
+    resume_with("--linear bf16"); // changes nothing, so the recorded head stays
+    assert_int_equal(r->head, HEAD_FP8);
     resume_with("--no-resume");
     assert_true(!config.recipe_recorded && r->kind == RECIPE_COAT);
     accept("--train x"); // no settings are recorded, because without --out there is no checkpoint

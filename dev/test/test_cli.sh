@@ -634,6 +634,10 @@ limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'
 # By memory alone, more sequences would fit, but a run refuses these micro-batches.
 is "--memory-limit: the largest micro-batch is a multiple that FP8 matmuls support" "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)" 112
 is "--memory-limit: the largest micro-batch divides --batch-tokens" "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)" 4
+for run in "--eval-only" "--prompt x"; do
+    # shellcheck disable=SC2086
+    is "$run: --head fp8-backward needs no more memory than bf16" "$("$program" --plan=json $run --recipe coat)" "$("$program" --plan=json $run --recipe coat --head bf16)"
+done
 refuses "--memory-limit: no micro-batch that fits is supported by FP8" 1 "5 sequences of 1001 tokens fit.*--recipe coat accepts no .*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat
 found=$("$program" --plan --model gpt2-xl --recipe coat --memory-limit 40GB | sed '$d')
 [ -n "$found" ] && [ "$found" = "$("$program" --plan --model gpt2-xl --recipe coat --micro-batch 19)" ] &&

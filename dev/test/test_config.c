@@ -140,6 +140,8 @@ UNIT_TEST(invalid_values_for_a_run_are_refused_with_a_valid_one) {
     refuse_run("--plan --recipe coat --micro-batch 1 --seq-len 100", 1, "--micro-batch&multiple of 16");
     refuse_run("--plan --recipe coat --ffn 1000", 1, "--ffn&multiple of 16");
     refuse_run("--plan --head fp8 --logits-chunk 100", 1, "--logits-chunk&multiple of 16&use 112");
+    // A wrong --logits-chunk is an error, without falling back to --recipe bf16.
+    refuse_run("--plan --logits-chunk 100", 1, "--logits-chunk&multiple of 16&use 112");
     refuse_run("--plan --head fp8 --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16&use 48");
     refuse_run("--plan --head fp8 --micro-batch 3 --seq-len 24", 1, "--micro-batch&here 72&use 80");
     refuse_run("--plan --saved coat --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16");
@@ -157,6 +159,9 @@ UNIT_TEST(invalid_values_for_a_run_are_refused_with_a_valid_one) {
     accept_run("--plan --saved coat --micro-batch 1 --seq-len 100",
                1); // saved FP8 activations need multiples of 16 only for --channels and --ffn
     accept_run("--plan --head fp8 --ffn 1000 --micro-batch 2 --seq-len 24 --logits-chunk 100", 1);
+    accept_run("--plan --recipe coat --eval-only --logits-chunk 100", 1); // with fp8-backward, forward has BF16 logits
+    accept_run("--plan --ffn 1000 --logits-chunk 100", 1);
+    assert_int_equal(config.recipe.kind, RECIPE_BF16);
     accept_run("--train x --layers 1 --heads 1 --channels 40 --micro-batch 1 --seq-len 100", 1);
 }
 
