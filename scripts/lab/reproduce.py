@@ -324,8 +324,8 @@ class Reproduce:
             self.say(texts.ONE_BY_ONE % NARROW_TOKENS, ["```", *commands, "```"])
 
     def gpt2(self):
-        self.say("## GPT-2 on one GPU", "The length is 1024. `coat,head=fp8` also computes the output head's matmuls in FP8. "
-                 "The paper has no GPT-2.")
+        self.say("## GPT-2 on one GPU", "The length is 1024. `coat` computes dgrad and wgrad of the output head in "
+                 "FP8, `coat,head=fp8` also its logits. The paper has no GPT-2.")
         self.models_table(GPT2_MODELS)
 
     # --- all of it ----------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ weights, gradients and states (ZeRO 3). Tokens/s and memory are per GPU. `driver
 the optimizer's memory (both moments), the activations (saved for backward) and `plan` come from `--plan`. The paper's \
 tokens/s are at each method's own largest batch. OLMo-7B is shown next to Llama-2-7B, because the paper's columns add up \
 with OLMo-7B's parameters and its benchmark files name that model. `fp8-linear` is compared with TransformerEngine; its \
-FP32 master weights take 2 bytes per parameter more than those of the other recipes."""
+FP32 master weights take 2 bytes per parameter more than those of the other recipes. `coat` computes dgrad and wgrad of \
+the output head in FP8; `coat-paper`, with the paper's settings, computes the head in BF16."""
 NARROW = """The text consists of GPT-2 tokens. For Llama, tokens from 32,000 on (the rarer words) are dropped. Only the \
 speed of the embedding's gradient depends on the text."""
 PLANNED = """`TRAIN=GLOB scripts/lab.py reproduce table7 gpt2`, without `QUICK=1`, measures the planned rows, including those \
