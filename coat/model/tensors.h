@@ -1,6 +1,6 @@
 // Declares the table of tensors, which lists every parameter and activation of the model. The memory plan, the run's
-// allocation, the start-up report and the contents of a checkpoint derive from the table. tensors.c contains the
-// table, tensor_layouts.c the rules that turn a row into a TensorLayout for a configuration. arena.c assigns the addresses.
+// allocation, the start-up report and the contents of a checkpoint derive from the table. tensors.c contains the table,
+// tensor_layouts.c the rules that turn a row into a TensorLayout for a configuration. arena.c assigns the addresses.
 #pragma once
 #include "config/config.h"
 #include "numerics/tensor.h"
