@@ -93,7 +93,7 @@ def kind_of(path, named, field):
     elif kind == "parquet" and name != path.lower():
         raise Unfit("compressed Parquet", "compressed Parquet is not supported; unpack it first")
     elif kind == "text" and b"\0" in start:
-        raise Unfit("binary", "it is not a text file: it contains zero bytes")
+        raise Unfit("binary", "it contains zero bytes, so it is not text in UTF-8; convert it, for example from UTF-16")
     elif kind == "text" and field is None:
         raise Unfit("neither JSON nor Parquet", "it is neither JSON nor Parquet by its name")
     # ignores JSON descriptions and unrelated tables in a folder of data

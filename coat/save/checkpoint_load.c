@@ -209,8 +209,10 @@ static bool find_stored(HfWeights *weights, const HfPart *part, StoredMatrix *st
     const int64_t *const shape = rank > 2 ? part->dims : rank == 1 ? both + 1 : both;
     if (tensor->rank != rank || memcmp(tensor->shape, shape, (size_t)rank * sizeof *shape) != 0) {
         char there[SHAPE_TEXT], expected[SHAPE_TEXT];
-        return error_set(err, EXIT_DATA, "%s: '%s' has the shape %s; its config.json requires %s", file->path,
-                         part->name, safetensors_shape_text(there, tensor->rank, tensor->shape),
+        return error_set(err, EXIT_DATA,
+                         "%s: '%s' has the shape %s, but its config.json requires %s; use the config.json that belongs "
+                         "to these weights",
+                         file->path, part->name, safetensors_shape_text(there, tensor->rank, tensor->shape),
                          safetensors_shape_text(expected, rank, shape));
     }
     return true;

@@ -303,8 +303,10 @@ static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const C
     for (int i = 0; same && i < t->rank; i++) same = stored->shape[i] == shape[i];
     if (!same) {
         char there[SHAPE_TEXT], here[SHAPE_TEXT];
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s, but this run's tensor has %s", file->path,
-                         t->name, safetensors_shape_text(there, stored->rank, stored->shape),
+        return error_set(err, EXIT_DATA,
+                         "%s: tensor '%s' has the shape %s, but this run's tensor has %s; remove flags that change the "
+                         "model, or restore the checkpoint from a copy",
+                         file->path, t->name, safetensors_shape_text(there, stored->rank, stored->shape),
                          safetensors_shape_text(here, t->rank, shape));
     }
     return true;

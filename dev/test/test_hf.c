@@ -757,10 +757,10 @@ UNIT_TEST(damaged_or_incomplete_weight_files_are_refused) {
     making = plain;
     making.id_reshaped = QKVW;
     make_weights(file, run, making);
-    assert_refused(folder, run, "attn.c_attn.weight' has the shape (9, 24); its config.json requires (8, 24)");
+    assert_refused(folder, run, "attn.c_attn.weight' has the shape (9, 24), but its config.json requires (8, 24)");
     making.id_reshaped = QKVB;
     make_weights(file, run, making);
-    assert_refused(folder, run, "attn.c_attn.bias' has the shape (25); its config.json requires (24)");
+    assert_refused(folder, run, "attn.c_attn.bias' has the shape (25), but its config.json requires (24)");
     make_weights(file, run, plain);
     assert_loads(folder, run);
     // Weights are refused if the shape in config.json differs from the run's.

@@ -324,7 +324,7 @@ class PrepareTest(unittest.TestCase):
         for share in (2, "nan", "half"):
             self.refused(["--val-fraction", "below 1"], "--bytes", "--out", out, "--val-fraction", share, "x", code=1)
         self.refused(["no such file"], "--bytes", "--out", out, self.path("absent"))
-        self.refused(["not a text file"], "--bytes", "--out", out, self.write("b.txt", b"a\0b"))
+        self.refused(["so it is not text"], "--bytes", "--out", out, self.write("b.txt", b"a\0b"))
         os.makedirs(self.path("nothing"))
         self.refused(["no text found"], "--bytes", "--out", out, self.path("nothing"))
         bad = self.write("bad.jsonl", b'{"text": "a"}\n{"body": "b"}\n')

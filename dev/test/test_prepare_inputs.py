@@ -117,7 +117,7 @@ class InputsTest(unittest.TestCase):
             self.assertIn("1 compressed or archives (%s)" % self.write("in/" + name, "text"), self.prepared(
                 self.path("in"), self.path("a.jsonl.gz"))[1])
             os.remove(self.path("in/" + name))
-        self.refused(["binary.gz: it is not a text file"], *out, self.write("binary.gz", gzip.compress(bytes(99))))
+        self.refused(["binary.gz: it contains zero bytes, so it is not text"], *out, self.write("binary.gz", gzip.compress(bytes(99))))
         latin = self.write("latin.jsonl.gz", gzip.compress(b'{"text": "caf\xe9"}'))
         self.refused(["gzip -dc %s | iconv -f latin1 -t utf-8 >NEW.jsonl" % latin], *out, latin)
 
