@@ -127,6 +127,9 @@ check "the page does not mention GPU kinds if there is only one" $?
 sed -i '/^262k\tcoat\t3\t/s/Pretended GPU/Other GPU/' "$folder/copy/fidelity.tsv"
 scripts/lab.py fidelity --page-only --out "$folder/copy" >/dev/null 2>&1
 has "the page lists pairs on different kinds of GPU" "$(cat "$folder/copy/fidelity.md")" "^- trained on another kind of GPU than bf16: coat 3\$"
+sed -i '/^# setting/s/--model gpt2 /--model gpt2-xl /' "$folder/copy/fidelity.tsv"
+scripts/lab.py fidelity --page-only --out "$folder/copy" >/dev/null 2>&1 && ! grep -q '^124M' "$folder/copy/fidelity.md"
+check "the page does not describe a setting whose model was replaced" $?
 
 # --- runs that continue from one checkpoint of the baseline, on two GPUs
 branch() { # FOLDER RECIPES SEEDS: runs a study from step 12 of 28

@@ -166,7 +166,9 @@ class Fidelity:
     def about(name, note):
         """Returns the description of a setting; "" if MODEL, BATCH or TRAINING replaced its flags."""
         base = base_of(name)
-        return SETTINGS[base][-1] if all(flags in note for flags in flags_of(base, SETTINGS[base])) else ""
+        model, batch, training = flags_of(base, SETTINGS[base])
+        flags = [model + " --tokenizer bytes" * (base == "bytes"), batch, training, "--steps "]
+        return SETTINGS[base][-1] if note.startswith(" ".join(flags)) else ""
 
     def write_page(self):
         limits = [setting("LIMIT", "0.2"), setting("EIGHTH_LIMIT", "0.4")]

@@ -245,7 +245,8 @@ def heading(title, rows):
 
 
 def page(results, abouts, limits):
-    """Returns the text of the page. abouts: a description of each setting, or ""; limits: of the final mean and of the windows, in percent."""
+    """Returns the text of the page. abouts: a description of each setting, or ""; limits: of the final mean and of the
+    windows, in percent."""
     baseline, studies = results.recipes[0], [Comparison(results, name) for name in results.settings()]
     lines = heading("Recipes compared with " + baseline, [row for study in studies for row in study.all])
     for kind in ("recipe", "text"):
