@@ -7,8 +7,8 @@
 #
 # Batch      524,288 tokens per step, 64 x 1024 per GPU and pass; 60,000 steps,
 #            31.5 billion tokens
-# One H200   about 282,000 tokens/s with COAT (estimated from 124M and 1558M): 31
-#            hours; 29.7 GB (planned); BF16 58.2 GB (planned)
+# One H200   about 282,000 tokens/s with COAT and --head bf16 (estimated from 124M
+#            and 1558M): 31 hours; 29.7 GB (planned); BF16 58.2 GB (planned)
 # Eight      28.4 GB each with ZeRO 1 (planned)
 # Expect     a validation loss below 3.08 and a HellaSwag above 37.5 %, the results
 #            of OpenAI's own weights on the same data (llm.c's dev/vislog.ipynb)

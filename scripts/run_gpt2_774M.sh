@@ -7,8 +7,8 @@
 #
 # Batch      524,288 tokens per step, 32 x 1024 per GPU and pass; 286,102 steps,
 #            150 billion tokens
-# One H200   about 143,000 tokens/s with COAT (estimated from 124M and 1558M): 12
-#            days; 32.1 GB (planned); BF16 60.7 GB (planned)
+# One H200   about 143,000 tokens/s with COAT and --head bf16 (estimated from 124M
+#            and 1558M): 12 days; 32.1 GB (planned); BF16 60.7 GB (planned)
 # Eight      29.4 GB each with ZeRO 1 (planned)
 # Expect     a validation loss below 3.00 and a HellaSwag above 43.2 %, the results
 #            of OpenAI's own weights on the same data (llm.c's dev/vislog.ipynb)
