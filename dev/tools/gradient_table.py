@@ -30,8 +30,8 @@ A matmul p with the gradient in FP8 is compared with the matmul e with the exact
 - mean bias: mean of the biases of all layers
 - largest bias: bias of the layer whose bias is furthest from 0, ± its standard error
 - largest error: error of the layer with the largest error
-- largest flushed part: largest value of any layer of this fraction: the squares of values that FP8 rounds to 0, divided
-  by the squares of all values of the gradient
+- largest flushed part: the flushed part is the sum of squares of the values that FP8 rounds to 0, divided by the sum of
+  squares of all values of the gradient; the column shows the layer with the largest
 
 [gradients.csv](gradients.csv) contains all layers. By default, `--recipe coat` uses the formats of the first table in
 dgrad and of the third in wgrad. An FP8 head (`--head fp8` or `fp8-backward`) reads dlogits in E5M2 in both.

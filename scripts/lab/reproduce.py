@@ -190,7 +190,7 @@ class Reproduce:
         logs = {beta: self.measure_states(beta) for beta in BETAS}
         if self.dry:
             return
-        groups = "in all groups" if every == 1 else f"in one of {every} groups"
+        groups = "in all groups" if every == 1 else f"in one of every {every} groups"
         self.say(texts.TABLE1 % (about, groups), tables.states_table(
             (beta, step, log) for beta in BETAS for step, log in zip(points, logs[beta])))
         for beta in BETAS:
