@@ -2,8 +2,9 @@
 COAT in C and CUDA: trains GPT models with FP8 optimizer states and FP8 saved activations.
 
 This file is the program and reads from top to bottom: the model's forward, backward and update, and main(). The model
-is written once against coat/operations.h, which both backends implement (coat/cpu, coat/cuda). coat/model/tensors.c is
-the table of tensors with their formats, coat/model/arena.c the memory plan, coat/run/run.c the training loop.
+is written once against coat/operations.h, which both backends implement (coat/cpu, coat/cuda). In coat/model, tensors.c
+is the table of tensors, tensor_layouts.c derives their formats, and arena.c is the memory plan. coat/run/run.c is the
+training loop.
 
 It compiles as CUDA C with both backends (train_gpt2_fp8), and as plain C with the CPU backend (train_gpt2_fp8_cpu).
 Shapes in comments: M = B * T tokens of a micro-batch, C channels, F width of the MLP.

@@ -269,8 +269,8 @@ static bool finish_shape(const Parse *p, Error *err) {
     return true;
 }
 
-// Completes and checks the recipe. --linear bf16 also sets --head bf16, unless --head is given or a checkpoint records
-// another head with --linear bf16. FP8 is then used for storage only, which GPUs without FP8 matmuls support.
+// Completes and checks the recipe. --linear bf16 also sets --head bf16, unless --head is given or the recipe of the
+// resumed checkpoint has --linear bf16, too. FP8 is then used for storage only, which GPUs without FP8 matmuls support.
 // --precision fp32 sets a recipe of FP32 only, and rejects given flags that contradict FP32.
 static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
