@@ -269,9 +269,19 @@ static bool finish_shape(const Parse *p, Error *err) {
     return true;
 }
 
-// Completes and checks the recipe. --linear bf16 also sets --head bf16, unless --head is given or the recipe of the
-// resumed checkpoint has --linear bf16, too. FP8 is then used for storage only, which GPUs without FP8 matmuls support.
-// --precision fp32 sets a recipe of FP32 only, and rejects given flags that contradict FP32.
+// Sets --head bf16 unless --head is given or the run resumes with the recorded recipe:
+//   if --model names weights, because FP8 gradients of the head made fine-tuning worse (docs/finetuning.md)
+//   with --linear bf16, because FP8 is then used for storage only, which GPUs without FP8 matmuls support
+static void finish_head(const Parse *p, Recipe *r) {
+    if (given(p, "head")) return;
+    const bool recorded = p->config->recipe_recorded;
+    const bool was_bf16 = recorded && p->recorded->recipe.linear == LINEAR_BF16;
+    if (r->head == HEAD_FP8_BACKWARD && p->config->model_from_files && !recorded) r->head = HEAD_BF16;
+    if (given(p, "linear") && r->linear == LINEAR_BF16 && !was_bf16) r->head = HEAD_BF16;
+}
+
+// Completes and checks the recipe. --precision fp32 sets a recipe of FP32 only, and rejects given flags that contradict
+// FP32.
 static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
         return error_set(err, EXIT_USER, "--group-size %d: must be 16, 32 or 128", r->group_size);
@@ -283,8 +293,7 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
                          "--moments-fp32 %.*s: no parameter has this name; use names from wte, qkvw, projw, fcw, "
                          "fcprojw, headw, or prefixes such as fc*, separated by commas without spaces, or none",
                          (int)length, unmatched);
-    const bool recorded = p->config->recipe_recorded && p->recorded->recipe.linear == LINEAR_BF16;
-    if (given(p, "linear") && r->linear == LINEAR_BF16 && !given(p, "head") && !recorded) r->head = HEAD_BF16;
+    finish_head(p, r);
     if (r->precision != PRECISION_FP32) return true;
     const char *other = given(p, "recipe") && r->kind != RECIPE_BF16        ? "recipe"
                         : given(p, "linear") && r->linear == LINEAR_FP8     ? "linear"

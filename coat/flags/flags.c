@@ -134,7 +134,7 @@ static const Flag table[] = {
     {GROUP_RECIPE, "bf16-blocks", FLAG_INT, AT(recipe.bf16_blocks), RECORDED | LOGGED, "N", -1, MAX_LAYERS, "%s, by --recipe",
      "with --linear fp8: number of first blocks with BF16 forward matmuls of norm and attention outputs; -1: a third, 1 to 4", .matters = matmuls_are_fp8},
     {GROUP_RECIPE, "head", FLAG_CHOICE, AT(recipe.head), RECORDED | LOGGED, HEAD_NAMES, 0, 0, "%s, by --recipe",
-     "number format of the output head's matmuls; fp8-backward: BF16 for the logits, FP8 for the gradients", .matters = not_fp32},
+     "number format of the output head's matmuls; fp8-backward: FP8 for the gradients only; default if --model is a path: bf16", .matters = not_fp32},
     {GROUP_RECIPE, "saved", FLAG_CHOICE, AT(recipe.saved), RECORDED | LOGGED, SAVED_NAMES, 0, 0, "%s, by --recipe",
      "number format of the activations saved for backward; coat: FP8 with one scale per group of elements", .matters = not_fp32},
     {GROUP_RECIPE, "recompute", FLAG_INT, AT(recipe.recompute), RECORDED | LOGGED, "0|1|2|3", 0, 3, "%s, by --recipe",

@@ -185,7 +185,7 @@ done
 fits_row() { # NAME FLAGS...: prints the row that docs/finetuning.md must have
     local length cells="| $1 |"
     for length in 2048 4096; do
-        cells+=" $("$program" --plan=json --memory-limit 83GB --recipe coat --seq-len $length "${@:2}" | sed -n 's/.*"largest_micro_batch": \([0-9]*\).*/\1/p') |"
+        cells+=" $("$program" --plan=json --memory-limit 83GB --recipe coat --head bf16 --seq-len $length "${@:2}" | sed -n 's/.*"largest_micro_batch": \([0-9]*\).*/\1/p') |"
     done
     echo "$cells"
 }

@@ -182,5 +182,5 @@ done
 other=$("$program" "${eval[@]}" --model "$folder/judged-bf16/step-00000005" --recipe coat 2>&1 | loss)
 [ -n "$other" ] && [ "$other" != "$logged" ]; check "--eval-only with another recipe has another loss" $? "$other"
 "$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --steps 1 --model "$folder/judged-bf16/step-00000005" >"$folder/page" 2>"$folder/said"
-shows "training from --model uses the default recipe" $? 'coat:' ''
+shows "training from --model uses the default recipe, with the head in BF16" $? 'coat: .* head bf16,' ''
 exit $failures
