@@ -269,9 +269,11 @@ static bool finish_shape(const Parse *p, Error *err) {
     return true;
 }
 
-// Sets --head bf16 unless --head is given or the run resumes with the recorded recipe:
-//   if --model names weights, because FP8 gradients of the head made fine-tuning worse (docs/finetuning.md)
-//   with --linear bf16, because FP8 is then used for storage only, which GPUs without FP8 matmuls support
+// Sets the head to BF16 in two cases, unless --head is given:
+//   --model names weights, and the recipe is not that of a resumed checkpoint. FP8 gradients of the head made
+//       fine-tuning worse (docs/finetuning.md).
+//   --linear bf16 is given, and a resumed recipe does not have it already. FP8 is then used for storage only, which
+//       GPUs without FP8 matmuls support.
 static void finish_head(const Parse *p, Recipe *r) {
     if (given(p, "head")) return;
     const bool recorded = p->config->recipe_recorded;

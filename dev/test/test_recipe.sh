@@ -183,4 +183,7 @@ other=$("$program" "${eval[@]}" --model "$folder/judged-bf16/step-00000005" --re
 [ -n "$other" ] && [ "$other" != "$logged" ]; check "--eval-only with another recipe has another loss" $? "$other"
 "$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --steps 1 --model "$folder/judged-bf16/step-00000005" >"$folder/page" 2>"$folder/said"
 shows "training from --model uses the default recipe, with the head in BF16" $? 'coat: .* head bf16,' ''
+tuned=(--tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --out "$folder/tuned")
+"$program" "${tuned[@]}" --steps 1 --model "$folder/judged-bf16/step-00000005" >/dev/null 2>&1 && "$program" "${tuned[@]}" --steps 2 --resume >"$folder/page" 2>"$folder/said"
+shows "a resumed fine-tuning run keeps the head in BF16" $? 'coat: .* head bf16,' "$resuming"
 exit $failures

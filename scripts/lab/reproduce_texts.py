@@ -15,8 +15,9 @@ TABLE2 = """One U is 2 C bytes per token, where C is the number of channels. The
 OLMo-7B's layer, which has the paper's widths. The column "attention" contains q, k, v and the softmax's sums; \
 attention's output o counts as an input of a matmul, as in the paper's 5.66 U (3 and 2.66). BF16 saves 22.66 U in the \
 paper and 16.1 U here, because this program saves a single copy of each tensor that backward reads. The paper's norms \
-save FP32 inputs, and its SwiGLU also saves silu's output. Here q and k are saved only after RoPE. Of the matmuls' inputs, COAT \
-saves only o, in BF16; backward recomputes the others from the saved inputs of the norms and the activation function."""
+save FP32 inputs, and its SwiGLU also saves silu's output. Here q and k are saved only after RoPE. Of the matmuls' \
+inputs, COAT saves only o, in BF16; backward recomputes the others from the saved inputs of the norms and the activation \
+function."""
 TABLE6 = """`olmo` is the layer of the paper's benchmark: OLMo's layer with heads of 128 and an MLP of 2.69 times the width. \
 The other rows are layers of named models. The batch has 4 sequences of normally distributed values; the paper's values \
 are uniform from 0 to 1. (Matmuls run faster on constant values.) The paper's times match a batch of 4, but its MB match \
