@@ -8,8 +8,8 @@
 #
 # Batch      1,048,576 tokens per step, 16 x 1024 per GPU and pass; 32,000 steps,
 #            33.6 billion tokens
-# One H200   79,800 tokens/s and 36.2 GB with COAT and --head bf16: 4.9 days;
-#            BF16 58,100 tokens/s and 64.1 GB
+# One H200   78,200 tokens/s and 36.7 GB with COAT: 5.0 days;
+#            BF16 56,600 tokens/s and 64.1 GB
 # Eight      30.6 GB each with ZeRO 1 (planned)
 # Expect     about 48.9 % of HellaSwag, as OpenAI's own weights (llm.c's
 #            dev/vislog.ipynb); llm.c reports this after some 25,000 of these steps.

@@ -28,7 +28,7 @@ def table():
     """Returns [(model, {program: (tokens per second, GB)})] of the first table in README.md."""
     with open("README.md", encoding="utf-8") as file:
         rows = [[cell.strip(" *") for cell in row.strip("|\n").split("|")] for row in file if row.startswith("| ")]
-    names = {"llm.c, BF16": "llm.c", "`--recipe bf16 --master split16`": "BF16", "`--recipe coat --head bf16`": "COAT"}
+    names = {"llm.c, BF16": "llm.c", "`--recipe bf16 --master split16`": "BF16", "`--recipe coat`": "COAT"}
     models = [(name.split(",")[0], {}) for name in rows[0][1:]]
     for row in rows[1:]:
         for (_, values), cell in zip(models, row[1:]):
