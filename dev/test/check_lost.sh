@@ -11,9 +11,9 @@
 #       GPUS=4                     number of GPUs (default: all visible ones)
 #       FLAGS="--model llama2-7b --seq-len 2048 --micro-batch 1
 #                                  --batch-tokens 65536"
-#       FULL="--model gpt2 --recipe bf16 --micro-batch 208 --batch-tokens 212992"
-#                                  a run that fills a GPU of 80 GB; on a larger
-#                                  GPU, 362 sequences
+#       FULL="--model gpt2 --recipe bf16 --micro-batch N --batch-tokens ..."
+#                                  a run that fills the last GPU; by default, N is
+#                                  chosen so that it leaves about 14 GB
 #       FEWER="2 1"                other numbers of GPUs that resume the checkpoint
 #       GPU_DEVICE=cuda            cpu tries this script without a GPU
 #       OUT=FOLDER                 folder of the runs (default: a temporary
@@ -28,8 +28,10 @@ gpus=${GPUS:-$(list_gpus 2>/dev/null | wc -l)}
 [ "$gpus" -ge 2 ] || { echo "error: GPUS: must be at least 2 (is '$gpus')" >&2; exit 1; }
 read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 read -ra flags <<<"${FLAGS:---model llama2-7b --seq-len 2048 --micro-batch 1 --batch-tokens 65536}"
-sequences=208
-[ "$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1)" -ge 100000 ] 2>/dev/null && sequences=362
+# BF16 training of GPT-2 124M takes about 300 MiB per sequence of 1,024 tokens.
+mib=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1)
+[[ $mib =~ ^[0-9]+$ ]] || mib=81559
+sequences=$(((mib - 16000) / 300))
 read -ra full <<<"${FULL:---model gpt2 --recipe bf16 --micro-batch $sequences --batch-tokens $((sequences * 1024))}"
 flags+=(--device "$device" --sample-tokens 0 --seed 5 --quiet --train "$train" --schedule constant --lr 1e-5 --save-every 3 --keep 0)
 mkdir -p "$out"
