@@ -1,6 +1,6 @@
 // Error handling. A function that can fail because of the user's input returns false and fills an Error. main() prints
-// the Error in one line and exits with its code. Outside main(), only fatal() ends the process: if the device fails or
-// memory is exhausted.
+// the Error in one line and exits with its code. fatal() ends the process at once, if the device fails or memory is
+// exhausted. Only signals.c (at a second signal) and comm/ (if communication fails) also end the process themselves.
 #pragma once
 #include <errno.h>
 #include <stdarg.h>

@@ -20,8 +20,8 @@ static bool read_number(const char *path, const char *key, double *number) {
     return found;
 }
 
-// Returns how many more bytes of memory the control group (cgroup) at `folder` allows.
-static double group_leaves(const char *folder) {
+// Returns how many more bytes of memory the control group (cgroup) at `folder` allows; 9e18 if it sets no limit.
+static double bytes_left_in_group(const char *folder) {
     char path[4200];
     double limit, used;
     snprintf(path, sizeof path, "%s/memory.max", folder);
@@ -31,18 +31,18 @@ static double group_leaves(const char *folder) {
     return limit > used ? limit - used : 0;
 }
 
-// Returns how many more bytes the process's control group allows. In a container, the group is the root of the mounted
-// cgroup file system; elsewhere, /proc/self/cgroup names the group.
-static double groups_leave(void) {
+// Returns how many more bytes this process's control group allows; 9e18 if it sets no limit. In a container, the group
+// is the root of the mounted cgroup file system; elsewhere, /proc/self/cgroup names the group.
+static double cgroup_bytes_left(void) {
     char line[4096], folder[4150];
-    double least = group_leaves("/sys/fs/cgroup");
+    double least = bytes_left_in_group("/sys/fs/cgroup");
     FILE *file = fopen("/proc/self/cgroup", "r");
     while (file && fgets(line, sizeof line, file)) {
         if (strncmp(line, "0::/", 4) != 0) continue;
         line[strcspn(line, "\n")] = '\0';
         snprintf(folder, sizeof folder, "/sys/fs/cgroup%s", line + 3);
-        const double leaves = group_leaves(folder);
-        if (leaves < least) least = leaves;
+        const double left = bytes_left_in_group(folder);
+        if (left < least) least = left;
     }
     if (file) fclose(file);
     return least;
@@ -50,12 +50,12 @@ static double groups_leave(void) {
 
 int64_t memory_limit_left(const char **limit) {
     struct rlimit space;
-    double pages, least = groups_leave();
+    double pages, least = cgroup_bytes_left();
     const char *name = "the control group's memory.max";
     if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY &&
         read_number("/proc/self/statm", "", &pages)) {
-        const double leaves = (double)space.rlim_cur - pages * (double)sysconf(_SC_PAGESIZE);
-        if (leaves < least) least = leaves > 0 ? leaves : 0, name = "ulimit -v";
+        const double left = (double)space.rlim_cur - pages * (double)sysconf(_SC_PAGESIZE);
+        if (left < least) least = left > 0 ? left : 0, name = "ulimit -v";
     }
     if (limit) *limit = name;
     return least < 9e18 ? (int64_t)least : INT64_MAX;

@@ -8,9 +8,9 @@
 
 C_LINKAGE_BEGIN
 
-// Returns how many more bytes of memory this process may use under ulimit -v and its control group's memory.max. Page
-// cache is not counted, because the kernel can evict it. Returns INT64_MAX if there is no limit. Sets *limit to the
-// name of the tightest limit unless `limit` is NULL.
+// Returns how many more bytes of memory this process may use under ulimit -v and its control group's memory.max. The
+// group's page cache does not count as used, because the kernel can evict it. Returns INT64_MAX if there is no limit.
+// Sets *limit to the name of the tightest limit unless `limit` is NULL.
 int64_t memory_limit_left(const char **limit);
 
 // Returns the bytes of memory that this process can still use: the minimum of memory_limit_left() and the machine's
@@ -23,7 +23,7 @@ int64_t memory_available(void);
 // not exist and kills the process when it writes to that memory.
 bool memory_fits(size_t bytes);
 
-#define HUGE_PAGE ((size_t)2 << 20)
+#define HUGE_PAGE ((size_t)2 << 20) // size of a huge page in bytes
 
 // Returns `bytes` rounded up to a multiple of the huge page size, at least one huge page.
 size_t memory_whole_pages(size_t bytes);

@@ -12,7 +12,7 @@
 
 #include "error.h"
 
-#define REPEATED_NS 200000000LL
+#define REPEATED_NS 200000000LL // a second signal within this time is taken for a duplicate of the first
 #define TERMINAL_TIMEOUT_S 2
 
 static volatile sig_atomic_t stop_signal, save_asked;
@@ -83,8 +83,9 @@ static void say_stop(void) {
     if (write(STDERR_FILENO, text, used) < 0) errno = 0;
 }
 
-// Handles a request to end (SIGTERM, SIGINT, SIGHUP). Calls only async-signal-safe functions: POSIX lists alarm,
-// clock_gettime, dup2, open, poll, write, _exit, memcpy and strlen; gettid, ioctl and tgkill are plain system calls.
+// Handles a request to end (SIGTERM, SIGINT, SIGHUP). on_stop() and on_alarm() call only async-signal-safe functions:
+// POSIX lists alarm, clock_gettime, close, dup2, open, poll, write, _exit, memcpy and strlen; gettid, ioctl and tgkill
+// are plain system calls.
 static void on_stop(int number) {
     int before = errno;
     struct timespec now;
@@ -108,6 +109,8 @@ static void on_save(int number) {
     save_asked = 1;
 }
 
+// Installs a signal handler. While it runs, all signals except SIGALRM are blocked. With `unless_ignored`, a signal
+// that was ignored when the process started stays ignored.
 static void install(int number, void (*handler)(int), bool unless_ignored) {
     struct sigaction action, before;
     if (unless_ignored && sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_IGN) return;

@@ -2,8 +2,9 @@
 //   SIGTERM, SIGINT, SIGHUP   save and end. A second signal at least 0.2 s later ends the process at once, with exit
 //                             code 128 + the signal's number. (Some senders send every signal twice.)
 //   SIGUSR1                   save a checkpoint.
-// The handlers only set flags that the training loop reads. One exception: if standard output or error is a terminal or
-// pipe that accepts nothing, it is redirected to /dev/null 2 seconds after a request to end, so that the run can save.
+// The handlers set flags that the training loop reads. The first request to end also prints one line. If standard
+// output or error is a terminal or pipe that accepts nothing, it is redirected to /dev/null 2 seconds after the
+// request, so that the run can save.
 #pragma once
 #include <stdbool.h>
 
