@@ -158,8 +158,8 @@ static int remove_visited(const char *path, const struct stat *st, int kind, str
     return 1;
 }
 
-// Calls visit() for the contents of a folder, then for the folder, without following links. Returns true if every call
-// succeeded.
+// Calls visit() for the contents of a folder, then for the folder, without following links, until a call fails. Returns
+// true if no call failed, also if `path` does not exist.
 static bool walk(const char *path, int (*visit)(const char *, const struct stat *, int, struct FTW *), Error *err) {
     walk_err = err;
     const int result = nftw(path, visit, WALK_OPEN, FTW_DEPTH | FTW_PHYS);

@@ -58,6 +58,7 @@ FILE *file_open_lines(const char *path, Error *err);
 // length, or 0 at the end of the file. Skips lines longer than `size`.
 size_t file_read_line(FILE *file, char *line, size_t size);
 
+// Writes all `bytes` bytes to an open file: at its end if it was opened with O_APPEND, else at its current position.
 bool file_append(int fd, const char *path, const void *data, size_t bytes, Error *err);
 // Opens a file for reading and writing, and creates it if it does not exist. Fails if path is a symbolic link, a hard
 // link or not a regular file, because another program could guess the name and place a link to another file there.

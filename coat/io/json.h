@@ -1,6 +1,6 @@
-// Reads and writes JSON files. This project's code writes them, so that the same contents give the same bytes with
-// every version of Jansson, which reads them. Reading is strict: duplicate keys are rejected, sizes are limited, and
-// values are checked for type and range.
+// Reads and writes JSON files. Jansson only reads them. This project's own code writes them, so that the same contents
+// give the same bytes with every version of Jansson. Reading is strict: duplicate keys are rejected, sizes are limited,
+// and values are checked for type and range.
 #pragma once
 #include <jansson.h>
 #include <stdbool.h>
@@ -44,7 +44,9 @@ json_t *json_read_object(const char *path, size_t limit, Error *err);
 // different type or out of range; err names path, key and the expected value.
 bool json_get_int(const json_t *object, const char *path, const char *key, int64_t min, int64_t max, int64_t *value,
                   Error *err);
+// Also accepts the strings that json_text_double() writes for numbers that are not finite.
 bool json_get_double(const json_t *object, const char *path, const char *key, double *value, Error *err);
+// Gets a number from a string of 16 hexadecimal digits.
 bool json_get_hex(const json_t *object, const char *path, const char *key, uint64_t *value, Error *err);
 bool json_get_object(const json_t *object, const char *path, const char *key, const json_t **value, Error *err);
 

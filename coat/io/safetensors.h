@@ -1,7 +1,7 @@
 // Reads and writes the safetensors file format: 8 bytes of header length, a JSON header with the type, shape and byte
 // range of each tensor, then the tensors' bytes without gaps. Numbers are little-endian. The reader checks the entire
-// header. The writer streams, to avoid a copy of the model; it sorts and pads, so that the same contents give the same
-// bytes.
+// header. The writer streams the tensors' bytes, to avoid a copy of the model. It sorts the tensors, so that the same
+// contents give the same bytes, and pads the header, so that all tensors are aligned.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,16 +54,17 @@ const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_
 typedef struct {
     char *path;
     int fd;
-    uint64_t data_begin, data_bytes;
-    SafeTensor *tensors;  // tensors in the order of their bytes
-    SafeTensor **by_name; // tensors sorted by name
+    uint64_t data_begin, data_bytes; // offset of the tensors' bytes in the file, and their number
+    SafeTensor *tensors;             // tensors in the order of their bytes
+    SafeTensor **by_name;            // tensors sorted by name
     int count;
 } SafeFile;
 
 // Opens a safetensors file and checks its header: types are known; byte ranges match shape and type, cover the data
 // without overlaps or gaps, and end at the file's end; no name occurs twice. Returns false with err on failure.
 bool safetensors_open(SafeFile *file, const char *path, Error *err);
-// Checks a safetensors header (JSON text) as safetensors_open() does, for data_bytes bytes of data. Sets fd to -1.
+// Fills *file from the text of a safetensors header, for data_bytes bytes of data, with the checks of
+// safetensors_open(). `path` only names the file in messages. Sets fd to -1.
 bool safetensors_parse(SafeFile *file, const char *path, const char *header, size_t header_bytes, uint64_t data_bytes,
                        Error *err);
 void safetensors_close(SafeFile *file);
