@@ -53,8 +53,8 @@ typedef struct Comm Comm;
 Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error *err);
 // Disconnects the processes of the run. All ranks must call comm_close() if no rank has failed. comm may be NULL.
 void comm_close(Comm *comm);
-// Ends all ranks at once with the exit code `code`. The caller must have printed the reason. If comm is NULL, only this
-// process ends.
+// Ends this process at once with the exit code `code`. The caller must have printed the reason. The other ranks end,
+// too: MPI's launcher ends them, or their watchdogs do. If comm is NULL, only this process ends.
 __attribute__((noreturn)) void comm_abort(Comm *comm, ExitCode code);
 
 int comm_rank(const Comm *comm);
@@ -78,14 +78,14 @@ void comm_group_begin(Comm *comm);
 void comm_group_end(Comm *comm);
 
 // --- exchange of host values; each call waits for all ranks --------------------------------------------------------
-// Waits until all ranks have called comm_barrier(). The following functions return the same results on all ranks.
-void comm_barrier(Comm *comm);
+void comm_barrier(Comm *comm); // waits until all ranks have called comm_barrier()
+// Return the maximum and the sum of `mine` over the ranks.
 int64_t comm_max_i64(Comm *comm, int64_t mine);
 int64_t comm_sum_i64(Comm *comm, int64_t mine);
 // Copies the text of rank `from` to `text` on every rank, truncated to `size` bytes with the final '\0'.
 void comm_share_text(Comm *comm, int from, char *text, size_t size);
 // The processes of one machine execute the code between comm_serialize_begin() and comm_serialize_end() one after the
-// other. Pass the result of comm_serialize_begin() to comm_serialize_end().
+// other, in the order of local_rank. Pass the result of comm_serialize_begin() to comm_serialize_end().
 int64_t comm_serialize_begin(Comm *comm, int local_rank);
 void comm_serialize_end(Comm *comm, int64_t barriers);
 // Returns false on all ranks if `good` is false on any rank. On every rank, err then contains the number, reason and

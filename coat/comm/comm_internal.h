@@ -3,12 +3,14 @@
 
 C_LINKAGE_BEGIN
 
-// Function table of an implementation of comm.h. reduce_scatter, all_gather and all_to_all must not be NULL. Other
-// functions may be NULL if they have nothing to do: with one process, or if a collective is complete when it returns.
+// Functions of one implementation of comm.h. reduce_scatter, all_gather and all_to_all must not be NULL. Each of the
+// others is NULL if it has nothing to do, because there is one process or because every collective is complete when it
+// returns.
 typedef struct {
     const char *name;
-    void (*close)(Comm *);           // closes the connection and calls watchdog_close()
-    void (*abort)(Comm *, int code); // asks the launcher to end the other ranks; may return before they have ended
+    void (*close)(Comm *); // closes the connection and calls watchdog_close()
+    // asks MPI's launcher to end the other ranks, and may return before they have ended; does nothing without MPI
+    void (*abort)(Comm *, int code);
     void (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommOp);
     void (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
     void (*all_gather)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);
@@ -29,7 +31,7 @@ struct Comm {
     void *backend;                 // state of the implementation
     struct Watchdog *watchdog;     // thread that ends the process if another rank is lost; NULL if there is one process
     volatile uint32_t counters[2]; // numbers of collectives started ([0]) and finished ([1]), counted by comm_mpi.c
-    volatile int timeout;          // timeout in seconds
+    volatile int timeout;          // seconds that a rank waits for another rank (comm_set_timeout())
 };
 
 // Appends a rank to a list such as "1, 2, 7". If the list has no room left, appends "..." instead.

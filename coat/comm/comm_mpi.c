@@ -1,6 +1,6 @@
-// Implements the collectives between CPUs over MPI, and the start of MPI, which NCCL also uses. MPI only moves data:
-// the sums are computed in this file in rank order, so that an element has the same bits in every run. Without
-// COAT_MPI, this file is empty.
+// Implements the collectives between CPUs over MPI. Starts MPI for comm_nccl.cu, too, which sends NCCL's id over it.
+// MPI only moves data: the sums are computed in this file in rank order, so that an element has the same bits in every
+// run. Without COAT_MPI, this file is empty.
 #include "comm_internal.h"
 
 #ifdef COAT_MPI
@@ -21,7 +21,8 @@ struct CommMpi {
     int rank, ranks;
     char *staging; // buffer of (ranks, block) bytes
     int64_t block;
-    // number of waits, including the current one, that sleep instead of yielding: another program uses this core
+    // number of waits, including the current one, that sleep instead of yielding, because another program uses this
+    // core; 0: no other program uses it
     int crowded;
 };
 
@@ -33,9 +34,9 @@ static void check(int error) {
     fatal(EXIT_RANK, "MPI failed (%s), perhaps because another rank is lost; %s", text, error_advice());
 }
 
-// Waits until an MPI request is complete. Yields the core, because another rank on the core may have to compute first.
-// If another program uses the core, sleeps in the rest of this wait and in the next 19, because a yielding process gets
-// its core back last.
+// Waits until an MPI request is complete. Yields the core, because another rank on the core may have to compute first;
+// after 1000 tries, sleeps between tries. If another program uses the core, sleeps in the rest of this wait and in the
+// next 19, because a yielding process gets its core back last.
 static void finish(CommMpi *mpi, MPI_Request request) {
     double before = now_seconds();
     for (int tries = 0, done = 0;; tries++) {

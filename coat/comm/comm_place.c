@@ -98,8 +98,9 @@ static int slurm_local_ranks(void) {
     }
 }
 
-// Finds the rank of this process on its machine. If launcher `l` does not set the local rank, reads another launcher's
-// variables. `l` is NULL if flags set the rank, because a launcher's variables may then describe other processes.
+// Finds the rank of this process on its machine, and the number of processes there if it is known. If launcher `l` is
+// NULL or does not set the local rank, reads the variables of other launchers. If both flags set the rank, reads only
+// LOCAL_RANK, because a launcher's variables may then describe other processes.
 static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     const char *const names[] = {l ? l->local_rank : NULL, "LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
                                  "SLURM_LOCALID"};
@@ -119,8 +120,9 @@ static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     return true;
 }
 
-// Finds the rank from --rank and --world-size. If one of these flags is missing, its value is read from the
-// environment. `over` is true if the flags override a launcher's variables, so that its local rank is ignored, too.
+// Finds the rank and the number of ranks from --rank and --world-size. If a flag is missing, reads RANK, PMIX_RANK or
+// WORLD_SIZE instead. Leaves `place` unchanged if there is one process. over: true if the flags override a launcher's
+// variables; then the launcher's local rank is ignored, too.
 static bool by_flags(const Config *c, bool over, CommPlace *place, Error *err) {
     const char *rank_name = c->rank >= 0 ? "--rank" : is_set("RANK") ? "RANK" : "PMIX_RANK";
     const char *ranks_name = c->world_size > 0 ? "--world-size" : "WORLD_SIZE";

@@ -257,6 +257,7 @@ static bool admit(Server *s, Client *c, Error *err) {
     return true;
 }
 
+// True, with err set to the error of a timeout, if at least one rank is not connected.
 static bool not_connected(const Server *s, int timeout, Error *err) {
     char names[128] = "", refused[96] = "";
     int missing = 0;
@@ -275,8 +276,9 @@ static bool not_connected(const Server *s, int timeout, Error *err) {
     return true;
 }
 
-// Accepts connections and reads their hellos as they arrive, until all ranks are connected.
-static bool all_connected(Server *s, int listener, struct pollfd *p, int timeout, Error *err) {
+// Accepts connections and reads their hellos as they arrive, until all ranks are connected. Fails after `timeout`
+// seconds or if a signal has asked this process to end. p: memory for polling all slots and the listener.
+static bool accept_ranks(Server *s, int listener, struct pollfd *p, int timeout, Error *err) {
     const int ranks = s->place->ranks, capacity = ranks + OTHER_CLIENTS;
     const double until = now_seconds() + timeout;
     while (not_connected(s, timeout, err)) {
@@ -309,6 +311,7 @@ static bool all_connected(Server *s, int listener, struct pollfd *p, int timeout
     return true;
 }
 
+// Accepts the connections of all other ranks, and sends them data[bytes] or the reason why the start has failed.
 static bool serve(const Rendezvous *r, const CommPlace *place, const void *data, size_t bytes, int timeout,
                   const struct addrinfo *list, Error *err) {
     const int listener = listen_at(r, place, list, err), capacity = place->ranks + OTHER_CLIENTS;
@@ -317,7 +320,7 @@ static bool serve(const Rendezvous *r, const CommPlace *place, const void *data,
     for (int i = 0; i < capacity; i++) clients[i].fd = -1;
     struct pollfd *polled = (struct pollfd *)xcalloc((size_t)capacity + 1, sizeof *polled);
     Server s = {r, place, bytes, clients, 0};
-    const bool ok = all_connected(&s, listener, polled, timeout, err);
+    const bool ok = accept_ranks(&s, listener, polled, timeout, err);
     if (ok) error_set(err, EXIT_DONE, "%s", "");
     for (int i = 0; i < capacity; i++) {
         if (clients[i].fd < 0) continue;

@@ -5,7 +5,9 @@
 
 C_LINKAGE_BEGIN
 
-#define RENDEZVOUS_PORT 29500 // default TCP port; MASTER_PORT and --rendezvous override it
+// Default TCP port. In a Slurm job, the last 3 digits of the job's number are added. MASTER_PORT and --rendezvous
+// override it.
+#define RENDEZVOUS_PORT 29500
 
 typedef struct {
     char host[256]; // name or address of rank 0
@@ -15,12 +17,13 @@ typedef struct {
 
 // Finds rank 0's address from --rendezvous HOST[:PORT], else MASTER_ADDR and MASTER_PORT, else this machine if it runs
 // all processes, else the first machine of a Slurm step. The run's id is a hash of --out and of torchrun's or srun's
-// job id. Fails (EXIT_USER) if there is no address or --rendezvous is not valid.
+// job id. Fails (EXIT_USER) if there is no address, or if --rendezvous or MASTER_PORT is not valid.
 bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r, Error *err);
 
 // Copies rank 0's data[bytes] to all other ranks. Rank 0 returns when it has sent the bytes to all ranks. Fails with
-// EXIT_RANK if a rank has not connected within `timeout` seconds. Fails with EXIT_USER if the host is unknown, the port
-// is in use, a process belongs to another run, or processes disagree about their number.
+// EXIT_RANK if a rank has not connected within `timeout` seconds, or if a signal has asked this process to end. Fails
+// with EXIT_USER if the host is unknown, the port is in use, rank 0 belongs to another run, two processes have the same
+// rank, or processes disagree about their number.
 bool rendezvous_share(const Rendezvous *r, const CommPlace *place, void *data, size_t bytes, int timeout, Error *err);
 
 C_LINKAGE_END

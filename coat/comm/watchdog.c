@@ -23,13 +23,13 @@ typedef struct {
     uint32_t begun; // number of collectives that the rank has started
 } Entry;
 
-// State of a watchdog thread; all times are in milliseconds.
+// State of a watchdog thread. All times are in milliseconds, except *timeout.
 struct Watchdog {
     CommPlace place;
-    const volatile int *timeout;
-    const volatile uint32_t *counters;
-    Entry *board; // board with one entry per rank
-    char name[64];
+    const volatile int *timeout;       // seconds that a rank waits for another rank
+    const volatile uint32_t *counters; // numbers of collectives that this rank has started ([0]) and finished ([1])
+    Entry *board;                      // table with one entry per rank
+    char name[64];                     // name of the board's shared memory; "": watchdog_share() was not called
     pthread_t thread;
     pthread_mutex_t lock; // protects the fields that follow; protects `board`, too, until all ranks are connected
     pthread_cond_t wake;
@@ -37,14 +37,15 @@ struct Watchdog {
     bool closing;
     const char *doing; // name of the work between watchdog_begin() and watchdog_end(); NULL if there is none
     int64_t doing_since;
-    int64_t last;             // time of the thread's last check
+    int64_t last;             // time at which the thread last checked
     int64_t since;            // time in ms at which this rank last started or finished a collective
     int64_t busy;             // ms of this rank's own work before the current collective
     int64_t judge_from;       // time in ms before which no rank counts as late, because its entry may be old
     uint32_t begun, finished; // counters[0] and counters[1] at the thread's last check
 };
 
-static Watchdog *the_watchdog; // watchdog that reports this process's exit; NULL if the exit has been reported
+// watchdog that reports this process's exit to the other ranks; NULL if there is none, or it has reported the exit
+static Watchdog *the_watchdog;
 
 static int status_of(const Watchdog *w, int rank) {
     return __atomic_load_n(&w->board[rank].status, __ATOMIC_ACQUIRE);
@@ -54,6 +55,8 @@ static size_t board_bytes(const Watchdog *w) {
     return (size_t)w->place.ranks * sizeof(Entry);
 }
 
+// Ends this process with `code` and prints the message. If the process is already ending with its own error, keeps that
+// error's code and prints nothing.
 __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int code, const char *format, ...) {
     char text[2048];
     va_list args;
@@ -97,6 +100,7 @@ static void end_waiting(Watchdog *w, const char *doing, int64_t ms) {
         w->shared ? error_advice() : "");
 }
 
+// Ends this process if another rank of this machine has ended the run or, with `judge`, shows no sign of life.
 static void look_at_others(Watchdog *w, int64_t now, bool judge) {
     const int limit = *w->timeout < COMM_TIMEOUT_S ? *w->timeout : COMM_TIMEOUT_S, rank = w->place.rank;
     for (int r = 0; r < w->place.ranks; r++) {

@@ -24,7 +24,9 @@ void watchdog_all_connected(Watchdog *w); // removes the shared board's name aft
 
 void watchdog_begin(Watchdog *w, const char *doing); // the text must outlive watchdog_end()
 void watchdog_end(Watchdog *w);
-void watchdog_report_exit(int code); // tells the other ranks that this rank ends the run with exit code `code`
-void watchdog_close(Watchdog *w);    // ends the thread of a rank that has finished its work
+// Tells the other ranks of this machine to end with exit code `code`, because this rank ends the run. Code 0 becomes
+// EXIT_RANK, because a rank that exits without watchdog_close() has not finished its work.
+void watchdog_report_exit(int code);
+void watchdog_close(Watchdog *w); // ends the thread of a rank that has finished its work
 
 C_LINKAGE_END
