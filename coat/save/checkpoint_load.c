@@ -27,8 +27,8 @@ static bool other_shape(const char *path, const Config *run, const char *field, 
                      path, field, there, here);
 }
 
-// Checks that the model shape in the files equals the run's. Derived fields come last, so that an error names a setting
-// that the user chose.
+// Checks that the model shape in the files equals the run's. A field that is derived from other fields comes after them
+// in the list, so that an error names a setting that the user chose.
 static bool compare_shapes(const char *path, const ModelShape *files, const Config *config, Error *err) {
     const ModelShape *run = &config->shape;
 #define FIELD(name, field)                                                                                             \
@@ -87,7 +87,8 @@ static void upload_state(const Arena *arena, Exec *exec, const StepState *state)
     if (device.data) exec->ops->upload(exec, device.data, state, sizeof *state);
 }
 
-// Passes a checkpoint's matmul_table.txt to the device. Does nothing if the checkpoint or the device has no such table.
+// Passes the GEMM algorithms in a checkpoint's matmul_table.txt to the GPU. Does nothing if the checkpoint has no such
+// file. On a CPU, only verifies the file.
 static bool load_algos(const Manifest *manifest, Exec *exec, Error *err) {
     char path[PATH_BUFFER], *text;
     size_t size;
@@ -157,8 +158,7 @@ static float decode_value(const char *at, Dtype dtype) {
     }
 }
 
-// Reads a matrix from a weight file into `values`, transposing it if necessary. Fails if a value is NaN or overflows
-// BF16.
+// Reads a matrix from a weight file into `values` in the native layout. Fails if a value is NaN or overflows BF16.
 static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     const Dtype dtype = stored->tensor->dtype;
     size_t row_bytes = (size_t)stored->cols * dtype_bytes(dtype);
@@ -181,7 +181,7 @@ static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     }
     free(buffer);
     if (good && !finite)
-        good = error_set(err, EXIT_DATA, "%s: '%s' has values that are infinite or NaN; use other weights",
+        good = error_set(err, EXIT_DATA, "%s: '%s' has values that are infinite or NaN in BF16; use other weights",
                          stored->file->path, stored->tensor->name);
     return good;
 }

@@ -24,7 +24,7 @@ static bool write_holder(const Lock *lock) {
 
 // Sets err to an error that names the run that holds the lock. Returns false.
 static bool refuse(Lock *lock, const char *folder, const char *remedy, Error *err) {
-    char *text = NULL, host[256], start[64], holder[400] = "its .lock does not say which";
+    char *text = NULL, host[256], start[64], holder[400] = "its .lock does not name the process";
     size_t size;
     long pid;
     Error ignored;

@@ -120,7 +120,8 @@ static bool check_file(const Manifest *manifest, const char *name, bool deep, Er
     int fd;
     if (!entry) return false;
     if (!name_is_plain(name))
-        return error_set(err, EXIT_DATA, "%s: " MANIFEST_NAME " lists '%.200s', which is not the name of a file in it",
+        return error_set(err, EXIT_DATA,
+                         "%s: " MANIFEST_NAME " lists '%.200s', which is not the name of a file in this folder",
                          manifest->folder, name);
     if (!path_join(path, sizeof path, manifest->folder, name, err) || !path_check_no_link(path, err) ||
         !json_get_int(entry, path, "bytes", 0, INT64_MAX, &bytes, err) ||

@@ -161,10 +161,10 @@ UNIT_TEST(a_manifest_cannot_name_files_outside_its_folder) {
     assert_true(manifest_open(&manifest, path_of("checkpoint"), &err));
     assert_true(manifest_check_all(&manifest, true, &err));
     manifest_close(&manifest);
-    refuse_listed("../outside.json", "lists '../outside.json', which is not the name of a file in it");
-    refuse_listed(path_of("outside.json"), "which is not the name of a file in it");
-    refuse_listed("..", "which is not the name of a file in it");
-    refuse_listed("", "which is not the name of a file in it");
+    refuse_listed("../outside.json", "lists '../outside.json', which is not the name of a file in this folder");
+    refuse_listed(path_of("outside.json"), "which is not the name of a file in this folder");
+    refuse_listed("..", "which is not the name of a file in this folder");
+    refuse_listed("", "which is not the name of a file in this folder");
     refuse_listed("link.json", "link.json is a link");
     refuse_listed("broken.json", "broken.json is a link");
     refuse_listed("missing.json", "missing.json");
