@@ -31,8 +31,9 @@ bool out_is_run_file(const char *name) {
            events_is_name(name) || is_own_checkpoint(name);
 }
 
-// Finds a file of an earlier run in the folder, preferably the newest checkpoint. Sets found to its name, or to "" if
-// there is none. Fails (EXIT_DATA) if the folder cannot be read.
+// Finds a file of an earlier run in the folder: the newest checkpoint, because its name is the last in alphabetical
+// order, else any other file. Sets found to the name, or to "" if there is no such file. Fails (EXIT_DATA) if the
+// folder cannot be read.
 static bool find_run(const char *folder, char found[256], Error *err) {
     DIR *dir = opendir(folder);
     found[0] = 0;
@@ -107,6 +108,7 @@ bool out_ensure(OutFolder *out, bool *taken, Error *err) {
     return true;
 }
 
+// Calls act() for each file or folder in `out` that a run creates there, until a call fails.
 static bool each_run_file(const char *out, bool (*act)(const char *path, Error *err), Error *err) {
     DIR *dir = opendir(out);
     if (!dir) return error_set(err, EXIT_DATA, "--out %s: cannot be read: %s", out, strerror(errno));

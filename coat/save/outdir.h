@@ -30,13 +30,16 @@ bool out_ensure(OutFolder *out, bool *taken, Error *err);
 // Releases the lock on the run's folder.
 void out_close(OutFolder *out);
 
-// With --overwrite, deletes the log and the checkpoints of the old run and no other file. Call it when all input has
-// been read. If permissions forbid deleting one of them, deletes nothing and fails (EXIT_DATA).
+// With --overwrite, deletes the old run's files (out_is_run_file()) and no others. Call it after all input has been
+// read, because --model may name one of the old checkpoints. If permissions forbid deleting one of the files, deletes
+// nothing and fails (EXIT_DATA).
 bool out_clear(const Config *config, Error *err);
 
-// True for a checkpoint's name such as step-00000020, and for the name of one that is incomplete or being removed.
+// True if `name` begins like a checkpoint's name, step-00000020 or .step-00000020, whatever follows. The dot marks a
+// checkpoint that is incomplete or being removed.
 bool out_is_checkpoint_name(const char *name);
-// True if a run creates files or folders with this name in its folder.
+// True if a run creates files or folders with this name in its folder: the log, event files, loss.svg, matmul_table.txt
+// and checkpoints, also incomplete ones.
 bool out_is_run_file(const char *name);
 
 // Disk space for checkpoints in a run's folder.

@@ -17,7 +17,7 @@ struct Saver {
     const Config *config;
     Log *log;
     OutFolder *folder; // folder that this process has locked; NULL: the folder is not checked
-    Error taken;       // why this run must no longer write to `folder`; EXIT_DONE: this run may write
+    Error taken;       // why this run must no longer write to `folder`; its code is EXIT_DONE if this run may write
     int64_t saved;     // step of the last complete checkpoint; 0: none
     char vocabulary[PATH_MAX_LENGTH + 64]; // last checkpoint folder with a copy of the vocabulary; "": none
     Snapshot snapshot;
@@ -26,14 +26,14 @@ struct Saver {
     bool foreground;
     bool agreed; // true: the processes know whether all of them wrote their shards of the latest save
     BackgroundTask writing;
-    atomic_bool written;
-    // fields that the background task sets; they are read when the task has ended
-    bool good;
-    Error err;
-    double ms;     // duration of the latest save
-    bool reported; // true: the result of the latest save was reported
-    int64_t step;
-    double longest_ms;
+    atomic_bool written; // true: the background task has nothing left to write
+    // The background task sets good, err and ms. The training thread reads them when the task has ended.
+    bool good;         // true: the latest save succeeded
+    Error err;         // why the latest save failed
+    double ms;         // duration of the latest save
+    bool reported;     // true: the result of the latest save was reported
+    int64_t step;      // step of the latest save; -1: none
+    double longest_ms; // duration of the slowest save; 0: none
 };
 
 static Saver *at_exit; // saver whose background task exit() waits for
@@ -50,14 +50,14 @@ static void write_tuned(const char *out, const char *algos) {
 static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = path_is_folder(s->vocabulary) ? s->vocabulary : c->vocabulary;
-    log_sync(s->log); // flushes the log before the checkpoint, so that even after a power failure it has all steps
+    log_sync(s->log); // flushes the log first, so that after a power failure the log has every step of the checkpoint
     s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
     if (!s->good) return;
     if (*vocabulary)
         snprintf(s->vocabulary, sizeof s->vocabulary, "%s/step-%08lld", c->out, (long long)s->snapshot.run.step);
     if (c->autotune && s->snapshot.algos) write_tuned(c->out, s->snapshot.algos);
-    // While updates are skipped or weights are not finite, no checkpoint is deleted, because only earlier checkpoints
-    // may be good.
+    // While updates are skipped or weights are not finite, no checkpoint is deleted, because the older ones may be the
+    // only good ones.
     int keep = s->snapshot.run.state.skipped_run > 0 || s->snapshot.nonfinite ? 0 : c->keep;
     if (s->snapshot.exec->rank == 0) checkpoint_prune(c->out, s->snapshot.run.step, keep, c->keep_every);
 }
@@ -97,9 +97,10 @@ static void join(Saver *s) {
     if (s->ms > s->longest_ms) s->longest_ms = s->ms;
 }
 
-// Tells all processes whether the latest save succeeded on all of them. All processes call this together, the ranks
-// other than 0 when they have written their shards. If one rank failed, the save fails on all with its error, and rank
-// 0 stops waiting for its file. Sets the long timeout for files, which the caller must reset.
+// Tells all processes whether every rank except 0 has written its shard of the latest save. All processes must call
+// this together. Ranks other than 0 first wait for their own background task. If one of them failed, the save fails on
+// all ranks with that error, and rank 0 stops waiting for the file. Sets the long timeout for files; the caller resets
+// it.
 static void agree(Saver *s) {
     if (s->agreed) return;
     s->agreed = true;

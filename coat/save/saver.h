@@ -1,5 +1,7 @@
 // Saves checkpoints in the background: the run passes a copy of its state to a thread that writes the files, and
 // continues training. A save waits until the previous one is written. Call all functions from the thread that trains.
+// With several processes, all of them must call saver_save(), saver_save_last(), saver_give_up(), saver_finish(),
+// saver_is_taken() and saver_step() together.
 #pragma once
 #include "checkpoint.h"
 #include "log/log.h"
@@ -18,8 +20,8 @@ int64_t saver_bytes(const Arena *arena, Exec *exec);
 // fails, prints a note, and training waits while a checkpoint is written. exit() waits for a background write.
 Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log);
 
-// Sets the tokenizer of the vocabulary that config names, which must outlive the saver. Without it, checkpoints contain
-// only the vocabulary's own files.
+// Sets the tokenizer of config->vocabulary. The tokenizer must outlive the saver. Without a tokenizer, checkpoints
+// contain only the vocabulary's own files.
 void saver_vocabulary(Saver *saver, const Tokenizer *tokenizer);
 
 // Sets the folder that this process has locked, which must outlive the saver. Before each save, out_ensure() checks the
@@ -31,7 +33,8 @@ void saver_watch(Saver *saver, OutFolder *folder);
 // steps, and rank 0 prints the messages. In ZeRO 3, fails (EXIT_DEVICE) if rank 0 lacks the host memory for a copy.
 bool saver_set_shards(Saver *saver, Shards *shards, Error *err);
 
-// Saves the state `run`; --keep decides which older checkpoints are deleted. Returns when the states have been copied.
+// Saves the state `run`; --keep decides which older checkpoints are deleted. Returns when the states have been copied,
+// or written if there is no memory for a copy.
 void saver_save(Saver *saver, const RunState *run);
 
 // Saves the state `run` unless its checkpoint exists. All processes call this together at the end of the run. Returns
@@ -42,8 +45,8 @@ void saver_save_last(Saver *saver, const RunState *run);
 // with err (EXIT_DATA) if the run must end because another run has locked the folder.
 bool saver_poll(Saver *saver, Error *err);
 
-// True if this process, one of several, could not write its shard of the latest save and the others do not know this
-// yet. All processes must then call saver_give_up(), which tells all of them the reason; rank 0 prints it.
+// True if this process, one of several, could not write its shard of the latest save and has not yet told the others.
+// All processes must then call saver_give_up(), which tells all of them the reason; rank 0 prints it.
 bool saver_has_failed(const Saver *saver);
 void saver_give_up(Saver *saver);
 

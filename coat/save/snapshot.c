@@ -56,13 +56,14 @@ bool snapshot_reserve(Snapshot *snapshot) {
     return true;
 }
 
-// Sets a tensor that checkpoints only pass through to its initial values: 1 in the weight of a norm, otherwise 0.
+// Sets a tensor that checkpoints only pass through to its initial values: 1 in the weight of a norm, otherwise 0. The
+// tensor's host memory must be zeroed.
 static void fill_carried(CheckpointTensor *t) {
     const char *end = strrchr(t->name, '.');
     const bool ones = strstr(t->name, "norm") && end && strcmp(end, ".weight") == 0;
     const uint16_t half = bf16_encode(1.0f);
     const real one = 1;
-    const size_t bytes = dtype_bytes(t->dtype); // of BF16 or real
+    const size_t bytes = dtype_bytes(t->dtype); // the type is BF16 or that of `real`
     for (int64_t i = 0; ones && i < t->cols; i++)
         memcpy(t->host + (size_t)i * bytes, bytes == sizeof half ? (const void *)&half : &one, bytes);
 }
@@ -93,8 +94,8 @@ void snapshot_read_carried(Snapshot *s) {
                      err.text);
 }
 
-// Downloads the model's or optimizer's tensors that have host memory. Sharded tensors are gathered on rank 0 one by
-// one, so all processes must call this.
+// Downloads the tensors of the list that have host memory. All processes must call this, because each sharded weight
+// (ZeRO 3) is gathered on all of them, one weight at a time.
 static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int count) {
     Exec *exec = snapshot->exec;
     for (int i = 0; i < count; i++) {

@@ -22,7 +22,7 @@ typedef struct {
     char *algos;           // GEMM algorithms that rank 0's device uses, as text; NULL: none
     char *memory;          // copy of the tensors in host memory; NULL: there is no copy
     size_t carried_bytes;  // size in bytes of the tensors that are only passed through (hf_carried_parts())
-    size_t bytes;          // size in bytes of the host copy, even if there is no copy
+    size_t bytes;          // size in bytes that the host copy has, or would have if there were memory for it
     bool others_failed;    // atomic: another rank could not write its shard, so rank 0 must not wait for it
     Error others_error;    // why another rank could not write its shard; set before others_failed
     const char *nonfinite; // name of a model tensor that had an infinity or NaN when it was written; NULL: none
@@ -36,18 +36,21 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec);
 // false if the machine has too little memory.
 bool snapshot_reserve(Snapshot *snapshot);
 
-// Reads the tensors that a vision-language model only passes through (hf_carried_parts()) from config->shape_files. If
-// that folder lacks a tensor, sets it to 0, or to 1 if it is the weight of a norm. Prints a warning if the folder
-// cannot be read. Call it once, before checkpoints replace the folder. Does nothing on ranks other than 0.
+// Reads the tensors that a vision-language model only passes through (hf_carried_parts()) from the folder that the
+// tower came from (config_vision_files()). Sets a tensor that the folder lacks to 0, or to 1 if it is the weight of a
+// norm. Prints a warning if the folder cannot be read. Call it once, before checkpoints replace the folder. Does
+// nothing on ranks other than 0.
 void snapshot_read_carried(Snapshot *snapshot);
 
-// Stores `run`, and copies the tensors if there is memory for them. With several processes, all of them must call this.
+// Stores `run` and the GEMM algorithms, and copies the tensors if there is memory for them. With several processes, all
+// of them must call this.
 void snapshot_copy(Snapshot *snapshot, const RunState *run);
 
 void snapshot_close(Snapshot *snapshot);
 
-// Creates the temporary folder of a checkpoint in the existing folder `out`. With several processes, rank 0 calls this
-// before any of them writes. With one process, checkpoint_write() calls it.
+// Creates the temporary folder of a checkpoint in the existing folder `out`, after deleting the temporary folders of
+// interrupted saves. With several processes, rank 0 calls this before any of them writes. With one process,
+// checkpoint_write() calls it.
 bool checkpoint_prepare(const char *out, int64_t step, Error *err);
 
 // Writes a checkpoint of the snapshot into the existing folder `out`, and sets snapshot->nonfinite. Reads from the
