@@ -20,7 +20,7 @@
 static bool shape_from_llmc(const char *path, ModelShape *shape, Error *err) {
     SafeFile file;
     if (!llmc_open(&file, shape, path, err)) return false;
-    // recomputes the padding, because the file may pad the vocabulary differently
+    // recomputes the padding, because the file may pad the vocabulary differently from this program
     model_shape_vocab(shape, shape->vocab);
     safetensors_close(&file);
     return true;
@@ -251,7 +251,7 @@ static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const S
     const SafeTensor *embedding;
     bool same;
     hf_parts(shape, WTE, 0, part);
-    // if the embedding is missing, loading the model reports that
+    // a missing embedding is not an error here, because loading the model reports it
     if (!hf_weights_find(weights, part->name, &file, &embedding)) return true;
     if (!same_values(head_file, head, file, embedding, &same, err)) return false;
     return same || error_set(err, EXIT_DATA,

@@ -32,24 +32,25 @@ bool hf_parse_tower(const char *text, size_t size, const char *path, ModelShape 
 // generation_config.json than in config.json.
 bool hf_parse_generation(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
-// Returns the generation_config.json of the model `path`, to be freed with json_decref(); NULL if there is none.
+// Returns the generation_config.json of the model `path`; NULL if there is none, or if it cannot be read. Free it with
+// json_decref().
 json_t *hf_generation_open(const char *path);
 
 // Writes the text of a config.json for a model whose weights have the type `weights`. Fails if the shape belongs to
 // none of the supported architectures.
 bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, Error *err);
 // Writes the text of a generation_config.json: the BOS and EOS ids of `shape`, and all other keys of `source`, which is
-// the generation_config.json that came with the model (NULL: none).
+// the generation_config.json that came with the model. If there is none (NULL), also writes the pad id of `shape`.
 void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *source);
 
 // Returns the object in processor_config.json of the vision-language model or tower `path`. If its key image_processor
-// is missing, the key gets the object in preprocessor_config.json. Omits the other keys if the processor's class is not
-// LlavaProcessor. Returns an empty object if neither file exists or path is "", NULL with err if a file cannot be read.
-// Free the object with json_decref().
+// is missing, the key gets the object in preprocessor_config.json. Omits the other keys if processor_class names a
+// class other than LlavaProcessor. Returns an empty object if neither file exists or path is "", NULL with err if a
+// file cannot be read. Free the object with json_decref().
 json_t *hf_processor_open(const char *path, Error *err);
-// Sets the mean and standard deviation of each color's pixel values to those of the image processor in `processor`. If
-// there is none, leaves them unchanged. Fails if the image processor computes pixel values differently from this
-// program.
+// Sets the mean and standard deviation of each color's pixel values to those of the image processor in `processor`, or
+// to the tower's usual values if its keys are absent. Without an image processor, leaves them unchanged. Fails if the
+// image processor computes pixel values differently from this program.
 bool hf_processor_pixels(const json_t *processor, VisionShape *shape, Error *err);
 // Writes the texts of preprocessor_config.json and processor_config.json. Keys that `source` (hf_processor_open())
 // lacks are derived from `shape`. image_token: text of the token shape->image_token.
@@ -71,9 +72,9 @@ void hf_weights_close(HfWeights *weights);
 // Finds a tensor by the name that hf_parts() writes, or by its name in a different layout of files (hf_other_name()).
 // For example, the leading "transformer." or "model." may be missing. Returns false if the files lack the tensor.
 bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
-// Fails if the files contain a tensor that hf_weights_find() has not returned, because it would change the model's
-// results. Ignores buffers that are not weights, and the output head of a model with a tied head if it equals the
-// embedding.
+// Fails if the files contain a tensor that hf_weights_find() has not returned, because a model without this tensor
+// would compute different results. Ignores buffers that are not weights, and the output head of a model with a tied
+// head if the head equals the embedding. Always succeeds for a file of llm.c.
 bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *err);
 
 C_LINKAGE_END

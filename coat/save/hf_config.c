@@ -36,8 +36,8 @@ static bool get_bool(const Reader *r, const char *key, bool otherwise, bool *val
            error_set(r->err, EXIT_DATA, "%s: '%s' must be true or false", r->path, key);
 }
 
-// Sets *value to the key's integer, which must be from 1 to max. If the key is absent, sets *value to `otherwise`, or
-// fails if `otherwise` is 0.
+// Sets *value to the key's integer, which must be from 1 to max. If the key is absent or null, sets *value to
+// `otherwise`, or fails if `otherwise` is 0.
 static bool get_int(const Reader *r, const char *key, int64_t max, int64_t otherwise, int *value) {
     int64_t found = otherwise;
     if ((!otherwise || find(r, key)) && !json_get_int(r->root, r->path, key, 1, max, &found, r->err)) return false;
@@ -225,7 +225,8 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     return !has_kind || read_rope_scaling(r, architecture, object, &shape->rope);
 }
 
-// Reads the sliding window and limits shape->positions to it, because attention within the window is full.
+// Reads the sliding window and limits shape->positions to it, because full attention computes the same results as
+// sliding-window attention only if the sequence fits into the window. Fails if layer_types names another attention.
 static bool read_window(const Reader *r, const ModelType *type, ModelShape *shape) {
     int window = json_object_get(r->root, "sliding_window") ? 0 : type->window;
     const json_t *kinds = find(r, "layer_types");
@@ -355,7 +356,7 @@ static bool read_tower_activation(const Reader *r, ActivationKind otherwise, Act
                               r->path, name ? name : "not a name");
 }
 
-// Reads the tower's shape from vision_config. otherwise: value of an absent model_type.
+// Reads the tower's shape from vision_config. otherwise: value of an absent model_type; NULL means clip_vision_model.
 static bool read_tower(const Reader *r, const char *otherwise, VisionShape *v) {
     const json_t *item = json_object_get(r->root, "model_type");
     const char *type = item ? json_string_value(item) : otherwise;

@@ -30,8 +30,8 @@ static const HfName gpt2_names[PARAMETER_COUNT] = {
     [LNFB] = {"transformer.ln_f.bias"},
 };
 
-// Tensor names of Llama and of architectures that share its names. Models that fuse q, k and v, or gate and up, use the
-// names of complete parameters.
+// Tensor names of Llama and of architectures that share its names. The complete names of QKVW, QKVB and FCW name only
+// their moments and master weights in checkpoints (hf_whole_name()); the weights are stored under the names in `parts`.
 static const HfName llama_names[PARAMETER_COUNT] = {
     [WTE] = {"model.embed_tokens.weight"},
     [LN1W] = {"model.layers.%d.input_layernorm.weight"},

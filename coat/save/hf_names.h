@@ -8,8 +8,8 @@ C_LINKAGE_BEGIN
 enum { HF_MAX_PARTS = MAX_PIECES, HF_MAX_RANK = 4, HF_NAME_LENGTH = 128 };
 
 // A tensor in a file, which stores rows [first_row, first_row + rows) of a parameter without the vocabulary's padding.
-// If the parameter has one row, it stores columns [first_col, first_col + cols). rank: number of dimensions in the
-// file. dims: shape in the file if rank > 2.
+// If the parameter has one row, the tensor stores its columns [first_col, first_col + cols). rank: number of dimensions
+// in the file. dims: shape in the file if rank > 2.
 typedef struct {
     char name[HF_NAME_LENGTH];
     bool transposed; // the file stores (columns, rows)
@@ -30,8 +30,9 @@ void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF
 // malloc'ed. Checkpoints pass these tensors through, because other programs require them.
 int hf_carried_parts(const ModelShape *tower, HfPart **parts);
 
-// Returns the name that a tensor has in the i-th layout of model files (0 <= i < HF_LAYOUTS), written to `other`; NULL
-// if the layout does not apply to this name. The program itself writes the names of hf_parts().
+// Model files of other programs name the same tensors differently. Returns the name that the tensor `name` of
+// hf_parts() has in layout number `layout` (0 <= layout < HF_LAYOUTS), written to `other`; NULL if the layout does not
+// rename it.
 enum { HF_LAYOUTS = 10 };
 const char *hf_other_name(const char *name, int layout, char other[HF_NAME_LENGTH]);
 

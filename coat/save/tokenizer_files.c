@@ -41,7 +41,8 @@ static void token_field(JsonText *text, const char *key, const Tokenizer *t, int
     json_text_string(text, key, name);
 }
 
-// Writes tokenizer_config.json, which names the special tokens and the class of transformers that reads the files.
+// Writes the text of tokenizer_config.json, which names the special tokens and the class of transformers that reads the
+// tokenizer's files.
 // Without this file, AutoTokenizer would use the class of the model's architecture, which may tokenize differently.
 static void config_text(JsonText *text, const char *class_name, const Tokenizer *t) {
     const int begin = tokenizer_bos(t), end = tokenizer_eos(t);
@@ -81,7 +82,8 @@ static bool add_config(const char *folder, const Tokenizer *t, JsonText *manifes
     return manifest_write_text(manifest, folder, CONFIG_NAME, &text, err);
 }
 
-// Copies the tokenizer_config.json `path`. Sets tokenizer_class to the class that reads tokenizer.json unchanged.
+// Copies the tokenizer_config.json `path`. Sets tokenizer_class to PreTrainedTokenizerFast, because other classes may
+// change the tokenizer that tokenizer.json describes.
 static bool copy_config(const char *folder, const char *path, JsonText *manifest, Error *err) {
     static const char key[] = "\"tokenizer_class\"";
     char *text, *out = NULL;
@@ -128,7 +130,7 @@ static bool write_json(const char *folder, const char *path, const char *text, s
     return manifest_write_text(manifest, folder, JSON_NAME, &out, err);
 }
 
-// Copies the tokenizer.json `path`, and adds the image token.
+// Copies the tokenizer.json `path` with write_json(), which adds the image token.
 static bool copy_json(const char *folder, const char *path, int image_token, JsonText *manifest, Error *err) {
     char *text;
     size_t size;

@@ -9,10 +9,11 @@
 //   source: tokenizer.json, tokenizer.model, encoder.json (with vocab.bpe), vocab.json (with merges.txt),
 //           gpt2_tokenizer.bin, or a folder that contains one of these files
 //   tokenizer: opened from `source`; NULL: only copies files
-//   image_token: id of <image>, which tokenizer.json gets if the id follows the vocabulary's last; -1: none
+//   image_token: id of <image>; -1: none. If it is the first id after the vocabulary, <image> is added to tokenizer.json.
 // With a tokenizer, also writes these files if `source` lacks them:
 // - tokenizer.json, if there is only SentencePiece's tokenizer.model
-// - tokenizer_config.json; if tokenizer.json is written, it names the class of tokenizer.json
+// - tokenizer_config.json. If tokenizer.json had to be written, a copied tokenizer_config.json is changed to name the
+//   class that reads tokenizer.json.
 // - the chat template of `format`. An older template that this function wrote for another format is not copied, unless
 //   `format` is PROMPT_FORMAT_DATA.
 bool tokenizer_files_copy(const char *folder, const char *source, const Tokenizer *tokenizer, PromptFormat format,
