@@ -94,8 +94,8 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err) {
 
 // ---------------------------------------------------------------- writing a checkpoint
 
-// Writes model.safetensors.index.json. Without it vLLM would read every .safetensors file of the folder as weights,
-// including the optimizer's.
+// Writes the text of model.safetensors.index.json to `t`. Without this file, vLLM would read every .safetensors file of
+// the folder as weights, including the optimizer's.
 static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
     size_t bytes = 0;
     for (int i = 0; i < count; i++) bytes += checkpoint_tensor_bytes(&list[i]);
@@ -120,7 +120,7 @@ static bool write_processor(const char *folder, const Snapshot *s, JsonText *man
     size_t length = known ? tokenizer_decode(s->tokenizer, v->image_token, token, sizeof token - 1) : 0;
     if (length >= sizeof token) length = 0;
     for (size_t at = 0, bytes; at < length; at += bytes)
-        if (utf8_read(token + at, length - at, &bytes) & NO_CHARACTER) length = 0; // a token of the byte vocabulary
+        if (utf8_read(token + at, length - at, &bytes) & NO_CHARACTER) length = 0; // not UTF-8 text
     token[length] = '\0';
     hf_processor_texts(&images, &processor, s->processor, v, length ? token : "<image>");
     const bool good = manifest_write_text(manifest, folder, HF_IMAGE_PROCESSOR_NAME, &images, err);
@@ -376,7 +376,7 @@ static bool remove_step(const char *out, const char *folder, int64_t step, Error
 }
 
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every) {
-    static int64_t reported = -1; // newest step whose checkpoint's failed removal has been printed
+    static int64_t reported = -1; // newest step whose checkpoint could not be removed; each failure is printed once
     remove_leftovers(out, true);
     if (keep <= 0) return;
     int64_t *steps, newest_failed = reported;

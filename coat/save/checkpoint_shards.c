@@ -10,7 +10,7 @@
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 64
-#define NOTE_LIMIT (16u << 20)
+#define NOTE_LIMIT (16u << 20) // maximum size of a note file in bytes
 #define ABSENT_SECONDS 300   // seconds to wait for a rank's file, which never appears if that rank sees another folder
 #define STALLED_SECONDS 3600 // seconds to wait while a rank's file does not grow; includes flushing it to the disk
 

@@ -201,7 +201,7 @@ static void matrix_transpose(void *to, const void *from, int64_t rows, int64_t c
 
 // ---------------------------------------------------------------- writing tensors to files
 
-// True if no BF16 or FP32 value is an infinity or NaN, that is, if no exponent has all bits set.
+// True if no BF16 or FP32 value is an infinity or NaN, that is, if no exponent has all bits set. True for other types.
 static bool all_finite(const char *values, size_t bytes, Dtype dtype) {
     if (dtype == DTYPE_BF16) {
         const uint16_t *v = (const uint16_t *)values;

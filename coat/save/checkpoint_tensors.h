@@ -1,6 +1,6 @@
 // Lists a checkpoint's tensors: their names, shapes and types in the file, and their device addresses. The lists derive
-// from the table of tensors (tensors.h). Saving and loading use the same lists. The lists include the tensors of the
-// vision tower.
+// from the table of tensors (tensors.h), and include the tensors of the vision tower. Saving and loading use the same
+// list of the model's tensors. The optimizer's states are saved with these lists, but loaded by states_read().
 #pragma once
 #include "hf_names.h"
 #include "manifest.h"
@@ -8,7 +8,7 @@
 
 typedef struct {
     char name[160];
-    char *data; // device memory of the tensor: (rows, cols), contiguous
+    char *data; // device memory of the tensor: (rows, cols), contiguous; NULL if `arena` is NULL
     char *host; // copy of the first kept_rows rows in host memory; NULL: there is no copy
     Dtype dtype;
     int rank;                  // number of dimensions in the file
@@ -16,7 +16,7 @@ typedef struct {
     int64_t rows, cols;
     int64_t kept_rows; // number of rows in the file, which omits the vocabulary's padding rows
     bool transposed;   // the file stores (cols, rows)
-    // if the file stores the parameter as several tensors: offset in bytes of this tensor's first row in the parameter
+    // offset in bytes of this tensor's first element in its parameter, which the file may store as several tensors
     size_t offset;
     // ZeRO 3: true if data is a shard, elements [shard_begin, shard_begin + shard_elements) of this tensor
     bool shared;
@@ -56,7 +56,7 @@ bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int c
                               Error *err);
 
 // Reads the safetensors file `name` of a checkpoint into device memory. Fails if tensors, types, shapes or checksums do
-// not match the list. Checks types and shapes before it changes device memory. Tensors without an arena may have any
-// type.
+// not match the list. Checks types and shapes before it changes device memory. Tensors without an arena are not read,
+// and may have any type.
 bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const CheckpointTensor *list, int count,
                              Exec *exec, Error *err);

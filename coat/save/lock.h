@@ -12,8 +12,8 @@ typedef struct {
     char path[1100]; // path of the .lock file
 } Lock;
 
-// Locks an existing folder. Fails (EXIT_DATA) if another run holds the lock, which err names, if the .lock file is a
-// link, or if it cannot be written.
+// Locks an existing folder. Fails (EXIT_DATA) if another run holds the lock, if the .lock file is a link, or if it
+// cannot be written. err names the other run's host, process and start time.
 bool lock_acquire(Lock *lock, const char *folder, Error *err);
 
 // True if the .lock file in the folder is the file that lock_acquire() has locked. False if the file, the folder or a

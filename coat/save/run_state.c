@@ -8,7 +8,7 @@
 #include "log/terminal.h"
 
 #define STATE_LIMIT (1u << 20)
-// maximum number of steps or tokens in state.json, so that adding a run's own numbers cannot overflow
+// maximum number of steps, sequences or tokens in state.json, so that adding the numbers of this run cannot overflow
 #define COUNT_LIMIT ((int64_t)1 << 53)
 
 // Returns a copy of config with the values that checkpoints record; free() it.
@@ -17,7 +17,9 @@ static Config *as_recorded(const Config *config, int ranks) {
     const Recipe *r = &config->recipe;
     *c = *config;
     c->batch_tokens = config_batch_tokens(config, ranks);
-    // --recompute 3 computes the same bits as 2, and 2 the same as 1, except for the norms of blocks with BF16 matmuls.
+    // Records the smallest --recompute that computes the same bits. 3 always computes the same bits as 2. 2 computes
+    // the same bits as 1, unless backward then reads recomputed BF16 norm outputs: with --bf16-blocks and not --saved
+    // coat.
     const int highest = r->bf16_blocks > 0 && r->saved != SAVED_COAT ? 2 : 1;
     if (r->recompute > highest) c->recipe.recompute = highest;
     return c;
@@ -117,12 +119,13 @@ static void ignore_difference(const char *flag, const char *recorded, const char
     (void)flag, (void)recorded, (void)now;
 }
 
-// Compares recorded settings with config. Rank 0 of a training run prints differences; other runs ignore most settings.
+// Compares recorded settings with config. A different precision is an error, and so is a different optimizer if the run
+// trains. Rank 0 of a run that trains prints the other differences.
 static bool compare_settings(json_t *theirs, const Config *config, const Exec *exec, const char *path, Error *err) {
     Config *now = as_recorded(config, exec->ranks);
-    const bool names = exec->rank == 0 && !config_forward_only(config);
+    const bool prints = exec->rank == 0 && !config_forward_only(config);
     const bool good = (settings_update(theirs, path, err) || !config->recipe_recorded) &&
-                      settings_compare(theirs, now, path, names ? print_difference : ignore_difference, err);
+                      settings_compare(theirs, now, path, prints ? print_difference : ignore_difference, err);
     free(now);
     return good;
 }

@@ -10,8 +10,8 @@ C_LINKAGE_BEGIN
 // Writes the contents of state.json to `t`. ranks: number of processes, used to compute batch-tokens.
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks);
 
-// Reads the state.json file `path` into *run, and compares its settings with config. A different precision is an error.
-// Rank 0 prints the other differences to stderr if the run trains.
+// Reads the state.json file `path` into *run, and compares its settings with config. A different precision is an error,
+// and so is a different optimizer if the run trains. Rank 0 of a run that trains prints other differences to stderr.
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);
 
 // Moves run->sequences to the same fraction of a pass of `pass` sequences, because a different --seq-len or --examples

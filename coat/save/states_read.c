@@ -63,8 +63,8 @@ typedef struct {
     Stream part[PARTS];
     Format format;      // format of the current state; FMT_NONE: the file does not contain this state
     void *piece[PARTS]; // buffers for one piece, first in the file's format, then in the run's
-    real *values;
-    uint16_t *half;
+    real *values;       // buffer for the decoded values of one piece
+    uint16_t *half;     // buffer for the BF16 weights of one piece
 } Reader;
 
 // Returns the size in bytes of a part (values, amaxes or exponents) of n elements.
@@ -73,6 +73,7 @@ static size_t part_bytes(Format format, int part, int64_t n) {
                           : (size_t)((n + STORED_GROUP - 1) / STORED_GROUP) * (part == AMAX ? sizeof(float) : 1);
 }
 
+// Prepares to read `range` of the current state: sets each part's offset, and its checksum if all of it will be read.
 static bool streams_begin(Reader *r, Range range, Error *err) {
     for (int i = 0; i < format_parts(r->format); i++) {
         Stream *s = &r->part[i];
@@ -125,8 +126,8 @@ static bool was_frozen(const Reader *r, TensorId id) {
 }
 
 // Finds the tensors that store one state of a parameter: `elements` elements, complete or as a flat shard. Checks types
-// and shapes, and adds the number of tensors to *tensors. Master weights and states of frozen parts may be absent, now
-// or when the file was written.
+// and shapes, sets r->format, and adds the number of tensors to *tensors. Succeeds with FMT_NONE for absent master
+// weights, and for absent states of a part that is frozen now or was frozen when the file was written.
 static bool find_state(Reader *r, const char *name, TensorId id, Role role, int64_t elements, int *tensors,
                        Error *err) {
     const SafeTensor *t = safetensors_find(r->file, name);
@@ -250,7 +251,8 @@ static bool read_state(Reader *r, Role role, Local to, Local value, Range range,
 
 // ---------------------------------------------------------------- reading the states of all parameters
 
-// Number of tensors found in the files, and of moments and master weights whose stored format is not the run's.
+// Number of tensors found in the files, and of moments and master weights that are stored in another format than the
+// run's.
 typedef struct {
     int tensors, moments, masters;
 } Found;
@@ -274,7 +276,7 @@ static bool visit_state(Reader *r, TensorId id, Role role, int layer, bool read,
     if (!find_state(r, name, id, role, last - first, &found->tensors, err)) return false;
     Local to = local(r->arena, id, role, layer), m = local(r->arena, id, MOMENT_M, layer);
     Format format = to.tensor.data ? to.tensor.format : FMT_NONE;
-    const bool trained = m.tensor.data && !was_frozen(r, id); // before and now
+    const bool trained = m.tensor.data && !was_frozen(r, id); // both now and when the files were written
     *(role == MASTER ? &found->masters : &found->moments) += trained && r->rank == 0 && r->format != format;
     // all states of a parameter are sharded like its first moment
     Range range = {first, m.begin > first ? m.begin : first, smaller(last, m.begin + tensor_elements(m.tensor))};

@@ -2,8 +2,8 @@
 // processes in any ZeRO stage may read them (checkpoint_shards.h). The result does not depend on these numbers. Stored
 // formats that match the run's (--moments, --moments-fp32, --master) are copied byte for byte. Others are decoded to
 // FP32 and encoded with the optimizer's own functions:
-//   moments  Encoding rounds to nearest. A nonzero second moment does not become 0, as in an update. FP8 values with
-//            and without dynamic range expansion have the same layout, so they are copied.
+//   moments  Encoding rounds to nearest. Like an update, it does not round a nonzero second moment to 0. FP8 values
+//            with and without dynamic range expansion have the same layout, so they are copied.
 //   masters  Conversion between fp32 and split16 is exact. If the run has no masters, the BF16 weights are kept; if
 //            the file has none, the masters are set to the BF16 weights.
 // A part of a vision-language model that --freeze named when the states were written starts with moments of 0. The
@@ -13,6 +13,6 @@
 
 // Reads the optimizer states that `files` processes wrote into the manifest's folder to device memory. The model's
 // weights must be loaded already. Rank 0 prints to stderr if states are converted, start at 0 or are not read. Fails if
-// tensors or shapes do not match, or if the checksum of a completely read tensor does not match. (checkpoint_find() has
-// verified the files.)
+// tensors or shapes do not match, or if the checksum of a completely read tensor does not match. The checksum of a
+// partly read tensor is not verified again, because checkpoint_find() has verified the files.
 bool states_read(const Manifest *manifest, int files, const Arena *arena, Exec *exec, Error *err);
