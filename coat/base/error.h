@@ -17,7 +17,7 @@ C_LINKAGE_BEGIN
 
 // Exit codes of the program, as documented for users.
 typedef enum {
-    EXIT_DONE = 0,     // the run has finished
+    EXIT_DONE = 0,     // exit code if the run has finished; in an Error: there is no error
     EXIT_USER = 1,     // exit code if a flag is wrong or flags contradict each other
     EXIT_DATA = 2,     // exit code if a file is missing, damaged, of the wrong kind, or cannot be written
     EXIT_DEVICE = 3,   // exit code if the GPU, its driver or its memory failed
@@ -89,7 +89,7 @@ extern int error_rank;
 // exit() of the training thread, which may itself wait for the background thread.
 void error_mark_background_thread(void);
 extern void (*error_exit_hook)(int code); // function that fatal() calls in a background thread, before _exit(); or NULL
-__attribute__((noreturn)) void error_exit(ExitCode code);
+__attribute__((noreturn)) void error_exit(ExitCode code); // ends the process for fatal(), after the message is printed
 
 // Sets the text that error_advice() returns: how to resume from the last complete checkpoint (of step `step`, in folder
 // `out`). If step is 0, there is no checkpoint yet; if out is "", the run saves nothing. Only the training thread may

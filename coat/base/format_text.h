@@ -38,7 +38,7 @@ static inline const char *memory_text(char text[MEMORY_TEXT], size_t bytes) {
     return text;
 }
 
-// Returns the plural ending of a noun, as in "%d file%s": "" if %.3g prints its count as 1, else "s".
+// Returns the ending of a noun after its count, as in "1 file", "2 files": "" if %.3g prints the count as 1, else "s".
 static inline const char *plural(double count) {
     return count >= 0.9995 && count < 1.005 ? "" : "s";
 }
