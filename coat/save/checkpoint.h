@@ -29,9 +29,9 @@ typedef struct {
     Guard guard;     // outlier guard of --skip-loss-z and --skip-grad-z: recent losses and gradient norms
 } RunState;
 
-// Writes a checkpoint of run->step into `out` and waits for it (saver.h writes in the background). Creates `out` if it
-// does not exist. Replaces a checkpoint of the same step once the new one is complete. On failure, removes the new
-// checkpoint and leaves older ones as they are. The process must hold the complete state: rank 0, without ZeRO.
+// Writes a checkpoint of run->step into `out` and waits for it. Only tests call this; a run saves with saver.h. Creates
+// `out` if it does not exist. Replaces a checkpoint of the same step once the new one is complete. On failure, removes
+// the new checkpoint and leaves older ones as they are. The process must hold the complete state: rank 0, without ZeRO.
 //   tokenizer_file: a vocabulary file or folder whose files tokenizer_files_copy() copies; NULL: none
 bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,
                      Error *err);

@@ -23,8 +23,10 @@ bool llmc_is_weights(const char *path) {
     return is;
 }
 
-bool llmc_parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char *path, ModelShape *shape, Dtype *dtype,
-                       Error *err) {
+// Parses the header of an llm.c weight file into the model's shape and data type. Returns false with err if the file is
+// not supported. `path` only names the file in messages.
+static bool parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char *path, ModelShape *shape, Dtype *dtype,
+                         Error *err) {
     if (header[0] != LLMC_MAGIC) return error_set(err, EXIT_DATA, "%s is not a weight file of llm.c", path);
     if (header[1] != LLMC_FP32 && header[1] != LLMC_BF16)
         return error_set(err, EXIT_DATA, "%s has version %d; this program reads %d (FP32) and %d (BF16)", path,
@@ -87,8 +89,7 @@ bool llmc_open(SafeFile *file, ModelShape *shape, const char *path, Error *err) 
     Dtype dtype;
     int fd;
     if (!file_open(path, &fd, &size, err)) return false;
-    bool good =
-        file_read_at(fd, path, 0, header, sizeof header, err) && llmc_parse_header(header, path, shape, &dtype, err);
+    bool good = file_read_at(fd, path, 0, header, sizeof header, err) && parse_header(header, path, shape, &dtype, err);
     if (good) {
         JsonText text;
         memset(&text, 0, sizeof text);

@@ -13,7 +13,3 @@ bool llmc_is_weights(const char *path);
 // rows of the padded vocabulary as "padding". Sets shape->vocab_padded from the file. Fails if header and file length
 // do not match.
 bool llmc_open(SafeFile *file, ModelShape *shape, const char *path, Error *err);
-// Parses the header of an llm.c weight file into the model's shape and data type. Returns false with err if the file is
-// not supported. `path` is only used in messages.
-bool llmc_parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char *path, ModelShape *shape, Dtype *dtype,
-                       Error *err);
