@@ -66,7 +66,8 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 
 // Loads a checkpoint that checkpoint_find() has found: parameters, optimizer states, StepState on the device, *run, and
 // on a GPU of the same kind the matmul algorithms.
-//   - A different model or precision is an error that names the setting and both values.
+//   - A different model or precision is an error that names the setting and both values. So is a different optimizer
+//     if the run trains.
 //   - Other settings that differ are printed to stderr. States in other formats are converted (states_read.h).
 //   - If nothing is trained (config_forward_only()), optimizer states are not read.
 //   - FP8 copies of weights are not restored; call weights_quantize() afterwards.
