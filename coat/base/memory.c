@@ -31,18 +31,23 @@ static double bytes_left_in_group(const char *folder) {
     return limit > used ? limit - used : 0;
 }
 
-// Returns how many more bytes this process's control group allows; 9e18 if it sets no limit. In a container, the group
-// is the root of the mounted cgroup file system; elsewhere, /proc/self/cgroup names the group.
+// Returns how many more bytes this process's control group and the groups that contain it allow; 9e18 if none sets a
+// limit. In a container, the group is the root of the mounted cgroup file system; elsewhere, /proc/self/cgroup names it.
+// Slurm sets the limit on a group above it.
 static double cgroup_bytes_left(void) {
+    static const char root[] = "/sys/fs/cgroup";
     char line[4096], folder[4150];
-    double least = bytes_left_in_group("/sys/fs/cgroup");
+    double least = bytes_left_in_group(root);
     FILE *file = fopen("/proc/self/cgroup", "r");
     while (file && fgets(line, sizeof line, file)) {
         if (strncmp(line, "0::/", 4) != 0) continue;
         line[strcspn(line, "\n")] = '\0';
-        snprintf(folder, sizeof folder, "/sys/fs/cgroup%s", line + 3);
-        const double left = bytes_left_in_group(folder);
-        if (left < least) least = left;
+        snprintf(folder, sizeof folder, "%s%s", root, line + 3);
+        while (strlen(folder) > strlen(root)) {
+            const double left = bytes_left_in_group(folder);
+            if (left < least) least = left;
+            *strrchr(folder, '/') = '\0';
+        }
     }
     if (file) fclose(file);
     return least;
