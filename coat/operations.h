@@ -71,12 +71,13 @@ OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor 
 //     best.data NULL: not computed. Otherwise the GPU reads the logits once more.
 //   dlogits = (softmax - onehot) * state->loss_scale; 0 in columns >= vocab and in rows with target < 0
 //   If dlogits.data is NULL, computes the losses only.
-// Unscaled dlogits and dlogits_t overwrite the logits. FP8 dlogits is E5M2; dlogits_t is its transpose and may use the
-// logits' memory. Their scale needs no amax, because |dlogits| <= loss_scale: loss_gradient_scale() in quantize.h.
+// Unscaled dlogits and dlogits_t share the logits' memory, which the gradient overwrites. FP8 dlogits is E5M2;
+// dlogits_t is its transpose and may use the logits' memory. Their common scale, loss_gradient_scale() in quantize.h,
+// needs no amax, because |dlogits| <= loss_scale.
 // A non-finite loss sets state->nonfinite.
 OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best,
                                   Tensor logits, Tensor targets, int vocab, StepState *state))
-// Adds the sum of losses, times state->loss_scale, to state->loss_sum, in a fixed order.
+// Adds the sum of losses (R, 1) FP32, times state->loss_scale, to state->loss_sum. The order of the sum is fixed.
 OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 
 // --- operations of vision towers on images --------------------------------------------------------------------
@@ -97,8 +98,9 @@ OPERATION(rows_gather, (Exec *exec, Tensor out, Tensor in, Tensor index, bool ke
 
 // --- operations of the backward pass -------------------------------------------------------------------------
 // Embedding's backward. Adds each row of the gradient g to its token's row of dwte (Vp, C) FP32, which the tied head's
-// backward has written or the caller has set to 0. Writes dwpe (positions, C) FP32, with 0 in rows >= T or, with
-// accumulate, adds to dwpe. The order of the sums is fixed.
+// backward has written or the caller has set to 0. Overwrites dwpe (positions, C) FP32 with the sums of g by
+// row_position(), which are 0 for unused positions; with `accumulate`, adds the sums to dwpe. The order of the sums is
+// fixed.
 OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                            bool accumulate))
 
@@ -132,15 +134,15 @@ OPERATION(linear_backward_data, (Exec *exec, Tensor dx, Tensor dy, Weight w))
 // transposed and have one scale each.
 OPERATION(linear_backward_weight, (Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate))
 
-// Quantizes x to q_t, the transpose that wgrad reads of the FP8 tensor q from quantize_forward. Uses q's saved scale
-// or, if q is SCALE_ROW, writes and uses its largest row scale. Does nothing if q_t shares x's memory.
+// Quantizes x to q_t, the transposed copy of q that wgrad reads; q is the output of quantize_forward. The scale of q_t
+// follows from q as in norm_recompute. Does nothing if q_t shares x's memory.
 OPERATION_BY_FORMAT(quantize_recompute, (Exec *exec, Tensor q_t, Tensor q, Tensor x))
 // Recomputes g = gelu(h) for wgrad, in the layout that wgrad reads. Does nothing if g_t shares g's memory. If g is FP8
 // with data, transposes g; otherwise quantizes gelu(h). The scale of g_t follows from g as in norm_recompute.
 OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind))
 // Activation function's backward: dh = dg * gelu'(saved h), quantized to dh_q for dgrad and, transposed, to dh_qt for
 // wgrad. dbias (1, F) FP32 = column sums of dh.
-//   Unscaled dh_q and dh_qt share dg's memory.
+//   Unscaled dh_q and dh_qt share one memory, which is dg's unless SwiGLU makes dh twice as wide as dg.
 //   If dh_q is E4M3 SCALE_ROW, dh_qt is computed from dh_q and has one scale of its own.
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
                                           bool accumulate, ActivationKind kind))
@@ -148,7 +150,7 @@ OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt,
 // Writes the scales of dh_q's rows (E4M3 SCALE_ROW) without reading dg = dy * w, large enough for every dh = dg *
 // gelu'(h).
 //   Bound: gradient_bound() in quantize.h, from the norms of dy's rows and of w's columns, and with SwiGLU h's scales.
-//   dy is E4M3 SCALE_TENSOR. Call it after linear_backward_data of w, which writes w.codes_t if transposes are not
+//   dy is E4M3 SCALE_TENSOR. Must run after linear_backward_data of w, which writes w.codes_t if transposes are not
 //   cached. A non-finite bound sets state->nonfinite.
 OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind))
 // Runs activation_backward, with the scales that dh_q already has, and activation_recompute to g_t. Reads h
@@ -178,11 +180,12 @@ OPERATION(grad_norm, (Exec *exec, const Parameter *parameters, int count, StepSt
 // sets state->nonfinite.
 OPERATION(grad_norm_root, (Exec *exec, StepState *state))
 // Runs AdamW (COAT: optimizer states) on all parameters. Multiplies the gradient by grad_clip / grad_norm if the norm
-// is larger than grad_clip. Copies state->nonfinite to state->skips. If it is set, skips the update and increments
-// state->skipped; otherwise first increments t. Writes the amax of every weight that has FP8 values, as stored after
-// the update, to weight.maximum if that exists.
+// is larger than grad_clip > 0. Copies state->nonfinite to state->skips. If skips is not 0, makes no update and
+// increments state->skipped and skipped_run. Otherwise, first increments t and sets skipped_run to 0. Writes the amax
+// of the stored new weight to weight.maximum if that exists. Sets state->nonfinite if the new amax of a group of 8-bit
+// moments is inf or NaN, although the update was made.
 OPERATION(adamw_update, (Exec *exec, const Parameter *parameters, int count, StepState *state))
-// Run the element-wise parts of a Muon update, after adamw_update. Do nothing if state->skips is set.
+// Run the element-wise parts of a Muon update, after adamw_update. Do nothing if state->skips is not 0.
 //   muon_momentum: m = momentum * m + (1 - momentum) * g, with the gradient g clipped as in adamw_update. Then
 //                  update = momentum * m + (1 - momentum) * g, computed from m before m is rounded to its format
 //   muon_apply: weight -= lr * weight_decay * weight + lr * update. Stores weights and amaxes as adamw_update does
@@ -192,7 +195,7 @@ OPERATION(muon_apply, (Exec *exec, const Parameter *parameters, int count, StepS
 // all singular values that are not tiny become 1. A matrix's result does not depend on `count`.
 //   x = x / max(Frobenius norm, 1e-7), then NEWTON_SCHULZ_ITERATIONS times, with A = x x^T (x^T x if r > c):
 //   B = b A + c A A;  x = a x + B x (a x + x B if r > c). The last iteration multiplies by `scale`.
-// If state->skips is set, x may keep its values or receive arbitrary ones.
+// If state->skips is not 0, x may keep its values or receive arbitrary ones.
 // y (count * r, c), gram and polynomial (count * n, n), n = min(r, c), are scratch in x's format, to which every x, A
 // and B is rounded.
 OPERATION(muon_orthogonalize, (Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial, float scale, StepState *state))

@@ -1,6 +1,6 @@
 // Defines struct Ops, the table of a backend's functions: the model's operations (listed in operations.h) and the
-// functions of a device (device_functions.h). coat/cpu and coat/cuda each fill one table. The model in
-// train_gpt2_fp8.cu calls only this table.
+// functions of a device (device_functions.h). coat/cpu and coat/cuda each define one table, and the model in
+// train_gpt2_fp8.cu calls a backend only through its table.
 //
 // An operation is fused: it reads each input once, writes each output once, and hides how its backend splits the work.
 // The formats and scales in the tensor descriptors decide whether it quantizes, transposes or does nothing:
@@ -51,7 +51,7 @@ typedef struct {
     double grad_sq;  // sum of the squares of all gradients
     float grad_norm; // root of grad_sq
     // reason to skip the update; 0: do not skip. 1: a loss, gradient or value to quantize was inf or NaN. SKIP_OUTLIER:
-    // the loss or gradient norm was an outlier (guard.h), as determined by the host between grad_norm and adamw_update
+    // the host found between grad_norm and adamw_update that the loss or gradient norm is an outlier (guard.h)
     int32_t nonfinite;
     int32_t skips; // value of nonfinite when adamw_update began; if not 0, Muon's operations also skip the update
 } StepState;
@@ -180,7 +180,8 @@ struct Exec {
     int local_rank; // rank among the processes of this machine, which selects the GPU
 };
 
-// Applies RoPE's backward to d, which is dq or dk with `heads` heads. For attention kernels that do not include it.
+// Applies RoPE's backward in place to d, which is dq or dk with `heads` heads. Does nothing if rope_table has no data.
+// For attention_backward() of backends whose attention kernels do not apply RoPE's backward.
 static inline void qk_norm_rope_rotate_back(Exec *exec, Tensor d, int heads, Tensor positions, Tensor rope_table,
                                             AttentionShape shape) {
     const Tensor none = no_tensor();
@@ -199,12 +200,13 @@ bool cuda_present(void); // true if an NVIDIA driver reports a GPU, even one tha
 void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size);
 #endif
 
-// Returns the bytes of Exec.workspace that a backend needs for a configuration, and the operation that needs the most.
-// Operations run one at a time, so they share a workspace as large as the largest need. Works without a GPU.
+// Size of Exec.workspace. Operations run one at a time, so they share a workspace that is as large as the largest need
+// of any operation.
 typedef struct {
-    const char *name;
+    const char *name; // name of the largest need for --plan, such as "attention_backward"
     size_t bytes;
 } WorkspaceNeed;
+// Return the size of the workspace that a backend needs for a configuration. Work without a GPU.
 WorkspaceNeed cpu_workspace(const Config *config);
 #define MATMUL_WORKSPACE_BYTES ((size_t)32 << 20) // size of cuBLASLt's workspace that NVIDIA recommends for Hopper
 WorkspaceNeed cuda_workspace(const Config *config);
