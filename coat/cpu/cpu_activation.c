@@ -37,8 +37,9 @@ static const real *gradient_row(const Cpu *cpu, const void *from, int64_t row, R
     return buffers.out;
 }
 
-// Computes one row of h = y + bias and stores it. Returns the stored row or, if h is SCALE_GROUP and from_saved is
-// false, the row before quantization. If h is SCALE_GROUP, sets *amax to the maximum of *amax and the row's amax.
+// Computes one row of h = y + bias and stores the row if h has data. Returns the stored row or, if h is SCALE_GROUP and
+// from_saved is false, the row before quantization. If h is SCALE_GROUP, raises *amax to the row's amax if that is
+// larger.
 static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bias, int64_t row, real *buffer,
                               bool from_saved, uint32_t *amax) {
     int64_t F = y.cols;

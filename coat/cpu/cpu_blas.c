@@ -31,8 +31,8 @@ __attribute__((constructor(101))) static void prepare_library(void) {
 }
 
 bool blas_open(void) {
-    openblas_set_num_threads(
-        1); // needed because OpenBLAS as a shared library has already read its environment variables
+    // Repeats OPENBLAS_NUM_THREADS, which OpenBLAS as a shared library has read before prepare_library() set it.
+    openblas_set_num_threads(1);
     return true;
 }
 
@@ -44,8 +44,8 @@ int64_t blas_bytes(int threads) {
     return (int64_t)BLAS_BYTES * (threads < MAX_RESERVED ? threads : MAX_RESERVED);
 }
 
-// Tests with mmap() whether memory for OpenBLAS's buffers is available, then makes OpenBLAS allocate them. Otherwise,
-// OpenBLAS would allocate a buffer in each thread's first matmul, and retry forever if the allocation fails.
+// Tests with mmap() whether memory for OpenBLAS's buffers is available, then makes OpenBLAS allocate the buffers. This
+// prevents OpenBLAS from allocating a buffer in each thread's first matmul, which it retries forever on failure.
 bool blas_reserve(int threads) {
     void *taken[MAX_RESERVED];
     int count = threads < MAX_RESERVED ? threads : MAX_RESERVED, tried = 0;

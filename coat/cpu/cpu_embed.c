@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define STRIP 32 // number of columns of the embedding's gradient that a task processes
+#define STRIP 32 // number of columns of a table's gradient that a task of add_rows() processes
 
 void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
     require_plain("embed_forward", r);

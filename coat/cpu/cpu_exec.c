@@ -7,7 +7,7 @@
 #include "base/memory.h"
 
 // Shortens the time that OpenMP threads spin while they wait, unless the user has set it. Spinning for milliseconds
-// gains nothing on free cores, and makes operations many times slower if another program uses one of the cores. This
+// gains nothing on idle cores, and makes operations many times slower if another program uses one of the cores. This
 // function runs before the constructor in which a static OpenMP library reads GOMP_SPINCOUNT.
 __attribute__((constructor(101))) static void wait_briefly(void) {
     if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "500", 0);

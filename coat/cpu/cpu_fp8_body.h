@@ -15,8 +15,9 @@ INLINE float VARIANT(decode_one)(uint32_t code, Format format) {
     return bits_float(float_bits(value) | sign);
 }
 
-// Rounds x to the nearest FP8 value, ties to even. Values beyond the format's maximum become the maximum. A subnormal
-// result is rounded by adding `magic`, a float whose ulp is the smallest FP8 subnormal.
+// Rounds x to the nearest FP8 value, ties to even. Values beyond the format's maximum, inf included, become the
+// maximum; NaN becomes 0x7f or 0xff. A subnormal result is rounded by adding `magic`, a float whose ulp is the smallest
+// FP8 subnormal.
 INLINE uint8_t VARIANT(encode_one)(float x, Format format) {
     const bool e4m3 = format == FMT_E4M3;
     const uint32_t mbits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, largest = e4m3 ? 0x7eu : 0x7bu, drop = 23 - mbits;

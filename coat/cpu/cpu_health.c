@@ -25,7 +25,7 @@ static Walk walk_of(Tensor t) {
     return w;
 }
 
-// Returns a group's amax, computed from its scale and its FP8 value with the largest magnitude.
+// Returns a group's amax, computed from its scale and `largest`, its largest FP8 value without sign bit.
 static float group_amax(Tensor t, int64_t group, uint32_t largest) {
     float magnitude = fp8_decode(t.format, (uint8_t)largest);
     if (largest == 0) return 0.0f;
@@ -91,7 +91,7 @@ void cpu_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
 }
 
 // Returns the inner products over rows [begin, end) of a and b.
-static InnerProducts rows_matmuls(const Cpu *cpu, Tensor a, Tensor b, int64_t begin, int64_t end, Scratch slot) {
+static InnerProducts rows_inner_products(const Cpu *cpu, Tensor a, Tensor b, int64_t begin, int64_t end, Scratch slot) {
     real *a_buffer = scratch_take(&slot, a.cols), *b_buffer = scratch_take(&slot, a.cols);
     InnerProducts sum = {0, 0, 0};
     for (int64_t row = begin; row < end; row++) {
@@ -116,7 +116,7 @@ void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t block = 0; block < blocks; block++)
         partial[block] =
-            rows_matmuls(cpu, a, b, block * step, smaller(a.rows, (block + 1) * step), scratch_slot(&scratch));
+            rows_inner_products(cpu, a, b, block * step, smaller(a.rows, (block + 1) * step), scratch_slot(&scratch));
     for (int64_t block = 0; block < blocks; block++) {
         sum.ab += partial[block].ab;
         sum.aa += partial[block].aa;
@@ -127,7 +127,8 @@ void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
 
 #define OUTLIER_PIECE 4096 // number of elements that are decoded at a time: a multiple of the moments' group size
 
-// Adds n elements of a row of x, starting at column `begin`, with their second moments v, to the sums.
+// Adds n elements of a row of x, starting at column `begin`, to the sums of *out. If v has data, it contains the
+// elements' second moments, and x and v have one row.
 static void add_outliers(const Cpu *cpu, Tensor x, Tensor v, int64_t row, int64_t begin, int64_t n, Outliers *out) {
     real x_buffer[OUTLIER_PIECE], v_buffer[OUTLIER_PIECE];
     const real *a = row_load(cpu, x, row, begin, n, x_buffer), *b = v_buffer;

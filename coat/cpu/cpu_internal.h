@@ -67,12 +67,14 @@ typedef struct {
     size_t left, slot_bytes;
 } Scratch;
 
+// Returns an allocator for the entire workspace.
 Scratch scratch_begin(Exec *exec);
+// Allocates `count` reals, undefined. Calls fatal() if the workspace is too small.
 real *scratch_take(Scratch *s, int64_t count);
 // Returns the n values of a (1, n) tensor as reals; NULL if t has no data.
 const real *scratch_vector(Scratch *s, const Cpu *cpu, Tensor t);
 // Divides the remaining workspace into slots of slot_bytes, at most one per thread. Returns the number of slots, which
-// is the number of threads that the operation can use.
+// is the number of threads that the operation can use. Calls fatal() if not even one slot fits.
 int scratch_slots(Scratch *s, const Cpu *cpu, size_t slot_bytes);
 // Returns an allocator for the slot of the calling OpenMP thread.
 Scratch scratch_slot(const Scratch *s);
@@ -124,9 +126,10 @@ void matmul_on_all(const Cpu *cpu, Scratch scratch, Matmul p);
 bool blas_open(void);
 // Returns the name of the core type whose kernels OpenBLAS uses, such as "SkylakeX"; "none" without OpenBLAS.
 const char *blas_core(void);
-// Makes OpenBLAS allocate its buffers for matmuls on `threads` threads. Returns false if there is too little memory.
+// Makes OpenBLAS allocate its buffers for matmuls on `threads` threads. Returns false if there is too little memory;
+// true without OpenBLAS.
 bool blas_reserve(int threads);
-// Returns the bytes of address space that blas_reserve(threads) needs.
+// Returns the bytes of address space that blas_reserve(threads) needs; 0 without OpenBLAS.
 int64_t blas_bytes(int threads);
 // Computes c (m, n) = (add ? c : 0) + a b on the calling thread with OpenBLAS. a is (m, k), or (k, m) if trans_a; b is
 // (k, n), or (n, k) if trans_b.

@@ -28,14 +28,15 @@ static inline int64_t panel_stride(int64_t width, int64_t depth) {
 // Inner loops of matmuls, implemented in cpu_matmul_body.h.
 typedef struct {
     int rows, columns; // number of rows of a panel of A, and of columns of a panel of B
-    // Computes c (m, n) = (add ? c : 0) + a b from packed panels. Writes entire panels, so c needs memory for m and n
-    // rounded up to panel sizes.
+    // Computes c (m, n) = (add ? c : 0) + a b from packed panels. Also writes elements of c beyond (m, n): m is rounded
+    // up to a multiple of rows / 3, and n to a multiple of columns.
     void (*multiply)(real *c, int64_t ldc, const real *a, const real *b, int64_t m, int64_t n, int64_t depth, bool add);
-    // Packs one panel from `rows` rows of x, whose columns are the summation index: out[k * width + r] = x[r * ld + k].
+    // Packs one panel from `rows` rows of x, whose columns are the summation index: out[k * width + r] = x[r * ld + k]
+    // for k < depth; 0 for r >= rows. width: the panel's full number of rows or columns.
     void (*transpose_a)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
     void (*transpose_b)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
-    // Packs one row x of `count` elements into consecutive panels, for operands whose row number is the summation
-    // index. out: place of the row in the first panel.
+    // Packs one row x of `count` elements into consecutive panels of `depth` rows, for operands whose row number is the
+    // summation index. Fills the rest of the last panel with zeros. out: address of the row in the first panel.
     void (*deal_a)(real *out, const real *x, int64_t count, int64_t depth);
     void (*deal_b)(real *out, const real *x, int64_t count, int64_t depth);
 } PanelKernels;

@@ -285,6 +285,4 @@ static const CpuKernels VARIANT(table) = {
 };
 
 #undef INLINE
-#undef GELU_SLOPE
-#undef GELU_CUBIC
 #endif

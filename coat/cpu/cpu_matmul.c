@@ -1,10 +1,12 @@
 // Computes matmuls C = A B on the CPU. C is divided into tiles that threads compute independently. Panels of A and B
-// are decoded to FP32 while they are packed, so BF16 and FP8 operands need no FP32 copy. Every element of C is summed
-// in steps of CPU_TILE_K in the same order, so the result does not depend on the tile size, which depends on the number
-// of threads. With OpenBLAS, the order depends on the tile size, so tiles do not depend on the number of threads.
+// are decoded to FP32 while they are packed, so BF16 and FP8 operands need no FP32 copy.
+//
+// Results do not depend on the number of threads:
+//   panel kernels   The tile size depends on the number of threads, but not the order in which an element is summed.
+//   OpenBLAS        The order depends on the tile size, so the tile size does not depend on the number of threads.
 #include "cpu_internal.h"
 
-#define BLAS_TILE_SHARE 16 // with OpenBLAS, tiles are sized for this number of threads
+#define BLAS_TILE_THREADS 16 // with OpenBLAS, tiles are sized for this number of threads
 
 // Functions that pack a matmul operand into panels of `width` rows or columns.
 typedef struct {
@@ -70,8 +72,8 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     const PanelKernels *panels = cpu->kernels->panels;
     TileBuffers t = tile_buffers(slot);
     int64_t rows = smaller(p->tile_m, p->m - i), cols = smaller(p->tile_n, p->n - j);
-    // If C is FP32 and the tile consists of entire panels, sums directly in C's memory. Does not do so with accumulate
-    // and several steps over k, because adding C first would round differently than adding it last.
+    // Sums directly in C's memory if C is FP32 and multiply() writes nothing outside the tile. Does not do so with
+    // accumulate and several steps over k, because adding C first would round differently than adding it last.
     bool whole = rows % (panels->rows / 3) == 0 && cols % panels->columns == 0;
     if (p->c.format == FMT_FP32 && whole && !p->bias && !p->addend.data && p->scale == 1 &&
         (!p->accumulate || p->k <= CPU_TILE_K)) {
@@ -90,7 +92,7 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     }
 }
 
-// Returns the length of the parts if n is divided into the fewest nearly equal parts of at most `limit`. The length is
+// Divides n into as few parts of at most `limit` as possible, all nearly equal, and returns their length. The length is
 // a multiple of `unit`, which must divide limit.
 static int64_t part_length(int64_t n, int64_t limit, int64_t unit) {
     int64_t parts = (n + limit - 1) / limit, length = (n + parts - 1) / parts;
@@ -142,7 +144,7 @@ void matmul_on_thread(const Cpu *cpu, Scratch slot, Matmul p) {
 
 void matmul_on_all(const Cpu *cpu, Scratch scratch, Matmul p) {
     set_scale(&p);
-    choose_tiles(cpu, &p, cpu->blas ? BLAS_TILE_SHARE : cpu->threads);
+    choose_tiles(cpu, &p, cpu->blas ? BLAS_TILE_THREADS : cpu->threads);
     int64_t tiles = tile_count(&p);
     int threads = scratch_slots(&scratch, cpu, cpu_matmul_slot());
 #pragma omp parallel for num_threads(threads) schedule(dynamic)

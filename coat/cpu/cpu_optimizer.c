@@ -118,7 +118,7 @@ static real *load_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
     return values;
 }
 
-// Stores elements of a moment. Returns false if a value was inf or NaN and the moment has groups.
+// Stores elements of a moment. Returns false if the moment is 8-bit and a value is inf or NaN.
 static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n, const real *values,
                          const MomentStore *how) {
     if (moment.granularity == SCALE_EXPAND) return moments_store(moment, begin, n, values, how);
@@ -151,8 +151,7 @@ static AdamwStep adamw_step(const StepState *state) {
                        clip ? (real)(state->grad_clip / state->grad_norm) : 1};
 }
 
-// Updates n elements of a parameter starting at element `begin`. Returns false if a moment with groups would be inf or
-// NaN.
+// Updates n elements of a parameter starting at element `begin`. Returns false if an 8-bit moment became inf or NaN.
 typedef bool UpdateBlock(const Update *u, const Parameter *p, int64_t begin, int64_t n);
 
 // Calls update() for all blocks of all parameters, on all threads. weights: true if update() changes the weights, whose
@@ -216,14 +215,14 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
     state->skipped_run = 0;
     const Update u = {cpu, state, adamw_step(state)};
     update_all(&u, parameters, count, adamw_block, true, state);
-    ((Cpu *)exec->backend)->amaxes_valid =
-        exec->ranks <= 1; // with several processes, each process has computed the amaxes of its shards only
+    // With several processes, each process has computed only the amaxes of its shards.
+    ((Cpu *)exec->backend)->amaxes_valid = exec->ranks <= 1;
 }
 
 // --- Muon -----------------------------------------------------------------------------------------------------------
 
 // Updates the momentum's elements begin ... begin + n - 1, and writes their Nesterov momentum to p->update. Returns
-// false if a group of the momentum would have an amax of inf or NaN.
+// false if the momentum is 8-bit and became inf or NaN.
 static bool momentum_block(const Update *u, const Parameter *p, int64_t begin, int64_t n) {
     const Cpu *cpu = u->cpu;
     real grad_buffer[BLOCK], m_buffer[BLOCK], buffer[BLOCK];

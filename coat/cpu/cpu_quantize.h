@@ -46,7 +46,8 @@ static inline bool has_second_pass(Tensor q) {
 uint32_t store_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
 // Writes the scale of q_t, the transposed copy of q that wgrad reads. If q is SCALE_ROW, the scale is the largest row
-// scale. If q is unscaled, the scale is computed from q.amax. Otherwise q_t shares q's scale, and nothing is written.
+// scale. If q is unscaled and q_t is FP8, the scale is computed from q.amax. Otherwise writes nothing, because q_t
+// shares q's scale or has none.
 void scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 
 // Writes the transpose of q to q_t, converted from q's scales to q_t's scale. Call scale_over_rows() first.
