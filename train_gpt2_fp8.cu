@@ -47,7 +47,8 @@ static Tensor positions(const Model *m) {
     return m->masks_documents ? act(m, POSITIONS, 0) : no_tensor();
 }
 
-// Returns the rows of a table of positions for the m->T tokens that follow after cached_tokens tokens in the KV cache.
+// Returns the rows of `table`, which has one row per position, for the m->T tokens of a pass. They follow the
+// cached_tokens tokens in the KV cache.
 static Tensor of_positions(const Model *m, Tensor table, int cached_tokens) {
     return tensor_rows(table, cached_tokens, m->T);
 }
@@ -121,8 +122,8 @@ static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out
         m->ops->residual_norm_forward(&m->exec, n, pre, r_out, r_in, y, y_bias);
 }
 
-// For FP8 health, counts the FP8 values of a gradient or norm output that matmuls read. Also counts those of the
-// transpose if it has a separate scale. Does nothing in a pass that FP8 health does not examine.
+// For FP8 health, counts the FP8 values of t, a gradient or norm output that matmuls read. Also counts those of its
+// transpose if that has a separate scale. Does nothing in a pass that FP8 health does not examine.
 static void count_codes(Model *m, CountedTensor what, int layer, Tensor t, Tensor transpose) {
     if (!m->counts_codes || !format_is_fp8(t.format)) return;
     CodeCounts *counts = (CodeCounts *)arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data;
@@ -134,10 +135,11 @@ static void count_codes(Model *m, CountedTensor what, int layer, Tensor t, Tenso
 // ---------------------------------------------------------------------------------------------------------------
 // Forward pass of the language model and of the blocks
 
-// Computes block l except its last matmul (COAT: saved activations): r + proj(attention(norm(r))), then r +
-// fcproj(gelu(fc(norm(r)))); with SwiGLU, fc computes gate and up. The norm of the next sublayer adds a sublayer's
-// output to the residual stream r. r_in is r before the previous block's output y + y_bias is added; if y.data is NULL,
-// nothing is added. Backward also calls block_forward(), to recompute a block (--recompute 3).
+// Computes block l except its last matmul, fcproj (COAT: saved activations). With pre-norm, a block is r +
+// proj(attention(norm(r))), then r + fcproj(gelu(fc(norm(r)))); with SwiGLU, fc computes gate and up. A sublayer's
+// output is added to the residual stream r by the next sublayer_input(). Therefore r_in is r without the previous
+// block's output y + y_bias; if y.data is NULL, nothing is added. Backward also calls block_forward(), to recompute a
+// block (--recompute 3).
 static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -171,7 +173,7 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
     }
 }
 
-// Computes the last matmul of block l: y = fcproj(g). The next norm in the model adds y to the residual stream.
+// Computes the last matmul of block l: y = fcproj(g). The caller must add y to the residual stream.
 static void block_output(Model *m, int l) {
     m->ops->linear_forward(&m->exec, act(m, Y, l), act(m, G, l), weight(m, FCPROJW, l), no_tensor());
 }
@@ -256,8 +258,8 @@ void model_loss(Model *m, bool backward, bool accumulate) {
 // ---------------------------------------------------------------------------------------------------------------
 // Backward pass of the language model and of the blocks
 
-// Computes the wgrad of qkv again in BF16 and compares it with dw, the FP8 wgrad of this micro-batch
-// (--health-products). dqkv must still exist. The memory of dn receives the recomputed n1.
+// Computes qkv's wgrad again in BF16, from dqkv before quantization and a recomputed n1, and compares it with dw, the
+// FP8 wgrad of this micro-batch (--health-products). Overwrites DN with n1.
 static void compare_matmul(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) {
     Exec *ex = &m->exec;
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
@@ -300,12 +302,13 @@ static void matmul_backward_data(Model *m, int l, Tensor dx, TensorId w, Tensor 
     m->ops->linear_backward_data(&m->exec, dx, dy_q, weight(m, w, l));
 }
 
-// Computes dgrad and wgrad of y = x w^T: dx = dy_q w, and the gradient of w from dy_qt and recomputed_input().
+// Computes dgrad and wgrad of y = x w^T: dx = dy_q w, and the gradient of w from dy_qt and recomputed_input(). Computes
+// no wgrad if w is frozen.
 static void matmul_backward(Model *m, int l, Tensor dx, TensorId w, TensorId x_t, Tensor dy_q, Tensor dy_qt,
                             CountedTensor gradient, bool accumulate) {
     matmul_backward_data(m, l, dx, w, dy_q, dy_qt, gradient);
     Tensor dw = grad(m, w, l);
-    if (!dw.data) return; // the part is frozen
+    if (!dw.data) return;
     m->ops->linear_backward_weight(&m->exec, dw, dy_qt, recomputed_input(m, x_t, l), accumulate);
 }
 
@@ -417,7 +420,9 @@ static void image_rows_backward(Model *m, Tensor dresid) {
     m->ops->rows_gather(&m->exec, dresid, no_tensor(), act(m, IMAGE_ROWS, 0), true);
 }
 
-// Runs backward from DN to the embedding. Writes the gradients of all parameters or, if `accumulate`, adds to them.
+// Runs backward from DN, the gradient of the final norm's output, to the embedding. Writes the gradients of all
+// parameters that are not frozen or, if `accumulate`, adds to them. model_loss() has already computed the head's
+// gradient; if the head is tied, adds the embedding's part to it. last: true in the step's last micro-batch.
 static void model_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -434,16 +439,17 @@ static void model_backward(Model *m, bool accumulate, bool last) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// Vision tower and projector; v is the model of both, I the number of images, T the tower's rows per image
+// Vision tower and projector; v is the model of both, v->B the number of images, v->T the tower's rows per image
 
-// Returns a tensor that has a fixed number of rows per image, limited to the number of images of this pass.
+// Returns tensor `id`, which has a fixed number of rows per image, limited to the images of this pass.
 static Tensor of_images(const Model *v, TensorId id) {
     Tensor t = arena_tensor(&v->arena, id, VALUE, 0);
     t.rows = t.rows / v->config->micro_batch * v->B;
     return t;
 }
 
-// Returns tensor t, whose rows each join several tower rows side by side, as a tensor of single tower rows.
+// Returns t, each of whose rows joins vision_merged() rows of the tower's output side by side, as a tensor with one row
+// per row of the tower's output.
 static Tensor tower_rows(const Model *v, Tensor t) {
     t.rows *= vision_merged(&v->config->shape.vision);
     t.cols = t.stride = v->config->shape.channels;
@@ -606,12 +612,12 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
 }
 
 // Runs forward and backward of the language model for one micro-batch. The operations are the same in every step, so a
-// device may record them as a CUDA graph and replay them. One recording is for the first micro-batch, which overwrites
-// the gradients, one for the others. Passes that communicate or that FP8 health examines are not recorded.
+// device may record them as a CUDA graph and replay them: recording 0 is the first micro-batch, which overwrites the
+// gradients, recording 1 the others. Passes that communicate or that FP8 health examines are not recorded.
 static void text_step(Model *m, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
-    bool watched = m->counts_codes || m->compares_matmuls;
-    bool record = !watched && shards_recordable(&m->shards, !accumulate, last);
+    bool examined = m->counts_codes || m->compares_matmuls;
+    bool record = !examined && shards_recordable(&m->shards, !accumulate, last);
     if (record && m->ops->replay_begin(&m->exec, recording)) return;
     Tensor counts = arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0);
     if (m->counts_codes && counts.data) m->ops->zero(&m->exec, counts.data, (size_t)tensor_elements(counts));
@@ -652,8 +658,8 @@ void step_begin(Model *m, float lr, int64_t targets) {
     state_upload(m);
 }
 
-// Makes the device skip the update if the loss or gradient norm is an outlier (--skip-loss-z, --skip-grad-z). Must read
-// the state back from the device, so step_end() calls it only with these flags.
+// Makes the device skip the update if the loss or gradient norm is an outlier (--skip-loss-z, --skip-grad-z). Waits for
+// the device, so step_end() calls it only with these flags.
 static void step_guard(Model *m) {
     const Config *c = m->config;
     state_download(m);
@@ -666,8 +672,8 @@ static void step_guard(Model *m) {
     }
 }
 
-// Updates the parameters, unless the device has found a non-finite loss or gradient. Then reads the state back from the
-// device.
+// Computes the gradient norm and updates the parameters. The device skips the update if the loss, a gradient or a value
+// to quantize was inf or NaN, or if step_guard() finds an outlier. Then reads the state back from the device.
 void step_end(Model *m) {
     shards_norm(&m->shards, m->state);
     if (m->guard) step_guard(m);
@@ -683,7 +689,7 @@ void step_end(Model *m) {
 static bool open_device(Model *m, Error *err) {
     const Config *c = m->config;
 #ifdef COAT_CUDA
-    // If a GPU exists but cannot be used, the run ends, because a run that silently uses the CPU is too slow.
+    // If a GPU exists but cannot be used, opening fails, because a run that silently used the CPU would be too slow.
     if (c->device == DEVICE_CUDA || (c->device == DEVICE_AUTO && cuda_present())) {
         m->exec.ops = m->ops = cuda_ops();
         return m->ops->open(&m->exec, c, err);
@@ -700,7 +706,8 @@ static bool open_device(Model *m, Error *err) {
 
 #define ALLOCATION_TIMEOUT_S 600 // timeout in seconds while other ranks page-lock host memory
 
-// Allocates the arena. Processes page-lock host memory one after the other, so that each sees how much is left.
+// Allocates the arena. If it needs page-locked host memory, the processes of a machine allocate one after the other, so
+// that each sees how much memory is left.
 static bool allocate(Model *m, Error *err) {
     if (!m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
     comm_set_timeout(m->comm, ALLOCATION_TIMEOUT_S);
@@ -738,7 +745,8 @@ static void vision_tables_set(Model *v) {
         for (int j = 0; j < tokens; j++) t[j] += t[j] < 0 ? 0 : i * rows;
     }
     v->ops->upload(&v->exec, select.data, from, (size_t)select.rows * sizeof *from);
-    if (back.data) v->ops->upload(&v->exec, back.data, to, (size_t)back.rows * sizeof *to); // only if it trains
+    // SELECT_BACK exists only if the tower is trained.
+    if (back.data) v->ops->upload(&v->exec, back.data, to, (size_t)back.rows * sizeof *to);
     free(to);
     free(from);
 }
@@ -847,7 +855,7 @@ int main(int argc, char **argv) {
     on_all_ranks(&run.errors); // an error in the flags is the same on all ranks
     config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
-    if (!exit_now) signals_fail_writes(); // --help must end silently if its output is a closed pipe
+    if (!exit_now) signals_fail_writes(); // not with --help: SIGPIPE must end it silently if its output is closed
     if (ok && !exit_now) {
         // reads the settings of the checkpoint that --resume or --model names
         ok = checkpoint_settings(&recorded, &line.flags, &err);
