@@ -49,8 +49,8 @@ static bool same_key(const Key &a, const Key &b) {
            a.T == b.T && a.heads == b.heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
 }
 
-// Runs one call of the cuDNN frontend, which returns a status or throws. On failure, err names the step `doing` and has
-// the first line of cuDNN's message, because the other lines list engines.
+// Runs one call of the cuDNN frontend, which returns a status or throws. On failure, returns false with err, which
+// names the step `doing` and contains only the first line of cuDNN's message, because the other lines list engines.
 template <typename Step> static bool step(Error *err, const char *doing, Step run) {
     std::string message;
     try {
@@ -201,7 +201,8 @@ static Key key_make(AttentionShape shape, AttentionSlice slice, bool backward, b
     return key;
 }
 
-// Returns the address of an operand for sequence b, from key/value head h or from its first query head on.
+// Returns the address of operand `id` in sequence b: at key/value head h or, if the operand has query heads, at the
+// first query head that reads key/value head h.
 static void *operand_at(AttentionShape shape, const Tensor *operands, int id, int b, int h) {
     int group = shape.heads / shape.kv_heads;
     if (id == LSE) return (float *)operands[LSE].data + ((int64_t)b * shape.heads + (int64_t)h * group) * shape.T;
@@ -210,9 +211,9 @@ static void *operand_at(AttentionShape shape, const Tensor *operands, int id, in
 }
 
 // Chooses the slice of attention's backward: the number of sequences and heads that cuDNN processes at once. Starts
-// with the slice that attention_slice_bytes() predicts to fit. Halves that slice while its plan needs more workspace
-// than `bytes`, and enlarges it if its plan needs less than half of the prediction. Returns false if cuDNN cannot
-// compute the backward, or not even that of one head in `bytes` bytes.
+// with the slice that attention_slice_bytes() predicts to fit ATTENTION_WORKSPACE_LIMIT. Halves the slice while the
+// prediction or the plan exceeds `bytes`, and enlarges it if the plan needs less than half of the prediction. Returns
+// false if cuDNN cannot compute the backward, or not even that of one head in `bytes` bytes.
 static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
                            AttentionSlice *slice) {
     const auto plan_of = [&](AttentionSlice part, bool optional) {

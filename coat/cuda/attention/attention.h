@@ -59,8 +59,8 @@ static inline size_t attention_workspace_bytes(AttentionShape shape) {
     return attention_slice_bytes(shape, attention_slice(shape, ATTENTION_WORKSPACE_LIMIT)) + room;
 }
 
-// Loads NVRTC, with which cuDNN compiles its kernels. cuDNN searches for it in fewer folders than this program does.
-// Returns NULL on success, otherwise the reason why it cannot be loaded.
+// Loads NVRTC, with which cuDNN compiles its kernels, because cuDNN alone would search for NVRTC in fewer folders than
+// this program does. Returns NULL on success, otherwise the reason why NVRTC cannot be loaded.
 const char *libraries_load_nvrtc(void);
 
 typedef struct AttentionState AttentionState;
@@ -84,7 +84,7 @@ typedef struct {
 // (heads + 2 kv_heads) * head_dim). If cuDNN cannot compute it, prints a warning, once per state.
 AttentionPlan attention_plan(AttentionState *state, AttentionShape shape, bool backward, size_t workspace_bytes);
 
-// Returns the reason why cuDNN refused the latest plan that it refused; "" if there is none.
+// Returns the reason of cuDNN's latest failure to compute a shape; "" if there was no failure.
 const char *attention_refusal(const AttentionState *state);
 
 // Compute attention by cuDNN (see operations.h) and return true. q, k, v, o and their gradients are BF16 with 16-byte

@@ -58,9 +58,9 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     to[HALF] = delta;
 }
 
-// Computes the number of tiles of each unit of work if documents are masked; one thread block per sequence. A unit of
-// queries needs the keys back to the start of the document of its first query. A unit of keys needs the queries up to
-// the last block that sees one of its keys.
+// Computes Unit.tiles, a number of blocks of TILE rows, of each unit of work if documents are masked; one thread block
+// per sequence. A unit of queries needs the keys back to the start of the document of its first query. A unit of keys
+// needs the queries up to the last block that sees one of its keys.
 __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T, int blocks) {
     positions += (int64_t)blockIdx.x * T;
     tiles += (int64_t)blockIdx.x * 2 * blocks;
@@ -182,9 +182,9 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 }
 
 // --- host code that launches the backward kernels -----------------------------------------------------------------
-// Returns how many key/value heads are processed at the same time. If there are few units of keys, returns all heads.
-// Otherwise a long unit of keys could start so late that the units of queries, 3/7 of the work, would not keep the
-// other SMs busy until it ends.
+// Returns Problem.kv_heads_together. If there are few units of keys, returns all key/value heads, so that all long
+// units of keys start early. If one started late, the units of queries, 3/7 of the work, would not keep the other SMs
+// busy until that unit ends.
 static int kv_heads_together(const Problem &x, int sm_count) {
     if (x.kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return x.kv_heads;
     return x.heads_together > x.group ? x.heads_together / x.group : 1;

@@ -80,7 +80,7 @@ template <bool KEYS> __device__ static inline Columns columns_get(const float *s
     return {x.x, x.y, x.z, x.w};
 }
 
-// Replaces s with p = exp(s * scale - lse).
+// Replaces s with p = 2^(s * scale - lse). scale and lse are in log2 units, that is, already divided by ln 2.
 template <bool KEYS, int COUNT>
 __device__ static inline void probabilities(float (&s)[COUNT], const Place &place, const float *lse, float scale) {
 #pragma unroll
@@ -207,9 +207,9 @@ __device__ static inline void amax_store(const Problem &x, int64_t token, uint32
     if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);
 }
 
-// Processes all tiles of one streamed head. The diagonal block comes first: its first 64 queries see only the first 64
-// keys, and its last 64 keys are seen only by the last 64 queries. Returns the slot of the last tile, whose terms
-// head_finish() adds.
+// Processes all tiles of one streamed head: `blocks` blocks of TILE rows, two tiles each. The diagonal block comes
+// first: its first 64 queries see only the first 64 keys, and its last 64 keys are seen only by the last 64 queries.
+// Returns the slot of the last tile, whose terms head_finish() adds.
 template <int HEAD, bool KEYS, bool MASKED>
 __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x,
                                       Ring<STAGES<HEAD>> &stage, int blocks, float scale, Documents documents) {
@@ -297,8 +297,8 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
     if (x.amax && warp_row < rows) amax_store(x, token + warp_row, largest);
 }
 
-// Computes the unit of work in slot `own`, which has `tiles` tiles per streamed head. Returns the number of units that
-// this block has computed so far.
+// Computes the unit of work in slot `own`, which streams `tiles` blocks of TILE rows per head. Returns the number of
+// units that this block has computed so far.
 template <int HEAD, bool KEYS, bool MASKED>
 __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, int tiles, int own,
                                       Ring<STAGES<HEAD>> &stage) {

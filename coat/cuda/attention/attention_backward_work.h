@@ -19,7 +19,7 @@ struct Problem {
     unsigned *next_unit;
     bf16 *dq, *dk, *dv;
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
-    // number of tiles of each unit of work, (B, 2, blocks), queries before keys; NULL: no document masking
+    // Unit.tiles of each unit of work, (B, 2, blocks), units of queries before units of keys; NULL: no document masking
     const int *tiles;
     const float *rope_table; // RoPE table (T, HEAD) for q and k; NULL: no RoPE
     // amax of dq, dk and dv over 16 rows, stored at the first of them, (B * T); NULL: not computed
@@ -46,8 +46,8 @@ __device__ static inline int statistic_at(int row) {
 // the query heads group * h to group * h + group - 1.
 struct Unit {
     bool keys; // true: the unit of work owns keys and values; false: queries
-    int sequence, head,
-        block; // sequence, head and block of the rows that the unit owns; head is a key/value head if `keys` is true
+    // sequence, head and block of the rows that the unit owns; head is a key/value head if `keys` is true
+    int sequence, head, block;
     // number of blocks of TILE rows to stream per head, the diagonal block first; 0: there are no more units
     int tiles;
     int number; // number of units of work that this thread block computed before this one

@@ -45,6 +45,7 @@ template <int HEAD> struct Shared {
     uint64_t q_full[QUERIES<HEAD>], q_empty[QUERIES<HEAD>];
     uint64_t k_full[STAGES<HEAD>], v_full[STAGES<HEAD>], empty[STAGES<HEAD>];
 };
+// bytes of dynamic shared memory, of which the kernel skips up to 1023 to align Shared to 1024 bytes
 template <int HEAD> constexpr size_t SHARED_BYTES = sizeof(Shared<HEAD>) + 1024;
 template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 
@@ -134,8 +135,9 @@ template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> 
 }
 
 // --- softmax and matmuls of attention's forward -------------------------------------------------------------------
-// Running softmax of a warpgroup, for two rows per thread. o: weighted sum of the values so far. largest, total:
-// largest score and sum of the weights so far. p: weights of the last tile, which are not yet added to o.
+// Running softmax of a warpgroup, for two rows per thread. o: weighted sum of the values so far. largest: largest score
+// of each row so far. total: sum of this thread's weights of each row so far. p: weights of the last tile, whose values
+// are not yet added to o.
 template <int HEAD> struct Sums {
     float o[HALF * HEAD / 128], largest[2], total[2];
     uint32_t p[TILE / 4];
@@ -173,7 +175,8 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
 }
 
 // Computes the softmax weights of the first COLUMNS keys of a tile and sets the other keys' weights to 0. With
-// PREVIOUS, the matmul that adds the previous tile's values runs meanwhile.
+// PREVIOUS, the matmul that adds the previous tile's values runs meanwhile. Without PREVIOUS, the tile is the first
+// one, on the diagonal, and gets the causal mask.
 template <int HEAD, int COLUMNS, bool PREVIOUS>
 __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
                           Ring<STAGES<HEAD>> previous, bool masked, const Documents &documents, float scale) {

@@ -165,7 +165,8 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
 
 // Multiplies a warpgroup's result by scale, rounds it to BF16 and stores its first `rows` rows at `to`. The result goes
 // through shared memory (`stored`, STORED values per warp), so that eight threads write each row contiguously. Returns
-// `largest`, two BF16 amaxes as bits, raised to this thread's magnitudes.
+// the maximum of `largest` and of this thread's magnitudes, as the bits of two BF16 values: one for even columns, one
+// for odd columns.
 template <int COUNT>
 __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
                                             bf16 *stored, uint32_t largest) {

@@ -18,16 +18,17 @@ static inline size_t attention_blocks(AttentionShape shape) {
     return ((size_t)shape.T + ATTENTION_TILE - 1) / ATTENTION_TILE;
 }
 
-// Returns how many heads attention processes at the same time: few enough that their q, k, v and do fit in the L2
-// cache, and enough to fill the GPU with thread blocks.
+// Returns the number of heads that attention computes together, before it starts other heads: at most 16, and few
+// enough that their q, k, v and do fit in 32 MiB of the L2 cache, but at least 1.
 static inline int attention_heads_together(AttentionShape shape) {
     const int64_t cached = 32 << 20, head = (int64_t)shape.T * shape.head_dim * 4 * (int64_t)sizeof(uint16_t);
     return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;
 }
 
 // Returns the byte offset of an int array (B, 2, blocks) in the workspace of attention's backward. The array stores how
-// many tiles each unit of work streams: first units of queries, then units of keys. It is used only with document
-// masking. In the workspace, a counter of claimed units and two FP32 values per query and head precede the array.
+// many 128-row tiles each unit of work streams: first units of queries, then units of keys. It is used only with
+// document masking. In the workspace, the counter of claimed units (256 bytes) and two FP32 values, lse and delta, per
+// query and head precede the array.
 static inline size_t attention_backward_tiles_at(AttentionShape shape) {
     size_t rows = (size_t)shape.B * (size_t)shape.heads * attention_blocks(shape) * ATTENTION_TILE;
     return 256 + rows * 2 * sizeof(float);

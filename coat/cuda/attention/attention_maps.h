@@ -1,4 +1,4 @@
-// TMA tensor maps for the operands of attention on Hopper, and the number of heads that are processed together.
+// TMA tensor maps for the operands of attention on Hopper.
 #pragma once
 #include "attention_fragments.h"
 
@@ -6,7 +6,8 @@ typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, 
                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// Returns the driver's cuTensorMapEncodeTiled, looked up at run time so that the program starts without a driver.
+// Returns the driver's cuTensorMapEncodeTiled, looked up at run time so that the program starts without a driver; NULL
+// if the driver lacks this function.
 static EncodeTiled encode_tiled() {
     static EncodeTiled found = NULL;
     if (found) return found;

@@ -13,8 +13,8 @@
 constexpr int WARPS = 4, THREADS = WARPS * WARP;
 constexpr int CHUNK = 8; // number of BF16 values in a 16-byte chunk, the unit of copies and of ldmatrix
 
-// Shared memory per block of the GPUs with the least, and the limit for two blocks on an SM of these GPUs, which has
-// 100 KB and reserves 1 KB per block.
+// Maximum shared memory of a block (99 KB) and of each of two blocks on an SM (49 KB), on the GPUs that have the least:
+// their SMs have 100 KB and reserve 1 KB per block.
 constexpr int MAX_SHARED_BYTES = 99 * 1024, PAIR_BYTES = 49 * 1024;
 constexpr float LOG2_E = 1.4426950408889634f;
 
@@ -113,7 +113,7 @@ template <int HEAD, int M> __device__ static inline void operand_load(uint32_t (
     for (int m = 0; m < M; m++) blocks_load(a[m], chunk_next<HEAD>(address, k) + (uint32_t)m * NEXT_ROWS<HEAD>);
 }
 
-// The warp's M * 16 rows of a tile. KEPT: they stay in registers. Otherwise each matmul loads them from shared memory.
+// The warp's M * 16 rows of a tile. KEPT: the rows stay in registers; else each matmul loads them from shared memory.
 template <int HEAD, int M, bool KEPT> struct OwnRows {
     const bf16 *tile;
     uint32_t kept[KEPT ? HEAD / 16 : 1][M][4];
@@ -322,8 +322,7 @@ static inline void require_view(const char *operation, Tensor view, AttentionSha
     if (shape.head_dim % CHUNK || shape.head_dim > 128 || view.stride % CHUNK || (uintptr_t)view.data % 16)
         fatal(EXIT_DEVICE,
               "internal error: %s on the GPU: heads of width %d in rows of %lld values at %p; the width must be a "
-              "multiple "
-              "of 8 up to 128, and rows aligned to 16 bytes",
+              "multiple of 8 up to 128, and rows aligned to 16 bytes",
               operation, shape.head_dim, (long long)view.stride, view.data);
 }
 
