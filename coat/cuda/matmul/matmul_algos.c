@@ -1,3 +1,4 @@
+// Parses, searches and writes tables of GEMM algorithms.
 #include "matmul_algos.h"
 
 #include <inttypes.h>
@@ -25,7 +26,8 @@ bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact) {
 }
 
 // ---------------------------------------------------------------- parsing a table of algorithms
-// Each read_ function parses one item of a table row at *at and advances *at past the item. Rows end with '\n' or 0.
+// The read_ functions with a parameter `at` of type const char ** parse one item of a table row at *at and advance *at
+// past the item. They return false if the item is not valid. Rows end with '\n' or 0.
 
 static int digit_value(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : 16;
@@ -95,6 +97,7 @@ static bool read_memory(const char **at, MatmulAlgo *algo) {
     return *(*at)++ == ')';
 }
 
+// Parses a row. Returns false if the row is not valid or is for another GPU or cuBLAS version.
 static bool read_row(const char *at, const char *gpu, size_t cublas_version, MatmulAlgo *algo) {
     uint64_t version;
     memset(algo, 0, sizeof *algo);

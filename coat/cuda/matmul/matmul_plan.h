@@ -7,7 +7,7 @@
 // An FP8 matmul that must accumulate in FP32 uses the first (or fastest) algorithm that does so: samples of its result
 // are compared with FP64 sums (matmul_samples.h). Algorithms from a checkpoint or table are not checked at run time;
 // test_gpt2 checks those of the committed table.
-// A matmul that adds to D uses the algorithm of the matmul that overwrites D.
+// A matmul that adds to D, and is in none of the tables, uses the algorithm of the matmul that overwrites D.
 #pragma once
 #include "cuda/common/cuda_internal.h"
 #include "matmul_algos.h"
@@ -68,6 +68,6 @@ typedef struct {
 // Installs a visitor that receives the errors of all FP8 algorithms, for tests.
 void matmul_visit(Exec *exec, MatmulVisitor visitor);
 
-// Runs a matmul with the algorithm of its plan. When a matmul first occurs, it may be run several times to choose an
-// algorithm.
+// Runs a matmul with the algorithm of its plan. When a matmul first occurs, it may run several times, and wait for the
+// GPU, to choose the algorithm.
 void matmul_launch(Exec *exec, const Matmul *p);

@@ -12,8 +12,9 @@ typedef struct {
     const float *scale_a, *scale_b; // addresses of the operands' scales; if scale_b is NULL, b's scale is 1
 } SampledMatmul;
 
-// Error of a matmul over samples s. S is the FP64 sum of a sample's terms t, `added` is what the matmul added to D. The
-// denominator includes the terms and D, because sums may cancel and D is rounded.
+// Error of a matmul, summed over samples of its output. For each sample, S is the FP64 sum of the terms t, D the output
+// and `added` the output's increase by the matmul. The denominator includes the terms and D, because sums may cancel
+// and D is rounded.
 typedef struct {
     double error; // relative error: sqrt(sum |added - S|^2 / sum max(S^2, sum t^2, D^2))
     double bias;  // relative bias: sum added * S / sum S^2 - 1
