@@ -1,6 +1,6 @@
 // Collectives between GPUs over NCCL, on a separate CUDA stream. A kernel before and a kernel after each collective
-// increment counters in host memory, because a GPU that waits for a lost rank reports nothing itself. The watchdog
-// reads the counters.
+// increment counters in host memory. The watchdog reads the counters to detect a collective that does not finish,
+// because NCCL does not report that another rank is lost.
 #include "comm/comm_internal.h"
 #include "cuda/common/cuda_internal.h"
 
@@ -19,10 +19,10 @@ void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
 #define MARKS 64
 #define HOST_VALUES 8 // maximum number of values of host_reduce
 
-// Counters in pinned host memory, which kernels on the GPU increment.
+// Pinned host memory of a communicator.
 typedef struct {
-    uint32_t counters[2]; // number of collectives started and finished on the GPU
-    int64_t values[HOST_VALUES];
+    uint32_t counters[2];        // numbers of collectives started and finished, which kernels on the GPU increment
+    int64_t values[HOST_VALUES]; // inputs and results of host_reduce
 } Pinned;
 
 typedef struct {
@@ -265,8 +265,7 @@ bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
     int version = 0;
     if (ncclGetVersion(&version) != ncclSuccess) {
         error_set(err, EXIT_DEVICE,
-                  "rank %d: NCCL cannot be loaded: %s; install NCCL 2, or add its folder to "
-                  "LD_LIBRARY_PATH",
+                  "rank %d: NCCL cannot be loaded: %s; install NCCL 2, or add its folder to LD_LIBRARY_PATH",
                   comm->place.rank, ncclGetLastError(NULL));
         free(n);
         comm->backend = NULL;

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Bytes per upload piece. Uploads go through pinned memory piece by piece, so that the host does not wait for the GPU.
+// Bytes per upload piece. Uploads go through pinned memory piece by piece, so that the host waits for the GPU only if
+// the copies of all pieces are unfinished.
 #define STAGING_PIECE ((size_t)1 << 20)
 #define STAGING_PIECES 8
 
@@ -82,6 +83,7 @@ static void open_kernels(CudaBackend *backend) {
     if (stand_in < backend->code_capability || backend->code_capability >= 90) backend->code_capability = stand_in;
 }
 
+// Allocates backend->staging and backend->tally.
 static void open_staging(CudaBackend *backend) {
     Staging *staging = (Staging *)xcalloc(1, sizeof *staging);
     CUDA_CHECK(cudaHostAlloc((void **)&staging->pinned, STAGING_PIECES * STAGING_PIECE, cudaHostAllocDefault),

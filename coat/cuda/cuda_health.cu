@@ -1,6 +1,6 @@
-// Computes FP8 statistics for the log, which show how well each tensor's scales fit its values. Each tensor is read
-// once, a few times per thousand steps. Counts and amaxes are unsigned integers, so that atomics give the same result
-// in any order.
+// Computes FP8 statistics for the log, which show how well each tensor's scales fit its values, in the few steps that
+// --health-every and --health-products select. Counts and amaxes are unsigned integers, so that atomics give the same
+// result in any order.
 #include "cuda/fp8/fp8_kernels.h"
 #include "numerics/moments.h"
 
@@ -23,7 +23,7 @@ struct HealthWalk {
 };
 
 // Number of FP8 values by magnitude. top: largest finite value or above. small: below the smallest normal value, zeros
-// included.
+// included. largest: not a number of values, but the largest FP8 value without sign bit.
 struct Counts {
     uint32_t largest = 0, zero = 0, top = 0, small = 0;
 };

@@ -6,9 +6,12 @@
 
 // --- attention: choice between the project's kernels and cuDNN -------------------------------------------------------
 
-// BF16 attention uses the Hopper kernels if they support the shape and the GPU, and otherwise cuDNN. FP32 attention,
-// document masking, and shapes that cuDNN does not support use the kernels for every GPU (attention_plain_forward). If
-// k has more rows than q, then k and v include a KV cache.
+// Implementations of attention, in order of preference:
+//   BF16   Hopper kernels, if they support the GPU and shape, with or without document masking
+//          cuDNN, without document masking, if it supports the shape
+//          this project's kernels for every GPU (attention_plain_forward)
+//   FP32   this project's kernels for every GPU
+// If k has more rows than q, then k and v include a KV cache, and attention_cached_forward() is used.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
     CudaBackend *backend = cuda_backend(exec);
@@ -38,7 +41,7 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
         attention_plain_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape);
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rope_table, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rope_table, shape);
-    // cuDNN and the attention kernels for every GPU do not write row amaxes, so a separate kernel computes these amaxes
+    // Computes the row amaxes, which the Hopper kernels write themselves, but not cuDNN and the kernels for every GPU.
     Tensor packed = dq;
     packed.cols = dq.cols + dk.cols + dv.cols;
     if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);

@@ -4,7 +4,7 @@
 #include "cuda/attention/attention_portable.h"
 #include "ops.h"
 
-#define SORT_CHUNK 64 // number of sorted tokens per partial sum of the embedding gradient
+#define SORT_CHUNK 64 // number of sorted tokens per chunk of the embedding gradient: CHUNK in cuda_embed.cu
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
@@ -19,12 +19,12 @@ static size_t reductions_bytes(const Config *config) {
     return sort + 2 * (tokens / SORT_CHUNK + 1) * (size_t)config->shape.channels * sizeof(float);
 }
 
-// Returns the workspace bytes that attention's backward needs: the largest size of cuDNN, the Hopper kernels and the
-// portable kernels, because each of these implementations may run.
+// Returns the workspace bytes that attention's backward needs: the largest need of cuDNN, the Hopper kernels and the
+// portable kernels, because the plan does not know the GPU and each of these implementations may run.
 static size_t attention_bytes(const Config *config) {
     if (config->recipe.precision == PRECISION_FP32) return 0;
     const AttentionShape shape = attention_shape(&config->shape, config->micro_batch, config->seq_len);
-    const size_t ours = attention_hopper_supported(shape, 90) ? attention_backward_bytes(shape) : 0;
+    const size_t ours = attention_hopper_supported(shape, true) ? attention_backward_bytes(shape) : 0;
     return larger(attention_workspace_bytes(shape), larger(attention_portable_bytes(shape), ours));
 }
 

@@ -12,7 +12,7 @@ typedef struct {
     bool driver_too_old; // true if the driver is too old for the CUDA runtime
     char failure[160];   // CUDA's error message if querying the GPUs failed, except if the driver is too old; else ""
     int count;           // number of GPUs that the driver shows to this process
-    int index;           // index of the GPU to use, which is this process's rank on this machine
+    int index;           // index of the GPU to use: this process's rank on this machine, or 0 if it sees only one GPU
     char name[256];      // name of GPU `index`; undefined, like the following fields, if this process has no such GPU
     int major, minor;    // compute capability of the GPU
     bool kernels_match;  // true if the program contains machine code for this GPU

@@ -72,7 +72,8 @@ const char *libraries_load_nvrtc(void) {
     return dlopen(name, RTLD_NOW | RTLD_LOCAL) ? NULL : dlerror();
 }
 
-// The cuDNN frontend refers to NVRTC for kernels that this program does not request. cuDNN itself calls the library.
+// Stubs of the NVRTC functions that the cuDNN frontend's headers refer to, for kernels that this program does not
+// request. The cuDNN library does not use these stubs; it calls the real NVRTC.
 #define UNUSED(name, ...)                                                                                              \
     extern "C" nvrtcResult name(__VA_ARGS__) {                                                                         \
         return NVRTC_ERROR_INTERNAL_ERROR;                                                                             \

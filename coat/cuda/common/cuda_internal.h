@@ -1,28 +1,27 @@
 // Shared declarations of the CUDA backend: its state and error checks of CUDA calls. For CUDA sources only.
 //
 // All work runs on one stream in the order of the calls. An operation may use all of Exec.workspace; its contents do
-// not survive the operation. Operations may be captured into a CUDA graph, so they do not allocate, do not wait for the
-// device, and do not read host memory that changes later. Values that differ between steps are in StepState, in device
-// memory.
+// not survive the operation. Operations of a training pass may be captured into a CUDA graph, so they do not allocate,
+// do not wait for the device, and do not read host memory that changes later. Values that differ between steps are in
+// StepState, in device memory.
 #pragma once
 #include "ops.h"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-struct MatmulState;    // defined in cuda_matmul.cu
-struct AttentionState; // defined in attention.h
+struct MatmulState;    // defined in matmul_plan.h
+struct AttentionState; // defined in attention.cpp
 struct Staging;        // defined in cuda_exec.cu
 
 #define MAX_REPLAYS 16 // maximum number of CUDA graphs that a run may record
 
 typedef enum { REPLAY_COLD, REPLAY_WARM, REPLAY_RECORDED } ReplayStage;
 
+// Recording of a micro-step as a CUDA graph. REPLAY_COLD: the micro-step has not run yet. REPLAY_WARM: the micro-step
+// has run once, so libraries have loaded their code. REPLAY_RECORDED: `graph` exists.
 typedef struct {
-    ReplayStage
-        // state of a micro-step's graph. REPLAY_COLD: the micro-step has not run yet. REPLAY_WARM: it has run once, so
-        // that libraries have loaded their code.
-        stage;
+    ReplayStage stage;
     cudaGraphExec_t graph;
 } Replay;
 
@@ -112,9 +111,7 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
 #include "operations.h"
 #undef OPERATION
 
-// Opens cuBLASLt; NULL with err on failure. Each matmul shape gets its algorithm from a table (matmul_algos.h) or from
-// cuBLASLt's heuristics. When a shape first occurs, the algorithm's result is checked and, with --autotune, its time is
-// measured. Check and timing overwrite the matmul's output before the final result is written.
+// Opens cuBLASLt; NULL with err on failure. matmul_plan.h describes how each matmul gets its algorithm.
 struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);
 

@@ -99,8 +99,8 @@ template <typename T> static Matrix<T> matrix_of(Tensor t) {
 }
 
 // --- asynchronous copies from global to shared memory -------------------------------------------------------
-// Starts an asynchronous copy of V values to shared memory; `to` must be 16-byte aligned. A thread that reads only its
-// own copies needs copies_wait() but no __syncthreads().
+// Starts an asynchronous copy of V values to shared memory; both addresses must be 16-byte aligned. A thread that reads
+// only its own copies needs copies_wait() but no __syncthreads().
 template <int V, typename T> __device__ static inline void copy_async(Pack<T, V> *shared, const T *address) {
     static_assert(Pack<T, V>::word_bytes == 16, "whole 16-byte words");
     const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
@@ -370,15 +370,16 @@ __global__ __launch_bounds__(COLUMN_WARPS *WARP, COLUMN_BLOCKS_PER_SM) void colu
     }
 }
 
-// Computes out (cols) = (accumulate ? out : 0) + the sum of partials (count, cols) over count, in a fixed order.
+// Computes out (cols) = (accumulate ? out : 0) + the sum of the `count` rows of partials (count, cols), in a fixed
+// order.
 void partials_sum(Exec *exec, float *out, const float *partials, int count, int64_t cols, bool accumulate);
-// Sums partials (count, 2, cols) over count into `first` and `second` (each (cols), either may be NULL), in a fixed
-// order. Adds to the previous values if `accumulate`.
+// Sums partials (count, 2, cols) over count: [.][0] to first (cols) and [.][1] to second (cols), in a fixed order. With
+// `accumulate`, adds the sums to first and second. Either may be NULL.
 void partials_sum_pair(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
                        bool accumulate);
 
-// Runs the column walk (one pass over a matrix, column by column). With Op::sums, sum_out (cols) FP32 = (accumulate ?
-// sum_out : 0) + the column sums. How rows are divided depends only on the shape and the number of SMs.
+// Runs the column walk over a (rows, cols) matrix. With Op::sums, sum_out (cols) FP32 = (accumulate ? sum_out : 0) +
+// the column sums. How rows are divided depends only on the shape and the number of SMs.
 template <int V, typename Op>
 static void columns_run(Exec *exec, Op op, int64_t rows, int64_t cols, float *sum_out, bool accumulate) {
     if (rows == 0 || cols == 0) return;
