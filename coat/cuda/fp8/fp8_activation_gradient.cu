@@ -142,9 +142,8 @@ template <ActivationKind K> struct GeluBoth {
     __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
         const float scale = GroupReader<true>::scale(now.h);
         const GeluScaled<K> gelu(scale);
-        const float factor =
-            // This limit keeps g from becoming inf. With a larger factor, g is 0 or underflows anyway.
-            fminf(scale * reciprocal, 0x1p100f);
+        // The limit keeps g from becoming inf. With a larger factor, g is 0 or underflows anyway.
+        const float factor = fminf(scale * reciprocal, 0x1p100f);
         float t[SPAN];
         GroupReader<true>::unscaled(now.h, t);
         unpack<SPAN>(now.dg, d[0]);

@@ -271,8 +271,8 @@ __device__ static inline void scale_write(float *scale, uint32_t amax, float lar
 }
 
 // Writes the scale of q_t, the transposed copy of q that wgrad reads. If q has row scales, q_t's scale is the largest
-// row scale. If q is unscaled, q_t's scale is computed from q.amax. Otherwise q_t shares q's scale and nothing is
-// written. Returns true if it launched a kernel, which the next kernel may overlap.
+// row scale. If q is unscaled and q_t is FP8, q_t's scale is computed from q.amax. Otherwise q_t shares q's scale and
+// nothing is written. Returns true if it launched a kernel, which the next kernel may overlap.
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 // Returns the E4M3 scale of a row whose amax has these FP32 bits. The thread whose `first` is true stores the scale at
 // `address`.

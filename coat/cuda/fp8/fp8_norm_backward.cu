@@ -88,8 +88,8 @@ __device__ inline void add_to_sums(const float dn[V], const float x[V], const fl
     }
 }
 
-// Computes the means over a row's columns from 2 * ROWS sums, of which each warp has written its part. Lanes that are
-// WARPS apart return the means.
+// Computes 2 * ROWS means over the columns from the warps' partial sums, shared[warp][sum]. The mean of sum number s is
+// in mean[p] of each lane with (p * WARP + lane) / WARPS = s.
 template <int ROWS, int WARPS, int PARTS>
 __device__ inline void means_of_rows(const float (&shared)[WARPS][2 * ROWS], int lane, int warps, float per_column,
                                      float (&mean)[PARTS]) {
@@ -237,7 +237,8 @@ __global__ __launch_bounds__(THREADS,
 }
 
 // Launches as many blocks as the GPU can run at once, then sums the blocks' partial gradients of weight and bias.
-// Returns false if the number of rows is not a multiple of ROWS or the ring does not fit in shared memory.
+// Returns false, without launching, if the number of rows is not a multiple of ROWS or not even one block fits on an
+// SM.
 template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float *dbias, bool accumulate) {
     const auto kernel = fp8_norm_backward_kernel<GROUPED, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;

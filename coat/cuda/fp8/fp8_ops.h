@@ -10,8 +10,8 @@ void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x);
 // Decodes x, which is E4M3 with one scale or a scale per row, to `out` in BF16.
 void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x);
 
-// Casts x (BF16) to q (FP8 with one scale). Call it right after the kernel that computes x and its row amaxes, which
-// must call second_stage_allow().
+// Computes q's scale from x's row amaxes, and casts x (BF16) to q (E4M3 with one scale). Must run right after the
+// kernel that computes x and the amaxes, which must call second_stage_allow().
 void fp8_cast_after_amaxes(Exec *exec, const char *operation, Tensor q, Tensor x, const uint32_t *amaxes);
-// Computes the row amaxes of x (BF16), as FP32 bits, for cases in which the kernel that computed x wrote none.
+// Computes the row amaxes of x (BF16), as FP32 bits, if the kernel that computed x has not written them.
 void bf16_row_amaxes(Exec *exec, Tensor x, uint32_t *amaxes);

@@ -1,9 +1,11 @@
 // Computes scales from amaxes, and quantizes matmul inputs: the attention's output and gradients (COAT: FP8 matmuls,
 // FP8 flow). fp8_weights.cu quantizes weights.
 //
-// Memory traffic per element (BF16 2 bytes, FP8 1): quantize_forward reads x once if q has row scales, otherwise twice,
-// and writes q. quantize_recompute reads x and writes q. grad_quantize reads dy once if dy.amax exists, otherwise
-// twice, and writes q and its transpose.
+// Memory traffic per element (BF16 2 bytes, FP8 1):
+//                        reads                                        writes
+//   quantize_forward     x, twice unless q has row scales             q
+//   quantize_recompute   x                                            q_t
+//   grad_quantize        dy, twice unless dy.amax exists              dy_q, dy_qt
 #include "fp8_cast.h"
 #include "fp8_rows.h"
 
@@ -12,7 +14,7 @@ namespace {
 // --- scales of tensors, computed from row amaxes or row scales -------------------------------------------------------
 constexpr int SCALE_THREADS = 1024;
 
-// Address and FP8 format of a scale to write: the scale of a tensor, or of its transpose in a different format.
+// A scale to write: that of a tensor, or that of its transpose if the transpose has a different format.
 struct ScaleOf {
     float *scale;  // address of the scale; NULL: not written
     float largest; // largest finite value of the FP8 format
@@ -29,7 +31,8 @@ __global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(ScaleOf q, ScaleOf
     if (q_t.scale) scale_write(q_t.scale, amax, q_t.largest, state);
 }
 
-// Writes the largest row scale to *scale. Scales are positive, so their bits can be compared as unsigned integers.
+// Writes the largest row scale, converted from format `from` to format `to` (scale_in_format()), to *scale. Scales are
+// positive, so their bits can be compared as unsigned integers.
 __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *scale, const float *scales, int64_t rows,
                                                                         Format from, Format to) {
     first_stage_wait();

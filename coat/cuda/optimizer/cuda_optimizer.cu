@@ -53,8 +53,8 @@ __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
         s.correction1 = (float)correction1;
         s.correction2 = (float)correction2;
         s.rate = (float)((double)s.lr * correction1 / sqrt(correction2));
-        s.floor = fmaxf((float)((double)s.eps / sqrt(correction2)),
-                        0x1p-63f); // minimum of `floor`, sqrt(smallest normal number), which prevents division by 0
+        // The minimum 2^-63, the root of the smallest normal number, prevents a division by 0.
+        s.floor = fmaxf((float)((double)s.eps / sqrt(correction2)), 0x1p-63f);
     }
     *scalars = s;
 }
@@ -270,6 +270,6 @@ void cuda_adamw_update(Exec *exec, const Parameter *parameters, int count, StepS
     adamw_launch_all<IN_FP32>(stream, parameters, count, scalars);
     adamw_launch_all<IN_SPLIT16>(stream, parameters, count, scalars);
     fp8_moments_update(exec, parameters, count, scalars, state);
-    cuda_backend(exec)->amaxes_valid =
-        exec->ranks <= 1; // with several processes, the amaxes are only those of this process's shards
+    // With several processes, each process has computed only the amaxes of its shards.
+    cuda_backend(exec)->amaxes_valid = exec->ranks <= 1;
 }

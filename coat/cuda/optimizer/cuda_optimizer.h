@@ -66,7 +66,8 @@ __device__ static inline float adamw_element_short(const UpdateScalars &s, float
     return fmaf(-decay, p, fmaf(-s.rate, update, p));
 }
 
-// Runs AdamW on all parameters whose moments are 8-bit (SCALE_EXPAND).
+// Runs AdamW on those of the parameters whose moments are 8-bit (SCALE_EXPAND). Sets state->nonfinite if a new group of
+// moments contains inf or NaN.
 void fp8_moments_update(Exec *exec, const Parameter *parameters, int count, const UpdateScalars *scalars,
                         StepState *state);
 

@@ -186,9 +186,9 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
     }
 }
 
-// Launches the loss kernel with `shared` bytes of shared memory per block. If blocks share rows, launches only as many
-// blocks as can run at once, so that no group of blocks starts after another has ended. Returns false without launching
-// if blocks share rows and not even one group of them can run.
+// Launches the loss kernel with `shared` bytes of shared memory per block. Launches at most as many blocks as can run
+// at once; each block processes several rows if there are more. Returns false without launching if blocks share rows
+// and the GPU cannot run even one group of a.parts blocks.
 template <typename T, int V, bool STAGED, typename Gradient>
 bool loss_launch(const CudaBackend *backend, const LossArguments &a, int threads, size_t shared) {
     const auto kernel = loss_kernel<T, V, STAGED, Gradient>;

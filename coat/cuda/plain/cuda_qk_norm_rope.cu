@@ -1,5 +1,6 @@
 // Computes QKV clip, QK-norm and RoPE, which are applied between the qkv matmul and attention, and their backward. A
-// block processes one token. With RoPE alone, every value is read once and written once.
+// block processes one token or, in the backward of QK-norm, several tokens one after the other. With RoPE alone, every
+// value is read once and written once.
 #include "heads_walk.h"
 
 namespace {

@@ -1,4 +1,5 @@
-// Implements quantize_forward for recipes without FP8: matmuls read unscaled tensors directly, so nothing is quantized.
+// Implements quantize_forward and quantize_recompute for unscaled outputs: matmuls read x itself, so nothing is
+// quantized or copied.
 #include "cuda/common/cuda_kernels.h"
 
 // Calls fatal() unless q is absent or shares x's memory.
