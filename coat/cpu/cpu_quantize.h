@@ -10,8 +10,8 @@ typedef struct {
 
 RowBuffers row_buffers(Scratch *slot, int64_t cols);
 
-// A matrix to be quantized, which is not stored in FP32. Each pass over its rows calls make(), which computes a row
-// from the inputs `from`, with identical bits every time.
+// A matrix to be quantized, which need not be stored: each pass over its rows calls make(), which computes a row from
+// the inputs `from`, with identical bits every time. make() may use `buffers` and return a row in them.
 typedef struct {
     const real *(*make)(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
     const void *from;
