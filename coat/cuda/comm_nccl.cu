@@ -137,7 +137,7 @@ static void nccl_group(Comm *comm, bool is_begin) {
     if (is_begin) {
         begin(comm);
         n->in_group = true;
-        nccl_check(comm, ncclGroupStart(), "beginning a group");
+        nccl_check(comm, ncclGroupStart(), "the start of a group of collectives");
     } else {
         ncclResult_t result = ncclGroupEnd();
         n->in_group = false;
@@ -228,7 +228,7 @@ static bool exchange_id(Comm *comm, const Config *config, ncclUniqueId *id, Erro
     memset(id, 0, sizeof *id);
     if (comm->place.rank == 0) {
         ncclResult_t result = ncclGetUniqueId(id);
-        if (result != ncclSuccess) return nccl_error(comm, result, "its start", err);
+        if (result != ncclSuccess) return nccl_error(comm, result, "the creation of its id", err);
     }
 #ifdef COAT_MPI
     if (comm->place.mpi && !config->rendezvous[0]) {
@@ -283,7 +283,7 @@ bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
     watchdog_end(comm->watchdog);
     if (result != ncclSuccess) {
         n->nccl = NULL;
-        nccl_error(comm, result, "its start", err);
+        nccl_error(comm, result, "initialization", err);
         watchdog_report_exit((int)err->code);
         release(comm);
         return false;

@@ -2,7 +2,7 @@
 // and cached; later calls only pass pointers.
 #include "attention.h"
 
-// Compiles in a third of the time, because the frontend needs its JSON library only to store and to print graphs.
+// Omits the frontend's JSON library, which only storing and printing graphs need, to compile in a third of the time.
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 

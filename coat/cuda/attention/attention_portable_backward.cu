@@ -53,7 +53,7 @@ template <bool KEYS> __device__ Work work_get(const Problem &x) {
     return work_of(x.blocks, x.owned.heads, x.shape.B * x.owned.heads, x.heads_together, KEYS);
 }
 
-// Position in the sequence of streamed tiles: tile by tile, then head by head.
+// Place of a pair of tiles in the order of streaming: all tiles of a head, then those of the next head.
 struct Place {
     int head, tile;
 };

@@ -29,8 +29,8 @@ __device__ static inline int table_find(const int *first_piece, int count, int p
 }
 
 // --- vectors of adjacent values in memory ----------------------------------------------------------------------------
-// Vector of V adjacent values of type T (BF16 or FP32), loaded and stored in accesses of up to 16 bytes. V is 8, 4 in
-// the optimizer, or 1 for shapes that are not multiples of 8.
+// Vector of V adjacent values of type T in memory, loaded and stored in accesses of up to 16 bytes. For BF16 and FP32
+// tensors, V is usually 8, or 1 if the shape is not a multiple of 8.
 template <typename T, int V> struct Pack {
     static constexpr int bytes = V * (int)sizeof(T);
     static constexpr int word_bytes = bytes < 16 ? bytes : 16;

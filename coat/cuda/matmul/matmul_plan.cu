@@ -248,8 +248,8 @@ static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *
     const MatmulShape *s = &p->key.shape;
     fprintf(
         stderr,
-        "warning: %s, m %lld n %lld k %lld, %s x %s: no algorithm of this cuBLAS accumulates exactly; the best has an "
-        "error of %.2g %%; use --linear bf16 for exact sums\n",
+        "warning: %s, m %lld n %lld k %lld, %s x %s: no algorithm of this cuBLAS accumulates in FP32; the best has an "
+        "error of %.2g %%; use --linear bf16 for FP32 sums\n",
         p->name, (long long)s->m, (long long)s->n, (long long)s->k, format_name(s->a), format_name(s->b), 100 * least);
 }
 

@@ -29,7 +29,8 @@ constexpr int64_t UPDATE_ELEMENTS = 8192; // number of parameter elements per bl
 constexpr int UPDATE_WIDTH = 4;           // elements per memory access: 16 bytes of FP32
 
 // --- AdamW kernels for moments in FP32 or BF16 --------------------------------------------------------------
-// Starts a step on one thread: counts the step as an update or as skipped, and computes the scalars for all elements.
+// Counts the step as an update or as skipped, and computes the scalars that are the same for all elements. Runs on one
+// thread.
 __global__ void update_begin_kernel(StepState *state, UpdateScalars *scalars) {
     UpdateScalars s = {};
     s.skip = state->skips = state->nonfinite;

@@ -23,7 +23,7 @@ template <typename T> struct HeadsOf {
     int64_t out_stride, qkv_stride, tokens;
     int T_length, heads, q_heads, half, width[2]; // width: number of columns of a norm, for q and for k
     int q_norms, norms;                           // numbers of norms per token: q_norms for q alone, norms for q and k
-    int across, at_once;                          // across: threads per half head; at_once: heads processed at a time
+    int across, at_once;                          // across: threads per head; at_once: heads processed at a time
     int lanes;                                    // number of lanes that sum the values of a norm
     int copies;  // number of copies of the weight gradients' sums, so that each copy has a single writer
     int columns; // total number of columns of q, k and v
@@ -37,8 +37,9 @@ template <typename T> __device__ inline const float *rotation_of(const HeadsOf<T
     return a.rope_table + position * 2 * a.half;
 }
 
-// Calls body(head, i, cosines, sines) for every half head that this thread processes, with V values starting at index
-// i. All heads of a thread use the same rows of the RoPE table, which are loaded once.
+// Calls body(head, i, cosines, sines) for each part of a head that this thread processes: the V values starting at i in
+// each half of the head, which RoPE pairs. cosines, sines (V): of these pairs; undefined if `rotation` is NULL. All
+// heads of a token have the same cosines and sines, which are loaded once.
 template <int V, typename T, typename Body>
 __device__ inline void each_half_head(const HeadsOf<T> &a, const float *rotation, Body body) {
     const int first = (int)threadIdx.x / a.across;
