@@ -32,8 +32,8 @@ static double bytes_left_in_group(const char *folder) {
 }
 
 // Returns how many more bytes this process's control group and the groups that contain it allow; 9e18 if none sets a
-// limit. In a container, the group is the root of the mounted cgroup file system; elsewhere, /proc/self/cgroup names it.
-// Slurm sets the limit on a group above it.
+// limit. In a container, the group is the root of the mounted cgroup file system. Elsewhere, /proc/self/cgroup names
+// it. Slurm sets the limit on a group above it.
 static double cgroup_bytes_left(void) {
     static const char root[] = "/sys/fs/cgroup";
     char line[4096], folder[4150];
