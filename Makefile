@@ -148,7 +148,7 @@ UNIT_TESTS := $(if $(FOUND_CMOCKA),$(addprefix $(BUILD)/,$(call names,dev/test/%
 MODEL_TESTS := $(if $(wildcard test_gpt2.cu),$(BIN)test_gpt2_cpu $(BUILD)/gradient_check)
 BENCHES := $(addprefix $(BUILD)/,$(call names,dev/bench/%.c))
 
-# GPU programs need every piece. The report above names missing ones.
+# GPU programs need everything in this list. The report of scripts/find.mk names what is missing.
 HAVE_GPU_BUILD := $(and $(FOUND_NVCC),$(FOUND_CXX),$(FOUND_CUDNN),$(FOUND_FRONTEND),$(KERNELS),$(if $(SANITIZE),,yes))
 ifneq ($(HAVE_GPU_BUILD),)
 ifneq ($(filter all,$(GOALS)),)
@@ -169,8 +169,8 @@ tools: $(TOOLS)
 unit-tests: $(UNIT_TESTS)
 tests: all $(UNIT_TESTS) $(MODEL_TESTS) $(filter %/bench_traffic,$(BENCHES))
 
-# Objects are rebuilt when the flags change, archives when their list of objects changes. make -n does not change the
-# record.
+# $(call remember,NAME,TEXT): writes TEXT to build/flags/NAME if it has changed. Objects depend on the files of flags,
+# archives on the files of module lists, so a change rebuilds them. make -n writes no existing file.
 remember = $(if $(and $(findstring n,$(firstword -$(MAKEFLAGS))),$(wildcard $(BUILD)/flags/$(1))),,$(shell \
 	mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1)))
 # Goals that build nothing do not search for libraries and do not know the flags.
@@ -239,7 +239,7 @@ $(BUILD)/gpu/kernels.a: $(patsubst %,$(BUILD)/gpu/%.o,$(basename $(KERNELS))) $(
 	$(archive)
 
 LINK = $(CC) $(LINK_FLAGS) $(filter %.o %.a,$^) $(HOST_LIBS) -o $@
-# A group, because the two libraries call each other.
+# kernels.a and lib.a form a group, because each calls functions of the other.
 LINK_GPU = $(NVCC) $(NVCC_LINK) -Xlinker --start-group $(filter %.o %.a,$^) -Xlinker --end-group $(HOST_LIBS) $(CUDA_LIBS) -o $@
 
 $(BIN)train_gpt2_fp8_cpu $(BIN)test_gpt2_cpu: $(BIN)%_cpu: $(BUILD)/cpu/%.o $(BUILD)/cpu/lib.a
@@ -270,7 +270,7 @@ $(BIN)train_gpt2_fp8 $(BIN)test_gpt2: $(BIN)%: $(BUILD)/gpu/%.o $(BUILD)/gpu/ker
 	@echo "  LINK  $@"
 	$(Q)$(LINK_GPU)
 
-# Checks of the GPU's operations. test_gpt2 and the benchmarks use them.
+# check_NAME.cu compares GPU operations with the CPU reference. test_gpt2 links all of them, bench_NAME_gpu its own.
 CHECKS := $(call names,dev/test/check_%.cu)
 $(BIN)test_gpt2: $(CHECKS:%=$(BUILD)/gpu/dev/test/check_%.o)
 $(CHECKS:%=$(BUILD)/bench_%_gpu): $(BUILD)/bench_%_gpu: $(BUILD)/gpu/dev/test/check_%.o

@@ -1,5 +1,5 @@
-# Included by the Makefile: finds compilers and libraries, sets the flags that they need, and reports what is missing and
-# what that costs. Nothing fails here: the Makefile decides what can be built.
+# Included by the Makefile. Finds compilers and libraries, sets the flags that they need, and reports each missing one
+# with the features that the build lacks without it. Ends make with an error only if nothing can be built.
 
 HASH := \#
 
@@ -10,7 +10,7 @@ probe = $(shell out=$$({ printf '$(HASH)include <%s>\n' $(1); echo 'probed $(2)'
 library = $(if $(findstring /,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
 # $(call report,NAME,FOUND,COST): prints a line of the report at the start of `make`.
 report = $(info $(if $(2),found    $(1)$(if $(filter yes,$(2)),, $(2)),missing  $(1): $(3)))
-# $(call wanted,VARIABLE): empty if the user set VARIABLE=0.
+# $(call wanted,VARIABLE): empty if the user set VARIABLE=0, otherwise not empty.
 wanted = $(filter-out 0,$(or $($(1)),1))
 
 FOUND_CC := $(shell $(CC) -dumpfullversion 2>/dev/null)
@@ -96,20 +96,20 @@ endif
 
 ifneq ($(filter all,$(GOALS)),)
 $(call report,$(CC),$(FOUND_CC),nothing can be built)
-$(call report,$(CXX),$(FOUND_CXX),no GPU program)
+$(call report,$(CXX),$(FOUND_CXX),nothing can be built (it searches for headers and compiles the GPU program))
 $(call report,jansson,$(FOUND_JANSSON),nothing can be built (it reads and writes JSON))
-$(call report,xxHash,$(FOUND_XXHASH),nothing can be built (it makes the checksums of checkpoints))
+$(call report,xxHash,$(FOUND_XXHASH),nothing can be built (it computes the checksums of checkpoints))
 $(call report,OpenBLAS,$(FOUND_OPENBLAS),the CPU's matmuls are several times slower)
 $(call report,MPI,$(FOUND_MPI),no runs over several processes on CPUs)
 $(call report,cmocka,$(FOUND_CMOCKA),no unit tests)
 ifeq ($(call wanted,CUDA),)
-$(info left out nvcc, as CUDA=0 says: no GPU program; train_gpt2_fp8_cpu runs everywhere)
+$(info ignored  nvcc, because of CUDA=0: no GPU program; train_gpt2_fp8_cpu runs everywhere)
 else
 $(call report,nvcc,$(FOUND_NVCC),$(or $(NVCC_PROBLEM),no GPU program; train_gpt2_fp8_cpu runs everywhere))
 endif
 ifneq ($(FOUND_NVCC),)
 $(call report,cuDNN,$(FOUND_CUDNN),no GPU program (version 9 computes attention))
-$(call report,cuDNN frontend,$(FOUND_FRONTEND),no GPU program; scripts/setup.sh fetches its headers (or say CUDNN_FRONTEND=folder))
+$(call report,cuDNN frontend,$(FOUND_FRONTEND),no GPU program; scripts/setup.sh downloads its headers (or set CUDNN_FRONTEND=FOLDER))
 $(call report,NCCL,$(FOUND_NCCL),one GPU only)
 endif
 endif

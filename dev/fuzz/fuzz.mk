@@ -1,9 +1,9 @@
 # Included by the Makefile. Builds the fuzz targets: build/fuzz/fuzz_NAME from dev/fuzz/fuzz_NAME.c.
 #   make fuzz FUZZ_SECONDS=600    runs each target on its corpus, then on mutations for 600 s; needs clang
-#   make fuzz-short               the same with 1 s of mutations, or none without clang; `make test` does it, too
+#   make fuzz-short               runs each target on its corpus only; `make test` does this, too
 #   make fuzz-targets             only builds them
-# clang's libFuzzer makes the mutations. Without it, gcc builds targets that run given files once (replay.c), with the
-# objects of SANITIZE=1.
+# Mutations come from clang's libFuzzer. Without clang, gcc builds targets that run each given file once (replay.c) and
+# links them with the objects of SANITIZE=1.
 
 FUZZ_SECONDS ?= 60
 FUZZ_BUILD := build/fuzz
@@ -20,7 +20,7 @@ ifneq ($(filter fuzz%,$(GOALS)),)
 FUZZ_CLANG := $(shell echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | \
 	clang -x c -fsanitize=fuzzer - -o /dev/null 2>/dev/null && echo clang)
 ifneq ($(FUZZ_CLANG),)
-# the modules that read files and, of the CPU backend, those that plan memory
+# all modules except coat/run and the CPU backend, whose cpu_workspace.c is needed to plan memory
 FUZZ_MODULES := $(filter-out coat/cpu/% coat/run/%,$(wildcard coat/*.c coat/*/*.c coat/*/*/*.c)) coat/cpu/cpu_workspace.c
 # -Wno-missing-field-initializers: the tables' rows omit fields that are 0
 FUZZ_FLAGS := -std=gnu11 -D_GNU_SOURCE -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined \
