@@ -14,7 +14,7 @@
 #                                 it, the table has no bandwidth
 #   CEILINGS="3005 1480 775"      GB/s of a copy, TFLOP/s of a large matmul in FP8 and
 #                                 in BF16, as build/bench_head_gpu prints first; adds
-#                                 the floor of each kind of kernel
+#                                 a lower bound of each kind of kernel's time
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }
@@ -49,7 +49,7 @@ kill $watcher 2>/dev/null || true
 [ $status -eq 0 ] || { echo "error: the training ended with $status: $(tail -n 1 "$out/output.txt")" >&2; exit 1; }
 [ -s "$out/trace.tsv" ] || { echo "error: $out/trace.tsv: nothing was traced; see $out/output.txt" >&2; exit 1; }
 
-# Counts the operations of a micro-batch's matmuls: six per weight and token, whatever ZeRO shards.
+# Counts the FLOPs of a micro-batch's matmuls: six per weight and token. With --zero 0, the plan has whole weights.
 plan=$("$program" --plan=json "$@" --zero 0)
 values() { # NAME CATEGORY BYTES: prints how many values of BYTES bytes a tensor has
     if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"$2\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi;
@@ -61,8 +61,8 @@ head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
 setting() { sed -n "1s/.*\"$1\":\"\{0,1\}\([a-z0-9]*\).*/\1/p" "$out/log.jsonl"; } # NAME: prints the run's setting
-# BF16 matmuls: all of them, or in forward those of the first blocks, those of attention, and those of norms unless n1
-# is saved.
+# FLOPs of the blocks' BF16 matmuls: all with --linear bf16. Otherwise, in forward, the first --bf16-blocks blocks run
+# proj in BF16 and, unless n1 is saved in FP8, also qkv and fc.
 bf16_flops=0 layers=$(setting layers) blocks=$(setting bf16-blocks)
 if [ "$(setting linear)" = bf16 ]; then
     bf16_flops=$block_flops
@@ -71,8 +71,8 @@ elif [ "${blocks:-0}" -gt 0 ]; then
     [ "$(values n1 saved 1)" -gt 0 ] || bf16_weights=$((bf16_weights + $(weights qkvw) + $(weights fcw)))
     bf16_flops=$((2 * tokens * bf16_weights / layers * blocks))
 fi
-# One of attention's matmuls: each token attends to itself and earlier tokens, on average half a sequence. --documents
-# apart needs fewer operations.
+# FLOPs of one of attention's matmuls: 2 per token pair and channel of the heads. A token attends to half a sequence on
+# average; --documents apart needs less.
 attention_flops=$tokens
 for name in layers heads head-dim seq-len; do
     number=$(setting $name)

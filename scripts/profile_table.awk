@@ -1,16 +1,20 @@
-# Prints what each kind of kernel, and each kernel, adds to a micro-batch, from the lines of build/libtrace.so: the
-# Markdown of scripts/profile.sh.
+# Prints the Markdown tables of scripts/profile.sh from the trace of build/libtrace.so: how much time each kind of
+# kernel, and each kernel, adds to a micro-batch. Columns of the trace: start, end (nanoseconds), stream, mangled name.
 #
 #   sort -n trace.tsv | awk [-v block_flops=N -v bf16_flops=N -v head_flops=N -v attention_flops=N -v traffic=FILE]
 #       [-v ceilings="GB/S FP8 BF16"] -f scripts/profile_table.awk
 #
 # A kernel adds the time by which it ends later than all earlier ones, so that overlap counts once. Time without kernels is
 # a gap. Communication adds the time in which it runs alone. Figures are means per micro-batch of the last complete step.
-# block_flops, head_flops: operations of a micro-batch's matmuls; bf16_flops: the part of block_flops in BF16;
-# attention_flops: operations of one of attention's two forward and five backward matmuls; traffic: output of bench_traffic
-# --tsv; ceilings: rates for floors. The head and attention use BF16's; FP8's is for fast accumulation.
+#   block_flops      FLOPs of the blocks' matmuls in a micro-batch; bf16_flops of these are in BF16
+#   head_flops       FLOPs of the head's matmuls in a micro-batch
+#   attention_flops  FLOPs of one of attention's two forward and five backward matmuls
+#   traffic          output of bench_traffic --tsv: bytes that each operation must move
+#   ceilings         highest rates, for lower bounds of the times: GB/s of a copy, TFLOP/s of a matmul in FP8 (with fast
+#                    accumulation) and in BF16. The head and attention use the rate of BF16.
 
-# Returns the part of a compiled name that ends with "_kernel". Its length precedes it.
+# Returns the identifier in a mangled name that ends with "_kernel". A mangled name states each identifier's length
+# before the identifier.
 function kernel_name(name,    end, from, count) {
     if (name !~ /^_Z/ || !match(name, /_kernel/)) return ""
     end = RSTART + RLENGTH
@@ -76,17 +80,16 @@ function kind_of(part, operation) {
     return ""
 }
 
-# floor_of: returns a lower bound of the nanoseconds that a micro-batch's kernels of a kind take, from the rates in
-# `ceilings`.
+# lower_bound: returns the fewest nanoseconds that a micro-batch's kernels of a kind can take at `ceilings`.
 function attention_matmuls(of) { return of == "attention forward" ? 2 : of == "attention backward" ? 5 : 0 }
-function floor_of(of) {
+function lower_bound(of) {
     if (of == "matmuls") return (block_flops - bf16_flops) / fp8_rate / 1000 + bf16_flops / bf16_rate / 1000
     if (attention_matmuls(of)) return attention_matmuls(of) * attention_flops / bf16_rate / 1000
     return (of == "head and loss" ? head_flops / bf16_rate / 1000 : 0) + bytes[of] / copy_rate
 }
-function floor_cell(of,    ns) {
+function bound_cell(of,    ns) {
     if (!copy_rate) return ""
-    ns = floor_of(of) / (of == "update" ? passes : 1)
+    ns = lower_bound(of) / (of == "update" ? passes : 1)
     return ns > 0 ? sprintf(" %.3f (%.0f %%) |", ns / 1e6, 100 * ns * passes / time[of]) : "  |"
 }
 
@@ -150,17 +153,17 @@ END {
         kernel_busy[of] += end[i] - start[i]
         kernel_count[of]++
         if (communicated(start[i], end[i]) * 2 < end[i] - start[i]) continue
-        beside_busy[of] += end[i] - start[i]
-        beside_count[of]++
+        overlapped_busy[of] += end[i] - start[i]
+        overlapped_count[of]++
     }
-    for (of in beside_count) {
-        if (kernel_count[of] == beside_count[of]) continue
-        mean = (kernel_busy[of] - beside_busy[of]) / (kernel_count[of] - beside_count[of])
-        slower += beside_busy[of] - beside_count[of] * mean
+    for (of in overlapped_count) {
+        if (kernel_count[of] == overlapped_count[of]) continue
+        mean = (kernel_busy[of] - overlapped_busy[of]) / (kernel_count[of] - overlapped_count[of])
+        slower += overlapped_busy[of] - overlapped_count[of] * mean
     }
     if (!intervals) delete time["communication"]
     total = reach - start[first]
-    print "| kind | kernels | ms | fraction | |" (copy_rate ? " floor, ms (fraction) |" : "")
+    print "| kind | kernels | ms | fraction | |" (copy_rate ? " lower bound, ms (fraction) |" : "")
     print "| --- | --- | --- | --- | --- |" (copy_rate ? " --- |" : "")
     order = "sort -t '|' -k 4 -rn"
     for (of in time) {
@@ -172,7 +175,7 @@ END {
         if (of == "communication") rate = sprintf("runs %.3f ms; kernels during it take %.3f ms more than alone", sent / passes / 1e6, slower / passes / 1e6)
         if (bytes[of] > 0 && of != "" && of != "head and loss" && time[of] > 0)
             rate = sprintf("%.0f GB/s", bytes[of] * (of == "update" ? 1 : passes) / time[of])
-        printf "| %s | %.1f | %.3f | %.1f %% | %s |%s\n", of, count[of] / passes, time[of] / passes / 1e6, 100 * time[of] / total, rate, floor_cell(of) | order
+        printf "| %s | %.1f | %.3f | %.1f %% | %s |%s\n", of, count[of] / passes, time[of] / passes / 1e6, 100 * time[of] / total, rate, bound_cell(of) | order
     }
     close(order)
     printf "| gaps | | %.3f | %.1f %% | |" (copy_rate ? "  |" : "") "\n", gaps / passes / 1e6, 100 * gaps / total
@@ -181,8 +184,8 @@ END {
     print "| --- | --- | --- | --- | --- |" (intervals ? " --- |" : "")
     order = "sort -t '|' -k 5 -rn"
     for (of in kernel_time) {
-        beside = !intervals ? "" : !beside_count[of] ? "  |" : sprintf(" %.1f of these: %.1f |", beside_count[of] / passes, beside_busy[of] / beside_count[of] / 1000)
-        printf "| %s | %.1f | %.1f | %.3f | %.1f %% |%s\n", of, kernel_count[of] / passes, kernel_busy[of] / kernel_count[of] / 1000, kernel_time[of] / passes / 1e6, 100 * kernel_time[of] / total, beside | order
+        overlapped = !intervals ? "" : !overlapped_count[of] ? "  |" : sprintf(" %.1f of these: %.1f |", overlapped_count[of] / passes, overlapped_busy[of] / overlapped_count[of] / 1000)
+        printf "| %s | %.1f | %.1f | %.3f | %.1f %% |%s\n", of, kernel_count[of] / passes, kernel_busy[of] / kernel_count[of] / 1000, kernel_time[of] / passes / 1e6, 100 * kernel_time[of] / total, overlapped | order
     }
     close(order)
 }
