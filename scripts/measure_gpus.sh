@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Measures training on the GPUs of this machine, all together and each alone. Prints
 # Markdown tables:
-#   speed   tokens/s of each ZeRO stage, also as a percentage of the sum of the GPUs
-#           alone, all at the same time (GPUs of one host differ, and the slowest one
-#           limits the others); the driver's memory
-#   large   a model with the shape of 7B
+#   speed   tokens/s with each ZeRO stage, and as a percentage of the sum of the speeds
+#           that the GPUs reach if each trains alone, all at the same time (GPUs of one
+#           host differ, and the slowest one limits the others); memory that the driver
+#           reports
+#   large   tokens/s and memory of a model of 7B's size, with ZeRO 3
 #   loss    validation losses of one GPU and of all, over several seeds
 #
 #   scripts/measure_gpus.sh [--dry-run] 'data/tokens/mine_train_*.bin' \
@@ -46,7 +47,7 @@ small=${SMALL:---model gpt2 --micro-batch 16}
 read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 [ -n "$dry_run" ] || mkdir -p "$out"
 
-start() { # LOG COMMAND...: runs it; output goes to OUT/LOG.json and OUT/LOG.err
+start() { # LOG COMMAND...: runs COMMAND; stdout goes to OUT/LOG.json, stderr to OUT/LOG.err
     local log=$1 status=0
     shift
     if [ -n "$dry_run" ]; then printf '%s\n' "$(printf '%q ' "$@" | sed 's/ $//')"; return; fi
@@ -54,7 +55,7 @@ start() { # LOG COMMAND...: runs it; output goes to OUT/LOG.json and OUT/LOG.err
     [ $status -eq 0 ] || { echo "error: $log ended with $status: $(grep -m 1 '^error' "$out/$log.err" || tail -n 1 "$out/$log.err")" >&2; exit 1; }
 }
 
-number() { # FLAG DEFAULT FLAGS...: prints the value of a flag
+number() { # FLAG DEFAULT FLAGS...: prints the last value of FLAG in FLAGS, else DEFAULT
     local flag=$1 value=$2
     shift 2
     while [ $# -gt 0 ]; do [ "$1" != "$flag" ] || value=$2; shift; done
@@ -110,7 +111,7 @@ measure_speed() {
     many=$(speeds_alone one-many) single=$(speeds_alone one-single)
     echo "| GPUs | tokens/s, $passes micro-batches per GPU and step | one micro-batch | driver, GB per GPU |"
     echo "| --- | --- | --- | --- |"
-    echo "| one by one | $many | $single | $(memory_of one-many-0) |"
+    echo "| each alone | $many | $single | $(memory_of one-many-0) |"
     for stage in $stages; do
         echo "| $gpus, ZeRO $stage | $(of_all "zero$stage-many" "$many") | $(of_all "zero$stage-single" "$single") | $(memory_of "zero$stage-many") |"
     done
