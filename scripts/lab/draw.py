@@ -139,7 +139,7 @@ def draw_memory(plot, path):
 
 
 def draw_ranges(plot, path):
-    """Draws a panel per histogram, in a figure per combination of the columns before `quantity`."""
+    """Yields a figure per combination of the columns before `quantity`, with a panel per row of the file."""
     head, *rows = [line.split("\t") for line in read_text(path).splitlines() if line[0] != "#"]
     first = head.index("quantity")
     for key in dict.fromkeys(tuple(row[:first]) for row in rows):

@@ -62,12 +62,13 @@ class Difference(Sample):
         return signed(self.mean) + (f" ± {self.error:.2f}" if self.count > 1 else "") + " %" if self.count else "–"
 
     def is_within(self, limit):
-        """True if the mean is within the limit, or within two standard errors of 0 that are at most 0.15 %."""
+        """True if the mean is within the limit. Also true if the standard error is at most 0.15 % and the mean is
+        within two standard errors of 0."""
         return abs(self.mean) <= limit or (self.count > 1 and self.error <= 0.15 and abs(self.mean) <= 2 * self.error)
 
 
 class Comparison:
-    """The runs of one setting, each compared with the baseline's of the same seed. The baseline is the first recipe."""
+    """The runs of one setting. Compares each with the run of the baseline (the first recipe) that has the same seed."""
 
     def __init__(self, results, name):
         self.name, self.baseline = name, results.recipes[0]
@@ -84,13 +85,13 @@ class Comparison:
         self.unfinished = sorted({tuple(path.split(os.sep)[-2:]) for path in folders} - ended)
 
     def value(self, row, key):
-        """Returns a loss of a run; None if the run is missing or diverged before its end."""
+        """Returns a figure of a run; None if it has none. Runs that diverged have no final loss and no losses on texts."""
         lost = row["ended"] != "done" and (key == "val_loss" or key.startswith("on "))
         return float(row[key]) if is_number(row.get(key)) and not lost else None
 
     def difference(self, row, key):
-        """Returns the run's loss divided by the baseline's, in percent; None without a pair. A run of the baseline has a pair
-        only if its micro-batch is not the setting's."""
+        """Returns by how many percent the run's loss exceeds that of the baseline's run of the same seed; None without
+        such a run. A run of the baseline is compared only if its seed names a micro-batch: 1@16 with 1."""
         seed = row["seed"].split("@")[0] if row["recipe"] == self.baseline else row["seed"]
         if row["recipe"] == self.baseline and seed == row["seed"]:
             return None
@@ -245,8 +246,8 @@ def heading(title, rows):
 
 
 def page(results, abouts, limits):
-    """Returns the text of the page. abouts: a description of each setting, or ""; limits: of the final mean and of the
-    windows, in percent."""
+    """Returns the text of the page. abouts: {setting: description, or ""}; limits: those of the final mean and of the
+    mean of a window, in percent, as text."""
     baseline, studies = results.recipes[0], [Comparison(results, name) for name in results.settings()]
     lines = heading("Recipes compared with " + baseline, [row for study in studies for row in study.all])
     for kind in ("recipe", "text"):

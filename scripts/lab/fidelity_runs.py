@@ -21,7 +21,7 @@ def bytes_of(pattern):
 
 
 def flags_of(name, row):
-    """Returns the flags of the model, the batch and the optimizer of a row of SETTINGS."""
+    """Returns three strings for a row of SETTINGS: the flags of the model, of the batch and of the optimizer."""
     training = "--lr %s --schedule cosine --warmup %s --lr-final %s --beta2 0.95 --weight-decay 0.1" % row[2]
     return (row[0], "--seq-len %s --micro-batch %s --batch-tokens %s" % row[1],
             training + " --eps 1e-5" * (name == "olmo-1b"))
@@ -58,7 +58,8 @@ def choose_trainer(work, settings):
 
 
 class Setting:
-    """SETTING[-from-STEP][-to-STEP]: trains `steps` of the `schedule`; the baseline trains the first `start`."""
+    """A setting, named SETTING[-from-STEP][-to-STEP]. Its schedule has `schedule` steps, of which runs train the first
+    `steps`. If `start` > 0, only the baseline trains the first `start` steps; all runs continue from its checkpoint."""
 
     def __init__(self, name, row, files, start, end):
         model, batch, training = flags_of(name, row)
@@ -81,7 +82,7 @@ class Setting:
                           f"the run (are {self.steps - self.start})")
 
     def note(self, baseline):
-        """Returns a description of everything that must be equal for runs of this setting to be comparable."""
+        """Returns the description of what comparable runs must have in common: flags, data and branch point."""
         files = [f"{name}: {os.path.basename(files)}, {bytes_of(files)} bytes"
                  for name, files in (("data", self.train), ("validation", self.val))]
         start = [f"from step {self.start} of {baseline}"] if self.start else []
@@ -91,7 +92,8 @@ class Setting:
         return int(seed.split("@")[1]) if "@" in seed else self.micro_batch
 
     def tokens_of(self, pattern):
-        """Returns the number of 2-byte tokens in these files. (The trainer counts 4-byte tokens itself.)"""
+        """Returns a lower bound of the tokens that complete sequences in these files have, for tokens of 2 bytes. Too
+        large for tokens of 4 bytes; the trainer's evaluation then ends at the end of the data."""
         return bytes_of(pattern) // 2 - len(glob.glob(pattern)) * (512 + self.length)
 
     def val_batches(self, seed, pattern):
@@ -254,7 +256,8 @@ class Runs:
         return any(self.point_of(run) == point and not self.has_begun(run) for run in self.runs)
 
     def with_branch_points(self):
-        """Returns items for work_on(): the runs, preceded by their branch points, JOBS at a time."""
+        """Returns the items for work_on(). Each seed's branch point comes JOBS seeds ahead of its runs, so that the
+        point is usually trained when they start."""
         if not setting("FROM"):
             return [(run,) for run in self.runs]
         runs, items = collections.defaultdict(list), []
@@ -301,7 +304,8 @@ class Runs:
                           "machine; choose another --out")
 
     def start_from_point(self, run):
-        """Links the checkpoint into a run's folder (checkpoints are never written in place) and copies the log."""
+        """Puts the branch point's checkpoint and log into a run's folder, unless the run has begun. Hard links suffice
+        for the checkpoint, because checkpoints are never written in place."""
         if not run.of.start or self.has_begun(run):
             return
         point, copy = self.point_of(run), run.folder + "/.copy"

@@ -69,7 +69,7 @@ NARROW_TOKENS = 4194304  # more tokens than any speed measurement of a large mod
 
 
 class Broken(Failure):
-    """The failure of a command."""
+    """A command has failed. `row`: a paragraph about it for the page."""
 
     def __init__(self, command, status, reason, log):
         super().__init__(f"{reason} (see {log})")
@@ -151,7 +151,8 @@ class Reproduce:
 
     @functools.lru_cache(None)
     def states_model(self):
-        """Returns a description, the trainer's flags, N if one of N groups is measured, and the steps."""
+        """Returns a description, the trainer's flags, N (quant_error measures one of every N groups), and the steps at
+        which the states are measured."""
         if self.real_text:
             about, steps, every = "OLMo-1B, 65,536 tokens per step, one " + lab.gpu_name(), -(-self.tokens // 65536), 16
             flags = "--model olmo-1b --seq-len 2048 --micro-batch 8 --batch-tokens 65536 --lr 2e-4 --eps 1e-5"
@@ -256,7 +257,8 @@ class Reproduce:
                          "--recipe", recipe, "--master", "split16", *more, *master, *flags)
 
     def model_settings(self, model, gpus, batch, length):
-        """Yields (setting, recipe, micro-batch, plan): the common batch, then each recipe's largest; 0: none fits."""
+        """Yields (setting, recipe, micro-batch, plan): first the same micro-batch for each recipe, then each recipe's
+        largest; 0 if none fits."""
         gpt2 = model.startswith("gpt2")
         for name in ["equal batch", "largest in 80GB"] + ["largest in 141GB"] * (gpt2 and self.memory >= 141e9):
             for recipe in ["bf16", "fp8-linear", "coat"] + ["coat,head=fp8"] * gpt2:
@@ -267,7 +269,8 @@ class Reproduce:
                 yield name, recipe, largest, self.model_plan(*of, "--micro-batch", largest) if largest else {}
 
     def is_measured(self, gpus, name, plan):
-        """True if text, GPUs and memory suffice: CUDA takes 0.6 GB, NCCL up to 1.5. QUICK=1 measures only equal batches."""
+        """True if text, GPUs and memory suffice. The plan omits CUDA, which takes 0.6 GB, and NCCL, which takes up to
+        1.5. QUICK=1 measures only equal batches."""
         room = plan.get("total_bytes", 0) + (2.2e9 if gpus > 1 else 1e9)
         return (self.real_text and len(self.gpus) >= gpus and (self.dry or not self.memory or self.memory >= room) and
                 (gpus == 1 or shutil.which(self.mpirun.split()[0])) and (not self.quick or name == "equal batch"))

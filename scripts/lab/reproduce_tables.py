@@ -7,7 +7,7 @@ KEYS = {"table1": 2, "table2": 1, "table6": 3, "table7": 5, "figure4": 2}  # key
 
 
 def read_paper(path="scripts/results/paper.txt"):
-    """Returns the paper's figures: {table: {key: figures}}. Keys and figures are words of a line."""
+    """Returns the paper's figures, {table: {key: figures}}. A line is: table, KEYS[table] words of the key, figures."""
     paper = {name: {} for name in KEYS}
     for name, *words in (line.split() for line in read_text(path).splitlines() if line and line[0] != "#"):
         paper[name][tuple(words[:KEYS[name]])] = words[KEYS[name]:]
@@ -74,7 +74,8 @@ def states_table(logs):
 # --- tables 2 and 6, figure 4 -----------------------------------------------------------------------------------------
 
 def saved_units(one, two, unit):
-    """Returns the second layer's saved activations in units: norms, activation function, RoPE, attention, matmuls, all."""
+    """Returns the activations that the second layer saves, in units: norms, activation function, RoPE, attention,
+    matmuls, all. one, two: plans of models with one and with two layers; unit: bytes."""
     parts = ((r"x_in|x_mid|mean[12]|rstd[12]", 0), ("h", 1), ("qkv|lse", 3), ("x_final|meanf|rstdf", 5), (".*", 4))
     sums = [0.0] * 6
     for sign, plan in ((-1, one), (1, two)):

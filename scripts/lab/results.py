@@ -9,8 +9,8 @@ import shutil
 
 
 class Failure(Exception):
-    """An error for the user, in one line. It ends the program with exit code 1. If a run raises it, it is reported and the
-    other runs continue. Without text it prints nothing."""
+    """An error for the user, in one line; without text, nothing is printed. Ends the program with exit code 1. If a run
+    raises it, the error is printed and the other runs continue."""
 
 
 def read_text(path):

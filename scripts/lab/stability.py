@@ -37,7 +37,7 @@ from .results import Failure, Sample, Table, find, is_number, markdown, read_log
 from .work import check_built, is_built, number, recipe_flags, setting
 
 COMMAND = ["RECIPES", "RATES", "SEEDS", "MODEL", "BATCH", "TRAINING", "STEPS", "DIRECTIONS", "CURVES", "POINTS", "TEXT"]
-# flags of the model and the batch, steps: of the byte-level model, and with token files
+# (flags of the model, flags of the batch, steps) without token files, and with them
 DEFAULTS = (("--layers 4 --heads 4 --channels 128", "--seq-len 128 --micro-batch 8 --val-batches 40", 400),
             ("--layers 6 --heads 6 --channels 384", "--seq-len 1024 --micro-batch 32 --val-batches 20", 1600))
 TRAINING = "--schedule cosine --warmup %d --lr-final 0.1 --beta2 0.95 --weight-decay 0.1"
@@ -114,7 +114,8 @@ class Stability:
         return ["0"] if direction == 0 else [f"{k / half:.6g}" for k in near if k]
 
     def look_along(self, recipe, rate, direction):
-        """Evaluates the run at a recipe's best rate at all distances of a direction without a result."""
+        """Moves the weights of a recipe's run at this rate along a direction, and evaluates them at each distance that
+        has no result yet."""
         folder = self.folder(recipe, rate, self.seeds[0])
         checkpoints = [folder + "/step-LAST"] if self.work.dry_run else sorted(find(folder, "step-*"))
         if not checkpoints:

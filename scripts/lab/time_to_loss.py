@@ -122,7 +122,8 @@ class TimeToLoss:
     # --- runs ---------------------------------------------------------------------------------------------------------
 
     def run_of(self, of, recipe, optimizer, rate, steps):
-        """Returns the run of a setting with this many steps: a complete schedule with its own warm-up."""
+        """Returns a run of the setting's model and data whose schedule has `steps` steps and a warm-up in
+        proportion."""
         length = copy.copy(of)
         length.name, length.schedule, length.steps = f"{of.name}-{steps}", steps, steps
         length.flags = of.flags + ["--warmup", str(max(10, round(of.warmup * steps / of.schedule)))]

@@ -22,7 +22,8 @@ def tell(text):
 # --- the command line and the environment -----------------------------------------------------------------------------
 
 class Parser(argparse.ArgumentParser):
-    """Parses a command line. --help prints the module's docstring. runs: the command trains or measures."""
+    """Parses a command line. --help prints the module's docstring. runs: adds --dry-run and --out, for commands that
+    train or measure."""
 
     def __init__(self, command, about, runs=True):
         super().__init__("scripts/lab.py " + command, description=about, allow_abbrev=False,
@@ -41,15 +42,15 @@ def setting(name, default=""):
 
 
 def number(name, text, least=0):
-    """Returns the number in `text`. Fails for other text and for leading zeros."""
+    """Returns the whole number in `text`. Fails if it is below `least`, has leading zeros, or is not a number."""
     if not re.fullmatch("0|[1-9][0-9]*", str(text)) or int(text) < least:
         raise Failure(f"{name}: must be a whole number of at least {least} (is {text})")
     return int(text)
 
 
-def check_tokens(name, pattern):
+def check_tokens(prefix, pattern):
     if not glob.glob(pattern):
-        raise Failure(f"{name}no file matches {pattern}; make token files with data/prepare.py, or correct the pattern")
+        raise Failure(f"{prefix}no file matches {pattern}; make token files with data/prepare.py, or correct the pattern")
 
 
 def token_globs(words, work):
@@ -127,7 +128,8 @@ def recipe_flags(recipe):
 
 
 def check_flags(what, trainer, flags):
-    """Checks flags with the trainer's --plan. A dry run without this trainer uses the CPU's, if any."""
+    """Fails if the trainer's --plan refuses the flags. If this trainer is not built, as in a dry run, uses the CPU's,
+    if any."""
     planner = trainer if is_built(trainer) else CPU_TRAINER
     if is_built(planner):
         done = subprocess.run([planner, "--plan=json", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -145,7 +147,7 @@ def error_in(output):
 # --- a folder at work -------------------------------------------------------------------------------------------------
 
 class Work:
-    """Runs programs in the folder `out`, one at a time on each GPU. A signal ends them. Threads may share an object."""
+    """Runs programs whose results are in the folder `out`, several at a time. A signal ends them. Thread-safe."""
 
     def __init__(self, out, dry_run):
         self.out, self.dry_run, self.stopped, self.failed, self.gpus = out, dry_run, False, False, fp8_gpus()
@@ -245,7 +247,7 @@ class Work:
             raise Failure("stopped; run the same command again to continue")
 
     def prepare_text(self):
-        """Makes OUT/text_train.bin and OUT/text_val.bin for the byte-level model."""
+        """Makes OUT/text_train.bin and OUT/text_val.bin for the byte-level model, unless they exist."""
         log, text = self.out + "/text.log", self.out + "/text"
         if not os.path.exists(text + "_val.bin"):
             command = [BUILD + "/prepare_bytes", setting("TEXT", "--headers"), "--overwrite", "--out", text]
