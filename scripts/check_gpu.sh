@@ -48,7 +48,8 @@ verdict() { if [ "$1" -eq 0 ]; then echo "good: $2"; else echo "FAILED: $2"; fai
 
 wanted() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 
-# Prints the checks that test_gpt2 skipped because it found no GPU. Its exit code is 0 then.
+# Prints the first test that test_gpt2 skipped; true if there is one. If test_gpt2 finds no GPU, it skips tests and ends
+# with 0.
 skipped() { grep -m 1 '^skip - ' "$1"; }
 
 if wanted reference; then
@@ -68,9 +69,9 @@ for tool in memcheck initcheck; do
     compute-sanitizer --tool $tool --error-exitcode 9 "$bin/test_gpt2" --small >"$out/$tool.log" 2>&1 && ! skipped "$out/$tool.log"
     verdict $? "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
 done
-# racecheck cannot follow the synchronization of the libraries' kernels. cuDNN's are excluded, to save time. cuBLAS's
-# (nvjet) fail if they are excluded, so their hazards are not counted. RACECHECK=1 builds kernels that racecheck can
-# follow.
+# racecheck reports false hazards in the libraries' kernels, because it cannot follow their synchronization. cuDNN's
+# kernels are excluded, which also saves time. cuBLAS's (nvjet) fail if they are excluded, so their hazards are not
+# counted. RACECHECK=1 builds kernels of this program that racecheck can follow.
 if wanted racecheck && has_sanitizer racecheck; then
     for part in optimizer kernels fp8-kernels operations fp8 models; do
         log=$out/racecheck-$part.log

@@ -8,8 +8,8 @@
 #   GPUS=1              number of GPUs; several are started by LAUNCHER, one process
 #                       per GPU
 #   LAUNCHER=mpirun     or srun, inside a Slurm job (scripts/slurm_*.sbatch)
-#   RECIPE=             bf16, fp8-linear or coat; unset: coat, or the recipe of the
-#                       run that is resumed
+#   RECIPE=             bf16, fp8-linear, coat or coat-paper; unset: coat, or the
+#                       recipe of the run that is resumed
 #   DATA=data/tokens    folder of the token files; TRAIN and VAL name other files
 #   OUT=runs/NAME       the run's folder; an existing run is resumed
 #   HELLASWAG=FILE      default: DATA/hellaswag_val.bin if it exists

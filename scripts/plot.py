@@ -12,9 +12,9 @@
 Draws training loss (every step faint, smoothed on top) and validation loss (dots) over
 tokens and over hours of training, gradient norm and tokens per second, and, if
 HellaSwag was evaluated, HellaSwag and the learning rate. A run whose log has FP8 health
-gets a second picture, PREFIX-fp8-NAME, with a panel each for the largest value and the
-fractions of saturated, flushed and clamped values. A panel has a strip per tensor, and
-a strip a line per layer.
+gets a second picture, OUT-fp8-NAME, with one panel each for the largest value and for
+the fractions of saturated, zero and subnormal values and of clamped groups. A panel has
+a strip per tensor, and a strip has a row per layer.
 
 Needs matplotlib (pip install matplotlib). Without Python, build/plot_loss draws the
 loss of one run.
@@ -141,7 +141,8 @@ def mark(axis, text, value):
 
 
 def loss_limits(runs, curves, references):
-    """Returns limits from the lowest loss to an early one, because the first values would flatten all others."""
+    """Returns axis limits that leave out the first 1/12 of the losses, because their range would flatten all later
+    ones."""
     lows = [min(finite(curve)) for curve in curves] + [value for run in runs for _, _, value in run.val]
     lows += [percentile(run.loss[len(run.loss) // 2:], 0.02) for run in runs if len(run.loss) > 4]
     lines = [value for _, value in references]
@@ -268,7 +269,8 @@ def decades(values, most):
 
 
 def draw_health(run):
-    """Draws a panel per figure. Its rows are the tensors, one strip each, with the first layer at the bottom."""
+    """Draws a panel per statistic in HEALTH. A panel has one strip per tensor, with the first layer at the bottom.
+    Returns None if the log has no statistics."""
     tensors = list(dict.fromkeys(tensor for _, line in run.fp8 for tensor in line))
     grids = {key: {tensor: grid_of(run, tensor, key) for tensor in tensors} for key, _ in HEALTH}
     panels = [(key, title) for key, title in HEALTH if any(grids[key].values())]
@@ -296,7 +298,7 @@ def draw_health(run):
 
 
 def draw_health_panel(figure, axis, run, key, grids, strips):
-    """Draws one figure of all tensors with one logarithmic colour scale, so that they are comparable."""
+    """Draws one statistic of all tensors with one logarithmic colour scale, so that tensors are comparable."""
     scale = 1 if key == "amax" else 100
     positive = [scale * value for grid in grids.values() for row in grid or [] for value in row if value > 0]
     norm = decades(positive, 12 if scale == 1 else 4) if positive else LogNorm(0.01, 1)

@@ -8,7 +8,7 @@
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
-unset MAKEFLAGS MFLAGS MAKELEVEL # unsets a calling make's flags; its settings are also in the environment by name
+unset MAKEFLAGS MFLAGS MAKELEVEL # drops a calling make's flags; its settings remain, as environment variables
 
 out=${OUT:-runs/demo}
 data=data/tokens/headers

@@ -3,9 +3,9 @@
 # nothing is missing.
 #
 #   scripts/setup.sh           installs what `make` and `make run` need
-#   scripts/setup.sh --python  installs the packages with which data/prepare.py reads
-#                              tokenizers and chat templates
-#                              (data/requirements.txt) to third_party/python
+#   scripts/setup.sh --python  also installs the packages with which data/prepare.py
+#                              reads tokenizers and chat templates
+#                              (data/requirements.txt), to third_party/python
 #   scripts/setup.sh --all     also installs what mpirun, `make test` and `make
 #                              check-format` need: Open MPI, cmocka, Python,
 #                              packages (dev/test/requirements.txt), and others
@@ -62,7 +62,7 @@ if [ -n "$requirements" ]; then
     ! PYTHONPATH=$python python3 -c "import $modules" >/dev/null 2>&1 || requirements=''
 fi
 
-# The Makefile searches the frontend's headers in CUDNN_FRONTEND, then in third_party/, then in the system's folders.
+# The Makefile searches CUDNN_FRONTEND, then third_party/, then the system's folders for the frontend's headers.
 frontend=third_party/cudnn-frontend
 need_frontend=
 if [ -z "${CUDNN_FRONTEND:-}" ] && { has nvcc || [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; } &&

@@ -10,9 +10,10 @@
 
 Curves are named after the log's fields (loss, val_loss, grad_norm, lr, tokens,
 tokens_per_s, ms, skipped, hellaswag). Health becomes fp8/TENSOR/FIGURE,
-products/TENSOR/FIGURE and so on, the largest over the layers. The step is the optimizer's.
-A second upload of a folder adds only new steps. Steps that a resumed training repeats keep
-their first upload, because W&B accepts a step only once; --id NAME starts another run.
+products/TENSOR/FIGURE and so on; the value is that of the layer with the largest magnitude.
+W&B's step is the optimizer step. A second upload of a folder adds only new steps. Steps
+that a resumed training repeats keep their first upload, because W&B accepts a step only
+once; --id NAME starts another run.
 
 Needs wandb (pip install wandb) and a login (wandb login). The trainer itself never uses
 the network.

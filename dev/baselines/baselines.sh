@@ -18,8 +18,8 @@
 #       headers that the package lacks are generated from its sources.
 #   pyllmq in BF16 and FP8; it requires the libraries of CUDA 12
 # pip installs missing packages into BASELINES, except TransformerEngine, which is
-# compiled for the installed torch. A program that cannot be installed or fails gets
-# a row with the last line of its error.
+# compiled for the installed torch and must be installed already. A program that
+# cannot be installed, or fails, gets a row with the last line of its error.
 #
 # Environment:
 #   BASELINES=build/baselines     folder of the installed packages
@@ -114,7 +114,7 @@ ours() { # RECIPE
 }
 
 theirs() { # SCRIPT [FLAG...]
-    local parameters=0 # the number that the other program's model must have
+    local parameters=0 # number of parameters that the other program's model must have; 0: not checked
     [ ! -x ./train_gpt2_fp8 ] || parameters=$(./train_gpt2_fp8 --plan=json --model "$model" | sed 's/{"parameters": \([0-9]*\).*/\1/')
     run "$work/log" "$python" "dev/baselines/$1" --model "$model" --tokens "$tokens" --micro-batch "$micro_batch" --seq-len "$length" \
         --passes $passes --steps "$steps" --parameters "$parameters" "${@:2}" || return

@@ -18,7 +18,7 @@ import pyllmq
 HEADER_BYTES = 1024
 
 
-def configuration(name, there):
+def configuration(name, expected):
     shapes = {
         "olmo-1b": ("llama", 2048, 8192, 16, 16, 16, 50304, True),
         "llama2-7b": ("llama", 4096, 11008, 32, 32, 32, 32000, False),
@@ -31,8 +31,8 @@ def configuration(name, there):
     width = hidden // heads * (heads + 2 * kv_heads)  # rows of the packed q, k and v
     block = hidden * (width + hidden + 3 * intermediate + 2) + (width if architecture == "qwen2" else 0)
     parameters = layers * block + hidden + (1 if tied else 2) * vocabulary * hidden
-    if there and abs(parameters - there) > 128 * hidden * 2:
-        sys.exit(f"error: --model {name}: has {parameters} parameters; --parameters requires {there}")
+    if expected and abs(parameters - expected) > 128 * hidden * 2:
+        sys.exit(f"error: --model {name}: has {parameters} parameters; --parameters requires {expected}")
     return vocabulary, pyllmq.LLamaConfig(
         architecture=architecture, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers,
         num_attention_heads=heads, num_key_value_heads=kv_heads, vocab_size=vocabulary, tie_word_embeddings=tied,

@@ -54,7 +54,8 @@ def gpt2(layers, heads, channels):
 
 
 class WithLoss(torch.nn.Module):
-    """Returns the mean loss. The model's own loss would also keep the logits in FP32."""
+    """Computes the mean loss from the model's BF16 logits. transformers' own loss would also store the logits in
+    FP32."""
 
     def __init__(self, model):
         super().__init__()
