@@ -215,7 +215,8 @@ $(eval $(call compile,double,-DCOAT_DOUBLE,$(DOUBLE_MODULES)))
 $(eval $(call compile_as_c,double,-DCOAT_DOUBLE))
 $(eval $(call compile,gpu,$(CUDA_INCLUDES) $(CUDA_DEFINES),$(GPU_MODULES)))
 
-# dev/ has a separate rule, because dev/test/test_x.c and test_x.cu may both exist, and only the second is the GPU's.
+# dev/ has a more specific rule, which make prefers to compile()'s rule for .c files: if test_x.c and test_x.cu both
+# exist, build/gpu/dev/test/test_x.o must come from test_x.cu.
 define compile_cuda
 $$(BUILD)/gpu/$(1)%.o: $(1)%.cu $$(BUILD)/flags/gpu
 	@mkdir -p $$(@D) && echo "  NVCC  $$@"

@@ -129,7 +129,7 @@ end_training() {
     fi
     asked=yes
 }
-in_own_session() { # COMMAND...
+in_own_session() { # COMMAND...: runs it, forwards signals, and returns its exit status
     trap asked=yes INT TERM HUP
     setsid "$@" </dev/null &
     child=$!
