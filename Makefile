@@ -170,7 +170,7 @@ unit-tests: $(UNIT_TESTS)
 tests: all $(UNIT_TESTS) $(MODEL_TESTS) $(filter %/bench_traffic,$(BENCHES))
 
 # $(call remember,NAME,TEXT): writes TEXT to build/flags/NAME if it has changed. Objects depend on the files of flags,
-# archives on the files of module lists, so a change rebuilds them. make -n writes no existing file.
+# archives on those of their module lists, so a change rebuilds them. make -n leaves an existing file unchanged.
 remember = $(if $(and $(findstring n,$(firstword -$(MAKEFLAGS))),$(wildcard $(BUILD)/flags/$(1))),,$(shell \
 	mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1)))
 # Goals that build nothing do not search for libraries and do not know the flags.
