@@ -303,8 +303,8 @@ static bool check_skips(Run *run, Error *err) {
     return on_all_ranks(&run->errors);
 }
 
-// On rank 0, logs the step's FP8 health under the key `key` and prints its warning. A skipped step prints no warning,
-// because its infinities do not show whether the scales fit.
+// On rank 0, logs the step's FP8 health under the key `key` and prints its warnings. A skipped step prints none of the
+// warnings that a run prints only once, because its values can be infinite whatever the scales are.
 static void log_health(Run *run, const char *key, char *(*health)(const Arena *, Exec *, HealthWarned *, char *)) {
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
