@@ -210,7 +210,9 @@ typedef struct {
     // tensors that backward recomputes instead of reading saved ones. 0: nothing; 1: the activation function (with
     // SAVED_COAT also norms); 2: the activation function and norms; 3: entire blocks
     int recompute;
-    Format grads;   // format of weight gradients of linear layers: FMT_BF16 or FMT_FP32; other gradients are FP32
+    // format of the gradients of the blocks' weight matrices: FMT_BF16 or FMT_FP32; all other gradients of parameters
+    // are FP32
+    Format grads;
     int group_size; // number of elements of saved FP8 activations that share a scale: 16, 32 or 128
     MomentsKind moments;
     MomentumCodes momentum_codes;
@@ -255,19 +257,19 @@ typedef struct {
     ModelShape shape;
     Recipe recipe;
     Recipe plain_recipe; // recipe to use if FP8 is impossible: bf16, with the user's other flags
-    // true: an unsupported recipe is an error, because --recipe names it or an earlier check accepted it
+    // true: an unsupported recipe is an error, because --recipe names it or config_check_recipe() has already chosen it
     bool recipe_final;
-    bool recipe_recorded;      // true: the recipe was read from the checkpoint that the run resumes
     bool settings_recorded;    // true: the run's settings were read from a checkpoint or from log.jsonl
-    int64_t recorded_step;     // step of the checkpoint whose settings were read
+    bool recipe_recorded;      // true: settings_recorded, and --recipe is not given
+    int64_t recorded_step;     // step of the checkpoint whose settings were read; 0: none
     bool settings_logged;      // true: settings and model were read from log.jsonl, because there is no checkpoint yet
     bool nothing_to_resume;    // true: --resume found neither a checkpoint nor settings in log.jsonl
     bool model_named;          // true: the command line sets the model, the tokenizer or the batch
-    bool batch_recorded;       // true: batch_tokens was read from the checkpoint, because no flag sets it
-    bool micro_batch_recorded; // true: micro_batch was read from the checkpoint, because no flag sets it
-    // reason why this machine's GPU has no FP8 matmuls; "": the GPU has them, or the run uses the CPU
+    bool batch_recorded;       // true: settings_recorded, and batch_tokens is recorded and not set by a flag
+    bool micro_batch_recorded; // true: settings_recorded, and micro_batch is not set by a flag
+    // reason why this machine's GPU has no FP8 matmuls; "": it has them, or was not asked (--device cpu, --plan)
     char gpu_without_fp8[320];
-    bool no_gpu; // true: this machine has no GPU (not set for --plan)
+    bool no_gpu; // true: this machine has no GPU; false with --device cpu and --plan, which do not check
     // settings of the batch
     int micro_batch, seq_len;
     ExamplesKind examples;
@@ -299,7 +301,7 @@ typedef struct {
     float skip_loss_z, skip_grad_z;
     // settings of evaluations and samples
     int64_t val_every;               // steps between validations; 0: only at the end of the run
-    int val_batches;                 // number of batches of a validation; -1: all validation data
+    int val_batches;                 // number of micro-batches of a validation, over all ranks; -1: all validation data
     char hellaswag[PATH_MAX_LENGTH]; // file of HellaSwag examples; "": none
     int64_t hellaswag_every;         // steps between HellaSwag evaluations; 0: only at the end; -1: val_every
     int64_t sample_every;            // steps between generated samples; 0: only at the end of the run
@@ -308,7 +310,7 @@ typedef struct {
     int64_t health_matmuls;          // steps between comparisons of FP8 wgrad with BF16 wgrad; 0: never
     char prompt[4096];
     char image[PATH_MAX_LENGTH]; // file whose first image is part of the prompt; "": none
-    int image_rows;              // number of tokens that represent the image in the prompt
+    int image_rows;              // number of tokens that represent the image at all its places in the prompt
     PromptFormat prompt_format;
     int samples; // number of samples generated each time
     float temperature, top_p;
@@ -334,7 +336,7 @@ typedef struct {
     int64_t profile;      // optimizer step that a profiler records; -1: none
     bool autotune;
     char matmul_table[PATH_MAX_LENGTH]; // file of GEMM algorithms; "": none
-    // time limit of the run in milliseconds since the program's start; 0: no limit
+    // time in ms after the program's start at which the run must have ended; 0: no limit
     int64_t time_limit_ms;
     int64_t log_every; // steps between lines on the terminal
     bool quiet, json;
@@ -366,7 +368,7 @@ static inline bool config_forward_only(const Config *config) {
     return config->eval_only || config_samples_only(config);
 }
 
-// True if this run has FP8 matmuls in the output head. With --head fp8-backward, only training has.
+// True if this run has FP8 matmuls in the output head. With --head fp8-backward, only a training run has them.
 static inline bool config_fp8_head(const Config *c) {
     return c->recipe.head == HEAD_FP8 || (c->recipe.head == HEAD_FP8_BACKWARD && !config_forward_only(c));
 }
@@ -401,7 +403,7 @@ static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;
 }
 
-#define SAMPLE_STEP 64 // a pass over a prompt is padded to a multiple of this number of tokens, at most seq_len
+#define SAMPLE_STEP 64 // a pass over a prompt is padded to a multiple of this number of tokens, or to seq_len if less
 
 // Returns the smallest number of tokens in a forward pass that generates a sample: 16 with FP8 matmuls, whose sizes
 // must be multiples of 16; otherwise 1.
@@ -435,8 +437,8 @@ static inline int config_sample_length(const Config *c) {
     return tokens < c->seq_len ? (int)tokens : c->seq_len;
 }
 
-// Returns the padded number of rows of a sample's pass over `length` tokens, at most T. Rounds up so that at most 64
-// different lengths occur, because each length needs its own matmul plans.
+// Returns the number of rows of a sample's pass over `length` tokens: length, rounded up, but at most T, the maximum
+// sequence length. The rounding leaves at most 64 different results, because each needs its own matmul plans.
 static inline int config_sample_rows(int length, int T) {
     const int step = SAMPLE_STEP * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
     return padded < T ? padded : T;
@@ -453,8 +455,8 @@ static inline bool config_recomputes_blocks(const Config *c) {
     return c->recipe.recompute >= 3 && !config_forward_only(c);
 }
 
-// True if the scales of the activation function's gradient come from an upper bound instead of the amax. Then one pass
-// can compute that gradient and recompute the activation function.
+// True if the scales of the gradient of the activation function's input come from an upper bound instead of the amax.
+// Then one pass can compute that gradient and recompute the activation function.
 static inline bool config_bounds_activation(const Config *c) {
     const Recipe *r = &c->recipe;
     return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32 && !recipe_is_paper(r) && r->saved == SAVED_COAT &&

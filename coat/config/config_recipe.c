@@ -6,14 +6,13 @@
 #include "shapes.h"
 #include "vision.h"
 
-// A condition under which a run cannot use a flag, and the texts of the error message.
+// A condition under which a run cannot use a flag, and the texts of the error message. --plan accepts the flag.
 typedef struct {
-    bool (*used)(const Config *config, int ranks);
-    bool planned;     // true: --plan can compute its memory
-    const char *flag; // flag as the message shows it
-    const char *text; // why the flag cannot be used
+    bool (*used)(const Config *config, int ranks); // true if the run uses the flag under the condition
+    const char *flag;                              // flag as the message shows it
+    const char *reason;                            // why the flag cannot be used
     const char *fix;
-} NotBuilt;
+} UnusableFlag;
 
 static bool may_use_gpu(const Config *c) {
 #ifdef COAT_CUDA
@@ -25,47 +24,38 @@ static bool may_use_gpu(const Config *c) {
 static bool on_gpu(const Config *c) {
     return c->plan != PLAN_NONE ? c->device != DEVICE_CPU : may_use_gpu(c) && !c->no_gpu;
 }
-static bool uses_autotune(const Config *c, int ranks) {
+static bool autotunes_on_cpu(const Config *c, int ranks) {
     (void)ranks;
     return c->autotune && !may_use_gpu(c);
 }
-static bool uses_profile(const Config *c, int ranks) {
+static bool profiles_on_cpu(const Config *c, int ranks) {
     (void)ranks;
     return c->profile > 0 && !may_use_gpu(c);
 }
-static bool tunes_together(const Config *c, int ranks) {
+static bool autotunes_on_ranks(const Config *c, int ranks) {
     return c->autotune && ranks > 1;
 }
-static bool has_matmul_table(const Config *c, int ranks) {
+static bool has_table_on_cpu(const Config *c, int ranks) {
     (void)ranks;
     return c->matmul_table[0] && !may_use_gpu(c);
 }
 // clang-format off
-static const NotBuilt not_built[] = {
-    {uses_autotune, true, "--autotune", "it times the matmuls of a GPU, but this run uses the CPU", "remove it"},
-    {uses_profile, true, "--profile", "it marks a step for CUDA's profilers, but this run uses the CPU",
+static const UnusableFlag unusable[] = {
+    {autotunes_on_cpu, "--autotune", "it times the matmuls of a GPU, but this run uses the CPU", "remove it"},
+    {profiles_on_cpu, "--profile", "it marks a step for CUDA's profilers, but this run uses the CPU",
      "remove it; use perf or gprof to profile the CPU"},
-    {tunes_together, true, "--autotune", "only one process may tune, because all must use the same algorithms",
+    {autotunes_on_ranks, "--autotune", "only one process may tune, because all must use the same algorithms",
      "run it with one process for a step, then all with its table: --matmul-table FOLDER/matmul_table.txt"},
-    {has_matmul_table, true, "--matmul-table", "it lists algorithms of a GPU's matmuls, but this run uses the CPU",
+    {has_table_on_cpu, "--matmul-table", "it lists algorithms of a GPU's matmuls, but this run uses the CPU",
      "remove it"},
 };
 // clang-format on
 
-static bool check_built(const Config *c, int ranks, Error *err) {
-    Config preset = *c; // the configuration with the recipe's preset values, without overrides by other flags
-    if (c->recipe.precision == PRECISION_RECIPE) recipe_apply(&preset.recipe, c->recipe.kind);
-    for (size_t i = 0; i < sizeof not_built / sizeof not_built[0]; i++) {
-        const NotBuilt *n = &not_built[i];
-        if (!n->used(c, ranks) || (n->planned && c->plan != PLAN_NONE)) continue;
-        if (!n->planned) return error_set(err, EXIT_USER, "%s: %s; %s", n->flag, n->text, n->fix);
-        Config plain = preset;
-        recipe_apply(&plain.recipe, RECIPE_BF16);
-        if (n->used(&preset, ranks) && !n->used(&plain, ranks))
-            return error_set(err, EXIT_USER,
-                             "--recipe %s: %s; use --recipe bf16 or --device cpu (--plan works for every recipe)",
-                             choice_name(RECIPE_NAMES, c->recipe.kind).text, n->text);
-        return error_set(err, EXIT_USER, "%s: %s; %s (--plan supports it)", n->flag, n->text, n->fix);
+static bool check_usable(const Config *c, int ranks, Error *err) {
+    for (size_t i = 0; c->plan == PLAN_NONE && i < sizeof unusable / sizeof unusable[0]; i++) {
+        const UnusableFlag *f = &unusable[i];
+        if (f->used(c, ranks))
+            return error_set(err, EXIT_USER, "%s: %s; %s (--plan supports it)", f->flag, f->reason, f->fix);
     }
     return true;
 }
@@ -152,8 +142,8 @@ static bool check_vision_recipe(const Config *c, Error *err) {
 }
 
 static void add_note(Config *c, const char *because) {
-    const char *whose = c->recipe_recorded ? "which the checkpoint was trained with" : "the default";
-    text_append(c->notes, sizeof c->notes, "note: --recipe bf16: not %s, %s, because %s\n",
+    const char *whose = c->recipe_recorded ? "the recorded recipe" : "the default";
+    text_append(c->notes, sizeof c->notes, "note: --recipe bf16: used instead of %s, %s, because %s\n",
                 choice_name(RECIPE_NAMES, c->recipe.kind).text, whose, because);
 }
 
@@ -170,8 +160,8 @@ static bool recipe_decide(Config *c, Error *err) {
     return recipe_check_shape(c, err); // checked again, because flags such as --linear fp8 may still select FP8
 }
 
-// Adapts a checkpoint's batch that is not a multiple of the tokens of one pass of all ranks. Lowers the checkpoint's
-// micro-batch until the batch is a multiple. If no micro-batch fits, rounds the batch.
+// Adapts a recorded batch that is not a multiple of the tokens in one micro-batch of every rank. If the micro-batch is
+// recorded too, lowers it until the batch is a multiple. If no micro-batch fits, rounds the batch.
 static void fit_recorded_batch(Config *c, int ranks) {
     int64_t per_pass = config_micro_tokens(c) * ranks;
     if (!c->batch_recorded || c->batch_tokens % per_pass == 0) return;
@@ -206,8 +196,8 @@ static bool check_batch(const Config *c, int ranks, Error *err) {
 // Adds a note if a different --zero suits the number of processes better.
 static void note_zero(Config *c, int ranks) {
     if (ranks == 1 && c->zero > 0)
-        text_append(c->notes, sizeof c->notes, "note: --zero %d: one process shares nothing; %s\n", c->zero,
-                    c->plan != PLAN_NONE ? "--gpus N plans for several" : "mpirun -np N starts several");
+        text_append(c->notes, sizeof c->notes, "note: --zero %d: has no effect with one process; %s\n", c->zero,
+                    c->plan != PLAN_NONE ? "use --gpus N to plan for N" : "use mpirun -np N to start N");
     if (ranks > 1 && c->zero == 0 && config_trains_with_muon(c))
         text_append(c->notes, sizeof c->notes,
                     "note: --zero 0: each process orthogonalizes all of Muon's matrices; --zero 1 divides them\n");
@@ -239,7 +229,7 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     if (!check_batch(config, ranks, err)) return false;
     // replaces bf16_blocks -1 with the number of blocks, which the start-up report and checkpoints show
     config->recipe.bf16_blocks = config_bf16_blocks(config);
-    if (!check_built(config, ranks, err) || !check_health(config, err)) return false;
+    if (!check_usable(config, ranks, err) || !check_health(config, err)) return false;
     if (!check_attention(config, err) || !check_vision_recipe(config, err)) return false;
     note_zero(config, ranks);
     note_beta2(config);

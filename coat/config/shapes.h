@@ -17,8 +17,8 @@ typedef enum {
 
 const char *architecture_name(Architecture architecture); // name such as "gpt2" or "llama"
 
-// Returns the standard deviation of the initial weights of all matrices except residual projections. Returns 0 if the
-// deviation differs between matrices.
+// Returns the standard deviation of a language model's initial weights, except residual projections (weights.h).
+// Returns 0 if the deviation depends on a matrix's width.
 static inline double init_deviation(InitKind kind) {
     return kind == INIT_KIND_MITCHELL ? 0.0 : 0.02;
 }
@@ -38,8 +38,9 @@ Architecture shape_architecture(const ModelShape *shape);
 
 // Sets the shape of a model known by name. Returns false if the name is unknown. Known names are:
 //   fixed sizes   gpt2, gpt2-medium, gpt2-large, gpt2-xl, llama2-7b and all others of model_names()
-//   by depth      dN, llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN: 64 channels per layer, GPT-2's vocabulary
-//   of llm.c      gpt2:dN, gpt3:cN
+//   by depth      dN, llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN: 64 channels per layer, GPT-2's vocabulary.
+//                 d24, d36 and d48 instead have the channels of gpt2-medium, gpt2-large and gpt2-xl
+//   of llm.c      gpt2:dN (llm.c's widths), gpt3:cN (N channels)
 bool model_shape_named(const char *name, ModelShape *shape);
 
 // True if the name fixes the model's vocabulary size, which may exceed the tokenizer's. False for GPT-2 and models
@@ -52,8 +53,8 @@ const char *model_names(void);
 // Returns the i-th name of a model with fixed sizes; NULL after the last one.
 const char *model_name(int i);
 
-// Sets a GPT-2 shape from its sizes. Fails (EXIT_DATA) if a size is out of range or channels is not a multiple of
-// heads. ffn 0: 4 * channels. path: file that the sizes come from, for the error message.
+// Sets a GPT-2 shape from its sizes. Fails (EXIT_DATA) if a size is out of range, channels is not a multiple of heads,
+// or a head is too wide. ffn 0: 4 * channels. path: file that the sizes come from, for the error message.
 bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channels, int64_t ffn, int64_t vocab,
                 int64_t positions, const char *path, Error *err);
 
@@ -81,8 +82,8 @@ static inline int64_t shape_hidden_width(const ModelShape *shape) {
     return (int64_t)shape->ffn * (shape->activation == ACT_SWIGLU ? 2 : 1);
 }
 
-// True if QK-norm or clipping changes q and k between the qkv matmul and attention. False for RoPE alone, because
-// backward can undo RoPE.
+// True if QK-norm or clipping changes the qkv matmul's output before attention reads it. Backward then needs the output
+// before the change. False for RoPE alone, because backward can undo RoPE.
 static inline bool shape_changes_qkv(const ModelShape *shape) {
     return shape->qk_norm != QK_NORM_NONE || shape->clip_qkv > 0;
 }

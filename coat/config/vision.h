@@ -21,8 +21,11 @@ bool vision_finish(Config *config, Error *err);
 
 extern const char *const part_names[3]; // names for --freeze of the parts 1 << i: PART_VISION, ...
 
-// Sets config->freeze from the names in config->frozen, and makes config->frozen empty if it is "none". Fails
-// (EXIT_USER) if a name is unknown or there is no tower.
+// Sets config->freeze from the names in config->frozen, and makes config->frozen empty if it is "none". Also checks the
+// other flags of training a vision-language model (--lr-vision, --vision-recipe, ...). Fails (EXIT_USER) if:
+//   - a name is unknown, or the names are all three parts;
+//   - one of these flags is given for a model without a vision tower;
+//   - --lr-vision or --lr-projector is given with --lr 0.
 bool vision_freeze(Config *config, Error *err);
 
 #define IMAGE_MARK "<image>" // text in a prompt that marks the place of the image of --image

@@ -361,7 +361,7 @@ UNIT_TEST(a_note_names_the_recipe_that_replaces_the_recorded_one) {
     record(9, "{\"precision\":\"recipe\",\"recipe\":\"fp8-linear\",\"linear\":\"fp8\",\"saved\":\"bf16\"}");
     resume_with("--micro-batch 1 --seq-len 100");
     assert_int_equal(config.recipe.linear, LINEAR_BF16);
-    assert_non_null(strstr(config.notes, "--recipe bf16: not fp8-linear"));
+    assert_non_null(strstr(config.notes, "--recipe bf16: used instead of fp8-linear"));
 }
 
 // Tests how the recorded position in the training data (in sequences) changes with --seq-len.

@@ -328,7 +328,8 @@ UNIT_TEST(shapes_without_fp8_fall_back_to_bf16_unless_a_recipe_is_given) {
             snprintf(line, sizeof line, "%s %s", what, cannot[i].flags);
             accept_run(line, 1);
             assert_recipe(LINEAR_BF16, SAVED_BF16, 0, MOMENTS_FP32, MASTER_FP32);
-            snprintf(note, sizeof note, "note: --recipe bf16: not coat, the default, because %s", cannot[i].because);
+            snprintf(note, sizeof note, "note: --recipe bf16: used instead of coat, the default, because %s",
+                     cannot[i].because);
             if (strncmp(config.notes, note, strlen(note)) != 0) fail_msg("%s: '%s'", line, config.notes);
             assert_ptr_equal(strchr(config.notes, '\n'), config.notes + strlen(config.notes) - 1); // one line
             assert_int_equal(config.recipe.kind, RECIPE_BF16);

@@ -312,7 +312,7 @@ bare=(--tokenizer bytes --sample-tokens 0 --quiet --device cpu --train "$folder/
 timeout 120 "${mpirun[@]}" -np 3 "$program" "${bare[@]}" --out "$folder/batch3" >"$folder/said" 2>&1 </dev/null &&
     [ "$(grep '^resume: --' "$folder/said")" = "resume: --batch-tokens was 256 and is now 192" ]; check "three processes continue with the nearest batch that they can divide" $? "$(cat "$folder/said")"
 train 2 narrow --steps 2 --batch-tokens 128 --channels 40
-[ "$(grep -c '^note: --recipe bf16: not coat, the default, because --channels' "$folder/narrow.said")" -eq 1 ]
+[ "$(grep -c '^note: --recipe bf16: used instead of coat, the default, because --channels' "$folder/narrow.said")" -eq 1 ]
 check "two processes fall back to BF16 together, with one note" $? "$(head -n 5 "$folder/narrow.said")"
 # A process without memory for its part, here 1.3 GB: all processes end, and the error names it.
 no_memory "a process without memory ends all, and is named" 2 1000000 --steps 1 --micro-batch 8192 --batch-tokens 524288
@@ -342,7 +342,7 @@ wait $script || status=$?
 check "after SIGTERM to a launch script, all processes save" $? "status $status" "$(tail -n 5 "$folder/said")"
 
 # --zero on one process has no effect, which is reported once.
-note() { "$program" "${flags[@]}" "$@" 2>&1 >/dev/null </dev/null | grep -c "^note: --zero 2: one process shares nothing"; }
+note() { "$program" "${flags[@]}" "$@" 2>&1 >/dev/null </dev/null | grep -c "^note: --zero 2: has no effect with one process"; }
 told="$(note --steps 1 --zero 2) $(note --steps 1) $(note --plan --zero 2) $(note --plan --zero 2 --gpus 4)"
 [ "$told" = "1 0 1 0" ]; check "--zero with one process prints one note" $? "$told"
 exit $failures

@@ -32,14 +32,14 @@ same "the default recipe equals --recipe coat" coat/step-00000004 named/step-000
 # --- shapes that FP8 does not support
 train narrow 2 --channels 40
 shows "a width that FP8 does not support falls back to bf16 with a note" $? 'bf16: linear bf16, head bf16, saved bf16, recompute 0, gradients bf16, moments fp32, master fp32' \
-    'note: --recipe bf16: not coat, the default, because --channels: FP8 needs the width, here 40, to be a multiple of 16; use 48'
+    'note: --recipe bf16: used instead of coat, the default, because --channels: FP8 needs the width, here 40, to be a multiple of 16; use 48'
 train narrow-named 2 --channels 40 --recipe bf16
 shows "--recipe bf16 for such a width prints no note" $? 'bf16:' ''
 same "the fallback equals --recipe bf16" narrow/step-00000002 narrow-named/step-00000002
 plan=$("$program" --plan --device cpu "${model[@]}" --channels 40 2>"$folder/said")
 [[ $plan == *"recipe      bf16,"* ]] && [ "$(grep -c '^note: --recipe bf16: .*--channels' "$folder/said")" -eq 1 ]; check "--plan falls back to bf16, too" $? "$plan" "$(cat "$folder/said")"
 plan=$("$program" --plan --layers 1 --heads 129 --channels 8256 2>"$folder/said")
-[[ $plan == *"recipe      bf16,"* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels 8256: FP8 on a GPU supports at most 8192; use --recipe bf16 without --linear, --head and --saved' "$folder/said"; check "--plan falls back to bf16 for a width beyond the GPU's kernels" $? "$plan" "$(cat "$folder/said")"
+[[ $plan == *"recipe      bf16,"* ]] && grep -q '^note: --recipe bf16: used instead of coat, the default, because --channels 8256: FP8 on a GPU supports at most 8192; use --recipe bf16 without --linear, --head and --saved' "$folder/said"; check "--plan falls back to bf16 for a width beyond the GPU's kernels" $? "$plan" "$(cat "$folder/said")"
 plan=$("$program" --plan --device cpu --layers 1 --heads 129 --channels 8256 2>&1)
 [[ $plan == *"recipe      coat,"* && $plan != *note:* ]]; check "the CPU supports a width beyond the GPU's kernels" $? "$plan"
 said=$("$program" --layers 1 --heads 129 --channels 8256 --recipe coat --train "$folder/none.bin" 2>&1)
@@ -66,7 +66,7 @@ said=$("$program" --model "$folder/narrow/step-00000002" --tokenizer bytes --pro
 [[ $said == 'static '* ]]; check "a model of unsupported width writes samples" $? "$said"
 mkdir "$folder/bare" && cp "$folder"/narrow/step-00000002/{model.safetensors,config.json} "$folder/bare"
 said=$("$program" "${eval[@]}" --model "$folder/bare" 2>"$folder/said")
-[[ $said == '{"step":0,"val_loss":'* ]] && grep -q '^note: --recipe bf16: not coat, the default, because --channels' "$folder/said"; check "weights without state.json fall back to bf16 with a note" $? "$said" "$(cat "$folder/said")"
+[[ $said == '{"step":0,"val_loss":'* ]] && grep -q '^note: --recipe bf16: used instead of coat, the default, because --channels' "$folder/said"; check "weights without state.json fall back to bf16 with a note" $? "$said" "$(cat "$folder/said")"
 
 # --- blocks recomputed in backward have the same bits
 for recipe in "bf16 --recompute 2" "fp8-linear --recompute 2 --bf16-blocks 2" "coat" "coat-paper --head fp8" \
@@ -156,7 +156,7 @@ shows "a flag on resuming changes only its own setting" $? 'bf16: .*moments bf16
 [^
 ]*'
 train coat 6 --resume --seq-len 24 --micro-batch 1 --batch-tokens 24
-shows "resuming with a batch that FP8 does not support falls back to bf16" $? 'bf16: linear bf16' 'note: --recipe bf16: not coat, which the checkpoint was trained with, because --micro-batch, .*
+shows "resuming with a batch that FP8 does not support falls back to bf16" $? 'bf16: linear bf16' 'note: --recipe bf16: used instead of coat, the recorded recipe, because --micro-batch, .*
 resume: --linear was fp8 and is now bf16
 .*'
 # the newest valid state.json is used, like the newest valid checkpoint
