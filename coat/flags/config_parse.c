@@ -10,7 +10,7 @@
 #include "config_block.h"
 #include "model/tensors.h"
 
-// Arguments of config_parse(), of which `config` is the result.
+// Arguments of config_parse(). `config` is the result, `recorded` the settings of the resumed run or the defaults.
 typedef struct {
     const Arguments *args;
     const Config *recorded;
@@ -343,7 +343,9 @@ static bool check_given(const Parse *p, Error *err) {
     if (needs_out && !c->out[0])
         return error_set(err, EXIT_USER, "--%s: needs the run's folder; add --out DIR", needs_out);
     if (c->resume && c->overwrite)
-        return error_set(err, EXIT_USER, "--resume contradicts --overwrite; remove one of them to keep or replace %s",
+        return error_set(err, EXIT_USER,
+                         "--resume contradicts --overwrite; remove --overwrite to continue the run in %s, or "
+                         "--resume to replace it",
                          c->out);
     if (c->plan == PLAN_NONE && (given(p, "memory-limit") || given(p, "gpus")))
         return error_set(err, EXIT_USER, "--%s: has no effect without --plan; add --plan",
@@ -406,7 +408,8 @@ static bool check_given(const Parse *p, Error *err) {
     return true;
 }
 
-// Adds a note about given flags of the batch and the data that have no effect, because the run does not train.
+// Adds a note that lists the given flags without effect: flags of the batch and the data in a run that only samples,
+// --batch-tokens in an evaluation.
 static void note_batch(const Parse *p) {
     static const char *const of_training[] = {"batch-tokens", "micro-batch", "examples", "documents",
                                               "logits-chunk", "val",         "hellaswag"};
@@ -435,7 +438,7 @@ static void note_given(const Parse *p) {
                     cores, plural(cores));
     if (c->out[0] && !c->resume && config_forward_only(c))
         text_append(c->notes, sizeof c->notes,
-                    "note: --out %s: nothing is written there without training; add --resume to take the run's model\n",
+                    "note: --out %s: nothing is written there without training; add --resume to load the run's model\n",
                     c->out);
 }
 

@@ -28,8 +28,8 @@ static bool uses_muon(const Config *c) {
 static bool compresses_momentum(const Config *c) {
     return uses_muon(c) && not_fp32(c) && (c->recipe.moments == MOMENTS_FP8 || c->recipe.moments == MOMENTS_COAT);
 }
-// True if the values that backward recomputes may differ from forward's, because it reads FP8 values or uses a
-// different scale.
+// True if the values that backward recomputes may differ from forward's, because backward reads saved FP8 values or
+// uses a different scale.
 static bool recompute_differs(const Config *c) {
     const bool fp8 = matmuls_are_fp8(c);
     return ((saves_fp8(c) || fp8) && !recipe_is_paper(&c->recipe)) || (fp8 && c->recipe.bf16_blocks > 0);
@@ -146,7 +146,7 @@ static const Flag table[] = {
     {GROUP_RECIPE, "group-size", FLAG_INT, AT(recipe.group_size), RECORDED | LOGGED, "16|32|128", 16, 128, "%s, by --recipe",
      "number of elements that share one scale in FP8 saved activations", .matters = saves_fp8},
     {GROUP_RECIPE, "grads", FLAG_FORMAT, AT(recipe.grads), RECORDED | LOGGED, "bf16|fp32", 0, 0, "%s, by --recipe",
-     "number format of the weight gradients of the linear layers", .matters = not_fp32},
+     "number format of the gradients of the transformer blocks' weight matrices; all other weight gradients are FP32", .matters = not_fp32},
     {GROUP_RECIPE, "moments", FLAG_CHOICE, AT(recipe.moments), RECORDED | LOGGED, MOMENTS_NAMES, 0, 0, "%s, by --recipe",
      "number format of AdamW's two moments and of Muon's momentum; fp8, coat: 8 bits, coat with dynamic range expansion"},
     {GROUP_RECIPE, "momentum-codes", FLAG_CHOICE, AT(recipe.momentum_codes), RECORDED | UNLESS_DEFAULT | LOGGED_UNLESS_DEFAULT, MOMENTUM_NAMES, 0, 0, NULL,
@@ -200,7 +200,7 @@ static const Flag table[] = {
     {GROUP_OPTIMIZER, "lr-final", FLAG_FLOAT, AT(lr_final), TRAINING | UNLESS_DEFAULT, "FRACTION", 0, 1, NULL,
      "learning rate at the end of the decay, as a fraction of --lr", .matters = is_scheduled},
     {GROUP_OPTIMIZER, "decay-fraction", FLAG_FLOAT, AT(decay_fraction), TRAINING, "FRACTION", 0, 1, NULL,
-     "with --schedule wsd: fraction of the steps in which the learning rate decays", .matters = is_wsd},
+     "with --schedule wsd: length of the final decay of the learning rate, as a fraction of all steps", .matters = is_wsd},
     {GROUP_OPTIMIZER, "weight-decay", FLAG_FLOAT, AT(weight_decay), TRAINING, "X", 0, 1e3, NULL,
      "decoupled weight decay, applied to 2-D weights only"},
     {GROUP_OPTIMIZER, "beta1", FLAG_FLOAT, AT(beta1), TRAINING, "X", 0, 0.999999, NULL,
@@ -243,7 +243,7 @@ static const Flag table[] = {
     {GROUP_EVALUATION, "prompt-format", FLAG_CHOICE, AT(prompt_format), TRAINING | EVALUATED | SAMPLED | UNLESS_DEFAULT, "none|plain|alpaca|chatml|qwen|llama2|llama3|data", 0, 0, NULL,
      "chat format that wraps --prompt and is recorded in checkpoints; none: no format; data: the format recorded in --train's files"},
     {GROUP_EVALUATION, "samples", FLAG_INT, AT(samples), SHARED | LOGGED, "N", 1, 1 << 20, NULL,
-     "number of samples that each sampling generates"},
+     "number of samples to generate each time"},
     {GROUP_EVALUATION, "temperature", FLAG_FLOAT, AT(temperature), SHARED | LOGGED, "X", 0, 100, NULL,
      "sampling temperature; 0: always the most likely token"},
     {GROUP_EVALUATION, "top-k", FLAG_INT, AT(top_k), SHARED | LOGGED, "K", 0, 1 << 24, NULL,

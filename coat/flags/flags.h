@@ -41,7 +41,7 @@ typedef enum {
     GROUP_COUNT
 } FlagGroup;
 
-// Bits of Flag.uses: where the flag's value is used, in addition to the run that the flag is given to.
+// Bits of Flag.uses: where the flag's value is recorded, and which later runs apply the recorded value.
 enum {
     RECORDED = 1,       // checkpoints record the value
     UNLESS_DEFAULT = 2, // with RECORDED: checkpoints do not record the default value
@@ -91,10 +91,9 @@ bool flag_unknown(const char *text, Error *err);
 enum { MODEL_NAME = 96 };
 bool suggest_model(const char *name, char near[MODEL_NAME]);
 
-bool flag_needs_value(const Flag *flag);
-bool flag_takes_list(
-    // true if the flag's value is a list of files: all words up to the next flag, joined by newlines
-    const Flag *flag);
+bool flag_needs_value(const Flag *flag); // true if the flag is an error without a value
+// True if the flag's value is a list of files: all words up to the next flag, joined by newlines.
+bool flag_takes_list(const Flag *flag);
 bool flag_has_negation(const Flag *flag); // true if --no-NAME exists
 
 // Stores a flag's value in config. value is NULL if the flag was given without a value. --train appends a data set.
@@ -118,14 +117,15 @@ typedef struct {
 // for an unreadable file. The caller must call arguments_free(), also after a failure.
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err);
 
-// Appends the flags in words[count] to args, as copies.
+// Appends the flags in words[0] to words[count - 1] to args, as copies, each joined with its value. Fails as
+// arguments_rewrite() does.
 bool arguments_add(Arguments *args, int count, char **words, Error *err);
 
 // Appends the flag "--name=value" to args, or "--name" if value is NULL. `length` is the number of characters of name.
 void arguments_append(Arguments *args, const char *name, size_t length, const char *value);
 
-// Appends to args the long flags that replace llm.c's short flag `name`. value is the next word, or NULL if there is
-// none. Sets *flag to the long flag, or to NULL if the short flag is a switch or has no effect.
+// Appends to args the long flag that replaces llm.c's short flag `name`, if any does. value is the next word; if it is
+// NULL, fails (EXIT_USER). Sets *flag to the long flag, or to NULL if the short flag is a switch or has no effect.
 bool arguments_add_short(Arguments *args, const char *name, const char *value, const Flag **flag, Error *err);
 
 // Appends the flags in the --config file `path` to args. Errors begin with "PATH:LINE: ".
@@ -142,9 +142,10 @@ const char *flag_short_name(const char *name);
 // Lists in text, separated by spaces, llm.c's short flags that are accepted but have no effect.
 void flag_short_ignored(char text[FLAG_TEXT_LENGTH]);
 
-// Finds the group of flags whose name begins with the word `name`, ignoring case. Returns false if there is none.
+// Sets *group to the group of flags whose name has `name` as its first word, ignoring case. Returns false if there is
+// none.
 bool flag_group_find(const char *name, FlagGroup *group);
-// Lists in text the names of all groups of flags: "data, model, recipe ...".
+// Writes the names by which flag_group_find() finds the groups of flags to text: "data, model, recipe, ...".
 void flag_group_list(char text[FLAG_TEXT_LENGTH]);
 
 // Writes a flag's value in config to text, booleans as on and off. If the value is neither a number nor a choice,

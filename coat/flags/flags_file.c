@@ -39,8 +39,8 @@ static bool split(char *line, char **words, int *count, Error *err) {
     }
 }
 
-// Checks the words of a line in a --config file. Fails if the line is not written as --flag value (such as "lr 3e-4" or
-// "--lr = 3e-4") or contains --config.
+// Checks the words of a line in a --config file. Fails if the line does not have the form "--flag value", as "lr 3e-4"
+// and "--lr = 3e-4" do not, or if it contains --config.
 static bool check_words(int count, char **words, Error *err) {
     const bool equals = count > 1 && strcmp(words[1], "=") == 0;
     const char *value = count > 1 + equals ? words[1 + equals] : "";

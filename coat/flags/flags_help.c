@@ -135,7 +135,7 @@ void flags_help(FILE *out, const char *program, int group) {
     print_wrapped(out, ignored, 2, 0);
     print_wrapped(out,
                   "Exit codes: 0 done or stopped as requested, 1 wrong flags, 2 data or files, 3 device, 4 training "
-                  "diverged, 5 lost a process, 128 + N after signal N has come twice",
+                  "diverged, 5 lost a process, 128 + N after a second signal N",
                   0, 0);
 }
 

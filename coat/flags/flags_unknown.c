@@ -11,7 +11,7 @@ enum { MAX_NAME = 64 }; // no flag is suggested for longer names
 typedef struct {
     const char *names;  // flags of other trainers, separated by spaces, with '-' for '_'
     const char *ours;   // name of the flag in this program
-    const char *remark; // how the meaning differs; "": not at all
+    const char *remark; // text after the flag in the message: the unit of its value, or how the meaning differs
 } OtherToolFlag;
 
 static const OtherToolFlag table[] = {

@@ -21,8 +21,10 @@ JsonText settings_log(const Config *config);
 bool settings_apply(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
                     Error *err);
 
-// Compares the recorded settings of the file `path` with `config`. Fails (EXIT_DATA) if --precision differs, because it
-// determines the format of the weights. Calls `differs` for every other difference, except in the length of the run.
+// Compares the recorded settings of the file `path` with `config`, except those of the model. Fails (EXIT_USER) if
+// --precision differs, because it determines the format of the weights, or if --optimizer differs in a training run,
+// because it determines the optimizer states. Calls `differs` for every other difference, except in the length of the
+// run (--steps, --epochs).
 bool settings_compare(const json_t *settings, const Config *config, const char *path,
                       void (*differs)(const char *flag, const char *recorded, const char *now), Error *err);
 
@@ -36,7 +38,8 @@ bool settings_update(json_t *settings, const char *path, Error *err);
 //   - training_fingerprint(): all other settings that training results depend on: shape, batch, optimizer, data order.
 //   - flags_fingerprint(): all flags that must agree between ranks (SHARED).
 //   - flag_fingerprint(): a single flag; 0 if ranks may have different values of the flag.
-// A flag that names files counts only as given or not given.
+// flags_fingerprint() and flag_fingerprint() distinguish only whether a flag with a text value other than --prompt is
+// given, because file names may differ between ranks.
 int64_t recipe_fingerprint(const Config *config);
 int64_t training_fingerprint(const Config *config);
 int64_t flags_fingerprint(const Config *config);
