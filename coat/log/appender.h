@@ -1,6 +1,6 @@
 // A file to which complete records (log lines, TFRecords) are appended. Records that cannot be written, for example
-// because the disk is full, are buffered in memory and written later, in order. A partly written record is removed from
-// the file.
+// because the disk is full, are buffered in memory and written later, in order. What a failed write has already written is
+// removed from the file.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@ typedef struct {
     const char *path; // file name for messages, which the caller owns
     char *pending;    // buffer of records that are not yet in the file
     size_t pending_bytes;
-    // file offset of an incomplete record that could not be removed yet; -1: the file ends with a complete record
+    // file offset from which an incomplete write could not be removed yet; -1: the file ends with a complete record
     int64_t torn_at;
     bool failing; // true: the last write failed and a warning was printed
 } Appender;
@@ -24,7 +24,7 @@ void appender_open(Appender *appender, int fd, const char *path);
 // Switches to another open file fd and closes the previous one. Pending records go to the new file.
 void appender_reopen(Appender *appender, int fd);
 
-// Adds a record to the pending records.
+// Adds a record to the pending records. Drops the record if there is no file or no memory for it.
 void appender_add(Appender *appender, const void *record, size_t bytes);
 
 // Writes the pending records to the file. Returns false with errno if that fails; they remain pending.

@@ -30,10 +30,10 @@ struct Log {
     double mean_ms, mean_tokens, mean_flops, weight;
     json_t *settings;                 // last settings in the log file; NULL: none
     int64_t val_step, hellaswag_step; // steps of the last val_loss and hellaswag lines in the file; -1: none
-    EndLine end;                      // data for the last line of the run
+    EndLine end;                      // data for the last line of the run and the warning after it
     int64_t every;                    // steps between lines on the terminal
     StepLine line;                    // terminal line of the latest step, which may not be printed yet
-    bool held;                        // true: `line` has not been printed yet
+    bool unprinted;                   // true: `line` has not been printed yet
     double counted;                   // fraction of unmasked targets; 0: the fraction is not logged
     int64_t first_saved;              // step of the first checkpoint read or written by this process; -1: none
     size_t bf16_blocks;               // number of blocks with BF16 forward matmuls, which have no FP8 inputs
@@ -150,12 +150,12 @@ static void set_line(Log *log, double grad_norm, double lr, double ms, bool skip
     const StepLine line = {log->end.step, log->end.total_steps, log->end.loss,    grad_norm, lr, ms, tokens_per_s,
                            share,         seconds_left(log),    log->end.skipped, skipped};
     log->line = line;
-    log->held = !log->quiet && !log->json;
+    log->unprinted = !log->quiet && !log->json;
 }
 
 void log_show_step(Log *log) {
-    if (log->held) step_line_print(&log->line, log->colour);
-    log->held = false;
+    if (log->unprinted) step_line_print(&log->line, log->colour);
+    log->unprinted = false;
 }
 
 void log_resume(Log *log, int64_t skipped) {

@@ -2,6 +2,7 @@
 // same metrics (events.h).
 //
 // log.jsonl contains one JSON object per line, in the order of the steps:
+//   {"step":0,"settings":{..}}                                                the run's settings (settings_log())
 //   {"step":1,"loss":..,"grad_norm":..,"lr":..,"tokens":..,"ms":..,"tokens_per_s":..}    a training step
 //   {"step":20,"val_loss":..}                                                            a validation
 //   {"step":20,"val_loss":..,"val_accuracy":..}    a validation of a vision-language model with a loss mask in the data
@@ -10,6 +11,7 @@
 //   {"step":100,"attention":{"lse":{"max":[..]}}}                 largest attention logits (health_attention_json())
 //   {"step":100,"activation":{"g":{"outlier":[..],"kurtosis":[..]}}}             outliers (health_activation_json())
 //   {"step":100,"optimizer":{"wte":{"lag":[..]},..}}                      second moments (health_optimizer_json())
+//   {"step":20,"train":[{"set":..,"sequences":..,"tokens":..,"epochs":..},..]}       read from each training set so far
 //   {"step":20,"note":".."}                            log.jsonl was removed and created again, without earlier lines
 //   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}   FP8 weight gradients compared with BF16 (health.h)
 // If the step's update was skipped, its line has "skipped":N, the number of updates skipped so far. If the data has a
@@ -43,8 +45,8 @@ void log_counted(Log *log, double fraction);
 // step: steps done, including this one; grad_norm: before clipping; ms: wall time of the step
 // tokens_total, tokens_step: tokens trained so far and in this step, over all ranks
 // flops: FLOPs of this step over all ranks, for the percentage of the peak; skipped: updates skipped so far
-// The terminal shows the first and the last step, multiples of --log-every, and steps whose update was skipped. A step
-// that is not shown is printed later if log_show_step(), log_val() or log_hellaswag() follows.
+// The terminal shows the first and the last step, multiples of --log-every, and steps whose update was skipped. Another
+// step is printed only if log_show_step(), log_val(), log_hellaswag() or log_close() is called before the next step.
 void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, double ms, int64_t tokens_total,
               int64_t tokens_step, double flops, int64_t skipped);
 
@@ -64,7 +66,7 @@ bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
 // Logs a JSON text after `step` steps as {"step":..,KEY:JSON}. If the text has the form {TENSOR:{FIGURE:[one number per
-// layer],..},..}, TensorBoard gets each list's number with the largest magnitude as KEY/TENSOR/FIGURE.
+// layer],..},..}, the event file gets each list's number with the largest magnitude as KEY/TENSOR/FIGURE.
 void log_object(Log *log, int64_t step, const char *key, const char *json);
 
 // Logs the settings of the run, a JSON object, unless the last settings in the file are the same.
@@ -73,8 +75,8 @@ void log_settings(Log *log, int64_t step, const char *json);
 // Prints a line to stdout, or to stderr with --json. Adds the newline. Prints nothing with --quiet.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
 
-// Records that a checkpoint of `step` exists, for the last line of the run. nonfinite: name of a weight tensor in the
-// checkpoint that is not finite; NULL: all are finite.
+// Records that a checkpoint of `step` exists, for the warning that log_close() may print. nonfinite: name of a weight
+// tensor in the checkpoint that is not finite; NULL: all are finite.
 void log_saved(Log *log, int64_t step, const char *nonfinite);
 
 // Reopens log.jsonl and the event file if their names no longer refer to the open files, because the files or their

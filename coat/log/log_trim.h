@@ -1,4 +1,4 @@
-// Reads the log.jsonl of the run that is resumed, and finds the position of the first line to remove.
+// Reads the log.jsonl of the run that is resumed, finds where to cut it off, and copies the lines of an abandoned run.
 #pragma once
 #include <jansson.h>
 #include <stdint.h>
@@ -20,7 +20,7 @@ bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Er
 
 // Results of scanning a log file with log_scan().
 typedef struct {
-    int64_t cut; // byte offset of the first line of first_step or a later step
+    int64_t cut; // byte offset of the end of the last valid line before first_step
     int64_t end; // byte offset of the end of the last valid line; an incomplete line may follow after a crash
     int64_t val_step, hellaswag_step; // steps of the last val_loss and hellaswag lines before `cut`; -1: none
     Losses losses;                    // losses of the lines before `cut`

@@ -54,7 +54,8 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
     else if (write_short(text, size, line, false) <= columns)
         write_short(text, size, line, colour);
     else if ((size_t)columns < size) {
-        while (columns > 0 && text[columns] != ' ') columns--; // half a number would be a wrong one
+        while (columns > 0 && text[columns] != ' ')
+            columns--; // cuts at a space, because a part of a number is a wrong number
         text[columns] = '\0';
     }
     return text;
@@ -73,14 +74,14 @@ void losses_add(Losses *losses, double loss) {
 
 // Writes a warning if the mean of the last losses is well above the first loss, otherwise "". In a short run, the
 // losses of its second half are averaged.
-static void say_risen(const Losses *losses, char *text, size_t size) {
+static void warn_risen(const Losses *losses, char *text, size_t size) {
     const int last = (int)(losses->count < 2 * LAST_LOSSES ? (losses->count + 1) / 2 : LAST_LOSSES);
     double sum = 0.0;
     text[0] = '\0';
     for (int i = 0; i < last; i++) sum += losses->last[(losses->count - 1 - i) % LAST_LOSSES];
     if (losses->count >= 5 && sum / last > RISEN * losses->first)
         snprintf(text, size,
-                 "the loss has risen, from %.4f in the first step to %.4f in the last %d: try a smaller --lr",
+                 "the loss has risen, from %.4f in the first step to %.4f in the last %d steps; try a smaller --lr",
                  losses->first, sum / last, last);
 }
 
@@ -90,11 +91,11 @@ const char *end_failure(char *text, size_t size, const EndLine *line) {
     const char *advice = diverged_advice(line->earlier);
     snprintf(text, size, "%s", "");
     if (line->nonfinite[0])
-        snprintf(text, size, "the weights are not finite (%s): %s", line->nonfinite, advice);
+        snprintf(text, size, "the weights are not finite (%s); %s", line->nonfinite, advice);
     else if (!finite)
-        snprintf(text, size, "the last loss or gradient is not finite: %s", advice);
+        snprintf(text, size, "the last loss or gradient is not finite; %s", advice);
     else if (line->trained)
-        say_risen(&line->losses, text, size);
+        warn_risen(&line->losses, text, size);
     return text;
 }
 

@@ -204,7 +204,7 @@ UNIT_TEST(saves_detect_nonfinite_weights) {
         char name[32], said[256];
         snprintf(name, sizeof name, "not-finite-%d", variant);
         snprintf(said, sizeof said,
-                 "warning: the weights are not finite (%s): resume from an earlier checkpoint with a smaller --lr\n",
+                 "warning: the weights are not finite (%s); resume from an earlier checkpoint with a smaller --lr\n",
                  spoilt[variant % 2].name);
         for (int heals = 0; heals < 2; heals++) {
             Saving s = saving_open(run, name);

@@ -180,7 +180,7 @@ static void last_line_of_a_failed_run(void **state) {
     (void)state;
     const EndLine well = {400, 400, 0, 151.2, true, true, 2.5, 0.3, 2.625, {0, {0}, 0}, true, "", 400};
     const char *not_finite =
-        "the last loss or gradient is not finite: resume from an earlier checkpoint with a smaller --lr";
+        "the last loss or gradient is not finite; resume from an earlier checkpoint with a smaller --lr";
     EndLine line = well;
     for (int i = 0; i < 3; i++) {
         line = well;
@@ -189,16 +189,16 @@ static void last_line_of_a_failed_run(void **state) {
     }
     snprintf(line.nonfinite, sizeof line.nonfinite, "transformer.wte.weight");
     assert_string_equal(end_failure(text, sizeof text, &line),
-                        "the weights are not finite (transformer.wte.weight): resume from an earlier checkpoint with "
+                        "the weights are not finite (transformer.wte.weight); resume from an earlier checkpoint with "
                         "a smaller --lr");
     line.earlier = false;
     assert_string_equal(end_failure(text, sizeof text, &line),
-                        "the weights are not finite (transformer.wte.weight): start again with a smaller --lr or a "
+                        "the weights are not finite (transformer.wte.weight); start again with a smaller --lr or a "
                         "longer --warmup");
     line.nonfinite[0] = '\0';
     assert_string_equal(
         end_failure(text, sizeof text, &line),
-        "the last loss or gradient is not finite: start again with a smaller --lr or a longer --warmup");
+        "the last loss or gradient is not finite; start again with a smaller --lr or a longer --warmup");
 }
 
 // Returns the warning at the end of a run with these losses. The list ends with a 0.
@@ -222,7 +222,7 @@ static void warning_about_a_risen_loss(void **state) {
     for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++) assert_string_equal(failure_of(quiet[i]), "");
     const double at_once[] = {5.4, 71.0, 94.0, 116.0, 124.0, 0};
     assert_string_equal(failure_of(at_once), "the loss has risen, from 5.4000 in the first step to 111.3333 in the "
-                                             "last 3: try a smaller --lr");
+                                             "last 3 steps; try a smaller --lr");
     double slowly[101] = {0};
     for (int i = 0; i < 100; i++) slowly[i] = 2.5 + 0.01 * i + 0.05 * (i % 3);
     assert_non_null(strstr(failure_of(slowly), "the loss has risen, from 2.5000 in the first step to 3.5"));
