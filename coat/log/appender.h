@@ -1,6 +1,6 @@
 // A file to which complete records (log lines, TFRecords) are appended. Records that cannot be written, for example
-// because the disk is full, are buffered in memory and written later, in order. What a failed write has already written is
-// removed from the file.
+// because the disk is full, are buffered in memory and written later, in order. The bytes of a failed write are removed
+// from the file.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
