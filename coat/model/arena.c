@@ -22,8 +22,7 @@ bool arena_on_host(const Arena *arena, Category category) {
 }
 
 // Sets the offsets of a category's tensors: of tensors that exist per layer if `per_layer`, otherwise of the others.
-// Skips pooled tensors. Per layer, sets layer 0's offsets; other layers follow at a constant stride. A layer's data is
-// contiguous, so that one message can send it.
+// Skips pooled tensors. Per layer, sets layer 0's offsets; other layers follow at a constant stride.
 static void place_tensors(Arena *a, Category category, bool per_layer, size_t *cursor) {
     TensorLayout *placed[TENSOR_COUNT * ROLE_COUNT];
     const size_t begin = *cursor;
@@ -66,8 +65,8 @@ static void place_plain_amaxes(Arena *a, size_t *cursor) {
     a->category_bytes[CATEGORY_SAVED] += *cursor - begin;
 }
 
-// Sets the offsets of the scales of pooled tensors, and of all row amaxes. Each layer has a scale if backward
-// recomputes the tensor's FP8 values with it.
+// Sets the offsets of the scales of pooled tensors, and of all row amaxes except those of PLAIN activations. Each layer
+// has a scale if backward recomputes the tensor's FP8 values with it.
 static void place_scales(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;
     for (int id = 0; id < TENSOR_COUNT; id++) {

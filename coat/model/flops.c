@@ -4,7 +4,7 @@
 #include "config/vision.h"
 #include "tensors.h"
 
-// Returns the FLOPs of attention's two matmuls in forward for one row, which attends to `rows` rows.
+// Returns the FLOPs of attention's two matmuls in forward, in all layers, for one row that attends to `rows` rows.
 static double attention_flops(const ModelShape *s, double rows) {
     return 4.0 * s->layers * s->heads * s->head_dim * rows;
 }

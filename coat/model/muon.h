@@ -25,7 +25,7 @@ typedef struct {
     Comm *comm;      // connection to the processes that have the other shards; NULL: the list has entire matrices
     Parameter *list; // matrices that Muon updates, or this process's shards of them: all layers of one tensor, then of
                      // the next
-    TensorId *ids;   // their tensors
+    TensorId *ids;   // tensor of each entry of list
     int count;
 } Muon;
 
@@ -38,7 +38,8 @@ void muon_close(Muon *m);
 // All layers of a tensor must be added one after the other.
 void muon_add(Muon *m, const Parameter *matrix, TensorId id);
 
-// Updates all matrices, unless state->skips is set. Communicates in either case. Call it after adamw_update.
+// Updates all matrices, unless state->skips is set. Communicates in either case. Call it after adamw_update, which sets
+// state->skips.
 void muon_update(const Muon *m, StepState *state);
 
 C_LINKAGE_END

@@ -12,8 +12,9 @@ size_t plan_bytes(const Config *config, int ranks, DeviceKind device);
 // multiple of 16 tokens, sets *why to the reason.
 int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device, size_t limit, int *fits, Error *why);
 
-// Sets c->micro_batch to the largest micro-batch that fits in --memory-limit. Fails (EXIT_USER), with advice, if
-// micro-batch 1 does not fit.
+// Sets c->micro_batch to the largest micro-batch that fits in --memory-limit and that a run accepts. A run that only
+// samples keeps its micro-batch. Fails (EXIT_USER), with advice, if there is no such micro-batch or the sample does not
+// fit.
 bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err);
 
 #define ADVICE_TEXT 512 // size in bytes of the text that plan_advice() writes

@@ -267,7 +267,7 @@ bool shards_accumulate(const Shards *s, bool accumulate) {
 }
 
 // Waits until the gradients in double-buffer slot `slot` are summed over the processes. Then adds this process's part
-// of the sum to its shard in GRAD. Does nothing else if the slot is empty.
+// of the sum to its shard in GRAD, unless the sum was written to GRAD directly, as in a step's first micro-batch.
 static void take_sums(Shards *s, int slot) {
     const Arena *a = s->arena;
     if (s->grad_pending[slot]) comm_wait(s->comm, s->grad_ticket[slot]);

@@ -30,7 +30,8 @@ typedef struct Shards {
     // weights that have FP8 values: first layer by layer (with ZeRO 3 this process's shards), then weights that are not
     // per layer
     Parameter *coded;
-    int coded_per_layer, coded_of_none; // numbers of FP8 weights in each layer, and of FP8 weights outside the layers
+    int coded_per_layer; // number of FP8 weights in each layer
+    int coded_of_none;   // number of FP8 weights that are not per layer
     // ticket of each layer's gather of new values after an update; the last entry is for parameters that are not per
     // layer
     int *value_ticket;
@@ -68,8 +69,11 @@ void shards_weights_needed(Shards *s, int l, int next, bool backward);
 // True if a layer's backward must add its gradients to those of earlier micro-batches. False with ZeRO 2 and 3, because
 // gradients_add() then adds micro-batches after the sum over processes.
 bool shards_accumulate(const Shards *s, bool accumulate);
-// Call shards_gradients_begin() before layer l's backward, and shards_gradients_ready() after it. accumulate: false in
-// the first micro-batch of a step. last: true in the last micro-batch.
+// Call shards_gradients_begin() before layer l's backward: it waits until the layer's slot of UNREDUCED is free.
+// Call shards_gradients_ready() afterwards: it starts summing the layer's gradients over the processes, with ZeRO 0
+// and 1 only in the last micro-batch.
+//   accumulate: false in the first micro-batch of a step
+//   last: true in the last micro-batch
 void shards_gradients_begin(Shards *s, int l);
 void shards_gradients_ready(Shards *s, int l, bool accumulate, bool last);
 // In the last micro-batch, sums the gradients that are not per layer over the processes. Call it after the embedding's

@@ -3,7 +3,7 @@
 //   activations  chooses memory (saved, scratch, or another tensor's), format and scales
 //   scales       decides which tensors share a scale
 //   BF16 blocks  adds a second layout for activations that differ in the first blocks (--bf16-blocks)
-//   lifetimes    stores one layer instead of all in evaluations, in samples and with --recompute 3
+//   lifetimes    stores one layer instead of all in evaluations, in samples, with --recompute 3 and in a frozen tower
 //   bytes        computes the sizes of data, scales and amaxes
 // tensors_resolve() calls the sections in this order. arena.c then assigns an address to every tensor that owns memory.
 #include "config/shapes.h"
@@ -53,9 +53,9 @@ const char *moments_unmatched(const char *patterns, size_t *length) {
     return NULL;
 }
 
-// True if a parameter's moments are FP32: for norms, biases and position embeddings, which are small, and for
-// parameters that --moments-fp32 names.
-static bool moments_exempt(const TensorRow *row, const Recipe *r) {
+// True if a parameter's moments are FP32 whatever --moments says: for norms, biases and position embeddings, which are
+// small, and for parameters that --moments-fp32 names.
+static bool moments_are_fp32(const TensorRow *row, const Recipe *r) {
     if (row->rows == DIM_1 || row->rows == DIM_POS) return true;
     for (const char *p = r->moments_fp32; *p;) {
         size_t length = strcspn(p, ",");
@@ -66,7 +66,7 @@ static bool moments_exempt(const TensorRow *row, const Recipe *r) {
 }
 
 static TensorLayout moment_layout(const TableRow *row, const Config *c, bool muon) {
-    const MomentsKind kind = moments_exempt(&row->row, &c->recipe) ? MOMENTS_FP32 : c->recipe.moments;
+    const MomentsKind kind = moments_are_fp32(&row->row, &c->recipe) ? MOMENTS_FP32 : c->recipe.moments;
     const bool grouped = kind == MOMENTS_FP8 || kind == MOMENTS_COAT;
     const Format codes = muon && c->recipe.momentum_codes == MOMENTUM_I8 ? FMT_I8 : FMT_E4M3;
     const Format format = grouped ? codes : kind == MOMENTS_BF16 ? FMT_BF16 : FMT_FP32;
@@ -122,7 +122,8 @@ static void shard_parameter(const TableRow *row, const Config *c, int ranks, Ten
         store_padded(&out[VALUE], ranks);
         return;
     }
-    const bool codes_only = out[CODES].exists && config_bf16_blocks(c) == 0; // no matmul reads the BF16 values
+    // true: GATHERED needs room for FP8 values only, because no matmul reads the BF16 values
+    const bool codes_only = out[CODES].exists && config_bf16_blocks(c) == 0;
     out[GATHERED] = layer_slots(codes_only ? &out[CODES] : &out[VALUE], ranks);
     out[GATHERED].granularity = SCALE_NONE; // because the scale is stored with CODES
     store_shard(&out[VALUE]);

@@ -40,7 +40,7 @@ typedef enum {
     WITH_POSITIONS,
     WITH_OWN_HEAD,
     WITH_QK_NORM,
-    WITH_MEANS,
+    WITH_MEANS, // LayerNorm, with or without weights
     WITH_ROPE,
     WITH_IMAGES,     // vision-language models
     WITH_CLASS_ROW,  // CLIP
@@ -58,9 +58,10 @@ typedef enum {
 // Granularity of an FP8 operand's scales. Scales per token (SCALE_ROW) need a kernel that multiplies the matmul's
 // output by them. The choice depends on the kernel that reads this output:
 //   ROWS_BY_TOKEN: per token, because a residual addition reads it
-//   ROWS_BY_TOKEN_IN_COAT: per token with --saved coat; the activation function or the MLP norm's backward reads it
+//   ROWS_BY_TOKEN_IN_COAT: per token with --saved coat: the reader is the activation function or the MLP norm's backward
 //   ONE_SCALE: per tensor; other kernels, such as attention, read it. Also gradients that one pass quantizes and
 //       transposes: they have one scale for dgrad's format and one for wgrad's (E5M2)
+// With recipe coat-paper, every operand has one scale.
 typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
 
 // Models that a tensor is part of. A vision-language model has two: the language model (PART_TOKENS), and the vision

@@ -161,8 +161,8 @@ typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 // A tensor's format, shape and place in the arena, for one configuration.
 typedef struct {
     bool exists;
-    // TensorId of the tensor whose memory this one uses; -1: separate memory. For role PLAIN, its own id means the
-    // memory of the same tensor's VALUE, without scales and amaxes
+    // TensorId of the tensor whose memory this one uses; -1: separate memory. In a PLAIN layout, the tensor's own id
+    // means the memory of its VALUE, without scales and amaxes
     int alias;
     int scale_source; // TensorId of the tensor whose scale this one uses; -1: it has its own, or none
     Category category;
@@ -204,8 +204,8 @@ int tensor_part(TensorId id, const ModelShape *shape);
 int tensor_rank(TensorId id); // number of dimensions of a parameter in files: 1 if it has a single row, otherwise 2
 // True if Muon updates the parameter in this run: a weight matrix of a language model's blocks, with --optimizer muon.
 bool tensor_uses_muon(TensorId id, const Config *config);
-// Returns the number of layers whose matrices `id` Muon updates together without ZeRO: as many as have at most
-// MUON_BATCH_ELEMENTS elements in all, but at least 1.
+// Returns the number of layers whose matrices `id` Muon updates together without ZeRO: the largest number of layers
+// whose matrices have at most MUON_BATCH_ELEMENTS elements together, but at least 1.
 int tensor_muon_batch(TensorId id, const Config *config);
 #define MUON_BATCH_ELEMENTS (1 << 24)
 // Sets extents[] to the numbers of rows (of columns if the parameter has one row) of a parameter's pieces: q, k and v,

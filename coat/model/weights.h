@@ -15,7 +15,8 @@ void parameter_set_local(const Arena *arena, Exec *exec, TensorId id, int layer,
 void parameters_zero_moments(const Arena *arena, Exec *exec);
 
 // Sets the initial values of all parameters, and all moments to 0. Norm weights become 1; biases and the vocabulary's
-// padding rows become 0. Other weights are normal random numbers with mean 0, whose deviation depends on --init:
+// padding rows become 0. Other weights are normal random numbers with mean 0. The deviation depends on the tensor for
+// INIT_FAN_IN and INIT_POSITIONS (tensors.h), and for all others on --init:
 //   normal (GPT-2)      0.02; for residual projections 0.02 / sqrt(2 layers)
 //   mitchell (OLMo 1)   1 / sqrt(inputs); for residual projections of layer l (from 0) 1 / sqrt(2 inputs (l + 1));
 //                       values beyond 3 deviations are redrawn

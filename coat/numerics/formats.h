@@ -80,8 +80,8 @@ COAT_HD static inline float bf16_decode(uint16_t b) {
 }
 
 // Encodes x as an 8-bit float with `mbits` mantissa bits and exponent bias `bias`. Rounds to nearest even. Larger
-// values and infinities become the largest finite value, `max_code`. NaN gives 0x7f with its sign; callers detect
-// non-finite values before the cast (COAT: FP8 matmuls).
+// values and infinities become the largest finite value, whose bits are `max_code`. NaN gives 0x7f with its sign. To
+// detect an infinity, callers must check x before the cast.
 COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint8_t max_code) {
     uint32_t u = float_bits(x), sign = u >> 31, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint8_t)(sign << 7 | 0x7fu);
@@ -129,8 +129,8 @@ COAT_HD static inline float e5m2_decode(uint8_t c) {
     return fp8_decode_bits(c, 2, 15);
 }
 
-// Rounds a master weight to BF16, halves away from zero (COAT: optimizer states). The low 16 bits alone then show
-// whether the upper half was rounded up, so master_join() restores all 32 bits.
+// Rounds a master weight to BF16, halves away from zero (--master split16). Bit 15 of the FP32 number then shows if its
+// magnitude was rounded up, so master_join() restores the number from the BF16 weight and the low 16 bits.
 COAT_HD static inline uint16_t master_bf16(float x) {
     return (uint16_t)((float_bits(x) + 0x8000u) >> 16);
 }

@@ -185,7 +185,7 @@ COAT_HD static inline float element_position(float log2_ratio, float k, Format f
 // logarithms, so no intermediate leaves FP32's range.
 COAT_HD static inline float moment_position(float magnitude, MomentGroup group, Format format) {
     float log2_ratio = element_log2(magnitude) - group.log2_a;
-    // If the log ratio is 0 or more, |x| equals the amax or is not finite.
+    // A log ratio of 0 or more means that |x| equals the amax, up to rounding, or that the amax is not finite.
     return log2_ratio < 0.0f ? element_position(log2_ratio, group.k, format) : moment_largest(format);
 }
 
@@ -263,8 +263,9 @@ COAT_HD static inline float moment_i8_decode(uint8_t code, float a) {
     return code == 0 ? 0.0f : a * ratio;
 }
 
-// Rounds x to BF16 stochastically, for weights without masters. The probability of rounding away from zero is the part
-// of x that BF16 cuts off, as a fraction of a unit in the last place.
+// Rounds x to BF16 stochastically, for weights without master weights. The probability of rounding away from zero is
+// the part of x that BF16 cuts off, as a fraction of a unit in the last place. t: step; index: number of the element
+// among those of all parameters.
 COAT_HD static inline uint16_t bf16_encode_stochastic(float x, uint64_t seed, int64_t t, uint64_t index) {
     uint32_t u = float_bits(x);
     if ((u & 0x7f800000u) == 0x7f800000u) return bf16_encode(x);
