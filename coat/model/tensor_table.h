@@ -58,7 +58,7 @@ typedef enum {
 // Granularity of an FP8 operand's scales. Scales per token (SCALE_ROW) need a kernel that multiplies the matmul's
 // output by them. The choice depends on the kernel that reads this output:
 //   ROWS_BY_TOKEN: per token, because a residual addition reads it
-//   ROWS_BY_TOKEN_IN_COAT: per token with --saved coat: the reader is the activation function or the MLP norm's backward
+//   ROWS_BY_TOKEN_IN_COAT: per token with --saved coat, read by the activation function or the MLP norm's backward
 //   ONE_SCALE: per tensor; other kernels, such as attention, read it. Also gradients that one pass quantizes and
 //       transposes: they have one scale for dgrad's format and one for wgrad's (E5M2)
 // With recipe coat-paper, every operand has one scale.
