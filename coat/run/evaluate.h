@@ -15,7 +15,8 @@ bool stop_at_once(const Model *m);
 
 // Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches, or of fewer if
 // stop_at_once(). The processes divide the micro-batches and make the same number of passes. A process without a
-// micro-batch repeats the last one with all targets masked; a process that cannot read its data continues with zeros.
+// micro-batch repeats the last one with all targets masked. If a process cannot read its data, it returns false with
+// err. With several processes, it first completes its passes with zeros, because the others wait for it.
 // Sets *accuracy to the fraction of right answers if the model has a vision tower and the data a loss mask, otherwise
 // to NAN. An answer is a maximal run of unmasked targets in an example. It is right if each of its targets has the
 // largest logit given the tokens before, so that sampling with --temperature 0 would generate it.

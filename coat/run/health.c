@@ -191,7 +191,7 @@ static double counted_figure(const void *context, int figure, int layer) {
     const CodeCounts *n = &g->c->counts[code_counts_at(g->what, layer) + g->transposed];
     if (n->codes == 0) return NAN; // the layer has the tensor in BF16
     uint64_t saturated = n->saturated;
-    if (g->what >= NORM_N1) { // ignores the values that determined the scales
+    if (g->what >= NORM_N1) { // does not count each scale's amax, which becomes the largest FP8 value by design
         const TensorLayout *t = &g->c->arena->layout[counted_table[g->what].id[0]][VALUE];
         const uint64_t scales = t->granularity == SCALE_ROW ? n->codes / (uint64_t)t->cols : 1;
         saturated = saturated > scales ? saturated - scales : 0;
@@ -211,7 +211,7 @@ static int counted_of(const Collection *c, const Entry *e) {
 static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     const Tensor first = c->tensor[e->first + e->begin];
     const EntryFigures of = {c, e};
-    // the statistics of health() include the counts of a saved norm output
+    // If the tensor is still in memory, entry_figures include its saturated and zero values, so counts are not used.
     const int what = first.data ? COUNTED_TENSORS : counted_of(c, e);
     const int figures = !first.data ? 1 : first.granularity != SCALE_EXPAND ? 3 : c->unchanged ? 5 : 4;
     fprintf(out, "\"%s%s\":{", tensor_row(e->id)->name, role_suffix(e->role));

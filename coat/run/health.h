@@ -47,7 +47,7 @@ typedef struct {
     bool matmuls;            // true after a warning about an inexact FP8 wgrad
     bool bound[BOUND_COUNT]; // true after a note about a value above its bound
     double uncounted;        // fraction of masked targets in the last step; the caller sets it
-    uint8_t *sample;         // FP8 values of moments before the last update (health_sample()); NULL: none
+    uint8_t *sample;         // 8-bit values of moments before the last update (health_sample()); NULL: none
 } HealthWarned;
 
 // Returns the index of a gradient's counts in the tensor CODE_COUNTS. The next index belongs to the gradient's
@@ -56,20 +56,20 @@ static inline int code_counts_at(CountedTensor what, int layer) {
     return 2 * (layer * COUNTED_TENSORS + (int)what);
 }
 
-// Copies HEALTH_SAMPLE consecutive FP8 values of each 8-bit moment to warned->sample, which the caller frees. Call it
-// before the update of a step that logs its health. health_json() then reports how many of these values the update left
-// unchanged.
+// Copies HEALTH_SAMPLE consecutive FP8 or INT8 values of each 8-bit moment to warned->sample, which the caller frees.
+// Call it before the update of a step that logs its health. health_json() then reports the fraction of these values
+// that the update left unchanged.
 void health_sample(const Arena *arena, Exec *exec, HealthWarned *warned);
 #define HEALTH_SAMPLE 16384
 
-// Returns the statistics of all FP8 tensors as one JSON object, which the caller frees; NULL if no tensor is FP8:
+// Returns the statistics of all FP8 and INT8 tensors as one JSON object, which the caller frees; NULL if there is none:
 //   {"x_in":{"amax":[..per layer],"saturated":[..],"zero":[..]},"qkvw.m":{..,"clamped":[..]},"n1":{"amax":[..]},
 //    "dh_q":{"amax":[..],"saturated":[..],"zero":[..],"subnormal":[..]},"dh_qt":{"saturated":[..],..},..}
 //   - A tensor that backward recomputes has only an amax. An amax that is not finite is null.
 //   - A gradient has fractions only if this step counted them, its transpose (dh_qt) only if its FP8 values differ.
 //   - A moment has the key "unchanged" if health_sample() was called before the update and `warned` is not NULL.
-//   - The residual stream's gradient is quantized twice per layer. dresid_q has the amax of the attention sublayer;
-//     dresid_q_fcproj and dresid_q_proj have the fractions of the MLP and of the attention sublayer.
+//   - The residual stream's gradient is quantized twice per layer, for the MLP and then for the attention sublayer.
+//     dresid_q has the amax of the latter; dresid_q_fcproj and dresid_q_proj have the fractions of the two.
 // Writes one line per problem to `warning`, without a final newline; "" if there is no problem. If `warned` is NULL,
 // checks only the amax and saturation of tensors. Waits for the device.
 char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);

@@ -22,8 +22,8 @@ __attribute__((format(printf, 3, 4))) static void item(FILE *out, const char *la
     print_item(out, label, buffer);
 }
 
-// Returns a number as short text, such as "5.12 k". The text stays valid until count() has been called four more
-// times.
+// Returns a number rounded to an integer, with commas, such as "5,120". The text stays valid until count() has been
+// called four more times.
 static const char *count(double value) {
     static char texts[4][32];
     static int next;
@@ -175,8 +175,8 @@ static const char *how_often(char text[48], int64_t every) {
     return text;
 }
 
-// Writes how much of the validation data is evaluated, or "" if all of it. The unit is tokens or, if a file has a loss
-// mask, sequences, because sequences of examples may not be full.
+// Writes how much of the validation data is evaluated: ", the first N of them", in tokens. If a file has a loss mask,
+// writes sequences, because sequences of examples may not be full, and "" if all sequences are evaluated. Returns text.
 static const char *validated(const Report *report, char text[96]) {
     const Config *c = report->config;
     const int64_t all = data_sequences(report->val);
@@ -256,7 +256,7 @@ static const double CONTEXT_BYTES = 0.6e9, NCCL_BYTES = 1.1e9;
 
 static void report_overhead(int ranks, FILE *out) {
     char text[MEMORY_TEXT];
-    fprintf(out, "  %-16s %12s  CUDA's context%s\n", "outside, about",
+    fprintf(out, "  %-16s %12s  CUDA's context%s\n", "estimated extra",
             memory_text(text, (size_t)(CONTEXT_BYTES + (ranks > 1 ? NCCL_BYTES : 0))), ranks > 1 ? " and NCCL" : "");
 }
 

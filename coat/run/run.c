@@ -233,7 +233,7 @@ static const char *end_early(Run *run) {
 }
 
 // True if end_early() found no pending error on any process. Otherwise sets err on all processes.
-static bool can_go_on(Run *run, Error *err) {
+static bool can_continue(Run *run, Error *err) {
     if (!run->any_rank_failed) return true;
     *err = run->pending_error;
     return all_ranks_ok(&run->errors, err->code == EXIT_DONE, err);
@@ -279,7 +279,7 @@ static void rescue(Run *run, int64_t begun, Error *err) {
     comm_set_timeout(comm, 0);
 }
 
-// True if --out has a checkpoint to resume from, or one is being written there.
+// True if --out has a checkpoint to resume from. Waits until the checkpoint in progress is written.
 static bool has_saved(Run *run) {
     int64_t *steps;
     Error ignored;
@@ -421,7 +421,7 @@ bool run_train(Run *run, Error *err) {
         m->deadline_ms = run->done.step > begun ? deadline(run) : 0;
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;
-        ok = can_go_on(run, err);
+        ok = can_continue(run, err);
         bool marked = ok && run->done.step + 1 == c->profile;
         if (marked) m->ops->profile(&m->exec, true);
         if (ok) train_step(run);

@@ -33,7 +33,7 @@ typedef struct {
     double step_flops; // FLOPs of the latest step over all processes
     double start_ms;   // time at which the program started
     double longest_ms; // duration in ms of the training loop's longest iteration so far
-    CommPlace place;   // rank of this process
+    CommPlace place;   // rank of this process, and number of ranks
     RankErrors errors;
     bool save_asked;      // true if a signal to any process has requested a checkpoint
     int32_t *next;        // data of the next step: (micro-batches, BATCH_PLANES, B * T)
@@ -51,8 +51,8 @@ bool run_open_tokenizer(Run *run, Config *config, Error *err);
 // given: values of the flags --image-size, --patch-size and --projector.
 bool run_join_vision(Config *config, const VisionShape *given, Error *err);
 
-// Executes the run, from opening the device to the last save, and then closes the run on all processes. Returns false
-// with err on failure.
+// Executes the run, from opening the device to the last save, and then closes the run on all processes. On failure,
+// prints the error and returns false with err. If the other processes do not know the error, also ends them.
 bool run_main(Run *run, Config *config, Error *err);
 
 // --- functions that run.c and run_start.c share ------------------------------------------------------------
@@ -60,8 +60,9 @@ bool run_main(Run *run, Config *config, Error *err);
 // Computes and logs the validation loss. Without --val, does nothing.
 bool run_validate(Run *run, Error *err);
 
-// Sets ids[] to the tokens that samples start with: those of the prompt, or a BOS or EOS token. Returns the number of
-// tokens, or 0 with err if the prompt cannot be encoded.
+// Sets ids[] to the tokens that samples start with: those of the prompt, after a BOS token if the tokenizer has one.
+// Without a prompt, a BOS token, else an EOS token, else the vocabulary's last token. Returns the number of tokens, or
+// 0 with err if the prompt cannot be encoded, does not fit with its image in --seq-len, or is outside the vocabulary.
 int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err);
 
 // Returns the step that an evaluation reports: the run's step, or the step at which the weights of --model were saved.

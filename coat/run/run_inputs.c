@@ -190,7 +190,7 @@ static bool is_of_examples(const Run *run) {
     return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
 }
 
-// Adds a note if no prompt format is known (`unnamed`), and a note if --train and --val use different prompt formats.
+// Prints a note if no prompt format is known (`unnamed`), and one if --train and --val use different prompt formats.
 static void note_prompts(const Run *run, bool unnamed) {
     const Config *c = run->config;
     PromptFormat ignored[2];
@@ -273,8 +273,8 @@ static void note_bytes(const Run *run, DataLoader *loader) {
                  prepare_bytes_name());
 }
 
-// Adds a note if a token file has 16-bit tokens, but the vocabulary is so large that data/prepare.py would write 32-bit
-// tokens for it.
+// Prints a note if a token file has 16-bit tokens, but the vocabulary is so large that data/prepare.py would write
+// 32-bit tokens for it.
 static void note_narrow(const Run *run, DataLoader *loader) {
     const char *narrow = loader ? data_narrow_file(loader) : NULL;
     if (narrow && run->config->shape.vocab > UINT16_MAX + 1)

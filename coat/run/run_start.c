@@ -21,7 +21,8 @@
 #include <omp.h>
 #endif
 
-// True if --train has the data that the checkpoint in `folder` was trained on, or --allow-other-data is set.
+// True if --train has the data that the checkpoint in `folder` was trained on, or --allow-other-data is set. For the
+// same data, converts the recorded position in it if --seq-len or --examples has changed.
 static bool same_data(Run *run, const char *folder, Error *err) {
     char now[sizeof run->done.data];
     uint64_t fingerprint = data_fingerprint(run->train);
@@ -216,7 +217,7 @@ static bool same_documents(Run *run, Error *err) {
 }
 
 // Copies the log lines of a part of the run that is abandoned (log_copy_abandoned()), and renames the checkpoints after
-// the resumed step. With --overwrite, deletes the old run. Adds a note if the log contradicts the resumed checkpoint.
+// the resumed step. With --overwrite, deletes the old run. Prints a note if the log contradicts the resumed checkpoint.
 static bool rename_old_run(Run *run, Error *err) {
     const Config *c = run->config;
     char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";
@@ -251,7 +252,7 @@ static void write_settings(const Run *run) {
     json_text_free(&text);
 }
 
-// True if the disk of --out has space for a checkpoint of all ranks. Adds a note if the space is not enough for all
+// True if the disk of --out has space for a checkpoint of all ranks. Prints a note if the space is not enough for all
 // checkpoints that the run will keep.
 static bool has_room(Run *run, Error *err) {
     Model *m = &run->model;
@@ -269,9 +270,8 @@ static bool has_room(Run *run, Error *err) {
 // a resume with a different batch size, the sequences that were already read still count.
 static bool set_steps(Run *run, Error *err) {
     const Config *c = run->config;
-    const int64_t sequences =
-        // number of sequences of one step
-        config_accumulation(c, run->place.ranks) * c->micro_batch * run->place.ranks;
+    // number of sequences of one step
+    const int64_t sequences = config_accumulation(c, run->place.ranks) * c->micro_batch * run->place.ranks;
     run->steps = c->steps;
     if (!run->train || c->steps >= 0) return true;
     const int64_t all = c->epochs * data_sequences(run->train), left = all - run->done.sequences;
@@ -316,16 +316,15 @@ static bool check_end(const Run *run, Error *err) {
                          "--resume=%lld: the run has already reached --%s %lld at that step; raise --steps or --epochs",
                          (long long)c->resume_step, c->steps < 0 ? "epochs" : "steps",
                          (long long)(c->steps < 0 ? c->epochs : run->steps));
-    if (run->train &&
-        // A step before the resumed one is accepted, because the user may repeat the command to resume.
-        c->profile > run->steps)
+    // A step before the resumed one is accepted, because the user may repeat the command to resume.
+    if (run->train && c->profile > run->steps)
         return error_set(err, EXIT_USER, "--profile %lld: the run ends at step %lld; use an earlier step",
                          (long long)c->profile, (long long)run->steps);
     return true;
 }
 
-// Adds a note if the learning rate jumps at the resumed step because --steps, --lr or another flag of the schedule has
-// changed. The schedule counts as changed if its rate for the previous step differs from the recorded one.
+// Prints a note if the learning rate jumps at the resumed step because --steps, --lr or another flag of the schedule
+// has changed. The schedule counts as changed if its rate for the previous step differs from the recorded one.
 static void note_rate(const Run *run) {
     const Config *c = run->config;
     const int64_t step = run->done.step;
@@ -407,7 +406,7 @@ static bool open_log(Run *run, Error *err) {
 }
 
 // Ends a resumed run that has no steps left: validates, and evaluates HellaSwag if the log has no result for this step.
-static bool end_again(Run *run, Error *err) {
+static bool end_without_steps(Run *run, Error *err) {
     log_text(run->log, "nothing to do: the run is at step %lld of %lld; raise --%s to continue",
              (long long)run->done.step, (long long)run->steps, run->config->steps < 0 ? "epochs" : "steps");
     comm_set_timeout(run->model.comm, 0);
@@ -426,7 +425,7 @@ static bool run_all(Run *run, Error *err) {
     // No file in --out has changed so far, so a run that is stopped here leaves the earlier run intact.
     if (is_ended(run)) return true;
     if (!open_log(run, err)) return false;
-    return trains ? run_train(run, err) : end_again(run, err);
+    return trains ? run_train(run, err) : end_without_steps(run, err);
 }
 
 bool run_main(Run *run, Config *config, Error *err) {

@@ -18,7 +18,7 @@ bool open_data(Run *run, const Config *config, Error *err);
 // With --documents apart, splits the data into documents, which are then masked from each other.
 bool divide_documents(Run *run, Error *err);
 
-// Adds notes about token files that were probably named by mistake, such as files with byte tokens.
+// On rank 0, prints notes about token files that were probably named by mistake, such as files with byte tokens.
 void note_data(Run *run);
 
 // Sets the run's prompt format to the format that --prompt-format names, that the checkpoint records or that the

@@ -113,7 +113,8 @@ int sample_token(const float *logits, int vocab, float temperature, int top_k, f
                 if (target < sum) return i;
             }
         }
-        if (pass == 1) return last; // rounding may prevent a hit if u is close to 1; returns the set's last token
+        // If the random number is close to 1, rounding may leave `target` above the sum. Returns the set's last token.
+        if (pass == 1) return last;
         total = sum;
         target = (double)(rng_hash(seed, SAMPLER_STREAM, index) >> 11) * unit * total;
     }

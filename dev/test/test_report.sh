@@ -181,9 +181,9 @@ fi
 "$program" --plan --model qwen3-0.6b >"$folder/page"
 says "the plan shows grouped heads and their width" '^model       28 layers, 16 heads of 128 \(8 of keys and values\), 1024 channels' "$folder/page"
 "$program" --plan --gpus 2 --zero 3 >"$folder/page"
-says "the plan of several GPUs names memory that it does not include" "^  outside, about +1\.70 GB  CUDA's context and NCCL\$" "$folder/page"
+says "the plan of several GPUs names memory that it does not include" "^  estimated extra +1\.70 GB  CUDA's context and NCCL\$" "$folder/page"
 "$program" --plan --device cpu >"$folder/page"
-is "the plan of a CPU includes all memory" "$(grep -c beside "$folder/page")" 0
+is "the plan of a CPU includes all memory" "$(grep -c "estimated extra" "$folder/page")" 0
 # --- singular nouns after 1
 "$build"/prepare_bytes --out "$folder/single" README.md >"$folder/page"
 says "'1 file' is singular" ' from 1 file \(its end held out\)' "$folder/page"
