@@ -261,7 +261,7 @@ typedef struct {
     bool recipe_final;
     bool settings_recorded;    // true: the run's settings were read from a checkpoint or from log.jsonl
     bool recipe_recorded;      // true: settings_recorded, and --recipe is not given
-    int64_t recorded_step;     // step of the checkpoint whose settings were read; 0: none
+    int64_t recorded_step;     // step of the checkpoint whose settings were read
     bool settings_logged;      // true: settings and model were read from log.jsonl, because there is no checkpoint yet
     bool nothing_to_resume;    // true: --resume found neither a checkpoint nor settings in log.jsonl
     bool model_named;          // true: the command line sets the model, the tokenizer or the batch

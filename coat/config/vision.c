@@ -178,7 +178,7 @@ int vision_images(const Config *config) {
 }
 
 // Returns `images`; with FP8 matmuls, rounds it up until the tower's tokens are a multiple of 16.
-static int whole_images(const Config *tower, int images) {
+static int round_up_images(const Config *tower, int images) {
     if (tower->recipe.linear == LINEAR_FP8 && tower->recipe.precision != PRECISION_FP32)
         while ((int64_t)images * tower->seq_len % 16 != 0) images++;
     return images;
@@ -186,7 +186,7 @@ static int whole_images(const Config *tower, int images) {
 
 int vision_pass_images(const Config *tower, int images) {
     const int most = tower->micro_batch, step = (most + 31) / 32, computed = (images + step - 1) / step * step;
-    return whole_images(tower, computed < 1 ? 1 : computed > most ? most : computed);
+    return round_up_images(tower, computed < 1 ? 1 : computed > most ? most : computed);
 }
 
 int64_t vision_pixel_bytes(const Config *config) {
@@ -226,7 +226,7 @@ void vision_config(Config *tower, const Config *config) {
     r->bf16_blocks = 0;
     if (config->recompute_vision >= 0) r->recompute = config->recompute_vision;
     tower->seq_len = vision_tokens(&config->shape.vision);
-    tower->micro_batch = whole_images(tower, vision_images(config));
+    tower->micro_batch = round_up_images(tower, vision_images(config));
     tower->documents = DOCUMENTS_UNMASKED;
     tower->sample_tokens = 0;
     tower->prompt[0] = '\0';

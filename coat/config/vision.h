@@ -68,9 +68,9 @@ void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]);
 int vision_images(const Config *config);
 
 // Returns the number of images that a pass computes if its micro-batch has `images` images; the additional ones are
-// black. The result is one of 32 numbers, because a GPU stores matmul plans for each number, and at least 1, because
-// all processes must run the same collectives. With FP8 matmuls, the tower's tokens are a multiple of 16. tower: from
-// vision_config().
+// black. `images` is rounded up so that at most 32 different results occur, because a GPU stores matmul plans for each.
+// The result is at least 1, because all processes must run the same collectives. With FP8 matmuls, the tower's tokens
+// are a multiple of 16. tower: from vision_config().
 int vision_pass_images(const Config *tower, int images);
 
 // Returns the bytes of the pixels of vision_images() images.

@@ -107,7 +107,7 @@ typedef struct {
     char **from;        // source of each flag: "FILE:LINE: " for a --config file, "" for the command line
     int first;          // index of the current source's first flag; a list from this source replaces older lists
     const char *source; // file and line being read; "" for the command line
-    bool may_start;     // true after llm.c's -y 1, which resumes a run or, if --out does not exist, starts one
+    bool may_start;     // true after llm.c's -y 1, which resumes a run or, if there is nothing to resume, starts one
     char *notes;        // buffer for notes about flags without effect
     size_t notes_size;
 } Arguments;

@@ -34,7 +34,8 @@ typedef struct Model {
 } Model;
 
 // State of the KV cache while a sample is generated. The cache is the tensor QKV of all layers, with one row of q, k
-// and v per token. A pass with uses_kv_cache appends its rows to the cached rows and attends to both; its B is 1.
+// and v per token. A pass with uses_kv_cache appends its rows to the cached rows and attends to both. If there are
+// cached rows, its B is 1.
 typedef struct {
     bool uses_kv_cache;
     int cached_tokens; // number of the sample's tokens that earlier passes have stored in the cache

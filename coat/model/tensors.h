@@ -239,8 +239,8 @@ static inline int64_t model_parameters(const ModelShape *shape) {
     return part_parameters(shape, PART_VISION | PART_PROJECTOR | PART_LANGUAGE);
 }
 
-// Returns the number of elements in one rank's shard of a tensor: an equal part, rounded up to a multiple of 128. The
-// last ranks' shards may be smaller or empty.
+// Returns the number of elements in one rank's shard of a tensor: an equal part, rounded up to a multiple of 128 if
+// there are several ranks. The last ranks' shards may be smaller or empty.
 int64_t tensor_shard_elements(int64_t elements, int ranks);
 
 // Returns the ZeRO stage that is used: config->zero, or 0 with one process.
