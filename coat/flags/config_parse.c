@@ -183,8 +183,9 @@ static int fitting_channels(int channels, int heads, bool heads_given) {
     return width * heads;
 }
 
-// Sets vision_from_files if --vision is a folder. A resumed run of a new language model takes the tower from its
-// checkpoint instead.
+// Sets vision_from_files if --vision is a folder. If the run resumes a checkpoint and --model is not a path, drops
+// --vision and takes the tower's shape from the checkpoint, which contains the tower. Fails if --model is a path and
+// the folder of --vision does not exist.
 static bool finish_vision_folder(const Parse *p, Error *err) {
     Config *config = p->config;
     VisionShape ignored = {VISION_NONE};

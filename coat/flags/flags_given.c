@@ -2,7 +2,7 @@
 // words, to one text.
 #include "flags.h"
 
-// Removes the flag `name` and its weights if earlier sources gave them, because a new list replaces an older one.
+// Removes the flags --NAME and --NAME-weight that earlier sources gave, because a new list replaces an older one.
 static void drop_before(Arguments *args, const char *name, size_t length) {
     int kept = 0;
     for (int i = 0; i < args->count; i++) {

@@ -26,6 +26,7 @@ typedef struct {
     int64_t count;
 } Losses;
 
+// Adds the loss of the next step. Ignores a loss that is not finite.
 void losses_add(Losses *losses, double loss);
 
 typedef struct {

@@ -95,7 +95,7 @@ static void store_padded(TensorLayout *t, int ranks) {
 static TensorLayout layer_slots(const TensorLayout *of, int ranks) {
     TensorLayout t = *of;
     t.category = CATEGORY_COMMUNICATION;
-    t.saved = true;
+    t.saved = true; // keeps the slots out of the memory that scratch tensors share
     if (t.layers > LAYER_SLOTS) t.layers = LAYER_SLOTS;
     store_padded(&t, ranks);
     return t;

@@ -171,12 +171,14 @@ typedef struct {
     int group;
     bool transposed, per_layer;
     bool per_layer_scale; // true: each layer has its own scale, even if the layers share one scratch tensor
-    bool saved;           // true: saved from forward to backward
-    bool has_amax;        // true: has one amax per row
-    int64_t rows, cols;   // extents of one layer
-    int layers;           // number of layers; 1 if not per_layer
-    Stage first, last;    // stages in which a scratch tensor is alive
-    Blocks blocks;        // blocks that use a scratch tensor
+    // true: the memory is not shared with tensors of other stages, because the tensor is saved for backward, outlives
+    // the micro-batch (RULE_RESIDENT) or is a double buffer; false for parameters themselves
+    bool saved;
+    bool has_amax;      // true: has one amax per row
+    int64_t rows, cols; // extents of one layer
+    int layers;         // number of layers; 1 if not per_layer
+    Stage first, last;  // stages in which a scratch tensor is alive
+    Blocks blocks;      // blocks that use a scratch tensor
     // elements in one rank's shard of a layer, a multiple of 128; the last ranks' shards may be smaller or empty
     int64_t shard_elements;
     // elements of a layer for which this process has memory: all, all plus padding to equal shards, or one shard

@@ -19,21 +19,21 @@ C_LINKAGE_BEGIN
 typedef struct {
     Config *config; // configuration, which is complete and constant once the inputs are open
     Model model;
-    DataLoader *train, *val;
-    bool masked; // true if the training data has a loss mask
-    HellaSwag *hellaswag;
+    DataLoader *train, *val;    // training and validation data; NULL: the run uses none
+    bool masked;                // true if the training data has a loss mask
+    HellaSwag *hellaswag;       // NULL: the run does not evaluate HellaSwag
     Tokenizer *tokenizer;       // NULL if there is no tokenizer, so that samples are printed as token ids
     PromptFormat prompt_format; // chat format of the samples' prompts; NONE means plain text
     Log *log;
     HealthWarned warned; // FP8 health warnings that this process has printed
     Saver *saver;        // writes checkpoints; NULL if the run saves nothing
     OutFolder *folder;   // folder of --out, locked by this process; NULL if not locked
-    RunState done;
-    int64_t steps;     // number of the last step
-    double step_flops; // FLOPs of the latest step over all processes
-    double start_ms;   // time at which the program started
-    double longest_ms; // duration in ms of the training loop's longest iteration so far
-    CommPlace place;   // rank of this process, and number of ranks
+    RunState done;       // progress of the run after its latest complete step
+    int64_t steps;       // number of the last step
+    double step_flops;   // FLOPs of the latest step over all processes
+    double start_ms;     // time at which the program started
+    double longest_ms;   // duration in ms of the training loop's longest iteration so far
+    CommPlace place;     // rank of this process, and number of ranks
     RankErrors errors;
     bool save_asked;      // true if a signal to any process has requested a checkpoint
     int32_t *next;        // data of the next step: (micro-batches, BATCH_PLANES, B * T)
