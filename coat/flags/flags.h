@@ -49,11 +49,11 @@ enum {
     EVALUATED = 8,      // an evaluation of a checkpoint applies the recorded value
     SAMPLED = 16,       // sampling from a checkpoint applies the recorded value
     RESTARTED = 32,     // a run that resumes a log without a checkpoint applies the logged value
-    LOGGED = 64,        // the log's first record contains the value
+    LOGGED = 64,        // the settings in log.jsonl contain the value
     SHARED = 128,       // all ranks need the same value; file names may differ, but must be set on all ranks or on none
     SHAPE = RESTARTED | LOGGED | SHARED,
     TRAINING = RECORDED | RESUMED | RESTARTED | LOGGED | SHARED, // training results depend on the value
-    LOGGED_UNLESS_DEFAULT = 256, // the log's first record contains the value if it is not the default
+    LOGGED_UNLESS_DEFAULT = 256, // the settings in log.jsonl contain the value if it is not the default
     // as TRAINING, but neither checkpoints nor the log contain the default value
     TRAINING_UNLESS_DEFAULT = (TRAINING & ~LOGGED) | UNLESS_DEFAULT | LOGGED_UNLESS_DEFAULT
 };

@@ -84,8 +84,8 @@ static bool rewrite_long(Arguments *args, const char *text, const char *next, co
     return true;
 }
 
-// Sets err for a word that is neither a flag nor a flag's value. If the preceding flag accepts the word after '=', err
-// says so.
+// Sets err for a word that is neither a flag nor a flag's value. If the preceding flag `before` accepts the word after
+// '=', err suggests that form. Returns false.
 static bool stray_value(const char *text, const char *before, Error *err) {
     bool negated = false, dashes = strncmp(before, "--", 2) == 0;
     const Flag *flag = dashes ? flag_find(before + 2, strlen(before + 2), &negated) : NULL;

@@ -7,8 +7,8 @@
 // Writes the flags that checkpoints record (RECORDED) as fields of the JSON object that is open in `t`.
 void settings_record(JsonText *t, const Config *config);
 
-// Returns the settings that the log's first record contains (LOGGED), as a JSON object on one line. config is the run's
-// final configuration. A setting without a value is null. The caller must release the text with json_text_free().
+// Returns the settings that log.jsonl records (LOGGED), as a JSON object on one line. config is the run's final
+// configuration. A setting without a value is null. The caller must release the text with json_text_free().
 JsonText settings_log(const Config *config);
 
 // Applies recorded settings to `config`, which contains the defaults. `settings` is a JSON object from the file `path`.

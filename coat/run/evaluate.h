@@ -23,7 +23,7 @@ bool stop_at_once(const Model *m);
 bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, double *accuracy, Error *err);
 
 // Returns the number of HellaSwag examples that the model answers correctly, over all processes, which divide the work.
-// Each pass is as long as the longest HellaSwag row, rounded up to 64 tokens.
+// Each pass is as long as the longest HellaSwag row, rounded up to a multiple of 64 tokens, but at most --seq-len.
 int evaluate_hellaswag(Model *m, HellaSwag *set);
 
 // Computes the logits (vocab) of the token that follows ids[0 .. count), from the last --seq-len tokens of ids.

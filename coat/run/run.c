@@ -201,6 +201,7 @@ bool run_samples(Run *run, Error *err) {
 static double deadline(const Run *run) {
     // spare: ms that remain for ending the process
     double limit = (double)run->config->time_limit_ms, spare = fmin(0.05 * limit, 20e3);
+    // saves: ms for the last save and, as a margin, for a second one, each 20 % longer than expected
     double saves = run->saver ? 2.4 * saver_expected_ms(run->saver) : 0.0;
     return limit > 0 ? run->start_ms + limit - spare - saves : 0.0;
 }
