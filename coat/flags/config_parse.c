@@ -271,7 +271,7 @@ static bool finish_shape(const Parse *p, Error *err) {
 }
 
 // Sets the head to BF16 in two cases, unless --head is given:
-//   --model names weights, and the recipe is not that of a resumed checkpoint. FP8 gradients of the head made
+//   --model names weights, and the recipe was not recorded (recipe_recorded). FP8 gradients of the head made
 //       fine-tuning worse (docs/finetuning.md).
 //   --linear bf16 is given, and a resumed recipe does not have it already. FP8 is then used for storage only, which
 //       GPUs without FP8 matmuls support.

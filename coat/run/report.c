@@ -225,7 +225,7 @@ static void report_device(const char *name, double peak, FILE *out) {
     if (peak > 0.0 && isfinite(peak))
         item(out, "device", "%s, peak %s TFLOP/s in BF16", name, count(peak / 1e12));
     else
-        item(out, "device", "%s, peak unknown, so MFU is not shown", name);
+        item(out, "device", "%s, peak unknown, so no percentage of it is shown", name);
 }
 
 void report_start(const Report *report, FILE *out) {
