@@ -61,8 +61,8 @@ static bool is_packed(const DataLoader *loader, int64_t *examples) {
     return packed;
 }
 
-// Checks why a set has no sequence. Returns true if the set has too few tokens. Returns false with err if no example
-// has an unmasked target, or if no example has an unmasked target among its first T + 1 tokens.
+// Finds out why a set has no sequence. Returns true if the set has too few tokens. Returns false with err if its
+// examples have no unmasked target, or if truncation to T + 1 tokens cuts off all of them.
 static bool lacks_tokens(const DataLoader *loader, int first, int end, const char *name, Error *err) {
     int64_t examples = 0, cut = 0, longest = 0;
     for (int i = first; i < end; i++) {

@@ -31,19 +31,20 @@ typedef struct {
 
 // Opens several sets of token files. data_open() explains the other parameters and errors.
 //   patterns   one paragraph of patterns per set; an empty line ends a paragraph
-//   weights    ratio in which the run draws sequences from the sets (mixture.h). Each set has its own order and epochs.
-//              NULL: all files are one set. A set without a sequence is an error.
+//   weights    a positive weight per set: the ratio in which the run draws sequences from the sets (mixture.h). Each
+//              set has its own order and epochs. NULL: all files are one set. A set without a sequence is an error.
 //   examples   how examples become sequences, in files that record them. EXAMPLES_SPLIT: the stream is cut regardless
-//              of examples. Else a sequence is as many complete examples of a file as fit (packing.h), padded with
-//              tokens 0 without targets. Files with images cannot be split.
+//              of examples. Otherwise, a sequence is as many examples of a file as fit (packing.h), padded with
+//              tokens 0 without targets. EXAMPLES_CUT truncates an example that is longer than a sequence;
+//              EXAMPLES_WHOLE rejects it. Files with images cannot be split.
 //   images     images that the model reads, which those of the files must match. NULL or VISION_NONE: the model reads
 //              text only, and a file with images is an error.
 DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
                            int ranks, uint64_t seed, bool shuffle, int vocab, const DataImages *images, Error *err);
 
-// Opens validation data without shuffling, as a single process would read it; the processes divide its micro-batches.
-// The last micro-batch is padded with sequences of tokens 0 without targets, so that every sequence is evaluated for
-// every B.
+// Opens validation data, which is not shuffled. Every process opens all of it, as rank 0 of 1, because the caller
+// divides the micro-batches among the processes. The last micro-batch is padded with sequences of tokens 0 without
+// targets, so that no sequence is skipped, whatever B is.
 DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab,
                                  const DataImages *images, Error *err);
 void data_close(DataLoader *loader);
@@ -69,8 +70,9 @@ PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different
 // Returns the number of unmasked targets in targets[tokens]. Every sequence of the data has at least one.
 int64_t data_unmasked_targets(const int32_t *targets, int64_t tokens);
 
-// Returns the number of micro-batches of B sequences in a pass over the data on one rank, at most `max` if max > 0.
-// Counts the last, padded micro-batch of validation data, but not an incomplete one of training data.
+// Returns the number of micro-batches of B sequences in a pass over all data, at most `max` if max > 0. Does not divide
+// by the number of ranks. Counts the last, padded micro-batch of validation data, but not an incomplete one of training
+// data.
 int data_batches(const DataLoader *loader, int max);
 
 // Reads this rank's part of a micro-batch: B sequences of the run, starting with number first + rank * B, first >= 0.
@@ -143,7 +145,7 @@ bool data_describes_mask(const char *text);
 typedef struct {
     int64_t examples, sequences;
     int64_t cut;      // number of examples longer than a sequence, which are truncated
-    int64_t left_out; // number of examples without an unmasked target, which are dropped
+    int64_t left_out; // number of examples without an unmasked target after truncation, which are dropped
     double filled;    // fraction of the sequences' tokens that are not padding
 } DataExamples;
 DataExamples data_examples(const DataLoader *loader);

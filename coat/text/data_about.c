@@ -14,7 +14,8 @@ static bool is_telling(const TokenFile *file) {
 
 typedef enum { ALL_MATCH, NOT_ALL, UNREAD } Begins;
 
-// Returns ALL_MATCH if matches() is true for each of the first DATA_LOOKED_AT tokens of a file.
+// Returns ALL_MATCH if matches() is true for each of the first DATA_LOOKED_AT tokens of a file, otherwise NOT_ALL;
+// UNREAD if the file cannot be read.
 static Begins begins_with(DataLoader *loader, int index, bool (*matches)(const SpecialIds *ids, uint32_t token),
                           const SpecialIds *ids) {
     enum { PIECE = 2048 };
@@ -40,13 +41,14 @@ static bool is_byte(const SpecialIds *unused, uint32_t token) {
     return token <= 256;
 }
 
-static bool divides_nothing(const SpecialIds *ids, uint32_t token) {
+// True if the token does not mark a document boundary.
+static bool is_no_boundary(const SpecialIds *ids, uint32_t token) {
     return ids->bos >= 0 ? (int32_t)token != ids->bos : !is_eos(ids, (int32_t)token);
 }
 
 bool data_has_ids(DataLoader *loader, const SpecialIds *ids) {
     for (int i = 0; i < loader->count; i++)
-        if (!loader->files[i].starts && begins_with(loader, i, divides_nothing, ids) == NOT_ALL) return true;
+        if (!loader->files[i].starts && begins_with(loader, i, is_no_boundary, ids) == NOT_ALL) return true;
     return false;
 }
 

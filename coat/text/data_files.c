@@ -204,13 +204,15 @@ int64_t token_file_kept(const TokenFile *file, int64_t example, int T) {
     const int64_t begin = file->starts[example], count = file->starts[example + 1] - begin;
     if (count <= T) return count;
     const ImageFile *images = file->images;
-    const int64_t k = images ? images_before(images, begin + T) : 0; // number of images up to the last input
+    // number of images in the file that begin at or before the example's last input
+    const int64_t k = images ? images_before(images, begin + T) : 0;
     const int64_t last = k > 0 ? (int64_t)images->starts[k - 1] : -1;
     return last >= begin && last + images->rows > begin + T ? last - begin : T + 1;
 }
 
 // Packs examples into sequences with at most `most` images each. lengths[i] is the number of tokens of example i, 0 if
-// the example is dropped. Returns false with err if an example has more than `most` images.
+// the example is dropped. Increases the lengths of examples with images, so that a sequence has no room for more
+// images. Returns false with err if an example has more than `most` images.
 static bool pack(TokenFile *file, int T, int32_t *lengths, int64_t most, Error *err) {
     const int64_t room = file->images ? (T + most - 1) / most : 0; // tokens reserved per image; `most` images fill T
     const bool limited = file->images && (most + 1) * file->images->rows <= T;

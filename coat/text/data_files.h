@@ -37,11 +37,11 @@ typedef struct {
     Packing packing;        // packing of the examples; if members is NULL, sequences are cut from the stream
     int64_t cut;            // number of examples that are longer than a sequence
     int64_t longest;        // number of tokens of the longest example
-    bool again;             // true: two patterns match the file
+    bool again;             // true: two patterns of one set match the file
     dev_t device;           // device number, which identifies the file together with the inode
     ino_t inode;
-    struct timespec changed; // modification time when token_file_check() checked the file
-    bool checked;            // true: token_file_check() was called
+    struct timespec changed; // modification time that token_file_stat() recorded
+    bool checked;            // true: token_file_stat() was called, so token_file_open() detects changes
     bool has_crc;            // true: the header has a checksum
     uint32_t crc;
     PromptFormat prompt_format; // prompt format of the examples; NONE: not recorded
@@ -53,7 +53,7 @@ typedef struct {
 // if a pattern has no match.
 bool token_files_find(const char *patterns, size_t length, TokenFile **files, int *count, Error *err);
 
-// Opens a token file. Fails if the file has changed since token_file_check(). Returns the file descriptor; -1 with err
+// Opens a token file. Fails if the file has changed since token_file_stat(). Returns the file descriptor; -1 with err
 // (EXIT_DATA) on failure.
 int token_file_open(const TokenFile *file, Error *err);
 
@@ -73,7 +73,7 @@ bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, X
 bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Error *err);
 
 // Returns the number of tokens of an example that a sequence contains, at most T inputs and the target of the last one.
-// A longer example is truncated, before any image that would otherwise be cut in part.
+// A longer example is truncated; if the cut would divide an image, before that image.
 int64_t token_file_kept(const TokenFile *file, int64_t example, int T);
 
 // Reads a sequence. Returns false with err (EXIT_DATA) if the file cannot be read or a token is outside the vocabulary.

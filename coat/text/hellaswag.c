@@ -74,7 +74,7 @@ static bool read_example(HellaSwag *set, Cursor *c, Error *err) {
         row->situation_tokens = situation_tokens;
         row->mean = NAN;
         if (!read_tokens(c, &row->ending, &row->ending_tokens, err)) return false;
-        // the last token is not an input, because no token follows it
+        // the last token of the ending is only a target, not an input
         int length = situation_tokens + row->ending_tokens - 1;
         if (length > c->seq_len)
             return error_set(err, EXIT_USER,
@@ -185,7 +185,7 @@ uint64_t hellaswag_fingerprint(const HellaSwag *set) {
 }
 
 int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks) {
-    // number of passes in a group that begins and ends with complete examples
+    // smallest number of passes whose rows are complete examples
     const int together = batch % HELLASWAG_ENDINGS == 0 ? 1 : batch % 2 == 0 ? 2 : HELLASWAG_ENDINGS;
     const int64_t round = (int64_t)(n / together) * ranks * together, rows = hellaswag_rows(set);
     if ((round + n % together) * batch >= rows) return -1; // no row is left if rank 0, whose rows come first, has none

@@ -41,8 +41,8 @@ void hellaswag_batch(const HellaSwag *set, int first, int count, int T, int32_t 
 // Adds the token losses (count, T) of a batch from hellaswag_batch(). Batches may be added in any order.
 void hellaswag_add_losses(HellaSwag *set, int first, int count, int T, const float *losses);
 
-// Returns the number of examples that the model answered correctly, among those whose losses were added. If losses are
-// equal, the first ending is chosen; a loss that is not finite is never chosen.
+// Returns the number of examples that the model answered correctly, among those whose losses were added. The model's
+// answer is the first ending with the smallest mean loss. An ending whose loss is not finite is never the answer.
 int hellaswag_right(const HellaSwag *set);
 
 C_LINKAGE_END

@@ -94,9 +94,9 @@ static bool read_places(ImageFile *f, int fd, Error *err) {
     for (int64_t i = 0; i < f->places; i++)
         if (f->shown[i] >= f->count)
             return error_set(err, EXIT_DATA,
-                             "%s is damaged: place %" PRId64 " shows image %" PRIu32 ", but there are %" PRId64
-                             "; copy the file again or regenerate it",
-                             path, i, f->shown[i], f->count);
+                             "%s is damaged: place %" PRId64 " shows image %" PRIu32 ", but the file has %" PRId64
+                             " image%s; copy the file again or regenerate it",
+                             path, i, f->shown[i], f->count, plural(f->count));
     return true;
 }
 

@@ -1,7 +1,7 @@
 // Files of images: NAME.images next to a token file NAME.bin of version DATA_VERSION_IMAGES. All little-endian:
 //   header   1024 bytes, with the words IMAGES_WORD_...
 //   places   uint32 per place: index of the stored image that the place shows. A place is a group of IMAGES_WORD_ROWS
-//            placeholders in the token file, where places have the same order
+//            consecutive placeholder tokens in the token file. Places are listed in the order of the token file
 //   images   3 * side * side bytes each: channel, row, column
 #pragma once
 #include "data_files.h"
@@ -20,7 +20,7 @@ enum {
     IMAGES_WORD_CHANNELS,
     IMAGES_WORD_ROWS,        // number of placeholder tokens per place (image shown in the token file)
     IMAGES_WORD_PLACES,      // number of places
-    IMAGES_WORD_PREPARATION, // preparation of images; 0: the processor's, 1: padded to a square, 2: resized to one
+    IMAGES_WORD_PREPARATION, // how images became square; 0: as the processor's settings say, 1: padded, 2: distorted
     IMAGES_WORD_CRC,         // CRC-32 of all bytes after the header
     IMAGES_WORD_CHECKSUM,    // DATA_CHECKSUM
     IMAGES_WORD_TOKEN,       // id of the placeholder token
@@ -69,7 +69,7 @@ int64_t images_before(const ImageFile *images, int64_t at);
 // Adds the images of the tokens [begin, end) to a micro-batch. No group of placeholders of an image may cross `end`.
 //   image_rows   (end - begin): set to i * rows + k at placeholder k of image i of the micro-batch
 //   pixels       (images of the micro-batch, image_bytes)
-//   count        number of images of the micro-batch so far
+//   count        number of images of the micro-batch so far; increased by the number of images added
 // Returns false with err (EXIT_DATA) if the file cannot be read or has changed.
 bool images_read(const ImageFile *images, int64_t begin, int64_t end, int32_t *image_rows, uint8_t *pixels, int *count,
                  Error *err);

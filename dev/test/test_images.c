@@ -404,7 +404,7 @@ UNIT_TEST(invalid_headers_of_image_files_are_refused) {
     for (int i = 0; i < 4; i++) {
         m.shown[i] = shown[i];
         write_images("h.images", &m, 3, SIDE, 5);
-        expect_refused("h.bin", EXAMPLES_CUT, 16, &images, "but there are 3", "h.images");
+        expect_refused("h.bin", EXAMPLES_CUT, 16, &images, "but the file has 3 images", "h.images");
         m.shown[i] = 0;
     }
     m.damaged = true;
