@@ -125,7 +125,8 @@ typedef struct {
     int32_t rank, merged; // rank of the merge with the right neighbor (INT32_MAX: none), and the merged token
 } Symbol;
 
-// A candidate merge of a symbol with its right neighbor. The candidate is outdated if the symbol's rank has changed.
+// A candidate merge of a symbol with its right neighbor. The candidate is outdated if the symbol's rank has changed or
+// the symbol was merged into its left neighbor.
 typedef struct {
     int32_t rank, symbol;
 } Due;
@@ -160,7 +161,7 @@ static Due heap_pop(Merging *g) {
     return first;
 }
 
-// Finds the merge of symbol i with its right neighbor, and adds the merge to the heap.
+// Looks up the merge of symbol i with its right neighbor. Adds the merge, if there is one, to the heap.
 static void find_merge(Merging *g, int32_t i) {
     const Merges *m = &g->bpe->merges;
     Symbol *s = &g->symbols[i];

@@ -14,7 +14,7 @@ typedef struct {
     size_t text_used;
     size_t *offset;  // (count) offset of each token in text
     int32_t *length; // (count) length of each token in bytes; -1: unused id
-    bool *hidden;    // (count) true for tokens that the encoder never produces
+    bool *hidden;    // (count) true for tokens that vocabulary_find() skips, such as special and byte tokens
     int32_t *slots;  // (slot_mask + 1) hash table of ids; -1: empty slot
     uint32_t slot_mask;
 } Vocabulary;
@@ -62,5 +62,5 @@ void bpe_init(Bpe *b);
 void bpe_free(Bpe *b);
 
 // Encodes a pretoken of `length` bytes to out, which must have space for `length` ids. Returns the number of ids; -1 if
-// a byte or character has no token. Takes O(n log n) time.
+// a byte or character has no token, or if length > INT32_MAX / 8. Takes O(n log n) time.
 int bpe_encode(const Bpe *b, const char *pretoken, size_t length, int32_t *out);

@@ -103,7 +103,7 @@ static bool find_token(const Tokenizer *t, PromptFormat format, const char *name
                      formats[format].name, name);
 }
 
-// Adds text of the prompt format. In the text, <|NAME|> is the special token NAME.
+// Adds text of the prompt format. In the text, <|NAME|> stands for the special token of this name.
 static bool add_format(Prompt *p, const char *text) {
     for (const char *token; (token = strstr(text, "<|")); text = strstr(token, "|>") + 2) {
         char name[NAME_BYTES];
@@ -116,7 +116,7 @@ static bool add_format(Prompt *p, const char *text) {
     return true;
 }
 
-// Adds the user's text, with the tokens of the image as prompt_encode() describes.
+// Adds the user's text. Replaces <image>, or puts the image's tokens before the text, as prompt_encode() describes.
 static bool add_user_text(Prompt *p, const char *text, size_t length, const PromptImage *image) {
     const char *const end = text + length, *mark = image ? strstr(text, IMAGE_MARK) : NULL;
     if (image && !mark) {

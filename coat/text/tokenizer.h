@@ -36,8 +36,8 @@ int tokenizer_bos(const Tokenizer *tokenizer);   // returns the BOS token's id; 
 // returns the id for unknown characters; -1 if the vocabulary has none
 int tokenizer_unknown(const Tokenizer *tokenizer);
 
-// Returns the number of ids that both vocabularies have but for different tokens. Special tokens of `own` are not
-// compared, because a model may rename its reserved tokens.
+// Returns the number of ids that both vocabularies have, but that name different tokens. Special tokens of `own` are
+// not compared, because a model may rename its reserved tokens.
 int tokenizer_differing(const Tokenizer *own, const Tokenizer *other);
 // True if both tokenizers have the same merges, or if one of their files lists no merges.
 bool tokenizer_same_merges(const Tokenizer *a, const Tokenizer *b);
@@ -57,7 +57,8 @@ bool tokenizer_adds_space(const Tokenizer *tokenizer);
 // ids.
 int tokenizer_encode(const Tokenizer *tokenizer, const char *text, int32_t *ids, int max, Error *err);
 
-// True if the tokenizer was read from SentencePiece's tokenizer.model.
+// True if the tokenizer was read from SentencePiece's tokenizer.model. Also true for llm.c's gpt2_tokenizer.bin if its
+// first 256 tokens are single bytes, because its merges are found by text, too.
 bool tokenizer_is_sentencepiece(const Tokenizer *tokenizer);
 
 // Writes a tokenizer.json for a tokenizer that was read from tokenizer.model. Hugging Face's libraries then encode text

@@ -40,7 +40,7 @@ static bool put_ids(Encoder *e, const int32_t *ids, int count) {
     return true;
 }
 
-// Encodes normalized text that contains no added tokens.
+// Cuts normalized text without added tokens into pretokens, and encodes them with BPE.
 static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     const Tokenizer *t = e->t;
     size_t largest = 0;
@@ -63,7 +63,7 @@ static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     return good;
 }
 
-// Encodes normalized text between two added tokens. first: true if it is the start of the input text.
+// Encodes normalized text between two added tokens. first: true if the text is the start of the input.
 static bool put_stretch(Encoder *e, const char *text, size_t length, bool first) {
     const Tokenizer *t = e->t;
     if (length == 0) return true;
@@ -79,7 +79,7 @@ static bool put_stretch(Encoder *e, const char *text, size_t length, bool first)
 
 static bool put_text(Encoder *e, const char *text, size_t length, bool first, bool normalized);
 
-// Encodes text that contains no added token that must be found before normalization.
+// Normalizes and encodes text in which only `normalized` added tokens may remain.
 static bool put_plain(Encoder *e, const char *text, size_t length, bool first) {
     size_t bytes;
     if (length == 0) return true;
@@ -89,6 +89,7 @@ static bool put_plain(Encoder *e, const char *text, size_t length, bool first) {
     return good;
 }
 
+// Encodes text: splits it at added tokens whose field `normalized` has the given value, and encodes the parts between.
 static bool put_text(Encoder *e, const char *text, size_t length, bool first, bool normalized) {
     bool good = true;
     for (size_t at = 0; good && at < length;) {

@@ -53,7 +53,7 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
     t->prefix = strcmp(scheme, "always") == 0  ? PREFIX_MISSING
                 : strcmp(scheme, "first") == 0 ? PREFIX_FIRST
                                                : PREFIX_NEVER;
-    t->late_marks = !t->marks; // false if the normalizer replaces spaces with markers
+    t->late_marks = !t->marks; // if t->marks is already true, the normalizer replaces spaces with markers
     t->marks = true;
     if (!json_is_false(json_object_get(step, "split"))) t->pretokens.kind = PRETOKENS_SPACE;
     return true;

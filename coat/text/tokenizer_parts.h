@@ -26,13 +26,13 @@ typedef enum {
     PREFIX_FIRST    // prepends a space to the text if the text does not begin with one
 } Prefix;
 
-// A token that the encoder looks for in text before BPE, unless the token is special.
+// A token that was added to the vocabulary. The encoder looks for added tokens in text before BPE, except special ones.
 typedef struct {
     char *text;
     size_t length;
     int32_t id;
-    bool special;    // true: the tokenizer does not look for this token in text, where its name is ordinary text
-    bool normalized; // true: the tokenizer looks for this token in normalized text; false: in the original text
+    bool special;    // true: the encoder treats the token's name in a text as ordinary text
+    bool normalized; // true: the encoder looks for the token in normalized text; false: in the original text
 } AddedToken;
 
 typedef struct {

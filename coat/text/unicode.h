@@ -14,6 +14,6 @@ size_t utf8_write(uint32_t code, char *out);
 // Returns the class of a code from utf8_read(). An invalid byte is CHAR_OTHER.
 CharClass unicode_class(uint32_t code);
 
-// Returns text in normalization form C, allocated with malloc(), and sets *out_length to its length in bytes. Copies
-// bytes that are not valid UTF-8.
+// Returns text in normalization form C, allocated with malloc(), and sets *out_length to its length in bytes. Bytes
+// that are not valid UTF-8 stay unchanged.
 char *unicode_nfc(const char *text, size_t length, size_t *out_length);
