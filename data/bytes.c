@@ -3,8 +3,9 @@
 // --headers takes the text from this machine's C, C++, Linux and CUDA headers.
 //
 // The output depends only on the contents of the files, not on their names or order: identical files count once, and
-// documents are ordered by their hashes. Validation gets entire files, or pieces of large ones. If these exceed
-// --val-fraction, it gets the end of one of them instead.
+// documents are ordered by their hashes. Validation gets entire files, or pieces of large ones, as long as they fit
+// into
+// --val-fraction. If that is too little text, it also gets the end of one more.
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -36,8 +37,8 @@ static const char usage[] =
     "\n"
     "  --out NAME           path of the output, without _train.bin\n"
     "  --val-fraction F     fraction of the text for validation: entire files or\n"
-    "                       pieces if they give this fraction, else the end\n"
-    "                       of one, too (default 0.05)\n"
+    "                       pieces and, if these are too little text, the end of\n"
+    "                       one more (default 0.05)\n"
     "  --max-bytes N        at most N bytes of training text, chosen by\n"
     "                       content (default: no limit; with --headers 12000000; 0:\n"
     "                       no limit)\n"
@@ -68,7 +69,7 @@ static int64_t total_bytes(const Documents *documents) {
     return sum;
 }
 
-// Keeps the documents for which `keep` returns true, in order.
+// Removes the documents i for which keep[i] is false. The others stay in order.
 static void drop(Documents *documents, const bool *keep) {
     int64_t kept = 0;
     for (int64_t i = 0; i < documents->count; i++) {
@@ -80,7 +81,8 @@ static void drop(Documents *documents, const bool *keep) {
     documents->count = kept;
 }
 
-// Sorts the documents by hash, drops duplicates, and keeps those that fit into max_bytes plus their validation text.
+// Sorts the documents by hash, drops duplicates, and keeps as many as fit: max_bytes of training text, plus the text
+// for validation.
 static void choose(Documents *documents, const Options *options) {
     if (documents->count == 0) return;
     qsort(documents->list, (size_t)documents->count, sizeof *documents->list, compare_documents);
@@ -100,14 +102,15 @@ static void choose(Documents *documents, const Options *options) {
     free(keep);
 }
 
-// True if another document has the same text.
+// True if another document has the same text. Requires documents that are sorted by hash.
 static bool is_repeated(const Documents *documents, int64_t i) {
     const Document *list = documents->list;
     return (i > 0 && XXH128_isEqual(list[i - 1].hash, list[i].hash)) ||
            (i + 1 < documents->count && XXH128_isEqual(list[i + 1].hash, list[i].hash));
 }
 
-// Marks the end of the first text longer than `bytes` for validation. Returns false if there is no such text.
+// Marks the last `bytes` bytes of a text for validation: of the first text that is longer, not yet marked and not
+// repeated. Returns false if there is no such text.
 static bool hold_out_end(Documents *documents, int64_t bytes) {
     if (bytes < 1) bytes = 1;
     for (int64_t i = 0; i < documents->count; i++) {
@@ -119,8 +122,8 @@ static bool hold_out_end(Documents *documents, int64_t bytes) {
     return false;
 }
 
-// Marks texts for validation in the order of their hashes, identical ones together, while they fit into --val-fraction.
-// If they are too few, marks the end of another text; if that is impossible, the smallest text.
+// Marks texts for validation in the order of their hashes, identical ones together, if they fit into --val-fraction. If
+// they are too little text, also marks the end of another text. If nothing is marked then, marks the smallest text.
 static void hold_out(Documents *documents, double fraction) {
     Document *list = documents->list;
     const int64_t total = total_bytes(documents), target = (int64_t)(fraction * (double)total);
@@ -238,7 +241,7 @@ static bool takes_value(const char *word, const char *flag, const char *next, co
     return true;
 }
 
-// Moves the arguments that are not flags to the front of argv, and sets *count to their number.
+// Parses the flags. Moves the other arguments to the front of argv, and sets *count to their number.
 static bool parse(Options *options, int argc, char **argv, int *count, Error *err) {
     double number;
     int64_t max_bytes = -1;
@@ -279,8 +282,7 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
     return true;
 }
 
-// Refuses to replace an earlier run's output without --overwrite. With it, removes both old files, so that an old file
-// never remains next to a new one.
+// Returns false with err if output of an earlier run exists and --overwrite is not given.
 static bool check_output(const Options *options, Error *err) {
     char path[PATH_BYTES];
     for (int val = 0; val < 2 && !options->overwrite; val++) {
@@ -351,8 +353,8 @@ static bool remove_old_val(const Options *options, Error *err) {
     return error_set(err, EXIT_DATA, "%s: could not be removed: %s", path, strerror(errno));
 }
 
-// Prints which texts are held out for validation, for example "2 held out, and the end of another" or "its end held
-// out".
+// Writes to text[size] which texts are held out for validation, for example "2 held out, and the end of another" or
+// "its end held out".
 static void held_out_text(char *text, size_t size, const Documents *documents) {
     int64_t whole = 0, ends = 0;
     for (int64_t i = 0; i < documents->count; i++) {

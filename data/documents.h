@@ -24,13 +24,13 @@ typedef struct {
     char *path;
     int64_t offset, bytes;
     int64_t file_bytes;            // size of the entire file
-    XXH128_hash_t hash, file_hash; // hash of the text; the hash of a piece also covers the other pieces of its file
+    XXH128_hash_t hash, file_hash; // hash of the text, and of all texts that its file was cut into
     int64_t val;                   // number of bytes at the text's end that are held out for validation
 } Document;
 
 typedef struct {
     int64_t count;
-    char names[1024]; // names of the first few
+    char names[1024]; // the first three, separated by commas
 } Named;
 
 typedef struct {
@@ -57,7 +57,7 @@ typedef struct {
 // generated tables.
 typedef enum { LARGE_CUT, LARGE_WHOLE, LARGE_LEFT } Large;
 
-// Reads a part of a regular file that had `file_bytes`. Returns NULL if it cannot be read or has become longer.
+// Reads a part of a regular file. Returns NULL if the file cannot be read or no longer has `file_bytes` bytes.
 static unsigned char *read_part(const char *path, int64_t offset, int64_t bytes, int64_t file_bytes) {
     FILE *file = fopen(path, "rb");
     struct stat info;
@@ -83,14 +83,14 @@ static void add_document(Documents *documents, const char *path, const unsigned 
     documents->list[documents->count++] = document;
 }
 
-// Returns the end of the last complete line of a piece that the file continues; all of the piece if it has no line end.
+// Returns the length of a piece up to and including its last line end; its full length if it has no line end.
 static int64_t cut_of(const unsigned char *text, int64_t bytes) {
     int64_t cut = bytes;
     while (cut > 0 && text[cut - 1] != '\n') cut--;
     return cut ? cut : bytes;
 }
 
-// Counts a path, and appends its name if it is one of the first.
+// Counts a path. Appends the first three to named->names, then "...".
 static void add_name(Named *named, const char *path) {
     enum { SHOWN = 3 };
     const size_t used = strlen(named->names), room = sizeof named->names - used;
@@ -149,7 +149,7 @@ static void add_file(Documents *documents, const char *path, int64_t bytes, Larg
     documents->cut += documents->count > before + 1;
 }
 
-// True the first time that a folder is reached, by whatever path.
+// True if the open folder has not been read before, under any path. Records it.
 static bool is_new_folder(Documents *documents, int fd) {
     struct stat info;
     if (fstat(fd, &info) != 0) return false;
