@@ -40,7 +40,7 @@ from prepare_splits import BY_HASH, parts_of, rule_of
 from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, encode_each, first_line, open_tokenizer, say,
                                 several, width_of, write_atomically)
 
-VERSION = 2  # version of the order and of the split of documents; output of another version is not continued
+VERSION = 2  # raised when the order or the split of documents changes; output of another version is not continued
 MUCH_VAL = 0.2  # a note reports a validation fraction above this
 # flags that need another flag, and their defaults
 OF_CHAT = {"--prompt-format": "template", "--trained": "answers"}
@@ -68,7 +68,8 @@ def is_val(document, fraction):
 
 
 def work_examples(number, pieces, wanted, chat, fraction):
-    """Tokenizes a unit of chat records. Returns {split: [(tokens, mask, images), ...]}."""
+    """Tokenizes a unit of chat records. Returns (number, {split: [(tokens, mask, images), ...]}, skipped records,
+    notes)."""
     out = {split: [] for split in wanted}
     for identity, tokens, mask, images in chat.examples(pieces):
         split = "val" if is_val(identity, fraction) else "train"
@@ -82,13 +83,14 @@ def not_utf8(text, path):
     try:
         text.decode()
     except UnicodeDecodeError as error:
-        return {path: "%s is not UTF-8 (byte 0x%02x) and loses its characters: if it is Latin-1, %s"
+        return {path: "%s is not UTF-8 (byte 0x%02x), so some of its characters are lost; if it is Latin-1, run %s"
                       % (path, text[error.start], to_utf8(path, "latin1"))}
     return {}
 
 
 def work(job):
-    """Tokenizes a unit. Returns {split: bytes of its tokens} for the splits still needed, what was skipped, and notes."""
+    """Tokenizes a unit. job: (number of the unit, its pieces, names of the splits that still need it). Returns (number,
+    {split: bytes of its tokens}, skipped records, notes)."""
     number, pieces, wanted = job
     tokenizer, field, rule, fraction, chat, skipped = worker
     if chat:
@@ -124,7 +126,7 @@ def work(job):
 
 
 def run_jobs(jobs, workers, initial):
-    """Yields work(job) for every job, in order. Several processes work, on a bounded number of jobs at a time."""
+    """Yields work(job) for every job, in order. `workers` processes work on at most 4 * workers jobs at a time."""
     if workers == 1:
         start_worker(*initial)
         for job in jobs:
@@ -192,7 +194,7 @@ def tokenize(options, inputs):
     left_out = sum(skipped.values())
     if left_out and not options.chat:
         what.append("%s skipped" % several(left_out, "record"))
-    say("%s: %s%s" % (options.out, ", ".join(what), " (were complete)" if complete else ""), sys.stdout)
+    say("%s: %s%s" % (options.out, ", ".join(what), " (already complete)" if complete else ""), sys.stdout)
     if options.chat:
         describe(splits.values(), left_out)
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
@@ -206,8 +208,8 @@ def tokenize(options, inputs):
 
 
 def make(options, inputs, spec, settings, manifest, splits, skipped, rule, strict):
-    """Writes the missing files. Returns the number of skipped records by unit. skipped: these numbers of an earlier
-    run."""
+    """Writes the missing files. Returns {unit: number of skipped records}. skipped: the same dictionary of an earlier,
+    stopped run."""
     def save(complete):
         record = {"settings": settings, "documents": rule, "complete": complete, "skipped": skipped,
                   "shards": {n: s.finished for n, s in splits.items()}}
@@ -230,7 +232,7 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
             wanted = [name for name, split in splits.items() if number >= first[name]]
             if wanted:
                 yield number, pieces, wanted
-            else:  # finished files contain all of it
+            else:  # finished files already contain this unit
                 progress.add(weight)
 
     first = {name: split.unit for name, split in splits.items()}

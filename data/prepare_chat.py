@@ -56,8 +56,8 @@ def turns_of(record):
 
 
 def messages_of(record, kind, name, lists):
-    """Returns the messages of a record, and True if Alpaca's instruction has an input. lists: True if the content of a
-    message may be a list of parts."""
+    """Returns the messages of a record, and True if it is an Alpaca record with an input. name: prompt format. lists: True
+    if the content of a message may be a list of parts."""
     if kind == ("messages",):
         messages = record["messages"]
         if not isinstance(messages, list) or not messages:
@@ -148,12 +148,13 @@ def without_nulls(record):
 
 
 class Chat:
-    """Makes examples from records, in one worker process."""
+    """Makes examples from records, in one worker process. name: prompt format; images: settings of images, or None."""
 
     def __init__(self, tokenizer, spec, name, trained, images, skipped):
         self.images, self.decode = images, None
         self.tokenizer, self.trained, self.skipped = tokenizer, trained, skipped
-        self.spec, self.name, self.format = spec, name, None  # opened at first use; records of tokens need none
+        # the format is opened at first use, because records of tokens need none
+        self.spec, self.name, self.format = spec, name, None
 
     def parts(self, record, folder):
         """Returns the key of the example, its images, and its parts, or (ids, mask) if the record has input_ids.
@@ -246,7 +247,7 @@ def chat_settings(spec, options, images):
 
 
 def describe(splits, skipped):
-    """Returns a summary of all files for the user."""
+    """Prints a summary of all files."""
     shards = [shard for split in splits for shard in split.finished]
     tokens, counted, examples = (sum(shard[key] for shard in shards) for key in ("tokens", "counted", "examples"))
     longest = max((shard["longest"] for shard in shards), default=0)

@@ -14,7 +14,7 @@ PACKED = re.compile(r"\.(gz|zst)$", re.I)
 
 
 def stem(path):
-    """Returns the path without .gz or .zst. The ending before that names the kind of the contents."""
+    """Returns the path without .gz or .zst, for example "x.jsonl" for "x.jsonl.gz"."""
     return PACKED.sub("", path)
 
 
@@ -105,7 +105,7 @@ class Contents:
                 return self.begin + found if found >= 0 else -1
 
 
-readers = {}  # by kind: this process's newest reader, because the next piece often continues the same file
+readers = {}  # {class: this process's newest reader of it}, because the next piece often continues the same file
 
 
 def reader(kind, path, begin, *more):
@@ -117,7 +117,7 @@ def reader(kind, path, begin, *more):
 
 
 def contents(path, begin, end):
-    """Returns the bytes of a piece."""
+    """Returns bytes [begin, end) of a file's decompressed contents."""
     text = reader(Contents, path, begin)
     text.move(begin)
     return text.part(begin, end)
@@ -181,6 +181,6 @@ def files_of(argument, notes):
             yield path, True
         elif not os.path.isdir(path):
             raise Failure("%s: is neither a file nor a folder" % path)
-        elif "**" not in argument:  # a folder that ** matched; the pattern matches the files in it, too
+        elif "**" not in argument:  # if ** matched the folder, it also matched the files in it
             for found in files_under(path, notes):
                 yield found, False

@@ -1,7 +1,8 @@
 """prepare.py --hellaswag: converts HellaSwag's published JSON lines to llm.c's evaluation file.
 
 A line has "ctx" (the context), "endings" (four texts) and "label" (the number of the right ending). An ending is encoded
-with a space in front, as it follows the context. If the tokenizer's family has a BOS token, the context starts with it.
+with a space before it, because it follows the context. If the tokenizer's family has a BOS token, the context starts
+with it.
 File: 256 int32 (magic, version, examples, bytes of the longest example), then per example, as uint16: 65535, its bytes,
 its number, the label, the number of endings, and count and tokens of the context and of each ending. If the vocabulary
 has more than 65536 tokens, these are uint32 and the version is 2, which llm.c does not have.
@@ -19,7 +20,7 @@ MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # VERSIONS: 
 
 
 def examples_of(path):
-    """Yields (context, endings, label) of every line."""
+    """Yields ([context, four endings], label) of every line. The texts are UTF-8 bytes."""
     text = b"".join(blocks(path))
     encoding = foreign_encoding(text)
     if encoding:

@@ -20,8 +20,8 @@ from prepare_tokenizers import (Bytes, Failure, first_line, little_endian, need,
 
 MARK = "<image>"  # stands for an image in the text of a record
 MAGIC, VERSION, HEADER_BYTES = 20261129, 1, 1024
-ASPECTS = ("processor", "pad", "resize")  # in the order of the number in the file
-# Pillow's names of the formats that are read; some of its others start programs (EPS) or need further libraries
+ASPECTS = ("processor", "pad", "resize")  # values of --image-aspect; a file of images stores the index
+# Pillow's names of the formats that are read; some others start programs (EPS) or need more libraries
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MAX_PIXELS = 178956970  # Pillow refuses to open larger images
 BLOCK = 1 << 20  # bytes copied at a time
@@ -57,8 +57,8 @@ def edges(value, square):
 
 
 def rows_of(folder, side, processor, config):
-    """Returns the number of placeholders per image, as transformers' LlavaProcessor computes it. A config.json without
-    vision_config is that of a vision tower alone, whose class token is dropped."""
+    """Returns the number of placeholders per image, as transformers' LlavaProcessor computes it, or VILA's if config.json
+    has its projector. A config.json without vision_config is that of a vision tower alone, whose class token is dropped."""
     vision = config["vision_config"] if isinstance(config.get("vision_config"), dict) else config
     patch, kind = processor.get("patch_size"), str(vision.get("model_type"))
     if patch is not None:
@@ -245,7 +245,8 @@ def pixels_of(source, images):
 
 
 def prepared(pillow, image, images):
-    """Returns the bytes of an RGB image after padding, resizing and cropping. Fails if a step needs too much memory."""
+    """Returns the bytes of an RGB image after padding, resizing and cropping. Raises ValueError if a step would make more
+    than MAX_PIXELS pixels."""
     def limited(size):
         if size[0] * size[1] > MAX_PIXELS:
             raise ValueError("%d x %d pixels become %d x %d, more than %d" % (*image.size, *size, MAX_PIXELS))

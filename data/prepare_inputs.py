@@ -2,9 +2,9 @@
 
 Kinds of an Input: "text" (one document), "documents" (text with separators between them), "jsonl" (a record per line),
 "json" (an array of records, or one record), "parquet". A piece of an Input is (kind, path, begin, end, split, starts,
-ends): begin and end count bytes, in Parquet rows. split is the split of all its text; None: each document has its own.
-starts, ends: True if the piece starts or ends a document. A unit of work is (pieces, weight in bytes). Units and their
-order depend only on the inputs and on the rule that chooses validation documents.
+ends): begin and end are positions in bytes, or row numbers of Parquet. split is the split of all its text; None: each
+document has its own. starts, ends: True if the piece starts or ends a document. A unit of work is (pieces, weight in
+bytes). Units and their order depend only on the inputs and on the rule that chooses validation documents.
 """
 import collections
 import hashlib
@@ -45,7 +45,7 @@ Input = collections.namedtuple("Input", "kind path identity size")  # identity: 
 
 
 class Unfit(Exception):
-    """A file that is not read, with the reason. named: the error message if the user named the file."""
+    """A file that is not read, with the reason. named: error message if the user named the file; None: skip it, too."""
 
     def __init__(self, reason, named):
         super().__init__(reason)
@@ -222,7 +222,7 @@ def cuts(kind, path, size, strict=False, unit=None):
 
 
 def text_pieces(path, size, split, fraction, strict):
-    """Yields the pieces of a text. split None: the end of the text becomes a validation document of its own."""
+    """Returns the pieces of a text. split None: the end of the text becomes a validation document of its own."""
     border = {"train": size, "val": 0}.get(split)
     if border is None:
         border = end_of(size, fraction, lambda begin, end: contents(path, begin, end))
@@ -232,8 +232,8 @@ def text_pieces(path, size, split, fraction, strict):
 
 
 def array_pieces(path, size):
-    """Yields (piece, weight) of a file that is one JSON value and whose records name images. A piece contains a list of
-    records in place of its end, so that several worker processes prepare the images of one file."""
+    """Yields (piece, weight) of a file that is one JSON value and whose records name images. A piece has the number of its
+    first record as begin and a list of records as end, so that several processes prepare the images of one file."""
     try:
         records = value_records(path)
     except Malformed as error:
@@ -271,7 +271,7 @@ def documents_in(inputs, field):
 
 
 def units(inputs, rule, fraction, field, strict=False, images=False):
-    """Returns the units of work, in order. images: True if records may name images."""
+    """Yields the units of work, in order. images: True if records may name images."""
     batch, weight, unit = [], 0, IMAGE_UNIT_BYTES if images else UNIT_BYTES
     for made in inputs:
         if made.kind == "text":

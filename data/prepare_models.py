@@ -8,10 +8,11 @@ import re
 from prepare_tokenizers import (PLACES, Encoder, Failure, PackageFailure, first_line, from_package, need, no_pointer,
                                 places_before)
 
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # coat/text/tokenizer_json.c has the same limit
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # coat/text/tokenizer_json.c has the same list
 SPACE = "\u2581"  # SentencePiece's space marker
 LETTERS, FOLLOWING = "aZ1\u00e9\u5b57", "a1.' \n\u5b57"  # one character of every kind that tokenizers distinguish
-HEADS = "\x01", "a"  # merges with neither line ends nor spaces, so that they are encoded as inside a text
+# Candidates for head_text: characters that merge with neither line ends nor spaces.
+HEADS = "\x01", "a"
 
 
 def read_json(path, what, owner="tokenizer "):
@@ -37,7 +38,8 @@ def token_text(entry):
 
 
 def template_token(processor):
-    """Returns the name of the special token that a post_processor puts first, or None. The last template is outermost."""
+    """Returns the name of the special token that a post_processor puts first, or None. Of several templates, the last one
+    decides, because it is applied to the output of the others."""
     name = None
     for step in processor["processors"] if processor.get("type") == "Sequence" else [processor]:
         if step.get("type") == "TemplateProcessing" and step["single"]:
@@ -51,7 +53,8 @@ class Model(Encoder):
     strict = True  # a text may be cut only at places where no rule merges characters of both sides
 
     def finish(self, path, vocab, characters, bos, end, name_of):
-        """characters: True for SentencePiece; bos, end: ids or None, used unless tokenizer_config.json overrides them."""
+        """Sets the fields that a subclass does not set. characters: True for SentencePiece; bos, end: ids or None, used
+        unless tokenizer_config.json overrides them."""
         config = config_beside(path)
         named = self.named(config, "bos_token")
         if config.get("add_bos_token") is False:
@@ -62,7 +65,7 @@ class Model(Encoder):
             end = self.named(config, "eos_token")
         if end is None:
             raise Failure("tokenizer %s: it has no end-of-text token; name it as eos_token in a tokenizer_config.json "
-                          "beside it" % path)
+                          "in the same folder" % path)
         self.vocab, self.end_of_text, self.characters = vocab, end, characters
         self.code = "H" if vocab <= 1 << 16 else "I"
         self.before = [bos] if bos is not None else [] if characters else [end]
@@ -71,7 +74,7 @@ class Model(Encoder):
         rule = ["%s (%d) before" % (name_of(token), token) for token in self.before]
         rule += ["%s (%d) after" % (name_of(token), token) for token in self.after]
         self.rule = " and ".join(rule) + " each document"
-        # true if unknown characters have one id, so that two adjacent ones would be one token
+        # True if all unknown characters share one id. Adjacent ones may then become one token, so "a" is the head.
         unknown = self.ids(["\x01"]) == self.ids(["\x02"])
         self.head_text = HEADS[unknown]
         self.head = self.ids([self.head_text])[0]
@@ -139,7 +142,8 @@ class JsonModel(Model):
         return self.tokenizer.token_to_id(name)
 
     def add_special(self, tokens):
-        """Finds tokens (texts, or entries with flags) in text, as transformers finds special tokens."""
+        """Makes the tokenizer find these special tokens in text, as transformers does. tokens: texts, or entries with
+        flags."""
         made, names = need("tokenizers").AddedToken, ("lstrip", "rstrip", "normalized", "single_word")
         for token in tokens:
             given = token if isinstance(token, dict) else {}

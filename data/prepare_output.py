@@ -16,7 +16,7 @@ HEADER_BYTES = 1024
 
 
 class Split:
-    """The files of one split: the finished ones, and the tokens collected for the next one."""
+    """The files of one split: manifest entries of the finished files, and the tokens collected for the next file."""
 
     def __init__(self, name, out, settings, finished):
         self.name, self.out, self.finished = name, out, finished

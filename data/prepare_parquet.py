@@ -54,9 +54,9 @@ class Table:
         repeated = [leaf for leaf, chunk in zip(leaves, chunks) if chunk.has_dictionary_page]
         first = self.guarded(next, open_parquet(path, read_dictionary=repeated)[0].iter_batches(
             1, row_groups=[number], columns=columns))
-        # with this encoding, each row may repeat all of the previous row
+        # DELTA_BYTE_ARRAY stores only what differs from the previous row, so one row can be as long as the entire group
         deltas = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
-        # nbytes includes dictionaries
+        # first.nbytes includes the dictionaries, which contain every repeated value
         longest = max(1, first.nbytes, size if deltas else size // (self.end - self.begin))
         self.batches = file.iter_batches(max(1, min(ROWS, ROWS_BYTES // longest)), row_groups=[number], columns=columns)
 

@@ -121,7 +121,8 @@ def caption(messages, ids, _):
         yield ids["end"], True
 
 
-# In the order of PromptFormat in coat/config/config.h. coat/text/prompt_format.c has their prompts and chat templates.
+# A file stores the number of its format, counted from 1. The first six have the numbers of PromptFormat in
+# coat/config/config.h; coat/text/prompt_format.c has their prompts and chat templates. The trainer does not know the rest.
 FORMATS = {"plain": plain, "alpaca": alpaca, "chatml": chatml, "qwen": qwen, "llama2": llama2, "llama3": llama3,
            "vicuna": vicuna, "caption": caption}
 IM = ("<|im_start|>", "<|im_end|>")
@@ -135,7 +136,7 @@ def check_messages(messages):
 
 
 class Fixed:
-    """Applies the prompt format of a name. image: id of the token that replaces <image>; None: <image> is text."""
+    """Applies a fixed prompt format. image: id of the token that replaces <image>; None: <image> is text."""
 
     endless = False
 
@@ -219,7 +220,7 @@ def read_template(spec):
     return path, source, text, config
 
 
-MARK = "\ufdd0\ufdd1"  # surrogates are not characters, so text must not contain them
+MARK = "\ufdd0\ufdd1"  # noncharacters of Unicode, which do not occur in text
 
 
 def special_tokens(path, config):
@@ -245,7 +246,7 @@ def special_tokens(path, config):
 
 @contextlib.contextmanager
 def time_limit():
-    """Raises Overtime in the body after MAX_SECONDS of this process's time."""
+    """Raises Overtime in the body after MAX_SECONDS of this process's CPU time."""
     def stop(*_):
         raise Overtime("it takes more than %g s" % MAX_SECONDS)
 
@@ -264,7 +265,7 @@ class Overtime(BaseException):
 
 class Template:
     """Applies the chat template of a tokenizer's folder, in Jinja2's sandbox, with the functions of transformers.
-    images: True if BOS precedes texts in which the template writes none, as in transformers' processors of images."""
+    images: True to put BOS before a text if the template does not write it, as transformers' image processors do."""
 
     def __init__(self, tokenizer, spec, images=False):
         path, self.source, text, config = read_template(spec)
@@ -285,7 +286,7 @@ class Template:
 
     def compile(self, text):
         jinja2 = need("jinja2")
-        # because templates are foreign code
+        # Templates are code of other people, and the sandboxes of older versions can be escaped.
         if [int(part) for part in re.findall(r"\d+", jinja2.__version__)] < [3, 1, 6]:
             raise Failure("the Python package jinja2 is version %s, whose sandbox is not safe; run: pip install 'jinja2>=3.1.6'"
                           % jinja2.__version__)
@@ -331,7 +332,7 @@ class Template:
             with time_limit():
                 return self.template.render(messages=messages, tools=tools, documents=None,
                                             add_generation_prompt=prompt, **self.variables)
-        except (Exception, Overtime) as error:  # an error of the template's own code on this record
+        except (Exception, Overtime) as error:  # the template's own code fails for this record
             lost = re.match(r"'(\w+_token)' is undefined", str(error))
             if lost:
                 raise Failure("the chat template %s needs %s; name the token in tokenizer_config.json"
@@ -362,7 +363,7 @@ class Template:
             if message["role"] != "assistant" or not next(answers):  # only the positions of answers with a loss matter
                 continue
             before = self.render(messages[:number], tools, True)
-            after = self.render(messages[:number + 1], tools).rstrip("\n")  # after the token that ends the answer
+            after = self.render(messages[:number + 1], tools).rstrip("\n")  # ends with the token that ends the answer
             if not after.startswith(before) or not whole.startswith(after) or len(before) < at:
                 raise Malformed("the chat template renders an answer after its prompt differently than at the "
                                 "end of the text; enclose answers in {% generation %}")

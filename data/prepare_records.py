@@ -38,7 +38,7 @@ class Skipped:
         self.add(place, reason)
 
     def take(self):
-        """Returns a text about the records skipped since the last call, or None."""
+        """Returns the descriptions of the records skipped since the last call; None for those after the first DESCRIBED."""
         taken, self.of_unit = self.of_unit, []
         return taken
 
@@ -68,7 +68,7 @@ def to_utf8(path, encoding):
 
 
 def foreign_encoding(head):
-    """Returns iconv's name of UTF-16 or UTF-32 if a file begins with these bytes like one, else None."""
+    """Returns iconv's name of the encoding if a file with these first bytes seems to be UTF-16 or UTF-32, else None."""
     found = json.detect_encoding(head[:4])
     if found.startswith("utf-8"):
         return None
@@ -79,7 +79,7 @@ def foreign_encoding(head):
 
 
 def encoding_error(path, encoding):
-    return "it is %s, not UTF-8: %s" % (encoding, to_utf8(path, encoding.lower()))
+    return "it is %s, not UTF-8; run %s" % (encoding, to_utf8(path, encoding.lower()))
 
 
 def parsed(text, path):
@@ -88,7 +88,7 @@ def parsed(text, path):
         # accepts unpaired surrogates, because they do not indicate another encoding
         return json.loads(text.decode("utf-8-sig", "surrogatepass"))
     except UnicodeDecodeError as error:
-        reason = "it is not UTF-8 (byte 0x%02x in column %d): if it is Latin-1, %s" % (
+        reason = "it is not UTF-8 (byte 0x%02x in column %d); if it is Latin-1, run %s" % (
             text[error.start], error.start - text.rfind(b"\n", 0, error.start), to_utf8(path, "latin1"))
     except json.JSONDecodeError as error:
         line = "line %d, " % error.lineno if b"\n" in text else ""
@@ -113,7 +113,8 @@ def is_one_value(name, head):
 
 
 def value_records(path):
-    """Yields the records of a file that is one array or one object. Raises Malformed for any other file."""
+    """Returns the records of a file that is one JSON value: the array's elements, or the value itself. Raises Malformed for
+    any other file."""
     text = bytearray()
     for block in blocks(path):
         text += block
@@ -139,7 +140,7 @@ def kinds_in(keys):
 
 
 def kind_of_record(record):
-    """Returns the kind of a record. Null keys count as missing, because tables have them for other rows' kinds."""
+    """Returns the kind of a record. A null key counts as missing, because a table gives every row the keys of all rows."""
     keys = [key for key, value in record.items() if value is not None]
     found = kinds_in(keys)
     if ("input_ids",) in found:  # ignores the record's other texts, from which input_ids were made
@@ -164,7 +165,7 @@ def kind_of_record(record):
 
 
 def text_in(record, field):
-    """Returns the text of a record without --chat; None if it is null."""
+    """Returns the text that a record has in the key `field`; None if it is null."""
     if isinstance(record, Malformed):
         raise record
     text = record.get(field)
@@ -176,7 +177,7 @@ def text_in(record, field):
 
 
 def without_field(keys, field):
-    """Returns the error for a record or a table that lacks this key or column."""
+    """Returns the error message for a record or a table that lacks the key or column `field`. keys: those that it has."""
     found = kinds_in(keys)
     if found:
         return "it has %s; add --chat" % listed(list(found[0]))

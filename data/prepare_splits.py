@@ -3,7 +3,7 @@ import collections
 import hashlib
 
 TOLERANCE = 0.01  # maximum difference from --val-fraction, as a fraction of the text
-MANY = 40000  # with this many documents of one size, choosing by hash alone is within TOLERANCE
+MANY = 40000  # with this many documents of equal size, choosing each by its own hash stays within TOLERANCE
 BY_HASH, ENDS = "by hash", "ends"  # two of the three rules; the third is a set of keys of validation documents
 
 
@@ -54,7 +54,7 @@ def end_of(size, fraction, part):
 
 
 def parts_of(document, rule, fraction):
-    """Yields (split, text) of the parts of a document."""
+    """Returns [(split, text), ...] of the parts of a document."""
     split = split_of(key_of(document), rule, fraction)
     if split is not None:
         return [(split, document)]

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-# the program's name as it was started, because make install renames the program
+# the program's name for messages; make install renames the program and sets COAT_PROGRAM
 COMMAND = os.environ.get("COAT_PROGRAM", "data/prepare.py")
 NAME = os.path.basename(COMMAND)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -20,7 +20,7 @@ NO_CONNECTION = {"URLError", "ConnectionError", "ConnectError", "ConnectTimeout"
 
 # key in a tokenizer.json written by the trainer: coat/text/tokenizer_json_write.c
 MADE = '"made_from":"tokenizer.model"'
-POINTER = b"version https://git-lfs.github.com/spec/v1"
+POINTER = b"version https://git-lfs.github.com/spec/v1"  # first bytes of a Git LFS pointer
 RANKS = re.compile(rb"(?:[A-Za-z0-9+/=]{4})+ [0-9]")  # a line of tiktoken's files: a token in base64, a space, its rank
 PART = 1 << 20  # characters encoded at once, because the package tokenizers needs up to 260 bytes of memory for each
 # characters of a text that cannot be divided; tokenizers' regular expressions fail at 10 million spaces
@@ -280,7 +280,7 @@ class Pairs(Encoder, Plain):
                           "which contains the rule" % (path, why))
 
     def open_published(self):
-        """Returns GPT-2's published encoding, which tiktoken downloads once and caches."""
+        """Opens GPT-2's published encoding. tiktoken or tokenizers downloads it once and caches it."""
         tokenizers = None
         try:
             import tiktoken
@@ -298,7 +298,7 @@ class Pairs(Encoder, Plain):
         self.vocab, self.end_of_text = 50257, 50256
 
     def open_pair(self, path):
-        """Returns the encoding of encoder.json with vocab.bpe, or of vocab.json with merges.txt."""
+        """Opens encoder.json with vocab.bpe, or vocab.json with merges.txt."""
         with open(path, "rb") as file:
             if RANKS.match(file.read(1 << 16)):
                 raise Failure("tokenizer %s: tiktoken's ranks lack the pre-tokenization rule and the special tokens; name "

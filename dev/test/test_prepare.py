@@ -216,7 +216,7 @@ class PrepareTest(unittest.TestCase):
         self.run_program(*arguments)
         times = {name: os.stat(self.path(name)).st_mtime_ns for name in os.listdir(self.folder)}
         text, _ = self.run_program(*arguments)
-        self.assertIn("were complete", text)
+        self.assertIn("already complete", text)
         self.assertEqual(times, {name: os.stat(self.path(name)).st_mtime_ns for name in os.listdir(self.folder)})
 
     def test_killed_run_continues_with_the_same_bytes(self):
@@ -305,7 +305,7 @@ class PrepareTest(unittest.TestCase):
         text = bytearray((words(8, 1000) * 100).encode()[:300000])
         source, arguments = self.write("one.txt", bytes(text)), ("--bytes", "--workers", 1, "--out", self.path("r"))
         self.run_program(*arguments, source)
-        self.assertIn("were complete", self.run_program(*arguments, source)[0])
+        self.assertIn("already complete", self.run_program(*arguments, source)[0])
         text[150000] ^= 1
         self.write("one.txt", bytes(text))
         self.refused(["r_manifest.json: was started with other settings, the inputs"],
@@ -334,7 +334,7 @@ class PrepareTest(unittest.TestCase):
         lines = {b"{": "not JSON (Expecting property name enclosed in double quotes, column 2)",
                  b'{"text": "a" "b"}': "not JSON (Expecting ',' delimiter, column 14)", b"[1]": "not a JSON object",
                  b'"x"': "not a JSON object", b'{"text": 1}': '"text" is not text', b"[" * 100000: "not JSON",
-                 b'{"text": "caf\xe9"}': "not UTF-8 (byte 0xe9 in column 14): if it is Latin-1, iconv -f latin1 ",
+                 b'{"text": "caf\xe9"}': "not UTF-8 (byte 0xe9 in column 14); if it is Latin-1, run iconv -f latin1 ",
                  b'{"prompt": "a", "response": "b"}': "it has prompt and response",
                  b'{"messages": []}': "it has messages",
                  b'{"conversations": []}': "it has conversations",
@@ -388,9 +388,9 @@ class PrepareTest(unittest.TestCase):
         for encoding, name in encodings.items():
             path = self.write("a file.jsonl", lines.encode(encoding))
             for more in ((), chat):
-                self.refused(["a file.jsonl: it is %s, not UTF-8: iconv -f %s -t utf-8 '%s' >NEW.jsonl" % (
+                self.refused(["a file.jsonl: it is %s, not UTF-8; run iconv -f %s -t utf-8 '%s' >NEW.jsonl" % (
                     name.upper(), name, path)], *out, *more, path)
-        self.refused(["text.txt: it is UTF-16, not UTF-8: iconv -f utf-16 -t utf-8 "], *out,
+        self.refused(["text.txt: it is UTF-16, not UTF-8; run iconv -f utf-16 -t utf-8 "], *out,
                      self.write("text.txt", lines.encode("utf-16")))
         self.refused(["it is UTF-16, not UTF-8"], *out, "--hellaswag", self.write("h.jsonl", lines.encode("utf-16")))
         arrays = [json.dumps(records, indent=indent) for indent in (None, 2)]
@@ -407,8 +407,8 @@ class PrepareTest(unittest.TestCase):
         text = self.path("a b.txt")
         self.assertEqual(prepare.not_utf8("caf\u00e9\n".encode(), text), {})
         note = prepare.not_utf8(latin, text)[text]
-        self.assertEqual(note, "%s is not UTF-8 (byte 0xe9) and loses its characters: if it is Latin-1, iconv -f latin1 "
-                         "-t utf-8 '%s' >NEW.txt" % (text, text))
+        self.assertEqual(note, "%s is not UTF-8 (byte 0xe9), so some of its characters are lost; if it is Latin-1, run "
+                         "iconv -f latin1 -t utf-8 '%s' >NEW.txt" % (text, text))
         self.write("t/a b.txt", latin * 2000)  # has several units
         self.write("t/good.txt", "caf\u00e9\n" * 2000)
         out = ("--out", self.path("o"), "--workers", 1, "--val-fraction", 0)

@@ -236,7 +236,7 @@ class ChatTest(unittest.TestCase):
         expected = self.snapshot()
         self.assertGreater(len(expected), 8)
         self.assertGreater(self.stop_everywhere(arguments, expected), 3)
-        self.assertIn("were complete", self.run_program(*arguments)[0])
+        self.assertIn("already complete", self.run_program(*arguments)[0])
         self.refused(["trained (answers, now all)", "--overwrite"], *arguments, "--trained", "all")
         of_chat = ("--chat", "--prompt-format", "plain")
         self.refused(["field (None, now text)"], *[argument for argument in arguments if argument not in of_chat])
@@ -303,7 +303,7 @@ class ChatTest(unittest.TestCase):
         source = self.write("far.jsonl", self.many(300) + lines[0] + "\n")
         self.refused(["far.jsonl, line 301: it is not JSON"], *arguments, 2, source)
         source = self.write("latin1.jsonl", good.encode() + b'\n{"prompt": "caf\xe9", "response": "b"}\n')
-        self.refused(["latin1.jsonl, line 2: it is not UTF-8 (byte 0xe9 in column 16): if it is Latin-1, iconv -f "
+        self.refused(["latin1.jsonl, line 2: it is not UTF-8 (byte 0xe9 in column 16); if it is Latin-1, run iconv -f "
                       "latin1 -t utf-8 %s >NEW.jsonl" % source], *arguments, 1, source)
         source = self.write("skip.jsonl", "\n".join(lines + [good]))
         out, errors = self.run_program(*arguments, 1, "--skip-malformed", "--val-fraction", 0, source)

@@ -334,7 +334,7 @@ class InputsTest(unittest.TestCase):
                 self.assertEqual(errors.splitlines()[:3], ["skipped: %s, %s %d: its text is %s" % (
                     source, where, number, kind) for number, kind in ((2, "null"), (4, "empty"), (5, "null"))])
                 self.assertEqual(errors.count("\n"), 10)
-            self.assertIn("23 records skipped (were complete)", self.run_program(*arguments)[0])
+            self.assertIn("23 records skipped (already complete)", self.run_program(*arguments)[0])
             source = self.written("none" + name[1:], [None, ""])
             _, errors = self.run_program("--bytes", "--workers", 1, "--out", self.path("n"), source, code=2)
             self.assertIn("no text left in %s (2 skipped)" % source, errors)
