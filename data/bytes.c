@@ -4,8 +4,7 @@
 //
 // The output depends only on the contents of the files, not on their names or order: identical files count once, and
 // documents are ordered by their hashes. Validation gets entire files, or pieces of large ones, as long as they fit
-// into
-// --val-fraction. If that is too little text, it also gets the end of one more.
+// into --val-fraction. If that is too little text, it also gets the end of one more.
 #include <inttypes.h>
 #include <stdio.h>
 
