@@ -14,7 +14,7 @@ def numbers(form, values):
 
 
 def control(batch=2, length=4, ranks=1, flags=1, vocab=300, cut=65535):
-    """The settings in front of the file; fuzz_tokens.c lists the flags."""
+    """The 8 bytes of settings before the token file; fuzz_tokens.c explains them."""
     return struct.pack("<4B2H", batch - 1, length - 1, ranks - 1, flags, vocab - 1, cut)
 
 
@@ -64,7 +64,8 @@ TOKENS = {
 
 def shown(text="tIA|tIIA|tA", length=16, most=2, flags=2, cut=0, places=None, more=b"", drop=0, **words):
     """Settings, a token file of `text` (t: masked token, A: unmasked, I: an image, p: one placeholder, |: the next example)
-    and its images of 2 x 2 pixels, for which the model has 4 rows. words: words of the images' header."""
+    and its two stored images of 2 x 2 pixels, each with 4 placeholders. places: the stored image that each I shows. more,
+    drop: bytes added to or removed from the end of the images. words: words of the images' header."""
     ids, mask, starts = [], [], [0]
     for letter in text:
         if letter == "|":
@@ -278,7 +279,7 @@ LLMC = {
 
 # --- manifest.json and state.json of a checkpoint ------------------------------------------------------------------
 
-HASH_OF_BRACES = "1349cde127705c16"  # XXH3 of "{}", which link.json leads to
+HASH_OF_BRACES = "1349cde127705c16"  # XXH3 of "{}", the contents of the file that link.json points to
 HASH_OF_LINE = "daa13e4f205dc5ba"  # XXH3 of "{}\n"
 GOOD = {"bytes": 3, "xxh3": HASH_OF_LINE, "tensors": {"x": HASH_OF_LINE}}
 STEP_STATE = {"lr": 0.001, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0,
@@ -289,7 +290,7 @@ STATE = {"format": 1, "step": 20, "sequences": 640, "tokens": 655360, "data_fing
 
 
 def manifest(files, **more):
-    """A checkpoint whose manifest lacks the last line, which the target adds."""
+    """A checkpoint whose manifest lacks its own hash and the closing brace, which the target appends."""
     return sections(manifest__json=json.dumps({"format": 1, "files": files}, indent=2)[:-2], **more)
 
 

@@ -1,6 +1,6 @@
 // Fuzz target for manifest.json and state.json of a checkpoint (coat/save/manifest.c, coat/save/run_state.c,
 // coat/io/json.c). The input has sections "=== NAME", one per file. The target appends the manifest's own hash, because
-// mutation would never guess it. link.json is a symbolic link out of the folder, which must not be followed.
+// mutations would never find it. link.json is a symbolic link out of the folder; reading it must fail.
 #include "dev/fuzz/fuzz.h"
 
 #include <sys/mman.h>

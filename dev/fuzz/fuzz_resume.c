@@ -44,11 +44,12 @@ static void make_checkpoint(void) {
     }
 }
 
+// Applies one edit at offset `place` of a file, which must have room for one more byte.
 static void edit(Content *file, int kind, size_t place, uint8_t value) {
     if (place > file->size) place %= file->size + 1;
     size_t rest = file->size - place, count = value < rest ? value : rest;
     switch (kind % 6) {
-    case 0: // overwrites one byte of the file
+    case 0: // flips the bits `value` of one byte
         if (rest) file->bytes[place] = (char)(file->bytes[place] ^ value);
         break;
     case 1: // inserts a byte into the file
@@ -63,11 +64,11 @@ static void edit(Content *file, int kind, size_t place, uint8_t value) {
     case 3: // truncates the file
         file->size = place;
         break;
-    case 4: // replaces every digit of a number in the file
+    case 4: // replaces all digits of the number that begins at `place`
         for (size_t i = place; i < file->size && file->bytes[i] >= '0' && file->bytes[i] <= '9'; i++)
             file->bytes[i] = (char)('0' + value % 10);
         break;
-    default: // All other edits copy one part of the file over another part.
+    default: // copies a part of the file over the part at `place`
         if (count && (size_t)value * 7 + count <= file->size)
             memmove(file->bytes + place, file->bytes + (size_t)value * 7, count);
         break;

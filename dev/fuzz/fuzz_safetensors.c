@@ -1,5 +1,6 @@
-// Fuzz target for the safetensors reader (coat/io/safetensors.c). The input is the file. The target parses the file,
-// and then its header alone with a length of the tensor data that the file itself could not have.
+// Fuzz target for the safetensors reader (coat/io/safetensors.c). The input is the file. The target opens the file,
+// then parses its bytes after the first 8 as a header, with these 8 bytes as the length of the tensor data. So the
+// length can be larger than any file.
 #include "dev/fuzz/fuzz.h"
 
 #include "coat/io/safetensors.h"

@@ -56,7 +56,8 @@ static void read_batches(DataLoader *loader, int B, int T, int vocab, const char
     free(targets);
 }
 
-// Checks that validation reads every sequence of the data once and pads the last micro-batch.
+// Checks that the micro-batches of validation data have room for every sequence, and that only the padding of the last
+// one has no unmasked targets.
 static void check_validation(const char *pattern, ExamplesKind examples, int B, int T, int vocab, const char *folder) {
     Error err;
     DataLoader *loader = data_open_validation(pattern, examples, B, T, vocab, NULL, &err);
