@@ -146,6 +146,6 @@ report $? "quant_error refuses moments that are not finite"
 status=0
 mv "$folder/not-finite/optimizer.safetensors" "$folder/not-finite/optimizer-00000-of-00002.safetensors"
 "$build"/quant_error "$folder/not-finite" >"$folder/said" 2>&1 || status=$?
-[ $status -eq 2 ] && grep -q "shards of several processes; resume it on one process" "$folder/said"
+[ $status -eq 2 ] && grep -q "saved its optimizer states in shards; resume it on one process" "$folder/said"
 report $? "quant_error refuses states in several files"
 exit $failures

@@ -44,7 +44,7 @@ def score(test, program, folder):
         records = [json.loads(line) for line in file]
     if not records:
         sys.exit("error: %s: contains no questions" % test)
-    answer(program, folder, records[0]["prompt"])  # so that an error is reported once
+    answer(program, folder, records[0]["prompt"])  # ends the program if the trainer fails, before many threads start it
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         answers = list(pool.map(lambda record: answer(program, folder, record["prompt"]), records))
     right = sum(record["response"] == said for record, said in zip(records, answers))

@@ -14,7 +14,7 @@ static const char usage[] = "usage: bigram TRAIN.bin VAL.bin\n"
 enum {
     VOCAB = 257,
     LENGTH = 256
-}; // LENGTH: number of tokens read at a time. A rest of the file that does not fill LENGTH is not used.
+}; // LENGTH: number of tokens read at a time; tokens at a file's end that do not fill LENGTH are not used
 
 typedef struct {
     double pair[VOCAB][VOCAB]; // pair[a][b]: how often byte b follows byte a

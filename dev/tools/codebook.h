@@ -13,7 +13,7 @@ typedef struct {
     double values[CODEBOOK_MAX]; // the table, sorted in ascending order
 } Codebook;
 
-// Fills the value table of the DE8 format with 127 positive values or, if with_sign is 0, with 255.
+// Fills the value table of the DE8 format: 0, 1 and between them 127 values or, if with_sign is 0, 254.
 static inline void codebook_de8(Codebook *book, int with_sign) {
     book->count = 0;
     book->values[book->count++] = 0;
@@ -37,9 +37,10 @@ static inline double codebook_nearest(const Codebook *book, double x) {
     return x - book->values[low] <= book->values[high] - x ? book->values[low] : book->values[high];
 }
 
-// Quantizes and dequantizes a group of n values in place. a: the group's amax.
-//   expand: raises |x| / a to the power k, in steps of 1/16, that maps the smallest |x| to the second table value
-//   never_zero: rounds only 0 to 0
+// Quantizes and dequantizes a group of n values x in place. With a the group's amax:
+//   expand       raises |x| / a to a power k before rounding. k is the largest multiple of 1/16, from 1/16 to 255/16,
+//                that maps the smallest non-zero |x| to at least the second smallest positive table value
+//   never_zero   rounds only 0 to 0
 static inline void codebook_round(const Codebook *book, float *x, int n, int expand, int never_zero) {
     double a = 0, b = INFINITY, k = 1;
     for (int i = 0; i < n; i++) {

@@ -7,7 +7,7 @@
 //   hang: the last rank never calls the collective
 //   fail: the last rank has an error and ends the run
 //   slow: the last rank works twice as long as the other ranks, which wait for it
-//   save: all ranks save twice in FOLDER, on a disk that is slow for rank 0
+//   save: all ranks save two checkpoints in FOLDER; fsync() is slow on rank 0
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -59,7 +59,7 @@ static void fill(void *data, int64_t count, int64_t first, CommType type, int r)
 static void reduce_here(void *sum, int64_t count, int64_t first, CommType type, CommOp op) {
     size_t size = comm_type_bytes(type);
     char *one = (char *)xmalloc((size_t)count * size);
-    float *wide = (float *)xcalloc((size_t)count, sizeof *wide); // FP32 bits of a BF16 value
+    float *wide = (float *)xcalloc((size_t)count, sizeof *wide); // FP32 sums of BF16 values
     for (int r = 0; r < ranks; r++) {
         fill(one, count, first, type, r);
         if (r == 0) memcpy(sum, one, (size_t)count * size);

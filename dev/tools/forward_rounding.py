@@ -8,7 +8,8 @@ weights and qkv's input, and a power of two per token for other activations.
 Prints the loss and its difference in percent per line:
     by operand, by matmul, by layer, and without the first blocks
     as the default recipe rounds, with the matmuls of some blocks in BF16
-    with both operands multiplied by a Hadamard matrix in blocks of channels before rounding, which changes no exact matmul
+    with both operands multiplied by a Hadamard matrix in blocks of channels before rounding; without rounding, this
+    would not change the result
     with the mean per channel, or per channel and position, subtracted before rounding
     with the rounding errors of the channels with the largest sums of squares added in FP8 values of their own
 Needs torch and transformers, and a GPU for all but small models.
@@ -34,7 +35,7 @@ def tokens_of(path, count):
     header = numpy.fromfile(path, dtype=numpy.int32, count=256)
     widths = {20240520: numpy.uint16, 20240801: numpy.uint32}
     if len(header) < 256 or int(header[0]) not in widths or int(header[2]) < count:
-        raise SystemExit("error: %s: not a token file of llm.c's with %d tokens; see --sequences" % (path, count))
+        raise SystemExit("error: %s: not a token file in llm.c's format with at least %d tokens; use a smaller --sequences" % (path, count))
     width = widths[int(header[0])]
     return torch.from_numpy(numpy.fromfile(path, dtype=width, offset=1024, count=count).astype(numpy.int64))
 
@@ -65,8 +66,8 @@ class Matmul:
     """Replaces one matmul of a block. `mode` is (input, weight). "": BF16; "fp8": rounded to FP8. For the input also:
     "centred": minus the mean of its channel; "placed": minus the mean of its channel at its position; "turned B" or
     "centred turned B": both operands multiplied by a Hadamard matrix of B channels; N > 0: the rounding errors of the N
-    channels with the largest sums of squares are added in FP8 values of their own; N < 0: of the channels with the largest
-    sums at the previous norm of this kind."""
+    channels with the largest sums of squares are added in FP8 values of their own; N < 0: of the -N channels that have the
+    largest sums of squares in the output of the previous norm (qkv's and fc's norms alternate)."""
 
     def __init__(self, module, kind, layer):
         self.kind, self.layer, self.mode = kind, layer, ("", "")
@@ -75,9 +76,10 @@ class Matmul:
         self.bias = None if module.bias is None else module.bias.detach().float()
         self.fp8 = by_tensor(self.weight)
         self.turned = None, None
-        self.sums, self.squares, self.sequences = 0.0, 0.0, 0  # sums by position and channel, of the first evaluation
-        self.counts = True
-        self.before = self
+        # inputs' sums per position and channel, squares' sums per channel, number of sequences; of the first evaluation
+        self.sums, self.squares, self.sequences = 0.0, 0.0, 0
+        self.counts = True  # True during the first evaluation
+        self.before = self  # the matmul that reads the previous norm
         module.forward = self.forward
 
     def rounded(self, x, mode):
@@ -129,9 +131,9 @@ class Study:
             kind = [k for k, pattern in MATMULS.items() if re.search("(%s)$" % pattern, name)]
             if kind:
                 self.matmuls.append(Matmul(module, kind[0], int(re.search(r"\.(\d+)\.", name).group(1))))
-        halves = sorted((p for p in self.matmuls if p.kind in NORMS), key=lambda p: (p.layer, p.kind == "fc"))
-        for p in halves:
-            earlier = [q for q in halves if (q.layer, q.kind == "fc") < (p.layer, p.kind == "fc")]
+        after_norms = sorted((p for p in self.matmuls if p.kind in NORMS), key=lambda p: (p.layer, p.kind == "fc"))
+        for p in after_norms:
+            earlier = [q for q in after_norms if (q.layer, q.kind == "fc") < (p.layer, p.kind == "fc")]
             p.before = earlier[-1] if earlier else p
         self.layers = 1 + max(p.layer for p in self.matmuls)
         self.channels = next(p.weight.shape[1] for p in self.matmuls if p.kind == "qkv")
@@ -175,7 +177,8 @@ def main():
         study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
 
     def as_default(name, is_exact):
-        """Evaluates with mean-centered norms in six blocks, and in BF16 the matmuls of is_exact(kind, layer) except fcproj."""
+        """Evaluates with mean-centered norms in the first six blocks. Matmuls for which is_exact(kind, layer) is true are in
+        BF16, except fcproj."""
         centred = ("centred", "fp8")
         study.evaluate(name, lambda kind, layer: exact if kind != "fcproj" and is_exact(kind, layer) else
                        centred if kind in NORMS and layer < 6 else both)

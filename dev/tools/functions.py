@@ -15,7 +15,7 @@ import os
 import sys
 import warnings
 
-LINES = range(2, 61)  # lines of an answer
+LINES = range(2, 61)  # allowed numbers of lines of an answer
 LONGEST = 6000  # maximum characters of an example
 
 
@@ -25,7 +25,7 @@ def files_of(folders):
 
 
 def examples_of(path):
-    """Yields (prompt, response) of every function of a file; nothing if this Python cannot parse it."""
+    """Returns [(prompt, response), ...] of the functions of a file; [] if this Python cannot parse it."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()

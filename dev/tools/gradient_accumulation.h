@@ -8,7 +8,7 @@ static const Format output_formats[OUTPUTS] = {FMT_FP32, FMT_BF16};
 
 typedef struct {
     bool measured;
-    Deviation data[OUTPUTS];
+    Deviation data[OUTPUTS];      // errors of dgrad per output format
     Deviation weight[OUTPUTS][2]; // errors of wgrad per output format; [0]: dw is overwritten, [1]: accumulated into
 } Accumulation;
 

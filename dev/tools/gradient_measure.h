@@ -8,8 +8,8 @@ static const Format gradient_formats[GRADIENT_FORMATS] = {FMT_E4M3, FMT_E5M2};
 
 typedef struct {
     const char *name;
-    // Number of rows of dy that share one scale, a power of two from row_scale_from_amax(). 0: all rows share one scale
-    // from scale_from_amax().
+    // number of rows of dy that share one scale, which row_scale_from_amax() rounds to a power of two; 0: all rows
+    // share one scale from scale_from_amax()
     int64_t rows;
     bool by_parts; // true if q, k and v (column ranges) have separate scales
 } ScaleRule;

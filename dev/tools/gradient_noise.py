@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""How far a recipe's gradients are from BF16's, as AdamW sees them: every element measured by its own second moment.
+"""Measures how far a recipe's gradients are from BF16's. Weights each element as AdamW does, by its second moment.
 
     train=(--model CHECKPOINT --train TRAIN --steps 20 --lr 0 --beta1 0 --grad-clip 0 --moments fp32)
     ./train_gpt2_fp8 "${train[@]}" --recipe bf16 --out runs/bf16
     ./train_gpt2_fp8 "${train[@]}" --recipe coat --out runs/coat
     dev/tools/gradient_noise.py runs/bf16/step-00000020 runs/coat/step-00000020
 
-With a rate of 0 the weights stay; with beta1 0 the first moment is the last step's gradient g, and the second, its bias
-corrected as AdamW corrects it, v, its mean square over the last 1 / (1 - beta2) steps. Per tensor, all layers together,
-and per layer:
+With --lr 0 the weights do not change. With --beta1 0 the first moment is the last step's gradient g. The second moment,
+with AdamW's bias correction, is v: the mean square of about the last 1 / (1 - beta2) gradients. g' and v' are those of
+the second checkpoint. Prints for each kind of tensor (over all layers), for each layer and for all tensors:
     error   |g' - g| / |g|
-    noise   mean of (g' - g)^2 / v: what the recipe adds to the gradient's mean square, element by element
-    rate    the part of g' / sqrt v' along u = g / sqrt v, less 1: what it does to AdamW's learning rate
+    noise   mean of (g' - g)^2 / v, the mean square of the gradient's error relative to that of the gradient
+    rate    <u', u> / <u, u> - 1 of u = g / sqrt v and u' = g' / sqrt v', the relative change of AdamW's learning rate
 Needs numpy.
 """
 import json
@@ -23,7 +23,7 @@ import numpy
 
 
 class States:
-    """Returns the FP32 moments of a checkpoint of one process."""
+    """Reads the FP32 moments in a checkpoint that a single process saved."""
 
     def __init__(self, folder):
         self.path = folder + "/optimizer.safetensors"
@@ -32,7 +32,7 @@ class States:
                 size = struct.unpack("<Q", file.read(8))[0]
                 self.header = json.loads(file.read(size))
         except (OSError, ValueError, struct.error) as e:
-            sys.exit(f"error: {folder}: no checkpoint with states of one process ({e})")
+            sys.exit(f"error: {folder}: not a checkpoint with optimizer states that one process saved ({e})")
         self.begin = 8 + size
         self.header.pop("__metadata__", None)
         try:
@@ -40,7 +40,7 @@ class States:
                 step = json.load(file)["step_state"]
             self.correction = 1 / (1 - step["beta2"] ** step["t"])
         except (OSError, ValueError, KeyError, ZeroDivisionError) as e:
-            sys.exit(f"error: {folder}/state.json: no step of AdamW in it ({e})")
+            sys.exit(f"error: {folder}/state.json: contains no AdamW step ({e})")
 
     def names(self):
         return [name[:-2] for name in self.header if name.endswith(".m")]
@@ -48,7 +48,7 @@ class States:
     def read(self, name):
         entry = self.header.get(name)
         if entry is None or entry["dtype"] != "F32":
-            sys.exit(f"error: {self.path}: no {name} in FP32; train with --moments fp32 on one process")
+            sys.exit(f"error: {self.path}: contains no {name} in FP32; train with --moments fp32 on one process")
         begin, end = entry["data_offsets"]
         values = numpy.fromfile(self.path, numpy.float32, (end - begin) // 4, offset=self.begin + begin)
         return values * self.correction if name.endswith(".v") else values
@@ -81,7 +81,7 @@ def main():
         sys.exit(__doc__)
     first, second = States(sys.argv[1]), States(sys.argv[2])
     if first.names() != second.names():
-        sys.exit(f"error: {second.path}: other tensors than {first.path}")
+        sys.exit(f"error: {second.path}: its tensors differ from those of {first.path}")
     kinds, layers, everything = {}, {}, Sums()
     for name in first.names():
         values = [states.read(name + part) for states in (first, second) for part in (".m", ".v")]

@@ -30,7 +30,7 @@ static inline GradientRow *gradient_row(const GradientTable *t, GradientKind kin
 static const char legend[] =
     "flushed: fraction of the non-zero values that become 0, and their fraction of the sum of squares\n"
     "subnormal: fraction of the non-zero values that become subnormal\n"
-    "data, dw: dgrad p = dy W or wgrad p = dy^T X of the rounded dy, compared with e of the exact dy\n"
+    "data, dw: dgrad dy W and wgrad dy^T X: p with the rounded dy, compared with e with the exact dy\n"
     "          error |p - e| / |e|, bias <p, e> / <e, e> - 1\n"
     "worst row: largest error of a row of dw, without rows whose norm is below 1e-3 of the largest\n"
     "scales: FP32, one per tensor or one each for q, k and v (part); powers of two, per 128 tokens or per token\n";
@@ -52,10 +52,11 @@ static inline void print_variants(FILE *out, const GradientTable *t, GradientKin
         const GradientStats *s = &gradient_row(t, kind, l)->stats;
         char layer[16];
         snprintf(layer, sizeof layer, "%d", l);
-        fprintf(out,
-                "%5s  max/rms %.1f; tokens' amaxes: largest 2^%.1f medians, median 2^%.1f 1st percentiles; %lld small "
-                "rows\n",
-                layer, s->rms > 0.0 ? s->largest / s->rms : 0.0, s->above, s->below, (long long)s->small_rows);
+        fprintf(
+            out,
+            "%5s  max/rms %.1f; tokens' amaxes: largest / median 2^%.1f, median / 1st percentile 2^%.1f; %lld small "
+            "rows\n",
+            layer, s->rms > 0.0 ? s->largest / s->rms : 0.0, s->above, s->below, (long long)s->small_rows);
         for (int f = 0; f < GRADIENT_FORMATS; f++)
             for (int r = 0; r < SCALE_RULES; r++)
                 if (s->variant[f][r].measured)

@@ -167,6 +167,7 @@ static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, 
         measure_accumulation(meter, dy, x, w, gradient_formats[f], &row->stats, &row->accumulation[f]);
 }
 
+// Increases `size` so that the gradients of weight w for this number of tokens fit.
 static void larger_size(MeterSize *size, int64_t tokens, Tensor w) {
     if (tokens * w.rows > size->gradient) size->gradient = tokens * w.rows;
     if (tokens * w.cols > size->input) size->input = tokens * w.cols;
@@ -248,6 +249,7 @@ static bool run_batch(Model *m, int64_t batch, Error *err) {
     return good;
 }
 
+// Fails if the loss or a measured gradient is not finite.
 static bool is_finite(const Model *m, const GradientTable *table, Error *err) {
     bool finite = isfinite(m->host.loss_sum) && !m->host.nonfinite;
     for (int k = 0; k < GRADIENT_KINDS; k++)
@@ -264,7 +266,7 @@ static void print_head(const Model *m, const Options *options, const GradientTab
     m->ops->describe((Exec *)&m->exec, device, sizeof device);
     printf("%s, micro-batch %lld of %d x %d tokens, loss %.4f, on %s\n", c->model, (long long)options->batch,
            c->micro_batch, c->seq_len, m->host.loss_sum, device);
-    if (c->recipe.fast_accumulation_data) printf("data gradients with fast accumulation\n");
+    if (c->recipe.fast_accumulation_data) printf("dgrad with fast accumulation\n");
     if (c->gpu_without_fp8[0]) printf("note: no FP8 matmuls are measured: %s\n", c->gpu_without_fp8);
     if (!accumulation_possible(any)) printf("note: FP8 matmuls are measured only if all sizes are multiples of 16\n");
     if (!json) return;

@@ -51,7 +51,7 @@ class Mean:
 
 
 def read(files):
-    """Returns {(step, gradient, layer, format, scale): a line per micro-batch} and the line of the run."""
+    """Returns {(step, gradient, layer, format, scale): [the line of each micro-batch]} and the first file's "run" line."""
     lines = collections.defaultdict(list)
     seen, first = {}, None
     for name in files:

@@ -10,8 +10,8 @@
 static const char usage[] = "usage: narrow_tokens VOCABULARY MOST TOKENS.bin OUT.bin\n"
                             "\n"
                             "Writes the tokens below VOCABULARY of TOKENS.bin, a file or a pattern of files,\n"
-                            "to OUT.bin, at most MOST of them, and prints which percentage of the tokens\n"
-                            "that were read these are. Reads each file up to a multiple of 64 tokens.\n";
+                            "to OUT.bin, at most MOST of them. Prints how many they are, and their percentage\n"
+                            "of the tokens read. Reads each file up to a multiple of 64 tokens.\n";
 
 enum { LENGTH = 64, LARGEST_VOCABULARY = 1 << 16, LARGEST_FILE = 1 << 28 };
 

@@ -26,8 +26,8 @@ static const char usage[] = "usage: perturb_weights CHECKPOINT OUT SEED ALPHA\n"
                             "norm of the weights' filter.\n";
 
 enum { CONFIG_LIMIT = 1 << 20, PATH_ROOM = 4096 };
-// Number of random streams per layer: GPT-2's number of parameters. It is fixed, because another number would change
-// the random directions.
+// Number of random streams per layer, which is the number of GPT-2's parameter tensors (WTE to LNFB). It is fixed,
+// because another number would change the random directions.
 enum { STREAMS_PER_LAYER = 16 };
 
 // Finds the parameter, and the part of the parameter, that a tensor of the model file stores. Returns false if the

@@ -141,13 +141,14 @@ static bool add_tensor(Table *parts, float *m, float *v, const SafeFile *file, c
     return true;
 }
 
-static bool is_shared(const char *folder) {
+// True if several processes saved the optimizer states in `folder` in shards.
+static bool has_shards(const char *folder) {
     DIR *files = opendir(folder);
-    bool shared = false;
+    bool found = false;
     for (struct dirent *file; files && (file = readdir(files));)
-        shared = shared || strncmp(file->d_name, "optimizer-00000-of-", 19) == 0;
+        found = found || strncmp(file->d_name, "optimizer-00000-of-", 19) == 0;
     if (files) closedir(files);
-    return shared;
+    return found;
 }
 
 // Measures the moments in a checkpoint's optimizer.safetensors that --moments coat would store in 8 bits: those of
@@ -156,11 +157,11 @@ static bool read_moments(Table *table, const char *folder, Error *err) {
     char path[PATH_ROOM], name[256];
     SafeFile file;
     if (!path_join(path, sizeof path, folder, "optimizer.safetensors", err)) return false;
-    if (access(path, F_OK) != 0 && is_shared(folder))
+    if (access(path, F_OK) != 0 && has_shards(folder))
         return error_set(
             err, EXIT_DATA,
-            "%s: its optimizer states are in shards of several processes; resume it on one process for a step "
-            "and measure the checkpoint that it saves",
+            "%s: several processes saved its optimizer states in shards; resume it on one process for one step, and "
+            "measure the checkpoint that this run saves",
             folder);
     if (!safetensors_open(&file, path, err)) return false;
     bool good = true;

@@ -70,7 +70,7 @@ def make(pick, side, with_word, empty):
 
 
 def passages(folder, seed):
-    """Yields parts of 240 characters of the ASCII files in a folder, which are read in random order, again and again."""
+    """Yields parts of 240 characters of the ASCII files in a folder. Reads the files in random order, endlessly."""
     paths = sorted(os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
     random.Random(seed).shuffle(paths)
     while True:

@@ -40,7 +40,8 @@ def table(name, comment, rows):
 
 
 def ranges(value_of):
-    """The ranges of code points for which value_of(character) is the same and not 0."""
+    """Returns [first - last of the previous range, last - first, value] of each range of code points that have the same
+    value_of(character), which is not 0."""
     found, last = [], 0
     for code in range(sys.maxunicode + 1):
         value = value_of(chr(code))
