@@ -337,7 +337,7 @@ static bool gather(Documents *documents, const Options *options, int count, char
                 bytes, program_invocation_short_name, options->out);
     if (bytes + documents->count > INT32_MAX)
         return error_set(err, EXIT_DATA,
-                         "%" PRId64 " bytes of text are more than a token file holds: use --max-bytes 2000000000, or "
+                         "%" PRId64 " bytes of text are too many for one token file; use --max-bytes 2000000000, or "
                          "several runs",
                          bytes);
     hold_out(documents, options->val_fraction);

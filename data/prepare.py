@@ -322,7 +322,8 @@ def parse(arguments):
                         help="with --chat: format that turns messages into text (default template: the chat template in the "
                         "tokenizer's folder)")
     parser.add_argument("--trained", choices=["answers", "last", "all"],
-                        help="with --chat: tokens with a loss; answers: of all answers (default); last: of the last answer; all: all tokens")
+                        help="with --chat: tokens that have a loss; answers: those of all answers (default); last: those of the last "
+                        "answer; all: all tokens")
     parser.add_argument("--image-processor", metavar="FOLDER", help="prepare images with the settings of this model folder's "
                         "image processor: with --chat those of the records; otherwise the inputs, which become OUT.images for the trainer's --image")
     parser.add_argument("--image-folder", metavar="DIR", help="folder that the paths of images are relative to "

@@ -75,7 +75,7 @@ def make_hellaswag(inputs, out, spec):
         stream += little_endian(words)
         count += 1
     if not count:
-        raise Failure("%s holds no examples" % inputs[0])
+        raise Failure("%s contains no examples" % inputs[0])
     header = b"".join(n.to_bytes(4, "little") for n in (MAGIC, VERSIONS[width], count, longest)).ljust(1024, b"\0")
     path = out + ("" if out.endswith(".bin") else ".bin")
     write_atomically(path, header, stream)

@@ -201,8 +201,8 @@ def text_cut(text, at, size, strict):
 
 
 def cuts(kind, path, size, strict=False, unit=None):
-    """Returns the ends of the pieces of a file (not Parquet), about `unit` (default UNIT_BYTES) apart. The last is the
-    file's size."""
+    """Yields the ends of the pieces of a file (not Parquet), about `unit` (default UNIT_BYTES) bytes apart. The last end
+    is the file's size."""
     text, at = Contents(path), 0
     while at < size:
         begin, mark = at + (unit or UNIT_BYTES), SEPARATOR if kind == "documents" else b"\n"

@@ -2,7 +2,7 @@
 
 A fixed format yields parts (text or token id, True if it has a loss). Parts are encoded one by one, because at inference
 the prompt is encoded before the answer exists. The name of a special token in a message is ordinary text. A model's chat
-template is rendered and encoded as a whole, as transformers does, including special tokens in messages.
+template is rendered and encoded as a whole, as in transformers; names of special tokens in messages become these tokens.
 """
 import contextlib
 import datetime
@@ -365,8 +365,8 @@ class Template:
             before = self.render(messages[:number], tools, True)
             after = self.render(messages[:number + 1], tools).rstrip("\n")  # ends with the token that ends the answer
             if not after.startswith(before) or not whole.startswith(after) or len(before) < at:
-                raise Malformed("the chat template renders an answer after its prompt differently than at the "
-                                "end of the text; enclose answers in {% generation %}")
+                raise Malformed("the chat template changes earlier text when an answer or further messages follow, so the "
+                                "answer's position is unknown; enclose answers in {% generation %}")
             parts += [(whole[at:len(before)], False), (whole[len(before):len(after)], True)]
             at = len(after)
         return parts + [(whole[at:], False)]

@@ -14,7 +14,8 @@ SETUP = "scripts/setup.sh --python"  # does not exist in the folder that `make i
 SETUP_HAS = ("tokenizers", "sentencepiece", "tiktoken", "jinja2") if os.path.exists(
     os.path.join(ROOT, SETUP.split()[0])) else ()
 sys.path.append(os.path.join(ROOT, "third_party", "python"))  # searched after the installed packages
-# download errors of urllib, requests, httpx and huggingface_hub, none of which must be installed
+# Class names of the download errors of urllib, requests, httpx and huggingface_hub. These are names, because the
+# packages may be missing.
 NO_CONNECTION = {"URLError", "ConnectionError", "ConnectError", "ConnectTimeout", "Timeout", "TimeoutError",
                  "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 
@@ -23,7 +24,7 @@ MADE = '"made_from":"tokenizer.model"'
 POINTER = b"version https://git-lfs.github.com/spec/v1"  # first bytes of a Git LFS pointer
 RANKS = re.compile(rb"(?:[A-Za-z0-9+/=]{4})+ [0-9]")  # a line of tiktoken's files: a token in base64, a space, its rank
 PART = 1 << 20  # characters encoded at once, because the package tokenizers needs up to 260 bytes of memory for each
-# characters of a text that cannot be divided; tokenizers' regular expressions fail at 10 million spaces
+# maximum characters of a part; tokenizers' regular expressions fail at 10 million spaces
 MAX_PART = 1 << 23
 PLACES = " \n,.\u3002\u3001"  # long texts are divided between a letter or digit and one of these
 # White space in Rust's regular expressions. tiktoken fails at a run of a million.

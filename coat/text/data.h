@@ -150,9 +150,9 @@ typedef struct {
 } DataExamples;
 DataExamples data_examples(const DataLoader *loader);
 
-// Returns a hash of the headers, sizes, first and last tokens of the files in order, of the headers of their images,
-// and of the sets' files and weights. File names are not hashed. Checkpoints record the hash, so that resuming with
-// other data is detected.
+// Returns a hash of the headers, sizes, first and last tokens of the files in order, and of the headers of their
+// images. If there are several sets, also hashes the number of files and the weight of each. File names are not hashed.
+// Checkpoints record the hash, so that resuming with other data is detected.
 uint64_t data_fingerprint(const DataLoader *loader);
 
 C_LINKAGE_END

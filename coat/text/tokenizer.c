@@ -119,7 +119,7 @@ Tokenizer *tokenizer_bytes(void) {
 // rule, so GPT-2's rule is used.
 static bool check_gpt2(const Tokenizer *t, const char *path, const json_t *config, Error *err) {
     static const char advice[] =
-        "so GPT-2's rule may not be the one that splits its text; use --tokenizer with its tokenizer.json, which has "
+        "so GPT-2's pre-tokenization rule may be wrong for it; use --tokenizer with its tokenizer.json, which contains "
         "the rule";
     const char *class_name = json_string_value(json_object_get(config, "tokenizer_class"));
     if (class_name && strcmp(class_name, "GPT2Tokenizer") != 0 && strcmp(class_name, "GPT2TokenizerFast") != 0)

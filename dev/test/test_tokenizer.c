@@ -240,7 +240,8 @@ UNIT_TEST(vocabulary_pairs_of_other_models_are_refused) {
                  {"{\"tokenizer_class\": null}", NULL},
                  {"{\"tokenizer_class\": \"GPT2Tokenizer\"}", NULL},
                  {"{\"tokenizer_class\": \"GPT2TokenizerFast\"}", NULL},
-                 {"{\"tokenizer_class\": \"Qwen2Tokenizer\"}", "says Qwen2Tokenizer, so GPT-2's rule may not be"}};
+                 {"{\"tokenizer_class\": \"Qwen2Tokenizer\"}",
+                  "says Qwen2Tokenizer, so GPT-2's pre-tokenization rule may be wrong"}};
     write_text(path_of("vocab.json"), "{\"a\": 0, \"b\": 1, \"ab\": 2, \"<|endoftext|>\": 3}");
     write_text(path_of("merges.txt"), "a b\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -251,7 +252,7 @@ UNIT_TEST(vocabulary_pairs_of_other_models_are_refused) {
             tokenizer_close(open_good(path_of("vocab.json")));
     }
     write_text(path_of("tokenizer_config.json"), "{}");
-    static const char last[] = "its last token is not <|endoftext|>, so GPT-2's rule may not be";
+    static const char last[] = "its last token is not <|endoftext|>, so GPT-2's pre-tokenization rule may be wrong";
     // Refuses a vocabulary whose special token has the first id, as in SmolLM2.
     write_text(path_of("vocab.json"), "{\"<|endoftext|>\": 0, \"a\": 1, \"b\": 2, \"ab\": 3}");
     expect_refused("vocab.json", last);

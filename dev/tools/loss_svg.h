@@ -77,8 +77,8 @@ static bool read_log(Plot *plot, const char *path, Error *err) {
     bool good = !ferror(file);
     free(line);
     fclose(file);
-    if (!good) return error_set(err, EXIT_DATA, "%s: reading failed", path);
-    if (plot->raw.count + plot->val.count == 0) return error_set(err, EXIT_DATA, "%s: holds no losses", path);
+    if (!good) return error_set(err, EXIT_DATA, "%s: could not be read to its end", path);
+    if (plot->raw.count + plot->val.count == 0) return error_set(err, EXIT_DATA, "%s: contains no losses", path);
     return true;
 }
 
