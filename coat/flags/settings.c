@@ -251,8 +251,18 @@ bool settings_compare(const json_t *settings, const Config *config, const char *
     return good;
 }
 
+// True if the flag's value is a path or a pattern of paths. A name such as siglip:d2 is none.
+static bool is_path(const Flag *flag, const char *value) {
+    if (flag->kind != FLAG_STRING) return false;
+    if (strcmp(flag->placeholder, "NAME|PATH") == 0) return strchr(value, '/') != NULL;
+    return strcmp(flag->placeholder, "GLOB") == 0 || strcmp(flag->placeholder, "FILE") == 0 ||
+           strcmp(flag->placeholder, "DIR") == 0;
+}
+
+// Hashes a flag's value. Of a path, which may differ between machines, hashes only whether it is given.
 static uint64_t hash_field(const Config *c, const Flag *flag, uint64_t hash) {
     const char *field = (const char *)field_of(c, flag);
+    if (is_path(flag, field) && field[0]) field = "given";
     return XXH3_64bits_withSeed(field, flag->kind == FLAG_STRING ? strlen(field) : flag->size, hash);
 }
 
@@ -279,8 +289,6 @@ int64_t flag_fingerprint(const Config *c, const Flag *flag) {
     if (flag->kind == FLAG_TRAIN) return c->train[0] != '\0';
     // hash of --resume: 0 if not given, 1 for the newest checkpoint, else step + 2
     if (flag->kind == FLAG_RESUME) return c->resume ? c->resume_step + 2 : 0;
-    if (flag->kind == FLAG_STRING && flag->offset != offsetof(Config, prompt))
-        return ((const char *)c)[flag->offset] != '\0';
     return (int64_t)(hash_field(c, flag, 0) >> 1);
 }
 

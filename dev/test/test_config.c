@@ -462,6 +462,13 @@ UNIT_TEST(fingerprints_cover_flags_that_must_be_equal_on_all_processes) {
         assert_true(fingerprint_of(paths[i][0], here) == fingerprint_of(paths[i][0], there));
         assert_true(fingerprint_of("train", here) == fingerprint_of("train", there));
     }
+    // names and parts must be equal
+    const char *const tower = "--train x --model llama:d1 --vision siglip:d1 --images-per-sequence 1";
+    char frozen[128];
+    snprintf(frozen, sizeof frozen, "%s --freeze vision", tower);
+    assert_true(fingerprint_of("freeze", tower) != fingerprint_of("freeze", frozen));
+    assert_true(fingerprint_of("vision", tower) !=
+                fingerprint_of("vision", "--train x --model llama:d1 --vision siglip:d2 --images-per-sequence 1"));
     assert_true(fingerprint_of("threads", "--train x --threads 2") == 0);
     assert_true(fingerprint_of("overwrite", "--train x --out x --overwrite") == 0);
 }
