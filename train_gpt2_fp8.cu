@@ -135,11 +135,10 @@ static void count_codes(Model *m, CountedTensor what, int layer, Tensor t, Tenso
 // ---------------------------------------------------------------------------------------------------------------
 // Forward pass of the language model and of the blocks
 
-// Computes block l except its last matmul, fcproj (COAT: saved activations). With pre-norm, a block is r +
-// proj(attention(norm(r))), then r + fcproj(gelu(fc(norm(r)))); with SwiGLU, fc computes gate and up. A sublayer's
-// output is added to the residual stream r by the next sublayer_input(). Therefore r_in is r without the previous
-// block's output y + y_bias; if y.data is NULL, nothing is added. Backward also calls block_forward(), to recompute a
-// block (--recompute 3).
+// Computes block l except its last matmul, fcproj. With pre-norm, a block is r + proj(attention(norm(r))), then r +
+// fcproj(gelu(fc(norm(r)))); with SwiGLU, fc computes gate and up. A sublayer's output is added to the residual stream
+// r by the next sublayer_input(). Therefore r_in is r without the previous block's output y + y_bias; if y.data is
+// NULL, nothing is added. Backward also calls block_forward(), to recompute a block (--recompute 3).
 static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -332,8 +331,8 @@ static void sublayer_backward_end(Model *m, int l, TensorId w, TensorId b, Tenso
         m->ops->norm_backward(&m->exec, dresid, grad(m, w, l), grad(m, b, l), dn, n, true, accumulate);
 }
 
-// Computes the backward of block l (COAT: FP8 flow). DRESID (M, C) is the residual stream's gradient: after the block
-// on entry, before the block on return.
+// Computes the backward of block l. DRESID (M, C) is the residual stream's gradient: after the block on entry, before
+// the block on return.
 static void block_backward(Model *m, int l, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;

@@ -179,11 +179,11 @@ OPERATION(grad_norm, (Exec *exec, const Parameter *parameters, int count, StepSt
 // Computes state->grad_norm = root of state->grad_sq, after grad_sq was summed over the processes. A non-finite root
 // sets state->nonfinite.
 OPERATION(grad_norm_root, (Exec *exec, StepState *state))
-// Runs AdamW (COAT: optimizer states) on all parameters. Multiplies the gradient by grad_clip / grad_norm if the norm
-// is larger than grad_clip > 0. Copies state->nonfinite to state->skips. If skips is not 0, makes no update and
-// increments state->skipped and skipped_run. Otherwise, first increments t and sets skipped_run to 0. Writes the amax
-// of the stored new weight to weight.maximum if that exists. Sets state->nonfinite if the new amax of a group of 8-bit
-// moments is inf or NaN, although the update was made.
+// Runs AdamW on all parameters. Multiplies the gradient by grad_clip / grad_norm if the norm is larger than grad_clip >
+// 0. Copies state->nonfinite to state->skips. If skips is not 0, makes no update and increments state->skipped and
+// skipped_run. Otherwise, first increments t and sets skipped_run to 0. Writes the amax of the stored new weight to
+// weight.maximum if that exists. Sets state->nonfinite if the new amax of a group of 8-bit moments is inf or NaN,
+// although the update was made.
 OPERATION(adamw_update, (Exec *exec, const Parameter *parameters, int count, StepState *state))
 // Run the element-wise parts of a Muon update, after adamw_update. Do nothing if state->skips is not 0.
 //   muon_momentum: m = momentum * m + (1 - momentum) * g, with the gradient g clipped as in adamw_update. Then

@@ -1,4 +1,4 @@
-// Computes the gradient norm, the AdamW update (COAT: optimizer states) and Muon's element-wise operations on the CPU.
+// Computes the gradient norm, the AdamW update and Muon's element-wise operations on the CPU.
 #include "cpu_internal.h"
 #include "numerics/moments_host.h"
 

@@ -187,7 +187,7 @@ static bool apply_recipe(Config *config, const json_t *settings, const char *pat
         free(named);
         if (!good) return false;
     } else if (!precision || strcmp(precision, "fp32") != 0) {
-        return error_set(err, EXIT_DATA, "%s: the setting \"linear\" is missing; use the version that wrote the file",
+        return error_set(err, EXIT_DATA, "%s: the setting \"recipe\" is missing; use the version that wrote the file",
                          path);
     }
     return apply_settings(config, settings, GROUP_RECIPE, 0, path, err);

@@ -11,7 +11,7 @@
 
 // --- parameters: layout of weights, gradients and optimizer states -------------------------------------------------
 
-// number of elements per group of the 8-bit moments (COAT: optimizer states); divides the size of shards
+// number of elements per group of the 8-bit moments; divides the size of shards
 #define MOMENT_GROUP 128
 
 static const TensorLayout no_layout = {.alias = -1, .scale_source = -1};

@@ -1,5 +1,5 @@
-// The optimizer's 8-bit states with dynamic range expansion (COAT: optimizer states). A group of consecutive elements
-// is stored as FP8 values, its amax a, and an exponent k that stretches the group's range to the format's range. Muon's
+// The optimizer's 8-bit states with dynamic range expansion (COAT, section 4). A group of consecutive elements is
+// stored as FP8 values, its amax a, and an exponent k that stretches the group's range to the format's range. Muon's
 // momentum may be stored as INT8 values instead, which divide [-a, a] into equal steps; k is then 1.
 //
 // Host and device compute identical bits for a (a maximum of raw bits) and for k. k comes from moment_log2(), which

@@ -1,4 +1,4 @@
-// FP8 scales from amaxes (COAT: FP8 matmuls), shared by host and device, so that both compute the same FP8 values.
+// FP8 scales from amaxes, shared by host and device, so that both compute the same FP8 values.
 //
 // A scale is the dequantization multiplier. It is computed from the amax (largest absolute value), rounded to the type
 // that it is stored in, and only then used: FP8 value = cast(x * r) with r = RN(1 / scale). Amax values are the raw

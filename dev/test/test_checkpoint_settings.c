@@ -157,11 +157,11 @@ UNIT_TEST(recorded_values_that_no_recipe_has_are_refused) {
 // Tests that an unknown recorded setting or value is an error, even if an older checkpoint is valid.
 UNIT_TEST(unknown_recorded_settings_are_refused) {
     static const char *const invalid[][2] = {
-        {"{}", "\"linear\" is missing"},
-        {"[]", "\"linear\" is missing"},
-        {"7", "\"linear\" is missing"},
-        {"null", "\"linear\" is missing"},
-        {"{\"moments\":\"coat\"}", "\"linear\" is missing"},
+        {"{}", "\"recipe\" is missing"},
+        {"[]", "\"recipe\" is missing"},
+        {"7", "\"recipe\" is missing"},
+        {"null", "\"recipe\" is missing"},
+        {"{\"moments\":\"coat\"}", "\"recipe\" is missing"},
         {"{" PLAIN "\"moments\":\"fp16\"}", "\"moments\": \"fp16\""},
         {"{" PLAIN "\"moments\":3}", "\"moments\": 3"},
         {"{" PLAIN "\"moments\":null}", "\"moments\": null"},

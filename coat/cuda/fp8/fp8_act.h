@@ -1,6 +1,6 @@
-// Computes GELU, SwiGLU and their gradients on saved activations (COAT, FP8 flow), 16 values at a time. The passes of
-// fp8_activation.cu use this file: over rows with one scale per tensor (fp8_act_tensor_scale.h) or per row
-// (fp8_act_row_scale.h), and over tiles (fp8_act_transpose.h).
+// Computes GELU, SwiGLU and their gradients on saved activations, 16 values at a time. The passes of fp8_activation.cu
+// use this file: over rows with one scale per tensor (fp8_act_tensor_scale.h) or per row (fp8_act_row_scale.h), and
+// over tiles (fp8_act_transpose.h).
 //
 // A pass over tiles takes a function object:
 //   load(row, column) -> Loaded; word(loaded): a word that depends on the loads; values(loaded, out): 16 values

@@ -1,6 +1,6 @@
-// GELU and SwiGLU between FP8 matmuls (COAT: saved activations, FP8 flow). h is saved in E4M3 with a scale per group;
-// GELU is always computed from the saved h. Outputs with a scale per row are written in one pass. With one scale per
-// tensor (Group Scaling), GELU and its derivative are recomputed in each pass instead of being stored.
+// GELU and SwiGLU between FP8 matmuls. h is saved in E4M3 with a scale per group; GELU is always computed from the
+// saved h. Outputs with a scale per row are written in one pass. With one scale per tensor (Group Scaling), GELU and
+// its derivative are recomputed in each pass instead of being stored.
 //
 // Bytes of device memory per element: y and dg 2, h 1.125 (groups of 16), g and dh and their transposes 1 each.
 //                                               reads                       writes

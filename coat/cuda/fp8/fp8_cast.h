@@ -1,8 +1,7 @@
-// A pass over a tensor that computes values, casts them to FP8 and writes them untransposed, transposed, or both (COAT:
-// saved activations, FP8 flow). Its blocks may start before the kernel that computes the scale has finished. A block
-// usually processes one tile, or a few tiles if the partial sums of more blocks would not fit in the workspace. If a
-// block must first compute factors of its columns, it is persistent: it loops over tiles and loads the next tile's rows
-// in advance.
+// A pass over a tensor that computes values, casts them to FP8 and writes them untransposed, transposed, or both. Its
+// blocks may start before the kernel that computes the scale has finished. A block usually processes one tile, or a few
+// tiles if the partial sums of more blocks would not fit in the workspace. If a block must first compute factors of its
+// columns, it is persistent: it loops over tiles and loads the next tile's rows in advance.
 #pragma once
 #include "fp8_readers.h"
 #include "fp8_tile.h"

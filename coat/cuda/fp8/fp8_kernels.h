@@ -1,5 +1,5 @@
-// Helpers of the FP8 kernels (COAT: FP8 matmuls): hardware conversions, amaxes that preserve NaN, scales, and checks of
-// tensor descriptors. For CUDA sources only.
+// Helpers of the FP8 kernels: hardware conversions, amaxes that preserve NaN, scales, and checks of tensor descriptors.
+// For CUDA sources only.
 //
 // A thread processes 16 adjacent columns of a row: 16 FP8 values are 16 bytes and are in the same group for every group
 // size (16, 32, 64, 128). All widths are multiples of 16.

@@ -1,7 +1,7 @@
-// Forward norms and their recompute for wgrad (COAT: saved activations): residual add, norm, the norm's input saved in
-// E4M3 with a scale per group or in BF16, and the result n in E4M3 or BF16. Recipes without FP8 use these kernels for
-// BF16, too. If n has one scale per tensor (Group Scaling), it is never stored in BF16: the first pass computes its
-// amaxes, the second pass recomputes n and casts it.
+// Forward norms and their recompute for wgrad: residual add, norm, the norm's input saved in E4M3 with a scale per
+// group or in BF16, and the result n in E4M3 or BF16. Recipes without FP8 use these kernels for BF16, too. If n has one
+// scale per tensor (Group Scaling), it is never stored in BF16: the first pass computes its amaxes, the second pass
+// recomputes n and casts it.
 //
 // Bytes of memory per element: r_in, y, r_out 2 each; x 1.125 (FP8 in groups of 16); FP8 n and its transpose 1 each.
 //                                                       reads      writes

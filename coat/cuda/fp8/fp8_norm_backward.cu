@@ -1,5 +1,5 @@
-// Backward of norms (COAT: FP8 flow) from an input saved in E4M3 with a scale per group or in BF16: the gradient of the
-// residual stream with its row amaxes, and the gradients of the norm's parameters, reduced in a fixed order.
+// Backward of norms from an input saved in E4M3 with a scale per group or in BF16: the gradient of the residual stream
+// with its row amaxes, and the gradients of the norm's parameters, reduced in a fixed order.
 //
 // Bytes per element with groups of 16: reads dn 2, x 1.125, residual's gradient 2; writes residual's gradient 2.
 #include "fp8_norm.h"

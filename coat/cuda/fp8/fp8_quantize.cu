@@ -1,5 +1,5 @@
-// Computes scales from amaxes, and quantizes matmul inputs: the attention's output and gradients (COAT: FP8 matmuls,
-// FP8 flow). fp8_weights.cu quantizes weights.
+// Computes scales from amaxes, and quantizes matmul inputs: the attention's output and gradients. fp8_weights.cu
+// quantizes weights.
 //
 // Memory traffic per element (BF16 2 bytes, FP8 1):
 //                        reads                                        writes

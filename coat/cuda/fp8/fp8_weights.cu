@@ -1,4 +1,4 @@
-// Quantizes all weights to FP8 (COAT: FP8 matmuls) in a few launches; each launch has a table of weights.
+// Quantizes all weights to FP8 in a few launches; each launch has a table of weights.
 //
 // Bytes of device memory per element: reads the weight (2), once more if the optimizer has not just written its amax;
 // writes FP8 values and, with cached transposes, their transpose (1 each).

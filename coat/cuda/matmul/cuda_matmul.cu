@@ -1,5 +1,5 @@
-// The matmuls of linear layers (forward, dgrad, wgrad) and of Muon by cuBLASLt: in BF16, in FP8 with FP32 accumulation
-// (COAT: FP8 matmuls), and in FP32 for exact comparisons.
+// The matmuls of linear layers (forward, dgrad, wgrad) and of Muon by cuBLASLt: in BF16, in FP8 with FP32 accumulation,
+// and in FP32 for exact comparisons.
 //
 // cuBLASLt is column-major: a row-major (rows, cols) matrix with a row stride is a column-major (cols, rows) matrix
 // whose leading dimension is that stride. Therefore y = x w^T is computed as y^T = w x^T. On Hopper, k must be the

@@ -1,7 +1,7 @@
-// AdamW on 8-bit moments with dynamic range expansion (COAT: optimizer states). Gradients are read once; states and
-// parameters are read and written once. With BF16 gradients and split16 master weights, each element takes 8 bytes of
-// reads (gradient 2, parameter 4, m and v 1 each) and 6 of writes. The 10 bytes of scales and exponents per group of
-// 128 are read and written, too. A warp processes a chunk of four groups at a time (lanes: fp8_moments.h).
+// AdamW on 8-bit moments with dynamic range expansion (COAT, section 4). Gradients are read once; states and parameters
+// are read and written once. With BF16 gradients and split16 master weights, each element takes 8 bytes of reads
+// (gradient 2, parameter 4, m and v 1 each) and 6 of writes. The 10 bytes of scales and exponents per group of 128 are
+// read and written, too. A warp processes a chunk of four groups at a time (lanes: fp8_moments.h).
 #include "moment_parameters.h"
 
 namespace {

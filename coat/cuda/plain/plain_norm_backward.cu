@@ -1,6 +1,6 @@
-// Backward of norms (COAT: FP8 flow), LayerNorm or RMSNorm: the gradient of the residual stream, and the gradients of
-// the norm's parameters, reduced in a fixed order. BF16 of common widths uses fp8_norm_backward.cu instead. Also
-// implements residual_backward for post-norm, which per element reads g and dn (2 bytes each) and writes g (2 bytes).
+// Backward of norms, LayerNorm or RMSNorm: the gradient of the residual stream, and the gradients of the norm's
+// parameters, reduced in a fixed order. BF16 of common widths uses fp8_norm_backward.cu instead. Also implements
+// residual_backward for post-norm, which per element reads g and dn (2 bytes each) and writes g (2 bytes).
 #include "plain_norm.h"
 
 namespace {
