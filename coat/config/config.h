@@ -437,8 +437,8 @@ static inline int config_sample_length(const Config *c) {
     return tokens < c->seq_len ? (int)tokens : c->seq_len;
 }
 
-// Returns the number of rows of a sample's pass over `length` tokens: length, rounded up, but at most T, the maximum
-// sequence length. The rounding leaves at most 64 different results, because each needs its own matmul plans.
+// Returns the number of token rows that a sample's forward pass over `length` tokens computes: length rounded up, but
+// at most T, the maximum sequence length. At most 64 different results exist, because each needs its own matmul plans.
 static inline int config_sample_rows(int length, int T) {
     const int step = SAMPLE_STEP * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
     return padded < T ? padded : T;

@@ -12,7 +12,8 @@ extern void blas_memory_free(void *) __attribute__((weak));
 
 // Bytes of address space that OpenBLAS needs per thread that runs a matmul: a buffer of 128 MiB and its bookkeeping.
 #define BLAS_BYTES ((size_t)129 << 20)
-// maximum number of OpenBLAS buffers to reserve; OpenBLAS itself limits the number of concurrent matmuls
+// maximum number of OpenBLAS buffers to reserve; more are not needed, because OpenBLAS limits how many matmuls run at a
+// time
 #define MAX_RESERVED 64
 
 // Sets OpenBLAS's environment variables before the constructor of a statically linked OpenBLAS reads them:

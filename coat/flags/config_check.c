@@ -35,7 +35,7 @@ static bool check_shape(const Config *c, Error *err) {
         return error_set(err, EXIT_USER, "--kv-heads %d: must divide --heads %d", s->kv_heads, s->heads);
     if (!config_check_block(c, err)) return false;
     if (s->norm == NORM_PLAIN && s->norm_eps != 1e-5f) // fixed, because OLMo's config.json does not store norm_eps
-        return error_set(err, EXIT_USER, "--norm-eps %g: must be 1e-5 with --norm plain; remove it",
+        return error_set(err, EXIT_USER, "--norm-eps %g: --norm plain requires 1e-5; remove --norm-eps",
                          (double)s->norm_eps);
     if (s->rope.factor != 1.0f && s->rope.low >= s->rope.high)
         return error_set(err, EXIT_USER, "--rope-low %g: must be below --rope-high %g", (double)s->rope.low,

@@ -1,5 +1,5 @@
-// Reads the flags on the command line and in --config files, and joins each flag with its value, or with its list of
-// words, to one text.
+// Reads the flags on the command line and in --config files. Stores each flag as one text, --NAME=VALUE; a list of
+// words becomes one value.
 #include "flags.h"
 
 // Removes the flags --NAME and --NAME-weight that earlier sources gave, because a new list replaces an older one.

@@ -65,8 +65,9 @@ static void place_plain_amaxes(Arena *a, size_t *cursor) {
     a->category_bytes[CATEGORY_SAVED] += *cursor - begin;
 }
 
-// Sets the offsets of the scales of pooled tensors, and of all row amaxes except those of PLAIN activations. Each layer
-// has a scale if backward recomputes the tensor's FP8 values with it.
+// Sets two kinds of offsets: of the scales of pooled tensors, and of all row amaxes except those of PLAIN activations.
+// A pooled tensor has one scale per layer if backward recomputes its FP8 values with the scale, otherwise one for all
+// layers.
 static void place_scales(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;
     for (int id = 0; id < TENSOR_COUNT; id++) {

@@ -218,8 +218,9 @@ int64_t shape_extent(Dim dim, const ModelShape *s) {
     }
 }
 
-// Returns the maximum over all tensors of the number of elements that Muon updates together (DIM_UPDATE), or of
-// elements of the Gram matrices of their pieces (DIM_GRAM).
+// Returns the size, in elements, of a buffer that is large enough for every tensor's Muon update. DIM_UPDATE: the
+// matrices of the layers that Muon updates together (tensor_muon_batch()). DIM_GRAM: the Gram matrices that are
+// computed at the same time.
 static int64_t largest_update(Dim dim, const Config *c) {
     int64_t largest = 0, rows[MAX_PIECES];
     for (int id = 0; id < PARAMETER_COUNT; id++) {

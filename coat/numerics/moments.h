@@ -189,11 +189,12 @@ COAT_HD static inline float moment_position(float magnitude, MomentGroup group, 
     return log2_ratio < 0.0f ? element_position(log2_ratio, group.k, format) : moment_largest(format);
 }
 
-// Returns the factor that multiplies the position of a second moment v in E5M2 before rounding. If k > 1, v is a
-// concave function of its position, so rounding to the nearest position in every step would make v too low: by 1.1 %
-// for rare gradients, in proportion to the squared distance of FP8 values. The mean of the values at positions
-// c (1 - e) and c (1 + e) is at position c (1 - (1 - 1/k) e^2 / 2), and the mean of e^2 / 2 is 0.0042. The factor is at
-// least 0.95, so that decoded values keep their FP8 values. In E4M3, v is only 0.4 % too low and rounded as in COAT.
+// Returns a factor that corrects the rounding bias of a second moment v in E5M2: moment_position(v) is multiplied by it
+// before rounding. If k > 1, v is a concave function of its position, so rounding to the nearest position in every step
+// would make v too low on average, by 1.1 % for rare gradients. The mean of the values at positions c (1 - e) and
+// c (1 + e) is the value at c (1 - (1 - 1/k) e^2 / 2), and the mean of e^2 / 2 is 0.0042. The factor is at least 0.95,
+// so that encoding a decoded value returns the same FP8 value. E4M3 has no correction: v is only 0.4 % too low, and it
+// is rounded as in COAT.
 COAT_HD static inline float moment_raise(float k_inv) {
     float raise = 1.0042f - 0.0042f * k_inv;
     return raise > 0.95f ? raise : 0.95f;

@@ -164,8 +164,8 @@ static const char *different_flag(Run *run) {
     return NULL;
 }
 
-// Checks that all ranks run with the same settings. Settings may differ, because each rank chooses the recipe for its
-// own GPU and reads the recorded settings from its own files.
+// Returns false with err if the settings differ between ranks. They can differ even with equal flags, because each rank
+// chooses the recipe for its own GPU and reads the recorded settings from its own files.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = run->config;
     const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));

@@ -218,7 +218,8 @@ static bool find_stored(HfWeights *weights, const HfPart *part, StoredMatrix *st
     return true;
 }
 
-// Returns the number of layers of a parameter that files contain: 0 for a new projector (--vision FOLDER).
+// Returns for how many layers the weight files contain this parameter: 0 for the projector with --vision FOLDER,
+// because that projector is new.
 static int layers_in_files(const Arena *arena, int id) {
     const bool is_new = tensor_part((TensorId)id, &arena->config->shape) == PART_PROJECTOR;
     return is_new && arena->config->vision_from_files ? 0 : arena->layout[id][VALUE].layers;

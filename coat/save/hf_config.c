@@ -192,8 +192,8 @@ static bool check_one_rope(const Reader *r, const char *name) {
         if (!json_is_object(value)) continue;
         return error_set(
             r->err, EXIT_DATA,
-            "%s: '%s' has RoPE parameters for '%.60s' only; RoPE parameters per layer type are not supported", r->path,
-            name, kind);
+            "%s: '%s' has separate RoPE parameters for each layer type, such as '%.60s', which is not supported",
+            r->path, name, kind);
     }
     return true;
 }

@@ -141,7 +141,10 @@ static void llava_fields(JsonText *t, const ModelShape *s, Architecture architec
 bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err) {
     const Architecture architecture = shape_architecture(s);
     if (architecture == ARCHITECTURE_COUNT)
-        return error_set(err, EXIT_DATA, "the model cannot be saved, because no supported architecture has its shape");
+        return error_set(
+            err, EXIT_DATA,
+            "the model cannot be saved, because no supported architecture (GPT-2, Llama, OLMo, Qwen, ...) has its "
+            "combination of norm, activation, position encoding and biases");
     const char *dtype = weights == DTYPE_BF16 ? "bfloat16" : weights == DTYPE_F64 ? "float64" : "float32";
     memset(t, 0, sizeof *t);
     t->pretty = true;

@@ -234,7 +234,7 @@ static bool read_state(Reader *r, Role role, Local to, Local value, Range range,
     const Format format = to.tensor.format;
     if (!to.tensor.data) return true;
     if (to.tensor.granularity == SCALE_EXPAND && to.tensor.group != STORED_GROUP)
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' cannot be read in groups of %d elements, only of 128",
+        return error_set(err, EXIT_DATA, "%s: tensor '%s' stores one scale per 128 elements, but this run one per %d",
                          r->file->path, r->part[VALUES].tensor->name, to.tensor.group);
     if (!streams_begin(r, range, err)) return false;
     for (int64_t at = range.begin; at < range.end; at += PIECE) {

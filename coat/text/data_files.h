@@ -65,8 +65,9 @@ bool token_file_stat(TokenFile *file, int fd, Error *err);
 // Returns false with err (EXIT_DATA) on failure.
 bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, XXH64_state_t *hash, Error *err);
 
-// Divides a token file into sequences of T tokens and the target of the last one. The sequences are cut from the stream
-// of tokens or, if the file has examples and kind is not EXAMPLES_SPLIT, are as many complete examples as fit.
+// Divides a token file into sequences of T + 1 tokens: T inputs, and the target of the last input. If the file has
+// examples and kind is not EXAMPLES_SPLIT, each sequence contains as many complete examples as fit. Otherwise, the
+// sequences are cut from the stream of tokens.
 // Drops sequences and examples without an unmasked target, because an update on them alone would divide by 0.
 // Returns false with err (EXIT_DATA) if kind is EXAMPLES_WHOLE and an example has more than T + 1 tokens, if an example
 // has more than `images` images, or if kind is EXAMPLES_SPLIT and the file has images.

@@ -2,7 +2,8 @@
 
 #include "base/error.h"
 
-// Numbers of free tokens in the rows, as a binary tree of maxima: most[1] is the root, and most[leaves + r] is row r.
+// A segment tree of maxima over the free space of the packed rows, in tokens. most[leaves + r] is the space left in row
+// r; most[1] is the largest space left in any row.
 typedef struct {
     int64_t leaves;
     int32_t *most;

@@ -60,7 +60,7 @@ LAYER_RECIPES = ["bf16", "bf16 --recompute 2", "fp8-linear", "coat"]
 # The paper's layer is OLMo's with heads of 128 and an MLP of 2.69 times the width.
 LAYERS = ["2048", "4096", "llama2-7b", "olmo-1b"]
 BENCH_LAYER = ["bench_layer", "--block", "olmo", "--model", "llama2-7b", "--model", "olmo-1b"]
-# columns: model, GPUs, micro-batch of all recipes, length. The paper's rows, and OLMo-7B.
+# the rows of the paper's table 7, and OLMo-7B: model, GPUs, micro-batch (the same for all recipes), length
 PAPER_MODELS = [("llama2-7b", 1, 1, 2048), ("olmo-7b", 1, 1, 2048), ("llama2-7b", 2, 2, 2048), ("olmo-7b", 2, 2, 2048),
                 ("llama2-13b", 2, 1, 1024), ("llama2-7b", 4, 2, 2048), ("llama2-7b", 8, 2, 2048),
                 ("llama2-13b", 4, 1, 2048), ("llama2-13b", 8, 1, 2048), ("llama-30b", 8, 1, 2048)]

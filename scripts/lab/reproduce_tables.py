@@ -136,7 +136,7 @@ def models_table(paper, models, limit=80):
         its, base = (paper["table7"].get((row["model"], row["gpus"], row["length"], row["batch"], recipe), none)
                      for recipe in (row["recipe"], "bf16"))
         equal, bf16 = row["setting"] == "equal batch", row if row["recipe"] == "bf16" else bf16
-        # the paper has memory at equal batches and speed at the largest
+        # the paper reports memory at equal batches, but speed at each recipe's largest batch
         (moments, saved, driver), (micro, speed) = (its[:3], [None] * 2) if equal else ([None] * 3, its[3:])
         less, here = "–", quotient(bf16["driver"], row["driver"])
         if equal:  # at each recipe's largest micro-batch, the memory is nearly the same

@@ -10,12 +10,11 @@
 
 constexpr int COPYING_THREAD = COMPUTING * 128, STREAMING_THREAD = COPYING_THREAD + 32;
 
-// Divides non-negative numbers and returns quotient and remainder. Unsigned division takes half the instructions of
-// signed division.
 struct Divided {
     int quotient, remainder;
 };
 
+// Divides x >= 0 by a positive number. Unsigned division takes half the instructions of signed division.
 __device__ static inline Divided divide(int x, int by) {
     const unsigned quotient = (unsigned)x / (unsigned)by;
     return {(int)quotient, (int)((unsigned)x - quotient * (unsigned)by)};

@@ -23,7 +23,8 @@ struct Problem {
     // of a sequence.
     int heads, group, T;
     // all_heads: number of query heads of all sequences. blocks: number of units of work per head. heads_together:
-    // number of heads whose units are claimed before those of other heads.
+    // number of heads in a set. All units of a set are claimed before those of the next set, so that the set's keys and
+    // values stay in the L2 cache.
     int all_heads, blocks, heads_together;
     float scale; // factor that multiplies the attention scores
 };

@@ -56,10 +56,10 @@ template <int BYTES> __device__ static inline void copy_or_zero(void *to, const 
 }
 
 // --- tiles in shared memory ------------------------------------------------------------------------------------------
-// Mask of the bits of a chunk's number that depend on its row, in a tile whose rows are HEAD values wide. The chunks of
-// a row are permuted so that 8 consecutive rows have the same chunk in different banks. Unpermuted, chunk c of row r
-// would be in bank group (r * HEAD / 8 + c) % 8, so PERMUTED + 1 of 8 consecutive rows would share a group. XORing low
-// bits of c with bits of r separates them.
+// XOR swizzle, which avoids bank conflicts in a tile whose rows are HEAD values wide. Without it, chunk c of row r
+// would be in bank group (r * HEAD / 8 + c) % 8, so reading chunk c of 8 consecutive rows would access a bank group
+// PERMUTED + 1 times. chunk_at() therefore XORs the index of a chunk with bits of its row's index. PERMUTED is the
+// mask of the index bits that this can change.
 template <int HEAD> constexpr int PERMUTED = HEAD % 64 == 0 ? 7 : HEAD % 32 == 0 ? 3 : HEAD % 16 == 0 ? 1 : 0;
 
 // Returns the index of the first value of a chunk in a tile.

@@ -136,9 +136,9 @@ __device__ static inline void first_stage_wait(void) {
 #endif
 }
 
-// Launches a kernel. If `overlaps` is true and the loaded code is of Hopper or later, the kernel may start as soon as
-// the previous kernel calls second_stage_allow(). It must call first_stage_wait() before it reads what that kernel
-// writes.
+// Launches a kernel. If `overlaps` is true and the loaded code was compiled for Hopper or later, uses programmatic
+// dependent launch: the kernel may start once all blocks of the previous kernel have called second_stage_allow() or
+// ended. It must call first_stage_wait() before it reads the previous kernel's output.
 template <typename... P, typename... A>
 static void launch_after(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
                          bool overlaps, A... arguments) {

@@ -1,4 +1,5 @@
-// Activation pass over tiles: casts and transposes the values of a function object (fp8_act.h) and sums their columns.
+// Computes an activation function or its gradient tile by tile: evaluates a function object (fp8_act.h) for every
+// element and writes the results transposed. Of a gradient, also writes the untransposed results and column sums.
 #pragma once
 #include "fp8_act.h"
 #include "fp8_tile.h"

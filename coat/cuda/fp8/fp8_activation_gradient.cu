@@ -67,7 +67,8 @@ struct Slopes {
     int groups, gate, group;
     bool wide; // true if 8 scales can be loaded at a time
 
-    // True if a group of h contains only zeros. Such a group has scale 1, which the bound must ignore.
+    // True if a group of h contains only zeros. The bound must ignore such a group's scale, because it is 1 and so says
+    // nothing about magnitudes.
     __device__ bool zeros(int64_t row, int i) const {
         uint32_t any = 0;
         for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
