@@ -289,8 +289,8 @@ UNIT_TEST(checkpoints_contain_the_tokenizer_files) {
     run_close(run);
 }
 
-// Tests that a checkpoint contains a tokenizer_config.json (tokenizer class, BOS and EOS) even if the vocabulary has
-// none. Covers the tokenizers of all architectures.
+// Tests that a checkpoint contains a tokenizer_config.json (tokenizer class, BOS and EOS) even if there is none next to
+// the tokenizer's file. Covers the tokenizers of all architectures.
 UNIT_TEST(checkpoints_contain_a_tokenizer_config) {
     static const struct {
         const char *given, *says[5], *not ;
@@ -363,7 +363,7 @@ UNIT_TEST(checkpoints_contain_the_gemm_algorithm_table) {
     RunState rs = fill(run, 1);
     char plain[TEST_PATH], folder[TEST_PATH], table[TEST_PATH * 2];
     // A checkpoint without matmul_table.txt, as CPU runs and earlier versions save.
-    snprintf(plain, sizeof plain, "%s", save(run, "no-choices", &rs));
+    snprintf(plain, sizeof plain, "%s", save(run, "no-algos", &rs));
     assert_false(path_is_file(in(plain, "matmul_table.txt")));
     run->ops.algos_text = fake_algos_text;
     snprintf(folder, sizeof folder, "%s", save(run, "algos", &rs));

@@ -63,7 +63,7 @@ UNIT_TEST(config_json_of_every_architecture_is_parsed_and_written) {
     assert_non_null(strstr(t.text, "\"transformers_version\": \"4."));
     assert_non_null(strstr(t.text, "\"layer_norm_epsilon\": 1e-06,"));
     json_text_free(&t);
-    // Every architecture but GPT-2, with all settings that only this architecture has.
+    // Every architecture except GPT-2, with all settings that only that architecture supports.
     for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++) {
         ModelShape other;
         architecture_shape((Architecture)i, &other);
@@ -687,7 +687,7 @@ UNIT_TEST(a_tensor_that_the_model_lacks_is_an_error) {
                  {ARCHITECTURE_LLAMA, false, "model.layers.1.self_attn.q_proj.bias", "1.self_attn.q_proj.bias'"},
                  {ARCHITECTURE_LLAMA, true, "model.layers.0.self_attn.q_norm.weight", "of the llama"},
                  {ARCHITECTURE_LLAMA, true, "model.layers.2.mlp.up_proj.weight", "layers.2.mlp.up_proj.weight"},
-                 // Without the prefix "model.", the additional tensor has the embedding's name.
+                 // The additional tensor's name is that of the embedding without the prefix "model.".
                  {ARCHITECTURE_LLAMA, false, "embed_tokens.weight", "'embed_tokens.weight'"},
                  {ARCHITECTURE_QWEN2, true, NULL, NULL},
                  {ARCHITECTURE_QWEN2, true, "model.layers.0.self_attn.o_proj.bias", "of the qwen2"},
@@ -718,7 +718,7 @@ UNIT_TEST(a_tensor_that_the_model_lacks_is_an_error) {
     make_config(path_of("leftovers-head/config.json"), &run->config.shape);
     assert_refused(path_of("leftovers-head"), run, "tie_word_embeddings");
     run_close(run);
-    // GPT-2 files may contain the attention mask as a tensor, which is ignored.
+    // GPT-2 files may contain attention masks and a copy of the embedding (lm_head.weight), which are ignored.
     run = run_with(PRECISION_RECIPE);
     make_folder("leftovers-gpt2", run);
     static const char *const extras[] = {"h.0.attn.bias", "h.1.attn.masked_bias", "lm_head.weight"};

@@ -1,4 +1,4 @@
-// Tests of vision-language models in Hugging Face's Llava folders: config.json, tensor names in three layouts, tensors
+// Tests of vision-language models in Hugging Face's Llava folders: config.json, tensor names in four layouts, tensors
 // that are only copied from file to file, checkpoints of language model and vision tower, and processor files.
 #include "dev/test/checkpoint_run.h"
 
@@ -341,8 +341,9 @@ UNIT_TEST(llava_tensors_have_published_names_and_shapes) {
     }
 }
 
-// Weights load with the tensor names of published files, of models in memory, and of files that transformers 5 writes.
-UNIT_TEST(weights_load_in_three_layouts_of_names) {
+// Weights load with the tensor names of published files, and with the three layouts of hf_other_name() that rename the
+// tower of a Llava model.
+UNIT_TEST(weights_load_in_four_layouts_of_names) {
     static const int layouts[] = {-1, 4, 5, 6};
     for (int kind = VISION_CLIP; kind <= VISION_SIGLIP; kind++)
         for (int i = 0; i < 8; i++) {
@@ -470,7 +471,8 @@ UNIT_TEST(a_llava_checkpoint_restores_all_states) {
     }
 }
 
-// Checks a moment or master weights of a part that is trained since the checkpoint was loaded.
+// Fails unless a state that the checkpoint lacks, because its part was frozen, starts with zeros: a moment, or the low
+// 16 bits of the master weights.
 static void expect_started(const Arena *arena, TensorId id, Role role, int layer) {
     const Tensor t = arena_tensor(arena, id, role, layer);
     const size_t bytes = (size_t)tensor_elements(t) * format_bytes(t.format);
@@ -481,7 +483,7 @@ static void expect_started(const Arena *arena, TensorId id, Role role, int layer
         assert_true(((const float *)t.scale)[i] == 0.0f && t.exponent[i] == 16);
 }
 
-// Checks the states of the model after a checkpoint was loaded in which other parts were frozen.
+// Compares the model's states with the states at the time of the save. States that the checkpoint lacks must be 0.
 static void expect_parts(const Arena *before, const Arena *now) {
     for (int id = 0; id < PARAMETER_COUNT; id++)
         for (int layer = 0; layer < now->layout[id][VALUE].layers; layer++)
@@ -490,7 +492,7 @@ static void expect_parts(const Arena *before, const Arena *now) {
                              b = arena_tensor(now, (TensorId)id, saved_roles[i], layer);
                 if (b.data && a.data)
                     assert_memory_equal(a.data, b.data, (size_t)tensor_elements(b) * format_bytes(b.format));
-                else if (b.data) // master weights of the low 16 bits are 0, too
+                else if (b.data)
                     expect_started(now, (TensorId)id, saved_roles[i], layer);
             }
 }
@@ -530,12 +532,13 @@ static bool pixels_of(const char *folder) {
     return good;
 }
 
-UNIT_TEST(checkpoints_contain_processor_files) {
+UNIT_TEST(processor_files_are_read_and_written) {
     const char *folder = path_of("processor");
     assert_int_equal(mkdir(folder, 0777), 0);
     const char *outer = path_of("processor/processor_config.json"),
                *inner = path_of("processor/preprocessor_config.json");
-    assert_true(pixels_of("") && pixels_of(folder) && vision.deviation[0] == 0); // not known
+    // no file defines the mean and deviation of pixels
+    assert_true(pixels_of("") && pixels_of(folder) && vision.deviation[0] == 0);
     write_text(inner,
                "{\"image_mean\": [0.1, 0.2, 0.3], \"image_std\": [1, 2, 4], \"rescale_factor\": 0.00392156862745098, "
                "\"do_rescale\": true}");

@@ -48,7 +48,8 @@ UNIT_TEST(a_resumed_run_truncates_the_log) {
     }
 }
 
-// If log.jsonl or its folder was removed or replaced, log_reopen() creates a new file, which gets only later lines.
+// If log.jsonl or its folder was removed, log_reopen() creates a new file. If log.jsonl was replaced (here by sed -i),
+// log_reopen() appends to the new file. Either file gets a note and then only later lines.
 UNIT_TEST(a_removed_log_is_created_again) {
     static const char *const commands[] = {"rm -r %s", "rm %s/log.jsonl", "cd %s && sed -i s/loss/lost/ log.jsonl"};
     for (int i = 0; i < 3; i++) {

@@ -62,8 +62,9 @@ UNIT_TEST(an_unchanged_folder_stays_locked) {
     assert_false(path_is_file(path_of("disk/run/.lock")));
 }
 
-// If the run's folder or its parent was removed or renamed, or the folder was replaced by an empty folder or a link,
-// out_ensure() creates the folder if it is missing, and locks it.
+// If the run's folder or its parent was removed or renamed, out_ensure() creates the folder and locks it. It also locks
+// a folder without files of a run, or a link to one, that has replaced the folder. If only .lock was removed, it locks
+// the folder again. Each time it prints one warning.
 UNIT_TEST(a_removed_or_replaced_folder_is_recreated) {
     const char *const commands[] = {"rm -r run",
                                     "mv run aside",
@@ -95,7 +96,8 @@ UNIT_TEST(a_folder_that_cannot_be_created_is_tried_again_later) {
     assert_locked();
 }
 
-// If the run's folder has files of another run, or another run has locked it, out_ensure() does not change its files.
+// If the run's folder was replaced by a folder with files of another run, or another run has locked the folder,
+// out_ensure() fails, reports that the folder is taken, and changes no file in it.
 UNIT_TEST(the_folder_of_another_run_is_not_changed) {
     Lock other;
     const char *const files[] = {"log.jsonl", "events.out.tfevents.1.host", "step-00000020"};
@@ -127,15 +129,16 @@ static bool fits(double gigabytes, int64_t held, int64_t begun) {
     return out_fits(&config, room, begun, 1000, 1.7e9, text, sizeof text, &err);
 }
 
-// Asserts that out_fits() needs space for exactly `count` new checkpoints. With that space it writes no note, and with
-// slightly less it does. The space includes a margin of 2 %, 512 bytes of log per step, and rounding to blocks.
+// Asserts that out_fits() needs space for exactly `count` new checkpoints: with that space it writes no note, and with
+// slightly less it does, unless count is 1. The space includes a margin of 2 %, 512 bytes of log per step, and rounding
+// to blocks.
 static void fits_all(int64_t count, int64_t held, int64_t begun) {
     const double room = (double)count * 1.02 * (1.7 + 12 * 4096e-9) + (double)(1000 - begun) * 512e-9;
     assert_true(fits(room + 1e-6, held, begun));
     assert_string_equal(text, "");
     char part[64];
     snprintf(part, sizeof part, "for %d of the %d more checkpoints that", (int)count - 1, (int)count);
-    assert_true(fits(room - 1e-6, held, begun) || count == 0);
+    assert_true(fits(room - 1e-6, held, begun));
     if (count > 1) assert_text(part);
     if (count == 1) assert_string_equal(text, ""); // a single checkpoint needs no margin
 }
@@ -148,10 +151,10 @@ UNIT_TEST(free_space_for_the_checkpoints_of_a_run) {
     assert_says(&err, "900.00 MB");
     assert_false(fits(4e-6, 0, 0));
     assert_says(&err, "4.00 KB");
-    fits_all(1, 0, 0); // the last step's
+    fits_all(1, 0, 0); // saves the last step only
     config.save_every = 100;
     fits_all(10, 0, 0);
-    fits_all(10, 7, 0); // the existing ones are retained
+    fits_all(10, 7, 0); // the existing checkpoints are retained, so 10 more need space
     fits_all(3, 0, 700);
     config.save_every = 300; // saves the last step, too
     fits_all(4, 0, 0);
@@ -161,7 +164,7 @@ UNIT_TEST(free_space_for_the_checkpoints_of_a_run) {
     fits_all(4, 0, 0);
     fits_all(3, 1, 100);
     fits_all(1, 3, 300);
-    fits_all(1, 5, 500); // more exist than --keep retains
+    fits_all(1, 5, 500); // more checkpoints exist than --keep retains
     fits_all(2, 0, 800);
     assert_true(fits(5.25, 0, 0));
     assert_text("for 3 of the 4 more checkpoints that");

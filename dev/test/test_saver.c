@@ -69,12 +69,12 @@ UNIT_TEST(later_changes_do_not_reach_a_background_save) {
     }
 }
 
-static int rows_said; // number of calls of changing_algos()
+static int algos_calls; // number of calls of changing_algos()
 
 static char *changing_algos(Exec *exec) {
     (void)exec;
     char text[32];
-    snprintf(text, sizeof text, "row %d\n", rows_said++);
+    snprintf(text, sizeof text, "row %d\n", algos_calls++);
     return strdup(text);
 }
 
@@ -95,10 +95,10 @@ UNIT_TEST(saves_contain_the_gemm_algorithms_at_their_start) {
         Saving s = saving_open(run, tunes ? "tuned" : "untuned");
         s.config.autotune = tunes == 1;
         s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
-        rows_said = 0;
+        algos_calls = 0;
         rs.step = 20;
         saver_save(s.saver, &rs);
-        rows_said = 7;
+        algos_calls = 7;
         rs.step = 30;
         saver_save(s.saver, &rs);
         wait_for(&s);
@@ -155,7 +155,7 @@ UNIT_TEST(keep_and_keep_every_choose_the_retained_checkpoints) {
     Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 5);
-    each_state(run, fill_rubbish, NULL); // because random bits contain NaN
+    each_state(run, fill_rubbish, NULL); // replaces the random bits, because they contain NaN
     Saving s = saving_open(run, "keep");
     s.config.keep = 2;
     s.config.keep_every = 30;
@@ -298,7 +298,7 @@ static void disturb(Saving *s, OutFolder *out, const char *command) {
              0); // log_step() writes to the open file, even if it was moved or removed.
 }
 
-// If the run's folder or its files were removed, the next save recreates the folder, and the log continues there.
+// If the run's folder or some of its files were removed, the next save recreates them, and the log continues there.
 UNIT_TEST(a_removed_folder_is_recreated_by_the_next_save) {
     const char *const commands[] = {"rm -r gone0", "mv gone1 aside1", "rm gone2/.lock",
                                     "rm gone3/log.jsonl gone3/events.*"};

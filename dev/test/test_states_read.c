@@ -129,8 +129,9 @@ static float *values_of(Tensor t) {
     return x;
 }
 
-// Fails unless the moments `have` are byte for byte the moments `from`, stored in the format of `have`. FP8 values must
-// be close to those of `from`, and 0 only if those are 0.
+// Fails unless the moments `have` are byte for byte the moments `from`, stored in the format of `have`. The mean error
+// must be at most 6 %. Zeros must stay 0, and nonzero second moments must not become 0. expand: true if `have` has
+// dynamic range expansion.
 static void assert_encoded(Tensor from, Tensor have, bool second, bool expand) {
     int64_t n = tensor_elements(have), groups = (n + 127) / 128;
     float *x = values_of(from), *y = values_of(have);
@@ -273,7 +274,8 @@ UNIT_TEST(muon_momentum_is_converted_between_all_formats) {
     run_close(first);
 }
 
-// The checkpoint of another optimizer is refused, with the flag and the folder with which the run can continue.
+// The checkpoint of another optimizer is refused. The error names the flag, or the folder for --model, with which the
+// run can continue.
 UNIT_TEST(a_checkpoint_of_another_optimizer_is_refused) {
     Kind muon = plain;
     muon.optimizer = OPTIMIZER_MUON;
@@ -345,7 +347,7 @@ UNIT_TEST(fp8_moments_in_equal_formats_are_copied) {
     assert_same_states(a, b);
     free(said);
     resume_quietly(first, b, &rs, "c1");
-    assert_moments(first, b); // An exponent k of 1 means no dynamic range expansion.
+    assert_moments(first, b); // compares with moments that are stored without dynamic range expansion
     run_close(first);
     run_close(a);
     run_close(b);
@@ -472,7 +474,7 @@ static void assert_bytes(const void *have, const void *whole, int64_t begin, int
 }
 
 // Fails unless the states of a rank equal that rank's shard of the states in `whole`, the run of a single process.
-static void assert_held(Run *whole, Run *rank) {
+static void assert_local_states(Run *whole, Run *rank) {
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < whole->arena.layout[id][VALUE].layers; layer++) {
             for (int i = 0; i < 4; i++) {
@@ -517,7 +519,7 @@ UNIT_TEST(each_rank_reads_and_converts_its_shard) {
                 for (int rank = 0; rank < ranks; rank++) {
                     Run *run = run_of_rank(kinds[to], zero, rank, ranks);
                     char *said = load(run, folder, &rs);
-                    assert_held(whole, run);
+                    assert_local_states(whole, run);
                     assert_int_equal(strstr(said, "are converted") != NULL, rank == 0 && from != to);
                     free(said);
                     run_close(run);

@@ -38,7 +38,7 @@ UNIT_TEST(models_have_the_published_numbers_of_parameters) {
     assert_true(model_parameters(&gpt2) == 124439808 - 12 * 11 * 768 - 768);
 }
 
-// Muon orthogonalizes q, k and v apart, and gate and up, in every model.
+// Muon orthogonalizes q, k and v separately in every model, and gate and up separately in models with SwiGLU.
 UNIT_TEST(muon_orthogonalizes_q_k_v_gate_and_up_separately) {
     static const struct {
         TensorId id;
@@ -107,8 +107,12 @@ UNIT_TEST(tensors_have_hugging_face_names) {
     assert_true(parts[1].first_row == 14336 && parts[1].rows == 14336);
     hf_whole_name(&s, FCW, 31, name);
     assert_string_equal(name, "model.layers.31.mlp.gate_up_proj.weight");
-    // GPT-2 files store every tensor whole, in one part.
-    for (int id = 0; id <= LNFB; id++) hf_whole_name(&gpt2, (TensorId)id, 0, name);
+    // GPT-2 files store every parameter in one part, so the part has the parameter's name.
+    for (int id = 0; id <= LNFB; id++) {
+        hf_whole_name(&gpt2, (TensorId)id, 0, name);
+        assert_int_equal(hf_parts(&gpt2, (TensorId)id, 0, parts), 1);
+        assert_string_equal(parts[0].name, name);
+    }
     assert_int_equal(hf_parts(&gpt2, QKVW, 11, parts), 1);
     assert_string_equal(parts[0].name, "transformer.h.11.attn.c_attn.weight");
     assert_true(parts[0].transposed && parts[0].first_row == 0 && parts[0].rows == 144);
@@ -190,7 +194,8 @@ UNIT_TEST(parameters_stored_in_parts_are_read_back) {
     run_close(run);
 }
 
-// With ZeRO 3, every rank reads its shard of a parameter from the file's parts. Together the shards are the parameter.
+// With ZeRO 3, the ranges of q, k and v in a file that a rank reads make up its shard of QKVW. Copies these ranges from
+// memory instead of a file.
 UNIT_TEST(each_rank_reads_its_shard_of_a_parameter_in_parts) {
     enum { RANKS = 3 };
     Run *whole = llama_run(RECIPE_COAT, 1, 0);
@@ -208,9 +213,9 @@ UNIT_TEST(each_rank_reads_its_shard_of_a_parameter_in_parts) {
         }
         for (int layer = 0; layer < 2; layer++) {
             int64_t begin;
-            Tensor share = arena_shard(&run->arena, QKVW, VALUE, layer, &begin);
+            Tensor shard = arena_shard(&run->arena, QKVW, VALUE, layer, &begin);
             const uint16_t *expected = (const uint16_t *)arena_tensor(&whole->arena, QKVW, VALUE, layer).data + begin;
-            assert_memory_equal(share.data, expected, (size_t)tensor_elements(share) * sizeof *expected);
+            assert_memory_equal(shard.data, expected, (size_t)tensor_elements(shard) * sizeof *expected);
         }
         free(list);
         run_close(run);
