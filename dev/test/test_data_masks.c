@@ -411,8 +411,8 @@ static void refused(const File *f, const char *words) {
 }
 
 UNIT_TEST(a_flipped_bit_in_a_masked_file_is_detected) {
-    const File good = make_file(2, 101, 0, 10, "0110"); // 11 examples, whose mask has 13 bytes
-    // flips one bit in any byte of the file
+    const File good = make_file(2, 101, 0, 10, "0110"); // 101 tokens in 11 examples; the mask has 13 bytes
+    // flips one bit: of each byte at the file's start and end, and of every 97th byte in between
     for (size_t at = 0; at < sizeof good.header + good.bytes; at += at < 64 || at > 1000 ? 1 : 97) {
         File f = good;
         if (at < sizeof f.header)

@@ -142,7 +142,7 @@ UNIT_TEST(weighted_data_sets_alternate_in_the_ratio_of_the_weights) {
     assert_string_equal(data_describe(loader, text, sizeof text), "2 sets of 0.7 : 0.3, 3 shards, 113 tokens, uint16");
     data_close(loader);
 
-    // Without shuffling, the two sets take turns, and each set is read in the order of its files.
+    // Without shuffling and with equal weights, the two sets alternate, and each set is read in the order of its files.
     loader = open_mixture(1, 1, 1, 0, 1, 5, false);
     int next[2] = {0, 0};
     for (int n = 0; n < 60; n++) {
@@ -280,7 +280,7 @@ UNIT_TEST(a_file_in_two_data_sets_is_detected) {
 
 UNIT_TEST(a_file_in_training_and_validation_data_is_detected) {
     write_u16("s_a.bin", 101, 0);
-    write_u16("s_b.bin", 101, 0); // another file with equal contents is not
+    write_u16("s_b.bin", 101, 0); // another file with equal contents, which must not be reported
     DataLoader *a = open_one("s_a.bin", 1, 10, true), *b = open_one("s_b.bin", 1, 10, true);
     assert_null(data_shared_file(a, b));
     assert_non_null(strstr(data_shared_file(a, a), "s_a.bin"));

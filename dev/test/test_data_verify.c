@@ -68,7 +68,7 @@ UNIT_TEST(a_flipped_bit_in_tokens_or_checksum_is_detected) {
     write_u16("llmc.bin", 20000, 7);
     flip_byte(path_of("llmc.bin"), 20000);
     data_close(open_one("llmc.bin", 1, 16, true));
-    write_u16("b_1.bin", 20000, 7); // two ranks verify one file each
+    write_u16("b_1.bin", 20000, 7); // of two ranks, rank 0 verifies b_1.bin and rank 1 verifies b_2.bin
     write_u16("b_2.bin", 20000, 7);
     sign(path_of("b_2.bin"));
     flip_byte(path_of("b_2.bin"), 20000);
@@ -128,7 +128,7 @@ UNIT_TEST(a_file_that_changes_during_the_run_is_detected) {
     for (int kind = 0; kind < 4; kind++) {
         DataLoader *loader = open_one("r_*.bin", 1, 4, false);
         assert_true(reads(loader, 0, &err));
-        assert_true(reads(loader, 256, &err)); // opens the last file, for which the reader closes the first
+        assert_true(reads(loader, 256, &err)); // opens r_256.bin, for which the reader closes r_000.bin
         assert_true(reads(loader, 0, &err));   // reopening the unchanged file succeeds
         assert_true(reads(loader, 256, &err));
         struct stat st;

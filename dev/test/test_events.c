@@ -147,7 +147,7 @@ UNIT_TEST(written_scalars_are_read_back) {
     const Scalar first[] = {{"loss", 3.25}, {"lr", 6e-4}}, second[] = {{"val_loss", NAN}},
                  third[] = {{"loss", INFINITY}};
     assert_true(events_write(writer, 1, first, 2));
-    assert_int_equal(read_events(events_path(writer), events, 8), 3); // in the file at once
+    assert_int_equal(read_events(events_path(writer), events, 8), 3); // in the file as soon as events_write() returns
     assert_true(events_write(writer, 300, second, 1));
     assert_true(events_write(writer, (int64_t)1 << 40, third, 1));
     char path[TEST_PATH];

@@ -164,8 +164,8 @@ UNIT_TEST(statistics_of_the_amax_per_token) {
     case_begin(&c);
     for (int64_t i = 0; i < TOKENS; i++) set_value(c.dy, i, i % OUT, ldexp(i % 2 ? 1 : -1, -(int)(i % 100)));
     case_measure(&c, one_part(OUT));
-    // Exponents 0 to -55 occur three times, -56 to -99 twice. In ascending order of amax, the median is token 128 and
-    // the first percentile is token 3.
+    // Exponents 0 to -55 occur three times, -56 to -99 twice. In ascending order, the median is the amax with index
+    // 128, 2^-42, and the first percentile is the amax with index 3, 2^-98. Both indices count from 0.
     assert_near(c.stats.above, 42, 1e-12);
     assert_near(c.stats.below, 98 - 42, 1e-12);
     assert_true(c.stats.largest == 1);

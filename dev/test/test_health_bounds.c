@@ -7,7 +7,7 @@
 
 // --- sums of outliers ------------------------------------------------------------------------------------------------
 
-// Returns 8-bit second moments with the shape of x: values from about 1e-4 to 1, and 0 in the last group.
+// Returns 8-bit second moments with the shape of x: values from 2^-12 to 1, and 0 in the last 100 elements.
 static Tensor eight_bit_moments(Fixture *f, Tensor x) {
     const int64_t count = tensor_elements(x), groups = (count + 127) / 128;
     Tensor v = poisoned(f, FMT_E4M3, x.rows, x.cols);
@@ -163,7 +163,7 @@ UNIT_TEST(second_moments_lag_after_the_gradient_has_grown) {
         updates_begin(&run, &u, 0.95f);
         char warning[HEALTH_WARNING];
         assert_null(health_optimizer_json(&run.arena, &run.exec, &run.warned, warning));
-        update(&run, &u, 3, 1e-3); // the bias correction matters
+        update(&run, &u, 3, 1e-3); // after only 3 updates, the lag must include the bias correction of v
         json_t *found = measure(&run, health_optimizer_json, "");
         assert_true(fabs(figure(found, "wte", "lag", 1, 0) - 1) < 0.1 &&
                     fabs(figure(found, "fcw", "lag", 3, 2) - 1) < 0.1);
@@ -193,7 +193,7 @@ static double unchanged(float beta2, bool notes) {
     u.state.beta2 = beta2;
     update(&run, &u, 20, 1e-3);
     json_t *found = object_of(&run, warning);
-    assert_keys(found, "qkvw.v", 4); // no sample
+    assert_keys(found, "qkvw.v", 4); // 4 keys: without health_sample(), the key "unchanged" is absent
     json_decref(found);
     health_sample(&run.arena, &run.exec, &run.warned);
     update(&run, &u, 1, 1e-3);

@@ -116,8 +116,9 @@ static void set_counts(Run *run, CountedTensor what, int transposed, uint64_t sa
             (CodeCounts){1000, saturated, zero, layer < 2 ? subnormal : subnormal + 100};
 }
 
-// Tests that FP8 health's JSON object has, under each gradient's name, the counts of its saturated and zero FP8 values.
-UNIT_TEST(json_object_has_the_counts_of_gradients) {
+// Tests that FP8 health's JSON object has, under each gradient's name, the fractions of its saturated, zero and
+// subnormal FP8 values.
+UNIT_TEST(json_object_has_the_fractions_of_gradients) {
     Run run;
     char warning[HEALTH_WARNING];
     run_begin(&run, RECIPE_COAT, HEAD_FP8, 1);

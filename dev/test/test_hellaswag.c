@@ -26,14 +26,14 @@ static void begin_file(void) {
     file.header[1] = 1;
 }
 
-// Appends an example whose context has `situation` tokens and whose endings have the lengths `endings`. Token ids count
-// up from `token`.
-static void add_example(int label, int token, int situation, const int endings[4]) {
+// Appends an example whose context has `context` tokens and whose endings have the lengths `endings`. label: index of
+// the right ending. Token ids count up from `token`.
+static void add_example(int label, int token, int context, const int endings[4]) {
     file.start = file.count;
     const int head[] = {65535, 0, file.header[2]++, label, 4};
     for (int i = 0; i < 5; i++) put(head[i]);
-    put(situation);
-    for (int i = 0; i < situation; i++) put(token++);
+    put(context);
+    for (int i = 0; i < context; i++) put(token++);
     for (int e = 0; e < 4; e++) {
         put(endings[e]);
         for (int i = 0; i < endings[e]; i++) put(token++);
@@ -43,7 +43,8 @@ static void add_example(int label, int token, int situation, const int endings[4
     if (bytes > file.header[3]) file.header[3] = bytes;
 }
 
-static const char *write_it(size_t cut, size_t extra) {
+// Writes `file` without its last `cut` bytes, or with `extra` bytes of 0 at the end. Returns the path.
+static const char *write_file_under_test(size_t cut, size_t extra) {
     const char *path = path_of("h.bin");
     static char bytes[sizeof(File) + 16];
     memcpy(bytes, file.header, 1024);
@@ -62,7 +63,7 @@ static void two_examples(void) {
 
 UNIT_TEST(batches_contain_the_context_and_one_ending_per_row) {
     two_examples();
-    HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
+    HellaSwag *set = hellaswag_open(write_file_under_test(0, 0), 8, 100, &err);
     assert_non_null(set);
     assert_int_equal(hellaswag_examples(set), 2);
     assert_int_equal(hellaswag_rows(set), 8);
@@ -117,8 +118,8 @@ UNIT_TEST(files_of_32_bit_words_are_read) {
     assert_says(&err, "shorter than its tokens");
 }
 
-// Adds row r's losses: `mean` at every target, and at other tokens a value that must be ignored.
-static void take(HellaSwag *set, int row, float mean) {
+// Adds the losses of a row: `mean` at every target, and at other tokens a value that must be ignored.
+static void add_row_losses(HellaSwag *set, int row, float mean) {
     float losses[8];
     int32_t inputs[8], targets[8];
     hellaswag_batch(set, row, 1, 8, inputs, targets);
@@ -128,33 +129,33 @@ static void take(HellaSwag *set, int row, float mean) {
 
 UNIT_TEST(the_ending_with_the_smallest_mean_loss_is_chosen) {
     two_examples();
-    HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
+    HellaSwag *set = hellaswag_open(write_file_under_test(0, 0), 8, 100, &err);
     assert_non_null(set);
     assert_int_equal(hellaswag_right(set), 0); // without losses, no example counts as correct
     // An ending's score is its mean loss. Ending 1 of the first example has a larger sum than ending 2, but a smaller
     // mean.
     const float means[2][4] = {{3, 1.25f, 1.5f, 2}, {0.5f, 0.75f, 1, 0.625f}};
-    for (int r = 7; r >= 0; r--) take(set, r, means[r / 4][r % 4]);
+    for (int r = 7; r >= 0; r--) add_row_losses(set, r, means[r / 4][r % 4]);
     assert_int_equal(hellaswag_right(set), 2);
-    take(set, 1, 1.75f);
+    add_row_losses(set, 1, 1.75f);
     assert_int_equal(hellaswag_right(set), 1);
-    take(set, 2, 1.75f); // of two endings with equal mean losses, the first one wins
+    add_row_losses(set, 2, 1.75f); // of two endings with equal mean losses, the first one wins
     assert_int_equal(hellaswag_right(set), 2);
-    take(set, 1, NAN);
+    add_row_losses(set, 1, NAN);
     assert_int_equal(hellaswag_right(set), 1);
-    take(set, 1, 1);
+    add_row_losses(set, 1, 1);
     assert_int_equal(hellaswag_right(set), 2);
-    take(set, 4, INFINITY);
+    add_row_losses(set, 4, INFINITY);
     assert_int_equal(hellaswag_right(set), 1);
-    for (int r = 4; r < 8; r++) take(set, r, NAN);
+    for (int r = 4; r < 8; r++) add_row_losses(set, r, NAN);
     assert_int_equal(hellaswag_right(set), 1);
     // Adds losses of four rows at once, of which the last two are after the end and must be ignored.
     float losses[4 * 8];
     for (int i = 0; i < 32; i++) losses[i] = i < 8 ? 1 : 0.125f;
-    take(set, 5, 2), take(set, 7, 2), take(set, 4, 0.5f);
+    add_row_losses(set, 5, 2), add_row_losses(set, 7, 2), add_row_losses(set, 4, 0.5f);
     hellaswag_add_losses(set, 6, 4, 8, losses);
     assert_int_equal(hellaswag_right(set), 1);
-    take(set, 7, 0.75f);
+    add_row_losses(set, 7, 0.75f);
     assert_int_equal(hellaswag_right(set), 2);
     hellaswag_close(set);
 }
@@ -166,7 +167,7 @@ UNIT_TEST(ranks_share_the_rows_of_a_pass) {
 
     begin_file();
     for (int e = 0; e < EXAMPLES; e++) add_example(e % 4, 10, 2, lengths[e % 2]);
-    HellaSwag *set = hellaswag_open(write_it(0, 0), 8, 100, &err);
+    HellaSwag *set = hellaswag_open(write_file_under_test(0, 0), 8, 100, &err);
     assert_non_null(set);
     for (int batch = 1; batch <= 9; batch++) {
         for (int ranks = 1; ranks <= 7; ranks++) {
@@ -196,20 +197,20 @@ UNIT_TEST(ranks_share_the_rows_of_a_pass) {
 
 UNIT_TEST(an_example_as_long_as_the_sequence_is_accepted) {
     two_examples();
-    HellaSwag *set = hellaswag_open(write_it(0, 0), 5, 49, &err);
+    HellaSwag *set = hellaswag_open(write_file_under_test(0, 0), 5, 49, &err);
     assert_non_null(set);
     hellaswag_close(set);
-    assert_null(hellaswag_open(write_it(0, 0), 4, 49, &err));
+    assert_null(hellaswag_open(write_file_under_test(0, 0), 4, 49, &err));
     assert_int_equal(err.code, EXIT_USER);
     assert_says(&err, "--seq-len 5");
-    assert_null(hellaswag_open(write_it(0, 0), 5, 48, &err));
+    assert_null(hellaswag_open(write_file_under_test(0, 0), 5, 48, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "token 48");
 }
 
 static void refuse(size_t cut, size_t extra, const char *says) {
     err.text[0] = '\0';
-    assert_null(hellaswag_open(write_it(cut, extra), 64, 1000, &err));
+    assert_null(hellaswag_open(write_file_under_test(cut, extra), 64, 1000, &err));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, says);
     assert_says(&err, "h.bin");
@@ -283,7 +284,7 @@ UNIT_TEST(extreme_values_in_a_file_cause_no_invalid_access) {
         for (int v = 0; v < 10; v++) {
             file = good;
             file.words[at] = (uint16_t)values[v];
-            HellaSwag *set = hellaswag_open(write_it(0, 0), 64, 65536, &err);
+            HellaSwag *set = hellaswag_open(write_file_under_test(0, 0), 64, 65536, &err);
             if (!set) continue;
             for (int r = 0; r < hellaswag_rows(set); r++) hellaswag_batch(set, r, 1, 64, inputs, targets);
             hellaswag_close(set);

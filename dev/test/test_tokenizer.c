@@ -51,9 +51,9 @@ UNIT_TEST(byte_tokens_encode_and_decode) {
         assert_int_equal((unsigned char)out, id);
     }
     char out[32] = {0};
-    // returns the length of the whole text,
+    // tokenizer_decode() returns the length of the whole text, but writes at most the given 5 bytes.
     assert_int_equal(tokenizer_decode(t, 256, out, 5), strlen("<|endoftext|>"));
-    assert_string_equal(out, "<|end"); // but writes only as many bytes as fit
+    assert_string_equal(out, "<|end");
     assert_int_equal(tokenizer_decode(t, 257, out, sizeof out), 0);
     assert_int_equal(tokenizer_decode(t, -1, out, sizeof out), 0);
     int32_t few[3];
@@ -142,7 +142,7 @@ UNIT_TEST(gpt2_vocabulary_in_three_file_formats) {
     int32_t ids[4];
     Tokenizer *t = open_good(GPT2_FOLDER "/encoder.json");
     check_gpt2(t);
-    // llm.c's format stores no merges, which follow from the order of the ids.
+    // llm.c's format stores no merges. The tokenizer derives them from the order of the ids.
     for (int32_t version = 1; version <= 2; version++) {
         write_bin("gpt2_tokenizer.bin", t, version);
         Tokenizer *bin = open_good(path_of("gpt2_tokenizer.bin"));
@@ -183,7 +183,7 @@ UNIT_TEST(any_bytes_are_encoded_and_decoded_unchanged) {
         for (int i = 0; i < BYTES; i++) {
             x = x * 1664525u + 1013904223u;
             if (kind == 0) text[i] = (char)(1 + (x >> 16) % 255); // text of random bytes other than 0
-            // text of one long word, then many spaces
+            // text of one long word, then random spaces, '!' and '"'
             if (kind == 1) text[i] = i < 3000 ? 'a' : (char)(' ' + (x >> 16) % 3);
         }
         if (kind == 2) {

@@ -148,7 +148,8 @@ UNIT_TEST(the_image_token_is_added_to_tokenizer_json) {
         assert_non_null(tokenizer);
         image_token = tokenizer_vocab(tokenizer);
         copy(i ? "spm" : "json", i ? "spm-1" : "json-1", PROMPT_FORMAT_NONE);
-        copy(i ? "spm-1" : "json-1", i ? "spm-2" : "json-2", PROMPT_FORMAT_NONE); // `tokenizer` still lacks <image>
+        // copies a file that has <image> already
+        copy(i ? "spm-1" : "json-1", i ? "spm-2" : "json-2", PROMPT_FORMAT_NONE);
         char *json = read_file(path_of(i ? "spm-2/tokenizer.json" : "json-2/tokenizer.json"), &copied), entry[64];
         snprintf(entry, sizeof entry, "{\"id\":%d,\"content\":\"<image>\"", image_token);
         assert_int_equal(occurrences(json, entry), 1);
@@ -157,7 +158,8 @@ UNIT_TEST(the_image_token_is_added_to_tokenizer_json) {
         Tokenizer *read = tokenizer_open(path_of(i ? "spm-2" : "json-2"), &err);
         if (!read) fail_msg("%s", err.text);
         if (i == 0)
-            assert_int_equal(tokenizer_token(read, "<image>"), image_token); // spm-2 is read from tokenizer.model
+            // spm-2 is read from its tokenizer.model, which has no <image>
+            assert_int_equal(tokenizer_token(read, "<image>"), image_token);
         assert_int_equal(tokenizer_differing(read, tokenizer), 0);
         tokenizer_close(read);
         image_token = 3; // a token of the vocabulary

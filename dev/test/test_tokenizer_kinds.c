@@ -59,9 +59,9 @@ static void expect_decoded(const Tokenizer *t, const char *name, const char *tex
 UNIT_TEST(ids_equal_those_of_the_python_libraries) {
     static const struct {
         const char *name;
-        int begin, end; // ids of the tokenizer's BOS and EOS tokens; -1: none
-        bool keeps;     // true if decoding returns the original text
-        bool blank;     // true: a space is put before the text
+        int begin, end;  // ids of the tokenizer's BOS and EOS tokens; -1: none
+        bool keeps;      // true if decoding returns the original text
+        bool adds_space; // true if the tokenizer puts a space before the text
     } kinds[] = {{"neox.json", -1, 0, false, false},   {"llama3.json", 0, 1, true, false},
                  {"qwen.json", -1, 0, false, false},   {"digits.json", -1, 0, true, false},
                  {"prefix.json", -1, 0, true, false},  {"llama.model", 1, 2, true, true},
@@ -74,7 +74,7 @@ UNIT_TEST(ids_equal_those_of_the_python_libraries) {
         Tokenizer *t = open_good(path);
         assert_int_equal(tokenizer_bos(t), kinds[k].begin);
         assert_int_equal(tokenizer_eos(t), kinds[k].end);
-        assert_int_equal(tokenizer_adds_space(t), kinds[k].blank);
+        assert_int_equal(tokenizer_adds_space(t), kinds[k].adds_space);
         assert_string_equal(tokenizer_usual_name(path), strstr(path, ".model") ? "tokenizer.model" : "tokenizer.json");
         strcpy(strrchr(path, '.'), ".ids");
         assert_true(read_into(path, ids_text) > 0);
@@ -297,9 +297,9 @@ UNIT_TEST(damaged_or_unsupported_tokenizer_models_are_refused) {
     static const char unigram[] = "\n\x03\n\x01"
                                   "a";
     expect_refused("t.model", unigram, 5, "only SentencePiece's BPE");
-    static const char blanks[] = "\n\x03\n\x01"
+    static const char spaces[] = "\n\x03\n\x01"
                                  "a\x12\x02\x18\x02"; // remove_extra_whitespaces is absent: true
-    expect_refused("t.model", blanks, 9, "normalization is not supported");
+    expect_refused("t.model", spaces, 9, "normalization is not supported");
     static const char unused[] = "\n\x05\n\x01"
                                  "a\x18\x05\x12\x02\x18\x02\x1a\x02\x20";
     expect_refused("t.model", unused, 15, "UNUSED");
