@@ -102,7 +102,7 @@ static void check_operand_equal(Check *c, CheckShape s, CheckPair t, const char 
         check_values(c, t, 2e-3, what);
 }
 
-// Returns t without its data, because backward saves only the scale of an operand that it recomputes.
+// Returns t without its data, as backward passes an operand that it recomputes: only the scale was saved.
 static Tensor scale_only(Tensor t) {
     t.data = NULL;
     return t;
@@ -213,17 +213,17 @@ static void check_postnorm_residual(Check *c, CheckShape s) {
     }
     if (!s.rms) check_values(c, norm.mean, 1e-5, "postnorm_residual_forward: mean");
     check_values(c, norm.rstd, 1e-5, "postnorm_residual_forward: rstd");
-    // the error limit allows one rounding of r to BF16, not two
+    // The error limit allows one rounding of r to BF16, but not two.
     check_values(c, r, 5e-4, "postnorm_residual_forward: r");
     check_stream_operand(c, s, n, r, "postnorm_residual_forward: n");
     check_flag(c, 0, "postnorm_residual_forward");
 
     if (s.fp8) {
-        // n has row scales, as in the first block
+        // Without y, the operation only quantizes r, as for the input of the first block.
         const CheckPair first = check_operand(c, s, s.C, FMT_E4M3, s.rows == 2);
         check_gpu(c)->ops->postnorm_residual_forward(check_gpu(c), first.gpu, check_norm_of(&norm, 1), r.gpu, r.gpu,
                                                      Tensor{});
-        check_stream_operand(c, s, first, r, "postnorm_residual_forward of nothing: n");
+        check_stream_operand(c, s, first, r, "postnorm_residual_forward without y: n");
         const CheckPair decoded = check_plain(c, s.M, s.C, FMT_BF16);
         CHECK_BOTH(c, norm_recompute, (e, SIDE(decoded), SIDE(n), check_norm_of(&norm, gpu)));
         check_values(c, decoded, 0, "norm_recompute from FP8 values to BF16");
@@ -282,7 +282,7 @@ static void check_bounded_activation(Check *c, CheckShape s, ActivationKind kind
     Exec *gpu = check_gpu(c);
     const CheckPair dh = check_new(c, s.M, width, FMT_E4M3, ROW_SCALES, false, NULL);
     gpu->ops->grad_quantize(gpu, dy.gpu, dy_t.gpu, sums.gpu, x.gpu, false);
-    check_flag(c, 1, "grad_quantize of what is not finite");
+    check_flag(c, 1, "grad_quantize of NaN");
     gpu->ops->activation_bound(gpu, dh.gpu, dy.gpu, side[1].weight, h.gpu, ACT_GELU_TANH);
     check_flag(c, 1, "activation_bound");
 }

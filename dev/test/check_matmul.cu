@@ -68,7 +68,7 @@ static void report(void *context, const MatmulKey *key, int index, MatmulError e
     if (e.error <= limits[f->kind].error && fabs(e.bias) <= limits[f->kind].bias) return;
     found->wrong++;
     if (!s->fast && f->printed++ < 40)
-        printf("  off: %s, m %lld n %lld k %lld, %s x %s -> %s%s, algorithm %d: error %.2g, bias %+.2g\n", f->what,
+        printf("  wrong: %s, m %lld n %lld k %lld, %s x %s -> %s%s, algorithm %d: error %.2g, bias %+.2g\n", f->what,
                (long long)s->m, (long long)s->n, (long long)s->k, format_name(s->a), format_name(s->b),
                format_name(s->d), key->accumulate ? ", adding" : "", index, e.error, e.bias);
 }
@@ -83,7 +83,7 @@ static void run_layer(Bench *bench, Findings *f, int64_t tokens, int64_t in, int
     const Tensor dw = bench_tensor(bench, out, in, head ? FMT_FP32 : FMT_BF16, 1.0f);
     fill(bench, x_t, kind);
     fill(bench, dy_t, kind);
-    f->what = "weight gradient";
+    f->what = "wgrad";
     exec->ops->linear_backward_weight(exec, dw, dy_t, x_t, false);
     exec->ops->linear_backward_weight(exec, dw, dy_t, x_t, true);
     Weight w = {};
@@ -93,7 +93,7 @@ static void run_layer(Bench *bench, Findings *f, int64_t tokens, int64_t in, int
     dy.transposed = false, dy.stride = out;
     const Tensor dx = bench_tensor(bench, tokens, in, FMT_BF16, 1.0f);
     fill(bench, w.codes_t, kind);
-    f->what = "data gradient";
+    f->what = "dgrad";
     for (Format gradient : {FMT_E5M2, FMT_E4M3}) {
         if (head && gradient == FMT_E4M3) continue;
         dy.format = gradient;
@@ -144,7 +144,7 @@ int check_matmul(bool small) {
             bench_begin(&bench, &f, fast);
             if (cuda_backend(&bench.exec)->capability < 89) {
                 bench_close(&bench);
-                return check_report("exact matmuls (no FP8 here)", 0, 0);
+                return check_report("FP8 matmuls accumulate in FP32 (not run: this GPU has no FP8)", 0, 0);
             }
             if (small)
                 run_model(&bench, &f, &small_size, (Operands)kind);
@@ -160,7 +160,7 @@ int check_matmul(bool small) {
                         if (x->count == 0) continue;
                         static const char *const names[] = {"table", "first choice", "others"};
                         printf("# matmuls, %-13s %s, e4m3 x %s, %-11s %-12s %4d algorithms, error at most %.2g, bias "
-                               "%+.2g, %d off\n",
+                               "%+.2g, %d wrong\n",
                                kinds[kind], fast ? "fast " : "exact", wide ? "e5m2" : "e4m3",
                                add ? "adding" : "overwriting", names[source], x->count, x->error, x->bias, x->wrong);
                         if (!fast && source != ANY_OTHER) comparisons += x->count, wrong += x->wrong;

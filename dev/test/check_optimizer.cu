@@ -74,7 +74,7 @@ static void step_both(OptimizerCheck *c) {
     optimizer_say(c,
                   have.t == c->cpu_state.t && have.skipped == c->cpu_state.skipped &&
                       have.skipped_run == c->cpu_state.skipped_run && have.nonfinite == c->cpu_state.nonfinite,
-                  "the counts of updates");
+                  "the counts of updates differ");
     for (int k = 0; k < c->tensors; k++)
         for (int i = 0; i < PARTS; i++)
             if (c->tensor[k].bytes[i])
@@ -92,7 +92,8 @@ static int code_steps(uint8_t code) {
     return code & 0x80 ? -(code & 0x7f) : code;
 }
 
-// Adds differences between GPU and CPU moments of group g to *tally. Skips FP8 values if the exponents k differ.
+// Adds differences between GPU and CPU moments of group g to *tally. An amax a that is off by more than 1e-4 counts in
+// codes_far. Skips FP8 values if the exponents k differ.
 static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tally) {
     const int codes = second ? PART_V : PART_M, scale = second ? PART_V_SCALE : PART_M_SCALE;
     const int exponent = second ? PART_V_K : PART_M_K;
@@ -113,7 +114,7 @@ static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tall
 }
 
 // True if the amax that the GPU stored equals the largest magnitude of the parameter's values.
-static bool maximum_fits(const CheckTensor *t) {
+static bool amax_matches(const CheckTensor *t) {
     uint32_t largest = 0;
     if (!t->bytes[PART_MAXIMUM]) return true;
     for (int64_t i = 0; i < t->elements; i++) {
@@ -188,7 +189,7 @@ static void check_nonfinite(OptimizerCheck *c) {
         check_put(c->storage.grad, t->cpu[PART_GRAD], at, i ? NAN : INFINITY);
         c->cpu_state.nonfinite = 0;
         step_both(c);
-        optimizer_say(c, c->cpu_state.nonfinite == 1, "a value that is not finite goes unseen");
+        optimizer_say(c, c->cpu_state.nonfinite == 1, "an inf or NaN gradient does not set nonfinite");
         check_put(c->storage.grad, t->cpu[PART_GRAD], at, 0.0f);
         for (int part = PART_M; part <= PART_V_SCALE; part++)
             memset(t->cpu[part], 0, t->bytes[part]); // resets the states to finite values
@@ -220,29 +221,30 @@ static void check_storage(OptimizerCheck *c, Storage s, const int64_t *sizes) {
         c->cpu_state.grad_norm = 3.7f;
         step_both(c);
         for (int k = 0; k < c->tensors; k++) {
-            maxima = maxima && maximum_fits(&c->tensor[k]);
+            maxima = maxima && amax_matches(&c->tensor[k]);
             if (fp8 && !tensor_exempt(k))
                 tally_tensor(&s, &c->tensor[k], &tally);
             else
                 equal = equal && same_bits(&c->tensor[k]);
         }
-        if (step == 0 && fp8) optimizer_say(c, tally.a_differ + tally.k_differ == 0, "a and k from zero states");
+        if (step == 0 && fp8)
+            optimizer_say(c, tally.a_differ + tally.k_differ == 0, "a or k differ after the step from zero states");
     }
-    optimizer_say(c, equal, "bits with moments in FP32 or BF16");
-    optimizer_say(c, maxima, "the amax of the values");
+    optimizer_say(c, equal, "bits differ with moments in FP32 or BF16");
+    optimizer_say(c, maxima, "the stored amax is not that of the values");
     if (fp8) {
-        optimizer_say(c, tally.k_differ <= tally.groups / 500, "k");
-        optimizer_say(c, tally.codes_far == 0 && tally.codes_differ <= tally.codes / 1000, "FP8 values and a");
+        optimizer_say(c, tally.k_differ <= tally.groups / 500, "k differs in too many groups");
+        optimizer_say(c, tally.codes_far == 0 && tally.codes_differ <= tally.codes / 1000,
+                      "FP8 values or a differ too much");
         const bool rounded = s.value == FMT_BF16 && s.master == FMT_NONE;
         const double most = tally.expected + 6 * sqrt(tally.expected) + 6;
-        optimizer_say(c, tally.weights_far == 0, "parameters");
+        optimizer_say(c, tally.weights_far == 0, "parameters exceed their bounds");
         optimizer_say(c, !rounded || (double)tally.weights_differ <= most,
-                      "how often parameters are rounded differently");
+                      "too many parameters are rounded differently");
         char name[160];
         storage_name(name, sizeof name, &s);
-        printf("# %s: of %lld FP8 values %lld differ by a step, %lld by more; of %lld groups %lld k, %lld a; of %lld "
-               "weights "
-               "%lld, %lld far, the worst at %.2f of its bound\n",
+        printf("# %s: %lld FP8 values, %lld differ, %lld by more than a step; %lld groups, k differs in %lld, a in "
+               "%lld; %lld weights, %lld differ, %lld by more than their bound, the worst by %.2f of its bound\n",
                name, (long long)tally.codes, (long long)tally.codes_differ, (long long)tally.codes_far,
                (long long)tally.groups, (long long)tally.k_differ, (long long)tally.a_differ, (long long)tally.weights,
                (long long)tally.weights_differ, (long long)tally.weights_far, tally.used);

@@ -124,7 +124,7 @@ typedef struct {
     float a[2][PARAMETERS][DRIFT_GROUPS];
     uint8_t k[2][PARAMETERS][DRIFT_GROUPS];
 } DriftMemory;
-static_assert(COUNT * sizeof(float) % 16 == 0, "all arrays but the groups' lie on 16-byte addresses");
+static_assert(COUNT * sizeof(float) % 16 == 0, "all arrays except a and k must start at multiples of 16 bytes");
 
 static void drift_parameters(DriftMemory *device, Parameter parameters[PARAMETERS]) {
     for (int i = 0; i < PARAMETERS; i++) {

@@ -254,7 +254,7 @@ static std::vector<uint32_t> masters_read(Bank *bank) {
 }
 
 // A thousand updates with split16 and with FP32 master weights give bit-identical parameters and moments.
-static void masters_in_two_halves(void) {
+static void split16_masters_equal_fp32_masters(void) {
     enum { COUNT = 3 * 4096 + 1000, STEPS = 1000, BANKS = 2 };
     static const Format formats[BANKS] = {FMT_FP32, FMT_U16};
     for (int way = 0; way < 4; way++) {
@@ -284,7 +284,7 @@ static void masters_in_two_halves(void) {
                    memcmp(x.a.data(), y.a.data(), x.a.size() * sizeof(float)) == 0;
         }
         char name[96];
-        snprintf(name, sizeof name, "%d updates with masters in FP32 and in two halves, moments %s, %s", STEPS,
+        snprintf(name, sizeof name, "%d updates with FP32 and with split16 masters, moments %s, %s", STEPS,
                  kind == MOMENTS_COAT ? "coat" : "fp32", way & 1 ? "group by group" : "in chunks");
         tap_check(differ == 0 && same && moved == COUNT, name, "%d of %d parameters differ, %d have moved, moments %s",
                   differ, COUNT, moved, same ? "agree" : "differ");
@@ -302,7 +302,7 @@ int main(void) {
     tails();
     not_finite_is_reported_and_stays();
     first_step_from_zero();
-    masters_in_two_halves();
+    split16_masters_equal_fp32_masters();
     bench_close(&bench);
     return tap_status();
 }
