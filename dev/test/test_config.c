@@ -462,7 +462,7 @@ UNIT_TEST(fingerprints_cover_flags_that_must_be_equal_on_all_processes) {
         assert_true(fingerprint_of(paths[i][0], here) == fingerprint_of(paths[i][0], there));
         assert_true(fingerprint_of("train", here) == fingerprint_of("train", there));
     }
-    // names and parts must be equal
+    // --vision and --freeze must be equal on all processes
     const char *const tower = "--train x --model llama:d1 --vision siglip:d1 --images-per-sequence 1";
     char frozen[128];
     snprintf(frozen, sizeof frozen, "%s --freeze vision", tower);
@@ -575,7 +575,7 @@ UNIT_TEST(bos_eos_and_initializer_range_of_new_models) {
     assert_ids("--vocab 50304", -1, -1);
 }
 
-// Shapes that flags and --tokenizer set.
+// Tests the sizes of the model that follow from flags, --tokenizer and named models.
 UNIT_TEST(flags_and_tokenizer_set_the_model_shape) {
     sets("--train x --tokenizer bytes --layers 2 --heads 2 --channels 64", "layers 2, head-dim 32, ffn 256, vocab 257");
     assert_string_equal(config.model, "");

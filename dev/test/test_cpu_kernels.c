@@ -1,5 +1,5 @@
 // Tests of the CPU kernels on every instruction set of this machine: accuracy of exp, BF16 rounding, and sums of any
-// length. All kernels except matmuls must give the same bits on all instruction sets.
+// length. Kernels for norms, activations, attention and AdamW must give the same bits on all instruction sets.
 #include "ops_fixture.h"
 
 #define LONGEST 100
@@ -87,7 +87,8 @@ UNIT_TEST(sums_are_right_for_any_length) {
         }
 }
 
-// Runs every kernel except matmuls on 97 elements, which is not a multiple of the vector width. Results go to out[i].
+// Runs the kernels for norms, activations, attention and AdamW on 97 elements, which is not a multiple of the vector
+// width. Writes the results of each to rows of `out`.
 static void run_all(const CpuKernels *k, float out[12][LONGEST]) {
     const int n = LONGEST - 3;
     float x[LONGEST], y[LONGEST], w[LONGEST];

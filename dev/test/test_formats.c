@@ -116,7 +116,7 @@ UNIT_TEST(zero_nan_and_infinity_in_fp8) {
         assert_int_equal(format->encode(-1e-40f), 0x80);
         assert_int_equal(format->encode(bits_float(0x7f800001u)), 0x7f); // a signaling FP32 NaN becomes the FP8 NaN
         assert_int_equal(format->encode(bits_float(0xffffffffu)), 0xff);
-        for (int c = 1; c < 1 << format->mantissa_bits; c++) // FP8 subnormals are encoded exactly
+        for (int c = 1; c < 1 << format->mantissa_bits; c++) // numbers 1 % above an FP8 subnormal are rounded to it
             assert_int_equal(format->encode((float)format->values[c] * 1.01f), c);
     }
 }

@@ -67,7 +67,9 @@ UNIT_TEST(a_matmul_uses_the_row_of_a_compatible_shape) {
     other.accumulate = true;
     assert_true(algo_matches(&read.rows[0], key, true) && !algo_matches(&read.rows[0], &other, true));
     assert_true(algo_matches(&read.rows[0], &other, false));
-    other.align_b = 8; // No row matches, because the operand is less aligned than the row's algorithm requires.
+    // Row 0 requires a better aligned operand, so it does not match. Row 1 does not record alignments, so it matches
+    // any.
+    other.align_b = 8;
     assert_false(algo_matches(&read.rows[0], &other, false));
     assert_true(algo_matches(&read.rows[1], &other, false) && !algo_matches(&read.rows[1], key, true));
     other.shape.fast = false;

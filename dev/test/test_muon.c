@@ -88,7 +88,8 @@ static double relative_error_of(Tensor t, const double *expected, double factor)
     return norm > 0 ? sqrt(sum / norm) : sqrt(sum);
 }
 
-// Sets the extremes of x's singular values, found by the one-sided Jacobi method on the rows of x (columns if r > c).
+// Sets *least and *most to the extreme singular values of x (r, c). Uses the one-sided Jacobi method on the rows of x
+// (columns if r > c).
 static void singular_values(const double *x, int64_t r, int64_t c, double *least, double *most) {
     double *rows = r <= c ? matrix_new(r * c) : transposed(x, r, c);
     if (r <= c) memcpy(rows, x, (size_t)(r * c) * sizeof *rows);
@@ -127,8 +128,9 @@ static void orthogonalize_tensor(Fixture *f, Tensor x, float scale) {
                                     poisoned(f, x.format, n, n), scale, &state);
 }
 
-// Compares muon_orthogonalize with double precision. The error in BF16 comes from rounding x and its products. values:
-// true if x has no singular value below 0.01 of its Frobenius norm.
+// Compares muon_orthogonalize with double precision. The error in BF16 comes from rounding x and its products. If
+// `values` is true, also checks the result's singular values, which requires that those of x are at least 0.01 of its
+// Frobenius norm.
 static void check_orthogonalize(Fixture *f, Tensor x, bool values) {
     double *expected = doubles_of(x), least, most;
     orthogonalize_double(expected, x.rows, x.cols);
@@ -411,6 +413,7 @@ static uint64_t hash_states(const Model *m) {
 }
 
 // A step that one process skips changes neither weights nor momentum of any process, and does not count as an update.
+// raises: true in the process that sets state->nonfinite.
 static void check_skipped(Model *m, bool raises) {
     const int64_t t = m->host.t;
     const uint64_t before = hash_states(m);

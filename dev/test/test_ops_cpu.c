@@ -90,7 +90,7 @@ static void check_norm(Tensor n, Norm norm, Tensor r) {
     }
 }
 
-// Checks residual_norm_forward with every combination of separate, in-place and absent outputs.
+// Checks residual_norm_forward with separate, in-place and absent outputs, then norm_recompute.
 static void check_residual_norm(Fixture *f, int64_t M, int64_t C, bool centred) {
     const Ops *ops = f->exec.ops;
     Tensor r_in = random_tensor(f, f->format, M, C, 3), y = random_tensor(f, f->format, M, C, 1);
@@ -211,8 +211,7 @@ static void check_gelu(Fixture *f, ActivationKind kind) {
             assert_value(h, i, j, value(y, i, j) + value(bias, 0, j), 4);
             assert_value(g, i, j, gelu(value(h, i, j), kind), 1);
         }
-    // Checks activation_forward in place, with and without bias; if only h (y + bias) is written; and if only the
-    // activation g is written.
+    // Checks activation_forward in place (with and without bias) and without the output g, then activation_recompute.
     Tensor in_place = copy_of(f, y), g2 = poisoned(f, f->format, M, F), h2 = poisoned(f, f->format, M, F);
     ops->activation_forward(&f->exec, g2, in_place, in_place, bias, true, kind);
     assert_true(same_bits(in_place, h) && same_bits(g2, g));

@@ -127,7 +127,7 @@ UNIT_TEST(a_nonfinite_logit_is_reported) {
     }
 }
 
-TEST_EVERYWHERE(gradient_norm_and_sums) {
+TEST_EVERYWHERE(gradients_are_added) {
     Tensor sums[3], parts[3], before[3];
     for (int k = 0; k < 3; k++) { // The tensors have many rows (several kernel blocks), one row, or none.
         const int64_t rows = k == 0 ? 70 : k == 1 ? 1 : 0, cols = k == 0 ? 128 : 77;
@@ -274,9 +274,12 @@ UNIT_TEST(a_nonfinite_gradient_skips_the_update) {
     for (int i = 0; i < 3; i++) {
         Fixture f;
         fixture_begin(&f, FMT_FP32, 2);
+        f.draws = 1;
         Parameter p = make_parameter(&f, STORAGES[1], 90, 100);
+        f.draws = 1;
+        Parameter same = make_parameter(&f, STORAGES[1], 90, 100); // a copy of p whose first update is not skipped
         Tensor value_before = copy_of(&f, p.weight.value), m_before = copy_of(&f, p.m);
-        StepState state = hyperparameters(1);
+        StepState state = hyperparameters(1), state_of_same = state;
         double good = value(p.grad, 89, 99);
         set_value(p.grad, 89, 99, bad[i]);
         for (int n = 1; n <= 2; n++) {
@@ -292,6 +295,10 @@ UNIT_TEST(a_nonfinite_gradient_skips_the_update) {
         f.exec.ops->adamw_update(&f.exec, &p, 1, &state);
         assert_true(state.nonfinite == 0 && state.t == 1 && state.skipped == 2 && state.skipped_run == 0);
         assert_false(same_bits(p.weight.value, value_before));
+        f.exec.ops->grad_norm(&f.exec, &same, 1, &state_of_same);
+        f.exec.ops->adamw_update(&f.exec, &same, 1, &state_of_same);
+        assert_true(same_bits(p.weight.value, same.weight.value) && same_bits(p.master, same.master));
+        assert_true(same_bits(p.m, same.m) && same_bits(p.v, same.v));
         fixture_end(&f);
     }
 }

@@ -42,7 +42,7 @@ UNIT_TEST(fp8_conversions_equal_the_definition) {
 }
 
 // Checks the norm n of r_in + y + bias, and that n can be recomputed from the saved x. codes: n is FP8. group: group
-// size of an FP8 x; 0: x is not quantized.
+// size of an FP8 x; 0: x is not quantized. from_saved: forward computes n from x instead of the residual.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, bool from_saved) {
     const Ops *ops = f->exec.ops;
     StepState state;

@@ -18,7 +18,8 @@ static Tensor random_logits(Fixture *f, int64_t rows, int vocab, int64_t padded,
 }
 
 // The loss's FP8 gradient must equal its FP32 gradient quantized with the scale that follows from state->loss_scale. No
-// value may saturate, and a probability of 2^-30 must not become 0. The transpose reuses the memory of the logits.
+// value may saturate, and the gradient of a probability above 2^-31 must not become 0. The transpose reuses the memory
+// of the logits.
 static void check_gradient(Fixture *f, int64_t rows, int vocab, int64_t padded, double size) {
     const Ops *ops = f->exec.ops;
     const float scale = 0.37f;

@@ -128,7 +128,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
 
 // In the first block, forward matmuls read n and o in BF16, and wgrad reads them in FP8. Forward stores their amax,
 // with which backward quantizes them.
-static void check_maxima_left(Fixture *f, int64_t M, int64_t C) {
+static void check_stored_amax(Fixture *f, int64_t M, int64_t C) {
     const Ops *ops = f->exec.ops;
     Tensor r = random_tensor(f, f->format, M, C, 3), x = grouped(f, M, C, 16), n = poisoned(f, f->format, M, C);
     Tensor n_t = coded_rows_transpose(f, coded_rows(f, FMT_E4M3, M, C)), o_t;
@@ -149,7 +149,7 @@ static void check_maxima_left(Fixture *f, int64_t M, int64_t C) {
 }
 
 static void norms_of_first_blocks(Fixture *f) {
-    check_maxima_left(f, 33, 48);
+    check_stored_amax(f, 33, 48);
 }
 
 static void norm_shapes(Fixture *f) {

@@ -92,7 +92,7 @@ enum {
     RECIPE_SETTINGS,
     LAYERS = RECIPE_SETTINGS,
     MATMUL_CHECK,
-    TRAINS,
+    MODE,
     ZERO,
     RANK,
     MICRO_BATCHES,
@@ -123,7 +123,7 @@ static const char *const flags_of[SETTINGS][MAX_CHOICES] = {
     [MATMUL_CHECK] = {"", "--health-products 1"},
     // Modes: training, evaluation (--eval-only) and sampling (--prompt). They have no flags here, because --eval-only
     // and --prompt would require weights.
-    [TRAINS] = {"", "", ""},
+    [MODE] = {"", "", ""},
     [ZERO] = {"", "--zero 0", "--zero 1", "--zero 2", "--zero 3"}, // the first choice is a single process
     [RANK] = {"--rank 0", "--rank 1", "--rank 2"},                 // Rank 2 has no shard of small tensors.
     [MICRO_BATCHES] = {"", "", ""}, // The index plus 1 is the number of micro-batches per step.
@@ -238,7 +238,8 @@ static void train_step(Model *m, HealthWarned *watched) {
     if (fault == OLD_SLOTS) memcpy(m->shards.slot_layer, slots, sizeof slots);
 }
 
-// Actions after a training step. The runs test each action alone, then all of them, then none.
+// Actions after a training step. The steps of a run end with no action, all actions, each action alone, and saving and
+// sampling.
 enum { HEALTH = 1, SAVE = 2, EVALUATE = 4, EVALUATE_SHORT = 8, SAMPLE = 16 };
 static const int after_steps[] = {0,        HEALTH | SAVE | EVALUATE | EVALUATE_SHORT | SAMPLE,
                                   EVALUATE, EVALUATE_SHORT,
@@ -297,8 +298,8 @@ static size_t faults_of(const Choice *choice, int steps) {
     const CommPlace place = {ranks > 1 ? choice->of[RANK] : 0, ranks, 0, 1, "the test", false, ""};
     order_rank = place.rank;
     accept_choice(choice);
-    config.eval_only = choice->of[TRAINS] == 1;
-    if (choice->of[TRAINS] == 2) {
+    config.eval_only = choice->of[MODE] == 1;
+    if (choice->of[MODE] == 2) {
         snprintf(config.prompt, sizeof config.prompt, "x");
         config.train[0] = '\0';
     }
@@ -308,11 +309,11 @@ static size_t faults_of(const Choice *choice, int steps) {
         parameters_init(&part->arena, &part->exec, 1);
         shards_weights_loaded(&part->shards);
     }
-    if (choice->of[TRAINS] < 2 && (steps == ALL_STEPS || choice->of[TRAINS])) evaluate(&m, 2);
-    if (choice->of[TRAINS] == 1) {
+    if (choice->of[MODE] < 2 && (steps == ALL_STEPS || choice->of[MODE])) evaluate(&m, 2);
+    if (choice->of[MODE] == 1) {
         evaluate_short(&m);
         evaluate(&m, 1);
-    } else if (choice->of[TRAINS] == 2) {
+    } else if (choice->of[MODE] == 2) {
         sample(&m);
         sample(&m);
     } else {
@@ -341,7 +342,7 @@ static bool is_new(const Choice *choice, int wanted) {
     int at[SETTINGS], recipe = 0, count = 0, fresh = 0;
     for (int i = 0; i < SETTINGS; i++) at[i] = i * MAX_CHOICES + choice->of[i];
     for (int i = 0; i < RECIPE_SETTINGS; i++) recipe = recipe * MAX_CHOICES + choice->of[i];
-    if (!choice->of[TRAINS]) seen[count++] = &recipes[recipe];
+    if (!choice->of[MODE]) seen[count++] = &recipes[recipe];
     for (int i = 0; i < SETTINGS; i++)
         for (int j = 0; j < i; j++)
             for (int k = 0; k < j; k++) seen[count++] = &met[at[i]][at[j]][at[k]];
@@ -355,7 +356,7 @@ static bool is_new(const Choice *choice, int wanted) {
 static bool repeats(const Choice *choice) {
     const int *of = choice->of;
     return (of[ZERO] == 0 && of[RANK] > 0) ||
-           (of[TRAINS] && (of[OPTIMIZER] > 0 || of[MICRO_BATCHES] > 0 || of[TRANSPOSES] > 0 || of[MATMUL_CHECK] > 0)) ||
+           (of[MODE] && (of[OPTIMIZER] > 0 || of[MICRO_BATCHES] > 0 || of[TRANSPOSES] > 0 || of[MATMUL_CHECK] > 0)) ||
            (of[RECIPE] < FP8_LINEAR &&
             (of[BF16_BLOCKS] > 0 || of[MATMUL_CHECK] > 0 || (of[HEAD] == 0 && of[TRANSPOSES] > 0))) ||
            (of[LAYERS] == 0 && of[BF16_BLOCKS] == 2) || (of[RANK] > 0 && of[MATMUL_CHECK] > 0);
@@ -387,9 +388,9 @@ UNIT_TEST(events_order_all_memory_accesses) {
             if (faults_of(&choice, ALL_STEPS) == 0) continue;
             if (bad++ < 20)
                 print_message("# %s%s\n", command_line(&choice),
-                              choice.of[TRAINS] == 1   ? "  (evaluates)"
-                              : choice.of[TRAINS] == 2 ? "  (samples)"
-                                                       : "");
+                              choice.of[MODE] == 1   ? "  (evaluates)"
+                              : choice.of[MODE] == 2 ? "  (samples)"
+                                                     : "");
             for (int i = 0; bad < 20 && i < order.reports; i++) print_message("#     %s\n", order.report[i]);
         }
     }

@@ -73,7 +73,7 @@ UNIT_TEST(packing_edge_cases) {
     check(halves, 8, 5);
     check(ones, 7, 1);
     check(ones, 7, 3);
-    // The rows contain examples of the lengths 4 1 | 3 2 | 3 2 | 1, and are sorted by their first example.
+    // The rows contain examples of the lengths 3 2 | 3 2 | 1 4 | 1, and are sorted by their first example.
     Packing p = pack_examples(halves, 8, 5);
     const int32_t first[] = {0, 2, 4, 6, 7}, members[] = {0, 1, 3, 4, 5, 7, 6};
     assert_int_equal(p.rows, 4);

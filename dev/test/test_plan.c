@@ -88,7 +88,7 @@ UNIT_TEST(flags_that_the_advice_names_reduce_memory) {
         {"--model llama2-7b --recipe coat", 1, ""},
         {"--model olmo2:d4 --recipe coat --micro-batch 32", 1, ""},
         {"--layers 2 --heads 1 --channels 40 --micro-batch 32 --seq-len 512", 1,
-         "--recompute 1"}, // FP8 needs multiples of 16
+         "--recompute 1"}, // runs in BF16, because FP8 needs multiples of 16
         {"--model gpt2 --micro-batch 64 --precision fp32", 1, "--precision recipe"},
         {"--model gpt2 --micro-batch 64 --eval-only --recipe bf16", 1, "--logits-chunk"},
     };
@@ -211,7 +211,8 @@ UNIT_TEST(offloaded_states_are_in_host_memory) {
     assert_message("a host without memory", EXIT_DEVICE, "--offload-states: &moments &--no-offload-states");
 }
 
-// Muon's matrices have one 8-bit state instead of two, each with 5 bytes per 128 elements.
+// Muon's matrices have one state, the momentum, instead of AdamW's two. An 8-bit state has 5 more bytes (a and k) per
+// 128 elements.
 UNIT_TEST(muon_matrices_have_one_state) {
     const size_t matrices = (size_t)12 * 12 * 768 * 768,
                  states[] = {matrices + matrices / 128 * 5, matrices * 2, matrices * 4};
@@ -242,7 +243,6 @@ UNIT_TEST(muon_matrices_have_one_state) {
     assert_true(plan.layout[QKVW][MOMENT_V].exists && !plan.layout[MUON_X][VALUE].exists);
 }
 
-// A size above 0 is never shown as 0.
 UNIT_TEST(nonzero_sizes_are_never_printed_as_0) {
     static const struct {
         size_t bytes;

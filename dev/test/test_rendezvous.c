@@ -221,7 +221,7 @@ UNIT_TEST(a_process_of_another_run_is_refused) {
     assert_says(&results[2].err, "--rendezvous HOST:PORT");
 }
 
-// If rank 1 never connects, the error of rank 0 reports how many processes it refused.
+// Rank 1 is a process of another run, so rank 0 refuses it and waits for its own rank 1 until the timeout.
 static bool share_with_other_run(CommPlace *place, RankResult *result) {
     if (place->rank == 1) address.run = 2;
     return share(place, result);
@@ -332,7 +332,7 @@ static bool share_twice_the_same(CommPlace *place, RankResult *result) {
     return share(place, result);
 }
 
-UNIT_TEST(processes_with_different_numbers_of_ranks_are_refused) {
+UNIT_TEST(processes_with_contradictory_ranks_are_refused) {
     use_free_port();
     const RankResult *results = run_ranks(2, share_another_number);
     for (int r = 0; r < 2; r++) {
@@ -348,6 +348,7 @@ UNIT_TEST(processes_with_different_numbers_of_ranks_are_refused) {
 }
 
 // Returns the address at which rank 0 listens if given this host name, as text, or "nowhere" if rank 0 fails.
+// local_ranks: number of ranks on this machine; 0: unknown.
 static const char *listens_at(const char *host, int local_ranks) {
     static char text[600];
     snprintf(text, sizeof text, "nowhere");

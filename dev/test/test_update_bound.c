@@ -8,16 +8,17 @@
 
 enum { COUNT = 128 * 700 + 37, GROUPS = 701, STEPS = 4 };
 
+// Errors that imitate_step() can inject. The bound must detect each of them, except RIGHT, which is none.
 typedef enum {
     RIGHT,
-    LR_OFF,        // injected error that the bound must detect: the learning rate is 1e-4 (relative) too large
-    NO_CORRECTION, // injected error that the bound must detect: the first moment lacks its bias correction
+    LR_OFF,        // the learning rate is 1e-4 (relative) too large
+    NO_CORRECTION, // the first moment lacks its bias correction
     BETAS_SWAPPED,
-    BETA1_OFF, // injected error that the bound must detect: beta1 is 0.9001 instead of 0.9
+    BETA1_OFF, // beta1 is 0.9001 instead of 0.9
     NO_EPS,
     NO_DECAY,
-    K_OFF,     // injected error that the bound must detect: the exponent k of the first moment is off by 1/16
-    NEXT_CODE, // injected error that the bound must detect: the second moment is off by one FP8 value
+    K_OFF,     // the exponent k of the first moment is off by 1/16
+    NEXT_CODE, // the second moment is off by one FP8 value
     NO_CLIP,
     MISTAKES
 } Mistake;

@@ -80,8 +80,9 @@ UNIT_TEST(initial_weights_have_the_documented_deviation) {
     }
 }
 
-// A vision tower and its projector follow --init, except for position embeddings, patches and the projector.
-UNIT_TEST(towers_and_projectors_follow_init) {
+// The blocks of a vision tower follow --init. Position embeddings, patch embedding and projector have fixed standard
+// deviations; --init only decides whether they are truncated.
+UNIT_TEST(initial_tower_weights_have_the_documented_deviation) {
     static const TensorId once[] = {WPE, PATCHW, PROJ1W, PROJ2W}, drawn[] = {QKVW, PROJW, FCW, FCPROJW};
     for (int init = INIT_KIND_NORMAL; init <= INIT_KIND_TRUNCATED; init++) {
         Run *run = drawn_run((InitKind)init, true);
