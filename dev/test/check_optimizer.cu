@@ -114,7 +114,7 @@ static void tally_group(const CheckTensor *t, int second, int64_t g, Tally *tall
 }
 
 // True if the amax that the GPU stored equals the largest magnitude of the parameter's values.
-static bool amax_matches(const CheckTensor *t) {
+static bool maximum_fits(const CheckTensor *t) {
     uint32_t largest = 0;
     if (!t->bytes[PART_MAXIMUM]) return true;
     for (int64_t i = 0; i < t->elements; i++) {
@@ -221,7 +221,7 @@ static void check_storage(OptimizerCheck *c, Storage s, const int64_t *sizes) {
         c->cpu_state.grad_norm = 3.7f;
         step_both(c);
         for (int k = 0; k < c->tensors; k++) {
-            maxima = maxima && amax_matches(&c->tensor[k]);
+            maxima = maxima && maximum_fits(&c->tensor[k]);
             if (fp8 && !tensor_exempt(k))
                 tally_tensor(&s, &c->tensor[k], &tally);
             else

@@ -151,7 +151,11 @@ UNIT_TEST(rank_flags_override_launcher_variables) {
         assert_place(0, 1, 0, 1, "", false);
         config.world_size = 3;
         config.rank = 2;
-        if (i != 3) assert_place(2, 3, 2, 0, "the flags", false);
+        // A malformed RANK is an error even if both flags are given.
+        if (strncmp(shells[i], "RANK=three", 10) == 0)
+            assert_refused("RANK=three", "unset");
+        else
+            assert_place(2, 3, 2, 0, "the flags", false);
     }
 }
 

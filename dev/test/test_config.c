@@ -85,6 +85,7 @@ UNIT_TEST(contradictory_flags_are_refused) {
     refuse("--train x --optimizer muon --muon-momentum 1", EXIT_USER, "--muon-momentum 1");
     accept_run("--train x --optimizer muon --device cpu --zero 0", 2);
     assert_non_null(strstr(config.notes, "note: --zero 0: ") ? strstr(config.notes, "--zero 1") : NULL);
+    // Prints no such note with --zero 1, without Muon, or if Muon trains no matrix.
     static const char *const unnoted[] = {
         "--train x --optimizer muon --device cpu --zero 1", "--train x --device cpu --zero 0",
         "--train x --optimizer muon --device cpu --zero 0 --model llama:d1 --vision clip:d2 --freeze language"};
@@ -92,6 +93,7 @@ UNIT_TEST(contradictory_flags_are_refused) {
         accept_run(unnoted[i], 2);
         assert_null(strstr(config.notes, "--zero"));
     }
+    // The first two print a note, because 8-bit second moments need a beta2 of at most 0.99.
     static const char *const beta2[] = {
         "--train x --recipe coat --beta2 0.999", "--train x --recipe bf16 --moments fp8 --beta2 0.9999",
         "--train x --recipe coat --beta2 0.99", "--train x --recipe bf16 --beta2 0.999"};

@@ -54,11 +54,11 @@ UNIT_TEST(every_flag_accepts_a_valid_value) {
                 snprintf(text, sizeof text, "--%s%c%s", flag->name, form ? ' ' : '=', value);
             else
                 snprintf(text, sizeof text, "--%s%s", opposite ? "no-" : "", flag->name);
-            // --channels 768 is a multiple of 48, the sample value of --heads
             const bool rotary = strncmp(flag->name, "rope-", 5) == 0 || strcmp(flag->name, "qkv-biases") == 0;
             const bool tower = flag->offset >= offsetof(Config, shape.vision) &&
                                flag->offset < offsetof(Config, shape.vision) + sizeof defaults->shape.vision;
             const bool muon = strncmp(flag->name, "muon-", 5) == 0 || strcmp(flag->name, "momentum-codes") == 0;
+            // --channels 768 is a multiple of 48, the sample value of --heads
             snprintf(line, sizeof line, "--plan --train t --val v --out o --channels 768 --heads 48 %s %s %s %s",
                      rotary || tower || flag->offset == offsetof(Config, vision) ? "--model llama:d2 --rope-factor 2"
                                                                                  : "",

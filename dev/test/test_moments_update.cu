@@ -254,7 +254,7 @@ static std::vector<uint32_t> masters_read(Bank *bank) {
 }
 
 // A thousand updates with split16 and with FP32 master weights give bit-identical parameters and moments.
-static void split16_masters_equal_fp32_masters(void) {
+static void masters_in_two_halves(void) {
     enum { COUNT = 3 * 4096 + 1000, STEPS = 1000, BANKS = 2 };
     static const Format formats[BANKS] = {FMT_FP32, FMT_U16};
     for (int way = 0; way < 4; way++) {
@@ -302,7 +302,7 @@ int main(void) {
     tails();
     not_finite_is_reported_and_stays();
     first_step_from_zero();
-    split16_masters_equal_fp32_masters();
+    masters_in_two_halves();
     bench_close(&bench);
     return tap_status();
 }
