@@ -49,7 +49,7 @@ UNIT_TEST(markdown_help_shows_every_default) {
     char *markdown = capture(flags_help_markdown), cell[256];
     static const char *const rows[] = {
         "| `--seq-len TOKENS` | 1024 | `-t` | ", "| `--linear bf16\\|fp8` | fp8, by --recipe |",
-        "| `--layers N` | 12, from --model |", "| `--resume[=STEP], --no-resume` | off |"};
+        "| `--layers N` | 12 for gpt2, otherwise from --model |", "| `--resume[=STEP], --no-resume` | off |"};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) assert_non_null(strstr(markdown, rows[i]));
     for (int i = 0; i < count; i++) { // all flags but --help and --version have a default
         if (table[i].kind == FLAG_HELP || table[i].kind == FLAG_VERSION) continue;
