@@ -10,7 +10,7 @@ typedef struct {
     // stretched: --rope-factor (0: no RoPE scaling), used with --rope-positions 8. clip: --clip-qkv, in standard
     // deviations of q, k and v
     float stretched, clip;
-    QkNormKind qk_norm; // QK norm of the variant if its architecture has none
+    QkNormKind qk_norm; // replaces the architecture's QK norm; QK_NORM_NONE: keeps it
 } Block;
 
 static const Block blocks[] = {
@@ -27,7 +27,8 @@ static const Block blocks[] = {
 enum { BLOCKS = sizeof blocks / sizeof *blocks };
 static const Block *block = blocks; // the block variant under test
 
-// Changes the GPT-2 shape s to the block variant under test. An odd number of heads is doubled if heads share keys.
+// Changes the GPT-2 shape s to the block variant under test. Doubles the number of heads if it is not a multiple of
+// block->shared.
 static inline void set_block(ModelShape *s) {
     const ModelShape gpt2 = *s;
     if (block == blocks) return;

@@ -17,7 +17,7 @@ typedef struct {
     Format value, master, grad; // master: FMT_NONE if there are no master weights
 } Storage;
 
-// Indices of the arrays that store one parameter.
+// Indices of the arrays that store one parameter tensor.
 enum {
     PART_VALUE,
     PART_MASTER,
@@ -154,7 +154,8 @@ static inline void tensor_free(OptimizerCheck *c, CheckTensor *t) {
 }
 
 // Returns element i of the gradient of tensor `number`. Values are lognormal with growing spread. Some groups are 0,
-// are constant or have one nonzero element. If `ends`, some groups cover all FP32 exponents or are near FP32's limits.
+// are constant or have one nonzero element. If `ends`, some groups have magnitudes near 1e-21 or 1e8, or powers of two
+// from 2^-65 to 2^62, whose squares cover almost all FP32 exponents.
 static inline float gradient_of(int64_t i, int number, int step, bool ends) {
     const uint64_t stream = (uint64_t)(number * CHECK_STEPS + step), at = (uint64_t)i;
     const int64_t kind = i / CHECK_GROUP % 16;

@@ -9,7 +9,7 @@
 
 #define CHECK_MOST 96    // maximum number of tensors per check
 #define POISON 0xff      // fill byte of outputs: NaN in every format
-#define CODES_OFF 1e-3   // maximum fraction of FP8 values that may differ by one step between GPU and CPU
+#define CODES_OFF 1e-3   // expected fraction of FP8 values that differ by one step between GPU and CPU
 #define SCALE_ERROR 1e-5 // maximum relative error of a GPU scale against the CPU's scale
 #define ROWS_OFF 1e-2    // maximum fraction of rows whose GPU scale may be twice or half the CPU's scale
 #define ROW_SCALES -1    // value of check_new()'s parameter `group` for one scale per row
@@ -148,8 +148,9 @@ static inline int code_order(uint8_t code) {
     return code & 0x80 ? -magnitude : magnitude;
 }
 
-// Passes if the GPU's FP8 values differ from the CPU's by at most one step. The number of different values may exceed
-// the fraction `off` of all values by three standard deviations. Skips rows i for which passed[i] is true.
+// Passes if the GPU's FP8 values differ from the CPU's by at most one step, and no value after the end of a row was
+// written. The number of different values may exceed the fraction `off` of all values by three standard deviations.
+// Skips rows i for which passed[i] is true.
 static inline void check_code_rows(Check *c, CheckPair t, double off, const bool *passed, const char *what) {
     uint8_t *have = (uint8_t *)check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     const uint8_t *want = (const uint8_t *)t.cpu.data;
@@ -282,10 +283,11 @@ static inline void check_same(Check *c, CheckPair a, CheckPair b, const char *wh
     free(second);
 }
 
+// Passes if state->nonfinite on the GPU is `expected`. Clears the GPU's state.
 static inline void check_flag(Check *c, int expected, const char *what) {
     StepState state;
     check_gpu(c)->ops->download(check_gpu(c), &state, check_gpu(c)->state, sizeof state);
     check_say(c, state.nonfinite == expected, what,
-              expected ? "a non-finite value goes unseen" : "finite values are called non-finite");
+              expected ? "the flag does not report a non-finite value" : "the flag is set, but all values are finite");
     check_gpu(c)->ops->zero(check_gpu(c), check_gpu(c)->state, sizeof state);
 }

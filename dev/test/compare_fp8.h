@@ -143,7 +143,7 @@ static Pair with_row_scales(Pair p, Pair scales) {
 static void check_row_scales(Backends *b, Pair scales, const char *operation) {
     double *cpu = pair_values(b, scales, 0), *gpu = pair_values(b, scales, 1);
     char name[160];
-    snprintf(name, sizeof name, "GPU against CPU: %s leaves the rows' scales as they are", operation);
+    snprintf(name, sizeof name, "GPU against CPU: %s does not change the row scales", operation);
     check(memcmp(cpu, gpu, (size_t)tensor_elements(scales.t[0]) * sizeof *cpu) == 0, name);
     free(cpu);
     free(gpu);

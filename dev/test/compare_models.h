@@ -119,7 +119,7 @@ static void compare_ways(Small s, Fp8Recipe recipe, MomentsKind moments, int upd
         snprintf(name, sizeof name, "%s%s", r.name, r.paper ? ", as in the paper" : "");
         Config c = fp8_config(s, r);
         c.recipe.moments = moments;
-        c.recipe.cache_transposed = r.recompute > 0; // recompute 0: transposed weights are not stored; dgrad makes them
+        c.recipe.cache_transposed = r.recompute > 0; // recompute 0: dgrad transposes the weights on demand
         compare_models(name, c, 0.0, updates);
     }
 }
@@ -131,7 +131,7 @@ static void compare_bf16_block(Small s, int updates) {
     compare_models("coat --bf16-blocks 1", c, 0.0, updates);
 }
 
-// Compares all recipes on CPU and GPU for the selected block variant. It must not be GPT-2's block.
+// Compares all recipes on CPU and GPU for the selected block variant, which must not be GPT-2's.
 static void compare_block(void) {
     enum { UPDATES = 4 };
     Small s = {2, 4, 256, 500, 2, 104, true, 0};
@@ -148,8 +148,8 @@ static void compare_block(void) {
     compare_samples("fp32", small_config(s), 1e-4);
 }
 
-// Compares models on CPU and GPU that Muon updates. In BF16, Newton-Schulz iterations on the two differ by several
-// percent in weak directions, which changes the loss little.
+// Compares models on CPU and GPU that Muon updates. In BF16, the Newton-Schulz iterations of CPU and GPU differ by
+// several percent in directions of small singular values, which changes the loss little.
 static void compare_muon(void) {
     enum { UPDATES = 6 };
     Small s = {3, 4, 256, 1000, 4, 100, false, 0};

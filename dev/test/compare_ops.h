@@ -422,11 +422,11 @@ static Tensor gpu_like(Backends *b, Tensor like, int poison) {
     return like;
 }
 
-// One comparison of our own attention kernels with the CPU reference. Calls the Hopper kernels or the portable kernels
-// directly, because attention_forward chooses by GPU and shape.
+// A comparison of our own attention kernels with the CPU reference. run_own() calls the Hopper or the portable kernels
+// directly, because attention_forward chooses kernels by GPU and shape.
 typedef struct {
     AttentionShape shape;
-    Pair qkv, d_o, positions, o, lse, dqkv; // inputs and outputs of the preceding compare_attention_over()
+    Pair qkv, d_o, positions, o, lse, dqkv; // inputs, and both backends' results, from compare_attention_over()
     bool masked, portable;
     double limit;
 } AttentionCase;
@@ -500,8 +500,8 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
     Tensor first[2] = {tensor_rows(kept[1], 0, c->shape.heads), tensor_rows(out[1], 0, c->shape.heads)};
     same = same && same_but(b, first[0], first[1], T, begin, end);
     char name[200];
-    snprintf(name, sizeof name, "gpu%s, attention, %s: no document has a bit of another (tokens %d to %d changed)",
-             b->shape, kernels_name(c), begin, end);
+    snprintf(name, sizeof name, "gpu%s, attention, %s: no other document changes (tokens %d to %d changed)", b->shape,
+             kernels_name(c), begin, end);
     check(same, name);
     for (int i = 0; i < 2; i++) ex->ops->release(ex, changed[i].data);
     for (int i = 0; i < 3; i++) ex->ops->release(ex, out[i].data);
@@ -542,8 +542,7 @@ static void compare_own(Backends *b, const AttentionCase *c) {
 static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
     const AttentionShape shape = c->shape;
     const Tensor d = c->dqkv.t[1];
-    const char *name =
-        c->masked ? "attention backward, rotated back, documents masked" : "attention backward, rotated back";
+    const char *name = c->masked ? "attention backward with RoPE, documents masked" : "attention backward with RoPE";
     Pair rope_table = pair_random(b, shape.T, shape.head_dim, FMT_FP32, 1.0f, 34),
          maxima = pair_poisoned(b, d.rows, 1, FMT_FP32);
     Pair made = pair_poisoned(b, d.rows, d.cols, d.format), separate = pair_poisoned(b, d.rows, d.cols, d.format);
@@ -677,7 +676,7 @@ static void compare_heads(Backends *b, OpShape o) {
         pair_check(b, out, o.tight, "RoPE and QK norm forward",
                    way == 0   ? "rotated"
                    : way == 1 ? "normed by head"
-                              : "normed and cut off");
+                              : "clipped and normed");
         check_repeated(b, out, again, "RoPE and QK norm forward, in place");
         pair_check(b, d, o.tight, "RoPE and QK norm backward", "dqkv");
         if (way) pair_check(b, dq, 1e-4, "RoPE and QK norm backward", "dq_weight");
@@ -814,10 +813,11 @@ static void compare_all_cached_attention(bool small_only) {
     backends_close(&b);
 }
 
-// Returns random shape number `index`, always the same: an odd batch size, up to 150 tokens per sequence, and a GPT-2
-// width.
+// Returns random shape number `index`, always the same: an odd batch size, up to 150 tokens per sequence, and the width
+// of a known model.
 static OpShape random_shape(uint64_t index) {
-    static const int widths[][2] = {{768, 12}, {1600, 25}, {2048, 16}}; // {channels, heads} of GPT-2 models
+    static const int widths[][2] = {
+        {768, 12}, {1600, 25}, {2048, 16}}; // {channels, heads}: GPT-2 124M and 1558M, OLMo-1B
     const uint64_t random = rng_hash(79, 1, index);
     const int *width = widths[index % 3];
     OpShape o = {

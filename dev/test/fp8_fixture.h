@@ -186,8 +186,8 @@ static inline Norm make_norm(Fixture *f, Tensor x, bool from_saved) {
     return norm;
 }
 
-// Returns norm(x) in FP32, computed with the saved mean and deviation. Asserts that these two agree with a computation
-// in double precision.
+// Returns norm(x) in FP32, computed with the saved mean and rstd. Asserts that these two agree with a computation in
+// double precision.
 static inline Tensor normalised(Fixture *f, Norm norm, Tensor x) {
     Tensor n = poisoned(f, FMT_FP32, x.rows, x.cols);
     for (int64_t i = 0; i < x.rows; i++) {
@@ -219,7 +219,7 @@ static inline Tensor plain_gelu_gradient(Fixture *f, Tensor dg, Tensor h, Activa
     return dh;
 }
 
-// Returns an FP8 tensor of whole numbers up to 15, whose sums are exact in any order.
+// Returns an FP8 tensor of whole numbers from -15 to 15, whose sums are exact in any order.
 static inline Tensor whole_codes(Fixture *f, Format format, int64_t rows, int64_t cols, float scale) {
     Tensor t = coded(f, format, rows, cols);
     for (int64_t i = 0; i < rows * cols; i++) ((uint8_t *)t.data)[i] = fp8_encode(format, (float)(int)(16 * draw(f)));

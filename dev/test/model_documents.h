@@ -123,7 +123,8 @@ static void test_documents_leak(DeviceKind device, bool bf16) {
             }
     }
     char name[128];
-    snprintf(name, sizeof name, "no document has a bit of another%s%s", bf16 ? ", in bf16" : "", where(device));
+    snprintf(name, sizeof name, "no document's results depend on another document%s%s", bf16 ? ", in bf16" : "",
+             where(device));
     check(same && changes, name);
     model_destroy(&m);
 }

@@ -102,8 +102,9 @@ static void test_fp8_gradients(void) {
     model_destroy(&full);
 }
 
-// Tests that coat and coat-paper are equally close to FP32 in loss and gradients if matmuls are in BF16. Forward norms
-// and activations then read unrounded values (coat) or saved FP8 values (coat-paper). Backward reads saved FP8 values.
+// Tests that the losses and gradients of coat are at most 10 % farther from FP32 than those of coat-paper if matmuls
+// are in BF16. Forward norms and activations then read unrounded values (coat) or saved FP8 values (coat-paper).
+// Backward reads saved FP8 values.
 static void test_fp8_inputs(void) {
     Fp8Recipe recipe = fp8_coat;
     recipe.linear = LINEAR_BF16;
@@ -127,15 +128,16 @@ static void test_fp8_inputs(void) {
     }
     char name[160];
     snprintf(name, sizeof name,
-             "norms and gelu of what was not rounded: losses off by %.1e instead of %.1e, gradients %.3f and %.3f",
+             "norms and gelu of unrounded inputs: losses off by %.1e instead of %.1e, gradients %.3f and %.3f",
              sqrt(off[1] / (s.B * s.T)), sqrt(off[0] / (s.B * s.T)), error[1], error[0]);
     check_fp8_recipe(off[1] != off[0] && off[1] < 1.1 * off[0] && error[1] < 1.1 * error[0], recipe, name);
     free(expected);
     model_destroy(&full);
 }
 
-// Tests a model of 3 blocks with --bf16-blocks 0, 1 and 3. The errors of losses and gradients against FP32 must not
-// grow with BF16 blocks. In an untrained model, rounded weights cause most of the error.
+// Tests a model of 3 blocks with --bf16-blocks 0, 1 and 3. With BF16 blocks, errors against FP32 may grow only by 20 %
+// (losses) and 30 % (gradients; 100 % in post-norm models). They need not fall, because in an untrained model, rounded
+// weights cause most of the error.
 static void test_fp8_first_blocks(Fp8Recipe recipe) {
     static const int blocks_of[] = {0, 1, 3};
     enum { CHOICES = sizeof blocks_of / sizeof *blocks_of };
@@ -240,7 +242,7 @@ static void test_fp8_head_chunks(Fp8Recipe recipe) {
     check_fp8_recipe(x == y && error < 1e-6, recipe, "the number of chunks changes no FP8 value");
     size_t logits = whole.arena.layout[LOGITS][VALUE].data_bytes;
     check_fp8_recipe(whole.arena.category_bytes[CATEGORY_LOGITS] == logits + logits / 2, recipe,
-                     "the plan has the logits and their FP8 gradient");
+                     "the plan includes the logits and their FP8 gradient");
     check_fp8_recipe(act(&whole, DLOGITS_QT, 0).data == act(&whole, LOGITS, 0).data, recipe,
                      "the transposed FP8 values reuse the memory of the logits");
     model_destroy(&whole);
@@ -295,7 +297,7 @@ static void test_fp8_training(Fp8Recipe recipe) {
     a = (char *)snapshot(&m);
     step_begin(&m, m.config->lr, config_micro_tokens(m.config));
     run_batch(&m, 1, false, false, 1.0);
-    check_fp8_recipe(m.host.nonfinite == 1, recipe, "what is quantised and not finite raises the step's flag");
+    check_fp8_recipe(m.host.nonfinite == 1, recipe, "quantizing a non-finite value sets the step's flag");
     take_step(&m, 1);
     b = (char *)snapshot(&m);
     check_fp8_recipe(same_parameters(&m, a, b) && m.host.t == 30 && m.host.skipped == 1, recipe,
@@ -369,8 +371,7 @@ static void test_fp8_watched(Fp8Recipe recipe, DeviceKind device) {
     char *a = (char *)snapshot(&plain), *b = (char *)snapshot(&watched), name[160];
     double error;
     bool right = fp8_findings_are_right(&watched, &error), same = same_parameters(&plain, a, b);
-    snprintf(name, sizeof name, "%s: what FP8 health finds changes no bit; a matmul's error is %.3f", plain.ops->name,
-             error);
+    snprintf(name, sizeof name, "%s: FP8 health changes no bit; a matmul's error is %.3f", plain.ops->name, error);
     check_fp8_recipe(right && same && plain.host.t == steps && watched.host.t == steps, recipe, name);
     free(a);
     free(b);

@@ -113,7 +113,8 @@ static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths,
     return fabs(fabs(decoded) - exact) <= 5e-5 * exact + 0x1p-149 && decoded != 0 && (decoded < 0) == (code >> 7);
 }
 
-// True if codes, a and k are the 8-bit moments of the n elements of x. Otherwise `why` explains what differs.
+// True if codes, a and k are the 8-bit moments of the n elements of x. Without `expand`, k must be 1. If false, `why`
+// explains what differs.
 static inline bool group_follows(const float *x, int n, const uint8_t *codes, float a, uint8_t k, Format format,
                                  bool expand, bool second, char why[WHY]) {
     float largest = 0;
@@ -170,10 +171,10 @@ static inline double relative_error(const float *x, const float *y, int n) {
     return count ? sum / count : 0;
 }
 
-// Expected mean relative errors in percent of SPREAD_GROUPS lognormal groups in E4M3, with and without expansion.
 enum { SPREADS = 4, SPREAD_GROUPS = 500, SPREAD_STREAM = 1000 };
 #define SPREAD_MARGIN 0.04 // relative tolerance of the mean errors in spread_errors
 
+// Expected mean relative errors, in percent, of SPREAD_GROUPS lognormal groups in E4M3, with and without expansion.
 typedef struct {
     double spread, expanded, plain;
 } SpreadError;

@@ -14,7 +14,7 @@
 typedef struct {
     Bench *bench;
     MomentsKind kind;
-    bool odd; // true: gradients start at an odd address, so that the kernel for tails processes every group
+    bool odd; // true: gradients are not 16-byte aligned, so that the kernel for tails processes every group
     size_t elements, groups;
     float *value, *grad;
     // master: FP32 master weights, or their lower 16 bits (split16); NULL: none, and `value` holds FP32 parameters

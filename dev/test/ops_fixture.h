@@ -19,7 +19,7 @@ typedef struct {
     int count;
 } Fixture;
 
-// Returns a pseudo-random number in (-1, 1). The n-th call after fixture_begin() always returns the same number.
+// Returns a pseudo-random number in [-1, 1). The n-th call after fixture_begin() always returns the same number.
 static inline double draw(Fixture *f) {
     uint64_t z = (f->draws += 0x9e3779b97f4a7c15ull);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

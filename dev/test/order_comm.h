@@ -14,8 +14,8 @@ typedef enum {
     EARLY_TICKETS,    // fault: tickets do not cover the last collective before them
     OLD_CODES,        // fault: weights are not quantized after an update, so their FP8 values are stale
     OLD_SLOTS,        // fault: slot_layer still names layers whose weights an update has changed
-    LOST_SUMS,        // gradients are not summed over the ranks
-    LOST_SHARDS       // Muon's shards are not exchanged between the ranks
+    LOST_SUMS,        // fault: gradients are not summed over the ranks
+    LOST_SHARDS       // fault: Muon's shards are not exchanged between the ranks
 } Fault;
 
 static Fault fault;
@@ -25,7 +25,7 @@ static Fault fault;
 typedef struct {
     const char *file, *function;
     int line;
-    bool waits;
+    bool waits; // true: comm_wait(); false: comm_after_compute()
 } Place;
 
 static Place places[64];
@@ -98,6 +98,7 @@ static Label owner_of(const void *address) {
     return order.owner[offset_of(address) / UNIT];
 }
 
+// Returns the version (Unit.made) of the data that the current collective sends: the oldest that it has read.
 static int sent_age(Label what) {
     return order.oldest < INT32_MAX ? order.oldest : of_weight(what) ? order.updates : order.pass;
 }

@@ -2,6 +2,7 @@
 // tensor it contains, and who has read it since, on the computation and communication streams. Faults, one line each:
 //   race: two conflicting accesses that no event orders
 //   clobbered: a read that finds another tensor. unwritten: a read before any write. old: a read of an outdated value
+//   recorded: communication in a micro-batch that may be replayed from a CUDA graph
 // Each stream has a clock, which every operation on the stream advances. Each stream also stores the time of the other
 // stream up to which it has waited. Only the events of comm.h advance that time; waits of the host do not.
 // A tensor is identified by its address. Because several tensors share scratch and gather buffers, descriptors use
@@ -165,8 +166,8 @@ static int window_of(const void *address) {
     return (int)((size_t)((const char *)address - order.base) / order.window);
 }
 
-// Returns the label of the tensor that an access through `window` means in a unit of `owner`. Returns NOTHING if window
-// 0 is used and several tensors share the unit.
+// Returns the label of the tensor that is accessed through `window` in a unit with this owner. Returns NOTHING if
+// window 0 is used and several tensors share the unit.
 static Label meant(int window, Label owner) {
     if (window == 0) return owner == SCRATCH || in_slots(owner) ? NOTHING : owner;
     return label_of((window - 1) / MAX_LAYERS, owner == SCRATCH ? VALUE : label_role(owner), (window - 1) % MAX_LAYERS);
@@ -270,7 +271,7 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
 // True if the contents of a memory unit are up to date. The condition depends on the tensor:
 //   activations: computed in this pass or, if attention reads k and v from the KV cache (order.kept), in any pass of
 //       the current sample
-//   gradients: computed in this step or, after the sum over the ranks, in this pass
+//   gradients: computed in this step or, if communication reads them, in this pass
 //   FP8 health counts: computed in this step
 //   weights and tensors made from weights: computed after the last update, unless they are not trained
 static bool current(const Unit *u) {
@@ -330,7 +331,7 @@ static void check_together(const Unit *u, Label content) {
 // Returns the index of the first unit of a memory range. Aborts the test if the range is not in the arena.
 static size_t first_unit(const void *address, size_t bytes) {
     if (offset_of(address) + bytes > order.units * UNIT)
-        fatal(EXIT_DEVICE, "%s: the address %p is not of the arena's tensors", this_event().text, address);
+        fatal(EXIT_DEVICE, "%s: the address %p is outside the arena's tensors", this_event().text, address);
     return offset_of(address) / UNIT;
 }
 static size_t end_unit(const void *address, size_t bytes) {

@@ -469,7 +469,7 @@ static void order_muon_momentum(Exec *exec, const Parameter *parameters, int cou
     may_raise(state);
 }
 
-// Reports memory that has not been exchanged since this rank wrote it, if Muon has several ranks.
+// Records a read of t. If optimizer states are sharded, reports t as old unless communication wrote it last.
 static void reads_exchanged(Tensor t) {
     reads(t);
     if (order.arena->zero == 0 || count_access) return;

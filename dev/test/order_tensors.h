@@ -135,7 +135,8 @@ static void writes_transposed(Tensor q_t, Tensor q) {
     writes_data(q_t);
 }
 
-// Records that `part`, a layer's gradient summed over the ranks, is added to `gradient`.
+// Records that `part`, a layer's gradient summed over the ranks, is added to `gradient`. Then `part` counts as
+// unwritten.
 static void takes_sum(Tensor gradient, Tensor part) {
     reads_data(part);
     sums(gradient, true);

@@ -161,7 +161,7 @@ typedef struct {
 //   FP32: losses differ by 5e-8 and 2e-6. Changes of tensors differ by no more than the rounding of master weights. The
 //       limits detect a missing weight decay (error of wte 2.6e-3) and eps = 1e-7 (error 3.2e-3).
 //   BF16, compared with PyTorch passes whose weights are rounded to BF16: losses differ by 2e-4 and 8e-3, changes of
-//       tensors by 9e-3 and 3.4e-2 (without gradient clipping by 0.24).
+//       tensors by 9e-3 and 3.4e-2 (by 0.24 without gradient clipping).
 //   BF16 gradients on uniformly random tokens exceed the limit of 1e-2; see dev/NOTES.md.
 static const ReferenceLimits reference_limits[2] = {
     {1e-5, 1e-4, 1e-5, 1e-4}, // limits for a model in FP32

@@ -105,8 +105,8 @@ static inline double bf16_step(float x) {
 }
 
 // Returns the fraction of the bound that the difference uses; 1 or more means that CPU and GPU disagree. Stochastic
-// rounding to BF16 uses the same random number on CPU and GPU, so results rarely differ by one BF16 step. Adds the
-// expected number of such differences to *expected.
+// rounding to BF16 uses the same random number on CPU and GPU, so results rarely differ, and then by one BF16 step.
+// Adds the expected number of such differences to *expected.
 static inline double bound_used(float want, float have, double bound, bool stochastic_bf16, double *expected) {
     const double apart = fabs((double)want - (double)have);
     if (float_bits(want) == float_bits(have)) {
