@@ -2,10 +2,15 @@
 // attention_portable.h), against the FP32 kernels, on shapes that isolate errors. Times both and cuDNN (with a
 // deterministic backward), then our kernels with documents of 300 tokens. Prints the TFLOP/s of the causal half of
 // entire sequences, even with documents, and percentages of the rates of a large BF16 matmul and of cuDNN in the same
-// run. Skips the Hopper kernels on other GPUs. Usage: bench_attention_backward [--quick] [--check]   --quick: fewer
-// repetitions   --check: no timing For each of the first few wrong gradients, prints the first wrong element and maps
-// of the errors in that head, relative to the gradient's size: tiles of 64 tokens (one warpgroup) by groups of 8
-// columns, then the 64 rows of the first wrong tile.
+// run. Skips the Hopper kernels on other GPUs.
+//
+// Usage: bench_attention_backward [--quick] [--check]
+//   --quick: fewer repetitions
+//   --check: no timing
+//
+// For each of the first few wrong gradients, prints the first wrong element and maps of the errors in that head,
+// relative to the gradient's size: tiles of 64 tokens (one warpgroup) by groups of 8 columns, then the 64 rows of the
+// first wrong tile.
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
 #include "coat/cuda/attention/attention_hopper.h"

@@ -7,7 +7,7 @@
 #define CEILING_SIZE 8192               // rows and columns of the square matmul whose rate is the ceiling
 
 typedef struct {
-    Tensor to, from; // source and destination buffers of CEILING_BYTES each
+    Tensor to, from; // destination and source, buffers of CEILING_BYTES each
     size_t bytes, offset;
 } Copies;
 

@@ -1,6 +1,6 @@
-// Benchmarks the CPU backend's operations for GPT-2 124M. Compares matmuls with the machine's sgemm rate, and all other
-// operations with the rate of a large memory copy and of a copy of the operation's size. All are measured in the same
-// run.
+// Benchmarks the CPU backend's operations for GPT-2 124M. Compares matmuls and attention with the machine's sgemm rate,
+// and all other operations with the rate of a large memory copy and of a copy of the operation's size. All are measured
+// in the same run.
 // Usage: bench_cpu [TOKENS [THREADS]]
 //   TOKENS: tokens per micro-batch (default 1024). THREADS: number of CPU threads (default: all CPUs)
 #include "coat/base/clock.h"
@@ -301,7 +301,8 @@ int main(int argc, char **argv) {
     Error err;
     int64_t M = argc > 1 ? atol(argv[1]) : 1024;
     b.config.threads = argc > 2 ? atoi(argv[2]) : 0;
-    if (M < 1 || (M > SEQUENCE && M % SEQUENCE)) fatal(EXIT_USER, "TOKENS must be at most %d or a multiple", SEQUENCE);
+    if (M < 1 || (M > SEQUENCE && M % SEQUENCE))
+        fatal(EXIT_USER, "TOKENS must be 1 to %d, or a multiple of %d", SEQUENCE, SEQUENCE);
     b.config.micro_batch = (int)(M / SEQUENCE > 0 ? M / SEQUENCE : 1);
     b.config.seq_len = SEQUENCE;
     b.config.shape.heads = b.config.shape.kv_heads = HEADS;

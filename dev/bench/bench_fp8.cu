@@ -39,7 +39,7 @@ typedef struct {
     const Model *model;
 } Block;
 
-// Returns t without its data, because backward saves only the scale of an operand that it recomputes.
+// Returns t without its data, because forward saves only the scale of an operand that backward recomputes.
 static Tensor scale_only(Tensor t) {
     t.data = NULL;
     return t;
@@ -176,6 +176,7 @@ static void scale_by_row(Bench *bench, Operands *o) {
     }
 }
 
+// Gives y one scale per row, as the output of a matmul of operands with row scales has.
 static void carry_scales(Operands *o, Tensor y[SETS]) {
     for (int s = 0; s < SETS; s++) y[s].granularity = SCALE_ROW, y[s].scale = o->row_scales;
 }

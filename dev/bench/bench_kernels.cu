@@ -4,6 +4,8 @@
 // cost of starting and ending a short transfer. Before timing, checks small shapes against the CPU backend
 // (check_kernels.cu). Operands rotate among sets that together exceed the L2 cache.
 // Usage: bench_kernels [--quick] [--alone] [--check]
+//   --quick: fewer repetitions and shapes
+//   --alone: times each operation alone, not several in a row
 //   --check: all comparisons, no timing; exits with 1 if a comparison failed
 #include "bench_report.h"
 #include "dev/test/check_gpu.h"

@@ -20,7 +20,7 @@ typedef struct {
 typedef struct {
     const char *name;
     int64_t layers;
-    Piece pieces[MATRICES]; // of one block; the list ends with 0 rows
+    Piece pieces[MATRICES]; // matrices of one block; the list ends with 0 rows
 } MuonModel;
 
 static const MuonModel models[] = {

@@ -15,9 +15,10 @@
 
 static const char usage[] = "usage: bench_traffic [--tsv] FLAGS OF THE TRAINER\n"
                             "\n"
-                            "Prints which bytes each operation of a training step reads and writes: of a\n"
-                            "micro-batch that adds to the gradients, and of the update; with --gpus N by the\n"
-                            "first of N processes, without communication. --tsv: for scripts.\n";
+                            "Prints how many bytes each operation of a training step reads and writes: in a\n"
+                            "micro-batch that adds to the gradients, and in the update. With --gpus N, counts\n"
+                            "the first of N processes, without communication.\n"
+                            "--tsv: prints tab-separated values for scripts\n";
 
 // --- collective operations that do nothing, because bench_traffic does not count communication --------------------
 
