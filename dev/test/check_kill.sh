@@ -10,8 +10,8 @@
 #       DELAY=3                    minimum seconds before the first step
 #       GPU_DEVICE=cuda            cpu tries this script without a GPU, with
 #                                  FLAGS of a small model
-#       OUT=FOLDER                 folder that keeps the runs and replaces earlier
-#                                  ones (default: a temporary folder)
+#       OUT=FOLDER                 folder for the runs; earlier runs in it are
+#                                  replaced (default: a temporary folder)
 set -uo pipefail
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 case ${1:-} in -h | --help) usage; exit 0 ;; esac

@@ -4,10 +4,10 @@
 # resumed on the GPU has the bits of an uninterrupted one. States are converted on
 # the way. Takes about a minute.
 #
-# Compares the five losses after a move, because these show a wrong state (the
-# script proves this by dropping the momentum) but not yet chaos. After thirty
-# steps chaos shows: the CPU's losses in COAT then change by 0.003 to 0.01 if only
-# the micro-batches are divided differently.
+# Compares only the five losses after a move. These show a wrong state, which the
+# script proves by dropping the momentum. Later, rounding differences grow: after
+# thirty steps, another --micro-batch alone changes the CPU's losses in COAT by
+# 0.003 to 0.01.
 #
 #   dev/test/check_resume.sh
 #       CPU_PROGRAM=./train_gpt2_fp8_cpu     the CPU reference
@@ -15,7 +15,8 @@
 #       GPU_DEVICE=cuda                      (cpu tries this script without a
 #                                            GPU)
 #       PREPARE=build/prepare_bytes          makes the tokens
-#       TOLERANCE=1e-3                       of losses, which are between 3 and 6
+#       TOLERANCE=1e-3                       maximum difference of two losses, which
+#                                            are between 3 and 6
 #       MODEL='--model qwen3:d2 --kv-heads 1'  another model (default: GPT-2 with
 #                                              two layers)
 #       OUT=FOLDER                           folder that keeps the runs (default:
@@ -140,8 +141,8 @@ check_recipe() { # RECIPE
     report $? "$recipe: the GPU's checkpoint has the same validation loss on both devices" "$cpu and $gpu"
 }
 
-# The results of --autotune are kept after a kill, and give the same bits in a run that gets the table. Only the checkpoint
-# remains in the folder.
+# Checks that a run with --autotune has the same bits if it is resumed from its checkpoint alone, which contains the table of
+# matmuls, and if another run gets this table.
 check_tuned() { # RECIPE
     local recipe=$1 status=0
     train gpu "$recipe.tuned" 20 --recipe "$recipe" --autotune --save-every 10 && mkdir "$folder/$recipe.killed" &&
@@ -157,8 +158,8 @@ check_tuned() { # RECIPE
     report $status "$recipe: all three have equal checkpoints byte for byte"
 }
 
-# changes FROM DEVICE FLAGS...: FROM's run of 10 steps continues with other states on DEVICE, with nearly the losses of the
-# original states. Its first loss precedes any update with them.
+# changes FROM DEVICE FLAGS...: resumes the run FROM after 10 steps on DEVICE with FLAGS, which convert the optimizer states.
+# The losses must be nearly those of the original states. The first loss precedes any update with the converted states.
 changes() {
     local from=$1 device=$2 status=0 first last name
     shift 2

@@ -13,7 +13,6 @@ run=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-b
 last=$(printf 'step-%08d' $steps)
 export OMP_NUM_THREADS=1 # one thread, also for matmuls, because other cores may be busy
 
-
 # Trains without interruption into $folder/straight.
 straight() {
     "$program" "${run[@]}" --out "$folder/straight" >/dev/null || { bad "the run without interruption"; exit 1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compiles the kernels whose code depends on the architecture for GPUs of GPU=all other than 9.0: each form of the code
-# once. With TEST_LONG, compiles them for all these GPUs, all kernels for one of the GPUs, another every day, and all GPU
-# code with the headers of CUDA 12.4 and 12.8.
+# Compiles GPU code for the architectures of GPU=all other than 9.0. Compiles each form of the kernels whose code depends
+# on the architecture once. With TEST_LONG, compiles these kernels for all the architectures, all kernels for one
+# architecture (another one every day), and all GPU code with the headers of CUDA 12.4 and 12.8.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL GPU

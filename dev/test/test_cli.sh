@@ -200,7 +200,7 @@ if [ "$(id -u)" -ne 0 ]; then
     mkdir "$folder/locked" && chmod 555 "$folder/locked"
     refuses "--out has no write permission" 2 "$folder/locked" "${run[@]}" --out "$folder/locked/run"
 else
-    refuses "--out has no write permission" 2 "/proc/none" "${run[@]}" --out /proc/none/run
+    refuses "--out is below a folder that cannot be created" 2 "/proc/none" "${run[@]}" --out /proc/none/run
 fi
 runs "--out creates the folder of a run" "${run[@]}" --out "$folder/a"
 before=$(hashes "$folder/a")

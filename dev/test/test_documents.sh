@@ -57,7 +57,7 @@ fi
 
 evaluated taken
 awk -v a="$(cat "$folder/taken.loss")" -v b="$(cat "$folder/packed.loss")" 'BEGIN { x = a / b - 1; exit !(a > 1 && x * x < 1e-12) }'
-check "--eval-only takes --documents apart from the checkpoint" $? "$(head "$folder"/*.loss)"
+check "--eval-only uses the checkpoint's --documents apart" $? "$(head "$folder"/*.loss)"
 
 # Other micro-batches, threads and processes, and a resume; also in FP8.
 train 1 eight "${apart[@]}" --precision fp32 --micro-batch 1 --steps 12 && near "--documents apart: micro-batches of one sequence give the same losses" loss 1e-6 trained eight

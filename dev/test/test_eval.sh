@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests HellaSwag in the trainer with synthetic examples: the right ending continues a text, the others are shuffled
-# letters. Uses the CPU program, and in `make test-long` also transformers.
+# Tests HellaSwag in the trainer with synthetic examples: the right ending continues a text, the others are random
+# characters or shuffled letters. Uses the CPU program, and in `make test-long` also transformers.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -33,7 +33,7 @@ examples = []
 for i in range(60):
     at, length = pick.randrange(len(text) - 100), pick.randrange(20, 60)
     endings = [span(at + length, pick.randrange(5, 20))]
-    for _ in range(3):  # shuffled letters of another place in the text, hard to distinguish from text
+    for _ in range(3):  # shuffled letters of another place in the text, which are hard to distinguish from text, or random characters
         other = span(pick.randrange(len(text) - 30), pick.randrange(5, 20))
         letters = pick.sample(other, len(other)) if i % 2 else [chr(pick.randrange(33, 127)) for _ in other]
         endings.append("".join(letters))
@@ -54,7 +54,7 @@ done
 flags=(--tokenizer bytes --seq-len 96 --micro-batch 6 --sample-tokens 0 --threads 2)
 model=(--layers 2 --heads 2 --channels 64 --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2)
 train=("${flags[@]}" "${model[@]}" --steps 120 --lr 4e-3 --warmup 10 --val-every 60)
-# share LOG: prints the last HellaSwag result of a log; shares LOG: prints the steps of all results
+# share: prints the last HellaSwag result of a log on stdin; shares LOG: prints the steps of all results
 share() { sed -n 's/.*"hellaswag":\([0-9.e-]*\).*/\1/p' | tail -n 1; }
 shares() { sed -n 's/.*"step":\([0-9]*\),"hellaswag".*/\1/p' "$1" | tr '\n' ' '; }
 evaluate() { "$program" "${flags[@]}" --model "$checkpoint" --hellaswag "$1" --eval-only --json --quiet "${@:2}"; }
@@ -71,7 +71,7 @@ succeeds "HellaSwag does not change the training" diff -r "$folder/plain/step-00
 "$program" "${train[@]}" --steps 4 --val-every 2 --hellaswag-every 0 --hellaswag "$folder/turned-0.bin" --out "$folder/end" --quiet >/dev/null
 [ "$(shares "$folder/end/log.jsonl")" = "4 " ]; check "--hellaswag-every 0: only at the end" $? "$(shares "$folder/end/log.jsonl")"
 
-# --- an evaluation missed because the run ended is done on resume, like a validation; no other is repeated
+# --- a resumed run evaluates at the steps whose evaluation the log lacks, and repeats no other evaluation
 resumed=("${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 --save-every 40 --out "$folder/missed" --quiet)
 "$program" "${resumed[@]}" >/dev/null || bad "training with HellaSwag and checkpoints succeeds"
 cut=$folder/missed/log.jsonl
@@ -80,9 +80,9 @@ again() { # NAME: resumes, and compares the log with that of the uninterrupted r
     succeeds "$1" diff <(strip "$folder/run/log.jsonl") <(strip "$cut")
 }
 sed -i '/"step":40,"hellaswag"/d' "$cut" && rm -r "$folder"/missed/step-00000080 "$folder"/missed/step-00000120
-again "a resumed run repeats a HellaSwag evaluation missed in the middle"
+again "a resumed run adds a HellaSwag evaluation that is missing in the middle"
 sed -i '/"step":120,"hellaswag"/d' "$cut"
-again "a resumed run repeats a HellaSwag evaluation missed at the end"
+again "a resumed run adds a HellaSwag evaluation that is missing at the end"
 again "a resumed run repeats no HellaSwag evaluation that is in the log"
 
 # --- by itself

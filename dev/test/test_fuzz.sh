@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs the fuzz targets of dev/fuzz under the sanitizers on every input of the corpus. A target fails if it crashes,
-# leaks, accesses memory that it must not, hangs, allocates more than 256 MiB at once, or breaks a promise that it checks.
+# leaks, accesses memory that it must not, hangs, allocates more than 256 MiB at once, or violates a condition that it checks.
 #
 #   dev/test/test_fuzz.sh [--built] [--seconds N] [TARGET...]
 #       --built      do not build
-#       --seconds N  then runs each target for N seconds on mutations of the corpus; needs clang with libFuzzer
+#       --seconds N  after the corpus, runs each target for N seconds on mutated inputs; needs clang with libFuzzer
 #       TARGET       run this target only, for example tokens
 set -euo pipefail
 cd "$(dirname "$0")/../.."

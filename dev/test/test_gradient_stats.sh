@@ -146,6 +146,6 @@ gpu_agrees() {
 if [ -x "${tool}_gpu" ] && nvidia-smi -L 2>/dev/null | grep -q GPU; then
     check "gradient_stats gives the same results on GPU and CPU" gpu_agrees
 else
-    echo "skip - on the GPU as on the CPU: no GPU, or not built"
+    echo "skip - gradient_stats gives the same results on GPU and CPU: no GPU, or not built"
 fi
 exit $failures

@@ -28,7 +28,7 @@ for flags in "--recipe coat" "--recipe coat --head fp8" "--recipe coat-paper --g
         grep -qE "\"optimizer\":\{\"wte\":\{\"lag\":\[[0-9.]+\]\}" <<<"$log" &&
         grep -qE "\"qkvw.v\":\{[^}]*\"unchanged\":$two\}" <<<"$log" &&
         grep -qE "\"n2\":\{\"amax\":[^}]*\"saturated\":\[[^]]*[0-9.e-]+\]," <<<"$log" && ! said watched | grep -E '^(attention|activation|optimizer|fp8|note): '
-    check "$flags: the log has the values that announce a failure, and a healthy run prints no note" $? "$(said watched)" "$(grep -v loss <<<"$log")"
+    check "$flags: the log has the values that warn of a failure, and a healthy run prints no note" $? "$(said watched)" "$(grep -v loss <<<"$log")"
     grep -qE "\"products\":\{\"qkvw\":\{\"error\":\[0\.0[0-9]*,0\.0[0-9]*\],\"bias\":\[-?0[0-9.e-]*,-?0[0-9.e-]*\]\}\}\}" <<<"$log"
     check "$flags: the log has the errors of the FP8 matmuls" $? "$(grep products <<<"$log")"
     grep -qE "\"dqkv_q\":\{\"amax\":$two,$shares\}" <<<"$log" && grep -qE "\"dresid_q\":\{\"amax\":$two\}" <<<"$log" &&

@@ -65,7 +65,8 @@ check "$runs runs, killed $killed times ($in_save during a save; seed $seed), en
 check "every run was killed at least once, and one during a save" $? "killed: $killed, during a save: $in_save"
 
 # --- a full disk: a limit of the file size and, if mounting is permitted, a small file system
-# full NAME OUT COMMAND...: it must warn about failed saves, train to its end, exit with 2 and leave no partial files
+# full NAME OUT COMMAND...: runs COMMAND with flags to train in OUT. It must warn about failed saves, train to its end, exit
+# with 2 and leave no partial files.
 full() {
     local name=$1 out=$2 status=0
     shift 2

@@ -61,7 +61,7 @@ for settings in olmo_1b:olmo-1b:8:2048:1 llama2_7b:llama2-7b:2:4096:1 llama3_8b:
     stated "$name: the stated memory for one GPU is the plan's" '[0-9.]+ GB with COAT' "$script" "$(planned "${shape[@]}")"
     stated "$name: the stated memory for eight GPUs is the plan's" "[0-9.]+ GB each with ZeRO $zero" "$script" "$(planned "${shape[@]}" --gpus 8 --zero $zero)"
     [ "$batch" -ne 2 ] || stated "$name: the stated memory with MICRO_BATCH=1 is the plan's" '[0-9.]+ GB with MICRO_BATCH=1' "$script" "$(planned "${shape[@]}" --micro-batch 1)"
-    [ "$name" = olmo_1b ] || stated "$name: with ZeRO 3" '[0-9.]+ GB with --zero 3' "$script" "$(planned "${shape[@]}" --gpus 8 --zero 3)"
+    [ "$name" = olmo_1b ] || stated "$name: the stated memory with ZeRO 3 is the plan's" '[0-9.]+ GB with --zero 3' "$script" "$(planned "${shape[@]}" --gpus 8 --zero 3)"
 done
 
 script=scripts/run_gpt2_124M.sh
@@ -109,7 +109,7 @@ for command in fidelity reproduce stability time-to-loss draw; do
 done
 for script in scripts/run_*.sh; do
     said=$("$script" --help)
-    [[ $said == *$'\n  '"$script [--dry-run]"*RESTARTS=0* && $said != *Sourced* && $said != *"where they differ"* && $(grep -o 'run_[^ ]*\.sh' <<<"$said" | sort -u) == "${script##*/}" ]]
+    [[ $said == *$'\n  '"$script [--dry-run]"*RESTARTS=0* && $said != *Sourced* && $said != *"if they differ"* && $(grep -o 'run_[^ ]*\.sh' <<<"$said" | sort -u) == "${script##*/}" ]]
     check "$script --help lists the settings and names no other script" $? "$said"
 done
 script=scripts/run_gpt2_124M.sh

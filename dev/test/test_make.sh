@@ -13,8 +13,9 @@ sources() { # NAME...: prints the paths of these modules
     for name in "$@"; do find coat -name "$name.c"; done | paste -sd ' '
 }
 
-# holds ...: checks that an archive contains exactly the listed modules after the list grows and shrinks.
-holds() { # NAME ARCHIVE VARIABLE GOAL...
+# holds NAME ARCHIVE VARIABLE GOAL...: sets make's VARIABLE to a list of modules that grows and shrinks, and builds GOAL.
+# Checks that ARCHIVE then contains exactly these modules.
+holds() {
     local name=$1 archive=$2 variable=$3 list found
     shift 3
     for list in error json "error json lock" "error lock"; do

@@ -45,7 +45,7 @@ export PROGRAM=$folder/program MPIRUN=$folder/mpirun
 page=$(GPUS=2 STAGES="1 3" SEEDS="1 3" scripts/measure_gpus.sh train val 2>&1)
 is "measure_gpus.sh: each GPU alone" "$(grep 'each alone' <<<"$page")" "| each alone | 1000, 1000 | 100, 100 | 30.0 |"
 is "measure_gpus.sh: ZeRO 1 as a percentage of the GPUs alone" "$(grep '2, ZeRO 1 | [0-9]* (' <<<"$page")" "| 2, ZeRO 1 | 1980 (99.0 %) | 198 (99.0 %) | 31.0 |"
-is "ZeRO 3" "$(grep '2, ZeRO 3 | [0-9]* (' <<<"$page")" "| 2, ZeRO 3 | 1940 (97.0 %) | 194 (97.0 %) | 33.0 |"
+is "measure_gpus.sh: ZeRO 3 as a percentage of the GPUs alone" "$(grep '2, ZeRO 3 | [0-9]* (' <<<"$page")" "| 2, ZeRO 3 | 1940 (97.0 %) | 194 (97.0 %) | 33.0 |"
 is "measure_gpus.sh: the large model" "$(grep '4096' <<<"$page")" "| layers 32 heads 32 channels 4096 seq-len 2048 micro-batch 2 | 2, ZeRO 3 | 1940 | 33.0 |"
 is "measure_gpus.sh: the losses of a seed" "$(grep '^| 3' <<<"$page")" "| 3 | 6000.0000 | 6030.0000 | +0.50 % |"
 is "measure_gpus.sh: the mean difference of the losses" "$(tail -n 1 <<<"$page")" "| mean | | | +0.50 ± 0.00 % |"

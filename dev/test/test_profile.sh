@@ -55,7 +55,7 @@ has "the table has this program's attention backward" "$said" '^\| attention bac
 has "the table has the bandwidth of norms" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \|$'
 has "the table has the bandwidth of the update" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \|$'
 has "a kernel that runs during another adds no time" "$said" '^\| copies and fills \| 1\.0 \| 0\.000 \| 0\.0 %'
-has "gaps" "$said" '^\| gaps \| \| 0\.003 \| 2\.1 %'
+has "the table has the gaps between kernels" "$said" '^\| gaps \| \| 0\.003 \| 2\.1 %'
 has "the table has the total of a micro-batch" "$said" '^\| all \| 12\.5 \| 0\.11[78] \| \| 2 micro-batches \|$'
 has "the table has power and clock" "$said" '^\(625 W, 1450 MHz'
 said=$(CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)

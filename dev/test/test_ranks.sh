@@ -93,8 +93,8 @@ for name in sets1 sets2 sets3; do
     [ "$(read_of $name)" = "$(read_of sets1)" ] && near "$name reads two data sets with the losses of one process" loss 1e-5 sets1 $name || bad "$name reads two data sets like one process" "$(read_of $name)"
 done
 
-# HellaSwag is divided among the processes in the passes of one process. The result must be the same, also in FP8, whose
-# scales depend on the batch. The endings are lines of the text; the right one continues the context.
+# The processes take turns with the passes that one process would make. The result of HellaSwag must be the same, also in
+# FP8, because each pass has the same rows and so the same scales. The endings are lines of the text; the right one continues the context.
 if command -v python3 >/dev/null; then
     sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' "$folder"/text/*.txt | awk 'length($0) >= 24 { line[count++] = $0 }
         END { for (i = 0; i < 61; i++) {
@@ -145,8 +145,11 @@ bad_data() { # NAME STEP FLAGS...: expects exit code 2, one error and the checkp
 }
 bad_data train 9
 bad_data val 0 --val-every 2
-# A folder that is renamed is created again for all processes. If another run has it by then, all end with 2.
-lost_folder() { # NAME COMMAND...: two processes, whose folder the command handles after their first checkpoint
+# If a run's folder is renamed, it is created again for all processes. If another run uses the name by then, all processes
+# end with 2.
+# lost_folder NAME COMMAND...: trains in NAME with two processes. Renames the folder after the first checkpoint, then runs
+# COMMAND. Sets $status.
+lost_folder() {
     "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --out "$folder/$1" --zero 1 --batch-tokens 128 --schedule constant --steps 60 --save-every 15 >"$folder/said" 2>&1 </dev/null &
     local launcher=$!
     until [ -d "$folder/$1/step-00000015" ] || ! kill -0 $launcher 2>/dev/null; do sleep 0.01; done

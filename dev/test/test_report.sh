@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 
-# says NAME PATTERN FILE: checks that a line of the file, wrapped at 80 columns, matches
+# says NAME PATTERN FILE: checks that a line of FILE, whose text is wrapped at 80 columns, matches
 says() {
     if grep -qE -- "$2" "$3"; then echo "ok - $1"; else
         printf 'not ok - %s\n    no /%s/ in:\n' "$1" "$2"
@@ -150,7 +150,7 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
 the process at once, without saving"
     is "the line about the end of the run wraps at spaces" "$(grep -A 1 '^ended by' "$folder/ended" | sed 's/step [0-9]*/step N/')" "ended by SIGTERM after step N of 100000: nothing is saved
 without --out"
-    is "in 60 columns" "$(awk 'length > 60' "$folder/ended" | grep -v "$folder")" ""
+    is "lines about a signal fit 60 columns" "$(awk 'length > 60' "$folder/ended" | grep -v "$folder")" ""
     terminal 60 "$program" --help >"$folder/help"
     is "--help fits 60 columns except commands and long names" "$(awk 'length > 60' "$folder/help" | grep -vE '^ +(\./|--)|prepare_bytes')" ""
     is "--help at 60 columns has the same words" "$(tr -s ' \n' '  ' <"$folder/help")" "$("$program" --help | tr -s ' \n' '  ')"
@@ -190,11 +190,11 @@ says "'1 file' is singular" ' from 1 file \(its end held out\)' "$folder/page"
 one=("$program" --tokenizer bytes --layers 1 --heads 1 --channels 16 --seq-len 16 --micro-batch 1 --schedule constant --sample-tokens 0 --train)
 "${one[@]}" "$folder/single_train.bin" --positions 16 --val "$folder/single_val.bin" --val-every 1 --val-batches 1 --save-every 1 --warmup 1 --steps 1 \
     --out "$folder/single" >>"$folder/page" 2>&1
-says "1 layer" '^model .* 1 layer, 1 head, 16 channels, 16 positions' "$folder/page"
+says "'1 layer' is singular" '^model .* 1 layer, 1 head, 16 channels, 16 positions' "$folder/page"
 says "'every step' is singular" '^validation .* every step' "$folder/page"
-says "1 step" '^length  *1 step, 16 tokens, ' "$folder/page"
+says "'1 step' is singular" '^length  *1 step, 16 tokens, ' "$folder/page"
 says "'after 1 step' is singular" '^val loss [0-9.]+ after 1 step$' "$folder/page"
-says "1 of 1 step" '^done: 1 of 1 step, ' "$folder/page"
+says "'1 of 1 step' is singular" '^done: 1 of 1 step, ' "$folder/page"
 "$program" --plan --layers 1 --heads 1 --channels 64 --steps 1 >>"$folder/page"
 says "the plan's nouns are singular" '^model +1 layer, 1 head, 64 channels: ' "$folder/page"
 is "no plural follows 1" "$(grep -aE '(^|[^-0-9.,])1 [a-z]+s\b' "$folder/page" | grep -v '1 process')" ""

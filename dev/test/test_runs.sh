@@ -42,7 +42,7 @@ timeout -s INT 0.3 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --out "
 check "SIGINT sent twice at the same time is one request" $? "$(cat "$folder/said")"
 newest=("$folder"/interrupted/step-*)
 [[ $(basename "${newest[-1]}") > $last ]] || { resume "$folder/interrupted" 2>/dev/null && same "$folder/interrupted" '"settings":'; } # more --steps were asked for
-check "a run resumed after a signal has the same bytes" $?
+check "a run resumed after SIGINT has the same bytes" $?
 
 # --- a second signal, during a pass that takes seconds
 "$program" --tokenizer bytes --layers 4 --channels 256 --heads 4 --seq-len 512 --micro-batch 24 --train "$data" --steps 9 --threads 1 \
@@ -196,7 +196,7 @@ check "the log has the amounts read of each data set" $? "$seen"
 [ $? -eq 2 ] && grep -q '^error: .* different data (2 sets of 0.7 : 0.3, .* names now (2 sets of 0.7 : 0.4, .*and with the same weights.*--allow-other-data$' "$folder/said"
 check "other data set weights are refused on resume" $? "$(cat "$folder/said")"
 "$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*different data' "$folder/said"
-check "--allow-other-data accepts other data on resume" $? "$(cat "$folder/said")"
+check "--allow-other-data accepts other data set weights on resume" $? "$(cat "$folder/said")"
 # one --train for all files equals one --train for each
 "$program" "${run[@]/#$data/$folder/s[rm]*_train.bin}" --steps 20 --out "$folder/glob" >/dev/null && "$program" "${run[@]}" --train "$folder/small_train.bin" --steps 20 --out "$folder/each" >/dev/null &&
     diff -r "$folder/glob/step-00000020" "$folder/each/step-00000020"

@@ -132,5 +132,5 @@ said=$(lab --out "$folder/small")
 check "a study on the CPU succeeds" $? "$said"
 loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/bytes-16/bf16-adamw-4e-3/1/log.jsonl")
 has "the target is the loss of BF16 AdamW" "$(cat "$folder/small/time-to-loss.md")" "^Target: $(printf %.4f "$loss"), "
-has "Muon's runs have their own weights" "$(cat "$folder/small/time-to-loss.md")" '^\| COAT Muon \| (4e-3|1\.6e-2) \| .*[0-9]'
+has "the page has a row of COAT Muon" "$(cat "$folder/small/time-to-loss.md")" '^\| COAT Muon \| (4e-3|1\.6e-2) \| .*[0-9]'
 exit $failures
