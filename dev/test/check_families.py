@@ -9,7 +9,7 @@ a clip). The program starts from that folder and trains in FP32, BF16 and COAT. 
     the FP32 gradients match tensor by tensor; after one update, a gradient is 10 times AdamW's first moment or 20 times
         Muon's momentum
     transformers opens the last FP32 checkpoint, with the same loss as PyTorch's trained model
-FLAGS go to the program (--device cpu).
+FLAGS are passed to the program, for example --device cpu.
 
 --packed tests fine-tuning: examples with a loss mask, packed into sequences and masked from each other. transformers gets
 labels of -100, positions that restart at 0 in each example, and attention within each example. It processes a step at once,

@@ -7,7 +7,7 @@ For each model: transformers writes a random Llava, with a CLIP or SigLIP tower 
 Qwen 3. The program reads the folder, runs one update with learning rate 0, and saves a checkpoint. Checks:
     transformers finds no missing, unexpected or mismatched tensor in the checkpoint, and all tensors have their bits
     transformers opens the processor files, and the processor computes the same pixel values
-    the program reads the other two layouts of tensor names to the same checkpoint, and a BF16 file with a missing block
+    the program reads every layout of tensor names to the same checkpoint, and a BF16 file with a missing block
     a run that resumes saves the same checkpoint as an uninterrupted one, and carries the same unused tensors
 --other-python: PYTHONPATH of another version of transformers, in which the checkpoint's tensors are checked again.
 
@@ -60,7 +60,7 @@ def report(name, good, text=""):
 
 
 def published(key):
-    """Returns the name in the published layout of a tensor in any of the three layouts."""
+    """Returns the published name of a tensor whose name may be in any of LAYOUTS."""
     key = re.sub(r"^(model\.)?vision_tower\.(vision_model\.)?", "vision_tower.vision_model.", key)
     key = re.sub(r"^model\.multi_modal", "multi_modal", key)
     key = re.sub(r"^lm_head", "language_model.lm_head", key)
@@ -116,7 +116,7 @@ def train(a, out, *flags, steps=1):
 
 
 def unequal(checkpoint, expected):
-    """Names of tensors that differ between the checkpoint's file and the model's published tensors."""
+    """Returns the names of tensors that differ between the checkpoint's file and the model's published tensors."""
     found = load_file(os.path.join(checkpoint, "model.safetensors"))
     return sorted(set(found) ^ set(expected)) + [k for k in found if k in expected and not torch.equal(found[k], expected[k])]
 
@@ -185,7 +185,7 @@ def check(a, name, work):
 
 
 def check_carried(a, name, work, source, stored):
-    """Unused tensors of another type keep it, and those that a file lacks get initial values."""
+    """Checks that unused tensors keep their bits and type (BF16), and that those which a file lacks get initial values."""
     folder, first = os.path.join(work, "partial"), "vision_tower.vision_model.post_layernorm.weight"
     shutil.copytree(source, folder)
     halved = {key: value.bfloat16() for key, value in stored.items() if ".encoder.layers.2." not in key}
@@ -211,8 +211,7 @@ def check_resume(a, name, work, source):
     resumed = train(a, halves, "--resume", "--save-every", "1", "--keep", "1", steps=4)
     os.rename(gone, source)
     for file in "model.safetensors", "optimizer.safetensors", "config.json", "preprocessor_config.json", "processor_config.json":
-        equal = all(open(os.path.join(folder, file), "rb").read() == open(os.path.join(whole, file), "rb").read()
-                    for folder in (resumed,))
+        equal = open(os.path.join(resumed, file), "rb").read() == open(os.path.join(whole, file), "rb").read()
         report(f"{name}: a resumed run saves the same {file}", equal)
     before, after = (load_file(os.path.join(folder, "model.safetensors")) for folder in (source, resumed))
     before = {published(key): value for key, value in before.items()}

@@ -320,7 +320,7 @@ def parse():
         p.add_argument("--" + name, type=int, default=default)
     p.add_argument("--dtype", choices=TOLERANCES, default="float32")
     p.add_argument("--gain", type=float, default=1.0,
-                   help="standard deviation of the blocks' matrices; with 1 the most likely token is the previous one")
+                   help="factor on the initial values of the blocks' matrices; with 1 the most likely token is the previous one")
     p.add_argument("--bare", action="store_true", help="write names without 'transformer.', and the mask buffers")
     ours, flags = sys.argv[1:], []
     if "--" in ours:

@@ -116,7 +116,7 @@ def in_transformers(folder):
     return [of_prompt[i, tokens[i + 1]].item() for i in range(start - PROMPT, start - 1)], tokens[start:]
 
 
-# One process each, because vLLM frees its memory only at the end of the process.
+# Runs a library in a process of its own, because vLLM frees its memory only at the end of its process.
 def find(library, folder):
     done = subprocess.run([sys.executable, os.path.abspath(__file__), "--in", library, folder], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True)

@@ -14,7 +14,7 @@ packed into sequences and masked from each other. Checks:
 The MODELs "join/..." are a language model's folder and the folder of a CLIP, SigLIP or Llava, or of a tower alone. Checks:
     --model and --vision compute the loss of a Llava that transformers joins from the same weights
     transformers opens the checkpoint with the joined tensors, its tokenizer has <image>, and its processor reads images
---quick checks the FP32 losses and gradients only. FLAGS go to the program (--device cpu).
+--quick checks the FP32 losses and gradients only. FLAGS are passed to the program, for example --device cpu.
 
 Prints one line per check, then PASS or FAIL, with a matching exit code. Needs torch and transformers 4.56 or later.
 """

@@ -15,10 +15,10 @@ updates.safetensors contains the updates, all with the same batch, in FP64 with 
 torch.nn.utils.clip_grad_norm_:
     losses (updates + 1,) F64       losses after 0, 1, ... updates
     NAME                            each parameter after the last update, in FP32
-    bf16.losses, bf16.NAME          the same for a training whose passes use weights rounded to BF16, like master weights
+    bf16.losses, bf16.NAME          the same for a training whose passes use weights rounded to BF16, as with master weights
     adamw (6,) F64                  lr, beta1, beta2, eps, weight decay, and the maximum norm of the gradients
-The learning rate rises linearly to lr. The file is twice as large as the weights: 1 GB at 124M, where twice ten updates take
-some minutes of CPU time and 8 GB of memory. --updates 0 omits it.
+The learning rate rises linearly to lr. The file is twice as large as the weights: 1 GB for 124M parameters. For these, the two
+trainings of ten updates take some minutes of CPU time and 8 GB of memory. --updates 0 omits the file.
 
 --tokens FILE uses the beginning of a token file (data/prepare.py's .bin of GPT-2 tokens) as the batch.
 """

@@ -288,7 +288,7 @@ class ModelsTest(unittest.TestCase):
         self.assertEqual(prepare_tokenizers.open_tokenizer(path).before, [1])
 
     def ends(self, name, data, config):
-        """The trainer and prepare.py find the same BOS and EOS ids (-1: none)."""
+        """Checks that the trainer and prepare.py find the same BOS and EOS ids (-1: none). Returns them."""
         path = self.write("t/" + name, data)
         self.write("t/tokenizer_config.json", json.dumps(config))
         done = subprocess.run([TOKENIZE, path], capture_output=True, text=True)

@@ -29,7 +29,7 @@ SETTINGS = {
 
 def main():
     if not os.path.exists(PROGRAM) or not os.path.exists(TOKENIZE):
-        print("skip - the program is not built")
+        print("skip - tokens of checkpoints with tokenizer.model: the program is not built")
         return 0
     os.chdir(ROOT)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
