@@ -255,8 +255,7 @@ bool settings_compare(const json_t *settings, const Config *config, const char *
 static bool is_path(const Flag *flag, const char *value) {
     if (flag->kind != FLAG_STRING) return false;
     if (strcmp(flag->placeholder, "NAME|PATH") == 0) return strchr(value, '/') != NULL;
-    return strcmp(flag->placeholder, "GLOB") == 0 || strcmp(flag->placeholder, "FILE") == 0 ||
-           strcmp(flag->placeholder, "DIR") == 0;
+    return flag_takes_list(flag) || strcmp(flag->placeholder, "FILE") == 0 || strcmp(flag->placeholder, "DIR") == 0;
 }
 
 // Hashes a flag's value. Of a path, which may differ between machines, hashes only whether it is given.

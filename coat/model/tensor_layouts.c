@@ -7,12 +7,10 @@
 //   bytes        computes the sizes of data, scales and amaxes
 // tensors_resolve() calls the sections in this order. arena.c then assigns an address to every tensor that owns memory.
 #include "config/shapes.h"
+#include "numerics/moments.h"
 #include "tensor_table.h"
 
 // --- parameters: layout of weights, gradients and optimizer states -------------------------------------------------
-
-// number of elements per group of the 8-bit moments; divides the size of shards
-#define MOMENT_GROUP 128
 
 static const TensorLayout no_layout = {.alias = -1, .scale_source = -1};
 

@@ -15,6 +15,8 @@
 
 C_LINKAGE_BEGIN
 
+// number of elements per group, also in checkpoint files; the size of a process's shard is a multiple of it
+#define MOMENT_GROUP 128
 #define MOMENT_K_ONE 16 // stored exponent of a group with k = 1; k is stored in sixteenths, 1 to 255
 // largest stored exponent; used if a group's largest / smallest |x| is below 2.1 (E4M3) or 3.8 (E5M2)
 #define MOMENT_K_MAX 255

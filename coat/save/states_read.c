@@ -14,8 +14,7 @@
 
 #define PATH_BUFFER 4096
 #define NAME_BUFFER 160
-#define STORED_GROUP 128 // FP8 or INT8 values per amax and exponent in the files; shard sizes are multiples of this
-#define PIECE ((int64_t)1 << 20) // number of elements read at a time; a multiple of STORED_GROUP
+#define PIECE ((int64_t)1 << 20) // number of elements read at a time; a multiple of MOMENT_GROUP
 
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -70,7 +69,7 @@ typedef struct {
 // Returns the size in bytes of a part (values, amaxes or exponents) of n elements.
 static size_t part_bytes(Format format, int part, int64_t n) {
     return part == VALUES ? (size_t)n * format_bytes(format)
-                          : (size_t)((n + STORED_GROUP - 1) / STORED_GROUP) * (part == AMAX ? sizeof(float) : 1);
+                          : (size_t)((n + MOMENT_GROUP - 1) / MOMENT_GROUP) * (part == AMAX ? sizeof(float) : 1);
 }
 
 // Prepares to read `range` of the current state: sets each part's offset, and its checksum if all of it will be read.
@@ -153,9 +152,9 @@ static bool find_state(Reader *r, const char *name, TensorId id, Role role, int6
         snprintf(full, sizeof full, "%s%s", name, part_suffix[i]);
         r->part[i].tensor = t = safetensors_find(r->file, full);
         if (!t) return error_set(err, EXIT_DATA, "%s has no tensor '%s'", r->file->path, full);
-        if (t->dtype != dtype || !is_shaped(t, 1, 1, (elements + STORED_GROUP - 1) / STORED_GROUP))
+        if (t->dtype != dtype || !is_shaped(t, 1, 1, (elements + MOMENT_GROUP - 1) / MOMENT_GROUP))
             return error_set(err, EXIT_DATA, "%s: tensor '%s' must have one value per %d elements", r->file->path, full,
-                             STORED_GROUP);
+                             MOMENT_GROUP);
     }
     return true;
 }
@@ -185,7 +184,7 @@ static Tensor grouped_piece(const Reader *r, Format format, int64_t n) {
     t.cols = t.stride = n;
     t.format = format;
     t.granularity = SCALE_EXPAND;
-    t.group = STORED_GROUP;
+    t.group = MOMENT_GROUP;
     return t;
 }
 
@@ -233,9 +232,6 @@ static void convert_masters(Reader *r, Format format, char *weights, int64_t n) 
 static bool read_state(Reader *r, Role role, Local to, Local value, Range range, Error *err) {
     const Format format = to.tensor.format;
     if (!to.tensor.data) return true;
-    if (to.tensor.granularity == SCALE_EXPAND && to.tensor.group != STORED_GROUP)
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' stores one scale per 128 elements, but this run one per %d",
-                         r->file->path, r->part[VALUES].tensor->name, to.tensor.group);
     if (!streams_begin(r, range, err)) return false;
     for (int64_t at = range.begin; at < range.end; at += PIECE) {
         const int64_t n = smaller(PIECE, range.end - at);

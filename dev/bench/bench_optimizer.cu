@@ -8,7 +8,6 @@
 #include "coat/numerics/moments.h"
 #include "dev/test/check_gpu.h"
 
-#define MOMENT_GROUP 128 // number of elements of an 8-bit moment that share a scale
 #define PADDED_VOCABULARY 50304
 #define POSITIONS 1024
 

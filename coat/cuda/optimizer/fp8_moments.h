@@ -11,7 +11,7 @@
 #include "cuda_optimizer.h"
 #include "numerics/moments.h"
 
-constexpr int GROUP = 128;
+constexpr int GROUP = MOMENT_GROUP;
 constexpr int GROUP_LANES = 8;
 constexpr int WIDTH = 8; // number of elements per memory access
 // number of memory accesses that a lane needs to load its elements of a group
