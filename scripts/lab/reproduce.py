@@ -394,15 +394,16 @@ class Reproduce:
 def library_versions(program):
     """Returns the versions of CUDA, cuBLAS and cuDNN that a program uses: those in the names of their files
     (libcudnn.so.9.19.0), else those of the headers next to these. The program loads cuDNN itself, so cuDNN is searched
-    in the program's library folders."""
+    in the program's library folders, then in the system's."""
     folders = (re.search(r"PATH\).*\[(.*)\]|$", output_of("readelf", "-d", program))[1] or "").split(":")
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     versions = [re.search(r"release ([\d.]+)|$", output_of(nvcc, "--version"))[1] or "unknown"]
     for name, header, macro in (("libcublasLt", "cublas_api.h", "CUBLAS_VER"),
                                 ("libcudnn", "cudnn_version.h", "CUDNN")):
-        linked = re.search(name + r"\.so\S* => (\S+)|$", output_of("ldd", program))[1]
+        linked, cached = (re.search(name + r"\.so\S* (?:\(.*\) )?=> (\S+)|$", output_of(*command))[1]
+                          for command in (["ldd", program], ["ldconfig", "-p"]))
         loaded = [path for folder in folders for path in glob.glob(f"{folder}/{name}.so.*")]
-        path = os.path.realpath(linked or (loaded or [""])[0])
+        path = os.path.realpath(linked or (loaded or [cached or ""])[0])
         version = path.rpartition(".so.")[2]
         parts = re.findall(rf"#define {macro}_(?:MAJOR|MINOR|PATCH|PATCHLEVEL)\s+(\d+)",
                            read_text(os.path.dirname(path) + "/../include/" + header))
