@@ -1,6 +1,6 @@
-// Collectives between GPUs over NCCL, on a separate CUDA stream. A kernel before and a kernel after each collective
-// increment counters in host memory. The watchdog reads the counters to detect a collective that does not finish,
-// because NCCL does not report that another rank is lost.
+// Collectives between GPUs over NCCL, on a separate CUDA stream. A kernel before each collective (or group of them) and
+// a kernel after it increment counters in host memory. The watchdog reads the counters to detect a collective that does
+// not finish, because NCCL does not report that another rank is lost.
 #include "comm/comm_internal.h"
 #include "cuda/common/cuda_internal.h"
 
@@ -75,7 +75,7 @@ __global__ void comm_count_kernel(volatile uint32_t *counter) {
 
 static void count(Nccl *n, int which) {
     comm_count_kernel<<<1, 1, 0, n->stream>>>(&n->pinned->counters[which]);
-    LAUNCH_CHECK("comm_count");
+    LAUNCH_CHECK("comm_count_kernel");
 }
 
 // begin() and end() must enclose every NCCL group and every ungrouped collective, so that the watchdog counts them.
@@ -147,7 +147,7 @@ static void nccl_group(Comm *comm, bool is_begin) {
 
 static void nccl_host_reduce(Comm *comm, int64_t *values, int n_values, CommOp op) {
     Nccl *n = nccl_of(comm);
-    const char *doing = "agreeing with the other ranks";
+    const char *doing = "combining values of all ranks";
     size_t bytes = (size_t)n_values * sizeof *values;
     memcpy(n->pinned->values, values, bytes);
     CUDA_CHECK(cudaMemcpyAsync(n->values, n->pinned->values, bytes, cudaMemcpyHostToDevice, n->stream), doing);
@@ -161,21 +161,21 @@ static void nccl_host_reduce(Comm *comm, int64_t *values, int n_values, CommOp o
 
 static void nccl_after_compute(Comm *comm) {
     Nccl *n = nccl_of(comm);
-    CUDA_CHECK(cudaEventRecord(n->compute_done, cuda_backend(comm->exec)->stream), "ordering communication");
-    CUDA_CHECK(cudaStreamWaitEvent(n->stream, n->compute_done, 0), "ordering communication");
+    CUDA_CHECK(cudaEventRecord(n->compute_done, cuda_backend(comm->exec)->stream), "marking the end of computation");
+    CUDA_CHECK(cudaStreamWaitEvent(n->stream, n->compute_done, 0), "making communication wait for computation");
 }
 
 static int nccl_mark(Comm *comm) {
     Nccl *n = nccl_of(comm);
     unsigned ticket = n->next_mark++ & INT32_MAX;
-    CUDA_CHECK(cudaEventRecord(n->marks[ticket % MARKS], n->stream), "marking communication");
+    CUDA_CHECK(cudaEventRecord(n->marks[ticket % MARKS], n->stream), "marking the end of communication");
     return (int)ticket;
 }
 
 static void nccl_wait(Comm *comm, int ticket) {
     Nccl *n = nccl_of(comm);
     CUDA_CHECK(cudaStreamWaitEvent(cuda_backend(comm->exec)->stream, n->marks[ticket % MARKS], 0),
-               "ordering computation");
+               "making computation wait for communication");
 }
 
 static bool comm_nccl_check(Comm *comm, Error *err) {

@@ -31,7 +31,7 @@ void cuda_fail(cudaError_t error, const char *doing, const char *file, int line)
 }
 
 // --- opening and closing the GPU ----------------------------------------------------------------------------
-// This kernel is looked up but never launched. If its machine code can be loaded, the program was built for this GPU.
+// This kernel is looked up but never launched. If it can be loaded, the program contains code that this GPU can run.
 __global__ void probe_kernel(int *out) {
     *out = 1;
 }
@@ -109,8 +109,8 @@ static void open_ones(CudaBackend *backend, int64_t count) {
     free(host);
 }
 
-// Plans cuDNN's attention before training starts, so that a warning about slow kernels comes early. Plans nothing if
-// this program's kernels compute the run's attention.
+// Creates cuDNN's state, except with --precision fp32. If cuDNN will compute the run's attention, plans it now, so that
+// a warning about slow kernels comes before training.
 static void open_attention(CudaBackend *backend, const Config *config) {
     if (config->recipe.precision == PRECISION_FP32) return;
     backend->attention = attention_open(backend->stream, backend->capability);
@@ -226,8 +226,8 @@ void cuda_release(Exec *exec, void *memory) {
     CUDA_CHECK(cudaFree(memory), "releasing memory");
 }
 
-// Sets `set` to the CPU cores of the GPU's NUMA node, read from the kernel's list, such as "0-31,64-95". Returns false
-// if that list is not available.
+// Sets `set` to the CPU cores of the GPU's NUMA node, which Linux lists in a file, such as "0-31,64-95". Returns false
+// if that file is not available.
 static bool near_processors(cpu_set_t *set) {
     int device, node = -1;
     char path[64], text[4096] = "";
@@ -319,13 +319,14 @@ void cuda_synchronize(Exec *exec) {
 }
 
 // --- CUDA graphs of micro-steps --------------------------------------------------------------------------------------
-// Runs, captures or replays micro-step `id`. The first run is not captured, because libraries then load code and choose
-// algorithms, which graph capture does not allow. The second run is captured into a CUDA graph, which later runs
-// replay.
+// The first run of micro-step `id` is not captured, because libraries then load code and choose algorithms, which graph
+// capture does not allow. The second run is captured into a CUDA graph, which cuda_replay_end() launches. Later runs
+// only launch that graph.
 bool cuda_replay_begin(Exec *exec, int id) {
     CudaBackend *backend = cuda_backend(exec);
     if (id < 0 || id >= MAX_REPLAYS || backend->replay_current >= 0)
-        fatal(EXIT_DEVICE, "internal error: graph %d cannot start: another is open, or id >= %d", id, MAX_REPLAYS);
+        fatal(EXIT_DEVICE, "internal error: graph %d cannot start: a graph is open, or its id is not below %d", id,
+              MAX_REPLAYS);
     Replay *replay = &backend->replay[id];
     if (replay->stage == REPLAY_RECORDED) {
         CUDA_CHECK(cudaGraphLaunch(replay->graph, backend->stream), "replaying a micro-step's graph");

@@ -1,4 +1,4 @@
-// Implements operations.h for the CUDA backend. Chooses a kernel by format, GPU and shape.
+// Defines the CUDA backend's table of functions, and the operations that choose their kernels by format, GPU and shape.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_hopper.h"
 #include "cuda/common/cuda_kernels.h"
@@ -41,7 +41,7 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
         attention_plain_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape);
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rope_table, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rope_table, shape);
-    // Computes the row amaxes, which the Hopper kernels write themselves, but not cuDNN and the kernels for every GPU.
+    // The Hopper kernels write the row amaxes themselves; cuDNN and the kernels for every GPU do not.
     Tensor packed = dq;
     packed.cols = dq.cols + dk.cols + dv.cols;
     if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);

@@ -4,15 +4,15 @@
 #include "cuda/attention/attention_portable.h"
 #include "ops.h"
 
-#define SORT_CHUNK 64 // number of sorted tokens per chunk of the embedding gradient: CHUNK in cuda_embed.cu
+#define SORT_CHUNK 64 // number of sorted tokens per chunk of the embedding gradient; equals CHUNK in cuda_embed.cu
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
 // Returns the workspace bytes that reductions need. The token embedding's gradient needs most: the sort of the tokens
-// (keys, rows and library buffers) and two partial sums per chunk of sorted tokens. The norms' reductions need blocks *
-// 2 * channels floats, which is less than half of cuBLASLt's workspace, with at most 8192 channels.
+// (keys, rows and library buffers) and two partial sums per chunk of sorted tokens. The norms' reductions need 2 *
+// channels floats per block. With at most 8192 channels, that is less than half of cuBLASLt's workspace.
 static size_t reductions_bytes(const Config *config) {
     size_t tokens = (size_t)config_micro_tokens(config);
     size_t sort = 24 * tokens + ((size_t)1 << 20);

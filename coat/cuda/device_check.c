@@ -61,11 +61,11 @@ static bool has_words(const char *name, const char *words) {
     return false;
 }
 
-// Returns the rate of the first table row whose words occur in the GPU's name. Therefore, variants precede the models
-// that they are variants of. Rates are from NVIDIA's data sheets of data center GPUs and systems (Ampere to Blackwell
-// Ultra) and its white papers of the RTX Ampere, Ada and Blackwell architectures. Those of RTX 5080 and RTX PRO 6000
-// are multiprocessors times boost clock times FLOP per clock, which also gives RTX 5090's published rate. Other GPUs
-// have no row. From compute capability 8.9 on, dense FP8 is twice as fast.
+// Returns the rate of the first table row whose words occur in the GPU's name, so a variant's row must precede the row
+// of the model that it varies. Rates are from NVIDIA's data sheets of data center GPUs and systems (Ampere to Blackwell
+// Ultra) and its white papers of the RTX Ampere, Ada and Blackwell architectures. The rates of RTX 5080 and RTX PRO
+// 6000 are multiprocessors times boost clock times FLOP per clock, which also gives RTX 5090's published rate. Other
+// GPUs have no row. From compute capability 8.9 on, dense FP8 is twice as fast.
 double device_peak_flops(const char *name) {
     static const struct {
         const char *words;

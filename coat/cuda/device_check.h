@@ -10,13 +10,14 @@ typedef struct {
     int driver_version;  // newest CUDA version that the driver supports, 1000 * major + 10 * minor; 0: no driver
     int runtime_version; // CUDA version that the program was built with
     bool driver_too_old; // true if the driver is too old for the CUDA runtime
-    char failure[160];   // CUDA's error message if querying the GPUs failed, except if the driver is too old; else ""
-    int count;           // number of GPUs that the driver shows to this process
-    int index;           // index of the GPU to use: this process's rank on this machine, or 0 if it sees only one GPU
-    char name[256];      // name of GPU `index`; undefined, like the following fields, if this process has no such GPU
-    int major, minor;    // compute capability of the GPU
-    bool kernels_match;  // true if the program contains machine code for this GPU
-    bool needs_fp8;      // true if the recipe uses FP8 matmuls
+    // CUDA's error message if querying the GPUs failed; "" if it did not, if the driver is too old, or without a GPU
+    char failure[160];
+    int count;          // number of GPUs that the driver shows to this process
+    int index;          // index of the GPU to use: this process's rank on this machine, or 0 if it sees only one GPU
+    char name[256];     // name of GPU `index`; undefined, like the following fields, if this process has no such GPU
+    int major, minor;   // compute capability of the GPU
+    bool kernels_match; // true if the program contains code that this GPU can run
+    bool needs_fp8;     // true if the recipe uses FP8 matmuls
 } DeviceQuery;
 
 // True if the GPU can be used. Otherwise sets err (EXIT_DEVICE) to one line that names the reason and the remedy.

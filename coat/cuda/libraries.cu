@@ -1,6 +1,6 @@
 // Loads cuDNN and NCCL when their first function is called. Therefore, the program starts without these libraries, and
 // only a run that needs one of them reports that it is missing. This file defines the libraries' functions that the
-// program calls. If a library is missing, they return an error, and the functions for error texts return the reason.
+// program calls. If a library is missing, they return an error, and functions that return an error text return why.
 #include "cuda/attention/attention.h"
 
 #include <cudnn.h>
@@ -26,7 +26,7 @@ static void *find(const char *library, const char *function) {
     return address;
 }
 
-// Results of a call whose library is missing, by type.
+// Returns the result of a call whose library or function is missing: an error status, the reason as text, or 0.
 template <typename R> static R missing();
 template <> cudnnStatus_t missing() {
     return CUDNN_STATUS_NOT_INITIALIZED;
@@ -39,7 +39,8 @@ template <> size_t missing() {
 }
 template <> void missing() {}
 
-// Defines a function of a library, which calls the library's function of the same name.
+// Defines the function `name`. Its first call loads the library and looks up the library's function of that name, which
+// this call and all later calls call.
 #define FORWARD(library, result, name, parameters, arguments)                                                          \
     extern "C" result name parameters {                                                                                \
         static const auto function = (decltype(&name))find(library, #name);                                            \

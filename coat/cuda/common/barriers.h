@@ -1,5 +1,5 @@
-// Shared-memory barriers (mbarrier, Hopper and later). A barrier's phase completes when the expected number of threads
-// has arrived and the expected bytes have been copied.
+// Shared-memory barriers (mbarrier, Hopper and later). A phase of a barrier completes when the expected number of
+// arrivals has occurred and the expected bytes have been written.
 #pragma once
 #include <stdint.h>
 
@@ -12,12 +12,14 @@ __device__ static inline void barrier_init(uint64_t *barrier, uint32_t arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-// Orders this thread's earlier accesses of shared memory before TMA copies that it starts later.
+// Orders this thread's earlier accesses of shared memory before later TMA copies, including those of another thread
+// that this thread signals after the call.
 __device__ static inline void copies_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Makes initialized barriers visible to TMA.
+// Makes barriers that this thread initialized visible to TMA. The other threads see them after the next barrier of the
+// block or cluster.
 __device__ static inline void barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     copies_fence();
@@ -36,7 +38,7 @@ __device__ static inline void barrier_arrive_if(uint64_t *barrier, bool signals)
                  : "memory");
 }
 
-// Arrives at the barrier and adds `bytes` to the bytes that must be copied before the phase completes.
+// Arrives at the barrier and adds `bytes` to the bytes that must be written before the phase completes.
 __device__ static inline void barrier_arrive_expect(uint64_t *barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                  : "memory");

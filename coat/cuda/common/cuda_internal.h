@@ -1,9 +1,9 @@
 // Shared declarations of the CUDA backend: its state and error checks of CUDA calls. For CUDA sources only.
 //
-// All work runs on one stream in the order of the calls. An operation may use all of Exec.workspace; its contents do
-// not survive the operation. Operations of a training pass may be captured into a CUDA graph, so they do not allocate,
-// do not wait for the device, and do not read host memory that changes later. Values that differ between steps are in
-// StepState, in device memory.
+// All operations run on one stream, in the order of the calls; only collectives use another stream (comm_nccl.cu). An
+// operation may use all of Exec.workspace; its contents do not survive the operation. Operations of a training pass may
+// be captured into a CUDA graph, so they do not allocate, do not wait for the device, and do not read host memory that
+// changes later. Values that differ between steps are in StepState, in device memory.
 #pragma once
 #include "ops.h"
 
@@ -38,19 +38,20 @@ typedef struct CudaBackend {
     int capability;      // compute capability of the GPU: 10 * major + minor
     int code_capability; // compute capability that the loaded kernels were compiled for; decides which kernels run
     bool hopper;         // true: the GPU is a Hopper, and the loaded kernels were compiled for it
-    size_t shared_bytes; // maximum shared memory of a block
+    size_t shared_bytes; // maximum bytes of shared memory that a kernel may request per block
     int64_t l2_bytes;
     int64_t memory_bytes; // memory of the whole GPU
     char device_name[256];
     Recipe recipe; // settings that tensor descriptors do not record, such as the rounding of moments
-    // true if adamw_update() has written the weights' amaxes and weights_quantize() has not read them yet
+    // true: the optimizer has written the weights' amaxes, and the next weights_quantize() uses them. Always false with
+    // several processes
     bool amaxes_valid;
     struct MatmulState *matmul;
     struct AttentionState *attention; // cuDNN's attention (attention.cpp); NULL with --precision fp32
     struct Staging *staging;          // pinned host memory through which uploads are copied
     BlockTally *tally;                // counters that the blocks of a kernel share; all 0 between operations
-    float *ones; // array of `ones_count` ones in FP32, then in BF16; serves as the weight of norms without weight
-    int64_t ones_count;
+    float *ones;        // `ones_count` ones in FP32, then as many in BF16: the weight of norms that have none
+    int64_t ones_count; // width of the language model, and the maximum width of a norm without weight
     Replay replay[MAX_REPLAYS];
     int replay_current; // id of the CUDA graph between replay_begin and replay_end; -1 at other times
 } CudaBackend;
@@ -115,21 +116,25 @@ static inline int64_t ceil_div(int64_t a, int64_t b) {
 struct MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err);
 void matmul_close(struct MatmulState *state);
 
-// Computes d = alpha * op(a) * op(b) + beta * c on row-major matrices in BF16 or FP32. op() transposes its operand if
-// the flag is set. k: number of columns of op(a). c has d's format and row stride; if c.data is NULL, beta must be 0.
+// Computes d = alpha * op(a) * op(b) + beta * c on row-major matrices in BF16 or FP32. op() transposes a if transpose_a
+// is set, and b if transpose_b is set. k: number of columns of op(a). c has d's format and row stride; if c.data is
+// NULL, beta must be 0.
 // Each tensor consists of `count` matrices, one below the other; matrix i of d is computed from matrix i of a, b and c.
 // A result does not depend on `count`.
 void matmul_add(Exec *exec, int count, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b,
                 int64_t k, float beta, Tensor c);
 
-// Attention with the project's kernels for every GPU: in FP32 of any head width up to 256 (cuda_attention_plain.cu), in
-// BF16 of widths that are multiples of 8 up to 128 (attention_portable.h). cuda_ops.cu chooses between these functions,
-// cuDNN (attention.h) and the Hopper kernels (attention_hopper.h).
+// Compute attention with the project's kernels that run on every GPU. cuda_ops.cu chooses between these functions,
+// cuDNN (attention.h) and the Hopper kernels (attention_hopper.h). The backward neither applies RoPE's backward nor
+// writes amaxes. Call fatal() for other head widths than
+//   FP32   up to 256 (cuda_attention_plain.cu)
+//   BF16   multiples of 8 up to 128 (attention_portable.h)
 void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                              AttentionShape shape);
 void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                               Tensor k, Tensor v, Tensor positions, AttentionShape shape);
-// Computes attention_forward with a KV cache: k and v have rows of cached tokens before the rows of q's tokens.
+// Computes attention_forward with a KV cache: k and v have rows of cached tokens before the rows of q's tokens. Calls
+// fatal() unless shape.B is 1 and the head width is at most 256.
 void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
 
 // Destroys all recorded CUDA graphs. Must be called before the NCCL communicator is destroyed, because graphs with

@@ -11,7 +11,8 @@ constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 // --- lists of model parameters as kernel arguments ----------------------------------------------------------
-// Maximum size in bytes of a kernel argument that lists parameters. A longer list is split into several launches.
+// Maximum bytes of a kernel's arguments, as CUDA 12.1 and later allow. A list of parameters that needs more is split
+// into several launches.
 constexpr size_t TABLE_BYTES = 32764;
 
 // Returns the table entry that contains work item `piece`, that is, first_piece[entry] <= piece < first_piece[entry +
@@ -50,6 +51,7 @@ enum CachePolicy {
     CACHE_PARAMETER // policy for data that many blocks read and none writes: parameters
 };
 
+// Loads V adjacent values. `address` must be a multiple of Pack<T, V>::word_bytes, as for store().
 template <int V, CachePolicy POLICY = CACHE_DEFAULT, typename T>
 __device__ static inline Pack<T, V> load(const T *address) {
     typedef typename WordOf<Pack<T, V>::word_bytes>::type Word;
@@ -121,15 +123,16 @@ template <int PENDING> __device__ static inline void copies_wait(void) {
 }
 
 // --- overlapping kernels (programmatic dependent launch) -------------------------------------------------------------
-// Allows the stream's next kernel to start while this kernel still runs (compute capability 9.0 or later). The next
-// kernel must call first_stage_wait() before it reads this kernel's results.
+// Allows the stream's next kernel, if launch_after() launched it with `overlaps`, to start before this kernel ends
+// (compute capability 9.0 or later). That kernel must call first_stage_wait() before it reads this kernel's results.
 __device__ static inline void second_stage_allow(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Waits until the previous kernel of the stream has finished and its writes are visible.
+// Waits until the previous kernel of the stream has finished and its writes are visible. Returns at once if this kernel
+// was launched without `overlaps`.
 __device__ static inline void first_stage_wait(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -200,13 +203,14 @@ template <typename T> __device__ static inline float stored(float x) {
 }
 
 // --- fast exponential, reciprocal and sigmoid ---------------------------------------------------------------
-// Returns exp(x), computed by the hardware's 2^x to about 22 bits; results below 2^-126 become 0. __expf() is not used,
-// because most of its instructions handle subnormal results.
+// Returns exp(x), computed by the hardware's 2^x; results below 2^-126 become 0. The relative error is about 2^-22 near
+// 0 and 2^-18 at the ends of the range. __expf() is not used, because most of its instructions handle subnormal
+// results.
 __device__ static inline float fast_exp(float x) {
     return fast_exp2(x * 1.4426950408889634f);
 }
 
-// Returns 1 / x, computed by the hardware instruction; subnormal inputs and results become 0.
+// Returns 1 / x, computed by the hardware instruction to within 1 ulp; subnormal inputs and results count as 0.
 __device__ static inline float fast_reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -268,7 +272,8 @@ template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *sh
     return total;
 }
 
-// Calls take(x) in thread 0 with the maximum of x over the block's threads.
+// Calls take(x) in thread 0 with the maximum of x over the block's threads. All threads must call this function, and
+// the block must synchronize before it is called again.
 template <int THREADS, typename Take> __device__ static inline void block_max(uint32_t x, Take take) {
     __shared__ uint32_t shared[THREADS / WARP];
     x = __reduce_max_sync(ALL_LANES, x);
@@ -312,12 +317,13 @@ template <typename F> static void for_layout(const char *operation, Format forma
 // --- column walk: a pass over a matrix that can also sum the matrix's columns ----------------------------------------
 // One pass over a (rows, cols) matrix. Each thread keeps its V columns and iterates over rows, so per-column data (a
 // bias, a norm's weight) stays in registers, and column sums need an exchange only at the end.
-// A block is 8 warps, one row per warp. blockIdx.x selects a tile of columns; blockIdx.y selects rows of the tile.
+// A block has 8 warps, each of which processes one row at a time. blockIdx.x selects a tile of columns; blockIdx.y
+// selects rows of the tile.
 // `Op` defines the work on each vector: begin(column), load(row, column) -> Loaded, apply(row, column, loaded, sum).
-//   Op::unroll    vectors in flight per thread
-//   Op::rolling   false: loads all vectors, then uses them; true: reloads each vector once it is used, which is faster
-//                 if apply() has much arithmetic
-//   Op::sums      true: the blocks' partial sums of `sum` are written to partials (gridDim.y, cols)
+//   Op::unroll    number of vectors that a thread loads before it uses the first
+//   Op::rolling   false: loads all these vectors, then uses them; true: loads the next vector as soon as one is used,
+//                 which is faster if apply() has much arithmetic
+//   Op::sums      true: apply() adds to sum[V], and each block writes its column sums to partials (gridDim.y, cols)
 constexpr int COLUMN_WARPS = 8;
 constexpr int COLUMN_BLOCKS_PER_SM = 4;
 
@@ -379,7 +385,8 @@ void partials_sum_pair(Exec *exec, float *first, float *second, const float *par
                        bool accumulate);
 
 // Runs the column walk over a (rows, cols) matrix. With Op::sums, sum_out (cols) FP32 = (accumulate ? sum_out : 0) +
-// the column sums. How rows are divided depends only on the shape and the number of SMs.
+// the column sums. The division of the rows depends only on the shape and the number of SMs. Does nothing, and does not
+// write sum_out, if rows or cols is 0.
 template <int V, typename Op>
 static void columns_run(Exec *exec, Op op, int64_t rows, int64_t cols, float *sum_out, bool accumulate) {
     if (rows == 0 || cols == 0) return;
@@ -399,7 +406,7 @@ static void columns_run(Exec *exec, Op op, int64_t rows, int64_t cols, float *su
     if (Op::sums) partials_sum(exec, sum_out, partials, (int)share, cols, accumulate);
 }
 
-// Calls run(std::integral_constant<ActivationKind, kind>) for a kind of GELU.
+// Calls run(std::integral_constant<ActivationKind, kind>) for a kind of GELU. Every other kind counts as tanh-GELU.
 template <typename Run> void for_gelu(ActivationKind kind, Run run) {
     if (kind == ACT_GELU_ERF)
         run(std::integral_constant<ActivationKind, ACT_GELU_ERF>());
