@@ -35,9 +35,9 @@ struct Plan {
 
 struct AttentionState {
     cudaStream_t stream;
-    cudnnHandle_t handle; // NULL until the first plan, and if cuDNN plans for a GPU that only `device` describes
+    cudnnHandle_t handle;                         // NULL until the first plan, and always if `device` is set
     std::shared_ptr<fe::DeviceProperties> device; // description of the GPU to plan for; NULL: the current GPU
-    int capability;                               // compute capability of that GPU: 10 * major + minor
+    int capability;                               // compute capability of the GPU to plan for: 10 * major + minor
     Error refusal; // why cuDNN could not compute the latest key that it refused; "" if it refused none
     std::vector<Plan> plans;
 };
@@ -62,7 +62,8 @@ template <typename Step> static bool step(Error *err, const char *doing, Step ru
                      message.substr(0, message.find('\n')).c_str());
 }
 
-// Creates cuDNN's handle if a plan needs one and it does not exist yet.
+// Loads NVRTC and creates cuDNN's handle, if that has not been done. A state with `device` needs no handle. Returns
+// false with err on failure.
 static bool open_handle(AttentionState *state, Error *err) {
     if (state->handle) return true;
     const char *missing = libraries_load_nvrtc();
@@ -134,7 +135,7 @@ static void describe_backward(fe::graph::Graph &graph, const Key &key) {
     set_output(result[2], operand(key, DV));
 }
 
-// Records why cuDNN cannot compute attention, and prints a warning the first time, on one rank.
+// Records why cuDNN cannot compute attention. The first time, rank 0 prints a warning, unless state->device is set.
 static void refuse(AttentionState *state, bool backward, const Error *err) {
     const bool first = !state->refusal.text[0];
     state->refusal = *err;
@@ -213,7 +214,7 @@ static void *operand_at(AttentionShape shape, const Tensor *operands, int id, in
 // Chooses the slice of attention's backward: the number of sequences and heads that cuDNN processes at once. Starts
 // with the slice that attention_slice_bytes() predicts to fit ATTENTION_WORKSPACE_LIMIT. Halves the slice while the
 // prediction or the plan exceeds `bytes`, and enlarges it if the plan needs less than half of the prediction. Returns
-// false if cuDNN cannot compute the backward, or not even that of one head in `bytes` bytes.
+// false if cuDNN cannot compute the backward, or if one key/value head needs more than `bytes` bytes.
 static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
                            AttentionSlice *slice) {
     const auto plan_of = [&](AttentionSlice part, bool optional) {

@@ -16,8 +16,8 @@ typedef struct {
     int sequences, kv_heads;
 } AttentionSlice;
 
-// Returns the workspace bytes that attention's backward needs for a slice: for each query head, the BF16 gradient of
-// the scores in tiles of 64 x 128 and an FP32 sum per row. With grouped heads, dk and dv of every query head are added.
+// Predicts the workspace bytes that cuDNN's backward needs for a slice: for each query head, the BF16 gradient of the
+// scores in tiles of 64 x 128 and an FP32 sum per row. With grouped heads, also dk and dv in BF16 for each query head.
 static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice slice) {
     size_t T = (size_t)shape.T, group = (size_t)(shape.heads / shape.kv_heads);
     size_t scores = (T + 63) / 64 * 64 * ((T + 127) / 128 * 128);
@@ -34,8 +34,9 @@ static inline int attention_even_part(int count, int most) {
     return most > 0 ? most : 1;
 }
 
-// Returns the largest slice whose backward needs at most `limit` bytes of workspace. head_bytes: bytes that a key/value
-// head with its query heads needs in one sequence.
+// Returns a slice whose backward needs at most `limit` bytes of workspace: several sequences, or some heads of one
+// sequence. If even one key/value head needs more than `limit`, returns a slice of one. head_bytes: bytes that a
+// key/value head with its query heads needs in one sequence.
 static inline AttentionSlice attention_slice_of(AttentionShape shape, size_t head_bytes, size_t limit) {
     const size_t sequence_bytes = head_bytes * (size_t)shape.kv_heads;
     AttentionSlice slice = {1, shape.kv_heads};
@@ -46,14 +47,14 @@ static inline AttentionSlice attention_slice_of(AttentionShape shape, size_t hea
     return slice;
 }
 
-// Returns the largest slice whose backward needs at most `limit` bytes of workspace by attention_slice_bytes().
+// Returns attention_slice_of() for the bytes per head that attention_slice_bytes() predicts.
 static inline AttentionSlice attention_slice(AttentionShape shape, size_t limit) {
     const AttentionSlice one_head = {1, 1};
     return attention_slice_of(shape, attention_slice_bytes(shape, one_head), limit);
 }
 
-// Returns the workspace bytes to plan for cuDNN's attention: the bytes of the largest slice within the limit plus those
-// of cuDNN's small buffers.
+// Returns the workspace bytes to plan for cuDNN's attention: the predicted bytes of the slice for
+// ATTENTION_WORKSPACE_LIMIT, plus 4 MiB for cuDNN's small buffers.
 static inline size_t attention_workspace_bytes(AttentionShape shape) {
     const size_t room = (size_t)4 * 1024 * 1024;
     return attention_slice_bytes(shape, attention_slice(shape, ATTENTION_WORKSPACE_LIMIT)) + room;
@@ -81,7 +82,8 @@ typedef struct {
 } AttentionPlan;
 
 // Builds cuDNN's plan of attention's forward or backward in training, for q, k and v packed in one tensor (row stride
-// (heads + 2 kv_heads) * head_dim). If cuDNN cannot compute it, prints a warning, once per state.
+// (heads + 2 kv_heads) * head_dim). If cuDNN cannot compute it, rank 0 prints a warning, once per state, unless the
+// state is from attention_open_described().
 AttentionPlan attention_plan(AttentionState *state, AttentionShape shape, bool backward, size_t workspace_bytes);
 
 // Returns the reason of cuDNN's latest failure to compute a shape; "" if there was no failure.

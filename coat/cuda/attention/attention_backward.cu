@@ -24,17 +24,18 @@ struct Rows {
     const bf16 *o, *d_o;
     const float *lse; // log-sum-exp of each query's scores from the forward, (B * heads, T)
     int64_t o_stride, d_o_stride;
-    float *statistics;
-    unsigned *next_unit;
-    uint32_t *amax; // row amaxes of dq, dk and dv, which statistics_kernel sets to 0; NULL: not computed
+    float *statistics;   // output, Problem.statistics
+    unsigned *next_unit; // Problem.next_unit, which statistics_kernel sets to 0
+    uint32_t *amax;      // row amaxes of dq, dk and dv, which statistics_kernel sets to 0; NULL: not computed
     int heads, T, blocks;
 };
 
 template <int HEAD> constexpr int ROW_THREADS = HEAD / 8;
 template <int HEAD> constexpr int ROWS_PER_BLOCK = 256 / ROW_THREADS<HEAD>;
 
-// Stores lse / ln 2 and delta = rowsum(do * o) of each row. Each thread processes eight columns of a row of one head.
-// Rows after the end of the sequence get lse = inf, so that their probabilities are 0.
+// Stores lse / ln 2 and delta = rowsum(do * o) of each row, and zeroes the row amaxes and the counter of claimed units.
+// Each thread processes eight columns of a row of one head. Rows after the end of the sequence get lse = inf, so that
+// their probabilities are 0.
 template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     constexpr int threads = ROW_THREADS<HEAD>;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *x.next_unit = 0;
@@ -101,9 +102,9 @@ __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const So
 }
 
 // Loop of the thread that loads the rows owned by each unit of work. The thread claims a unit, passes it to the
-// streaming thread and copies both warpgroups' tiles. The warpgroup that finished the previous unit first is served
-// first, because its part of the diagonal block is smaller. A final unit with tiles = 0 ends the loops of all
-// receivers.
+// streaming thread and copies both warpgroups' tiles. The warpgroup with the smaller part of the previous unit's
+// diagonal block is served first, because it finishes that unit first. A final unit with tiles = 0 ends the loops of
+// all receivers.
 template <int HEAD> __device__ static inline void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = unit_count(x);
     int first_side = 0;

@@ -116,8 +116,9 @@ __device__ static inline void weights(Matmuls<HEAD> &x, const float (&p)[COUNT],
     }
 }
 
-// Returns 0, computed from p in a way that the compiler cannot predict. A barrier wait whose parity includes this value
-// stays after the exponentials that compute p, so that these overlap with matmuls.
+// Returns 0, computed from p in a way that the compiler cannot predict: neither a probability nor the hardware's NaN
+// has a sign. A barrier wait whose parity includes this value stays after the exponentials that compute p, so that
+// these overlap with matmuls.
 template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p)[COUNT]) {
     uint32_t bits = 0;
 #pragma unroll
@@ -200,8 +201,9 @@ __device__ static inline void tile_skip(Shared<HEAD> *shared, const Place &place
     ring_next(stage);
 }
 
-// Raises the amax stored for the warp's first row to `largest`, the largest magnitude that the warp stored. The atomic
-// maximum gives the same result in any order.
+// Raises the amax stored for the warp's first row (`token`) to the largest magnitude that the warp stored. largest:
+// this thread's two largest magnitudes, as sum_store() returns them. The atomic maximum gives the same result in any
+// order.
 __device__ static inline void amax_store(const Problem &x, int64_t token, uint32_t largest) {
     largest = __reduce_max_sync(0xffffffffu, max(largest << 16, largest & 0xffff0000u));
     if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);

@@ -16,7 +16,7 @@ struct Problem {
     CUtensorMap k, v;   // TMA maps of (B, T, kv heads * HEAD) tensors, read in boxes of (1, HALF, PANEL)
     // lse / ln 2 and delta of each row, (B * heads, tiles of HALF rows, 2, HALF), ordered by statistic_at()
     const float *statistics;
-    unsigned *next_unit;
+    unsigned *next_unit; // number of units of work claimed so far, not counting each block's first
     bf16 *dq, *dk, *dv;
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     // Unit.tiles of each unit of work, (B, 2, blocks), units of queries before units of keys; NULL: no document masking
@@ -30,9 +30,10 @@ struct Problem {
     int group;                             // number of query heads per key/value head
     // T: number of tokens of a sequence. blocks: number of units of work per query head and per key/value head.
     int T, blocks;
-    int heads_together;    // number of heads whose units of work are claimed before those of other heads
-    int kv_heads_together; // number of key/value heads whose units come first, if heads are grouped
-    float scale;           // factor that multiplies the attention scores
+    int heads_together; // number of query heads whose units of work are claimed before those of the next heads
+    // number of key/value heads whose units of keys are claimed before those of the next; used if heads are grouped
+    int kv_heads_together;
+    float scale; // factor that multiplies the attention scores
 };
 
 // Returns the index of query `row` of a tile in the tile's array of lse or delta. If a unit owns keys, its score tiles
@@ -126,7 +127,7 @@ __device__ static inline uint64_t pair_operand(Shared<HEAD> *shared, int slot, b
     return wgmma_operand_at(wgmma_operand(shared->pair, next_panel), (uint32_t)slot * pair + second * tile);
 }
 
-// own_slot() and own_phase(): slot of a warpgroup's own tiles, and barrier parity, after `units` units of work.
+// Return the slot of a warpgroup's own tiles, and the parity of the slot's barriers, after `units` units of work.
 template <int HEAD> __device__ static inline int own_slot(int units, int warpgroup) {
     return STAGES<HEAD> + units % OWN_BUFFERS<HEAD> * COMPUTING + warpgroup;
 }

@@ -1,9 +1,9 @@
 // Forward of causal attention on Hopper: BF16, heads 64 or 128 wide, with or without document masking.
 //
 // A unit of work is 128 queries of a head with the tiles of 128 keys and values that they see. The tiles go from the
-// diagonal back to the document of the first query. Every query sees its own key, so its running maximum is finite
-// after the first tile. Each SM runs one block, which claims units from a counter. A block has two warpgroups that
-// compute, 64 queries each, and two threads that start TMA copies ahead of need. The tensor cores multiply one tile's
+// diagonal back to the start of the first query's document. Every query sees its own key, so its running maximum is
+// finite after the first tile. Each SM runs one block, which claims units from a counter. A block has two warpgroups
+// that compute, 64 queries each, and two threads that start TMA copies in advance. The tensor cores multiply one tile's
 // weights by its values while the exponentials of the next tile are computed.
 #include "attention_copying.h"
 #include "attention_maps.h"
@@ -14,7 +14,7 @@ namespace {
 struct Problem {
     // TMA maps of (B, T, heads * HEAD) tensors, in boxes of (1, HALF, PANEL) for q, (1, TILE, PANEL) for k and v
     CUtensorMap q, k, v;
-    unsigned *next_unit;
+    unsigned *next_unit;      // number of units of work claimed so far, not counting each block's first
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     bf16 *o;
     float *lse; // log-sum-exp of each query's scores, (B * heads, T); NULL: not written
@@ -76,7 +76,7 @@ template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 }
 
 // --- copies of attention's forward from global to shared memory ------------------------------------------------------
-// Copies the queries of a unit of work to shared memory. The HALF rows of each warpgroup are contiguous in every panel.
+// Copies the queries of a unit of work to shared memory. Each warpgroup's HALF rows become a tile of their own.
 template <int HEAD> __device__ void queries_copy(const Problem &x, bf16 *to, const Work &work, uint64_t *full) {
     barrier_arrive_expect(full, TILE_BYTES<HEAD>);
 #pragma unroll

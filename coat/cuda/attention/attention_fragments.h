@@ -10,9 +10,9 @@ typedef __nv_bfloat16 bf16;
 constexpr int TILE = ATTENTION_TILE; // query or key rows that one unit of work owns (attention_copying.h)
 constexpr int HALF = TILE / 2;       // rows per warpgroup; also the rows per tile that attention's backward streams
 constexpr int PANEL = 64;            // columns per panel of a tile
-constexpr int COMPUTING = 2;         // number of warpgroups of a block that compute; another warp issues copies
-constexpr int WARP_ROWS = 16;        // rows of a unit of work that one warp computes
-constexpr int STORED = WARP_ROWS * PANEL; // number of values of one panel that a warp stores, in WARP_ROWS rows
+constexpr int COMPUTING = 2;  // number of warpgroups of a block that compute; two threads of a third one issue copies
+constexpr int WARP_ROWS = 16; // rows of a unit of work that one warp computes
+constexpr int STORED = WARP_ROWS * PANEL; // number of values in one panel of a warp's rows
 constexpr int THREADS = (COMPUTING + 1) * 128;
 constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
 constexpr float LOG2_E = 1.4426950408889634f;
@@ -27,7 +27,7 @@ constexpr int SIGNALLING = 1;
 #endif
 constexpr int WARPGROUP_SIGNALS = 4 * SIGNALLING;
 
-// distance in bytes between two panels of a tile
+// distance in bytes between two panels of a tile of ROWS rows
 template <int ROWS> constexpr int PANEL_BYTES = ROWS *PANEL *(int)sizeof(bf16);
 
 // Position of a thread within its warpgroup: the rows and columns of its fragments (layout: hopper.h), and the operands
@@ -70,8 +70,8 @@ __device__ static inline Place place_get(int warpgroup) {
     return place;
 }
 
-// Starts the matmul d = (owned rows) * (COLUMNS rows of another tile)^T, 16 columns of the head at a time. That tile
-// has ROWS rows.
+// Starts the matmul d = (owned rows) * (the first COLUMNS of the ROWS rows of another tile)^T, 16 columns of the head
+// at a time.
 template <int HEAD, int ROWS, int COLUMNS>
 __device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t own, uint64_t other) {
     constexpr int own_panel = PANEL_BYTES<HALF> / 16, panel = PANEL_BYTES<ROWS> / 16;

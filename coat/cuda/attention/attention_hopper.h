@@ -27,8 +27,8 @@ static inline int attention_heads_together(AttentionShape shape) {
 
 // Returns the byte offset of an int array (B, 2, blocks) in the workspace of attention's backward. The array stores how
 // many 128-row tiles each unit of work streams: first units of queries, then units of keys. It is used only with
-// document masking. In the workspace, the counter of claimed units (256 bytes) and two FP32 values, lse and delta, per
-// query and head precede the array.
+// document masking. In the workspace, it follows the counter of claimed units (256 bytes) and two FP32 values, lse and
+// delta, per head and query; the queries of a sequence are padded to whole tiles.
 static inline size_t attention_backward_tiles_at(AttentionShape shape) {
     size_t rows = (size_t)shape.B * (size_t)shape.heads * attention_blocks(shape) * ATTENTION_TILE;
     return 256 + rows * 2 * sizeof(float);

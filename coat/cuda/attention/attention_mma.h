@@ -13,8 +13,8 @@
 constexpr int WARPS = 4, THREADS = WARPS * WARP;
 constexpr int CHUNK = 8; // number of BF16 values in a 16-byte chunk, the unit of copies and of ldmatrix
 
-// Maximum shared memory of a block (99 KB) and of each of two blocks on an SM (49 KB), on the GPUs that have the least:
-// their SMs have 100 KB and reserve 1 KB per block.
+// Maximum shared memory of a block (99 KiB) and of each of two blocks on an SM (49 KiB), on the GPUs that have the
+// least: their SMs have 100 KiB and reserve 1 KiB per block.
 constexpr int MAX_SHARED_BYTES = 99 * 1024, PAIR_BYTES = 49 * 1024;
 constexpr float LOG2_E = 1.4426950408889634f;
 
@@ -37,7 +37,8 @@ __device__ static inline void blocks_load_transposed(uint32_t (&block)[4], uint3
                  : "memory");
 }
 
-// Computes d (16, 8) += a (16, 16) b (16, 8). b consists of two 8 x 8 blocks, transposed.
+// Computes d (16, 8) += a (16, 16) b (16, 8). b0 and b1 are the transposes of b's upper and lower 8 x 8 block, in the
+// layout of blocks_load().
 __device__ static inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
@@ -72,7 +73,7 @@ template <int HEAD> __device__ static inline uint32_t chunk_address(const bf16 *
     return (uint32_t)__cvta_generic_to_shared(tile + chunk_at<HEAD>(row, chunk));
 }
 
-// Returns the address of the chunk 2 k + c of a row, from the address of its chunk c, which is 0 or 1.
+// Returns the address of chunk 2 k + c of a row, given the address of the row's chunk c. c is 0 or 1.
 template <int HEAD> __device__ static inline uint32_t chunk_next(uint32_t address, int k) {
     constexpr uint32_t bytes = CHUNK * sizeof(bf16);
     return (address ^ (2 * (uint32_t)k & PERMUTED<HEAD>)*bytes) + (2 * (uint32_t)k & ~(uint32_t)PERMUTED<HEAD>)*bytes;
@@ -113,7 +114,8 @@ template <int HEAD, int M> __device__ static inline void operand_load(uint32_t (
     for (int m = 0; m < M; m++) blocks_load(a[m], chunk_next<HEAD>(address, k) + (uint32_t)m * NEXT_ROWS<HEAD>);
 }
 
-// The warp's M * 16 rows of a tile. KEPT: the rows stay in registers; else each matmul loads them from shared memory.
+// The warp's M * 16 rows of a tile. KEPT: the rows stay in registers; otherwise each matmul loads them from `tile` in
+// shared memory.
 template <int HEAD, int M, bool KEPT> struct OwnRows {
     const bf16 *tile;
     uint32_t kept[KEPT ? HEAD / 16 : 1][M][4];
@@ -220,7 +222,7 @@ struct Range {
     int begin, end; // tokens begin to end - 1
 };
 
-// A sequence's masks.
+// Masks and length of a sequence, which determine the tokens that each row sees.
 struct Sequence {
     const int32_t *positions; // position of each token in its document; NULL: no document masking
     int T;
@@ -303,9 +305,10 @@ struct Work {
     int block, head, sequence; // block of rows of a head (a key/value head if the rows are keys) of a sequence
 };
 
-// Returns the work of this thread block: one of `blocks` blocks of rows of one of `heads` heads per sequence. Within
-// each set of `together` heads, whose operands fit in the L2 cache, the blocks that see the most tokens come first: the
-// first blocks if `first` is true (rows are keys), otherwise the last blocks.
+// Returns the work of this thread block: one of `blocks` blocks of rows of one of `heads` heads per sequence.
+// all_heads: number of heads of all sequences. Within each set of `together` heads, whose operands fit in the L2 cache,
+// the blocks that see the most tokens come first: the first blocks if `first` is true (rows are keys), otherwise the
+// last blocks.
 __device__ static inline Work work_of(int blocks, int heads, int all_heads, int together, bool first) {
     unsigned block;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));

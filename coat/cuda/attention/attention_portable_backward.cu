@@ -20,7 +20,7 @@ template <int HEAD, bool KEYS> struct Sizes {
     static constexpr bool KEPT = !KEYS && HEAD == 64; // the owned rows stay in registers
 };
 
-// Values of a query that p and ds depend on: lse / ln 2, and delta = sum of do * o.
+// lse / ln 2 and delta (the sum of do * o) of a query, from which p and ds are computed.
 struct Statistic {
     float lse, delta;
 };
@@ -114,7 +114,7 @@ __device__ void differentiate(float (&s)[M][N / 8][4], float (&dp)[M][N / 8][4],
 }
 
 // Adds the terms of the pair of tiles in buffer `stage` to the sums. token: first token of these tiles. own: first
-// token of the block's rows.
+// token of the block's rows. scale: factor that converts scores to log2 units.
 template <int HEAD, bool KEYS, typename Owned>
 __device__ void pair_add(Shared<HEAD, KEYS> *shared, int stage, const Owned (&owned)[2],
                          Statistics<HEAD, KEYS> &statistics, const Sequence &sequence, int own, int token,
@@ -136,7 +136,7 @@ __device__ void pair_add(Shared<HEAD, KEYS> *shared, int stage, const Owned (&ow
     multiply_columns<HEAD, M, N>(sums.first, weights, shared->streamed[stage][0]);
 }
 
-// Multiplies a warp's sums by `factor` and stores them in a gradient.
+// Multiplies a warp's sums by `by` and stores them in gradient `to`. The values go through the warp's rows of `tile`.
 template <int HEAD, int M>
 __device__ void gradient_store(const Problem &x, const Work &work, Matrix<bf16> to, const float (&sum)[M][HEAD / 8][4],
                                float by, bf16 *tile) {

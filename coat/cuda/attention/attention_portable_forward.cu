@@ -38,9 +38,9 @@ template <int HEAD> struct Sums { float o[M][HEAD / 8][4], largest[M][2], total[
 // rescaling.
 constexpr float EXCESS = 8.0f;
 
-// Replaces the scores s of one tile with softmax weights. Rescales the sums if scores exceed the score that weights are
-// relative to by too much; this decision for a row depends on that row alone. scale: factor that converts scores to
-// log2 units.
+// Replaces the scores s of one tile with softmax weights. If a row's largest score exceeds the score that its weights
+// are relative to by more than EXCESS log2 units, rescales that row's sums. scale: factor that converts scores to log2
+// units.
 template <int HEAD> __device__ void weigh(float (&s)[M][KEYS / 8][4], Sums<HEAD> &sums, float scale) {
 #pragma unroll
     for (int m = 0; m < M; m++)

@@ -1,6 +1,6 @@
 // Attention for sampling: computes a few new queries of a sequence whose earlier keys and values are in a KV cache. A
-// block computes one query of one head. Each of the n warps processes every n-th group of keys, with its own running
-// maximum and sums, which are combined at the end in the order of the warps.
+// block computes one query of one head. Each of its n warps processes every n-th group of CACHED_KEYS keys, with a
+// running maximum and sums of its own, which are combined at the end in the order of the warps.
 #include "attention_rows.h"
 
 namespace {
@@ -92,7 +92,7 @@ void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
     const char *operation = "attention_forward";
     if (shape.B != 1 || shape.head_dim > MAX_CACHED_HEAD_DIM)
         fatal(EXIT_DEVICE,
-              "internal error: %s with a KV cache supports 1 sequence and head widths up to %d (got %d of width %d)",
+              "internal error: %s with a KV cache needs 1 sequence and heads up to %d wide (has %d sequences, %d wide)",
               operation, MAX_CACHED_HEAD_DIM, shape.B, shape.head_dim);
     require_format(operation, "k", k, q.format);
     require_format(operation, "v", v, q.format);

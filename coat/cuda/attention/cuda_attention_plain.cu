@@ -155,8 +155,8 @@ __global__ void backward_key_kernel(Operands x) {
 Operands operands(Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
     require_format("attention", "q", q, FMT_FP32);
     if (shape.head_dim > MAX_HEAD_DIM)
-        fatal(EXIT_DEVICE, "attention on the GPU supports --head-dim up to %d (is %d); use --device cpu", MAX_HEAD_DIM,
-              shape.head_dim);
+        fatal(EXIT_DEVICE, "FP32 attention on the GPU supports --head-dim up to %d (is %d); use --device cpu",
+              MAX_HEAD_DIM, shape.head_dim);
     Operands x = {};
     x.q = matrix_of<float>(q), x.k = matrix_of<float>(k), x.v = matrix_of<float>(v), x.o = matrix_of<float>(o);
     x.lse = (float *)lse.data;

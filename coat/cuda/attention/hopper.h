@@ -14,7 +14,7 @@ template <typename T> __device__ static inline T warp_uniform(T x) {
 }
 
 // --- TMA copies to shared memory, whose bytes are counted by a barrier -----------------------------------------------
-// Starts copying a box of the tensor that `from` describes to shared memory.
+// Starts copying a box of the tensor that `from` describes to shared memory. The box begins at (sequence, row, column).
 __device__ static inline void copy_tile(void *to, const CUtensorMap *from, int column, int row, int sequence,
                                         uint64_t *barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -49,9 +49,9 @@ template <int COUNT> __device__ static inline void registers_acquire() {
 // result can be used as an operand.
 
 // Returns the wgmma descriptor of an operand in shared memory: its address and the distance between periods of the
-// swizzle (8 rows). The instruction determines whether k runs along rows or down columns. Along rows, it reads 16
-// columns of one panel of 64. Down columns, it reads all columns of 16 rows: element (row, column) is in period row / 8
-// of panel column / 64. next_panel is the distance between panels in bytes.
+// swizzle (8 rows). The dimension that the matmul sums over runs along rows or down columns, as the instruction says.
+// Along rows, the instruction reads 16 columns of one panel of 64. Down columns, it reads all columns of 16 rows:
+// element (row, column) is in period row / 8 of panel column / 64. next_panel is the distance between panels in bytes.
 __device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel = 1024) {
     const uint64_t swizzle_128 = (uint64_t)1 << 62, distance = 1024 >> 4, panel = (uint64_t)next_panel >> 4;
     return swizzle_128 | distance << 32 | panel << 16 | (uint64_t)(warp_uniform(shared_address(tile)) >> 4 & 0x3fff);
