@@ -1,5 +1,5 @@
 // Accumulates gradients and computes the gradient norm. Both operations process a list of tensors in a few launches.
-// The list is a kernel argument, so nothing is uploaded.
+// The list is a kernel argument, so nothing is uploaded. squares_launch() sums the squares of Muon's matrices.
 #include "cuda_optimizer.h"
 
 namespace {
@@ -15,7 +15,7 @@ struct SumTable {
     void *sum[SUM_ENTRIES];
     const void *part[SUM_ENTRIES];
     int64_t elements[SUM_ENTRIES];
-    bool is_bf16[SUM_ENTRIES], wide[SUM_ENTRIES]; // wide: true if the tensor is 16-byte aligned
+    bool is_bf16[SUM_ENTRIES], wide[SUM_ENTRIES]; // wide: true if both tensors are 16-byte aligned
     int first_block[SUM_ENTRIES + 1];
     int count;
 };
@@ -59,8 +59,8 @@ struct NormTable {
 };
 static_assert(sizeof(NormTable) <= TABLE_BYTES, "the table must fit a kernel argument");
 
-// Returns the sum of squares of V adjacent values. Adds in FP32, or in FP64 if FP32 could overflow. Callers accumulate
-// the results in FP64.
+// Returns the sum of squares of V adjacent values. Adds in FP32, and again in FP64 if the FP32 sum exceeds 1e38 or is
+// NaN. Callers accumulate the results in FP64.
 template <int V> __device__ inline double squares_of(const float x[V]) {
     float sum = 0.0f;
 #pragma unroll
@@ -111,8 +111,8 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS) void grad_squares_kernel(const _
     if (threadIdx.x == 0) table.partials[blockIdx.x] = sum;
 }
 
-// x has gridDim.y parts of `elements` elements. Each block writes the sum of the squares of `per_block` elements of one
-// part, number blockIdx.y, to `partials`.
+// Writes partial sums of squares to partials (parts, blocks per part). x consists of gridDim.y parts of `elements`
+// elements. A block sums at most `per_block` elements of part number blockIdx.y.
 template <typename T>
 __global__ __launch_bounds__(OPTIMIZER_THREADS) void squares_kernel(const T *x, int64_t elements, int64_t per_block,
                                                                     bool wide, double *partials) {

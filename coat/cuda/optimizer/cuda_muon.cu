@@ -1,6 +1,6 @@
-// Muon's update on the GPU. muon_momentum and muon_apply are bound by memory: with an INT8 momentum, BF16 gradients and
-// split16 master weights they transfer 6 and 10 bytes per element. muon_orthogonalize runs 15 matmuls, and is bound by
-// their arithmetic if both extents of the matrix are large.
+// Muon's update on the GPU. muon_momentum and muon_apply are bound by memory: with an INT8 momentum, BF16 gradients,
+// BF16 updates and split16 master weights, they transfer 6 and 10 bytes per element. muon_orthogonalize runs 15
+// matmuls, and is bound by their arithmetic if both dimensions of the matrix are large.
 #include "moment_parameters.h"
 #include "numerics/newton_schulz.h"
 
@@ -13,8 +13,8 @@ enum MomentumStore { MOMENTUM_FP32, MOMENTUM_BF16, MOMENTUM_INT8, MOMENTUM_FP8 }
 
 struct MuonEntry : ParameterEntry {
     void *m;
-    float *scale; // amaxes and exponents of the momentum's groups; NULL if it has no groups
-    uint8_t *exponent;
+    float *scale;      // amaxes of the momentum's groups (SCALE_EXPAND); NULL if it has no groups
+    uint8_t *exponent; // exponents of the momentum's groups; NULL if it has no groups
     void *update;
     StepState *state;
     bool expand, wide; // wide: true if all tensors are 16-byte aligned
@@ -31,7 +31,7 @@ __device__ inline MomentumScalars momentum_scalars(const StepState *state) {
     return {clip ? state->grad_clip / state->grad_norm : 1.0f, mu, 1.0f - mu};
 }
 
-// Updates an element of the momentum. Returns the element of the update.
+// Updates an element of the momentum, and returns the corresponding element of Muon's update.
 __device__ inline float momentum_element(const MomentumScalars &s, float grad, float *m) {
     const float part = s.rest * (grad * s.clip);
     *m = s.mu * *m + part;
@@ -160,7 +160,7 @@ __device__ inline float rest_momentum(const MuonEntry &e, MomentGroup group, int
     return STORE == MOMENTUM_INT8 ? moment_i8_decode(code, group.a) : moment_decode(code, group, FMT_E4M3);
 }
 
-// Updates a group that does not belong to a full chunk, with the functions of moments.h.
+// Updates group number `at`, which does not belong to a full chunk, with the functions of moments.h. Called by a warp.
 template <MomentumStore STORE, typename G, typename U>
 __device__ inline void momentum_rest(const MuonEntry &e, const MomentumScalars &s, int64_t at) {
     constexpr bool GROUPS = STORE == MOMENTUM_INT8 || STORE == MOMENTUM_FP8;
@@ -253,8 +253,8 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS) void apply_kernel(const __grid_c
 }
 
 // --- division by the Frobenius norm ----------------------------------------------------------------------------------
-// Computes y = x / max(norm, NEWTON_SCHULZ_EPS) for matrix number blockIdx.y of `elements` elements. Its norm is the
-// root of the sum of its `count` partials. Every block adds them in the same order.
+// Computes y = x / max(norm, NEWTON_SCHULZ_EPS) for matrix number blockIdx.y of `elements` elements. The Frobenius norm
+// is the root of the sum of the matrix's `count` partials, which every block adds in the same order.
 template <typename T>
 __global__ __launch_bounds__(OPTIMIZER_THREADS) void normalize_kernel(T *y, const T *x, int64_t elements, bool wide,
                                                                       const double *partials, int count) {

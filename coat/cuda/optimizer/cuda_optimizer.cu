@@ -1,6 +1,5 @@
 // AdamW for parameters with BF16 or FP32 moments; fp8_moments.cu handles 8-bit moments. Processes the list of
-// parameters in a few launches. The list is a kernel argument, so nothing is uploaded and a captured CUDA graph
-// contains it.
+// parameters in a few launches. The list is a kernel argument, so nothing is uploaded.
 #include "cuda_optimizer.h"
 #include "numerics/moments.h"
 
@@ -190,7 +189,7 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS, 3) void adamw_kernel(const __gri
 }
 
 // --- host code that launches the AdamW kernels -----------------------------------------------------------------------
-// Launches the update of the parameters in the table, then empties the table.
+// Launches the kernel that updates the parameters in the table, then empties the table.
 template <MasterStore MASTER, typename S, typename G> void adamw_flush(cudaStream_t stream, UpdateTable *table) {
     if (table->count > 0 && table->first_block[table->count] > 0) {
         adamw_kernel<MASTER, S, G><<<grid_of(table->first_block[table->count]), OPTIMIZER_THREADS, 0, stream>>>(*table);

@@ -54,9 +54,9 @@ __device__ static inline float adamw_element(const UpdateScalars &s, float decay
     return p - s.lr * update - decay * p;
 }
 
-// Computes AdamW for one element in fewer operations; m and v are already multiplied by beta1 and beta2. Used for 8-bit
-// moments, whose rounding hides the difference. Uses FMAs and the hardware's square root and reciprocal (error 2^-23);
-// the root of a subnormal number is 0.
+// Computes AdamW for one element in fewer operations; on entry, *m and *v are already multiplied by beta1 and beta2.
+// Used for 8-bit moments, whose rounding hides the difference. Uses FMAs and the hardware's square root and reciprocal
+// (error 2^-23); the root of a subnormal number is 0.
 __device__ static inline float adamw_element_short(const UpdateScalars &s, float decay, float grad, float *m, float *v,
                                                    float p) {
     const float g = grad * s.clip;
@@ -75,5 +75,5 @@ void fp8_moments_update(Exec *exec, const Parameter *parameters, int count, cons
 void amaxes_clear(cudaStream_t stream, const Parameter *parameters, int count, const StepState *state);
 
 // Divides a tensor without gaps (BF16 or FP32) into `count` equal parts. Writes partial sums of squares of each part to
-// the workspace, part after part. Returns the number of sums per part.
+// the workspace, part after part, in FP64. Returns the number of sums per part; 0 if the tensor is empty.
 int squares_launch(Exec *exec, const char *operation, Tensor t, int count);

@@ -1,13 +1,13 @@
 // AdamW on 8-bit moments with dynamic range expansion (COAT, section 4). Gradients are read once; states and parameters
 // are read and written once. With BF16 gradients and split16 master weights, each element takes 8 bytes of reads
-// (gradient 2, parameter 4, m and v 1 each) and 6 of writes. The 10 bytes of scales and exponents per group of 128 are
+// (gradient 2, parameter 4, m and v 1 each) and 6 of writes. The 10 bytes of amaxes and exponents per group of 128 are
 // read and written, too. A warp processes a chunk of four groups at a time (lanes: fp8_moments.h).
 #include "moment_parameters.h"
 
 namespace {
 
 constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // number of elements in a chunk, which a warp processes at a time
-// number of consecutive chunks that a warp processes (a run), so that each lane holds the scales of one group
+// number of consecutive chunks that a warp processes (a run), so that each lane holds the amaxes of one group
 constexpr int RUN = WARP / (CHUNK / GROUP);
 
 // Number of resident blocks per SM. Stochastic rounding computes a random number per element, and more warps hide that
@@ -15,10 +15,10 @@ constexpr int RUN = WARP / (CHUNK / GROUP);
 template <MasterStore MASTER> constexpr int CHUNK_BLOCKS = MASTER == IN_VALUE_BF16 ? 5 : 4;
 
 // --- update of full chunks of a parameter ----------------------------------------------------------------------------
-// Scales and exponents of one group. Each lane of a warp holds one group of a run of chunks, so that these small arrays
+// Amaxes and exponents of one group. Each lane of a warp holds one group of a run of chunks, so that these small arrays
 // are read and written once per run, in full cache lines.
 struct RunGroup {
-    float a[2]; // scales of m and v
+    float a[2]; // amaxes of m and v, which Tensor.scale stores
     uint32_t k; // exponents in sixteenths: of m in the lowest byte, of v in the next byte
 };
 
@@ -40,7 +40,7 @@ __device__ inline void group_store(const MomentEntry &e, int64_t at, bool inside
     if (!(x.a[0] < INFINITY) || !(x.a[1] < INFINITY)) state->nonfinite = 1;
 }
 
-// Returns the scales and exponents of the group that another lane holds.
+// Returns the amaxes and exponents of the group that lane `lane` holds. All lanes of the warp must call it.
 __device__ inline RunGroup group_of_lane(RunGroup x, int lane) {
     x.a[0] = __shfl_sync(ALL_LANES, x.a[0], lane);
     x.a[1] = __shfl_sync(ALL_LANES, x.a[1], lane);
@@ -48,8 +48,8 @@ __device__ inline RunGroup group_of_lane(RunGroup x, int lane) {
     return x;
 }
 
-// Updates one chunk. `old` is the group that contains this lane's elements. Returns that group's new scales and
-// exponents. Raises *amax, in shared memory, to the amax of the stored BF16 values.
+// Updates the chunk that starts at element `begin`. `old` is the group that contains this lane's elements. Returns that
+// group's new amaxes and exponents. Raises *amax, in shared memory, to the amax of the stored BF16 values (BF16 bits).
 template <MasterStore MASTER, typename G>
 __device__ inline RunGroup update_chunk(const MomentTable &table, const UpdateScalars &s, const CodeTables *tables,
                                         const MomentEntry &e, int64_t begin, RunGroup old, uint32_t *amax) {
@@ -110,8 +110,8 @@ __device__ inline void prefetch_l2(const void *address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
 }
 
-// Cache line that a lane prefetches for a later chunk. Each array of a chunk is contiguous. A lane prefetches two lines
-// if a chunk has more lines than a warp has lanes.
+// The lanes of a warp prefetch the cache lines of a later chunk, in which each array is contiguous. A lane prefetches
+// two lines if a chunk has more lines than a warp has lanes.
 constexpr int LINE_BYTES = 128;
 
 template <MasterStore MASTER, typename G> struct ChunkLines {
@@ -130,7 +130,7 @@ struct LaneLine {
     int64_t chunk_bytes; // distance in bytes between the lines of two consecutive chunks
 };
 
-// Returns the address that this lane prefetches for line number `line` of a chunk.
+// Returns cache line number `line` of a chunk, which this lane prefetches.
 template <MasterStore MASTER, typename G> __device__ inline LaneLine lane_line(const MomentEntry &e, int line) {
     using Lines = ChunkLines<MASTER, G>;
     const auto inside = [&](const void *array, int lines) {
@@ -152,7 +152,7 @@ __global__
 __launch_bounds__(CHUNK_THREADS,
                   CHUNK_BLOCKS<MASTER>) void adamw_moments_kernel(const __grid_constant__ MomentTable table) {
     __shared__ CodeTables tables;
-    __shared__ uint32_t amaxes[ENTRIES]; // amaxes of the chunks that this block processes
+    __shared__ uint32_t amaxes[ENTRIES]; // for each parameter: amax of the values that this block stored, as BF16 bits
     const UpdateScalars scalars = *table.scalars;
     if (scalars.skip) return;
     for (int i = (int)threadIdx.x; i < table.count; i += CHUNK_THREADS) amaxes[i] = 0;
@@ -200,7 +200,8 @@ __launch_bounds__(CHUNK_THREADS,
 // Updates the groups that do not fill a chunk (the last group may be short), and all groups of tensors that are not
 // 16-byte aligned. A warp updates one group, using the functions of moments.h.
 
-// Computes the scale and exponent of group x of m (which = 0) or v (which = 1) in a warp. Lane 0 stores them.
+// Returns, in every lane of the warp, the amax and exponent of group number `at` of m (which = 0) or v (which = 1).
+// Lane 0 stores them. x: this lane's elements.
 __device__ inline MomentGroup rest_measure(const MomentTable &table, const MomentEntry &e, int which, int64_t at,
                                            const float x[GROUP / WARP]) {
     uint32_t largest = 0, negated = 0;

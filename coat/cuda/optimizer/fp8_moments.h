@@ -52,11 +52,11 @@ __device__ static inline float fast_log2(float x) {
 // --- decoding and measuring groups of moments ---------------------------------------------------------------
 // Parameters of a group of moments, identical in the eight lanes that share it. Used by the fast code path.
 struct LaneGroup {
-    float a, k_inverse;
-    uint8_t k_16ths;
-    bool decodes; // true if the fast path decodes the group exactly, because no intermediate is subnormal
-    bool encodes; // true if the fast path encodes the group exactly, because no element is subnormal
-    bool floors;  // v only: true if a nonzero element could round to 0; it becomes the smallest nonzero FP8 value
+    float a, k_inverse; // a: amax of the group, times beta for decoding; k_inverse: 1 / k
+    uint8_t k_16ths;    // exponent k in sixteenths
+    bool decodes;       // true if the fast path decodes the group exactly, because no intermediate is subnormal
+    bool encodes;       // true if the fast path encodes the group exactly, because no element is subnormal
+    bool floors;        // v only: true if a nonzero element could round to 0; it becomes the smallest nonzero FP8 value
 };
 
 __device__ static inline LaneGroup lane_group(const CodeTables *tables, float a, uint32_t k_16ths) {
@@ -64,13 +64,13 @@ __device__ static inline LaneGroup lane_group(const CodeTables *tables, float a,
     group.a = a;
     group.k_16ths = (uint8_t)k_16ths;
     group.k_inverse = tables->inverse_k[k_16ths];
-    // reach: log2 of the ratio of the scale a to the value that the smallest nonzero FP8 value represents
+    // reach: log2 of the ratio of the amax a to the value that the smallest nonzero FP8 value represents
     const float reach = (moment_target(FMT_E4M3) + 1.0f) * group.k_inverse;
     group.decodes = a == 0.0f || (a < INFINITY && reach - fminf(fast_log2(a), 0.0f) < 125.0f);
     return group;
 }
 
-// Decodes a lane's FP8 moments, 4 per word, to FP32.
+// Decodes a lane's FP8 moments, 4 per word, to FP32. SECOND: the moments are v, which has no signs.
 template <bool SECOND>
 __device__ static inline void decode_lane(const CodeTables *tables, LaneGroup group,
                                           const uint32_t word[LANE_ELEMENTS / 4], float out[LANE_ELEMENTS]) {
@@ -111,8 +111,9 @@ __device__ static inline LaneExtremes lane_extremes(const float x[LANE_ELEMENTS]
     return e;
 }
 
-// Computes the groups of the new m and v from the extremes of their eight lanes. Lanes 0, 2, 4 and 6 of a group reduce
-// m's largest, m's smallest, v's largest and v's smallest value. Each odd lane duplicates the lane before it.
+// Computes the groups of the new m and v, in every lane, from the extremes of their eight lanes. Lanes 0, 2, 4 and 6 of
+// a group reduce m's largest, m's smallest, v's largest and v's smallest value. Each odd lane duplicates the lane
+// before it.
 __device__ static inline void groups_measure(const CodeTables *tables, LaneExtremes m, LaneExtremes v, bool expand,
                                              LaneGroup *group_m, LaneGroup *group_v) {
     const int lane = (int)threadIdx.x % WARP, first = lane & ~(GROUP_LANES - 1);

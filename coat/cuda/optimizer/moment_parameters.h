@@ -1,11 +1,11 @@
-// Kernel argument that lists the parameters with 8-bit moments. Functions that load and store values of parameters,
-// WIDTH at a time or one by one. Included by fp8_moments.cu and cuda_muon.cu.
+// Defines the kernel argument that lists the parameters with 8-bit moments, and functions that load and store values of
+// parameters, WIDTH at a time or one by one. Included by fp8_moments.cu and cuda_muon.cu.
 #pragma once
 #include "fp8_moments.h"
 
 namespace {
 
-constexpr int ENTRIES = 280;
+constexpr int ENTRIES = 280; // maximum number of parameters per kernel launch
 
 // A parameter without its moments.
 struct ParameterEntry {
@@ -18,7 +18,7 @@ struct ParameterEntry {
     float rate; // parameter_rate()
 };
 
-// Returns the entry of a parameter whose tensors have no gaps between their rows.
+// Returns the entry of a parameter. Calls fatal() if the weight has gaps between its rows.
 inline ParameterEntry parameter_entry(const char *operation, const Parameter &p) {
     ParameterEntry e = {};
     e.value = p.weight.value.data;
@@ -33,10 +33,10 @@ inline ParameterEntry parameter_entry(const char *operation, const Parameter &p)
 }
 
 struct MomentEntry : ParameterEntry {
-    uint8_t *code[2]; // FP8 values of the moments: [0] of m, [1] of v
-    float *scale[2];
-    uint8_t *exponent[2];
-    int64_t chunks; // number of full chunks, 0 if the tensors are not 16-byte aligned
+    uint8_t *code[2];     // FP8 values of the moments: [0] of m, [1] of v
+    float *scale[2];      // amaxes of the moments' groups (SCALE_EXPAND)
+    uint8_t *exponent[2]; // exponents of the moments' groups
+    int64_t chunks;       // number of full chunks, 0 if the tensors are not 16-byte aligned
 };
 
 struct MomentTable {
@@ -87,7 +87,7 @@ template <MasterStore MASTER> __device__ inline void master_values(const MasterP
     }
 }
 
-// lower_halves() and upper_halves() combine the lower or upper 16 bits of two words into one word.
+// Combine the lower or the upper 16 bits of two words into one word; those of `first` become its lower half.
 __device__ inline uint32_t lower_halves(uint32_t first, uint32_t second) {
     return __byte_perm(first, second, 0x5410);
 }
@@ -95,7 +95,7 @@ __device__ inline uint32_t upper_halves(uint32_t first, uint32_t second) {
     return __byte_perm(first, second, 0x7632);
 }
 
-// Stores WIDTH updated parameters. Returns the amaxes of the BF16 values at even and at odd positions; 0 if the
+// Stores WIDTH updated parameter values. Returns the amaxes of the BF16 values at even and at odd positions; 0 if the
 // parameter is FP32.
 template <MasterStore MASTER>
 __device__ inline __nv_bfloat162 master_write(const ParameterEntry &e, const UpdateScalars &s, int64_t at,
@@ -147,7 +147,7 @@ template <MasterStore MASTER> __device__ inline float rest_load(const ParameterE
     return MASTER == IN_SPLIT16 ? master_join(high, ((const uint16_t *)e.master)[at]) : bf16_decode(high);
 }
 
-// Stores one updated parameter. Returns the bits of its BF16 value without sign, or 0 if the parameter is FP32.
+// Stores one updated parameter value. Returns the bits of its BF16 value without sign, or 0 if the parameter is FP32.
 template <MasterStore MASTER>
 __device__ inline uint32_t rest_store(const ParameterEntry &e, const UpdateScalars &s, int64_t at, float p) {
     if constexpr (MASTER == IN_VALUE) ((float *)e.value)[at] = p;
