@@ -7,10 +7,11 @@
 //   multiplied(loaded, reciprocal, out): values * reciprocal, to be rounded to FP8; gradients lack this function
 //   gated: true for SwiGLU
 // A pass over rows takes a source, made from a function object (SourceOf) or from a matmul's output (fp8_hidden.h):
-//   load(row, column) -> Loaded; word(loaded); row_factor(row) -> the row's scale, loaded ahead as well
-//   parameters: true if columns have parameters; parameter(column) -> Bf16Words<SPAN>
-//   values(row, column, inside, loaded, factor, parameter, out, own): 16 values; may also store h, its input
-//   outputs: 2 for SwiGLU's gradient, whose values() computes two adjacent rows, of gate and of up
+//   load(row, column) -> Loaded; word(loaded); row_factor(row) -> the row's scale, loaded in advance as well
+//   parameters: true if there is a bias; parameter(column) -> 16 values of the bias
+//   outputs: number of outputs; 2 for SwiGLU's gradient (gate's, then up's), otherwise 1
+//   values(row, column, inside, loaded, factor, parameter, out, own): 16 values of each output; may also store h, from
+//     which the output is computed, and raise *own, the thread's amax of h. inside: the columns exist
 //   gated: true for SwiGLU; gradient: true for gradients; sums: true if columns may be summed
 //   finish(own): called after a thread's last row
 //
@@ -37,8 +38,8 @@ template <ActivationKind K> struct GeluConstants {
                            SLOPE_SQUARE = 3.0f * U_CUBIC * SLOPE; // 2 u'(x) = SLOPE + SLOPE_SQUARE x^2
 };
 
-// Maximum of the scale in GELU's coefficients, which would overflow at larger scales. Limiting the scale changes no
-// result, because even the smallest nonzero FP8 value, 2^-9, then saturates the gate.
+// Maximum scale from which GELU's coefficients are computed, because they would overflow at larger scales. The limit
+// changes no result, because at this scale even the smallest nonzero FP8 value, 2^-9, saturates the gate.
 constexpr float GATE_SCALE_MAX = 0x1p30f;
 
 template <ActivationKind K> struct GeluScaled {
@@ -111,7 +112,7 @@ template <typename S, ActivationKind K> struct GeluOf : S {
         gelu_span<K>(out);
     }
     // Computes gelu(x) * reciprocal as t / (ratio + ratio * power) with ratio = 1 / (scale * reciprocal), which saves
-    // two multiplications. Its result must be rounded to FP8. For values stored in BF16 use values().
+    // two multiplications. Use the result only if it is rounded to FP8; for values stored in BF16, use values().
     __device__ static void multiplied(const Loaded &loaded, float reciprocal, float out[SPAN]) {
         const float scale = S::scale(loaded);
         const float factor = fminf(fmaxf(scale * reciprocal, RATIO_MIN), 1.0f / RATIO_MIN);
@@ -169,8 +170,8 @@ SourceOf<GRADIENT, OUTPUTS, Function> source_of(const Function &function) {
 }
 
 // --- amax over all blocks of a kernel --------------------------------------------------------------------------------
-// Counts a finished block. One thread of each block calls this function. In the last block, returns true and sets *amax
-// to the amax of all blocks. Resets the tally for the next operation; operations never run concurrently.
+// Counts a finished block, whose amax is *amax. One thread of each block of a one-dimensional grid calls this function.
+// In the last block, returns true, sets *amax to the amax of all blocks, and resets the tally for the next kernel.
 __device__ inline bool last_block(BlockTally *tally, uint32_t *amax) {
     atomicMax(&tally->amax, *amax);
     __threadfence();

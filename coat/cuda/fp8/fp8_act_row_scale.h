@@ -5,7 +5,7 @@
 
 namespace {
 
-// bytes of shared memory for the parameters of columns, within the default limit of 48 KiB per block
+// bytes of shared memory for the columns' biases, within the default limit of 48 KiB per block
 constexpr size_t PARAMETER_BYTES = 40 << 10;
 
 __device__ inline void store_sums(float *to, const float sum[SPAN]) {
@@ -15,14 +15,14 @@ __device__ inline void store_sums(float *to, const float sum[SPAN]) {
 
 // Arguments of act_row_kernel. A block processes every gridDim.x-th row. A thread owns SPANS spans of 16 columns,
 // THREADS spans apart, and loads its part of the next row while it computes the current row. Each row needs one
-// barrier, for its amax. Column parameters are held in shared memory if they fit PARAMETER_BYTES. For a gradient, the
-// largest row scale becomes the scale of its transpose. `Op` is a source (fp8_act.h).
+// barrier, for its amax. Biases are held in shared memory if they fit PARAMETER_BYTES. The scale of a gradient's
+// transpose is computed from the largest row scale. `Op` is a source (fp8_act.h).
 struct RowWalk {
-    char *codes;
-    float *scales;
-    float *over_rows; // scale of the transposed output, equal to the largest row scale; NULL: not computed
-    Format transposed;
-    float *sums; // (gridDim.x, cols) partial column sums; NULL: not computed
+    char *codes;       // output: E4M3 values, (rows, outputs * cols)
+    float *scales;     // output: row scales, (rows)
+    float *over_rows;  // output: scale of the transpose, from the largest row scale (scale_in_format()); NULL: none
+    Format transposed; // format of the transpose
+    float *sums;       // output: partial column sums, (gridDim.x, cols); NULL: not computed
     StepState *state;
     BlockTally *tally;
     int rows, cols, row_bytes; // cols: number of columns of one output
@@ -135,8 +135,8 @@ void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w,
 }
 
 // Writes q's FP8 values and row scales. For a gradient, also writes its column sums and the scale of its transpose q_t.
-// The number of threads roughly equals the number of 16-column spans in common widths. More blocks per SM have more
-// rows in flight; fewer blocks leave more registers for sums or for SwiGLU's two inputs.
+// The number of threads is close to the number of 16-column spans of common widths. With more blocks per SM, more rows
+// are loaded at a time; with fewer, each thread has more registers for sums or for SwiGLU's two inputs.
 template <typename Op>
 void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
                   bool accumulate) {

@@ -1,5 +1,6 @@
-// Activation pass over rows that computes amaxes, or casts to BF16 or to FP8 with one scale per tensor. As many blocks
-// run as the SMs can hold; each loads the next values while it converts the previous ones.
+// Activation pass over rows that computes amaxes, or casts to BF16 or to FP8 with one scale per tensor. The grid has as
+// many blocks as the SMs can hold, or more if a block would process over ACT_WALK_ROWS rows. A thread loads its next
+// values while it converts the previous ones.
 #pragma once
 #include "fp8_act.h"
 
@@ -20,7 +21,7 @@ struct Walk {
     int step_rows, step_chunks;
     uint32_t *amaxes;                  // row amaxes to write; NULL: not computed
     float *scale, *scale_transposed;   // scale_transposed is NULL if the transpose shares the scale
-    float largest, largest_transposed; // largest finite value of the output's FP8 format, and of its transpose's format
+    float largest, largest_transposed; // largest finite values of the formats of the output and of its transpose
     StepState *state;
     BlockTally *tally;
     LoadOrder order;
@@ -36,8 +37,8 @@ struct WalkAt {
     }
 };
 
-// Combines the amaxes of all blocks. The last block writes the tensor's scales. It sets the step's nonfinite flag if
-// the amax is inf or NaN.
+// Combines the amaxes of all blocks. The last block writes the scales of the tensor and of its transpose, and sets the
+// step's nonfinite flag if the amax is inf or NaN.
 __device__ inline void walk_scale(const Walk &w, uint32_t amax) {
     if (!last_block(w.tally, &amax)) return;
     *w.scale = scale_from_amax(amax, w.largest);
@@ -123,7 +124,7 @@ template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
     };
     char *out;
     int row_bytes;
-    const float *scale; // scale of the FP8 output
+    const float *scale; // scale of the FP8 output, which an earlier kernel has written
 
     __device__ float begin() const { return MAKES == MAKES_CODES ? scale_reciprocal(*scale) : 0.0f; }
     __device__ Loaded load(int row, int column) const {

@@ -18,8 +18,8 @@ struct TileWalk {
     LoadOrder order;
 };
 
-// Casts and transposes the values of `function`. With GRADIENT, writes a gradient in format F, its column sums and,
-// unless F is BF16, its transpose in format T. Otherwise writes only the transpose of the activation function's output.
+// Computes the values of `function`. With GRADIENT, writes a gradient in format F, its column sums and, unless F is
+// BF16, its transpose in format T. Otherwise writes only the transpose of the activation function's output.
 template <Format F, Format T, bool GRADIENT, typename Function>
 __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
                              ACT_BLOCKS<GRADIENT>) void act_tile_kernel(const __grid_constant__ Function function,
@@ -101,7 +101,7 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
 }
 
 // Runs the activation pass over tiles. If dbias has data, dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column
-// sums. An FP8 gradient's kernel runs after the pass that computes the gradient's amaxes. It starts before that pass
+// sums. An FP8 gradient's kernel follows the pass that computes the gradient's amaxes. It may start before that pass
 // ends, because that pass writes nothing that the function object reads.
 template <Format F, Format T, bool GRADIENT, typename Function>
 void act_tiles_run(Exec *exec, const char *operation, const Function &function, Tensor plain, Tensor transposed,

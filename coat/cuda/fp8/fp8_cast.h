@@ -1,7 +1,7 @@
-// A pass over a tensor that computes values, casts them to FP8 and writes them untransposed, transposed, or both. Its
-// blocks may start before the kernel that computes the scale has finished. A block usually processes one tile, or a few
-// tiles if the partial sums of more blocks would not fit in the workspace. If a block must first compute factors of its
-// columns, it is persistent: it loops over tiles and loads the next tile's rows in advance.
+// A pass over a tensor that computes values, casts them to FP8 or BF16 and writes them untransposed, transposed, or
+// both. Its blocks may start before the kernel that computes the scale has finished. A block usually processes one
+// tile, or a few tiles if the partial sums of more blocks would not fit in the workspace. If a block must first compute
+// factors of its columns, it is persistent: it loops over tiles and loads the next tile's rows in advance.
 #pragma once
 #include "fp8_readers.h"
 #include "fp8_tile.h"
@@ -12,7 +12,7 @@ constexpr int CAST_COLUMNS = 64; // width of a tile; more models' widths are mul
 // A source has begin(column), called once per thread, load(row, column) -> Loaded, and one of
 //   codes(loaded, reciprocal, out)   16 FP8 values, if makes_codes is true
 //   values(loaded, out)              16 values; if scaled is true, times the reciprocal given to scale_by()
-// A source computes the same bits each time (for the amax, for the cast, and again in backward).
+// A source must compute the same bits each time: for the amax, for the cast, and when backward recomputes the tensor.
 template <typename Reader> struct ValuesOf : Reader {
     static constexpr bool makes_codes = false, scaled = false;
     __device__ void begin(int) {}
@@ -69,19 +69,19 @@ template <Format TO> struct RescaledCodes {
     }
 };
 
-// True if the cast pass uses persistent blocks, as the norm's transposing pass does. There, computing the factors of
-// the columns costs more than a tile.
+// True if the cast pass uses persistent blocks. The norm's transposing pass does, because computing the factors of the
+// columns (NormOf) takes longer than converting a tile.
 template <typename Source, bool TRANSPOSE> constexpr bool cast_stays = TRANSPOSE &&Source::scaled;
 
 // Distribution of a tensor's rows over blocks: each block gets the same number of full tiles. The remaining rows are
-// divided into equal parts.
+// divided into equal parts of a multiple of 32 rows; the last parts may be shorter or empty.
 struct CastRows {
     int whole; // number of full tiles per block
     int rest;  // maximum number of rows in a block's last tile
 };
 
 // Converts 16 values of a row. Stores them in format F at `plain` unless it is NULL, and returns them in `code` in
-// format TRANSPOSED, for the transposed copy.
+// format TRANSPOSED, for the transposed copy. If `sums`, adds the values to `sum`.
 template <Format F, Format TRANSPOSED, typename Source>
 __device__ static inline void tile_convert(const Source &source, const typename Source::Loaded &loaded,
                                            float reciprocal, float reciprocal_transposed, void *plain,
@@ -177,8 +177,8 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
 }
 
 // Runs the cast pass over a tensor. If dbias has data, dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums.
-// The distribution of rows depends on the shape and the workspace; with persistent blocks also on the number of SMs,
-// which hold BLOCKS each. If `overlaps`, the cast starts before the previous kernel, which computes the scale, ends.
+// The distribution of rows depends on the shape and the workspace; with persistent blocks, BLOCKS per SM, also on the
+// number of SMs. If `overlaps`, the cast may start before the previous kernel, which computes the scale, ends.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {

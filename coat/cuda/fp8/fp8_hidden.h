@@ -1,22 +1,22 @@
-// Sources for passes over rows (fp8_act_row_scale.h, fp8_act_tensor_scale.h). They take h from a matmul's output y,
-// save h in E4M3 with a scale per group, and compute g: GELU of h = y + bias, or SwiGLU of y's gate and up. y may have
-// row scales. With SAVED, g is computed from the saved h, otherwise from h before quantization. Included by
-// fp8_activation.cu only.
+// Sources for passes over rows (fp8_act_row_scale.h, fp8_act_tensor_scale.h). They compute h from a matmul's output y,
+// save h in E4M3 with a scale per group, and compute g: GELU of h = y + bias, or SwiGLU of h = y, which contains gate
+// and up. y may have row scales. With SAVED, g is computed from the saved h, otherwise from h before quantization.
+// Included by fp8_activation.cu only.
 #pragma once
 #include "fp8_act.h"
 
 namespace {
 
-// Storage of the activation function's input h in E4M3 with group scales. A thread's 16 columns belong to one group;
-// groups of 32, 64 or 128 columns span 2, 4 or 8 threads.
+// Outputs that store the activation function's input h in E4M3 with group scales. A thread's 16 columns belong to one
+// group; groups of 32, 64 or 128 columns span 2, 4 or 8 adjacent lanes.
 struct HiddenGroups {
     uint8_t *codes;
     char *scales; // group scales in BF16, (rows, groups)
     StepState *state;
     int codes_bytes, scale_bytes, group_bits;
 
-    // Quantizes and stores x, 16 values of h. With SAVED, sets x to the stored values as decoded. Raises *largest_h to
-    // the amax of x's group before quantization.
+    // Quantizes x, 16 values of h, and stores them if `inside`. With SAVED, sets x to the decoded FP8 values. Raises
+    // *largest_h to the amax of x's group before quantization. All lanes of the warp must call this function.
     template <bool SAVED>
     __device__ void keep(int row, int column, bool inside, float x[SPAN], float *largest_h) const {
         const int group_lanes = (1 << group_bits) / SPAN;
@@ -97,8 +97,8 @@ template <bool SAVED> struct SwigluHidden : HiddenGroups {
     }
 };
 
-// Calls f(source) with the source that computes the output g, `width` columns wide, from y and saves the input h. ALL:
-// supports all forms of GELU if there is a bias.
+// Calls f(source) with the source that computes the output g, `width` columns wide, from y and saves the input h: for
+// SwiGLU if y is wider, otherwise for the GELU `kind`. ALL: supports all forms of GELU if there is a bias.
 template <bool SAVED, bool ALL, typename F>
 void for_hidden(Exec *exec, int64_t width, Tensor h, Tensor y, Tensor bias, ActivationKind kind, F f) {
     const HiddenGroups groups = {

@@ -14,8 +14,8 @@ constexpr int SPAN = 16;       // number of columns that a thread processes at a
 constexpr int THREAD_ROWS = 4; // number of rows of a tile that a thread processes
 
 // --- BF16 values, packed in pairs in 32-bit words --------------------------------------------------------------------
-// N BF16 values packed in 32-bit words. If 16-bit values live across a branch, the compiler unpacks them right after
-// the load and thus waits for it. Values that are loaded in advance are therefore kept packed.
+// N BF16 values packed in 32-bit words. Values that are loaded in advance stay packed, because the compiler unpacks
+// 16-bit values that live across a branch right after the load, and thus waits for the load.
 template <int N> struct alignas(16) Bf16Words { uint32_t word[N / 2]; };
 
 template <int N, CachePolicy POLICY> __device__ static inline Bf16Words<N> load_words(const bf16 *address) {
@@ -116,12 +116,12 @@ template <int N> __device__ static inline void decode(const uint32_t code[N / 4]
 }
 
 // Multiplies N E4M3 values by a power of two and converts the results to format TO. Computes in FP16, which represents
-// E4M3 exactly. The factor is at most 1 if TO is E4M3, and at most 2^7 if TO is E5M2. A value that underflows in FP16
-// also underflows in FP8, so the result is always correctly rounded.
+// E4M3 exactly. The factor must be at most 1 if TO is E4M3, and at most 2^7 if TO is E5M2. A product that FP16 rounds
+// becomes 0 in FP8, so the result is always correctly rounded.
 template <Format TO, int N>
 __device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
 #if __CUDA_ARCH__ >= 890
-    // smallest positive FP16 number; two such factors in succession reach every result that is not 0
+    // smallest positive FP16 number; two factors of at least this size suffice for every result that is not 0
     constexpr float smallest = 0x1p-24f;
     const float first = fmaxf(factor, smallest), second = fminf(fmaxf(factor * 0x1p24f, smallest), 1.0f);
     const __half2 firsts = __float2half2_rn(first), seconds = __float2half2_rn(second);
@@ -240,8 +240,8 @@ uint32_t *amaxes_of(Exec *exec, const char *operation, Tensor t);
 // Writes t's scale, computed from amaxes. Sets the step's nonfinite flag if an amax is inf or NaN.
 void scale_from_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
 // Writes t's scale, computed from amaxes, in a kernel that may start before the amaxes are complete. The kernel that
-// computes them must call second_stage_allow(). The kernel after this one may also start early: before its
-// first_stage_wait() it may read everything except the scale.
+// computes the amaxes must call second_stage_allow(). The kernel after the scale's kernel may start early, too: before
+// its first_stage_wait() it may read everything except the scale.
 void scale_after_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
 
 // Returns the maximum of `count` amaxes in thread 0 of a block.
@@ -271,8 +271,9 @@ __device__ static inline void scale_write(float *scale, uint32_t amax, float lar
 }
 
 // Writes the scale of q_t, the transposed copy of q that wgrad reads. If q has row scales, q_t's scale is the largest
-// row scale. If q is unscaled and q_t is FP8, q_t's scale is computed from q.amax. Otherwise q_t shares q's scale and
-// nothing is written. Returns true if it launched a kernel, which the next kernel may overlap.
+// row scale, converted to q_t's format. If q is unscaled and q_t is FP8, q_t's scale is computed from q.amax. Otherwise
+// q_t shares q's scale and nothing is written. Returns true if it launched a kernel; the next kernel may then be
+// launched with `overlaps`.
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 // Returns the E4M3 scale of a row whose amax has these FP32 bits. The thread whose `first` is true stores the scale at
 // `address`.

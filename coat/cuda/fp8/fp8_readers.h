@@ -4,8 +4,8 @@
 //   values(loaded, out)      16 values: unscaled(loaded, out) * scale(loaded)
 //   grouped                  true if the tensor has group scales
 //   word(loaded)             a word of the loaded data, for kernels that fix the order of their loads (fp8_act.h)
-// With LAST, the tensor is not read again soon, so it is loaded with streaming accesses. Rows and columns are 32-bit,
-// so that an address takes one instruction.
+// With LAST, the tensor is not read again soon, so it is loaded with streaming accesses. Row and column numbers are
+// 32-bit, so that an address takes one instruction.
 #pragma once
 #include "fp8_kernels.h"
 

@@ -33,8 +33,8 @@ template <typename Shape, bool SPARE = false> struct RowPart {
     __device__ static int64_t index() { return (int64_t)blockIdx.x * Shape::ROWS + threadIdx.x / Shape::LANES; }
 };
 
-// Returns the amax over the threads of a row as FP32 bits, in each of these threads. All of them must call this
-// function. A kernel may call it only once, because its shared memory is not protected by a second barrier.
+// Returns the amax over the threads of a row as FP32 bits, in each of these threads. All threads of the row must call
+// this function. A block may call it only once, because no second barrier protects its shared memory.
 template <typename Shape, bool SPARE>
 __device__ static inline uint32_t row_amax(const RowPart<Shape, SPARE> &at, float largest) {
     static_assert(Shape::WARPS == 1 || Shape::WARPS == ROW_WARPS, "a row belongs to a warp or to the block");
@@ -49,7 +49,7 @@ __device__ static inline uint32_t row_amax(const RowPart<Shape, SPARE> &at, floa
     return bits;
 }
 
-// Output in FP8 with a scale per row. If scales is NULL, the output is not written.
+// Output in E4M3 with a scale per row. If scales is NULL, the output is not written.
 struct RowCodes {
     Matrix<uint8_t> codes;
     float *scales;

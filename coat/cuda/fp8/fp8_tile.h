@@ -16,11 +16,13 @@ template <int COLUMNS> struct Tile { uint4 memory[TILE_ROWS * COLUMNS / sizeof(u
 
 // Outputs of a pass that casts to FP8 and transposes.
 struct TileOut {
-    char *plain;                       // untransposed output, (rows, cols) in FP8 or BF16; NULL: not written
-    uint8_t *transposed;               // transposed output, (cols, rows) in FP8; NULL: not written
-    float *sums;                       // (gridDim.y, cols) partial column sums; NULL: not computed
-    const float *scale;                // scale of the untransposed output, which an earlier kernel has written
-    const float *scale_transposed;     // scale of the transposed output
+    char *plain;         // untransposed output, (rows, cols) in FP8 or BF16; NULL: not written
+    uint8_t *transposed; // transposed output, (cols, rows) in FP8; NULL: not written
+    float *sums;         // (gridDim.y, cols) partial column sums; NULL: not computed
+    // scales of the untransposed and of the transposed output, which an earlier kernel has written. Without an
+    // untransposed output, both point to the scale of the transposed output
+    const float *scale;
+    const float *scale_transposed;
     int plain_bytes, transposed_bytes; // row strides in bytes
 };
 
@@ -98,7 +100,7 @@ __device__ static inline void tile_sums(Tile<COLUMNS> *tile, float sum[SPAN], fl
 }
 
 // Returns the maximum number of parts that rows may be split into: the partial sums of `cols` columns for each part
-// must fit in the workspace.
+// must fit in the workspace and in TILE_SUM_BYTES. Calls fatal() if not even one part's sums fit.
 static inline int64_t tile_sum_parts(const Exec *exec, const char *operation, int64_t cols) {
     const size_t room = exec->workspace_bytes < TILE_SUM_BYTES ? exec->workspace_bytes : TILE_SUM_BYTES;
     const int64_t most = (int64_t)(room / ((size_t)cols * sizeof(float)));
@@ -108,8 +110,8 @@ static inline int64_t tile_sum_parts(const Exec *exec, const char *operation, in
     return most;
 }
 
-// Returns the number of parts into which rows are split if blocks write partial sums. Chosen so that the last wave of
-// blocks is nearly full. Depends only on the shape and the number of SMs.
+// Returns the number of parts, at most `most`, into which rows are split if blocks write partial sums. across, down:
+// numbers of tiles; slots: number of blocks that run at once. Minimizes the number of tiles that run one after another.
 static inline int64_t tile_splits(int64_t across, int64_t down, int64_t slots, int64_t most) {
     int64_t best = 1, least = INT64_MAX;
     if (most > down) most = down;
