@@ -1,6 +1,6 @@
-// GELU and SwiGLU between FP8 matmuls. h is saved in E4M3 with a scale per group; GELU is always computed from the
-// saved h. Outputs with a scale per row are written in one pass. With one scale per tensor (Group Scaling), GELU and
-// its derivative are recomputed in each pass instead of being stored.
+// GELU and SwiGLU between FP8 matmuls. The input h is saved in E4M3 with a scale per group, or in BF16. Outputs with a
+// scale per row are written in one pass: g is then computed from h before it is quantized. With one scale per tensor
+// (Group Scaling), each of two passes computes GELU or its derivative from the saved h, so that neither is stored.
 //
 // Bytes of device memory per element: y and dg 2, h 1.125 (groups of 16), g and dh and their transposes 1 each.
 //                                               reads                       writes
@@ -18,7 +18,8 @@
 namespace {
 
 // --- forward of the activation function: h from the matmul's output y, then g from h ---------------------------------
-// Computes the saved input h from y and, in the same pass, the output g: BF16, FP8 with row scales, or only amaxes.
+// Computes h from y, saves h with group scales and, in the same pass, computes the output g in BF16 or in E4M3 with row
+// scales, or only g's amaxes. With SAVED, g is computed from the saved h.
 template <bool SAVED>
 void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias, uint32_t *amaxes,
                 ActivationKind kind) {
@@ -37,7 +38,7 @@ void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y,
         });
 }
 
-// Computes the scale of g, the activation function's output, from the amaxes of gelu(h). h is BF16.
+// Computes the row amaxes of g, the activation function's output, from h in BF16, and then g's scale.
 void act_amaxes(Exec *exec, Tensor g, Tensor h, uint32_t *amaxes, ActivationKind kind) {
     for_activation<false>(bf16_reader<false>(h), h, g.cols, kind, [&](auto function) {
         act_walk_run<MAKES_AMAXES, 1, 4, true>(exec, source_of<false, 1>(function), h.rows, g.cols, g, amaxes);
@@ -74,7 +75,8 @@ void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h, ActivationK
 }
 
 // --- backward of the activation function: its input's gradient dh, dh's transpose and column sums --------------------
-// Computes the scales of dh (gradient of the activation function's input) and of its transpose from dh's amaxes.
+// Computes the row amaxes of dh, the gradient of the activation function's input, and then the scales of dh and of its
+// transpose.
 void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, uint32_t *amaxes, ActivationKind kind) {
     for_reader<false>(h, [&](auto reader) {
         for_gradient<false>(reader, dg, h, kind, [&](auto function) {
@@ -84,8 +86,8 @@ void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, ui
     });
 }
 
-// Computes the input's gradient dh and its transpose with scales already in memory, and sums dh's columns. If dh is
-// BF16, h has group scales, because plain_activation.cu computes dh if neither dh nor h is FP8.
+// Computes the input's gradient dh, its transpose (not if dh is BF16) and dh's column sums, with scales that are
+// already in memory. If dh is BF16, h has group scales, because otherwise plain_activation.cu computes dh.
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate, ActivationKind kind) {
     if (dh.format == FMT_BF16)

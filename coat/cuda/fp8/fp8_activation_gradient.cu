@@ -1,6 +1,6 @@
-// Implements activation_bound and activation_backward_recompute. The scales of dh's rows come from an upper bound of
-// |dh|, so no value has to wait for the rest of its row: one pass over tiles writes dh, its transpose and the transpose
-// of g.
+// Implements activation_bound and activation_backward_recompute. The scales of dh's rows are computed from an upper
+// bound of |dh| instead of the amax. Therefore no value has to wait for the rest of its row, and one pass over tiles
+// writes dh, its transpose and the transpose of g.
 //
 // Bytes of memory per element of g with groups of 16: reads dg (2) and h (1.125), writes dh and the transposes of dh
 // and g (1 each). SwiGLU doubles h and dh. activation_bound reads dy, w and SwiGLU's scales of h once.
@@ -10,7 +10,7 @@
 namespace {
 
 // --- upper bound of |dh| per row, which determines dh's scale -----------------------------------------------
-constexpr int SQUARES_WARPS = 8, SQUARES_BLOCKS = 256;
+constexpr int SQUARES_WARPS = 8, SQUARES_BLOCKS = 256; // warps per block; maximum number of blocks that read w
 static_assert(SQUARES_SPAN == SPAN, "a thread must add one span");
 
 // Returns the sum of squares of a row of FP8 values, without their scale, in every lane of the warp that processes the
@@ -47,8 +47,8 @@ struct CodeRows {
     int cols, stride;
 };
 
-// Computes, for each block, the largest sum of squares of the columns of the weight w. w is stored transposed, so these
-// columns are rows in memory.
+// Writes the largest sum of squares of each block's columns of the weight w to `largest` (blocks). w is stored
+// transposed, so these columns are rows in memory.
 __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(CodeRows w, double *largest) {
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     double most = 0.0;
@@ -59,10 +59,10 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(Cod
 }
 
 // Upper bound of the activation function's derivative. For SwiGLU, the bound is computed from the group scales of h:
-// groups [0, gate) belong to gate, the others to up. For GELU, scales is NULL.
+// groups [0, gate) of a row belong to gate, the others to up. For GELU, scales is NULL.
 struct Slopes {
-    const uint8_t *codes;
-    const uint16_t *scales; // group scales of h in BF16
+    const uint8_t *codes;   // h in E4M3
+    const uint16_t *scales; // group scales of h in BF16, (rows, groups)
     int64_t stride;
     int groups, gate, group;
     bool wide; // true if 8 scales can be loaded at a time
@@ -98,6 +98,7 @@ struct Slopes {
                 of[1] = fmaxf(of[1], most);
         }
     }
+    // Returns the bound for a row, in every lane. All lanes of the warp must call this function.
     __device__ float of_row(int64_t row, int lane) const {
         if (!scales) return GELU_MAX_SLOPE;
         float of[2] = {0.0f, 0.0f};
@@ -124,8 +125,9 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy,
 }
 
 // --- fused pass: activation function's backward and recomputation of g -----------------------------------------------
-// Inputs of the fused backward pass for GELU. load(row, column) -> Loaded; word(loaded); values(loaded, reciprocal, d,
-// g) computes d, HALVES gradients of the activation's input, and g, its output * reciprocal. COLUMNS: tile width.
+// Inputs of the fused backward pass for GELU. load(row, column) -> Loaded; word(loaded) as in fp8_act.h; values(loaded,
+// reciprocal, d, g) computes d, 16 values of each of HALVES gradients of the activation's input, and g, 16 values of
+// its output times reciprocal. COLUMNS: tile width. BLOCKS: minimum number of resident blocks per SM.
 template <ActivationKind K> struct GeluBoth {
     static constexpr int HALVES = 1, COLUMNS = 128, BLOCKS = 2;
     struct Loaded {
@@ -143,7 +145,8 @@ template <ActivationKind K> struct GeluBoth {
     __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
         const float scale = GroupReader<true>::scale(now.h);
         const GeluScaled<K> gelu(scale);
-        // The limit keeps g from becoming inf. With a larger factor, g is 0 or underflows anyway.
+        // The limit keeps 0 * inf out of g. The factor exceeds it only if g's scale is so small that all g are 0 or
+        // underflow.
         const float factor = fminf(scale * reciprocal, 0x1p100f);
         float t[SPAN];
         GroupReader<true>::unscaled(now.h, t);

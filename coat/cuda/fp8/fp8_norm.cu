@@ -20,14 +20,15 @@
 namespace {
 
 // Storage of the norm's input, which is the residual stream (pre-norm) or the sublayer's output (post-norm).
-// PLAIN: BF16. SAVED: FP8 groups, which the norm reads. RESIDUAL: FP8 groups, which only backward reads.
+// PLAIN: BF16. SAVED: E4M3 with group scales, which the norm reads. RESIDUAL: E4M3 with group scales, which only
+// backward reads.
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
     Matrix<const bf16> r_in, y; // with pre-norm, y.data may be NULL; then r_out = r_in
     Matrix<bf16> x, r_out;      // outputs that are not written if their data is NULL
     Matrix<bf16> n;        // norm in BF16; data is NULL if the norm is FP8, not computed, or (post-norm) r_out itself
-    RowCodes n_codes;      // norm's result in FP8 with row scales, written in the same pass
+    RowCodes n_codes;      // norm in E4M3 with row scales, written in the same pass; its scales are NULL if not written
     uint32_t *amaxes;      // row amaxes of the norm's result n, for a later quantization; NULL: not computed
     Matrix<uint8_t> codes; // FP8 values of x, saved with group scales
     bf16 *scales;          // group scales of x, (rows, groups)
@@ -47,8 +48,8 @@ template <int N> __device__ inline void parameters(const bf16 *address, float ou
     unpack<N>(words, out);
 }
 
-// Quantizes a row of the norm's input x per group and stores FP8 values and scales. With INPUT_SAVED, replaces `value`
-// with the stored values. A group is 2, 4, 8 or 16 adjacent lanes of a warp.
+// Quantizes a row of the norm's input per group and stores FP8 values and scales. x: the input in BF16; value: the same
+// in FP32. With INPUT_SAVED, replaces `value` with the decoded FP8 values. A group is 2, 4, 8 or 16 adjacent lanes.
 template <NormInput INPUT, typename Shape>
 __device__ inline void store_groups(const Fp8NormForward &a, const RowPart<Shape> &at, const Bf16Words<ROW_WIDTH> *x,
                                     float (*value)[ROW_WIDTH]) {
@@ -81,8 +82,8 @@ __device__ inline void store_groups(const Fp8NormForward &a, const RowPart<Shape
     if (bits >= NONFINITE_BITS && at.lane % WARP == 0 && a.state) a.state->nonfinite = 1;
 }
 
-// Computes mean and reciprocal standard deviation of a row held in registers (`value`), in two passes. Every thread
-// gets both results.
+// Computes the mean and then the reciprocal standard deviation of a row held in registers (`value`), and stores both.
+// Every thread of the row gets both results. With RMSNorm (a.mean is NULL), the mean is 0.
 template <typename Shape>
 __device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Shape> &at,
                                       const float (*value)[ROW_WIDTH], float *mean, float *rstd) {
@@ -114,8 +115,9 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Sha
     }
 }
 
-// Loads a row of r_in to r and of y to y. With post-norm, y becomes y * s, where s is the row's entry of a.y_scales
-// (NULL: 1). With pre-norm, r and `value` become r_in + y * s + y_bias; without a.y, r is r_in and `value` is not set.
+// Loads a row of r_in to r and of y to y. s is the row's entry of a.y_scales, or 1 if that is NULL. With post-norm, y
+// becomes y * s. With pre-norm, r and `value` become r_in + y * s + y_bias; without a.y, r is r_in and `value` is not
+// set.
 template <NormPlace PLACE, typename Shape>
 __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at, Bf16Words<ROW_WIDTH> *r,
                                Bf16Words<ROW_WIDTH> *y, float (*value)[ROW_WIDTH]) {
@@ -154,8 +156,8 @@ __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at
 }
 
 // Replaces a row's norm input in `value` with the norm, and stores the norm in BF16 if a.n has data. With post-norm,
-// adds the norm to r, stores r_out, and replaces `value` with r_out. Returns the largest magnitude of this thread's
-// values.
+// instead adds the norm to r, stores r_out, and replaces `value` with r_out. Returns the largest magnitude of this
+// thread's values; 0 if the norm is stored in BF16 and its amaxes are not computed.
 template <NormPlace PLACE, typename Shape>
 __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &at, HatOf hat, Bf16Words<ROW_WIDTH> *r,
                                  bf16 *r_out, float (*value)[ROW_WIDTH]) {
@@ -190,8 +192,8 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &
     return largest;
 }
 
-// Kernel of the forward norms. It processes the last rows first. The second pass starts with the first rows and finds
-// them in the L2 cache.
+// Kernel of the forward norms. It processes the last rows first, so that the second pass, which starts with the first
+// rows, finds them in the L2 cache.
 template <NormInput INPUT, NormPlace PLACE, typename Shape>
 __global__
 __launch_bounds__(ROW_THREADS,

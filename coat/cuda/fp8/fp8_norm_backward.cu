@@ -54,14 +54,14 @@ template <> struct SavedColumns<false> {
     __device__ static void unpacked(const Values &values, float out[V]) { unpack<V>(values, out); }
 };
 
-// Ring buffer in shared memory. A slot holds one thread's inputs of ROWS rows, which are loaded STAGES groups of ROWS
-// rows in advance.
+// Ring buffer in shared memory: STAGES slots per thread. A slot holds one thread's inputs of a group of ROWS rows. A
+// group is loaded STAGES groups in advance.
 template <bool GROUPED, int THREADS, int ROWS, int STAGES> struct Ring {
     Pack<bf16, V> dn[STAGES][ROWS][THREADS], g[STAGES][ROWS][THREADS];
     SavedColumns<GROUPED> x[STAGES][ROWS][THREADS];
 };
 
-// Norm statistics and scales of the next ROWS rows that a thread processes.
+// Norm statistics, row scales of dn and group scales of x, for the next ROWS rows that a thread processes.
 template <int ROWS> struct RowFactors {
     Pack<float, ROWS> mean, rstd, dn_scale;
     uint16_t scale[ROWS];
@@ -237,8 +237,7 @@ __global__ __launch_bounds__(THREADS,
 }
 
 // Launches as many blocks as the GPU can run at once, then sums the blocks' partial gradients of weight and bias.
-// Returns false, without launching, if the number of rows is not a multiple of ROWS or not even one block fits on an
-// SM.
+// Returns false, without launching, if the number of rows is not a multiple of ROWS or if no block fits on an SM.
 template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float *dbias, bool accumulate) {
     const auto kernel = fp8_norm_backward_kernel<GROUPED, THREADS, BLOCKS_PER_SM, ROWS, STAGES>;
@@ -267,8 +266,8 @@ bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float 
     return true;
 }
 
-// Processes two rows at a time if their number is even and the shared memory suffices, otherwise one row at a time.
-// Returns false if the width is not supported or one row's ring does not fit in shared memory.
+// Processes two rows at a time if their number is even, the shared memory suffices and the width is at most 4096;
+// otherwise one row at a time. Returns false if the width exceeds 8192 or one row's ring does not fit in shared memory.
 template <bool GROUPED>
 bool fp8_norm_backward_launch(Exec *exec, const Fp8NormBackward &a, float *dweight, float *dbias, bool accumulate) {
     const auto try_run = [&](auto run) { return run(exec, a, dweight, dbias, accumulate); };
@@ -317,5 +316,5 @@ void fp8_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tenso
     a.add = add;
     const auto launch = grouped ? fp8_norm_backward_launch<true> : fp8_norm_backward_launch<false>;
     if (!launch(exec, a, (float *)dweight.data, (float *)dbias.data, accumulate))
-        fatal(EXIT_DEVICE, "internal error: %s on the GPU does not support %d channels in FP8", operation, a.cols);
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU does not support %d channels", operation, a.cols);
 }

@@ -31,7 +31,7 @@ __global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(ScaleOf q, ScaleOf
     if (q_t.scale) scale_write(q_t.scale, amax, q_t.largest, state);
 }
 
-// Writes the largest row scale, converted from format `from` to format `to` (scale_in_format()), to *scale. Scales are
+// Writes the largest row scale to *scale, converted from format `from` to format `to` (scale_in_format()). Scales are
 // positive, so their bits can be compared as unsigned integers.
 __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *scale, const float *scales, int64_t rows,
                                                                         Format from, Format to) {
@@ -44,8 +44,8 @@ __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *s
 // --- row amaxes of BF16 tensors, and rescaling of FP8 tensors --------------------------------------------------------
 constexpr int AMAX_WARPS = 8;
 
-// Writes the amax of each row; one warp processes a row. The last rows come first, because the next pass starts with
-// the first rows and finds them in the L2 cache.
+// Writes the amax of each row; one warp processes a row. The last rows come first, so that the next pass, which starts
+// with the first rows, finds them in the L2 cache.
 __global__ __launch_bounds__(AMAX_WARPS *WARP) void bf16_amaxes_kernel(const bf16 *x, int64_t stride, uint32_t *amaxes,
                                                                        int64_t rows, int64_t cols) {
     constexpr int V = 8, UNROLL = 8;

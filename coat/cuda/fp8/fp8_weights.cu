@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int WEIGHT_ENTRIES = 60;
+constexpr int WEIGHT_ENTRIES = 60; // maximum number of weights per kernel launch
 constexpr int WEIGHT_THREADS = 256;
 constexpr int WEIGHT_COLUMNS = 128;        // number of columns of a tile
 constexpr int64_t WEIGHT_ELEMENTS = 32768; // number of elements per block in the kernel that computes amaxes
@@ -25,7 +25,7 @@ struct WeightEntry {
 struct WeightTable {
     WeightEntry entry[WEIGHT_ENTRIES];
     int first_block[WEIGHT_ENTRIES + 1]; // index of each weight's first block, in the kernel that computes amaxes
-    int first_tile[WEIGHT_ENTRIES + 1];
+    int first_tile[WEIGHT_ENTRIES + 1];  // index of each weight's first block, in the kernel that quantizes
     int count;
     uint32_t *amaxes; // one amax per block; NULL if the amaxes that the optimizer wrote are used
     StepState *state;
@@ -54,7 +54,7 @@ __global__ __launch_bounds__(WEIGHT_THREADS) void weight_amaxes_kernel(const __g
     block_max<WEIGHT_THREADS>(__float_as_uint(amax), [&](uint32_t x) { table.amaxes[blockIdx.x] = x; });
 }
 
-// Writes the amax and the scale of each weight.
+// Writes the amax and the scale of each weight. One block per weight.
 __global__ __launch_bounds__(WEIGHT_THREADS) void weight_scales_kernel(const __grid_constant__ WeightTable table) {
     const WeightEntry &e = table.entry[blockIdx.x];
     const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
@@ -64,7 +64,7 @@ __global__ __launch_bounds__(WEIGHT_THREADS) void weight_scales_kernel(const __g
     scale_write(e.scale, amax, E4M3_MAX, table.state);
 }
 
-// Computes the amax of each weight shard. The caller reduces these amaxes over the processes.
+// Computes the amax of each weight shard, one block per shard. The caller reduces these amaxes over the processes.
 __global__ __launch_bounds__(WEIGHT_THREADS) void shard_amaxes_kernel(const __grid_constant__ WeightTable table) {
     const int first = table.first_block[blockIdx.x], count = table.first_block[blockIdx.x + 1] - first;
     const uint32_t amax = block_amax<WEIGHT_THREADS>(table.amaxes + first, count);
@@ -110,8 +110,8 @@ __global__ __launch_bounds__(TILE_THREADS<WEIGHT_COLUMNS>,
     tile_write(&tile, e.codes_t, e.rows, first_row, first_column, e.rows, e.cols);
 }
 
-// True if the transpose of this weight has memory of its own. If several weights share a transpose's memory, the
-// transpose is written just before the matmul that reads it, not here.
+// True if weight `index` has a transpose that shares its memory with no other weight's. A transpose with shared memory
+// is written just before the matmul that reads it, not here.
 bool has_own_transpose(const Parameter *parameters, int count, int index) {
     const void *const memory = parameters[index].weight.codes_t.data;
     for (int i = 0; i < count; i++)
@@ -151,7 +151,8 @@ void weights_launch(Exec *exec, WeightTable *table, WeightWork work) {
     table->count = 0;
 }
 
-// Quantizes all weights that have FP8 values: either entire weights only, or shards (with amaxes) only.
+// Does `work` for all weights that have FP8 values: quantizes entire weights, quantizes shards with the amaxes of the
+// entire weights, or computes the amaxes of shards.
 void weights_run(Exec *exec, const char *operation, const Parameter *parameters, int count, WeightWork work) {
     CudaBackend *backend = cuda_backend(exec);
     bool known = backend->amaxes_valid && work == QUANTIZE_WEIGHTS;
