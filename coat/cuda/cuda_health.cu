@@ -8,7 +8,7 @@ namespace {
 
 constexpr int HEALTH_THREADS = 256;
 constexpr int HEALTH_BLOCKS_PER_SM = 8;
-// number of FP8 values that a thread counts at a time if the tensor has a single scale
+// number of FP8 values that a thread counts at a time if the tensor has a single scale, or in codes_count_kernel
 constexpr int TENSOR_GROUP = 128;
 
 // Division of a tensor into groups that have one scale each. A thread counts the values of one group at a time.
@@ -22,8 +22,8 @@ struct HealthWalk {
     Granularity granularity;
 };
 
-// Number of FP8 values by magnitude. top: largest finite value or above. small: below the smallest normal value, zeros
-// included. largest: not a number of values, but the largest FP8 value without sign bit.
+// Counts of 8-bit values by magnitude. top: values of the largest finite magnitude, inf and NaN. small: values below
+// the smallest normal one, including zeros. largest is not a count, but the largest value without sign.
 struct Counts {
     uint32_t largest = 0, zero = 0, top = 0, small = 0;
 };
@@ -61,7 +61,8 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, Format for
     return c;
 }
 
-// Returns a group's amax, computed from its scale. `largest`: the largest of its FP8 values, without sign bit.
+// Returns a group's amax as dequantized. `largest`: the largest of its FP8 values, without sign bit. For 8-bit moments,
+// returns the stored amax.
 __device__ inline float group_amax(const HealthWalk &w, int64_t group, uint32_t largest) {
     if (largest == 0) return 0.0f;
     if (w.granularity == SCALE_EXPAND) return ((const float *)w.scale)[group];
@@ -100,7 +101,8 @@ __global__ __launch_bounds__(HEALTH_THREADS) void health_kernel(HealthWalk w, He
     atomicMax(&out->largest, largest);
 }
 
-// Estimates a tensor's amax from the largest of its `rows` scales. `none` is the scale that a tensor of zeros has.
+// Estimates a tensor's amax from the largest of its `rows` scales, in one warp. none: scale of a tensor of zeros.
+// largest: largest value of the FP8 format.
 __global__ void health_scale_kernel(const float *scale, int64_t rows, float none, float largest, Health *out) {
     float most = *scale;
     for (int64_t row = threadIdx.x; row < rows; row += WARP) most = fmaxf(most, scale[row]);
@@ -108,8 +110,8 @@ __global__ void health_scale_kernel(const float *scale, int64_t rows, float none
     if (threadIdx.x == 0) out->amax = most == none ? 0u : magnitude_bits(most * largest);
 }
 
-// Counts the FP8 values of `lines` rows of `length` values by magnitude. Each row is divided into `pieces` pieces. A
-// thread counts every step-th piece.
+// Adds the counts of the FP8 values in memory, `lines` rows of `length` values, to *out. Each row is divided into
+// `pieces` pieces of TENSOR_GROUP values. A thread counts every step-th piece.
 __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8_t *codes, int64_t lines,
                                                                      int64_t length, int64_t stride, int64_t pieces,
                                                                      Format format, CodeCounts *out) {
@@ -174,7 +176,7 @@ __global__ __launch_bounds__(HEALTH_THREADS) void inner_products_sum_kernel(cons
 }
 
 // --- outliers --------------------------------------------------------------------------------------------------------
-// Returns an element of an unscaled or FP8 tensor. The groups of 8-bit moments ignore the ends of rows.
+// Returns an element of an unscaled or 8-bit tensor. Groups of 8-bit moments may extend into the next row.
 __device__ inline float element_of(const Tensor &t, int64_t row, int64_t col) {
     const int64_t at = row * t.stride + col;
     if (t.format == FMT_FP32) return ((const float *)t.data)[at];

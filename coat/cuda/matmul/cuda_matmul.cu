@@ -1,5 +1,6 @@
-// The matmuls of linear layers (forward, dgrad, wgrad) and of Muon by cuBLASLt: in BF16, in FP8 with FP32 accumulation,
-// and in FP32 for exact comparisons.
+// The matmuls of linear layers (forward, dgrad, wgrad) and of Muon by cuBLASLt, in BF16, in FP8 and, for exact
+// comparisons, in FP32. In FP8, the forward and, with --fast-accumulation-data, dgrad use the tensor cores' fast
+// accumulation. The other FP8 matmuls use algorithms that accumulate in FP32 (matmul_plan.h).
 //
 // cuBLASLt is column-major: a row-major (rows, cols) matrix with a row stride is a column-major (cols, rows) matrix
 // whose leading dimension is that stride. Therefore y = x w^T is computed as y^T = w x^T. On Hopper, k must be the
@@ -24,7 +25,7 @@ static void matmul_run(Exec *exec, const Matmul *p) {
     if (format_is_fp8(s->a) != format_is_fp8(s->b)) matmul_fail(p, "FP8 and wider operands cannot be mixed");
     if (format_is_fp8(s->a)) {
         if (s->m % 16 || s->n % 16 || s->k % 16 || p->key.lda % 16 || p->key.ldb % 16)
-            matmul_fail(p, "FP8 matmuls need all sizes to be multiples of 16");
+            matmul_fail(p, "FP8 matmuls need all sizes and strides to be multiples of 16");
         if (!p->scale_a || alignment(p->scale_a) < 16 || (p->scale_b && alignment(p->scale_b) < 16))
             matmul_fail(p, "the scales of FP8 operands must be 16-byte aligned");
     }
@@ -72,7 +73,7 @@ void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) 
 void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     bool fp8 = format_is_fp8(dy.format);
     // Without --cache-transposed, the transposed weights of all layers share one buffer, so the transpose is written
-    // just before its use.
+    // just before dgrad reads it.
     if (fp8 && !cuda_backend(exec)->recipe.cache_transposed) fp8_transpose_codes(exec, w.codes_t, w.codes);
     Matmul p = matmul_make("linear_backward_data", dx, fp8 ? w.codes_t : w.value, dy, fp8, false);
     matmul_size(&p, w.value.cols, dy.rows, w.value.rows);
@@ -92,8 +93,8 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
     matmul_run(exec, &p);
 }
 
-// Returns the number of elements from one of the `count` matrices in a tensor to the next. Sets *aligned to false if
-// their addresses differ in alignment.
+// Returns the distance in elements between consecutive ones of the `count` matrices in a tensor. Sets *aligned to false
+// if that distance is not a multiple of 256 bytes, so that the matrices may differ in alignment.
 static int64_t matrix_distance(Tensor t, int count, bool *aligned) {
     const int64_t distance = t.rows / count * t.stride;
     *aligned = *aligned && distance * (int64_t)format_bytes(t.format) % 256 == 0;

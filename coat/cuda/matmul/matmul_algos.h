@@ -57,8 +57,8 @@ bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact);
 // Parses a table of algorithms and returns its rows for this GPU and cuBLAS version, in the table's order. Skips rows
 // for other GPUs or versions, and lines that are not rows.
 MatmulAlgos algos_read(const char *text, const char *gpu, size_t cublas_version);
-// Appends the rows of table `text` for `gpu`, another GPU whose algorithms also suit this one. If a shape then has
-// several rows, the first of them is used.
+// Appends the rows of table `text` for `gpu` and this cuBLAS version, for example those of another GPU whose algorithms
+// also suit this one. If a shape then has several rows, the first usable one is used.
 void algos_add(MatmulAlgos *algos, const char *text, const char *gpu, size_t cublas_version);
 // Reads a table of algorithms from the file `path`, as algos_read() parses it. Returns false with err (EXIT_DATA) if
 // the file cannot be read.

@@ -86,9 +86,9 @@ static bool usable(const MatmulState *state, const Plan *plan, const cublasLtMat
            result.workspaceSize <= MATMUL_WORKSPACE_BYTES;
 }
 
-// Rebuilds an FP32 algorithm from its attributes, so that all its bytes are defined. cuBLASLt leaves some bytes unset,
-// but checkpoints store all bytes, and identical runs must write identical checkpoints. Does nothing if cuBLASLt
-// rejects the copy.
+// Rebuilds the algorithm of an FP32 matmul from its attributes, so that all its bytes are defined. cuBLASLt leaves some
+// bytes unset, but checkpoints store all bytes, and identical runs must write identical checkpoints. Keeps the original
+// if cuBLASLt rejects the copy.
 static void set_all_bytes(const MatmulState *state, const Matmul *p, const Plan *plan,
                           cublasLtMatmulAlgo_t *algorithm) {
     const MatmulShape *s = &p->key.shape;
@@ -201,7 +201,8 @@ static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     return false;
 }
 
-// Runs the matmul with this plan's algorithm. Returns the error of samples of its output, INFINITY if cuBLASLt fails.
+// Runs the matmul with this plan's algorithm. Returns the error of samples of its output; the error is INFINITY if
+// cuBLASLt fails.
 static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *p, const Plan *plan) {
     const SampledMatmul sampled = {p->key, p->a, p->b, p->d, (const float *)p->scale_a, (const float *)p->scale_b};
     matmul_samples_before(exec, state->samples, &sampled);
@@ -209,8 +210,8 @@ static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *
     return matmul_samples_after(exec, state->samples, &sampled);
 }
 
-// Reports the error of every algorithm to the test's visitor. For a matmul that adds to D, reports only the algorithm
-// that the matmul would use.
+// Reports to the test's visitor the error of the algorithm from the committed table, if there is one, and of cuBLASLt's
+// algorithms. For a matmul that adds to D, reports only the algorithm that the matmul would use.
 static void visit(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     const MatmulVisitor *v = &state->visitor;
@@ -254,8 +255,8 @@ static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *
 }
 
 // Chooses the fastest of cuBLASLt's algorithms; if `exact`, the fastest that accumulates in FP32. Returns false if no
-// algorithm is usable. Each round times every algorithm once: the GPU's clock falls under load, and all algorithms must
-// be timed at the same clock.
+// algorithm is usable. Each round times every algorithm once, because the GPU's clock falls under load and all
+// algorithms must be timed at the same clock.
 static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
     constexpr int ROUNDS = 6; // number of rounds that time every algorithm; the first one warms up
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
@@ -279,7 +280,7 @@ static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan
 
 // Chooses a plan's algorithm. A resumed run uses the algorithms recorded in its checkpoint, even with --autotune.
 // --autotune tunes only the matmuls of training, because a resumed run does not repeat earlier evaluations. A matmul
-// that the checkpoint does not list had not run before, so it is chosen as an uninterrupted run would choose it.
+// that the checkpoint does not list has not run before, so its algorithm is chosen as in an uninterrupted run.
 static void choose(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     const bool tunes = state->autotune && exec->trains;
     const bool exact = format_is_fp8(p->key.shape.a) && !p->key.shape.fast && !p->key.accumulate;

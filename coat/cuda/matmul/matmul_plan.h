@@ -1,5 +1,5 @@
 // Plans of cuBLASLt matmuls: cuBLASLt's description of a matmul and the chosen algorithm. A plan is created when its
-// shape first occurs, and is kept for the run.
+// key (shape, formats and memory layout) first occurs, and is kept for the run.
 //
 // Sources of the algorithm, in this order: the checkpoint that the run resumes from; --matmul-table; the committed
 // table; cuBLASLt's first choice. With --autotune, cuBLASLt's algorithms are timed instead of using the committed
@@ -15,8 +15,8 @@
 
 #include <cublasLt.h>
 
-#define MAX_PLANS 2048
-#define FIND_CANDIDATES 16 // maximum number of algorithms that are compared or tried for a matmul
+#define MAX_PLANS 2048     // maximum number of different matmuls in a run
+#define FIND_CANDIDATES 16 // maximum number of algorithms that are timed or checked for a matmul
 
 typedef struct {
     MatmulKey key;
@@ -26,8 +26,9 @@ typedef struct {
     cublasLtMatmulAlgo_t algorithm;
 } Plan;
 
-// Test hook that receives the error of every algorithm that an FP8 matmul could use, when the matmul's shape first
-// occurs. index: the algorithm's position in cuBLASLt's list; -1 for the table's algorithm.
+// Test hook that receives the error of every algorithm that an FP8 matmul could use, when its plan is created. index:
+// the algorithm's position in cuBLASLt's list; -1: the committed table's algorithm. For a matmul that adds to D,
+// receives only the algorithm of the table or, as index 0, that of the matmul that overwrites D.
 typedef struct {
     void (*report)(void *context, const MatmulKey *key, int index, MatmulError error);
     void *context;

@@ -10,7 +10,7 @@
 // One sampled output element of a matmul and its reference sums, which the GPU computes.
 typedef struct {
     double sum, squares; // FP64 sums of the terms that make up the element, and of the terms' squares
-    double added, d;     // added: what the matmul added to the element of D; d: the element after the matmul
+    double added, d;     // added: increase of the element of D by the matmul; d: the element after the matmul
 } Sample;
 
 struct MatmulSamples {
@@ -18,6 +18,7 @@ struct MatmulSamples {
     float *before;  // (SAMPLES) values of D before the matmul, in device memory
 };
 
+// Returns element (i, j) of D, which is column-major in BF16 or FP32.
 __device__ static inline float element(const MatmulKey &key, const void *d, int64_t i, int64_t j) {
     const int64_t at = j * key.ldd + i;
     return key.shape.d == FMT_BF16 ? bf16_decode(((const uint16_t *)d)[at]) : ((const float *)d)[at];

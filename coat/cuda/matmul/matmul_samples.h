@@ -4,8 +4,8 @@
 #include "cuda/common/cuda_internal.h"
 #include "matmul_algos.h"
 
-// Shape and scales of a sampled matmul D (m, n) = A (m, k) * B (k, n), column-major. k is contiguous in A and B, as
-// cuBLASLt requires for FP8 on Hopper.
+// A sampled matmul D (m, n) = A (m, k) * B (k, n), column-major. k is contiguous in A and B, as cuBLASLt requires for
+// FP8 on Hopper.
 typedef struct {
     MatmulKey key;
     const void *a, *b, *d;
@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct MatmulSamples MatmulSamples;
 
-MatmulSamples *matmul_samples_open(void); // allocates 36 KB of device memory
+MatmulSamples *matmul_samples_open(void); // allocates 36 KiB of device memory
 void matmul_samples_close(MatmulSamples *samples);
 
 // Measure a matmul's error. matmul_samples_before() must run before the matmul and saves samples of D if the matmul

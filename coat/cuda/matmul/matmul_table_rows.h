@@ -1,6 +1,6 @@
 // The committed table of matmul algorithms: rows of matmul_algos.h as --autotune writes them to OUT/matmul_table.txt,
 // without the part in parentheses, so that they apply to any strides and alignments.
-// An H100's row that equals the H200's is omitted, because an H100 reads the H200's rows after its own.
+// An H100's row that equals the H200's is omitted, because an H100 uses the H200's rows for shapes without its own.
 #pragma once
 
 // clang-format off
