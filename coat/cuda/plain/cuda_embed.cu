@@ -19,9 +19,9 @@ template <typename T> struct EmbedForward {
     int cols, T_length;
 };
 
-// Each thread computes V columns of the embeddings of one position for ROWS sequences. The position embedding is thus
-// read once for all sequences, and the token embeddings are loaded in parallel. With document masking, each row has its
-// own position.
+// Each thread computes V columns of the embeddings of the tokens with the same index in ROWS sequences. The position
+// embedding is thus read once for these sequences, and the token embeddings are loaded in parallel. With document
+// masking, each row has a position of its own.
 template <typename T, int V, int ROWS>
 __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForward<T> a) {
     const unsigned vectors = (unsigned)(a.cols / V);
@@ -140,8 +140,8 @@ template <int V> __device__ inline void add_to(float *out, Pack<float, V> before
 }
 
 // Sums the runs of equal tokens in a chunk. A block processes a chunk and up to 128 vectors of its columns. All data of
-// a batch of rows is loaded together, including the current gradients of the tokens whose runs end in it; these tokens
-// differ, because different runs have different tokens.
+// a batch of rows is loaded together, including the current dwte rows of the tokens whose runs end in the batch. These
+// rows are different, because different runs have different tokens.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_gradient_kernel(TokenGradient<T> a) {
     constexpr int BATCH = 8;
@@ -188,8 +188,8 @@ __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_g
     }
 }
 
-// Adds the partial sums of a run of equal tokens that crosses chunks. The block of the run's first chunk does this. It
-// loads the partial sums in batches.
+// Adds the partial sums of each run of equal tokens that crosses chunks to the token's row of dwte. The block of the
+// run's first chunk does this, and loads the partial sums in batches.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(TokenGradient<T> a) {
     constexpr int BATCH = 8;
@@ -199,8 +199,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
     if (column >= a.cols || next >= a.rows) return;
     const int token = a.tokens[next - 1];
     if (a.tokens[next] != token) return; // no run of equal tokens continues into the next chunk
-    // The whole chunk belongs to a run of equal tokens that started in an earlier chunk. The block of that chunk adds
-    // the partial sums.
+    // If the whole chunk belongs to a run that started in an earlier chunk, that chunk's block adds the partial sums.
     if (a.tokens[begin] == token && begin > 0 && a.tokens[begin - 1] == token) return;
     float *const out = a.dwte + token * a.dwte_stride + column;
     const Pack<float, V> before = load<V>(out);
@@ -237,12 +236,13 @@ __global__ void row_numbers_kernel(int32_t *numbers, int count) {
 }
 
 // --- host code that divides the workspace and launches the kernels ---------------------------------------------------
-// Divides Exec.workspace into consecutive pieces.
+// Part of Exec.workspace that is still free.
 struct Pieces {
     char *next;
     size_t left;
 };
 
+// Returns memory for `count` values, aligned to 256 bytes, from the workspace. Calls fatal() if it is too small.
 template <typename T> T *piece_take(Pieces *pieces, int64_t count) {
     const size_t bytes = ((size_t)count * sizeof(T) + 255) / 256 * 256;
     if (bytes > pieces->left)
@@ -319,7 +319,7 @@ void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor 
     require_format(operation, "dwte", dwte, FMT_FP32);
     require_format(operation, "dwpe", dwpe, FMT_FP32);
     if (g.rows > INT32_MAX - CHUNK)
-        fatal(EXIT_DEVICE, "internal error: embed_backward on the GPU: more than 2^31 tokens in a micro-batch");
+        fatal(EXIT_DEVICE, "internal error: embed_backward on the GPU: a micro-batch of 2^31 - 64 or more tokens");
     if (g.rows == 0) return;
     bool wide = tensor_wide(g) && tensor_wide(dwte) && tensor_wide(dwpe);
     for_layout(operation, g.format, wide, [&]<typename Type, int V>(Layout<Type, V>) {

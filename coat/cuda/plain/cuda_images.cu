@@ -5,7 +5,8 @@ namespace {
 
 constexpr int IMAGE_THREADS = 256;
 
-// Splits the work of a kernel: each thread computes one pack of V columns of one row.
+// Sets *row and *column to the start of the pack of V columns that this thread processes. Returns false if the tensor
+// has no pack for this thread.
 template <int V> __device__ bool pack_of_thread(int64_t rows, int64_t cols, int64_t *row, int64_t *column) {
     const int64_t packs = cols / V, index = (int64_t)blockIdx.x * IMAGE_THREADS + threadIdx.x;
     *row = index / packs;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int LOSS_THREADS = 512;      // number of threads of a block that processes whole rows
 constexpr int LOSS_PART_THREADS = 256; // number of threads of a block that shares rows with other blocks
-constexpr int LOSS_BLOCKS_PER_SM = 2;  // minimum number of resident blocks per SM; doubled if blocks share rows
+constexpr int LOSS_BLOCKS_PER_SM = 2;  // minimum number of resident blocks of LOSS_THREADS threads per SM
 constexpr int LOSS_PARTS = 8; // maximum number of blocks that share a row; every GPU with clusters supports 8 blocks
 
 struct LossArguments {
@@ -60,8 +60,8 @@ template <> struct Largest<bf16, 8> {
     }
 };
 
-// Reads a block's part of a row, starting at vector `begin`. With STAGED, reads it through shared memory by
-// asynchronous copies. Otherwise each pass reads device memory, because the part is too long. A thread reads only
+// Reads a block's part of a row, which starts at vector `begin`. With STAGED, reads it through shared memory by
+// asynchronous copies; otherwise the part is too long, and each pass reads it from device memory. A thread reads only
 // vectors that it copied itself, so no barrier is needed, and the next row is copied while the current one is written.
 template <typename T, int V, bool STAGED> struct RowReader {
     Pack<T, V> *staged;
@@ -96,7 +96,7 @@ template <typename T, int V> struct GradientInPlace {
     __device__ void element(int column, float x) const { store(row + column, packed<T, 1>(&x)); }
 };
 
-// Writes the gradient in E5M2. Callers multiply the gradient by `unit`, the reciprocal of the scale, before writing.
+// Writes the gradient in E5M2. Callers multiply the gradient by `unit`, the reciprocal of its scale, before writing.
 template <typename T, int V> struct GradientCodes {
     uint8_t *row;
     float unit;
@@ -111,7 +111,8 @@ template <typename T, int V> struct GradientCodes {
     __device__ void element(int column, float x) const { row[column] = (uint8_t)encode_pair<FMT_E5M2>(x, 0.0f); }
 };
 
-// Computes loss and gradient. `parts` consecutive blocks share a row. Each group of blocks processes every step-th row.
+// Computes the loss and, with a.backward, its gradient. a.parts consecutive blocks share a row; with a.parts > 1, these
+// blocks are a cluster. Each group of blocks processes every step-th row.
 template <typename T, int V, bool STAGED, typename Gradient>
 __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(LossArguments a) {
     extern __shared__ uint4 dynamic[];
@@ -186,9 +187,9 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
     }
 }
 
-// Launches the loss kernel with `shared` bytes of shared memory per block. Launches at most as many blocks as can run
-// at once; each block processes several rows if there are more. Returns false without launching if blocks share rows
-// and the GPU cannot run even one group of a.parts blocks.
+// Launches the loss kernel with `shared` bytes of shared memory per block, and at most as many blocks as can run at
+// once; if there are more rows, a block processes several. Returns false without launching if blocks share rows and the
+// GPU cannot run even one cluster of a.parts blocks.
 template <typename T, int V, bool STAGED, typename Gradient>
 bool loss_launch(const CudaBackend *backend, const LossArguments &a, int threads, size_t shared) {
     const auto kernel = loss_kernel<T, V, STAGED, Gradient>;
@@ -219,10 +220,12 @@ bool loss_launch(const CudaBackend *backend, const LossArguments &a, int threads
     return true;
 }
 
-// Chooses how many blocks share a row: enough that four blocks fit in an SM, or fewer if the GPU cannot run that many
-// blocks as a group. Chooses STAGED if the block's part of a row fits in shared memory.
+// Chooses how many blocks share a row, and launches the kernel: enough blocks that four fit in an SM with their parts
+// of a row, but at most LOSS_PARTS, and fewer if the GPU cannot run that many as a cluster. Below compute capability
+// 9.0, rows are not shared. Chooses STAGED if the block's part of a row fits in shared memory.
 template <typename T, int V, typename Gradient> void loss_run(const CudaBackend *backend, LossArguments a) {
-    // An SM has 1 KB more than a block may use. Each block uses 1 KB for the system and up to 2 KB for statistics.
+    // An SM has 1 KiB more than a block may use. Of its quarter, a block needs 1 KiB for the system and up to 2 KiB for
+    // statistics.
     const size_t four_fit = (backend->shared_bytes + (1 << 10)) / 4 - (3 << 10);
     const auto part = [&] { return (size_t)ceil_div(a.cols / V, a.parts) * sizeof(Pack<T, V>); };
     a.parts = 1;
@@ -241,9 +244,9 @@ template <typename T, int V, typename Gradient> void loss_run(const CudaBackend 
 }
 
 // --- kernel that tests whether the target has the largest logit ------------------------------------------------------
-// Computes best (rows): 1 if the row's target has the largest logit and no earlier token has an equal logit, otherwise
-// 0. Each block compares the logits of one row with the target's logit. loss_kernel does not compute `best`, because
-// only evaluation needs it.
+// Computes best (rows): 1 if the row's target has the largest logit and no token of lower index has an equal logit,
+// otherwise 0. Each block compares the logits of one row with the target's logit. loss_kernel does not compute `best`,
+// because only evaluation needs it.
 template <typename T, int V> __global__ __launch_bounds__(LOSS_THREADS) void best_kernel(LossArguments a, float *best) {
     const T *const row = (const T *)a.logits + blockIdx.x * a.stride;
     const int target = a.targets[blockIdx.x * a.target_stride];

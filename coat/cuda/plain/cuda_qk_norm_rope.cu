@@ -1,6 +1,6 @@
 // Computes QKV clip, QK-norm and RoPE, which are applied between the qkv matmul and attention, and their backward. A
 // block processes one token or, in the backward of QK-norm, several tokens one after the other. With RoPE alone, every
-// value is read once and written once.
+// value of q and k is read once and written once.
 #include "heads_walk.h"
 
 namespace {
@@ -122,8 +122,8 @@ __device__ inline void token_norms(const HeadsOf<T> &a, const NormsShared<T> &sh
     __syncthreads();
 }
 
-// Replaces d, the gradient of V values of a norm's output, with the gradient of the norm's input. Adds the values'
-// terms to the gradient of the norm's weight.
+// Replaces d, the gradient of V values of a norm's output, with the gradient of the norm's input. The values start at
+// value `at` of head `head`. Adds their terms to the gradient of the norm's weight.
 template <int V, typename T>
 __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &shared, const T *x, int head, int at,
                                      float d[V]) {
@@ -146,7 +146,7 @@ __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &
     of_weight = packed<float, V>(sum);
 }
 
-// Adds the block's copies of the weight gradients' sums and writes the results to partials.
+// Adds the block's copies of the weight gradients' sums and writes the totals to a.partials.
 template <typename T> __device__ inline void store_partials(const HeadsOf<T> &a, const float *sums) {
     const int both = a.width[0] + a.width[1];
     for (int c = (int)threadIdx.x; c < both; c += (int)blockDim.x) {
@@ -246,7 +246,7 @@ template <typename T, int V> HeadsOf<T> heads_of(Tensor out, Tensor qkv, const Q
     return a;
 }
 
-// Calls fatal() if a tensor's format differs from out's.
+// Calls fatal() if qkv or a weight does not have out's format, or if the positions are not I32.
 void require_heads(const char *operation, Tensor out, Tensor qkv, const QkRope &h) {
     require_format(operation, "qkv", qkv, out.format);
     require_format(operation, "positions", h.positions, FMT_I32);

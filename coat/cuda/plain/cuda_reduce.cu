@@ -5,7 +5,7 @@
 namespace {
 
 // --- second stage of column sums: adds the blocks' partial sums ------------------------------------------------------
-constexpr int FINISH_SLICES = 32; // number of parts of the partial sums that a block adds in parallel
+constexpr int FINISH_SLICES = 32; // number of warps of a block; each adds every 32nd of the partial sums
 
 // Adds partials (count, width) over count. Writes the sums of columns below `cols` to `first`, the others to `second`.
 __global__ __launch_bounds__(FINISH_SLICES *WARP) void partials_sum_kernel(float *first, float *second,
@@ -74,7 +74,7 @@ void partials_sum_pair(Exec *exec, float *first, float *second, const float *par
     partials_sum_launch(exec, first, second, partials, count, cols, 2 * cols, accumulate);
 }
 
-// Implements grad_quantize for BF16 and FP32: only computes the bias gradient, because nothing is quantized.
+// Implements grad_quantize for BF16 and FP32. Computes only the bias gradient, because nothing is quantized.
 void plain_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
     const char *operation = "grad_quantize";
     require_format(operation, "dy_q", dy_q, dy.format);

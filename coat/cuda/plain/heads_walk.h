@@ -25,7 +25,7 @@ template <typename T> struct HeadsOf {
     int q_norms, norms;                           // numbers of norms per token: q_norms for q alone, norms for q and k
     int across, at_once;                          // across: threads per head; at_once: heads processed at a time
     int lanes;                                    // number of lanes that sum the values of a norm
-    int copies;  // number of copies of the weight gradients' sums, so that each copy has a single writer
+    int copies;  // number of copies of the weight gradients' sums; each sum of a copy is written by one thread only
     int columns; // total number of columns of q, k and v
     float eps, clip;
 };
@@ -38,8 +38,8 @@ template <typename T> __device__ inline const float *rotation_of(const HeadsOf<T
 }
 
 // Calls body(head, i, cosines, sines) for each part of a head that this thread processes: the V values starting at i in
-// each half of the head, which RoPE pairs. cosines, sines (V): of these pairs; undefined if `rotation` is NULL. All
-// heads of a token have the same cosines and sines, which are loaded once.
+// each half of the head, which RoPE pairs. cosines and sines belong to these V pairs; they are undefined if `rotation`
+// is NULL. All heads of a token have the same cosines and sines, which are loaded once.
 template <int V, typename T, typename Body>
 __device__ inline void each_half_head(const HeadsOf<T> &a, const float *rotation, Body body) {
     const int first = (int)threadIdx.x / a.across;
@@ -92,7 +92,8 @@ template <typename T> struct HeadNorm {
     }
 };
 
-// Stores a thread's partial sum of a head in of_heads (heads, across), or adds to the thread's earlier sum.
+// Stores a thread's partial sum of a head in of_heads (heads, across), or adds it to the thread's earlier sum of that
+// head. i: first of the values that `value` covers.
 template <int V, typename T>
 __device__ inline void head_adds(const HeadsOf<T> &a, float *of_heads, int head, int i, float value) {
     float *const at = of_heads + head * a.across + i / V % a.across;

@@ -1,7 +1,7 @@
-// Combines the softmax statistics of a row of logits that several blocks share. A row is read once if it fits in shared
-// memory. Several blocks must fit in an SM, so that one block computes while another block's row is being copied.
-// Therefore, on Hopper and later, the blocks of a cluster share a long row: each block processes a part, and each warp
-// sends its statistics to all blocks.
+// Combines the softmax statistics of a row of logits over a block, or over several blocks that share the row. A row is
+// read once if it fits in shared memory. Several blocks must fit in an SM, so that one block computes while another
+// block's row is being copied. Therefore, on Hopper and later, the blocks of a cluster share a long row: each block
+// processes a part, and each warp sends its statistics to all blocks.
 #pragma once
 #include "cuda/common/barriers.h"
 #include "cuda/common/cuda_kernels.h"
@@ -33,8 +33,8 @@ __device__ inline SoftmaxSum softmax_exchange(SoftmaxSum mine, int mask) {
 // warps of these blocks for two rows, the current and the next, because some blocks run ahead. Each of the two rows has
 // a barrier that counts received bytes.
 struct RowParts {
-    uint64_t *barriers;
-    SoftmaxSum *places;
+    uint64_t *barriers; // (2)
+    SoftmaxSum *places; // (2, parts * warps) statistics of each warp
     // number of this block's part, parts per row, and warps per block; parts and warps are powers of two
     int part, parts, warps;
 
@@ -59,7 +59,7 @@ struct RowParts {
 
     // Returns the softmax statistics of a row, combined from the statistics of each thread. All threads of the row's
     // blocks get identical bits. row: index of the row among the rows of these blocks. Two sets of `places` suffice,
-    // because a block that sends statistics of a row has already read all statistics of the previous row.
+    // because a warp that sends statistics of a row has already read all statistics of the previous row.
     __device__ SoftmaxSum join(SoftmaxSum mine, int row) const {
         const int lane = (int)threadIdx.x % WARP, count = parts * warps, set = row & 1;
         SoftmaxSum *const here = places + set * count, *const to = here + part * warps + threadIdx.x / WARP;
@@ -93,7 +93,8 @@ struct RowParts {
 #endif
     }
 
-    // Waits until `bytes` bytes have arrived at the barrier.
+    // Waits until other blocks and this one have written `bytes` bytes to this block's shared memory, which the barrier
+    // counts. All threads of the block must call this function.
     __device__ static void receive(uint64_t *barrier, uint32_t bytes, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x == 0) barrier_arrive_expect(barrier, bytes);

@@ -24,7 +24,7 @@ template <ActivationKind K> struct Gelu {
     }
 };
 
-// Computes GELU's forward: h = y + bias, if h is to be stored, and g = gelu(stored h).
+// Computes GELU's forward: h = y + bias in its storage format, and g = gelu(h). If h.data is NULL, h is y.
 template <typename T, int V, ActivationKind K> struct GeluForward {
     static constexpr int unroll = sizeof(T) == 4 ? 2 : 5;
     static constexpr bool sums = false, rolling = false;
@@ -58,7 +58,7 @@ template <typename T, int V, ActivationKind K> struct GeluForward {
     }
 };
 
-// Computes GELU's backward: dh = dg * gelu'(h). With BIAS, the bias gradient sums the values before they are rounded.
+// Computes GELU's backward: dh = dg * gelu'(h). With BIAS, also sums dh's columns, before dh is rounded.
 template <typename T, int V, ActivationKind K, bool BIAS> struct GeluBackward {
     static constexpr int unroll = sizeof(T) == 4 ? 1 : 3;
     static constexpr bool sums = BIAS, rolling = true;

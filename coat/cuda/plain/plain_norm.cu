@@ -17,8 +17,9 @@ template <typename T> struct NormForward {
     float eps;
 };
 
-// Computes a norm of any width, one block per row; every pass reads the row from memory. A thread reads only values
-// that it wrote itself. With RECOMPUTE, computes the norm of r_in with the saved statistics.
+// Computes a norm of any width, one block per row; every pass reads the row from memory. Of the row that the block
+// stores, a thread reads only values that it wrote itself. If y has data, r_out or x must have data, too. With
+// RECOMPUTE, computes the norm of r_in with the saved statistics.
 template <typename T, bool RECOMPUTE> __global__ __launch_bounds__(ANY_THREADS) void norm_any_kernel(NormForward<T> a) {
     __shared__ float shared[2][ANY_THREADS / WARP];
     const int64_t row = blockIdx.x;
@@ -59,6 +60,7 @@ template <typename T, bool RECOMPUTE> __global__ __launch_bounds__(ANY_THREADS) 
     if (a.rstd) a.rstd[row] = rstd;
 }
 
+// Launches norm_any_kernel. If `stream` has data, n becomes stream + norm (post-norm).
 template <bool RECOMPUTE>
 void norm_any(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
               Tensor y_bias, Tensor stream) {

@@ -11,8 +11,9 @@ __device__ static inline float norm_hat(float x, float mean, float rstd) {
     return __fmul_rn(__fsub_rn(x, mean), rstd);
 }
 
-// True if the kernels of fp8_norm.cu and fp8_norm_backward.cu support a norm's tensors. Tensors without data are
-// ignored. Calls fatal() if a tensor's format is not `format`.
+// True if the kernels of fp8_norm.cu and fp8_norm_backward.cu support a norm's tensors: BF16, aligned, and of a width
+// that is a multiple of 16 and not too large. Tensors without data are ignored. Calls fatal() if a tensor's format is
+// not `format`.
 static inline bool fp8_norm_supports(const char *operation, Format format, std::initializer_list<Tensor> tensors) {
     bool takes = format == FMT_BF16;
     for (const Tensor &t : tensors) {
