@@ -116,7 +116,7 @@ template <int N> __device__ static inline void decode(const uint32_t code[N / 4]
 }
 
 // Multiplies N E4M3 values by a power of two and converts the results to format TO. Computes in FP16, which represents
-// E4M3 exactly. The factor must be at most 1 if TO is E4M3, and at most 2^7 if TO is E5M2. A product that FP16 rounds
+// E4M3 exactly. The factor must be at most 1 if TO is E4M3, and at most 2^7 if TO is E5M2. A value that FP16 rounds
 // becomes 0 in FP8, so the result is always correctly rounded.
 template <Format TO, int N>
 __device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
