@@ -17,9 +17,9 @@
 #define STAGING_PIECES 8
 
 struct Staging {
-    char *pinned; // pinned host memory of STAGING_PIECES pieces
-    cudaEvent_t done[STAGING_PIECES];
-    int next;
+    char *pinned;                     // pinned host memory of STAGING_PIECES pieces
+    cudaEvent_t done[STAGING_PIECES]; // recorded after the copy from each piece
+    int next;                         // piece that the next upload uses
 };
 
 void cuda_fail(cudaError_t error, const char *doing, const char *file, int line) {

@@ -164,8 +164,8 @@ static fe::error_t graph_build(AttentionState *state, Plan *plan) {
     return status.is_good() ? graph.get_workspace_size(plan->workspace_bytes) : status;
 }
 
-// Returns the cached plan for a key; builds the plan on first use. Returns NULL if cuDNN cannot compute the key, with a
-// warning unless the plan is optional.
+// Returns the cached plan for a key; builds the plan on first use. The pointer is valid until the next call. Returns
+// NULL if cuDNN cannot compute the key, and on first use calls refuse() unless the plan is optional.
 static const Plan *plan_get(AttentionState *state, const Key &key, bool optional = false) {
     for (const Plan &plan : state->plans)
         if (same_key(plan.key, key)) return plan.graph ? &plan : NULL;

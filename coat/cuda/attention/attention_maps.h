@@ -37,7 +37,7 @@ template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, Attentio
                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// True if TMA can read the view: BF16, not transposed, rows 16-byte aligned.
+// True if the Hopper kernels can access the view by TMA and 16-byte stores: BF16, not transposed, rows 16-byte aligned.
 static bool view_fits(Tensor view) {
     return view.format == FMT_BF16 && !view.transposed && view.stride % 8 == 0 && (uintptr_t)view.data % 16 == 0;
 }

@@ -300,7 +300,8 @@ static inline void require_format(const char *operation, const char *what, Tenso
               format_name(t.format), format_name(format));
 }
 
-// Calls f(Layout<T, V>{}) with the type T of the format (BF16 or FP32) and V = 8 if `wide`, else 1.
+// Calls f(Layout<T, V>{}) with the type T of the format (BF16 or FP32) and V = 8 if `wide`, else 1. Calls fatal() for
+// other formats.
 template <typename F> static void for_layout(const char *operation, Format format, bool wide, F f) {
     if (format == FMT_BF16 && wide)
         f(Layout<bf16, 8>{});

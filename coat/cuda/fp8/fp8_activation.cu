@@ -142,7 +142,8 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
               operation);
     const bool gated = g.data && kind == ACT_SWIGLU;
     if (gated && (bias.data || (is_grouped(h) && g.cols % h.group)))
-        fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU needs whole groups and no bias", operation);
+        fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU needs a width of whole groups and no bias",
+              operation);
     uint32_t *const amaxes = cast ? amaxes_of(exec, operation, g) : NULL;
     if (by_row && from_saved && is_grouped(h))
         fatal(EXIT_DEVICE, "internal error: %s on the GPU: g from the saved h cannot have row scales", operation);

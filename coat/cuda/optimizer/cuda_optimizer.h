@@ -14,7 +14,7 @@ struct UpdateScalars {
     float rate, floor;              // for 8-bit moments: lr * correction1 / sqrt(correction2), eps / sqrt(correction2)
     uint64_t seed;                  // seed of stochastic rounding, which is combined with t
     int64_t t;                      // number of this optimizer update
-    int32_t skip;
+    int32_t skip;                   // StepState.skips; if not 0, the other values are 0 and no update is made
 };
 
 // Returns the step's scalars for a parameter whose learning rate is the step's learning rate times `rate`.
