@@ -73,7 +73,8 @@ void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, T
     (fp8 ? fp8_residual_norm_forward : plain_residual_norm_forward)(exec, n, norm, r_out, r_in, y, y_bias);
 }
 
-// Copies an unscaled tensor to another tensor of the same format and shape. Does nothing if they share memory.
+// Copies an unscaled tensor to another tensor of the same format and shape. Does nothing if `to` has no data or if they
+// share memory.
 static void copy_rows(Exec *exec, Tensor to, Tensor from) {
     if (!to.data || to.data == from.data || to.rows == 0) return;
     require_format("postnorm_residual_forward", "a copy", to, from.format);

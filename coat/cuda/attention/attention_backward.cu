@@ -1,5 +1,5 @@
-// Backward of causal attention on Hopper: BF16, heads d = 64 or 128 wide. With s = q k^T / sqrt(d), p = exp(s - lse),
-// dp = do v^T and delta = rowsum(do * o):
+// Backward of causal attention on Hopper: BF16, heads d = 64 or 128 wide. do is the gradient of the output o. With s =
+// q k^T / sqrt(d), p = exp(s - lse), dp = do v^T and delta = rowsum(do * o):
 //
 //   ds = p (dp - delta)   dv = p^T do   dk = ds^T q / sqrt(d)   dq = ds k / sqrt(d)
 //
@@ -7,8 +7,9 @@
 // over tiles of 64 rows of the other kind. s^T and dp^T are the transposed tiles.
 //   keys     owns k, v; streams q, do, lse, delta: s^T, dp^T, then dv += p^T do and dk += ds^T q
 //   queries  owns q, do, lse, delta; streams k, v: s, dp, then dq += ds k
-// Units of both kinds compute s and dp, which costs two of seven matmuls. In return, every sum stays in the registers
-// of one warpgroup in a fixed order: results are the same in every run, and no sums go through memory.
+// Units of both kinds compute s and dp, so that the backward needs seven matmuls instead of five. In return, every sum
+// stays in the registers of one warpgroup and is added in a fixed order: results are the same in every run, and no sums
+// go through memory.
 // Blocks claim units from a counter. Long units are claimed before short ones within a few heads, whose operands stay
 // in the L2 cache. With grouped heads, a unit of keys adds the terms of its group's query heads one after the other.
 //

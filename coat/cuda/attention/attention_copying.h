@@ -20,7 +20,8 @@ __device__ static inline Divided divide(int x, int by) {
     return {(int)quotient, (int)((unsigned)x - quotient * (unsigned)by)};
 }
 
-// number of tiles of TILE rows left in a unit of work when the streaming thread requests the next unit
+// number of tiles of TILE rows that a unit of work has after the one that the streaming thread copies next, when this
+// thread requests the next unit
 constexpr int REQUEST_AT = 1;
 
 // Mailbox in shared memory that passes units of work from the thread that claims them to the thread that streams their

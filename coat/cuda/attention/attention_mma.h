@@ -253,7 +253,8 @@ template <bool KEYS> __device__ static inline int edge_of(const Sequence &x, int
     return KEYS ? document_end(x, min(t, x.T - 1)) : document_begin(x, min(t, x.T - 1));
 }
 
-// Returns the keys that query t sees or, with KEYS, the queries that see key t. Both ends never decrease with t.
+// Returns the keys that query t sees or, with KEYS, the queries that see key t. Neither end ever decreases as t grows.
+// edge: edge_of() of t.
 template <bool KEYS> __device__ static inline Range range_of(const Sequence &x, int t, int edge) {
     if (KEYS) return {x.bidirectional ? 0 : min(t, x.T - 1), edge};
     return {edge, x.bidirectional ? x.T : min(t, x.T - 1) + 1};
@@ -279,7 +280,8 @@ __device__ static inline bool sees(const Sequence &x, const int *edges, int row,
     return token < some.end && token + count > some.begin;
 }
 
-// Sets to -inf the scores s of tokens that a row of the warp does not see. Column 0 of s is `token`.
+// Sets to -inf, in each row of the warp's scores s, the scores of tokens that the row does not see. Column 0 of s is
+// `token`.
 template <bool KEYS, int M, int N>
 __device__ static inline void mask(float (&s)[M][N / 8][4], const Sequence &x, const int *edges, int row, int token) {
     const Range all = visible_of<KEYS, M>(x, edges, row).all;

@@ -1,9 +1,10 @@
 // Backward of attention in BF16 by mma.sync, for compute capability 8.0 and later.
 //
 // Two kernels: one owns keys and computes dk and dv, one owns queries and computes dq. A block owns rows of a pair of
-// operands (k and v, or q and do) and streams tiles of the other pair. The matmul of the first operands computes
-// scores, that of the second operands dp. p = exp(score - lse) and ds = p (dp - delta) stay in registers, where they
-// are first operands of the matmuls that add to the sums: dk += ds q and dv += p do, or dq += ds k.
+// operands (k and v, or q and do, the gradient of o) and streams tiles of the other pair. The matmul of the first
+// operands computes scores, the matmul of the second operands dp. p = exp(score - lse) and ds = p (dp - delta) stay in
+// registers, where they are first operands of the matmuls that add to the sums: dk += ds^T q and dv += p^T do, or
+// dq += ds k.
 //
 // Both kernels compute scores and dp, so the backward needs 7 matmuls instead of 5. In exchange, every sum is added up
 // in one warp in a fixed order, without atomics or partial sums in memory. With grouped heads, a block of keys iterates

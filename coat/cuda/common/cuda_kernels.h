@@ -51,7 +51,8 @@ enum CachePolicy {
     CACHE_PARAMETER // policy for data that many blocks read and none writes: parameters
 };
 
-// Loads V adjacent values. `address` must be a multiple of Pack<T, V>::word_bytes, as for store().
+// Loads V adjacent values. `address` must be a multiple of Pack<T, V>::word_bytes. With CACHE_DEFAULT it may be in
+// shared memory; the other policies and store() need global memory.
 template <int V, CachePolicy POLICY = CACHE_DEFAULT, typename T>
 __device__ static inline Pack<T, V> load(const T *address) {
     typedef typename WordOf<Pack<T, V>::word_bytes>::type Word;

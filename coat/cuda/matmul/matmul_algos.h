@@ -51,7 +51,7 @@ static inline bool matmul_same_shape(const MatmulShape *x, const MatmulShape *y)
 bool matmul_same_key(const MatmulKey *x, const MatmulKey *y);
 
 // True if the table row applies to a GEMM. If `exact`, the keys must be equal. Otherwise the shapes must be equal, and
-// the row must have been recorded with alignments that are at most the GEMM's.
+// the row must be for every memory layout or for alignments that are at most the GEMM's.
 bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact);
 
 // Parses a table of algorithms and returns its rows for this GPU and cuBLAS version, in the table's order. Skips rows

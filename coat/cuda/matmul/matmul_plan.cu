@@ -185,9 +185,9 @@ static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others
     return false;
 }
 
-// Chooses the algorithm of a matmul that adds to D, because trying or timing algorithms would change D. Uses the
-// algorithm of the matmul with the same shape that overwrites D, which comes first in every step. If that shape has not
-// run, uses the algorithm of a matmul with a different k. Returns false if no algorithm is usable.
+// Chooses the algorithm of a matmul that adds to D without running it, because trying or timing algorithms would change
+// D. Uses the algorithm of the matmul with the same shape that overwrites D, which comes first in every step. If that
+// shape has not run, uses the algorithm of a matmul with a different k. Returns false if no algorithm is usable.
 static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     for (int i = 0; i < 2 * state->count; i++) {
         const Plan *other = &state->plans[i % state->count];
@@ -327,8 +327,8 @@ static char *batch_address(const void *first, int64_t i, int64_t distance, Forma
     return (char *)first + i * distance * (int64_t)format_bytes(format);
 }
 
-// Runs p->count matmuls with the algorithm of one matmul, so that no result depends on p->count. Runs them one by one
-// if cuBLASLt refuses this algorithm for all of them together.
+// Runs p->count matmuls with the algorithm chosen for a single one, so that no result depends on p->count. Runs them
+// one by one if cuBLASLt refuses this algorithm for the batch.
 static void launch_batch(Exec *exec, const Matmul *p, const Plan *plan) {
     const MatmulShape *s = &p->key.shape;
     set_batch(p, plan->a, p->count, p->distance_a);

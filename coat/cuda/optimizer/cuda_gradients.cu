@@ -203,7 +203,8 @@ void cuda_grad_norm(Exec *exec, const Parameter *parameters, int count, StepStat
 }
 
 int squares_launch(Exec *exec, const char *operation, Tensor t, int count) {
-    constexpr int64_t MIN_ELEMENTS = 16384, MAX_BLOCKS = 1024, MULTIPLE = 8; // blocks begin at whole vectors
+    // minimum number of elements per block and maximum number of blocks per part; blocks begin at multiples of MULTIPLE
+    constexpr int64_t MIN_ELEMENTS = 16384, MAX_BLOCKS = 1024, MULTIPLE = 8;
     const int64_t elements = flat_elements(operation, t) / count,
                   most = ceil_div(elements, MAX_BLOCKS * MULTIPLE) * MULTIPLE;
     const int64_t per_block = most > MIN_ELEMENTS ? most : MIN_ELEMENTS;

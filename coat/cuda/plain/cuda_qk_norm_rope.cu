@@ -132,7 +132,7 @@ __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &
     const int copy = a.copies > 1 ? (int)threadIdx.x / a.across : 0;
     float *const sums = shared.sums + copy * (a.width[0] + a.width[1]) + (norm.k ? a.width[0] : 0) + norm.begin + at;
     Pack<float, V> &of_weight =
-        *(Pack<float, V> *)sums; // accessed directly, because load() and store() do not support shared memory
+        *(Pack<float, V> *)sums; // accessed directly, because store() does not support shared memory
     float value[V], weight[V], sum[V];
     load_clipped<V>(a, x + 2 * head * a.half + at, value);
     unpack<V>(load_parameter<V>(a.weight[norm.k] + norm.begin + at), weight);

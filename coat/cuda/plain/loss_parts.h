@@ -33,7 +33,7 @@ __device__ inline SoftmaxSum softmax_exchange(SoftmaxSum mine, int mask) {
 // warps of these blocks for two rows, the current and the next, because some blocks run ahead. Each of the two rows has
 // a barrier that counts received bytes.
 struct RowParts {
-    uint64_t *barriers; // (2)
+    uint64_t *barriers; // (2) one barrier for each of the two rows
     SoftmaxSum *places; // (2, parts * warps) statistics of each warp
     // number of this block's part, parts per row, and warps per block; parts and warps are powers of two
     int part, parts, warps;

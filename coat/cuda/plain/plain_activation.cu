@@ -142,7 +142,8 @@ template <typename T, int V> struct SwigluBackward {
     }
 };
 
-// Computes g from y. With GELU, also stores h = y + bias if h.data is not NULL. With SwiGLU, y must be the complete h.
+// Computes g from y. With GELU, first adds the bias and stores h = y + bias if h.data is not NULL; otherwise, and with
+// SwiGLU, y must be the complete h.
 void activation_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias,
                        ActivationKind kind) {
     require_format(operation, "g", g, y.format);

@@ -92,7 +92,7 @@ void plain_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, 
         fp8_residual_norm_forward(exec, n, norm, r_out, r_in, y, y_bias);
         return;
     }
-    // r_out need not be written, because it shares r_in's memory
+    // without y, r_out is r_in and need not be written if they share memory
     if (!y.data && r_out.data == r_in.data) r_out.data = NULL;
     if (norm.x.data == r_out.data || (!y.data && norm.x.data == r_in.data)) norm.x.data = NULL;
     norm_any<false>(exec, operation, n, norm, r_out, r_in, y, y_bias, Tensor{});
