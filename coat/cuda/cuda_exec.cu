@@ -223,7 +223,7 @@ int64_t cuda_memory_free(Exec *exec) {
 
 void cuda_release(Exec *exec, void *memory) {
     cuda_synchronize(exec);
-    CUDA_CHECK(cudaFree(memory), "releasing memory");
+    CUDA_CHECK(cudaFree(memory), "releasing GPU memory");
 }
 
 // Sets `set` to the CPU cores of the GPU's NUMA node, which Linux lists in a file, such as "0-31,64-95". Returns false

@@ -54,7 +54,7 @@ static void matmul_size(Matmul *p, int64_t m, int64_t n, int64_t k) {
 static void carry_scales(Matmul *p, Tensor d, Tensor b) {
     if (b.granularity != SCALE_ROW && d.granularity != SCALE_ROW) return;
     if (b.granularity != d.granularity || b.scale != d.scale || p->bias)
-        matmul_fail(p, "the result's row scales are not those of its input");
+        matmul_fail(p, "a result with row scales must share its input's scales and have no bias");
     p->scale_b = NULL;
 }
 
@@ -140,7 +140,7 @@ static bool read_tables(MatmulState *state, const Exec *exec, const Config *conf
     if (!algos_read_file(file, gpu, state->cublas_version, &state->given, err)) return false;
     if (state->given.count > 0 || exec->rank > 0 || config->quiet) return true;
     Error note;
-    error_set(&note, EXIT_DONE, "--matmul-table %s has no row for %s with cuBLAS %zu", file, gpu,
+    error_set(&note, EXIT_DONE, "--matmul-table %s has no row for %s with cuBLAS %zu and has no effect", file, gpu,
               state->cublas_version);
     fprintf(stderr, "note: %s\n", note.text);
     return true;
@@ -151,7 +151,8 @@ MatmulState *matmul_open(const Exec *exec, const Config *config, Error *err) {
     cublasStatus_t status = cublasLtCreate(&state->handle);
     if (status != CUBLAS_STATUS_SUCCESS) {
         free(state);
-        error_set(err, EXIT_DEVICE, "cuBLASLt could not be initialized: %s", cublasLtGetStatusString(status));
+        error_set(err, EXIT_DEVICE, "cuBLASLt cannot be initialized: %s; check the GPU's free memory with nvidia-smi",
+                  cublasLtGetStatusString(status));
         return NULL;
     }
     state->cublas_version = cublasLtGetVersion();

@@ -117,7 +117,7 @@ void algos_add(MatmulAlgos *algos, const char *text, const char *gpu, size_t cub
         if (algos->count == capacity) {
             capacity = capacity ? 2 * capacity : 64;
             algos->rows = (MatmulAlgo *)realloc(algos->rows, (size_t)capacity * sizeof algo);
-            if (!algos->rows) fatal(EXIT_DEVICE, "host memory: could not grow the table of matmuls");
+            if (!algos->rows) fatal(EXIT_DEVICE, "host memory: could not grow the table of GEMM algorithms");
         }
         algos->rows[algos->count++] = algo;
     }

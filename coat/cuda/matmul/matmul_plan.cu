@@ -18,7 +18,7 @@ static const cublasLtMatmulDescAttributes_t BIAS = CUBLASLT_MATMUL_DESC_BIAS_POI
 static void check(const Matmul *p, cublasStatus_t status, const char *doing) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     char why[256];
-    snprintf(why, sizeof why, "cuBLASLt, %s: %s", doing, cublasLtGetStatusString(status));
+    snprintf(why, sizeof why, "cuBLASLt failed while %s: %s", doing, cublasLtGetStatusString(status));
     matmul_fail(p, why);
 }
 
