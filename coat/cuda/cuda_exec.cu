@@ -167,7 +167,8 @@ bool cuda_open(Exec *exec, const Config *config, Error *err) {
     backend->replay_current = -1;
     CUDA_CHECK(cudaStreamCreateWithFlags(&backend->stream, cudaStreamNonBlocking), "creating a stream");
     open_staging(backend);
-    open_ones(backend, config->shape.channels);
+    const ModelShape *shape = &config->shape;
+    open_ones(backend, shape->channels > shape->vision.channels ? shape->channels : shape->vision.channels);
     backend->matmul = matmul_open(exec, config, err);
     if (!backend->matmul) {
         cuda_close(exec);

@@ -57,9 +57,7 @@ static Norm with_weight(Exec *exec, Norm norm, Tensor like) {
     const CudaBackend *backend = cuda_backend(exec);
     if (norm.weight.data) return norm;
     if (like.cols > backend->ones_count)
-        fatal(EXIT_DEVICE,
-              "internal error: a norm without weight has %lld columns, but the GPU supports only as many as the "
-              "language model has, %lld; use --device cpu",
+        fatal(EXIT_DEVICE, "internal error: a norm without weight has %lld columns; at most %lld are supported",
               (long long)like.cols, (long long)backend->ones_count);
     norm.weight = {};
     norm.weight.rows = 1;
