@@ -114,10 +114,12 @@ static bool lacks_json(const char *folder, const Tokenizer *t) {
 // unless it has a token of that id.
 static bool write_json(const char *folder, const char *path, const char *text, size_t size, int image_token,
                        JsonText *manifest, Error *err) {
-    json_t *root = json_parse_object(text, size, path, err), *added = json_object_get(root, "added_tokens"), *item;
-    bool found = !json_is_array(added);
-    size_t i;
+    json_t *root = json_parse_object(text, size, path, err), *item;
     if (!root) return false;
+    if (!json_is_array(json_object_get(root, "added_tokens"))) json_object_set_new(root, "added_tokens", json_array());
+    json_t *added = json_object_get(root, "added_tokens");
+    bool found = false;
+    size_t i;
     json_array_foreach(added, i, item) found |= json_integer_value(json_object_get(item, "id")) == image_token;
     JsonText out;
     memset(&out, 0, sizeof out);
@@ -130,12 +132,13 @@ static bool write_json(const char *folder, const char *path, const char *text, s
     return manifest_write_text(manifest, folder, JSON_NAME, &out, err);
 }
 
-// Copies the tokenizer.json `path` with write_json(), which adds the image token.
-static bool copy_json(const char *folder, const char *path, int image_token, JsonText *manifest, Error *err) {
+// Copies the file `path` to folder/as. If the file is a tokenizer.json and image_token is not -1, adds the image token.
+static bool copy_vocabulary(const char *folder, const char *as, const char *path, int image_token, JsonText *manifest,
+                            Error *err) {
     char *text;
     size_t size;
-    if (!file_read_all(path, TOKENIZER_LIMIT, &text, &size, err))
-        return copy_file(folder, JSON_NAME, path, manifest, err);
+    if (image_token < 0 || strcmp(as, JSON_NAME) != 0 || !file_read_all(path, TOKENIZER_LIMIT, &text, &size, err))
+        return copy_file(folder, as, path, manifest, err);
     const bool good = write_json(folder, path, text, size, image_token, manifest, err);
     free(text);
     return good;
@@ -213,19 +216,15 @@ bool tokenizer_files_copy(const char *folder, const char *source, const Tokenize
     if (as && strcmp(as, "gpt2_tokenizer.bin") == 0) return copy_file(folder, as, source, manifest, err);
     if (!as)
         snprintf(from, sizeof from, "%s", source);
-    else if (!copy_file(folder, as, source, manifest, err) || !path_folder(from, sizeof from, source, err))
+    else if (!copy_vocabulary(folder, as, source, added, manifest, err) || !path_folder(from, sizeof from, source, err))
         return false;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (!path_join(path, sizeof path, from, parts[i].name, err)) return false;
         if (!path_is_file(path) || folder_has_file(folder, parts[i].as)) continue;
         if (strcmp(parts[i].name, TEMPLATE_NAME) == 0 && is_stale(path, tokenizer, format)) continue;
-        if (strcmp(parts[i].name, JSON_NAME) == 0 && added >= 0) {
-            if (!copy_json(folder, path, added, manifest, err)) return false;
-            continue;
-        }
         const bool names_class = strcmp(parts[i].name, CONFIG_NAME) == 0 && lacks_json(folder, tokenizer);
         if (!(names_class ? copy_config(folder, path, manifest, err)
-                          : copy_file(folder, parts[i].as, path, manifest, err)))
+                          : copy_vocabulary(folder, parts[i].as, path, added, manifest, err)))
             return false;
     }
     if (!tokenizer) return true;

@@ -176,6 +176,29 @@ UNIT_TEST(the_image_token_is_added_to_tokenizer_json) {
     tokenizer = qwen;
 }
 
+// The image token is also added if the source is the path of a tokenizer.json, or if that file has no added tokens.
+UNIT_TEST(the_image_token_is_added_to_every_tokenizer_json) {
+    size_t size;
+    char *text = read_file("dev/test/tokenizers/qwen.json", &size);
+    assert_int_equal(mkdir(path_of("plain"), 0777), 0);
+    assert_int_equal(mkdir(path_of("empty"), 0777), 0);
+    write_file(path_of("plain/tokenizer.json"), text, size);
+    write_text(path_of("empty/tokenizer.json"), "{\"truncation\": null, \"added_tokens\": null}");
+    free(text);
+    image_token = tokenizer_vocab(tokenizer);
+    const char *const sources[] = {"plain/tokenizer.json", "empty/tokenizer.json", "empty"};
+    for (int i = 0; i < 3; i++) {
+        char folder[16], path[TEST_PATH + 32];
+        snprintf(folder, sizeof folder, "copied-%d", i);
+        copy(sources[i], folder, PROMPT_FORMAT_NONE);
+        snprintf(path, sizeof path, "%s/tokenizer.json", path_of(folder));
+        char *json = read_file(path, &size);
+        assert_int_equal(occurrences(json, "<image>"), 1);
+        free(json);
+    }
+    image_token = -1;
+}
+
 static int open_all(void **state) {
     tokenizer = tokenizer_open("dev/test/tokenizers/qwen.json", &err);
     return tokenizer ? test_folder_make(state) : -1;
