@@ -13,17 +13,13 @@
 #include "log/events.h"
 #include "log/terminal.h"
 
-bool out_is_checkpoint_name(const char *name) {
-    if (*name == '.') name++;
-    return strncmp(name, "step-", 5) == 0 && strspn(name + 5, "0123456789") >= 8;
-}
-
 // True for names like step-00000020, .step-00000020.tmp and .step-00000020.old. False for a name that a user gave to a
 // copy, like step-00000020-good.
 static bool is_own_checkpoint(const char *name) {
     if (*name != '.') return checkpoint_step(name) >= 0;
     const char *end = strrchr(name, '.');
-    return out_is_checkpoint_name(name) && (strcmp(end, ".tmp") == 0 || strcmp(end, ".old") == 0);
+    return strncmp(name, ".step-", 6) == 0 && strspn(name + 6, "0123456789") >= 8 &&
+           (strcmp(end, ".tmp") == 0 || strcmp(end, ".old") == 0);
 }
 
 bool out_is_run_file(const char *name) {

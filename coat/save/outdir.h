@@ -35,11 +35,8 @@ void out_close(OutFolder *out);
 // nothing and fails (EXIT_DATA).
 bool out_clear(const Config *config, Error *err);
 
-// True if `name` begins like a checkpoint's name, step-00000020 or .step-00000020, whatever follows. The dot marks a
-// checkpoint that is incomplete or being removed.
-bool out_is_checkpoint_name(const char *name);
-// True if a run creates files or folders with this name in its folder: the log, event files, loss.svg, matmul_table.txt
-// and checkpoints, also incomplete ones.
+// True if a run creates files or folders with this name in its folder: the log, event files, loss.svg, matmul_table.txt,
+// checkpoints such as step-00000020, and incomplete checkpoints such as .step-00000020.tmp.
 bool out_is_run_file(const char *name);
 
 // Disk space for checkpoints in a run's folder.

@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "checkpoint.h"
 #include "outdir.h"
 
 // number of blocks that one checkpoint loses to rounding: one partly filled block per file, and one for its folder
@@ -36,11 +37,11 @@ bool out_room(const Config *config, OutRoom *room) {
     for (struct dirent *e; dir && (e = readdir(dir));) {
         char path[PATH_MAX_LENGTH + 512];
         snprintf(path, sizeof path, "%s/%s", config->out, e->d_name);
-        bool checkpoint = out_is_checkpoint_name(e->d_name), half = checkpoint && e->d_name[0] == '.';
-        if (half || (config->overwrite && out_is_run_file(e->d_name)))
+        const bool own = out_is_run_file(e->d_name), incomplete = own && e->d_name[0] == '.';
+        if (incomplete || (own && config->overwrite))
             room->free += bytes_on_disk(path);
         else
-            room->held += checkpoint;
+            room->held += checkpoint_step(e->d_name) >= 0;
     }
     if (dir) closedir(dir);
     return true;
