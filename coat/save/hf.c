@@ -54,7 +54,7 @@ static bool parse_file(const char *folder, const char *name, Parse *parse, Model
 // Sets the mean and standard deviation of pixel values to those in the processor files of the model's folder.
 static bool read_pixels(const char *folder, VisionShape *vision, Error *err) {
     json_t *processor = hf_processor_open(folder, err);
-    const bool good = processor && hf_processor_pixels(processor, vision, err);
+    const bool good = processor && hf_processor_pixels(processor, folder, vision, err);
     json_decref(processor);
     return good;
 }

@@ -50,8 +50,8 @@ void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *sour
 json_t *hf_processor_open(const char *path, Error *err);
 // Sets the mean and standard deviation of each color's pixel values to those of the image processor in `processor`, or
 // to the tower's usual values if its keys are absent. Without an image processor, leaves them unchanged. Fails if the
-// image processor computes pixel values differently from this program.
-bool hf_processor_pixels(const json_t *processor, VisionShape *shape, Error *err);
+// image processor computes pixel values differently from this program. `path` names the model's folder in messages.
+bool hf_processor_pixels(const json_t *processor, const char *path, VisionShape *shape, Error *err);
 // Writes the texts of preprocessor_config.json and processor_config.json. Keys that `source` (hf_processor_open())
 // lacks are derived from `shape`. image_token: text of the token shape->image_token.
 void hf_processor_texts(JsonText *images, JsonText *processor, const json_t *source, const VisionShape *shape,

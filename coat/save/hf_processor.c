@@ -11,6 +11,8 @@
 
 #define LIMIT ((size_t)1 << 20)
 #define PATH_BUFFER 4096
+// names, for messages, of the files that may contain the image processor
+#define IMAGE_FILES HF_IMAGE_PROCESSOR_NAME " or " HF_PROCESSOR_NAME
 #define INNER "image_processor" // key in processor_config.json; its object has the contents of preprocessor_config.json
 
 // Reads the file folder/name. Sets *object to NULL if there is no such file.
@@ -48,33 +50,38 @@ json_t *hf_processor_open(const char *path, Error *err) {
 }
 
 // Sets values[] to the list of three numbers of the key. Leaves values[] unchanged if the key is absent.
-static bool read_colors(const json_t *images, const char *key, float values[3], Error *err) {
+static bool read_colors(const json_t *images, const char *path, const char *key, float values[3], Error *err) {
     const json_t *list = json_object_get(images, key);
     bool good = !list || json_array_size(list) == 3;
     for (size_t i = 0; list && good && i < 3; i++) {
         good = json_is_number(json_array_get(list, i));
         values[i] = (float)json_number_value(json_array_get(list, i));
     }
-    return good || error_set(err, EXIT_DATA, "the model's image processor: %s must be a list of 3 numbers", key);
+    return good ||
+           error_set(err, EXIT_DATA, "%s: " IMAGE_FILES " has a wrong %s; it must be a list of 3 numbers", path, key);
 }
 
-bool hf_processor_pixels(const json_t *processor, VisionShape *v, Error *err) {
+bool hf_processor_pixels(const json_t *processor, const char *path, VisionShape *v, Error *err) {
     const json_t *images = json_object_get(processor, INNER), *factor = json_object_get(images, "rescale_factor");
     const char *const steps[] = {"do_rescale", "do_normalize"};
     if (!images) return true;
     vision_pixel_defaults(v->kind, v->mean, v->deviation);
     for (int i = 0; i < 2; i++)
         if (json_is_false(json_object_get(images, steps[i])))
-            return error_set(err, EXIT_DATA, "the model's image processor: %s false is not supported", steps[i]);
+            return error_set(err, EXIT_DATA, "%s: " IMAGE_FILES " has %s false, which is not supported", path,
+                             steps[i]);
     if (factor && (float)json_number_value(factor) != 1.0f / 255.0f)
-        return error_set(err, EXIT_DATA, "the model's image processor: rescale_factor must be 1/255 (is %g)",
+        return error_set(err, EXIT_DATA, "%s: " IMAGE_FILES " has rescale_factor %g; it must be 1/255", path,
                          json_number_value(factor));
-    if (!read_colors(images, "image_mean", v->mean, err) || !read_colors(images, "image_std", v->deviation, err))
+    if (!read_colors(images, path, "image_mean", v->mean, err) ||
+        !read_colors(images, path, "image_std", v->deviation, err))
         return false;
     for (int i = 0; i < 3; i++)
         if (!isfinite(v->mean[i]) || !isfinite(v->deviation[i]) || !(v->deviation[i] > 0))
-            return error_set(err, EXIT_DATA, "the model's image processor: image_mean %g, image_std %g (must be > 0)",
-                             (double)v->mean[i], (double)v->deviation[i]);
+            return error_set(err, EXIT_DATA,
+                             "%s: " IMAGE_FILES " has image_mean %g and image_std %g; both must be finite, and "
+                             "image_std positive",
+                             path, (double)v->mean[i], (double)v->deviation[i]);
     return true;
 }
 

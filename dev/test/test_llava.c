@@ -527,7 +527,7 @@ static VisionShape vision; // shape that pixels_of() has set
 static bool pixels_of(const char *folder) {
     vision = (VisionShape){.kind = VISION_CLIP};
     json_t *processor = hf_processor_open(folder, &err);
-    const bool good = processor && hf_processor_pixels(processor, &vision, &err);
+    const bool good = processor && hf_processor_pixels(processor, folder, &vision, &err);
     json_decref(processor);
     return good;
 }
@@ -571,6 +571,7 @@ UNIT_TEST(processor_files_are_read_and_written) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         write_text(inner, bad[i][0]);
         assert_false(pixels_of(folder));
+        assert_says(&err, folder);
         assert_says(&err, bad[i][1]);
     }
 }
