@@ -14,71 +14,70 @@
 
 #define PATH_BUFFER 4096
 #define PIECE_BYTES ((size_t)8 << 20)
-#define BF16_OVERFLOW 0x1.ffp127f // smallest FP32 value that rounds to infinity in BF16
+#define ACTIVATION_NAMES "gelu|swiglu|quick_gelu|gelu_erf" // names of ActivationKind
+#define BF16_OVERFLOW 0x1.ffp127f                          // smallest FP32 value that rounds to infinity in BF16
 
-// Reports a field of the model shape that differs between the files and the run. Always returns false. In a resumed run
-// the difference can only come from --model, because other flags were compared with the files before (config_parse.c).
-static bool other_shape(const char *path, const Config *run, const char *field, double there, double here, Error *err) {
-    const bool named = run->model[0] && !run->model_from_files;
-    if (named)
-        return error_set(err, EXIT_USER, "--model %s: its %s is %.9g, but %.9g in the run's checkpoint; remove --model",
-                         run->model, field, here, there);
-    return error_set(err, EXIT_DATA, "%s: its model has %s %.9g, but this run's model has %.9g; use the same model",
-                     path, field, there, here);
+// A field of the model shape: its value in the files and in the run, and the names of its values; NULL: a number.
+typedef struct {
+    const char *name, *choices;
+    double there, here;
+} Field;
+
+static const char *value_text(char text[32], const Field *field, double value) {
+    if (field->choices)
+        snprintf(text, 32, "%s", choice_name(field->choices, (int)value).text);
+    else
+        snprintf(text, 32, "%.9g", value);
+    return text;
+}
+
+// Reports a field that differs between the files and the run. Always returns false. In a resumed run the difference can
+// only come from --model, because other flags were compared with the files before (config_parse.c).
+static bool other_shape(const char *path, const Config *run, const Field *field, Error *err) {
+    char there[32], here[32];
+    value_text(there, field, field->there);
+    value_text(here, field, field->here);
+    if (run->model[0] && !run->model_from_files)
+        return error_set(err, EXIT_USER, "--model %s: its %s is %s, but %s in the run's checkpoint; remove --model",
+                         run->model, field->name, here, there);
+    return error_set(err, EXIT_DATA, "%s: its model has %s %s, but this run's model has %s; use the same model", path,
+                     field->name, there, here);
 }
 
 // Checks that the model shape in the files equals the run's. A field that is derived from other fields comes after them
 // in the list, so that an error names a setting that the user chose.
 static bool compare_shapes(const char *path, const ModelShape *files, const Config *config, Error *err) {
     const ModelShape *run = &config->shape;
-#define FIELD(name, field)                                                                                             \
-    { name, (double)files->field, (double)run->field }
-    const struct {
-        const char *name;
-        double there, here;
-    } fields[] = {FIELD("layers", layers),
-                  FIELD("channels", channels),
-                  FIELD("heads", heads),
-                  FIELD("kv-heads", kv_heads),
-                  FIELD("head-dim", head_dim),
-                  FIELD("ffn", ffn),
-                  FIELD("vocab", vocab),
-                  FIELD("positions", positions),
-                  FIELD("norm", norm),
-                  FIELD("norm-place", norm_place),
-                  FIELD("biases", biases),
-                  FIELD("qkv-biases", qkv_biases),
-                  FIELD("qk-norm", qk_norm),
-                  FIELD("position-encoding", position_kind),
-                  FIELD("tied-head", tied_head),
-                  FIELD("activation", activation),
-                  FIELD("norm-eps", norm_eps),
-                  FIELD("vision tower", vision.kind), // "vision tower" to "image token" are 0 without a vision tower
-                  FIELD("image size", vision.image_size),
-                  FIELD("patch size", vision.patch_size),
-                  FIELD("vision channels", vision.channels),
-                  FIELD("vision ffn", vision.ffn),
-                  FIELD("vision heads", vision.heads),
-                  FIELD("vision layers", vision.file_layers),
-                  FIELD("vision layers that are computed", vision.layers),
-                  FIELD("vision activation", vision.activation),
-                  FIELD("vision norm-eps", vision.norm_eps),
-                  FIELD("pooling head", vision.pooling_head),
-                  FIELD("dropped class row", vision.drops_class_row),
-                  FIELD("projector", vision.projector),
-                  FIELD("image token", vision.image_token),
-                  FIELD("clip-qkv", clip_qkv), // this and all fields below: compared only with RoPE
-                  FIELD("rope-theta", rope_theta),
-                  FIELD("rope-factor", rope.factor),
-                  FIELD("rope-low", rope.low), // this and all fields below: compared only if rope-factor is not 1
-                  FIELD("rope-high", rope.high),
-                  FIELD("rope-positions", rope.positions)};
+#define CHOICE(name, field, choices)                                                                                   \
+    { name, choices, (double)files->field, (double)run->field }
+#define FIELD(name, field) CHOICE(name, field, NULL)
+    const Field fields[] = {
+        FIELD("layers", layers), FIELD("channels", channels), FIELD("heads", heads), FIELD("kv-heads", kv_heads),
+        FIELD("head-dim", head_dim), FIELD("ffn", ffn), FIELD("vocab", vocab), FIELD("positions", positions),
+        CHOICE("norm", norm, "layer|rms|plain"), CHOICE("norm-place", norm_place, "before|after"),
+        CHOICE("biases", biases, "off|on"), CHOICE("qkv-biases", qkv_biases, "off|on"),
+        CHOICE("qk-norm", qk_norm, "none|row|head"), CHOICE("position-encoding", position_kind, "learned|rotary"),
+        CHOICE("tied-head", tied_head, "off|on"), CHOICE("activation", activation, ACTIVATION_NAMES),
+        FIELD("norm-eps", norm_eps),
+        // without a vision tower, the fields up to "image token" are 0
+        CHOICE("vision tower", vision.kind, "none|clip|siglip"), FIELD("image size", vision.image_size),
+        FIELD("patch size", vision.patch_size), FIELD("vision channels", vision.channels),
+        FIELD("vision ffn", vision.ffn), FIELD("vision heads", vision.heads),
+        FIELD("vision layers", vision.file_layers), FIELD("vision layers that are computed", vision.layers),
+        CHOICE("vision activation", vision.activation, ACTIVATION_NAMES), FIELD("vision norm-eps", vision.norm_eps),
+        CHOICE("pooling head", vision.pooling_head, "off|on"),
+        CHOICE("dropped class row", vision.drops_class_row, "off|on"),
+        CHOICE("projector", vision.projector, PROJECTOR_NAMES), FIELD("image token", vision.image_token),
+        FIELD("clip-qkv", clip_qkv), // this and all fields below: compared only with RoPE
+        FIELD("rope-theta", rope_theta), FIELD("rope-factor", rope.factor),
+        FIELD("rope-low", rope.low), // this and all fields below: compared only if rope-factor is not 1
+        FIELD("rope-high", rope.high), FIELD("rope-positions", rope.positions)};
 #undef FIELD
+#undef CHOICE
     enum { COUNT = sizeof fields / sizeof *fields, NOT_ROTARY = 6, NOT_SCALED = 3 };
     const int unused = run->position_kind != POSITIONS_ROTARY ? NOT_ROTARY : run->rope.factor == 1.0f ? NOT_SCALED : 0;
     for (int i = 0; i < COUNT - unused; i++)
-        if (fields[i].there != fields[i].here)
-            return other_shape(path, config, fields[i].name, fields[i].there, fields[i].here, err);
+        if (fields[i].there != fields[i].here) return other_shape(path, config, &fields[i], err);
     return true;
 }
 

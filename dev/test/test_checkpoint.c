@@ -190,6 +190,14 @@ UNIT_TEST(a_checkpoint_of_another_model_is_refused) {
     run_allocate(run);
     expect_refusal(run, folder, "positions 24", "has 32");
     run = run_open(RECIPE_COAT, 3);
+    run->config.shape.norm_place = NORM_POST;
+    run_allocate(run);
+    expect_refusal(run, folder, "norm-place before", "has after");
+    run = run_open(RECIPE_COAT, 3);
+    run->config.shape.activation = ACT_GELU_ERF;
+    run_allocate(run);
+    expect_refusal(run, folder, "activation gelu,", "has gelu_erf");
+    run = run_open(RECIPE_COAT, 3);
     run->config.recipe.precision = PRECISION_FP32;
     run_allocate(run);
     expect_refusal(run, folder, "--precision recipe", "not fp32");
