@@ -36,7 +36,7 @@ typedef struct {
     double loss, grad_norm, val_loss; // latest values
     Losses losses;                    // losses of the whole run, including steps read from log.jsonl
     bool earlier;                     // true: a checkpoint of an earlier step exists
-    char nonfinite[64];               // name of a weight tensor that is not finite; "": none is known
+    char nonfinite[160];              // name of a weight tensor that is not finite; "": none is known
     int64_t val_step;                 // step of the validation loss
 } EndLine;
 
