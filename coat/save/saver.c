@@ -53,8 +53,9 @@ static void write_files(Saver *s) {
     log_sync(s->log); // flushes the log first, so that after a power failure the log has every step of the checkpoint
     s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
     if (!s->good) return;
-    if (*vocabulary)
-        snprintf(s->vocabulary, sizeof s->vocabulary, "%s/step-%08lld", c->out, (long long)s->snapshot.run.step);
+    char folder[PATH_MAX_LENGTH + 64];
+    snprintf(folder, sizeof folder, "%s/step-%08lld", c->out, (long long)s->snapshot.run.step);
+    if (tokenizer_is_in(folder)) snprintf(s->vocabulary, sizeof s->vocabulary, "%s", folder);
     if (c->autotune && s->snapshot.algos) write_tuned(c->out, s->snapshot.algos);
     // While updates are skipped or weights are not finite, no checkpoint is deleted, because the older ones may be the
     // only good ones.

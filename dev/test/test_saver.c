@@ -422,6 +422,30 @@ UNIT_TEST(a_removed_last_checkpoint_is_saved_again) {
     run_close(run);
 }
 
+// A vocabulary that cannot be read at one save is copied at the next.
+UNIT_TEST(later_saves_copy_a_vocabulary_that_was_missing) {
+    Run *run = run_new(RECIPE_BF16);
+    Saving s = saving_open(run, "late");
+    snprintf(s.config.vocabulary, sizeof s.config.vocabulary, "%s", path_of("given"));
+    s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
+    for (int step = 20; step <= 40; step += 10) {
+        RunState rs = fill(run, 3);
+        rs.step = step;
+        if (step == 30) {
+            assert_int_equal(mkdir(path_of("given"), 0777), 0);
+            write_text(path_of("given/tokenizer.json"), "{}");
+        }
+        if (step == 40) assert_int_equal(unlink(path_of("given/tokenizer.json")), 0);
+        saver_save(s.saver, &rs);
+        wait_for(&s);
+    }
+    saving_close(&s);
+    assert_false(path_is_file(path_of("late/step-00000020/tokenizer.json")));
+    assert_true(path_is_file(path_of("late/step-00000030/tokenizer.json")));
+    assert_true(path_is_file(path_of("late/step-00000040/tokenizer.json")));
+    run_close(run);
+}
+
 // If exit() is called during a save, the process ends only after the checkpoint is complete.
 UNIT_TEST(exit_waits_for_the_save) {
     Error err;
