@@ -83,10 +83,8 @@ void snapshot_read_carried(Snapshot *s) {
                            stored->bytes == (uint64_t)(t->rows * t->cols) * dtype_bytes(stored->dtype);
         if (found) t->dtype = stored->dtype;
         t->host = (char *)xcalloc(1, checkpoint_tensor_bytes(t));
-        if (found)
-            good = safetensors_read(file, stored, 0, t->host, checkpoint_tensor_bytes(t), &err);
-        else
-            fill_carried(t);
+        if (found) good = safetensors_read(file, stored, 0, t->host, checkpoint_tensor_bytes(t), &err);
+        if (!found || !good) fill_carried(t);
     }
     if (open) hf_weights_close(&weights);
     if (!good)
