@@ -178,8 +178,8 @@ UNIT_TEST(free_space_for_the_checkpoints_of_a_run) {
     fits_all(1, 0, 0);
 }
 
-// out_room() does not count incomplete checkpoints, checkpoints that --overwrite deletes when the run starts, nor copies
-// that a user has made.
+// out_room() does not count incomplete checkpoints, checkpoints that --overwrite deletes when the run starts, and a
+// user's copies.
 UNIT_TEST(incomplete_and_overwritten_checkpoints_do_not_count_as_used) {
     OutRoom room;
     assert_int_equal(mkdir(path_of("disk/run/step-00000010"), 0777), 0);
