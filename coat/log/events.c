@@ -11,7 +11,7 @@
 #include "io/files.h"
 
 #define NAME_PREFIX "events.out.tfevents."
-#define EVENT_BYTES 2048 // maximum size of an event in bytes; an event with 12 scalars has about 200
+#define EVENT_BYTES 2048 // maximum size of an event in bytes; an event of log_object() may have about 900
 
 struct EventWriter {
     Appender file;

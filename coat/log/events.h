@@ -31,9 +31,9 @@ bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int 
 // True if events_path() still names the open file. False after the file or its folder was removed or replaced.
 bool events_in_place(const EventWriter *writer);
 
-const char *events_path(const EventWriter *writer);
+const char *events_path(const EventWriter *writer); // returns a text that is valid until events_close()
 
-// Closes the event file, and removes it if it has no scalars. The argument may be NULL.
+// Closes the event file, frees the writer, and removes the file if it has no scalars. The argument may be NULL.
 void events_close(EventWriter *writer);
 
 // True if `name` is the name of an event file.

@@ -12,12 +12,12 @@
 //   {"step":100,"activation":{"g":{"outlier":[..],"kurtosis":[..]}}}             outliers (health_activation_json())
 //   {"step":100,"optimizer":{"wte":{"lag":[..]},..}}                      second moments (health_optimizer_json())
 //   {"step":20,"train":[{"set":..,"sequences":..,"tokens":..,"epochs":..},..]}       read from each training set so far
-//   {"step":20,"note":".."}                            log.jsonl was removed and created again, without earlier lines
+//   {"step":20,"note":".."}                           log.jsonl was removed or replaced, so earlier lines are missing
 //   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}   FP8 weight gradients compared with BF16 (health.h)
 // If the step's update was skipped, its line has "skipped":N, the number of updates skipped so far. If the data has a
 // loss mask, "counted":X is the fraction of unmasked targets, and loss is the mean over these. Non-finite numbers are
 // null. val_accuracy is the fraction of answers that are right (evaluate_loss() in evaluate.h). ms and tokens_per_s are
-// the step's own, not smoothed. All numbers except ms and tokens_per_s are the same in identical runs.
+// measured in the step alone, not averaged. All numbers except ms and tokens_per_s are the same in identical runs.
 #pragma once
 #include <stdint.h>
 

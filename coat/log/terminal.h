@@ -10,26 +10,27 @@
 C_LINKAGE_BEGIN
 
 // Prints an item of the start-up report: the label, then the text, indented and wrapped at spaces. Uses the width of
-// the terminal, at most 79 columns.
+// the terminal, at most 79 columns; 79 columns if the output is not a terminal.
 void print_item(FILE *out, const char *label, const char *text);
 
 // Prints text after a label such as "note: ", "error: " or "". Wraps the text at spaces if the output is a terminal;
 // otherwise prints one line.
 void print_labelled(FILE *out, const char *label, const char *text);
 
-// Format a text and print it as print_labelled() does. print_remark() prints to standard error.
+// Formats a text of at most 16383 bytes and prints it as print_labelled() does. print_remark() prints to stderr.
 void print_remark_of(FILE *out, const char *label, const char *format, va_list args);
 __attribute__((format(printf, 2, 3))) void print_remark(const char *label, const char *format, ...);
 
 // Prints the lines of `notes`, which begin with "note: " and end with a newline, as print_labelled() does.
 void print_notes(FILE *out, const char *notes);
 
-// Returns the width of the terminal that fd is connected to; 0 if it is not a terminal. Also returns 0 if a launcher
-// such as mpirun started this process, because launchers open terminals that nobody reads.
+// Returns the width in columns of the terminal that fd is connected to (80 if it is unknown); 0 if fd is not a
+// terminal. Also returns 0 if a launcher such as mpirun started this process, because launchers open terminals that
+// nobody reads.
 int terminal_columns(int fd);
 
 // True if output to fd should be colored: on a terminal other than "dumb", or anywhere if CLICOLOR_FORCE is set and not
-// 0 (bixense.com/clicolors). False if NO_COLOR is set (no-color.org).
+// 0 (bixense.com/clicolors). False if NO_COLOR is set and not empty (no-color.org).
 bool terminal_colours(int fd);
 
 #define COLOUR_BOLD "\033[1m"

@@ -111,7 +111,8 @@ static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
     json_text_close(t, '}');
 }
 
-// Writes preprocessor_config.json and processor_config.json of a vision-language model.
+// Writes preprocessor_config.json and processor_config.json of a vision-language model. Their image token is the
+// tokenizer's text of v->image_token, or "<image>" if the tokenizer has no valid UTF-8 text for it.
 static bool write_processor(const char *folder, const Snapshot *s, JsonText *manifest, Error *err) {
     const VisionShape *v = &s->arena->config->shape.vision;
     JsonText images, processor;
@@ -120,7 +121,7 @@ static bool write_processor(const char *folder, const Snapshot *s, JsonText *man
     size_t length = known ? tokenizer_decode(s->tokenizer, v->image_token, token, sizeof token - 1) : 0;
     if (length >= sizeof token) length = 0;
     for (size_t at = 0, bytes; at < length; at += bytes)
-        if (utf8_read(token + at, length - at, &bytes) & NO_CHARACTER) length = 0; // not UTF-8 text
+        if (utf8_read(token + at, length - at, &bytes) & NO_CHARACTER) length = 0;
     token[length] = '\0';
     hf_processor_texts(&images, &processor, s->processor, v, length ? token : "<image>");
     const bool good = manifest_write_text(manifest, folder, HF_IMAGE_PROCESSOR_NAME, &images, err);
@@ -381,7 +382,7 @@ void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_eve
     if (keep <= 0) return;
     int64_t *steps, newest_failed = reported;
     Error err;
-    // `complete` counts the complete checkpoints, including the new one
+    // complete: number of complete checkpoints found so far, including the one of step `saved`
     int count = checkpoint_steps(out, &steps, &err), complete = 1;
     if (count < 0) print_remark("", "%s", err.text);
     for (int i = 0; i < count; i++) {

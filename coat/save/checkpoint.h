@@ -19,19 +19,19 @@ C_LINKAGE_BEGIN
 
 // The progress of a run, which state.json in a checkpoint stores together with the run's settings.
 typedef struct {
-    int64_t step;      // updates attempted so far, skipped ones included; also the index of the next step
+    int64_t step;      // number of steps done, including those whose update was skipped
     int64_t sequences; // sequences consumed by all ranks together: the position in the data
-    int64_t pass;      // sequences in one pass over the data, in the unit of `sequences`; 0: not recorded
-    int64_t tokens;    // tokens seen so far
+    int64_t pass;      // number of sequences in one pass over the data; 0: not recorded
+    int64_t tokens;    // tokens consumed by all ranks together
     uint64_t data_fingerprint;
     char data[192];  // human-readable description of the training data (data_describe()); "": unknown
     StepState state; // counters and loss of the latest step, as downloaded from the device
     Guard guard;     // outlier guard of --skip-loss-z and --skip-grad-z: recent losses and gradient norms
 } RunState;
 
-// Writes a checkpoint of run->step into `out` and waits for it. Only tests call this; a run saves with saver.h. Creates
-// `out` if it does not exist. Replaces a checkpoint of the same step once the new one is complete. On failure, removes
-// the new checkpoint and leaves older ones as they are. The process must hold the complete state: rank 0, without ZeRO.
+// Writes a checkpoint of run->step into `out` in the foreground. Only tests call this; a run saves with saver.h.
+// Creates `out` if it does not exist. Replaces a checkpoint of the same step when the new one is complete. On failure,
+// removes the new checkpoint and leaves older ones as they are. The process must be the only one of the run.
 //   tokenizer_file: a vocabulary file or folder whose files tokenizer_files_copy() copies; NULL: none
 bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,
                      Error *err);
@@ -74,20 +74,21 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run, Error *err);
 
 // Verifies the files of a checkpoint by the checksums in its manifest: all files without tensors, and model.safetensors
-// if `weights`. Fails (EXIT_DATA) naming the first bad file. True if `path` is not a folder with a manifest.json.
+// if `weights`. Fails (EXIT_DATA) naming the first bad file. True, without checks, if `path` is not a folder with a
+// manifest.json.
 bool checkpoint_check_files(const char *path, bool weights, Error *err);
 
 // Loads weights only. Sets master weights to the weights, and moments and StepState to zero. `path` is a model folder
 // with safetensors (one file or several), a .safetensors file next to its config.json, or a weight file of llm.c. With
 // --vision, loads only the language model; its new token embeddings get the mean of the others.
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err);
-// Loads the weights of a vision tower from the folder of a CLIP, SigLIP or Llava model (hf_tower_shape()). Does not
-// change the projector.
+// Loads the weights of a vision tower into the arena `vision` from the folder of a CLIP, SigLIP or Llava model, or of a
+// tower alone. Does not load the projector.
 bool checkpoint_load_tower(const char *path, Arena *vision, Exec *exec, Error *err);
 
-// Deletes old checkpoints under `out`, and files that remain there from interrupted saves. Keeps damaged checkpoints.
-// Among the complete ones older than step `saved`, keeps the keep - 1 newest (keep 0: all) and those whose step is
-// divisible by keep_every (0: none). Prints a failure to delete to stderr.
+// Deletes old checkpoints under `out`, and folders that remain there from interrupted saves. Keeps the checkpoint of
+// step `saved`, later ones and incomplete ones. Among the complete ones of earlier steps, keeps the keep - 1 newest
+// (keep 0: all) and those whose step is divisible by keep_every (0: none). Prints errors to stderr.
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every);
 
 // Renames the checkpoints of steps after `step`, because the run resumes from `step` and must not count or load them.

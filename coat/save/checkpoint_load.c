@@ -17,10 +17,10 @@
 #define ACTIVATION_NAMES "gelu|swiglu|quick_gelu|gelu_erf" // names of ActivationKind
 #define BF16_OVERFLOW 0x1.ffp127f                          // smallest FP32 value that rounds to infinity in BF16
 
-// A field of the model shape: its value in the files and in the run, and the names of its values; NULL: a number.
+// A field of the model shape that the files and the run must agree on.
 typedef struct {
-    const char *name, *choices;
-    double there, here;
+    const char *name, *choices; // choices: names of the field's values, as for choice_name(); NULL: a number
+    double there, here;         // value in the files and in the run
 } Field;
 
 static const char *value_text(char text[32], const Field *field, double value) {
@@ -193,8 +193,7 @@ static bool find_stored(HfWeights *weights, const HfPart *part, StoredMatrix *st
     if (!hf_weights_find(weights, part->name, &file, &tensor))
         return error_set(err, EXIT_DATA,
                          "%s has no tensor '%s', which its config.json requires: files are missing, or config.json "
-                         "belongs to another "
-                         "model; copy the complete model again",
+                         "belongs to another model; copy the complete model again",
                          path, part->name);
     // FP64 is accepted in the build of gradient_check, which writes FP64 checkpoints
     const bool wide = tensor->dtype == DTYPE_F64 && sizeof(real) == sizeof(double);
@@ -217,8 +216,8 @@ static bool find_stored(HfWeights *weights, const HfPart *part, StoredMatrix *st
     return true;
 }
 
-// Returns for how many layers the weight files contain this parameter: 0 for the projector with --vision FOLDER,
-// because that projector is new.
+// Returns the number of layers for which the weight files contain this parameter: 0 for the projector with
+// --vision FOLDER, because that projector is new.
 static int layers_in_files(const Arena *arena, int id) {
     const bool is_new = tensor_part((TensorId)id, &arena->config->shape) == PART_PROJECTOR;
     return is_new && arena->config->vision_from_files ? 0 : arena->layout[id][VALUE].layers;

@@ -176,8 +176,8 @@ size_t checkpoint_tensor_bytes(const CheckpointTensor *t) {
 
 #define BLOCK 32 // rows and columns of a block; its source and destination fit into the L1 cache together
 
-// Transposes the block at row i0 and column j0. Callers pass the element size `bytes` as a constant, so that each
-// memcpy compiles to one load and one store.
+// Transposes the block at row i0 and column j0 of a (rows, cols) matrix. Callers pass the element size `bytes` as a
+// constant, so that each memcpy compiles to one load and one store.
 static inline void transpose_block(char *to, const char *from, int64_t rows, int64_t cols, int64_t i0, int64_t j0,
                                    size_t bytes) {
     int64_t i1 = i0 + BLOCK < rows ? i0 + BLOCK : rows, j1 = j0 + BLOCK < cols ? j0 + BLOCK : cols;
@@ -296,9 +296,9 @@ static bool check_tensor(const SafeFile *file, const SafeTensor *stored, const C
     checkpoint_file_shape(t, shape);
     if (!stored) return error_set(err, EXIT_DATA, "%s has no tensor '%s'", file->path, t->name);
     if (stored->dtype != t->dtype && t->arena)
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' is %s and this run stores it as %s; resume with the same %s",
-                         file->path, t->name, dtype_name(stored->dtype), dtype_name(t->dtype),
-                         "--precision, --moments and --master");
+        return error_set(err, EXIT_DATA,
+                         "%s: tensor '%s' is %s, but this run stores it as %s; resume with the same --precision",
+                         file->path, t->name, dtype_name(stored->dtype), dtype_name(t->dtype));
     bool same = stored->rank == t->rank;
     for (int i = 0; same && i < t->rank; i++) same = stored->shape[i] == shape[i];
     if (!same) {

@@ -1,6 +1,6 @@
 // Lists a checkpoint's tensors: their names, shapes and types in the file, and their device addresses. The lists derive
 // from the table of tensors (tensors.h), and include the tensors of the vision tower. Saving and loading use the same
-// list of the model's tensors. The optimizer's states are saved with these lists, but loaded by states_read().
+// list of the model's tensors. The lists of the optimizer's states serve only saving; states_read() loads the states.
 #pragma once
 #include "hf_names.h"
 #include "manifest.h"

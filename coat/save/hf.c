@@ -20,7 +20,7 @@
 static bool shape_from_llmc(const char *path, ModelShape *shape, Error *err) {
     SafeFile file;
     if (!llmc_open(&file, shape, path, err)) return false;
-    // recomputes the padding, because the file may pad the vocabulary differently from this program
+    // sets vocab_padded again, because the file may pad the vocabulary differently from this program
     model_shape_vocab(shape, shape->vocab);
     safetensors_close(&file);
     return true;

@@ -24,12 +24,12 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
 
 // Reads the shape of a vision tower from the folder `path` of a CLIP, SigLIP or Llava model, or of such a tower alone.
 // Unless it is a Llava model, the projector then reads the output of the second-to-last block, without CLIP's class
-// row.
+// row. hf_parse_tower() reads the same from the text of a config.json.
 bool hf_tower_shape(const char *path, ModelShape *shape, Error *err);
 bool hf_parse_tower(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
-// Adds the EOS ids in the text of a generation_config.json to shape->ids. Chat models list more EOS ids in
-// generation_config.json than in config.json.
+// Adds the EOS ids in the text of a generation_config.json to shape->ids, up to MAX_EOS ids in all, because chat models
+// list more EOS ids there than in config.json.
 bool hf_parse_generation(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
 // Returns the generation_config.json of the model `path`; NULL if there is none, or if it cannot be read. Free it with
@@ -66,7 +66,8 @@ typedef struct {
     char prefix[64]; // prefix of all tensor names, such as torch.compile's "_orig_mod."; "": none
 } HfWeights;
 
-// Opens the weights at `path`: a folder, a .safetensors file, or a weight file of llm.c.
+// Opens the weights at `path`: a folder, a .safetensors file, or a weight file of llm.c. After a failure,
+// hf_weights_close() need not be called.
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
 void hf_weights_close(HfWeights *weights);
 // Finds a tensor by the name that hf_parts() writes, or by its name in a different layout of files (hf_other_name()).

@@ -66,7 +66,8 @@ static bool require_activation(const Reader *r, const char *key, const char *nam
 }
 
 // The architecture of models with a given model_type, and the defaults of absent keys in its transformers config class.
-// A key that is present and null means: no sliding window, num_key_value_heads equal to num_attention_heads.
+// The defaults do not apply to keys that are null: sliding_window null means no window, and num_key_value_heads null
+// means num_attention_heads.
 typedef struct {
     const char *type;
     Architecture architecture;
@@ -226,7 +227,8 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
 }
 
 // Reads the sliding window and limits shape->positions to it, because full attention computes the same results as
-// sliding-window attention only if the sequence fits into the window. Fails if layer_types names another attention.
+// sliding-window attention only if the sequence fits into the window. Fails if layer_types names another type than
+// full_attention.
 static bool read_window(const Reader *r, const ModelType *type, ModelShape *shape) {
     int window = json_object_get(r->root, "sliding_window") ? 0 : type->window;
     const json_t *kinds = find(r, "layer_types");
@@ -410,9 +412,11 @@ static bool read_features(const Reader *r, int vocab, VisionShape *v) {
     v->layers = v->file_layers + 1 + (int)layer;
     v->image_token = (int)id;
     if (v->layers < 1)
-        return error_set(r->err, EXIT_DATA, "%s: vision_feature_layer -2, its default, needs 2 layers", r->path);
-    return id < vocab || error_set(r->err, EXIT_DATA, "%s: image_token_index 32000, its default, exceeds vocab_size %d",
-                                   r->path, vocab);
+        return error_set(r->err, EXIT_DATA,
+                         "%s: vision_feature_layer -2, the default, needs a tower of at least 2 layers", r->path);
+    return id < vocab ||
+           error_set(r->err, EXIT_DATA, "%s: image_token_index 32000, the default, must be less than vocab_size %d",
+                     r->path, vocab);
 }
 
 static bool read_llava(const Reader *r, ModelShape *shape) {

@@ -10,6 +10,6 @@
 // True if the file begins with the magic number of llm.c's weight files.
 bool llmc_is_weights(const char *path);
 // Opens a weight file of llm.c as if it were safetensors: *file lists its tensors under Hugging Face's names, and the
-// rows of the padded vocabulary as "padding". Sets shape->vocab_padded from the file. Fails if header and file length
-// do not match.
+// rows that pad the vocabulary as "padding". Sets *shape from the header; vocab_padded is the file's, which may differ
+// from this program's. Fails if the header does not match the file's length. Close *file with safetensors_close().
 bool llmc_open(SafeFile *file, ModelShape *shape, const char *path, Error *err);

@@ -14,7 +14,7 @@
 #define PATH_BUFFER 4096
 #define TAIL_BYTES 64
 
-// Writes the last lines of manifest.json, which contain the hash of all lines before them.
+// Writes the last lines of manifest.json, which contain the hash of all text before them. Returns their length.
 static int tail_text(char tail[TAIL_BYTES], uint64_t hash) {
     return snprintf(tail, TAIL_BYTES, ",\n  \"xxh3\": \"%016llx\"\n}\n", (unsigned long long)hash);
 }

@@ -35,8 +35,8 @@ void out_close(OutFolder *out);
 // nothing and fails (EXIT_DATA).
 bool out_clear(const Config *config, Error *err);
 
-// True if a run creates files or folders with this name in its folder: the log, event files, loss.svg, matmul_table.txt,
-// checkpoints such as step-00000020, and incomplete checkpoints such as .step-00000020.tmp.
+// True if a run creates files or folders with this name in its folder: the log, event files, loss.svg,
+// matmul_table.txt, checkpoints such as step-00000020, and incomplete checkpoints such as .step-00000020.tmp.
 bool out_is_run_file(const char *name);
 
 // Disk space for checkpoints in a run's folder.

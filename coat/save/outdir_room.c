@@ -63,7 +63,8 @@ static int64_t common_multiple(int64_t a, int64_t b) {
 }
 
 // Returns the largest number of new checkpoints that exist at the same time. These are the checkpoints of --keep-every,
-// which are never deleted, those of --keep, and the one being written. The `held` old checkpoints are deleted first.
+// which are never deleted, those of --keep, and the one being written. Up to --keep of the `held` existing checkpoints
+// are deleted before a new one, so they reduce the number.
 static int64_t max_new_checkpoints(const Config *c, int64_t held, int64_t begun, int64_t steps) {
     // the last step is always saved, even if --save-every does not include it
     bool end = c->save_every == 0 || steps % c->save_every != 0;
@@ -83,7 +84,8 @@ bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, 
     const double least = bytes + CHECKPOINT_BLOCKS * room.block, logs = STEP_BYTES * (double)(steps - begun);
     const int64_t count = max_new_checkpoints(config, room.held, begun, steps);
     int64_t fit = room.free > logs ? (int64_t)((room.free - logs) / (MARGIN * least)) : 0;
-    if (fit < 1) fit = room.free >= least; // log lines need no room: they are buffered if the disk is full
+    // a single checkpoint needs neither the margin nor room for the log, which is buffered while the disk is full
+    if (fit < 1) fit = room.free >= least;
     note[0] = 0;
     memory_text(one, (size_t)least);
     memory_text(there, (size_t)room.free);

@@ -19,7 +19,7 @@ struct Saver {
     OutFolder *folder; // folder that this process has locked; NULL: the folder is not checked
     Error taken;       // why this run must no longer write to `folder`; its code is EXIT_DONE if this run may write
     int64_t saved;     // step of the last complete checkpoint; 0: none
-    char vocabulary[PATH_MAX_LENGTH + 64]; // last checkpoint folder with a copy of the vocabulary; "": none
+    char vocabulary[PATH_MAX_LENGTH + 64]; // last checkpoint folder that contains a tokenizer; "": none
     Snapshot snapshot;
     Shards *shards; // shards of several processes; NULL: there is one process
     // true: at least one process lacks host memory for a snapshot, so training waits on all processes during every save
@@ -38,8 +38,8 @@ struct Saver {
 
 static Saver *at_exit; // saver whose background task exit() waits for
 
-// Writes the GEMM algorithms that --autotune chose to the run's folder, for the user. Runs read only the table in a
-// checkpoint's folder.
+// Writes the GEMM algorithms that --autotune chose to the run's folder, for the user. A run reads this file only with
+// --matmul-table; a resumed run reads the table in its checkpoint.
 static void write_tuned(const char *out, const char *algos) {
     char path[PATH_MAX_LENGTH + 32 + sizeof MATMUL_TABLE_NAME];
     Error err;

@@ -25,8 +25,9 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
 void saver_vocabulary(Saver *saver, const Tokenizer *tokenizer);
 
 // Sets the folder that this process has locked, which must outlive the saver. Before each save, out_ensure() checks the
-// folder, and log_reopen() reopens the log in it. If the folder cannot be created, the save fails. If another run has
-// locked the folder, nothing more is written, and saver_poll() fails.
+// folder and recreates it if it is missing, and log_reopen() reopens the log in it. If the folder cannot be created,
+// the save fails. If another run has locked the folder or has files in it, nothing more is written, and saver_poll()
+// fails.
 void saver_watch(Saver *saver, OutFolder *folder);
 
 // Makes several processes save together. Call it after saver_open(). All processes then call saver_save() for the same
@@ -41,8 +42,8 @@ void saver_save(Saver *saver, const RunState *run);
 // when the checkpoint is written, or has failed.
 void saver_save_last(Saver *saver, const RunState *run);
 
-// Reports a finished save: with a line in the log if it succeeded, with a warning on stderr if it failed. Returns false
-// with err (EXIT_DATA) if the run must end because another run has locked the folder.
+// Reports a finished save: with a line of log_text() if it succeeded, with a warning on stderr if it failed. Returns
+// false with err (EXIT_DATA) if the run must end because another run uses the folder.
 bool saver_poll(Saver *saver, Error *err);
 
 // True if this process, one of several, could not write its shard of the latest save and has not yet told the others.
@@ -51,10 +52,10 @@ bool saver_has_failed(const Saver *saver);
 void saver_give_up(Saver *saver);
 
 // Waits until the save in progress is written. Returns false with err (EXIT_DATA) if the latest save failed or if
-// another run has locked the folder.
+// another run uses the folder.
 bool saver_finish(Saver *saver, Error *err);
 
-// True, with err (EXIT_DATA), if another run has locked the folder. Waits until the save in progress is written.
+// True, with err (EXIT_DATA), if another run uses the folder. Waits until the save in progress is written.
 bool saver_is_taken(Saver *saver, Error *err);
 
 // Returns the folder that the checkpoints are saved in.

@@ -22,7 +22,7 @@ typedef struct {
     char *algos;           // GEMM algorithms that rank 0's device uses, as text; NULL: none
     char *memory;          // copy of the tensors in host memory; NULL: there is no copy
     size_t carried_bytes;  // size in bytes of the tensors that are only passed through (hf_carried_parts())
-    size_t bytes;          // size in bytes that the host copy has, or would have if there were memory for it
+    size_t bytes;          // size in bytes of the host copy, which is not allocated if there is too little memory
     bool others_failed;    // atomic: another rank could not write its shard, so rank 0 must not wait for it
     Error others_error;    // why another rank could not write its shard; set before others_failed
     const char *nonfinite; // name of a model tensor that had an infinity or NaN when it was written; NULL: none

@@ -42,8 +42,8 @@ static void token_field(JsonText *text, const char *key, const Tokenizer *t, int
 }
 
 // Writes the text of tokenizer_config.json, which names the special tokens and the class of transformers that reads the
-// tokenizer's files.
-// Without this file, AutoTokenizer would use the class of the model's architecture, which may tokenize differently.
+// tokenizer's files. Without tokenizer_config.json, AutoTokenizer would use the class of the model's architecture,
+// which may tokenize differently.
 static void config_text(JsonText *text, const char *class_name, const Tokenizer *t) {
     const int begin = tokenizer_bos(t), end = tokenizer_eos(t);
     memset(text, 0, sizeof *text);
@@ -110,8 +110,8 @@ static bool lacks_json(const char *folder, const Tokenizer *t) {
            !folder_has_file(folder, JSON_NAME);
 }
 
-// Writes the tokenizer.json `text`, read from `path`, with the additional special token <image> of id `image_token`,
-// unless it has a token of that id.
+// Writes the text of a tokenizer.json to `folder`. Adds the special token <image> with the id `image_token`, unless the
+// text has an added token of that id. `path` names the text in messages.
 static bool write_json(const char *folder, const char *path, const char *text, size_t size, int image_token,
                        JsonText *manifest, Error *err) {
     json_t *root = json_parse_object(text, size, path, err), *item;
