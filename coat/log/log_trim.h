@@ -7,8 +7,8 @@
 #include "step_line.h"
 
 // Compares the log `path` with a checkpoint of `step` that records the loss `loss`. If the log has a different loss for
-// `step`, or has earlier steps but not `step`, writes the contradiction to `text`; otherwise "". Because identical runs
-// have identical losses, a contradiction means that the checkpoint belongs to another run.
+// `step`, or has earlier steps but not `step`, writes the contradiction to `text`; otherwise "". After a contradiction,
+// the checkpoint is probably another run's, because identical runs have identical losses.
 void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size);
 
 // Copies the log lines of first_step and later steps to a new file, log-abandoned-STEP.jsonl (STEP is first_step - 1),
@@ -29,9 +29,10 @@ typedef struct {
     json_t *settings;                 // last settings before `cut`, which the caller releases; NULL: none
 } LogScan;
 
-// Reads the log `path` to find where first_step begins. A missing file counts as empty. Fails (EXIT_DATA) if the file
-// cannot be read or is a link.
+// Reads the log `path` and fills *scan. A missing file counts as empty. Fails (EXIT_DATA) if the file cannot be read or
+// is a link; scan->settings must not be released then.
 bool log_scan(const char *path, int64_t first_step, LogScan *scan, Error *err);
 
-// Returns the last settings that the log file `path` records, which the caller releases; NULL if there are none.
+// Returns the last settings that the log file `path` records, which the caller releases; NULL if there are none or if
+// the file cannot be read.
 json_t *log_last_settings(const char *path);

@@ -9,7 +9,7 @@
 #include "base/format_text.h"
 #include "terminal.h"
 
-#define RISEN 1.3 // a warning is printed if the final loss is more than 1.3 times the first loss
+#define RISEN 1.3 // a warning is printed if the mean of the last losses exceeds 1.3 times the first loss
 
 // Writes the long form of a training step's line. Returns its length.
 static int write_full(char *text, size_t size, const StepLine *line, bool colour) {

@@ -61,7 +61,7 @@ int64_t checkpoint_weights_step(const char *folder);
 bool checkpoint_is_masked(const char *folder);
 
 // Sets *steps (malloc'ed) to the steps of all checkpoint folders under `out`, valid or not, newest first, and returns
-// their number: 0 if `out` does not exist, -1 with err if it cannot be read.
+// their number: 0 if `out` does not exist, -1 with err if it cannot be read. Free *steps after a failure, too.
 int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 
 // Loads a checkpoint that checkpoint_find() has found: parameters, optimizer states, StepState on the device, *run, and

@@ -13,9 +13,9 @@ typedef struct {
     Dtype dtype;
     int rank;                  // number of dimensions in the file
     int64_t dims[HF_MAX_RANK]; // shape in the file if rank > 2
-    int64_t rows, cols;
-    int64_t kept_rows; // number of rows in the file, which omits the vocabulary's padding rows
-    bool transposed;   // the file stores (cols, rows)
+    int64_t rows, cols;        // shape in memory, of the entire tensor even if `data` is a shard
+    int64_t kept_rows;         // number of rows in the file, which omits the vocabulary's padding rows
+    bool transposed;           // the file stores (cols, rows)
     // offset in bytes of this tensor's first element in its parameter, which the file may store as several tensors
     size_t offset;
     // ZeRO 3: true if data is a shard, elements [shard_begin, shard_begin + shard_elements) of this tensor

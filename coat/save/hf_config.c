@@ -442,7 +442,7 @@ static bool read_llava(const Reader *r, ModelShape *shape) {
     if (shape->pad < 0 && !read_id(r, "pad_token_id", -1, shape, &shape->pad)) return false;
     if (tied) shape->tied_head = true; // transformers 5 ties the head if tie_word_embeddings is true in either object
     shape->vision.features = shape->channels;
-    const json_t *projector = find(r, "mm_projector_type"); // a key of this program only
+    const json_t *projector = find(r, "mm_projector_type"); // transformers' llava has no such key
     if (!projector) return true;
     shape->vision.projector = PROJECTOR_DOWNSAMPLE;
     const char *name = json_string_value(projector);

@@ -7,9 +7,9 @@ C_LINKAGE_BEGIN
 
 enum { HF_MAX_PARTS = MAX_PIECES, HF_MAX_RANK = 4, HF_NAME_LENGTH = 128 };
 
-// A tensor in a file, which stores rows [first_row, first_row + rows) of a parameter without the vocabulary's padding.
-// If the parameter has one row, the tensor stores its columns [first_col, first_col + cols). rank: number of dimensions
-// in the file. dims: shape in the file if rank > 2.
+// A tensor in a file, which stores rows [first_row, first_row + rows) of a parameter. Files do not contain the rows
+// that pad the vocabulary. If the parameter has one row, the tensor stores its columns [first_col, first_col + cols).
+// rank: number of dimensions in the file. dims: shape in the file if rank > 2.
 typedef struct {
     char name[HF_NAME_LENGTH];
     bool transposed; // the file stores (columns, rows)

@@ -20,8 +20,8 @@ bool lock_acquire(Lock *lock, const char *folder, Error *err);
 // parent of the folder was removed, renamed or replaced since.
 bool lock_is_held(const Lock *lock);
 
-// Removes the .lock file and releases the lock. Does not remove the file if another run has created it since. Does
-// nothing if fd is -1.
+// Removes the .lock file and releases the lock. If another run has replaced the .lock file, leaves that file in place.
+// Does nothing if fd is -1.
 void lock_release(Lock *lock);
 
 C_LINKAGE_END

@@ -29,7 +29,8 @@ typedef struct {
 // Reads folder/manifest.json and checks the hash of its own text. After a failure, do not call manifest_close().
 bool manifest_open(Manifest *manifest, const char *folder, Error *err);
 void manifest_close(Manifest *manifest);
-// Returns the entry of a file in the manifest; NULL with err if the manifest does not list the file.
+// Returns the entry of a file in the manifest, which is valid until manifest_close(); NULL with err if the manifest
+// does not list the file.
 const json_t *manifest_entry(const Manifest *manifest, const char *name, Error *err);
 // Checks the size and hash of one file of a checkpoint. Fails if the manifest does not list the file, or if it is a
 // symbolic link, because a checkpoint must contain its own files.

@@ -27,9 +27,8 @@ bool out_is_run_file(const char *name) {
            events_is_name(name) || is_own_checkpoint(name);
 }
 
-// Finds a file of an earlier run in the folder: the newest checkpoint, because its name is the last in alphabetical
-// order, else any other file. Sets found to the name, or to "" if there is no such file. Fails (EXIT_DATA) if the
-// folder cannot be read.
+// Finds the last file of an earlier run in alphabetical order, which is a checkpoint if the folder contains one. Sets
+// found to its name, or to "" if there is no such file. Fails (EXIT_DATA) if the folder cannot be read.
 static bool find_run(const char *folder, char found[256], Error *err) {
     DIR *dir = opendir(folder);
     found[0] = 0;

@@ -13,7 +13,7 @@ C_LINKAGE_BEGIN
 
 typedef struct Saver Saver;
 
-// Returns the size in bytes of this process's part of a checkpoint.
+// Returns the size in bytes of the tensors that this process writes into a checkpoint.
 int64_t saver_bytes(const Arena *arena, Exec *exec);
 
 // Creates a saver for the folder config->out. With --save-every, allocates memory for a copy of the states. If that

@@ -322,8 +322,8 @@ static bool visit_files(Reader *r, bool read, Found *found, Error *err) {
     return good;
 }
 
-// Sets all moments to 0 if the files lack the states of a part that this run trains. Prints which parts' moments start
-// at 0, and which parts' states are dropped.
+// Sets all moments to 0, before the files' moments are read, if the files lack the states of a part that this run
+// trains. Prints which parts' moments start at 0, and which parts' states are dropped.
 static void change_parts(const Reader *r) {
     const int parts = PART_LANGUAGE | (r->whole->vision ? PART_VISION | PART_PROJECTOR : 0),
               trained = parts & ~r->whole->config->freeze, started = trained & ~r->stored,
