@@ -1,7 +1,5 @@
 #include "checkpoint_shards.h"
 
-#include <inttypes.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>

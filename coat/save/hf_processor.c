@@ -3,7 +3,6 @@
 // image_processor contains the object of preprocessor_config.json.
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "config/vision.h"
 #include "hf.h"

@@ -2,7 +2,6 @@
 
 #include <stdatomic.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/background.h"
 #include "base/clock.h"
