@@ -290,7 +290,7 @@ bool hf_weights_check_used(HfWeights *weights, const ModelShape *shape, Error *e
             }
             return error_set(
                 err, EXIT_DATA,
-                "%s: '%.200s' is not a tensor of the %s that its config.json describes; use the config.json "
+                "%s: '%.200s' is not a tensor of the %s model that its config.json describes; use the config.json "
                 "that was saved with these weights, or remove the tensor",
                 file->path, tensor->name,
                 shape->vision.kind != VISION_NONE ? "llava" : architecture_name(shape_architecture(shape)));

@@ -315,14 +315,15 @@ static bool read_other(const Reader *r, const ModelType *type, ModelShape *shape
 static bool read_text(const Reader *r, ModelShape *shape) {
     const char *type = json_string_value(json_object_get(r->root, "model_type"));
     const int count = sizeof model_types / sizeof *model_types;
+    const char *const supported =
+        r->nested ? "llama, mistral, qwen2 and qwen3" : "gpt2, llama, llava, mistral, olmo, olmo2, qwen2 and qwen3";
     int kind = 0;
     if (!type && r->nested) type = "llama";
-    while (kind < count && (!type || strcmp(type, model_types[kind].type) != 0)) kind++;
+    if (!type) return error_set(r->err, EXIT_DATA, "%s has no model_type; set it to one of %s", r->path, supported);
+    while (kind < count && strcmp(type, model_types[kind].type) != 0) kind++;
     if (kind == count || (r->nested && !model_types[kind].channels))
-        return error_set(r->err, EXIT_DATA, "%s: model_type is '%.60s'; only %s are supported", r->path,
-                         type ? type : "missing",
-                         r->nested ? "llama, mistral, qwen2 and qwen3"
-                                   : "gpt2, llama, llava, mistral, olmo, olmo2, qwen2 and qwen3");
+        return error_set(r->err, EXIT_DATA, "%s: model_type is '%.60s'; only %s are supported", r->path, type,
+                         supported);
     if (json_object_size(find(r, "per_layer_config")) || json_array_size(find(r, "per_layer_config")))
         return error_set(r->err, EXIT_DATA, "%s: layers that differ (per_layer_config) are not supported", r->path);
     if (!require_bool(r, "is_causal", true) ||

@@ -353,7 +353,7 @@ UNIT_TEST(unsupported_configs_are_refused) {
     } bad[] = {
         {"", "JSON"},
         {"[1]", "object"},
-        {"{" NUMBERS "}", "model_type is 'missing'"},
+        {"{" NUMBERS "}", "has no model_type"},
         {"{\"model_type\": \"bloom\", " NUMBERS "}", "'bloom'"},
         {"{\"model_type\": \"llama\", " NUMBERS "}", "num_hidden_layers"},
         {"{\"model_type\": \"gpt2\", \"activation_function\": \"relu\", " NUMBERS "}", "'relu'"},
