@@ -2,7 +2,7 @@
 // OUT/events.out.tfevents.SECONDS.HOST.
 //
 // A file is a sequence of TFRecords (length, CRC, bytes, CRC). Each contains an Event message of TensorFlow's
-// event.proto: first the version of the format, then the start of a session, then one event with scalars per log line.
+// event.proto: first the version of the format, then the start of a session, then events with the scalars of log lines.
 // Each start of the program creates a new file, whose name sorts after the existing ones. Readers read the files in
 // this order. At the start of a session, readers drop the events of its first step and of later steps that earlier
 // files contain. So the curves of a resumed run have no step twice, although no file is ever rewritten.

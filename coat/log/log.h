@@ -66,7 +66,8 @@ bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
 // Logs a JSON text after `step` steps as {"step":..,KEY:JSON}. If the text has the form {TENSOR:{FIGURE:[one number per
-// layer],..},..}, the event file gets each list's number with the largest magnitude as KEY/TENSOR/FIGURE.
+// layer],..},..}, the event file gets each list's number with the largest magnitude as KEY/TENSOR/FIGURE, or NaN if a
+// number of the list is null.
 void log_object(Log *log, int64_t step, const char *key, const char *json);
 
 // Logs the settings of the run, a JSON object, unless the last settings in the file are the same.
