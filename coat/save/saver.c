@@ -46,11 +46,19 @@ static void write_tuned(const char *out, const char *algos) {
     if (!file_replace(path, algos, strlen(algos), &err)) print_remark("warning: ", "%s", err.text);
 }
 
+// Fails if the run's folder is no longer the locked one. saver_save() has checked this before it copied the states,
+// which may take seconds.
+static bool check_lock(const Saver *s, Error *err) {
+    return !s->folder || lock_is_held(&s->folder->lock) ||
+           error_set(err, EXIT_DATA, "--out %s: the folder or its .lock was removed, renamed or replaced",
+                     s->config->out);
+}
+
 static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = path_is_folder(s->vocabulary) ? s->vocabulary : c->vocabulary;
     log_sync(s->log); // flushes the log first, so that after a power failure the log has every step of the checkpoint
-    s->good = checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
+    s->good = check_lock(s, &s->err) && checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
     if (!s->good) return;
     char folder[PATH_MAX_LENGTH + 64];
     snprintf(folder, sizeof folder, "%s/step-%08lld", c->out, (long long)s->snapshot.run.step);

@@ -401,6 +401,37 @@ UNIT_TEST(a_folder_taken_by_another_run_ends_the_run) {
     run_close(run);
 }
 
+static char *replacing_algos(Exec *exec) { // replaces the run's folder while saver_save() copies the states
+    (void)exec;
+    if (algos_calls++ == 0) return NULL;
+    assert_int_equal(rename(path_of("swapped"), path_of("swapped-before")), 0);
+    assert_int_equal(mkdir(path_of("swapped"), 0777), 0);
+    return NULL;
+}
+
+// If another folder replaces the run's folder while the states are copied, the save writes nothing to it.
+UNIT_TEST(a_folder_that_is_replaced_during_a_save_is_not_changed) {
+    Error err;
+    Run *run = run_new(RECIPE_BF16);
+    Saving s = saving_open(run, "swapped");
+    OutFolder out;
+    algos_calls = 0;
+    run->ops.algos_text = replacing_algos;
+    disturb(&s, &out, "true");
+    RunState rs = fill(run, 7);
+    int kept = quiet_begin();
+    saver_save(s.saver, &rs);
+    assert_int_equal(saver_step(s.saver), -1);
+    assert_false(saver_finish(s.saver, &err));
+    free(quiet_end(kept));
+    assert_says(&err, "renamed or replaced");
+    assert_int_equal(rmdir(path_of("swapped")), 0); // the folder is empty
+    assert_int_equal(rename(path_of("swapped-before"), path_of("swapped")), 0);
+    saving_close(&s);
+    out_close(&out);
+    run_close(run);
+}
+
 // If the last checkpoint was removed after it was saved, saver_save_last() saves it a second time.
 UNIT_TEST(a_removed_last_checkpoint_is_saved_again) {
     Run *run = run_new(RECIPE_BF16);
