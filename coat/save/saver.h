@@ -25,9 +25,9 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
 void saver_vocabulary(Saver *saver, const Tokenizer *tokenizer);
 
 // Sets the folder that this process has locked, which must outlive the saver. Before each save, out_ensure() checks the
-// folder and recreates it if it is missing, and log_reopen() reopens the log in it. If the folder cannot be created,
-// the save fails. If another run has locked the folder or has files in it, nothing more is written, and saver_poll()
-// fails.
+// folder and recreates it if it is missing, and log_reopen() reopens the log in it. The save fails if the folder cannot
+// be created, or if it is replaced before the files are written. If another run has locked the folder or has files in
+// it, nothing more is written, and saver_poll() fails.
 void saver_watch(Saver *saver, OutFolder *folder);
 
 // Makes several processes save together. Call it after saver_open(). All processes then call saver_save() for the same
