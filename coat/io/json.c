@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "files.h"
 
 static void append(JsonText *t, const char *bytes, size_t count) {
@@ -28,7 +29,16 @@ static void new_line(JsonText *t) {
     for (int i = 0; i < t->depth; i++) append_text(t, "  ");
 }
 
+static bool is_utf8(const char *text) {
+    const size_t length = strlen(text);
+    for (size_t at = 0, bytes; at < length; at += bytes)
+        if (utf8_read(text + at, length - at, &bytes) & NO_CHARACTER) return false;
+    return true;
+}
+
+// Writes a JSON string. JSON must be UTF-8, so '?' replaces every byte above 127 of a text that is not valid UTF-8.
 static void append_quoted(JsonText *t, const char *value) {
+    const bool valid = is_utf8(value);
     append_text(t, "\"");
     for (const unsigned char *c = (const unsigned char *)value; *c; c++) {
         char escaped[8];
@@ -37,7 +47,7 @@ static void append_quoted(JsonText *t, const char *value) {
         else if (*c < 0x20)
             snprintf(escaped, sizeof escaped, "\\u%04x", *c);
         else
-            snprintf(escaped, sizeof escaped, "%c", *c);
+            snprintf(escaped, sizeof escaped, "%c", *c > 127 && !valid ? '?' : *c);
         append_text(t, escaped);
     }
     append_text(t, "\"");

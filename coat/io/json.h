@@ -22,6 +22,7 @@ typedef struct {
 
 void json_text_open(JsonText *t, const char *key, char bracket); // opens an object '{' or an array '['
 void json_text_close(JsonText *t, char bracket);                 // closes an object '}' or an array ']'
+// Writes a string. Every byte above 127 becomes '?' if the text is not valid UTF-8.
 void json_text_string(JsonText *t, const char *key, const char *value);
 void json_text_int(JsonText *t, const char *key, int64_t value);
 void json_text_bool(JsonText *t, const char *key, bool value);

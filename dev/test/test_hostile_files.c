@@ -55,6 +55,26 @@ UNIT_TEST(terminal_commands_in_texts_are_not_printed) {
     assert_memory_equal(kept, "a\tb\n??", 6);
 }
 
+// Tests that JSON is valid even if a text, such as the name of a folder, is not valid UTF-8.
+UNIT_TEST(json_strings_are_valid_utf_8) {
+    for (size_t i = 0; i < sizeof terminal_texts / sizeof *terminal_texts; i++) {
+        const char *text = terminal_texts[i].text;
+        JsonText t = {0};
+        json_text_open(&t, NULL, '{');
+        json_text_string(&t, text, text);
+        json_text_close(&t, '}');
+        json_t *object = json_parse_object(t.text, t.size, "text", &err);
+        if (!object) fail_msg("%s", err.text);
+        assert_string_equal(json_string_value(json_object_iter_value(json_object_iter(object))),
+                            json_object_iter_key(json_object_iter(object)));
+        json_t *same = json_string(text); // NULL if the text is not valid UTF-8
+        if (same) assert_string_equal(json_object_iter_key(json_object_iter(object)), text);
+        json_decref(same);
+        json_decref(object);
+        json_text_free(&t);
+    }
+}
+
 UNIT_TEST(lines_of_any_length_are_read) {
     char line[8];
     // Lines for a buffer of 8 bytes: one that just fits, a longer one, an empty one, one with a 0 byte, a last line.
