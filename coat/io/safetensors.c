@@ -10,7 +10,7 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[DTYPE_COUNT] = {{"F64", 8}, {"I64", 8},     {"F32", 4},     {"I32", 4}, {"F16", 2}, {"BF16", 2},
-                         {"U16", 2}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U8", 1},  {"I8", 1}};
+                         {"U16", 2}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"U8", 1},  {"I8", 1},  {"BOOL", 1}};
 
 size_t dtype_bytes(Dtype dtype) {
     return (unsigned)dtype < DTYPE_COUNT ? dtypes[dtype].bytes : 0;
@@ -154,8 +154,8 @@ bool safetensors_open(SafeFile *file, const char *path, Error *err) {
     memset(file, 0, sizeof *file);
     file->fd = -1;
     if (!file_open(path, &fd, &size, err)) return false;
-    bool good = size >= sizeof header_bytes && file_read_at(fd, path, 0, &header_bytes, sizeof header_bytes, err);
-    if (!good || header_bytes > size - sizeof header_bytes)
+    bool good = size < sizeof header_bytes || file_read_at(fd, path, 0, &header_bytes, sizeof header_bytes, err);
+    if (good && (size < sizeof header_bytes || header_bytes > size - sizeof header_bytes))
         good = error_set(err, EXIT_DATA, "%s is truncated or is not a safetensors file", path);
     else if (header_bytes > SAFETENSORS_MAX_HEADER)
         good = error_set(err, EXIT_DATA, "%s has a header of %llu bytes, more than the maximum of %d", path,

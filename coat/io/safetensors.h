@@ -28,6 +28,7 @@ typedef enum {
     DTYPE_F8_E5M2,
     DTYPE_U8,
     DTYPE_I8,
+    DTYPE_BOOL, // one byte per value, such as the attention masks in some files of GPT-2
     DTYPE_COUNT
 } Dtype;
 

@@ -505,7 +505,11 @@ static void make_weights(const char *path, const Run *run, Making making) {
         }
     }
     const int64_t embedding[2] = {VOCAB, CHANNELS};
-    if (making.extra) safewriter_declare(&writer, making.extra, making.dtype, 2, embedding, TAG(WTE, 0, 0));
+    if (making.extra) {
+        // transformers 4.27 stored the attention masks of GPT-2 as BOOL
+        const Dtype dtype = text_ends_with(making.extra, ".attn.bias") ? DTYPE_BOOL : making.dtype;
+        safewriter_declare(&writer, making.extra, dtype, 2, embedding, TAG(WTE, 0, 0));
+    }
     unlink(path);
     if (!safewriter_begin(&writer, path, &err)) fail_msg("%s", err.text);
     write_values(&writer, &making);

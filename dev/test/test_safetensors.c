@@ -2,9 +2,21 @@
 // contents, and invalid headers.
 #include "dev/test/test_folder.h"
 
+#include <errno.h>
+#include <sys/syscall.h>
+
 #include <xxhash.h>
 
 #include "coat/io/safetensors.h"
+
+// Replaces the C library's pread(), which fails with this errno unless it is 0.
+static int pread_fails;
+
+ssize_t pread(int fd, void *to, size_t bytes, off_t offset) {
+    if (pread_fails == 0) return (ssize_t)syscall(SYS_pread64, fd, to, bytes, offset);
+    errno = pread_fails;
+    return -1;
+}
 
 // Writes a safetensors file of five tensors, one of them empty and one a scalar. turn: index of the tensor that is
 // declared first. piece: number of bytes per write.
@@ -127,7 +139,7 @@ UNIT_TEST(invalid_headers_are_refused) {
         {"{\"x\":1}", 0, "not an object"},
         {"{\"x\":{}}", 0, "no dtype"},
         {ENTRY("F7", "[1]", "[0,4]"), 4, "type F7"},
-        {ENTRY("BOOL", "[4]", "[0,4]"), 4, "type BOOL"},
+        {ENTRY("BOOL", "[4]", "[0,5]"), 5, "5 bytes, but its shape and type need 4"},
         {ENTRY("F32", "1", "[0,4]"), 4, "shape"},
         {ENTRY("F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "shape"},
         {ENTRY("F32", "[-1]", "[0,4]"), 4, "shape"},
@@ -216,6 +228,18 @@ UNIT_TEST(truncated_or_changed_files_are_refused) {
     assert_says(&err, "No such file");
     assert_false(opens(test_folder, &err));
     assert_says(&err, "not a regular file");
+}
+
+// If a file cannot be read, the error must not call the file truncated.
+UNIT_TEST(read_errors_are_reported) {
+    Error err;
+    write_sample(path_of("e.safetensors"), 0, 1000);
+    pread_fails = EIO;
+    assert_false(opens(path_of("e.safetensors"), &err));
+    pread_fails = 0;
+    assert_says(&err, strerror(EIO));
+    assert_int_equal(err.unread, EIO);
+    assert_true(opens(path_of("e.safetensors"), &err));
 }
 
 UNIT_TEST(shapes_are_printed_in_full) {
