@@ -62,8 +62,8 @@ static inline const char *usage_flags(const char *usage) {
     return name + strcspn(name, " ");
 }
 
-// Prints the help text and returns true if the command line has --help or -h. USAGE_LINE() makes the first line of the
-// help text the message for a wrong command line: error_set(err, EXIT_USER, USAGE_LINE(usage)).
+// Prints the help text and returns true if the command line has --help or -h. If the command line is wrong, use
+// error_set(err, EXIT_USER, USAGE_LINE(usage)), whose message is the first line of the help text.
 static inline bool usage_asked(int argc, char **argv, const char *usage) {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
@@ -88,7 +88,8 @@ extern int error_rank;
 // objects that the training thread still uses. In glibc 2.41 and later, exit() could also deadlock: it waits for an
 // exit() of the training thread, which may itself wait for the background thread.
 void error_mark_background_thread(void);
-extern void (*error_exit_hook)(int code); // function that fatal() calls in a background thread, before _exit(); or NULL
+// Function that fatal() calls in a background thread before _exit(), because _exit() skips exit handlers; NULL: none.
+extern void (*error_exit_hook)(int code);
 __attribute__((noreturn)) void error_exit(ExitCode code); // ends the process for fatal(), after the message is printed
 
 // Sets the text that error_advice() returns: how to resume from the last complete checkpoint (of step `step`, in folder
@@ -113,6 +114,7 @@ __attribute__((format(printf, 2, 3), noreturn)) static inline void fatal(ExitCod
     error_exit(code);
 }
 
+// xmalloc() and xcalloc() never return NULL: fatal() ends the process if memory is exhausted. 0 bytes are allowed.
 static inline void *xmalloc(size_t bytes) {
     void *p = malloc(bytes ? bytes : 1);
     if (!p) fatal(EXIT_DEVICE, "host memory: could not allocate %zu bytes", bytes);

@@ -31,9 +31,9 @@ static double bytes_left_in_group(const char *folder) {
     return limit > used ? limit - used : 0;
 }
 
-// Returns how many more bytes this process's control group and the groups that contain it allow; 9e18 if none sets a
-// limit. In a container, the group is the root of the mounted cgroup file system. Elsewhere, /proc/self/cgroup names
-// it. Slurm sets the limit on a group above it.
+// Returns how many more bytes this process's control group and all its parent groups allow; 9e18 if none sets a limit.
+// Parents count, too, because Slurm sets the limit on one of them. In a container, the process's own group is the root
+// of the mounted cgroup file system; elsewhere, /proc/self/cgroup names the group. Ignores version 1 of cgroups.
 static double cgroup_bytes_left(void) {
     static const char root[] = "/sys/fs/cgroup";
     char line[4096], folder[4150];

@@ -8,9 +8,9 @@
 
 C_LINKAGE_BEGIN
 
-// Returns how many more bytes of memory this process may use under ulimit -v and its control group's memory.max. The
-// group's page cache does not count as used, because the kernel can evict it. Returns INT64_MAX if there is no limit.
-// Sets *limit to the name of the tightest limit unless `limit` is NULL.
+// Returns how many more bytes of memory this process may use under ulimit -v and its control group's memory.max (cgroup
+// version 2). The group's page cache does not count as used, because the kernel can evict it. Returns INT64_MAX if
+// there is no limit. Sets *limit to the name of the tightest limit unless `limit` is NULL.
 int64_t memory_limit_left(const char **limit);
 
 // Returns the bytes of memory that this process can still use: the minimum of memory_limit_left() and the machine's
@@ -27,8 +27,8 @@ bool memory_fits(size_t bytes);
 
 // Returns `bytes` rounded up to a multiple of the huge page size, at least one huge page.
 size_t memory_whole_pages(size_t bytes);
-// Allocates memory_whole_pages(bytes) bytes, in huge pages if the system has any, to reduce TLB misses. Returns NULL if
-// memory is exhausted. Release the memory with free().
+// Allocates memory_whole_pages(bytes) bytes, in huge pages if the system grants them, to reduce TLB misses. Returns
+// NULL if memory is exhausted. Release the memory with free().
 void *memory_in_huge_pages(size_t bytes);
 
 C_LINKAGE_END

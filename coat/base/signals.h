@@ -12,7 +12,7 @@
 
 C_LINKAGE_BEGIN
 
-// Installs the signal handlers for the rest of the process. SIGINT and SIGHUP stay ignored if they were ignored when
+// Installs the signal handlers until the process ends. SIGINT and SIGHUP stay ignored if they were ignored when
 // the process started (in the background, under nohup).
 void signals_open(void);
 

@@ -127,7 +127,7 @@ bool call_is_unsupported(int why) {
 
 bool folder_sync(const char *path, Error *err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    // accepts file systems that cannot flush folders: a power failure may lose names, but the run can save
+    // accepts file systems that cannot flush folders: a power failure may undo renames, but the run can save
     bool good = (fd >= 0 && fsync(fd) == 0) || call_is_unsupported(errno);
     if (!good) error_set(err, EXIT_DATA, "cannot flush the folder %s: %s", path, strerror(errno));
     if (fd >= 0) close(fd);
@@ -286,7 +286,8 @@ int file_open_write(const char *path, int flags, Error *err) {
     if (is)
         error_set(err, EXIT_DATA, "%s is %s; remove it", path, is);
     else
-        error_set(err, EXIT_DATA, "cannot create %s: %s", path, strerror(why));
+        error_set(err, EXIT_DATA, "cannot %s %s: %s", there && !(flags & O_EXCL) ? "write" : "create", path,
+                  strerror(why));
     if (fd >= 0) close(fd);
     errno = why;
     return -1;

@@ -45,17 +45,18 @@ bool folder_remove(const char *path, Error *err);
 // True if permissions allow folder_remove() on `path`. A check before the removal avoids removing only a part.
 bool folder_may_remove(const char *path, Error *err);
 
-// Opens a regular file for reading and sets *size to its length. Does not block if the path is a pipe. Fails if the
-// file is a Git LFS pointer.
+// Opens a file for reading, and sets *size to its length in bytes. Fails if the file is a Git LFS pointer, or if it is
+// not a regular file, without waiting for the writer of a pipe. Sets *fd to -1 on failure.
 bool file_open(const char *path, int *fd, uint64_t *size, Error *err);
 // Reads exactly `bytes` bytes at `offset` of a file. Fails if the file ends earlier.
 bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t bytes, Error *err);
-// Reads a file of at most `limit` bytes into *data, allocated with malloc(). A terminating 0 follows the *size bytes.
+// Reads a file of at most `limit` bytes into *data, which the caller must free. A terminating 0 follows the *size
+// bytes. Sets *data to NULL on failure.
 bool file_read_all(const char *path, size_t limit, char **data, size_t *size, Error *err);
 // Opens a regular file as a stream for file_read_line(). Returns NULL with err on failure.
 FILE *file_open_lines(const char *path, Error *err);
 // Reads the next line of a file into line[size], including a final newline, without a terminating 0. Returns the line's
-// length, or 0 at the end of the file. Skips lines longer than `size`.
+// length; 0 at the end of the file or after a read error. Skips lines longer than `size`.
 size_t file_read_line(FILE *file, char *line, size_t size);
 
 // Writes all `bytes` bytes to an open file: at its end if it was opened with O_APPEND, else at its current position.
@@ -67,7 +68,8 @@ bool file_append(int fd, const char *path, const void *data, size_t bytes, Error
 int file_open_write(const char *path, int flags, Error *err);
 // Creates a new file with file_open_write() and returns a stream for writing; NULL with err and errno on failure.
 FILE *file_create_stream(const char *path, Error *err);
-// Creates a file with the contents `data` and flushes it to the disk. Fails if the file exists.
+// Creates a file with the contents `data` and flushes it to the disk. Fails if the file exists. If writing fails, the
+// incomplete file remains.
 bool file_create(const char *path, const void *data, size_t bytes, Error *err);
 // Replaces a file's contents atomically: writes PATH.tmp, flushes it to the disk and renames it to PATH.
 bool file_replace(const char *path, const void *data, size_t bytes, Error *err);

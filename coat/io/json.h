@@ -36,19 +36,21 @@ void json_text_value(JsonText *t, const char *key, const json_t *value);
 void json_text_space(JsonText *t); // writes a space between or after values
 void json_text_free(JsonText *t);
 
-// Parses `size` bytes of text, which must be one JSON object. Returns NULL with err on failure; err names `path`.
+// Parses `size` bytes of text, which must be one JSON object. Release it with json_decref(). Returns NULL with err
+// (EXIT_DATA) on failure; err names `path`.
 json_t *json_parse_object(const char *text, size_t size, const char *path, Error *err);
-// Reads the file `path` of at most `limit` bytes, which must contain one JSON object. Returns NULL with err on failure.
+// Reads the file `path` of at most `limit` bytes and parses it with json_parse_object().
 json_t *json_read_object(const char *path, size_t limit, Error *err);
 
-// Each json_get function gets the value of a key of `object`. It returns false with err if the value is missing, of a
-// different type or out of range; err names path, key and the expected value.
+// Each json_get function gets the value of a key of `object`. It returns false with err (EXIT_DATA) if the value is
+// missing, of a different type or out of range; err names path, key and the expected value.
 bool json_get_int(const json_t *object, const char *path, const char *key, int64_t min, int64_t max, int64_t *value,
                   Error *err);
 // Also accepts the strings that json_text_double() writes for numbers that are not finite.
 bool json_get_double(const json_t *object, const char *path, const char *key, double *value, Error *err);
 // Gets a number from a string of 16 hexadecimal digits.
 bool json_get_hex(const json_t *object, const char *path, const char *key, uint64_t *value, Error *err);
+// Gets an object, which `object` still owns.
 bool json_get_object(const json_t *object, const char *path, const char *key, const json_t **value, Error *err);
 
 C_LINKAGE_END

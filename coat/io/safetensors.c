@@ -68,7 +68,8 @@ static bool parse_range(SafeTensor *tensor, const json_t *entry, const char *pat
     const json_t *range = json_object_get(entry, "data_offsets");
     const json_t *from = json_array_get(range, 0), *to = json_array_get(range, 1);
     if (!json_is_array(range) || json_array_size(range) != 2 || !json_is_integer(from) || !json_is_integer(to))
-        return error_set(err, EXIT_DATA, "%s: tensor '%.200s' has no data_offsets", path, tensor->name);
+        return error_set(err, EXIT_DATA, "%s: the data_offsets of tensor '%.200s' must be two whole numbers", path,
+                         tensor->name);
     int64_t begin = (int64_t)json_integer_value(from), end = (int64_t)json_integer_value(to);
     if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
         return error_set(

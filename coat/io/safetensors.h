@@ -61,8 +61,9 @@ typedef struct {
     int count;
 } SafeFile;
 
-// Opens a safetensors file and checks its header: types are known; byte ranges match shape and type, cover the data
-// without overlaps or gaps, and end at the file's end; no name occurs twice. Returns false with err on failure.
+// Opens a safetensors file. Returns false with err (EXIT_DATA) if it cannot be read or its header is not valid:
+//   - each tensor has a known type, a name of its own, and a byte range that matches its shape and type
+//   - the byte ranges cover the file after the header without overlaps or gaps
 bool safetensors_open(SafeFile *file, const char *path, Error *err);
 // Fills *file from the text of a safetensors header, for data_bytes bytes of data, with the checks of
 // safetensors_open(). `path` only names the file in messages. Sets fd to -1.
@@ -71,15 +72,20 @@ bool safetensors_parse(SafeFile *file, const char *path, const char *header, siz
 void safetensors_close(SafeFile *file);
 
 const SafeTensor *safetensors_find(const SafeFile *file, const char *name); // returns NULL if there is no such tensor
-// Reads `bytes` bytes of a tensor, starting at its byte `offset`.
+// Reads `bytes` bytes of a tensor, starting at its byte `offset`. Returns false with err (EXIT_DATA) on failure.
 bool safetensors_read(const SafeFile *file, const SafeTensor *tensor, uint64_t offset, void *to, size_t bytes,
                       Error *err);
 
 // ---------------------------------------------------------------- writing safetensors files
 
-// Writes a safetensors file. Zero the struct, declare all tensors, begin, write the bytes, end. Bytes are written in
-// parts of any size, in the order of writer.tensors. safewriter_begin() sorts the tensors by the size of their type,
-// the largest first, which aligns all of them, then by name. Call safewriter_close() at the end or after an error.
+// Writes a safetensors file. Zero the struct, then call these functions in order:
+//   safewriter_declare()   for every tensor
+//   safewriter_begin()     sorts writer.tensors by the size of their type, the largest first, then by name. In this
+//                          order, all tensors are aligned
+//   safewriter_write()     the tensors' bytes in the order of writer.tensors, in parts of any size
+//   safewriter_end()       completes the file
+//   safewriter_close()     frees the struct, also after an error
+// Functions that return bool return false with err (EXIT_DATA) on failure.
 typedef struct {
     char *path;
     int fd;

@@ -88,8 +88,8 @@ static void *hash_bytes(void *argument) {
     return NULL;
 }
 
-// Writes bytes of the current tensor and adds them to the hashes of the tensor and of the file. Hashes large amounts in
-// a thread while writing.
+// Writes bytes of the current tensor and adds them to the hashes of the tensor and of the file. A thread hashes large
+// parts while this function writes them.
 static bool append_tensor(SafeWriter *writer, const void *data, size_t bytes, Error *err) {
     HashWork work = {writer, data, bytes};
     BackgroundTask hashing = {.running = false};

@@ -43,8 +43,9 @@ typedef struct {
     int32_t *rank; // (vocabulary.count) rank of the merge that yields each token, if by_text; NULL: ids are ranks
 } Merges;
 
+// Allocates an empty table for up to `count` merges. bpe_free() frees it.
 void merges_init(Merges *m, int count);
-// Adds a merge. Call it at most `count` times. A later merge of the same pair replaces an earlier one.
+// Adds a merge. A later merge of the same pair replaces an earlier one.
 void merges_add(Merges *m, Merge merge);
 bool merges_equal(const Merges *a, const Merges *b); // true if the merges are the same, or if `a` or `b` lists none
 
@@ -62,5 +63,5 @@ void bpe_init(Bpe *b);
 void bpe_free(Bpe *b);
 
 // Encodes a pretoken of `length` bytes to out, which must have space for `length` ids. Returns the number of ids; -1 if
-// a byte or character has no token, or if length > INT32_MAX / 8. Takes O(n log n) time.
+// a byte or character has no token and b->unknown is -1, or if length > INT32_MAX / 8. Takes O(length log length) time.
 int bpe_encode(const Bpe *b, const char *pretoken, size_t length, int32_t *out);

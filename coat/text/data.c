@@ -62,7 +62,7 @@ static bool is_packed(const DataLoader *loader, int64_t *examples) {
 }
 
 // Finds out why a set has no sequence. Returns true if the set has too few tokens. Returns false with err if its
-// examples have no unmasked target, or if truncation to T + 1 tokens cuts off all of them.
+// examples have no unmasked target, or if truncation to T + 1 tokens cuts off all unmasked targets.
 static bool lacks_tokens(const DataLoader *loader, int first, int end, const char *name, Error *err) {
     int64_t examples = 0, cut = 0, longest = 0;
     for (int i = first; i < end; i++) {

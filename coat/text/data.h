@@ -14,7 +14,7 @@ typedef struct DataLoader DataLoader;
 
 // Opens the token files that match a line of `patterns`: each path once, in the byte order of the names.
 //   - A sequence is T tokens and the target of the last one, cut from the stream of one file. Tokens at a file's end
-//     that do not fill a sequence, and sequences whose targets are all masked, are not used.
+//     that do not fill a sequence are not used, nor are sequences without an unmasked target.
 //   - If `shuffle` is true, every epoch is a permutation of all sequences of all files, drawn from `seed`. Otherwise,
 //     sequences are read in the order of the files.
 // Returns NULL with err (EXIT_DATA) if a pattern has no match or a file is damaged or not a token file. Also fails if a
@@ -35,10 +35,10 @@ typedef struct {
 //              set has its own order and epochs. NULL: all files are one set. A set without a sequence is an error.
 //   examples   how examples become sequences, in files that record them. EXAMPLES_SPLIT: the stream is cut regardless
 //              of examples. Otherwise, a sequence is as many examples of a file as fit (packing.h), padded with
-//              tokens 0 without targets. EXAMPLES_CUT truncates an example that is longer than a sequence;
-//              EXAMPLES_WHOLE rejects it. Files with images cannot be split.
-//   images     images that the model reads, which those of the files must match. NULL or VISION_NONE: the model reads
-//              text only, and a file with images is an error.
+//              tokens 0 without targets. If an example is longer than a sequence, EXAMPLES_CUT truncates it, and
+//              EXAMPLES_WHOLE is an error. EXAMPLES_SPLIT is an error if a file has images.
+//   images     shape that the images of all files must have. NULL or VISION_NONE: the model reads text only, and a file
+//              with images is an error.
 DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
                            int ranks, uint64_t seed, bool shuffle, int vocab, const DataImages *images, Error *err);
 
@@ -79,8 +79,8 @@ int data_batches(const DataLoader *loader, int max);
 //   inputs, targets   (B, T); a masked target is -1
 //   positions         (B, T) positions within documents, if data_mask_documents() was called; NULL: not computed
 // If all files are one set, sequence s belongs to epoch s / data_sequences(), so a batch may continue into the next
-// epoch. The rows depend only on `first`. So a run that resumes with a different B or number of ranks trains on the
-// same tokens.
+// epoch. A sequence depends only on its number and the seed, so a run that resumes with a different B or number of
+// ranks trains on the same tokens.
 // Returns false with err (EXIT_DATA) if a file cannot be read, is damaged or has a token outside the vocabulary.
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
                    Error *err);
@@ -103,11 +103,12 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
 bool data_check(DataLoader *loader, int batches, Error *err);
 
 // True if the first file seems to have been made with --tokenizer bytes: none of its first DATA_LOOKED_AT tokens
-// exceeds 256. False if it has too few tokens to decide (1,024; with examples 128) or cannot be read.
+// exceeds 256. False if the file cannot be read or is too small to decide (less than 1,024 tokens, or 128 with a mask).
 bool data_begins_with_bytes(DataLoader *loader);
 
 // True if some files look like --tokenizer bytes and others do not, which suggests different tokenizers. Sets *bytes
-// and *other to the path of the first file of each kind. Files with too few tokens to tell are ignored.
+// and *other to the path of the first file of each kind, NULL if there is none. Ignores files that are too small to
+// decide.
 bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other);
 
 // Returns the path of a file with 16-bit tokens, which cannot express a vocabulary above 65,536; NULL if there is none.
@@ -151,7 +152,7 @@ typedef struct {
 DataExamples data_examples(const DataLoader *loader);
 
 // Returns a hash of the headers, sizes, first and last tokens of the files in order, and of the headers of their
-// images. If there are several sets, also hashes the number of files and the weight of each. File names are not hashed.
+// images. If there are several sets, also hashes each set's number of files and weight. File names are not hashed.
 // Checkpoints record the hash, so that resuming with other data is detected.
 uint64_t data_fingerprint(const DataLoader *loader);
 

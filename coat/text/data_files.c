@@ -37,7 +37,7 @@ static const char *other_kind(const unsigned char *bytes, size_t count, char *te
     return text;
 }
 
-// True if 16-bit words are probably 32-bit tokens below 65536: every second word is 0, which does not occur in text.
+// True if 16-bit words are probably 32-bit tokens below 65536: every second word is 0, unlike in 16-bit tokens of text.
 static bool looks_wide(const uint16_t *words, size_t count) {
     for (size_t i = 1; i < count; i += 2)
         if (words[i] != 0) return false;
@@ -211,8 +211,8 @@ int64_t token_file_kept(const TokenFile *file, int64_t example, int T) {
 }
 
 // Packs examples into sequences with at most `most` images each. lengths[i] is the number of tokens of example i, 0 if
-// the example is dropped. Increases the lengths of examples with images, so that a sequence has no room for more
-// images. Returns false with err if an example has more than `most` images.
+// the example is dropped. If more than `most` images could fit into a sequence, increases the lengths of examples with
+// images until they cannot. Returns false with err if an example has more than `most` images.
 static bool pack(TokenFile *file, int T, int32_t *lengths, int64_t most, Error *err) {
     const int64_t room = file->images ? (T + most - 1) / most : 0; // tokens reserved per image; `most` images fill T
     const bool limited = file->images && (most + 1) * file->images->rows <= T;
@@ -260,8 +260,9 @@ bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Er
         free(lengths);
         return error_set(err, EXIT_DATA,
                          "--examples whole: %s: example %" PRId64 " of %" PRId64 " has %" PRId64 " tokens, and %" PRId64
-                         " examples are longer than a sequence; use --seq-len %" PRId64 ", or --examples cut",
-                         file->path, longest + 1, file->examples, most, file->cut, file->images ? most : most - 1);
+                         " example%s %s longer than a sequence; use --seq-len %" PRId64 ", or --examples cut",
+                         file->path, longest + 1, file->examples, most, file->cut, plural(file->cut),
+                         file->cut == 1 ? "is" : "are", file->images ? most : most - 1);
     }
     const bool packed = pack(file, T, lengths, images, err);
     free(lengths);

@@ -7,7 +7,7 @@
 #include "io/files.h"
 
 #define PIECE_BYTES ((int64_t)1 << 20)
-#define FOREGROUND_BYTES ((int64_t)64 << 20) // up to this many are verified before verifier_begin() returns
+#define FOREGROUND_BYTES ((int64_t)64 << 20) // verifier_begin() starts a thread only for more bytes than this
 
 // Continues a CRC-32 over more bytes, eight at a time ("slicing by 8"). tables[k][x] is the CRC of byte x followed by k
 // bytes of 0.

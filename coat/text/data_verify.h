@@ -17,13 +17,13 @@ typedef struct {
     BackgroundTask thread;
 } Verifier;
 
-// Starts to verify the files whose number is `rank` modulo `ranks`. Verifies amounts up to 64 MB before it returns,
-// larger ones in a thread, so that a large data set does not delay the first step. The files must have passed
-// token_file_check() and must outlive verifier_end().
+// Verifies this rank's files: those whose index is `rank` modulo `ranks`. If they have more than 64 MiB, a thread
+// verifies them, so that a large data set does not delay the first step. The files must have passed token_file_check()
+// and must exist until verifier_end() returns.
 void verifier_begin(Verifier *verifier, const TokenFile *files, int count, int rank, int ranks);
 
 // Returns false with err (EXIT_DATA) if a file has been found damaged or changed; otherwise true.
 bool verifier_good(const Verifier *verifier, Error *err);
 
-// Stops verifying and ends the thread.
+// Stops the verification and waits until the thread has ended.
 void verifier_end(Verifier *verifier);

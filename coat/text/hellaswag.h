@@ -1,5 +1,6 @@
 // HellaSwag: everyday situations with four endings, one of which is right (Zellers et al., 2019, arXiv 1905.07830). A
-// model's answer is the ending with the smallest mean loss per token, given the situation. Guessing scores 25 %.
+// model's answer is the ending with the smallest mean loss per token, given the situation. Guessing scores 25 %. A row
+// is a situation followed by one of its endings.
 // The file has llm.c's evaluation format, little-endian:
 //   header: 256 int32: magic 20240522, version 1, number of examples, bytes of the longest example
 //   each example, all uint16: 65535, its bytes, its number (from 0), number of the right ending, number of endings (4),
@@ -27,10 +28,10 @@ int hellaswag_length(const HellaSwag *set); // returns the number of tokens of t
 
 uint64_t hellaswag_fingerprint(const HellaSwag *set); // returns a hash of the file
 
-// Returns the first row of a process's n-th pass of `batch` rows; -1 after the last pass. The row may be after the last
-// row of the file, because all processes make the same number of passes. The processes get passes in turn, in groups
-// that contain complete examples. So the rows of a pass, which may share an FP8 scale, do not depend on the number of
-// processes.
+// Returns the first row of a process's pass n (from 0) of `batch` rows; -1 after the last pass. All processes make the
+// same number of passes, so the row may be after the last row of the file. Consecutive passes of a process form groups
+// of complete examples, and the processes get these groups in turn. So the rows of a pass, which may share an FP8
+// scale, do not depend on the number of processes.
 int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks);
 
 // Fills inputs and targets (count, T) with rows first to first + count - 1, T >= hellaswag_length(). Inputs are

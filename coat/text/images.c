@@ -38,11 +38,12 @@ static bool check_words(const ImageFile *f, const int32_t *header, Error *err) {
                          path, (int)header[IMAGES_WORD_VERSION], IMAGES_VERSION);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         const int32_t word = header[words[i].word];
+        char upper[16] = ""; // the maximum, if it differs from the minimum
+        if (words[i].least < words[i].most) snprintf(upper, sizeof upper, " to %d", (int)words[i].most);
         if (word < words[i].least || word > words[i].most)
             return error_set(err, EXIT_DATA,
-                             "%s is damaged: its header has the %s %d, not %d to %d; copy the file again or regenerate "
-                             "it",
-                             path, words[i].what, (int)word, (int)words[i].least, (int)words[i].most);
+                             "%s is damaged: its header has the %s %d, not %d%s; copy the file again or regenerate it",
+                             path, words[i].what, (int)word, (int)words[i].least, upper);
     }
     bool good = true;
     for (int i = 0; i < 3; i++) good = good && isfinite(f->mean[i]) && isfinite(f->deviation[i]) && f->deviation[i] > 0;

@@ -6,9 +6,9 @@
 #include "io/files.h"
 #include "tokenizer_parts.h"
 
-#define FILE_BYTES_MAX (64 << 20) // maximum size of a tokenizer file in bytes, three times the largest in use
-#define HEAD_BYTES 4096
-#define BIN_MAGIC 20240328 // magic number in the first word of llm.c's tokenizer file
+#define FILE_BYTES_MAX (64 << 20) // maximum size of a tokenizer file in bytes, so that no file can exhaust memory
+#define HEAD_BYTES 4096           // number of bytes that are read to find out a file's kind
+#define BIN_MAGIC 20240328        // magic number in the first word of llm.c's tokenizer file
 
 // --- finding and reading tokenizer files -------------------------------------------------------------------
 

@@ -14,11 +14,12 @@ C_LINKAGE_BEGIN
 
 typedef struct Tokenizer Tokenizer;
 
-Tokenizer *tokenizer_bytes(void);
+Tokenizer *tokenizer_bytes(void); // returns a tokenizer without a file, whose tokens are the bytes and EOS
 
 // Opens one of the files below, or a folder that contains one. Returns NULL with err (EXIT_DATA) if the file is
-// missing, malformed or of an unknown kind.
-//   tokenizer.json       Hugging Face's. tokenizer_config.json in the same folder may override BOS and EOS.
+// missing, malformed or of an unknown kind. tokenizer_config.json in the same folder may set or remove BOS, and sets
+// EOS if the tokenizer file does not.
+//   tokenizer.json       Hugging Face's
 //   tokenizer.model      SentencePiece's. In a folder it is used only if there is no tokenizer.json, or if
 //                        tokenizer_write_json() made tokenizer.json from it.
 //   encoder.json         GPT-2's, with vocab.bpe in the same folder, or vocab.json with merges.txt. Without merges, the
@@ -49,20 +50,20 @@ int tokenizer_token(const Tokenizer *tokenizer, const char *name);
 // Returns the token's full length; 0 if the id does not exist.
 size_t tokenizer_decode(const Tokenizer *tokenizer, int32_t id, char *out, size_t size);
 
-// True if encoding prepends a space to the text, as SentencePiece does. Decoding then returns this space, too.
+// True if encoding prepends a space to the text because the vocabulary is SentencePiece's. Decoding does not remove it.
 bool tokenizer_adds_space(const Tokenizer *tokenizer);
 
 // Encodes text, without BOS. The text need not be valid UTF-8; names of special tokens in it are ordinary text. Returns
-// the number of ids, or -1 with err: EXIT_DATA if the vocabulary cannot encode, EXIT_USER if there are more than `max`
-// ids.
+// the number of ids, or -1 with err: EXIT_DATA if the merges are not known or a byte or character has no token,
+// EXIT_USER if there are more than `max` ids.
 int tokenizer_encode(const Tokenizer *tokenizer, const char *text, int32_t *ids, int max, Error *err);
 
 // True if the tokenizer was read from SentencePiece's tokenizer.model. Also true for llm.c's gpt2_tokenizer.bin if its
 // first 256 tokens are single bytes, because its merges are found by text, too.
 bool tokenizer_is_sentencepiece(const Tokenizer *tokenizer);
 
-// Writes a tokenizer.json for a tokenizer that was read from tokenizer.model. Hugging Face's libraries then encode text
-// as SentencePiece does.
+// Writes a tokenizer.json to *out for a tokenizer that was read from tokenizer.model. With this file, Hugging Face's
+// libraries encode text as SentencePiece does. The caller frees *out with json_text_free().
 void tokenizer_write_json(const Tokenizer *tokenizer, JsonText *out);
 
 // Returns the file name that other programs expect for this tokenizer file, determined from its name and its first

@@ -47,8 +47,8 @@ static bool check_json(const char *path, json_t *root, int *count, size_t *text_
     json_object_foreach(root, key, value) {
         if (!json_is_integer(value))
             return error_set(err, EXIT_DATA,
-                             "tokenizer %s: '%.40s' has no integer id; use an encoder.json or vocab.json, such as the "
-                             "vocab.json from which a tokenizer.json was made",
+                             "tokenizer %s: '%.40s' has no integer id; use GPT-2's encoder.json or vocab.json, or a "
+                             "tokenizer.json",
                              path, key);
         int64_t id = (int64_t)json_integer_value(value);
         if (id < 0 || id >= VOCABULARY_MAX)

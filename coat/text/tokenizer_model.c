@@ -5,8 +5,6 @@
 
 #include "tokenizer_parts.h"
 
-#define MAX_PIECES VOCABULARY_MAX
-
 typedef enum { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE } PieceType;
 
 // The part of a protobuf message that has not been read yet; `bad` is true if the message is damaged.
@@ -21,6 +19,7 @@ typedef struct {
     Reader content; // contents of a bytes field or of a number of 4 or 8 bytes
 } Field;
 
+// A token of the model, which SentencePiece calls a piece.
 typedef struct {
     const char *text;
     size_t length;
@@ -83,7 +82,7 @@ static bool read_piece(Model *m, Reader r) {
         if (!m->pieces) fatal(EXIT_DEVICE, "host memory: could not allocate a vocabulary");
     }
     m->pieces[m->count++] = piece;
-    return !r.bad && m->count < MAX_PIECES;
+    return !r.bad && m->count <= VOCABULARY_MAX;
 }
 
 static bool read_trainer(Model *m, Reader r) {
@@ -120,16 +119,17 @@ static bool read_message(Model *m, Reader r) {
 
 static bool check_model(const Model *m, const char *path, Error *err) {
     static const char advice[] = "convert it to tokenizer.json with transformers and use that";
-    if (m->count == 0) return error_set(err, EXIT_DATA, "tokenizer %s has no pieces", path);
+    if (m->count == 0) return error_set(err, EXIT_DATA, "tokenizer %s has no tokens; download the file again", path);
     if (m->kind != 2)
-        return error_set(err, EXIT_DATA, "tokenizer %s: its model is not supported; only SentencePiece's BPE is", path);
+        return error_set(err, EXIT_DATA, "tokenizer %s: its model type %lld is not supported, only BPE (2) is", path,
+                         (long long)m->kind);
     if (m->normalized || m->remove_spaces || m->suffix || !m->escape)
         return error_set(err, EXIT_DATA, "tokenizer %s: its normalization is not supported, only Llama's is; %s", path,
                          advice);
     for (int i = 0; i < m->count; i++)
         if (m->pieces[i].type == PIECE_UNUSED || m->pieces[i].type < PIECE_NORMAL)
             return error_set(err, EXIT_DATA,
-                             "tokenizer %s: piece %d has type UNUSED or an invalid type, which is not supported; %s",
+                             "tokenizer %s: token %d has type UNUSED or an invalid type, which is not supported; %s",
                              path, i, advice);
     return true;
 }
@@ -178,7 +178,8 @@ static bool set_piece(Tokenizer *t, const char *path, const Piece *piece, int id
     memcpy(scratch, piece->text, length);
     if (piece->type == PIECE_BYTE) {
         const int byte = byte_of_piece(piece);
-        if (byte < 0) return error_set(err, EXIT_DATA, "tokenizer %s: piece %d is not the name of a byte", path, id);
+        if (byte < 0)
+            return error_set(err, EXIT_DATA, "tokenizer %s: token %d has type BYTE, but no name like <0x0A>", path, id);
         if (fallback) t->bpe.byte_id[byte] = id;
         scratch[0] = (char)byte;
         length = 1;
@@ -211,7 +212,7 @@ static bool set_pieces(Tokenizer *t, const Model *m, const char *path, size_t si
     return good;
 }
 
-// Returns `id` if it is the id of a control piece, as BOS and EOS must be; otherwise -1.
+// Returns `id` if that token has type CONTROL, as BOS and EOS must have; otherwise -1.
 static int control_id(const Model *m, int64_t id) {
     return id >= 0 && id < m->count && m->pieces[id].type == PIECE_CONTROL ? (int)id : -1;
 }
@@ -225,7 +226,8 @@ bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size
                   "tokenizer %s: it is damaged, or neither SentencePiece's tokenizer.model nor another known kind",
                   path);
     good = good && check_model(&m, path, err) && set_pieces(t, &m, path, size, err);
-    if (good && !rank_pieces(t, &m)) good = error_set(err, EXIT_DATA, "tokenizer %s: a score is not finite", path);
+    if (good && !rank_pieces(t, &m))
+        good = error_set(err, EXIT_DATA, "tokenizer %s is damaged: a token's score is not finite", path);
     if (good) {
         t->bpe.characters = t->bpe.merges.by_text = t->bpe.fuse_unknown = t->can_merge = t->marks = true;
         t->bpe.unknown = m.unknown >= 0 && m.unknown < m.count ? (int)m.unknown : -1;

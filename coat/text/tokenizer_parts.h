@@ -22,8 +22,8 @@
 // Whether and where the encoder prepends a space to text.
 typedef enum {
     PREFIX_NEVER,
-    PREFIX_MISSING, // prepends a space to every part between added tokens that does not begin with one
-    PREFIX_FIRST    // prepends a space to the text if the text does not begin with one
+    PREFIX_MISSING, // prepends a space to each part between added tokens, unless the part begins with a space
+    PREFIX_FIRST    // prepends a space to the text, unless the text begins with a space or an added token
 } Prefix;
 
 // A token that was added to the vocabulary. The encoder looks for added tokens in text before BPE, except special ones.
@@ -73,7 +73,7 @@ size_t spaces_from_marks(char *text, size_t length);
 bool tokenizer_is_byte(const Tokenizer *t, int id);
 bool tokenizer_is_special(const Tokenizer *t, int id);
 
-// Returns the normalized form of text, allocated with malloc().
+// Returns the normalized form of text, which the caller must free. Sets *out_length to its length in bytes.
 char *tokenizer_normalize(const Tokenizer *t, const char *text, size_t length, size_t *out_length);
 
 // Copies the added tokens and sorts them by length, the longest first. Skips empty tokens.
@@ -93,5 +93,6 @@ bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size
 bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *err);
 // Reads the normalizer and the pre_tokenizer of a tokenizer.json, which process text before BPE.
 bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *root, Error *err);
-// Sets BOS and EOS from tokenizer_config.json; config is NULL if there is no such file.
+// Applies tokenizer_config.json (NULL: no such file). Its add_bos_token removes BOS, or sets BOS to its bos_token. Its
+// eos_token becomes EOS if the tokenizer has none yet.
 void tokenizer_read_config(Tokenizer *t, const json_t *config);

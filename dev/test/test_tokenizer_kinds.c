@@ -296,7 +296,7 @@ UNIT_TEST(damaged_or_unsupported_tokenizer_models_are_refused) {
     for (size_t i = 0; i < 4; i++) expect_refused("t.model", file_text, cuts[i], "damaged");
     static const char unigram[] = "\n\x03\n\x01"
                                   "a";
-    expect_refused("t.model", unigram, 5, "only SentencePiece's BPE");
+    expect_refused("t.model", unigram, 5, "model type 1 is not supported, only BPE");
     static const char spaces[] = "\n\x03\n\x01"
                                  "a\x12\x02\x18\x02"; // remove_extra_whitespaces is absent: true
     expect_refused("t.model", spaces, 9, "normalization is not supported");
@@ -305,7 +305,7 @@ UNIT_TEST(damaged_or_unsupported_tokenizer_models_are_refused) {
     expect_refused("t.model", unused, 15, "UNUSED");
     static const char byte[] = "\n\x05\n\x01"
                                "a\x18\x06\x12\x02\x18\x02\x1a\x02\x20";
-    expect_refused("t.model", byte, 15, "name of a byte");
+    expect_refused("t.model", byte, 15, "no name like <0x0A>");
     static const char infinite[] = "\n\x08\n\x01"
                                    "a\x15\0\0\x80\x7f\x12\x02\x18\x02\x1a\x02\x20";
     expect_refused("t.model", infinite, 18, "not finite");
