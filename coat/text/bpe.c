@@ -26,15 +26,6 @@ void vocabulary_init(Vocabulary *v, int count, size_t text_bytes) {
     for (int i = 0; i < count; i++) v->length[i] = -1;
 }
 
-void vocabulary_free(Vocabulary *v) {
-    free(v->text);
-    free(v->offset);
-    free(v->hidden);
-    free(v->length);
-    free(v->slots);
-    memset(v, 0, sizeof *v);
-}
-
 bool vocabulary_set(Vocabulary *v, int id, const char *bytes, size_t length) {
     if (id < 0 || id >= v->count || v->length[id] >= 0 || length > INT32_MAX) return false;
     memcpy(v->text + v->text_used, bytes, length);
@@ -110,10 +101,14 @@ void bpe_init(Bpe *b) {
 }
 
 void bpe_free(Bpe *b) {
-    vocabulary_free(&b->vocabulary);
+    free(b->vocabulary.text);
+    free(b->vocabulary.offset);
+    free(b->vocabulary.hidden);
+    free(b->vocabulary.length);
+    free(b->vocabulary.slots);
     free(b->merges.slots);
     free(b->merges.rank);
-    memset(&b->merges, 0, sizeof b->merges);
+    bpe_init(b);
 }
 
 // --- encoding a pretoken by merging pairs ------------------------------------------------------------------

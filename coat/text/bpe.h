@@ -19,9 +19,9 @@ typedef struct {
     uint32_t slot_mask;
 } Vocabulary;
 
-// Allocates a vocabulary for ids 0 to count - 1, whose tokens have at most text_bytes bytes in total.
+// Allocates a vocabulary for ids 0 to count - 1, whose tokens have at most text_bytes bytes in total. bpe_free() frees
+// the vocabulary.
 void vocabulary_init(Vocabulary *v, int count, size_t text_bytes);
-void vocabulary_free(Vocabulary *v);
 // Sets token `id` to a copy of `bytes`, which must fit into the vocabulary's remaining text_bytes. Returns false if the
 // id is out of range or already set.
 bool vocabulary_set(Vocabulary *v, int id, const char *bytes, size_t length);

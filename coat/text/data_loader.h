@@ -5,8 +5,8 @@
 #include "data_verify.h"
 #include "mixture.h"
 
-// Maximum number of open token files. A shuffled epoch reads all files in turn, which may be more than a process may
-// open. The files i + k * OPEN_FILES share one descriptor.
+// Maximum number of token files that are open at a time. A shuffled epoch reads from all files, which may be more than
+// a process may open. Files i, i + OPEN_FILES, i + 2 * OPEN_FILES, ... share one descriptor.
 #define OPEN_FILES 256
 
 // A set of token files, whose sequences are shuffled together.

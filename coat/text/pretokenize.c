@@ -98,13 +98,15 @@ static size_t space_pretoken(const char *text, size_t length) {
     return blank ? (size_t)(blank - text) : length;
 }
 
-size_t pretoken_length(PretokenRule rule, const char *text, size_t length) {
-    if (rule.alone_digits) {
-        size_t bytes, end = 0;
-        if (next_class(text, length, &bytes) == CHAR_NUMBER) return bytes;
-        while (end < length && next_class(text + end, length - end, &bytes) != CHAR_NUMBER) end += bytes;
-        length = end;
-    }
+// Returns the length of the digit that text begins with, or of the text before the first digit.
+static size_t part_length(const char *text, size_t length) {
+    size_t bytes, end = 0;
+    if (next_class(text, length, &bytes) == CHAR_NUMBER) return bytes;
+    while (end < length && next_class(text + end, length - end, &bytes) != CHAR_NUMBER) end += bytes;
+    return end;
+}
+
+static size_t rule_length(PretokenRule rule, const char *text, size_t length) {
     switch (rule.kind) {
     case PRETOKENS_NONE: return length;
     case PRETOKENS_SPACE: return space_pretoken(text, length);
@@ -112,4 +114,11 @@ size_t pretoken_length(PretokenRule rule, const char *text, size_t length) {
     case PRETOKENS_CL100K: return cl100k_pretoken(text, length, rule.digits);
     }
     return length;
+}
+
+size_t pretoken_length(PretokenRule rule, const char *text, size_t length, size_t *part) {
+    if (*part == 0) *part = rule.alone_digits ? part_length(text, length) : length;
+    const size_t bytes = rule_length(rule, text, *part);
+    *part -= bytes;
+    return bytes;
 }

@@ -43,15 +43,15 @@ static bool put_ids(Encoder *e, const int32_t *ids, int count) {
 // Cuts normalized text without added tokens into pretokens, and encodes them with BPE.
 static bool put_pretokens(Encoder *e, const char *text, size_t length) {
     const Tokenizer *t = e->t;
-    size_t largest = 0;
+    size_t largest = 0, part = 0;
     for (size_t at = 0, n; at < length; at += n) {
-        n = pretoken_length(t->pretokens, text + at, length - at);
+        n = pretoken_length(t->pretokens, text + at, length - at, &part);
         if (n > largest) largest = n;
     }
     int32_t *ids = (int32_t *)xmalloc(largest * sizeof *ids);
     bool good = true;
     for (size_t at = 0, n; good && at < length; at += n) {
-        n = pretoken_length(t->pretokens, text + at, length - at);
+        n = pretoken_length(t->pretokens, text + at, length - at, &part);
         const int count = bpe_encode(&t->bpe, text + at, n, ids);
         if (count < 0)
             good = error_set(e->err, EXIT_DATA, "tokenizer %s has no token for a byte of '%.*s'", t->name,

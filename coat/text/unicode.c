@@ -101,7 +101,8 @@ static uint32_t value_of(uint32_t code, const Range *ranges, size_t count) {
 
 // --- UTF-8 encoding, and the class of a character ------------------------------------------------------------
 
-size_t utf8_write(uint32_t code, char *out) {
+// Writes a code from utf8_read() as UTF-8. Writes an invalid byte unchanged. Returns the number of bytes, at most 4.
+static size_t utf8_write(uint32_t code, char *out) {
     if (code < 0x80 || (code & NO_CHARACTER)) {
         out[0] = (char)code;
         return 1;

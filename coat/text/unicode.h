@@ -8,9 +8,6 @@
 
 typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE } CharClass;
 
-// Writes a code from utf8_read() as UTF-8. Writes an invalid byte unchanged. Returns the number of bytes, at most 4.
-size_t utf8_write(uint32_t code, char *out);
-
 // Returns the class of a code from utf8_read(). An invalid byte is CHAR_OTHER.
 CharClass unicode_class(uint32_t code);
 

@@ -88,6 +88,21 @@ UNIT_TEST(ids_equal_those_of_the_python_libraries) {
     }
 }
 
+// The time to encode a text is proportional to its length, even if digits are pretokens and the text has none.
+UNIT_TEST(long_texts_are_encoded_in_linear_time) {
+    enum { WORDS = 100000 };
+    Tokenizer *t = open_good(FOLDER "digits.json");
+    char *text = (char *)xmalloc(5 * WORDS + 1), *end = text;
+    int32_t *ids = (int32_t *)xmalloc(5 * WORDS * sizeof *ids);
+    for (int i = 0; i < WORDS; i++) end = stpcpy(end, " word");
+    alarm(30); // ends the test
+    assert_true(tokenizer_encode(t, text, ids, 5 * WORDS, &err) >= WORDS);
+    alarm(0);
+    free(text);
+    free(ids);
+    tokenizer_close(t);
+}
+
 // The Metaspace pre-tokenizer replaces spaces by the mark U+2581, except in added tokens. A mark in the text does not
 // match a space in an added token.
 UNIT_TEST(metaspace_marks_next_to_added_tokens) {
