@@ -78,19 +78,23 @@ static void add_text(Prompt *p, const char *text, size_t length) {
     p->length += length;
 }
 
+static bool too_long(const Prompt *p) {
+    return error_set(p->err, EXIT_USER, "--prompt has more than %d tokens; shorten it", p->max);
+}
+
 static bool encode_text(Prompt *p) {
     p->text[p->length] = '\0';
     p->length = 0;
     const int count = tokenizer_encode(p->tokenizer, p->text, p->ids + p->count, p->max - p->count, p->err);
-    if (count > 0) p->count += count;
-    return count >= 0;
+    if (count < 0) return p->err->code == EXIT_USER && too_long(p);
+    p->count += count;
+    return true;
 }
 
 // Encodes the text so far, then adds `count` tokens `id`.
 static bool add_tokens(Prompt *p, int id, int count) {
     if (!encode_text(p)) return false;
-    if (count > p->max - p->count)
-        return error_set(p->err, EXIT_USER, "--prompt has more than %d tokens; shorten it", p->max);
+    if (count > p->max - p->count) return too_long(p);
     for (int i = 0; i < count; i++) p->ids[p->count++] = id;
     return true;
 }

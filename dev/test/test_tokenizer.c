@@ -1,5 +1,6 @@
 // Tests of the tokenizers (coat/text/tokenizer.h): byte tokens, GPT-2's vocabulary in its three file formats, and
 // damaged files.
+#include "coat/text/prompt_format.h"
 #include "coat/text/tokenizer.h"
 #include "test_folder.h"
 
@@ -64,6 +65,21 @@ UNIT_TEST(byte_tokens_encode_and_decode) {
     assert_non_null(strstr(err.text, "3 tokens"));
     tokenizer_close(t);
     tokenizer_close(NULL);
+}
+
+// The error must state the maximum of the whole prompt, also if only the text after an image exceeds it.
+UNIT_TEST(a_prompt_with_too_many_tokens_is_refused) {
+    static const char *const prompts[] = {"abcd<image>", "abc<image>", "a<image>bc"};
+    const PromptImage image = {9, 2};
+    Tokenizer *t = tokenizer_bytes();
+    int32_t ids[4];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(prompt_encode(t, PROMPT_FORMAT_PLAIN, prompts[i], &image, ids, 4, &err), -1);
+        assert_int_equal(err.code, EXIT_USER);
+        assert_says(&err, "--prompt has more than 4 tokens");
+    }
+    assert_int_equal(prompt_encode(t, PROMPT_FORMAT_PLAIN, "a<image>b", &image, ids, 4, &err), 4);
+    tokenizer_close(t);
 }
 
 typedef struct {
