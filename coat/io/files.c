@@ -145,7 +145,7 @@ static int may_remove(const char *path, const struct stat *st, int kind, struct 
     if (access(folder, W_OK | X_OK) != 0)
         error_set(walk_err, EXIT_DATA, "cannot remove the contents of %s: %s", folder, strerror(errno));
     else if (kind == FTW_DNR)
-        error_set(walk_err, EXIT_DATA, "cannot remove %s: it cannot be read", path);
+        error_set(walk_err, EXIT_DATA, "cannot remove %s: its contents cannot be listed", path);
     else
         return 0;
     return 1;

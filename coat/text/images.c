@@ -61,8 +61,8 @@ static bool matches_model(const ImageFile *f, int side, VisionShape *v, Error *e
     if (side != v->image_size || f->rows != vision_rows(v) || f->token != v->image_token)
         return error_set(
             err, EXIT_DATA,
-            "%s does not match the model: its images have %d x %d pixels and take %d tokens with the id "
-            "%d, but the model needs %d x %d, %d and %d; regenerate it with --image-processor of the model's "
+            "%s does not match the model: its images have %d x %d pixels and take %d tokens with the id %d, but the "
+            "model needs %d x %d pixels, %d tokens and the id %d; regenerate it with --image-processor and the model's "
             "folder",
             f->file.path, side, side, f->rows, f->token, v->image_size, v->image_size, vision_rows(v), v->image_token);
     const size_t bytes = sizeof f->mean;
@@ -74,7 +74,7 @@ static bool matches_model(const ImageFile *f, int side, VisionShape *v, Error *e
     return (memcmp(v->mean, f->mean, bytes) == 0 && memcmp(v->deviation, f->deviation, bytes) == 0) ||
            error_set(err, EXIT_DATA,
                      "%s does not match the model or earlier files: its pixels have %s, not %s; regenerate all files "
-                     "with --image-processor of the model's folder",
+                     "with --image-processor and the model's folder",
                      f->file.path, values_text(f->mean, f->deviation, found, sizeof found),
                      values_text(v->mean, v->deviation, expected, sizeof expected));
 }

@@ -61,8 +61,8 @@ struct Tokenizer {
     char name[TOKENIZER_PATH_BYTES]; // path of the tokenizer file, for messages
 };
 
-// Converts text in GPT-2's byte characters to the bytes that they represent, at most `length` bytes. Returns the number
-// of bytes; -1 if a character does not represent a byte.
+// Converts text in which characters represent bytes, as in GPT-2's files, to these bytes. `out` needs room for `length`
+// bytes. Returns the number of bytes; -1 if a character does not represent a byte.
 int64_t bytes_of_characters(const char *text, size_t length, char *out);
 
 // Replaces SentencePiece's space markers with spaces, in place. Returns the new length.

@@ -30,10 +30,11 @@ typedef struct {
     uint32_t code, first, second; // a decomposition into one character has second = 0
 } Decomposition;
 
+// A character of decomposed text.
 typedef struct {
     uint32_t code;
     uint32_t place; // position in the text, which keeps marks of the same class in order
-    uint32_t order; // canonical combining class of the mark
+    uint32_t order; // canonical combining class; 0: the character is not a combining mark
 } Mark;
 
 static Range classes[CLASSES_COUNT], orders[ORDERS_COUNT];
