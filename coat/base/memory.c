@@ -23,12 +23,13 @@ static bool read_number(const char *path, const char *key, double *number) {
 // Returns how many more bytes of memory the control group (cgroup) at `folder` allows; 9e18 if it sets no limit.
 static double bytes_left_in_group(const char *folder) {
     char path[4200];
-    double limit, used;
+    double limit, anonymous = 0, shared = 0;
     snprintf(path, sizeof path, "%s/memory.max", folder);
     if (!read_number(path, "", &limit)) return 9e18;
     snprintf(path, sizeof path, "%s/memory.stat", folder);
-    if (!read_number(path, "anon ", &used)) used = 0;
-    return limit > used ? limit - used : 0;
+    read_number(path, "anon ", &anonymous);
+    read_number(path, "shmem ", &shared);
+    return limit > anonymous + shared ? limit - anonymous - shared : 0;
 }
 
 // Returns how many more bytes this process's control group and all its parent groups allow; 9e18 if none sets a limit.

@@ -9,8 +9,8 @@
 C_LINKAGE_BEGIN
 
 // Returns how many more bytes of memory this process may use under ulimit -v and its control group's memory.max (cgroup
-// version 2). The group's page cache does not count as used, because the kernel can evict it. Returns INT64_MAX if
-// there is no limit. Sets *limit to the name of the tightest limit unless `limit` is NULL.
+// version 2). The group's page cache does not count as used, because the kernel can evict it; files in /dev/shm count.
+// Returns INT64_MAX if there is no limit. Sets *limit to the name of the tightest limit unless `limit` is NULL.
 int64_t memory_limit_left(const char **limit);
 
 // Returns the bytes of memory that this process can still use: the minimum of memory_limit_left() and the machine's

@@ -233,6 +233,18 @@ status=$?
 check "ulimit -v is too small: the error names the limit and a micro-batch" $? "$status" "$said"
 (ulimit -v 800000 && "$program" "${wide[@]}" --micro-batch "${BASH_REMATCH[1]:-0}" >/dev/null 2>"$folder/said")
 check "the micro-batch that the error names runs under ulimit -v" $? "$(cat "$folder/said")"
+# A control group of 2 GB, of which 1.7 GB are used: 1.6 GB by files in /dev/shm, which the kernel cannot evict.
+mkdir "$folder/group"
+echo 2000000000 >"$folder/group/memory.max"
+printf 'anon 100000000\nfile 1700000000\nshmem 1600000000\n' >"$folder/group/memory.stat"
+group() { unshare -rm bash -c 'mount --bind "$0" /sys/fs/cgroup && exec "$@"' "$folder/group" "$@"; }
+if group true 2>/dev/null; then
+    said=$(group "$program" "${wide[@]}" --micro-batch 512 2>&1)
+    [ $? -eq 3 ] && [[ $said =~ "the control group's memory.max leaves 286 MiB" ]]
+    check "files in /dev/shm count against the control group's limit" $? "$said"
+else
+    echo "skip - files in /dev/shm count against the control group's limit: unshare cannot replace /sys/fs/cgroup"
+fi
 # A dynamic OpenBLAS starts threads before main() and waits for their memory, so that only a static one is tested.
 for threads in "" 4; do
     ! ldd "$program" | grep -qE 'libopenblas|libasan' || continue
