@@ -17,10 +17,10 @@ C_LINKAGE_BEGIN
 
 // Exit codes of the program, as documented for users.
 typedef enum {
-    EXIT_DONE = 0,     // exit code if the run has finished; in an Error: there is no error
+    EXIT_DONE = 0,     // exit code if the run has finished, or has saved and ended early; in an Error: no error
     EXIT_USER = 1,     // exit code if a flag is wrong or flags contradict each other
     EXIT_DATA = 2,     // exit code if a file is missing, damaged, of the wrong kind, or cannot be written
-    EXIT_DEVICE = 3,   // exit code if the GPU, its driver or its memory failed
+    EXIT_DEVICE = 3,   // exit code if the GPU or its driver failed, or memory of the GPU or host is exhausted
     EXIT_DIVERGED = 4, // exit code if the loss or gradient stayed non-finite
     EXIT_RANK = 5      // exit code if another process of the run was lost
 } ExitCode;
