@@ -279,12 +279,12 @@ int file_open_write(const char *path, int flags, Error *err) {
     const bool there = fd >= 0 ? fstat(fd, &st) == 0 : lstat(path, &st) == 0;
     if (fd >= 0 && there && S_ISREG(st.st_mode) && st.st_nlink <= 1) return fd;
     const char *is = !there                 ? NULL
-                     : S_ISLNK(st.st_mode)  ? "a link"
-                     : !S_ISREG(st.st_mode) ? "not a regular file"
-                     : fd >= 0              ? "a hard link to a file with another name"
-                                            : NULL;
+                     : S_ISLNK(st.st_mode)  ? "a link; remove it"
+                     : !S_ISREG(st.st_mode) ? "not a regular file; remove it"
+                     : fd >= 0 ? "a hard link to a file with another name; remove it or replace it with a copy"
+                               : NULL;
     if (is)
-        error_set(err, EXIT_DATA, "%s is %s; remove it", path, is);
+        error_set(err, EXIT_DATA, "%s is %s", path, is);
     else
         error_set(err, EXIT_DATA, "cannot %s %s: %s", there && !(flags & O_EXCL) ? "write" : "create", path,
                   strerror(why));
