@@ -61,9 +61,10 @@ typedef struct {
     int count;
 } SafeFile;
 
-// Opens a safetensors file. Returns false with err (EXIT_DATA) if it cannot be read or its header is not valid:
-//   - each tensor has a known type, a name of its own, and a byte range that matches its shape and type
-//   - the byte ranges cover the file after the header without overlaps or gaps
+// Opens a safetensors file and checks its header:
+//   - Each tensor has a known type, a name of its own, and a byte range that matches its shape and type.
+//   - The byte ranges cover the file after the header without overlaps or gaps.
+// Returns false with err (EXIT_DATA) if the file cannot be read or a check fails.
 bool safetensors_open(SafeFile *file, const char *path, Error *err);
 // Fills *file from the text of a safetensors header, for data_bytes bytes of data, with the checks of
 // safetensors_open(). `path` only names the file in messages. Sets fd to -1.

@@ -43,7 +43,7 @@ typedef struct {
 
 struct Tokenizer {
     Bpe bpe;
-    bool bytes;     // true: every token is one byte
+    bool bytes;     // true: every token except EOS is one byte
     bool can_merge; // true: the merges are known
     int bos, eos;   // ids of the BOS and EOS tokens; -1: the vocabulary has none
     AddedTokens added;
