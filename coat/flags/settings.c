@@ -4,15 +4,10 @@
 
 #include <xxhash.h>
 
-// Writes the first `length` bytes of `value` as a JSON string, or null if length is 0. JSON requires UTF-8, so in a
-// text that is not valid UTF-8 every byte above 127 becomes '?'.
+// Writes the first `length` bytes of `value` as a JSON string, or null if length is 0.
 static void write_text(JsonText *t, const char *key, const char *value, size_t length) {
     char *text = (char *)xcalloc(length + 1, 1);
     memcpy(text, value, length);
-    json_t *valid = json_string(text);
-    for (char *at = text; !valid && *at; at++)
-        if ((unsigned char)*at > 127) *at = '?';
-    json_decref(valid);
     if (length)
         json_text_string(t, key, text);
     else
