@@ -124,8 +124,15 @@ static bool send_all(int fd, const void *data, size_t bytes) {
     return send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes; // a new socket's send buffer has room for all bytes
 }
 
+// Receives `bytes` bytes. A signal interrupts recv(), because the socket has a timeout; only a signal that asks this
+// process to end is a failure.
 static bool receive_all(int fd, void *data, size_t bytes) {
-    return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t n = recv(fd, (char *)data + done, bytes - done, MSG_WAITALL);
+        if (n > 0) done += (size_t)n;
+        if (done < bytes && (n == 0 || (n < 0 && errno != EINTR) || signals_stop())) return false;
+    }
+    return true;
 }
 
 // True, with err set, if a signal has asked the process to end.
@@ -144,14 +151,18 @@ static bool send_answer(int fd, const Error *err) {
     return send_all(fd, &a, sizeof a);
 }
 
-static bool resolve(const Rendezvous *r, double until, struct addrinfo **found, Error *err) {
+// Looks up rank 0's address. If the name server does not answer, retries until the time `until` in seconds.
+static bool resolve(const Rendezvous *r, const CommPlace *place, double until, struct addrinfo **found, Error *err) {
     struct addrinfo hints;
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     char port[16];
     snprintf(port, sizeof port, "%d", r->port);
     int failed;
-    while ((failed = getaddrinfo(r->host, port, &hints, found)) == EAI_AGAIN && now_seconds() < until) usleep(200000);
+    while ((failed = getaddrinfo(r->host, port, &hints, found)) == EAI_AGAIN && now_seconds() < until) {
+        if (is_stopped(r, place, err)) return false;
+        usleep(200000);
+    }
     if (!failed) return true;
     return error_set(err, EXIT_USER, "rank 0's machine '%s' is not known (%s); correct --rendezvous or MASTER_ADDR",
                      r->host, gai_strerror(failed));
@@ -363,8 +374,7 @@ static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t
     const bool ok = heard && answer.code == 0 && receive_all(fd, data, bytes);
     close(fd);
     if (ok) return true;
-    if (!heard && is_stopped(r, place, err))
-        return false; // a signal interrupts recv(), because the socket has a timeout
+    if (!heard && is_stopped(r, place, err)) return false;
     answer.error[sizeof answer.error - 1] = '\0';
     if (heard && answer.code != 0) return error_set(err, (ExitCode)ntohl(answer.code), "%s", answer.error);
     return error_set(err, EXIT_RANK,
@@ -374,7 +384,7 @@ static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t
 
 bool rendezvous_share(const Rendezvous *r, const CommPlace *place, void *data, size_t bytes, int timeout, Error *err) {
     struct addrinfo *list;
-    if (!resolve(r, now_seconds() + timeout, &list, err)) return false;
+    if (!resolve(r, place, now_seconds() + timeout, &list, err)) return false;
     const bool ok = place->rank == 0 ? serve(r, place, data, bytes, timeout, list, err)
                                      : join(r, place, data, bytes, timeout, list, err);
     freeaddrinfo(list);

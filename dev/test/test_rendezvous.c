@@ -1,6 +1,7 @@
 // Tests of how processes without MPI find and connect to each other (coat/comm/rendezvous.h). The ranks are forked
 // processes of this machine.
 #include <arpa/inet.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 
@@ -320,6 +321,46 @@ UNIT_TEST(sigterm_ends_the_wait) {
     assert_false(results[1].ok);
     assert_says(&results[1].err, "rank 1: SIGTERM ended the wait");
     assert_true(now_seconds() - begin < 20);
+}
+
+// Looks for rank 0 in a network namespace without a name server. Leaves `data` empty if it cannot create the namespace.
+static bool share_without_name_server(CommPlace *place, RankResult *result) {
+    if (place->rank == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return true;
+    snprintf(address.host, sizeof address.host, "no-such-host.invalid");
+    signals_open();
+    raise(SIGTERM);
+    return share(place, result);
+}
+
+UNIT_TEST(sigterm_ends_the_search_for_rank_0) {
+    use_free_port();
+    timeout_s = 60;
+    const RankResult *results = run_ranks(2, share_without_name_server);
+    if (results[1].ok && !results[1].data[0]) skip();
+    assert_false(results[1].ok);
+    // If getaddrinfo() fails at once without a network, the host is not known, and there is no wait to end.
+    if (results[1].err.code == EXIT_RANK)
+        assert_says(&results[1].err, "rank 1: SIGTERM ended the wait");
+    else
+        assert_says(&results[1].err, "'no-such-host.invalid' is not known");
+}
+
+// Rank 1 receives a request to save while it waits for rank 0's answer, because rank 2 connects later.
+static bool share_despite_sigusr1(CommPlace *place, RankResult *result) {
+    const pid_t self = getpid();
+    signals_open();
+    if (place->rank == 1 && fork() == 0) {
+        usleep(300000);
+        kill(self, SIGUSR1);
+        _exit(0);
+    }
+    if (place->rank == 2) usleep(800000);
+    return share(place, result);
+}
+
+UNIT_TEST(a_request_to_save_does_not_end_the_wait) {
+    use_free_port();
+    assert_shared(run_ranks(3, share_despite_sigusr1), 3);
 }
 
 static bool share_another_number(CommPlace *place, RankResult *result) {
