@@ -16,24 +16,26 @@ DEVICE_FUNCTION(allocate, void *, (Exec *exec, size_t bytes, Error *err))
 DEVICE_FUNCTION(release, void, (Exec *exec, void *memory))
 // Returns about how many bytes allocate() could allocate; 0 if unknown.
 DEVICE_FUNCTION(memory_free, int64_t, (Exec *exec))
-// Allocates page-locked host memory, to which downloads are fastest; NULL if there is too little memory. If a device
-// lacks this function, callers use pageable memory.
+// Returns page-locked host memory, to which downloads are fastest; NULL if there is too little memory. If a device
+// lacks this function, callers download to pageable memory.
 DEVICE_FUNCTION_OF_GPU(host_allocate, void *, (Exec *exec, size_t bytes))
 DEVICE_FUNCTION_OF_GPU(host_release, void, (Exec *exec, void *memory))
 // Copies host memory to the device. The caller may change `host` after the return.
 DEVICE_FUNCTION(upload, void, (Exec *exec, void *device, const void *host, size_t bytes))
 // Copies device memory to the host after all earlier work on the device. Returns when the copy is complete.
 DEVICE_FUNCTION(download, void, (Exec *exec, void *host, const void *device, size_t bytes))
+// Fills device memory with zero bytes, after all earlier work on the device.
 DEVICE_FUNCTION(zero, void, (Exec *exec, void *device, size_t bytes))
+// Waits until all work on the device is complete.
 DEVICE_FUNCTION(synchronize, void, (Exec *exec))
-// If recording `id` exists, replay_begin() replays its operations and returns true. Otherwise, it returns false, and
-// the caller runs the operations and calls replay_end(), which ends the recording if the device makes one.
+// If recording `id` of a sequence of operations exists, replay_begin() replays it and returns true. Otherwise,
+// replay_begin() returns false and may start a recording; the caller runs the operations and calls replay_end().
 DEVICE_FUNCTION(replay_begin, bool, (Exec *exec, int id))
 DEVICE_FUNCTION(replay_end, void, (Exec *exec, int id))
 // Begin and end a named range in the profiler's timeline.
 DEVICE_FUNCTION(range_push, void, (Exec *exec, const char *name))
 DEVICE_FUNCTION(range_pop, void, (Exec *exec))
-// Starts (`begin`) or stops the recording of a profiler that the program controls (--profile). Waits for earlier work.
+// Starts (`begin`) or stops the recording of an attached profiler (--profile). Waits for earlier work.
 DEVICE_FUNCTION(profile, void, (Exec *exec, bool begin))
 // Writes a description of the device for the start-up report, such as "NVIDIA H200, 132 SMs, 143155 MiB".
 DEVICE_FUNCTION(describe, void, (Exec *exec, char *text, size_t size))
@@ -41,9 +43,9 @@ DEVICE_FUNCTION(describe, void, (Exec *exec, char *text, size_t size))
 DEVICE_FUNCTION(memory_in_use, int64_t, (Exec *exec))
 // Returns the device's dense BF16 peak in FLOP/s; 0 if unknown.
 DEVICE_FUNCTION(peak_flops, double, (Exec *exec))
-// algos_text() returns the algorithms that training's matmuls have used so far (matmul_algos.h), as malloc'ed text that
-// is the same in identical runs; NULL if there is none. A checkpoint stores it. algos_load() takes this text from the
-// checkpoint that the run resumes, before the first matmul, and ignores entries for other devices.
+// algos_text() returns the GEMM algorithms that training has used so far (matmul_algos.h), as malloc'ed text; NULL if
+// there are none. Identical runs return identical text. A checkpoint stores the text. algos_load() makes a resumed run
+// use the algorithms in its checkpoint's text. It must run before the first matmul, and ignores entries for other GPUs.
 DEVICE_FUNCTION_OF_GPU(algos_text, char *, (Exec *exec))
 DEVICE_FUNCTION_OF_GPU(algos_load, void, (Exec *exec, const char *text))
 

@@ -1,7 +1,7 @@
 // The list of the model's operations: signature, computation, formats. Define OPERATION(name, parameters), then include
 // this file. ops.h derives the table of functions from it, and each backend derives its declarations and its table.
 // dev/test/order_ops.h lists independently what each operation reads and writes.
-// If OPERATION_BY_FORMAT is defined, it is used for operations that the GPU implements in two versions: plain_NAME for
+// If OPERATION_BY_FORMAT is defined, it lists the operations that the GPU implements in two versions: plain_NAME for
 // unscaled tensors and fp8_NAME for tensors with scales.
 //
 // ops.h explains the notation: M, C, F, Vp, "unscaled", SCALE_ROW, `accumulate`.
@@ -11,7 +11,7 @@
 #endif
 
 // --- operations of the forward pass -------------------------------------------------------------------------
-// Embedding: residual stream r (M, C) = wte[token] + wpe[row_position()].
+// Embeds tokens: residual stream r (M, C) = wte[token] + wpe[row_position()].
 //   tokens (M, 1) I32. If wpe.data is NULL, there are no learned positions.
 OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T))
 
@@ -51,16 +51,16 @@ OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
                               AttentionShape shape))
 
 // Quantizes x to q, in the FP8 format that the next matmul reads, with one scale per tensor or (SCALE_ROW, in one pass)
-// per row. An unscaled q must share x's memory or have no data, because the operation does not copy x; q.amax receives
-// the row amaxes if it exists.
+// per row. An unscaled q must share x's memory or have no data, because the operation does not copy x. If q.amax
+// exists, it receives the row amaxes, except with SCALE_ROW.
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
-// Adds the bias, applies the activation function and quantizes its output g; fused. Below, "gelu" is the function
-// `kind`. With SwiGLU, h (M, 2 F) holds gate and up next to each other, and g = silu(gate) * up.
+// Adds the bias, applies the activation function and quantizes its output g; fused. Below, "gelu" stands for the
+// activation function `kind`. With SwiGLU, the columns of h (M, 2 F) are gate, then up, and g = silu(gate) * up.
 //   h = y + bias as saved for backward            unscaled, or E4M3 SCALE_GROUP
 //   g (M, F) = gelu(y + bias) in FP32, or gelu(h) if from_saved or g is E4M3 SCALE_TENSOR
 // g is unscaled, E4M3 SCALE_TENSOR or E4M3 SCALE_ROW. y may be BF16 SCALE_ROW if h is SCALE_GROUP.
-// Aliasing: y may be h. If y is h and bias.data is NULL, h is already complete.
+// Aliasing: y may be h. If y is h and bias.data is NULL, h is not written.
 OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
                                          ActivationKind kind))
 
@@ -81,26 +81,27 @@ OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, 
 OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 
 // --- operations of vision towers on images --------------------------------------------------------------------
-// Patches of images: out (I*T, 3*patch*patch), unscaled. A row holds one patch in the order (channel, row, column).
-//   pixels (I, 3*side*side) U8, planar. table (3, 256) FP32: the value of each byte, for each channel.
-//   T (rows per image) is (side / patch)^2, or one more if row 0 is a class token's; the operation sets that row to 0.
-//   Pixels to the right of the last whole patch, and below it, are not read.
+// Splits I images into patches: out (I*T, 3*patch*patch), unscaled. A row contains one patch in the order (channel,
+// row, column).
+//   pixels (I, 3*side*side) U8, one plane per channel. table (3, 256) FP32: value of each byte, for each channel.
+//   T (rows per image) is (side / patch)^2, plus 1 if row 0 belongs to a class token; the operation sets row 0 to 0.
+//   Pixels right of the last complete patch, and below it, are not read.
 OPERATION(patches_forward, (Exec *exec, Tensor out, Tensor pixels, Tensor table, int side, int patch, int T))
 
-// Embedding of images: r (I*T, C) = y + wpe[row % T]. If class_row (1, C) has data, the first row of each image adds
-// class_row instead of y.
+// Embeds patches: r (I*T, C) = y + wpe[row % T]. If class_row (1, C) has data, it replaces y in each image's first row.
 // Aliasing: r may be y.
 OPERATION(image_embed_forward, (Exec *exec, Tensor r, Tensor y, Tensor class_row, Tensor wpe, int T))
 
-// Gathers rows: out[i] = in[index[i]] if index[i] >= 0. Otherwise sets row i of out to 0 or, with `keep`, leaves it.
+// Gathers rows: out[i] = in[index[i]] if index[i] >= 0. If index[i] < 0, sets out[i] to 0 or, with `keep`, does not
+// change it.
 //   index (rows of out, 1) I32. out and in are unscaled, of the same format and width. in.data NULL: `in` is zeros.
 OPERATION(rows_gather, (Exec *exec, Tensor out, Tensor in, Tensor index, bool keep))
 
 // --- operations of the backward pass -------------------------------------------------------------------------
-// Embedding's backward. Adds each row of the gradient g to its token's row of dwte (Vp, C) FP32, which the tied head's
-// backward has written or the caller has set to 0. Overwrites dwpe (positions, C) FP32 with the sums of g by
-// row_position(), which are 0 for unused positions; with `accumulate`, adds the sums to dwpe. The order of the sums is
-// fixed.
+// Backward of embed_forward. The order of all sums is fixed.
+//   dwte (Vp, C) FP32: adds each row of the gradient g to its token's row. The caller has set dwte to 0, or the tied
+//   head's backward has written it.
+//   dwpe (positions, C) FP32 = (accumulate ? dwpe : 0) + for each position, the sum of g's rows at this row_position()
 OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                            bool accumulate))
 
@@ -147,14 +148,13 @@ OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Ten
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
                                           bool accumulate, ActivationKind kind))
 
-// Writes the scales of dh_q's rows (E4M3 SCALE_ROW) without reading dg = dy * w, large enough for every dh = dg *
-// gelu'(h).
+// Writes row scales of dh_q (E4M3 SCALE_ROW) from an upper bound of |dh| = |dg * gelu'(h)|. Does not read dg = dy * w.
 //   Bound: gradient_bound() in quantize.h, from the norms of dy's rows and of w's columns, and with SwiGLU h's scales.
 //   dy is E4M3 SCALE_TENSOR. Must run after linear_backward_data of w, which writes w.codes_t if transposes are not
 //   cached. A non-finite bound sets state->nonfinite.
 OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind))
-// Runs activation_backward, with the scales that dh_q already has, and activation_recompute to g_t. Reads h
-// (SCALE_GROUP) only once. Does not read g.data.
+// Runs activation_backward, with the scales that dh_q already has, and activation_recompute to g_t. g.data must be
+// NULL; g's scales are read. On a GPU, reads h (SCALE_GROUP) only once.
 OPERATION(activation_backward_recompute, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g, Tensor dg,
                                         Tensor h, bool accumulate, ActivationKind kind))
 
@@ -199,7 +199,7 @@ OPERATION(muon_apply, (Exec *exec, const Parameter *parameters, int count, StepS
 // y (count * r, c), gram and polynomial (count * n, n), n = min(r, c), are scratch in x's format, to which every x, A
 // and B is rounded.
 OPERATION(muon_orthogonalize, (Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial, float scale, StepState *state))
-// Quantizes w.value to w.codes for the weights that have them.
+// Quantizes w.value to w.codes for the weights whose w.codes has data, and to w.codes_t if transposes are cached.
 //   If w.codes.amax exists, it must contain the amax of the entire weight; w.value is then a shard.
 //   Otherwise, right after the update of the same parameters, uses the amaxes that adamw_update and muon_apply wrote.
 //   In all other cases, such as after loading a checkpoint, computes the amaxes.
@@ -220,8 +220,8 @@ OPERATION(codes_count, (Exec *exec, Tensor codes, CodeCounts *counts))
 // Computes the inner products of two unscaled contiguous tensors of the same format and shape, and writes them to *out
 // in device memory. Sums in double.
 OPERATION(inner_products, (Exec *exec, Tensor a, Tensor b, InnerProducts *out))
-// Computes sums that show outliers of x, and writes them to *out in device memory. Sums in double.
-//   x is readable, that is, unscaled or FP8 with scales, and not transposed. v.data NULL: z = x²
+// Computes sums that show outliers of x (struct Outliers), and writes them to *out in device memory. Sums in double.
+//   x is unscaled or FP8 with scales, and not transposed. v.data NULL: z = x²
 //   v (second moments: unscaled or SCALE_EXPAND) has x's shape, and both are contiguous: z = x² / v, or 0 if v is 0
 OPERATION(outliers, (Exec *exec, Tensor x, Tensor v, Outliers *out))
 

@@ -30,7 +30,7 @@
 
 C_LINKAGE_BEGIN
 
-// name of the file of GEMM algorithms that checkpoints contain and that --autotune writes to the run's folder
+// File of GEMM algorithms in a checkpoint; --autotune also writes it to the run's folder
 #define MATMUL_TABLE_NAME "matmul_table.txt"
 #define MATMUL_TABLE_LIMIT ((size_t)4 << 20) // maximum size of a file of GEMM algorithms in bytes
 
@@ -65,7 +65,7 @@ typedef struct {
     Tensor mean;   // mean of each row, (M, 1) FP32; data is NULL for RMSNorm
     Tensor rstd;   // reciprocal standard deviation of each row, (M, 1) FP32
     Tensor weight; // weight of the norm, (1, C)
-    Tensor bias;   // bias of the norm, (1, C); data is NULL if it has none
+    Tensor bias;   // bias of the norm, (1, C); data is NULL if the norm has no bias
     float eps;
     bool from_saved; // true: the norm reads the dequantized x (coat-paper) instead of the residual stream itself
 } Norm;
@@ -142,9 +142,9 @@ typedef struct {
     double ab, aa, bb;
 } InnerProducts;
 
-// Sums that show outliers of a tensor x. An element x of the tensor has z = x², or z = x² / v with second moments v.
+// Sums that show outliers of a tensor x. Each element has z = x² or, with second moments v, z = x² / v.
 typedef struct {
-    InnerProducts sums; // inner products with all z as a and ones as b: ab is the sum of z, bb the number of elements
+    InnerProducts sums; // ab: sum of z, aa: sum of z², bb: number of elements
     uint32_t amax;      // FP32 bits of the largest |x|
 } Outliers;
 
@@ -176,8 +176,8 @@ struct Exec {
     // state of the current step in device memory. Quantizing an inf or NaN sets state->nonfinite. NULL: not allocated
     // yet
     StepState *state;
-    int rank, ranks;
-    int local_rank; // rank among the processes of this machine, which selects the GPU
+    int rank, ranks; // rank of this process, and number of processes in the run
+    int local_rank;  // rank among the processes of this machine, which selects the GPU
 };
 
 // Applies RoPE's backward in place to d, which is dq or dk with `heads` heads. Does nothing if rope_table has no data.
@@ -200,10 +200,10 @@ bool cuda_present(void); // true if an NVIDIA driver reports a GPU, even one tha
 void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size);
 #endif
 
-// Size of Exec.workspace. Operations run one at a time, so they share a workspace that is as large as the largest need
-// of any operation.
+// Size of Exec.workspace. Operations run one at a time, so all share one workspace, sized for the operation that needs
+// most.
 typedef struct {
-    const char *name; // name of the largest need for --plan, such as "attention_backward"
+    const char *name; // name that --plan prints for the workspace, such as "attention_backward"
     size_t bytes;
 } WorkspaceNeed;
 // Return the size of the workspace that a backend needs for a configuration. Work without a GPU.

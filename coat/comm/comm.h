@@ -31,15 +31,15 @@ typedef enum { COMM_SUM, COMM_MAX } CommOp;
 typedef struct {
     int rank, ranks;
     int local_rank, local_ranks; // rank and number of processes on this machine; local_ranks is 0 if unknown
-    const char *launcher;        // launcher that set the rank, such as "mpirun"; "" if the run has one process
-    bool mpi;                    // true if an MPI launcher started this process, so that MPI may be initialized
-    char origin[96]; // environment variables or flags that set the rank, such as "SLURM_NTASKS=4, SLURM_PROCID=0"
+    const char *launcher; // what set the rank: "mpirun", "srun", "the environment", "the flags" ...; "": one process
+    bool mpi;             // true if an MPI launcher started this process, so that MPI may be initialized
+    char origin[96];      // environment variables or flags that set the rank, such as "SLURM_NTASKS=4, SLURM_PROCID=0"
 } CommPlace;
 
 // Finds this process's rank from the environment (OMPI_COMM_WORLD_*, PMI_*, RANK and WORLD_SIZE, SLURM_*) and from
 // --world-size and --rank. --world-size 1, or both flags together, override the environment; one flag alone may only
-// supply a value that the environment lacks. Does not call MPI. Fails (EXIT_USER) if flags and environment contradict
-// each other.
+// supply a value that the environment lacks. Does not call MPI. Fails (EXIT_USER) if a value is missing or not valid,
+// or if flags and environment contradict each other.
 bool comm_discover(const Config *config, CommPlace *place, Error *err);
 // True if the environment shows that an MPI launcher started this process, or that any launcher started several
 // processes.
@@ -49,12 +49,14 @@ typedef struct Comm Comm;
 
 // Connects the processes over MPI if exec is on a CPU, or over NCCL if exec is on a GPU. With one process, there is
 // nothing to connect. exec must be open and outlive the Comm. Fails with EXIT_USER if this program was built without
-// MPI or NCCL or if the processes cannot find each other, EXIT_RANK if some do not connect, EXIT_DEVICE if NCCL fails.
+// MPI or NCCL or if the processes cannot find each other, EXIT_RANK if MPI does not start or a process does not
+// connect, EXIT_DEVICE if NCCL fails.
 Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error *err);
-// Disconnects the processes of the run. All ranks must call comm_close() if no rank has failed. comm may be NULL.
+// Waits until all ranks have called comm_close(), then disconnects them. If another rank may not call it, use
+// comm_abort() instead. comm may be NULL.
 void comm_close(Comm *comm);
-// Ends this process at once with the exit code `code`. The caller must have printed the reason. The other ranks end,
-// too: MPI's launcher ends them, or their watchdogs do. If comm is NULL, only this process ends.
+// Ends this process at once with the exit code `code`. The caller must have printed the reason. MPI's launcher or the
+// watchdogs of the other ranks end the other ranks. If comm is NULL, only this process ends.
 __attribute__((noreturn)) void comm_abort(Comm *comm, ExitCode code);
 
 int comm_rank(const Comm *comm);
@@ -93,8 +95,8 @@ void comm_serialize_end(Comm *comm, int64_t barriers);
 bool comm_all_good(Comm *comm, bool good, Error *err);
 
 // --- order of communication and computation on a GPU --------------------------------------------------------------
-// comm_after_compute(), comm_mark() and comm_wait() do nothing on a CPU. Communication that starts in a micro-step
-// recorded by replay_begin() (device_functions.h) must be waited for in the same micro-step.
+// These functions do nothing on a CPU. Communication that starts in a micro-step recorded by replay_begin()
+// (device_functions.h) must be waited for in the same micro-step.
 void comm_after_compute(Comm *comm);    // makes communication started later wait for computation started so far
 int comm_mark(Comm *comm);              // returns a ticket for all communication started so far
 void comm_wait(Comm *comm, int ticket); // makes computation started later wait for the communication of `ticket`

@@ -8,7 +8,7 @@ C_LINKAGE_BEGIN
 // returns.
 typedef struct {
     const char *name;
-    void (*close)(Comm *); // closes the connection and calls watchdog_close()
+    void (*close)(Comm *); // disconnects from the other ranks and calls watchdog_close()
     // asks MPI's launcher to end the other ranks, and may return before they have ended; does nothing without MPI
     void (*abort)(Comm *, int code);
     void (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommOp);

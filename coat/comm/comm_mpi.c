@@ -4,6 +4,7 @@
 #include "comm_internal.h"
 
 #ifdef COAT_MPI
+#include <errno.h>
 #include <mpi.h>
 #include <sched.h>
 #include <string.h>
@@ -34,9 +35,9 @@ static void check(int error) {
     fatal(EXIT_RANK, "MPI failed (%s), perhaps because another rank is lost; %s", text, error_advice());
 }
 
-// Waits until an MPI request is complete. Yields the core, because another rank on the core may have to compute first;
-// after 1000 tries, sleeps between tries. If another program uses the core, sleeps in the rest of this wait and in the
-// next 19, because a yielding process gets its core back last.
+// Waits until an MPI request is complete. Between the first 1000 tests it yields the core, because another rank on the
+// core may have to compute first; after that, it sleeps. If a yield takes longer than 3 ms, another program uses the
+// core. The rest of this wait and the next 19 waits then sleep, because a yielding process gets its core back last.
 static void finish(CommMpi *mpi, MPI_Request request) {
     double before = now_seconds();
     for (int tries = 0, done = 0;; tries++) {
@@ -151,8 +152,9 @@ static void mpi_all_to_all(Comm *comm, void *out, const void *in, int64_t count_
     end(comm);
 }
 
-// Each rank reduces count / ranks elements and sends the result to all ranks. The other count % ranks elements, and
-// arrays of at most SMALL_BYTES, are sent to all ranks unreduced, and every rank reduces them itself.
+// Each rank reduces count / ranks elements and sends the results to all ranks. The remaining count % ranks elements are
+// sent to all ranks unreduced, and every rank reduces them itself. Arrays of at most SMALL_BYTES are exchanged in this
+// second way entirely.
 static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
     CommMpi *mpi = begin(comm);
     const int64_t size = (int64_t)comm_type_bytes(type), part = count * size <= SMALL_BYTES ? 0 : count / mpi->ranks;
@@ -244,7 +246,8 @@ bool comm_mpi_open(Comm *comm, Error *err) {
     mpi->staging = (char *)xmalloc((size_t)mpi->ranks * (size_t)mpi->block);
     comm->backend = mpi;
     comm->ops = &mpi_ops;
-    if (mpi->rank == 0 && getrandom(id, sizeof id, 0) < 0) fatal(EXIT_DEVICE, "getrandom() gave no id for the run");
+    if (mpi->rank == 0 && getrandom(id, sizeof id, 0) < 0)
+        fatal(EXIT_DEVICE, "no random id for the run: getrandom(): %s", strerror(errno));
     mpi_broadcast(mpi, id, sizeof id);
     watchdog_end(comm->watchdog);
     watchdog_share(comm->watchdog, id, sizeof id);

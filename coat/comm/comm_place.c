@@ -11,12 +11,12 @@ typedef struct {
     const char *name;
     const char *rank, *ranks;
     const char *local_rank, *local_ranks;
-    const char *start; // start of a command that starts processes; the number of processes follows
+    const char *start; // text that sets the number of processes, which follows it: for example "mpirun -np "
     bool mpi;
 } Launcher;
 
-// Known launchers. The first launcher whose variables are set is used. A launcher that runs inside the job of another
-// launcher comes first, because its processes inherit the outer launcher's variables, which describe other processes.
+// Known launchers. The first launcher whose variables are set is used. A launcher that runs in another launcher's job
+// precedes that launcher, because its processes inherit the outer launcher's variables, which describe other processes.
 // clang-format off
 static const Launcher launchers[] = {
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -35,7 +35,8 @@ static bool is_set(const char *name) {
     return value && *value;
 }
 
-// Reads a non-negative integer from the environment variable `name`. If it is not set, *number keeps its value.
+// Reads a non-negative integer from the environment variable `name`. If the variable is not set, *number does not
+// change.
 static bool read_number(const char *name, int *number, Error *err) {
     if (!is_set(name)) return true;
     char *end;
@@ -43,7 +44,7 @@ static bool read_number(const char *name, int *number, Error *err) {
     const long value = strtol(getenv(name), &end, 10);
     if (*end || errno || value < 0 || value > INT_MAX)
         return error_set(err, EXIT_USER,
-                         "environment variable %s=%s must be an integer of at least 0; correct or unset the variable",
+                         "environment variable %s=%s: must be an integer of at least 0; correct or unset the variable",
                          name, getenv(name));
     *number = (int)value;
     return true;
@@ -62,12 +63,12 @@ static bool read_launcher(const Launcher *l, CommPlace *place, Error *err) {
     snprintf(place->origin, sizeof place->origin, "%s=%d, %s=%d", l->ranks, place->ranks, l->rank, place->rank);
     if (place->ranks >= 1 && place->rank < place->ranks) return true;
     return error_set(err, EXIT_USER,
-                     "environment variables %s: the rank must be less than the number of ranks; correct both",
+                     "environment variables %s: the rank must be less than the number of ranks; correct or unset them",
                      place->origin);
 }
 
-// Fails if the variables of another launcher contradict the chosen launcher's. Ignores Slurm's variables, because
-// processes that mpirun and torchrun start in a Slurm job inherit them.
+// Fails if the variables of a launcher later in the table contradict those of the chosen launcher. Ignores Slurm's
+// variables, because processes that mpirun and torchrun start in a Slurm job inherit them.
 static bool check_others(int chosen, const CommPlace *place, Error *err) {
     for (int i = chosen + 1; i < BY_SRUN; i++) {
         CommPlace other;
@@ -81,8 +82,8 @@ static bool check_others(int chosen, const CommPlace *place, Error *err) {
     return true;
 }
 
-// Returns the number of processes on this machine in a Slurm step, or 0 if it is unknown. SLURM_STEP_TASKS_PER_NODE
-// lists the number per machine, such as 2(x3),1; SLURM_NODEID is this machine's index in the list.
+// Returns the number of processes on this machine in a Slurm step; 0 if unknown. SLURM_STEP_TASKS_PER_NODE lists the
+// numbers per machine: 2(x3),1 stands for 2, 2, 2 and 1. SLURM_NODEID is this machine's index in the list.
 static int slurm_local_ranks(void) {
     const char *list = getenv("SLURM_STEP_TASKS_PER_NODE"), *node_text = getenv("SLURM_NODEID");
     if (!list || !node_text) return 0;
@@ -115,14 +116,15 @@ static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     if (place->local_ranks && (place->local_rank >= place->local_ranks || place->local_ranks > place->ranks))
         return error_set(
             err, EXIT_USER,
-            "the environment sets local rank %d of %d on this machine, in a run of %d processes; correct %s",
+            "the environment sets local rank %d of %d on this machine in a run of %d processes, which is not possible; "
+            "correct or unset %s",
             place->local_rank, place->local_ranks, place->ranks, l && l->local_rank ? l->local_rank : "LOCAL_RANK");
     return true;
 }
 
 // Finds the rank and the number of ranks from --rank and --world-size. If a flag is missing, reads RANK, PMIX_RANK or
-// WORLD_SIZE instead. Leaves `place` unchanged if there is one process. over: true if the flags override a launcher's
-// variables; then the launcher's local rank is ignored, too.
+// WORLD_SIZE instead. Does not change `place` if there is one process. over: true if the flags override a launcher's
+// variables; the local rank is then the rank, and the launcher's local rank is ignored.
 static bool by_flags(const Config *c, bool over, CommPlace *place, Error *err) {
     const char *rank_name = c->rank >= 0 ? "--rank" : is_set("RANK") ? "RANK" : "PMIX_RANK";
     const char *ranks_name = c->world_size > 0 ? "--world-size" : "WORLD_SIZE";
@@ -132,7 +134,7 @@ static bool by_flags(const Config *c, bool over, CommPlace *place, Error *err) {
     if (ranks > 1 && rank < 0)
         return error_set(
             err, EXIT_USER,
-            "%s %d: the rank of this process is missing; add --rank, or start all processes with mpirun -np %d",
+            "%s %d: the rank of this process is missing; add --rank N, or start all processes with mpirun -np %d",
             ranks_name, ranks, ranks);
     if (ranks <= 0 && rank > 0)
         return error_set(err, EXIT_USER, "%s %d: the number of processes is missing; add --world-size N", rank_name,

@@ -93,7 +93,8 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
     return true;
 }
 
-// Message that a process sends to rank 0 after connecting ("hello"). Numbers are in network byte order.
+// Message that a process sends to rank 0 after connecting ("hello"). The numbers, except `run`, are in network byte
+// order.
 typedef struct {
     char magic[8];
     uint64_t run;
@@ -103,8 +104,8 @@ typedef struct {
 // Answer of rank 0 to a hello. If code is EXIT_DONE, rank 0's data follows the answer.
 typedef struct {
     char magic[8];
-    uint32_t code;
-    char error[500]; // reason why the start has failed
+    uint32_t code;   // exit code in network byte order
+    char error[500]; // error message if code is not EXIT_DONE
 } Answer;
 
 static const char magic[8] = {'C', 'O', 'A', 'T', 'r', 'd', 'v', '2'};
@@ -135,7 +136,7 @@ static bool receive_all(int fd, void *data, size_t bytes) {
     return true;
 }
 
-// True, with err set, if a signal has asked the process to end.
+// True if a signal has asked this process to end; sets err then.
 static bool is_stopped(const Rendezvous *r, const CommPlace *place, Error *err) {
     const int number = signals_stop();
     return number && !error_set(err, EXIT_RANK, "rank %d: %s ended the wait for the other processes at %s port %d",
@@ -190,9 +191,9 @@ static bool is_loopback(const struct sockaddr *a) {
     return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
 }
 
-// Listens at the first address in the list that belongs to this machine. If that address is a loopback address but the
-// run has other machines, listens at all addresses, because other machines cannot reach a loopback address. Debian's
-// /etc/hosts, for example, maps the machine's name to 127.0.1.1.
+// Listens at the first address in the list that belongs to this machine. Debian's /etc/hosts maps the machine's name to
+// the loopback address 127.0.1.1, which other machines cannot reach. If a name has such an address and the run may have
+// other machines, listens at all IPv4 addresses instead. Returns the listening socket, or -1 with err.
 static int listen_at(const Rendezvous *r, const CommPlace *place, const struct addrinfo *list, Error *err) {
     const bool local = place->local_ranks == place->ranks || strncmp(r->host, "127.", 4) == 0 ||
                        strcmp(r->host, "::1") == 0 || strcmp(r->host, "localhost") == 0;
@@ -268,7 +269,7 @@ static bool admit(Server *s, Client *c, Error *err) {
     return true;
 }
 
-// True, with err set to the error of a timeout, if at least one rank is not connected.
+// True if at least one rank is not connected; err is then the error of a timeout, which names these ranks.
 static bool not_connected(const Server *s, int timeout, Error *err) {
     char names[128] = "", refused[96] = "";
     int missing = 0;
@@ -322,7 +323,7 @@ static bool accept_ranks(Server *s, int listener, struct pollfd *p, int timeout,
     return true;
 }
 
-// Accepts the connections of all other ranks, and sends them data[bytes] or the reason why the start has failed.
+// Accepts the connections of all other ranks, and sends them data[bytes] or, on failure, err.
 static bool serve(const Rendezvous *r, const CommPlace *place, const void *data, size_t bytes, int timeout,
                   const struct addrinfo *list, Error *err) {
     const int listener = listen_at(r, place, list, err), capacity = place->ranks + OTHER_CLIENTS;
@@ -347,12 +348,12 @@ static bool serve(const Rendezvous *r, const CommPlace *place, const void *data,
 
 // --- ranks other than 0: connection to rank 0 ------------------------------------------------------------------------
 
-// Connects to rank 0 and receives its data. Retries until the timeout, because rank 0 may start later.
+// Connects to rank 0 and receives its data. Retries for `timeout` seconds, because rank 0 may start later.
 static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t bytes, int timeout,
                  const struct addrinfo *list, Error *err) {
     const double until = now_seconds() + timeout;
     const struct addrinfo *a = list;
-    // The answer may take 5 seconds more than the timeout, because rank 0 itself waits `timeout` seconds for all ranks.
+    // Waits 5 seconds longer than rank 0 waits for all ranks, so that this rank receives rank 0's error.
     int fd = open_socket(a->ai_family, timeout + 5);
     while (fd < 0 || connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
         if (fd >= 0) close(fd);

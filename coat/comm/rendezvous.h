@@ -15,9 +15,12 @@ typedef struct {
     uint64_t run; // id of the run; rank 0 refuses a process that sends a different id
 } Rendezvous;
 
-// Finds rank 0's address from --rendezvous HOST[:PORT], else MASTER_ADDR and MASTER_PORT, else this machine if it runs
-// all processes, else the first machine of a Slurm step. The run's id is a hash of --out and of torchrun's or srun's
-// job id. Fails (EXIT_USER) if there is no address, or if --rendezvous or MASTER_PORT is not valid.
+// Finds the address of rank 0, and the id of the run.
+//   host: --rendezvous HOST[:PORT], else MASTER_ADDR, else 127.0.0.1 if this machine runs all processes, else the first
+//         machine of a Slurm step
+//   port: --rendezvous, else MASTER_PORT (plus 1 if torchrun itself listens there), else RENDEZVOUS_PORT
+//   run:  hash of --out and of torchrun's or srun's job id
+// Fails (EXIT_USER) if there is no host, or if --rendezvous or MASTER_PORT is not valid.
 bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r, Error *err);
 
 // Copies rank 0's data[bytes] to all other ranks. Rank 0 returns when it has sent the bytes to all ranks. Fails with

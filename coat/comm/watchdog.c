@@ -14,13 +14,13 @@
 
 #define INTERVAL_MS 200
 
-enum { ABSENT, PRESENT, FINISHED, FAILED }; // state of a rank; FAILED + N: the rank has ended the run with code N
+enum { ABSENT, PRESENT, FINISHED, FAILED }; // status of a rank; FAILED + N: the rank has ended the run with exit code N
 
 // Progress of one rank, in the table ("board") that the ranks of a machine share. All fields are 0 at first.
 typedef struct {
     int64_t beat_ms; // time in ms (monotonic clock) at which the rank's watchdog last ran
-    int32_t status;
-    uint32_t begun; // number of collectives that the rank has started
+    int32_t status;  // ABSENT, PRESENT, FINISHED or FAILED + exit code
+    uint32_t begun;  // number of collectives that the rank has started
 } Entry;
 
 // State of a watchdog thread. All times are in milliseconds, except *timeout.
@@ -74,8 +74,8 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int
     _exit(code);
 }
 
-// True if this rank waits for `rank`, which has started fewer collectives or has left the run. A failed rank that has
-// started as many collectives is not late: it also waited until the timeout, which is the same on all ranks.
+// True if this rank waits for `rank`, because `rank` has started fewer collectives or has left the run. A failed rank
+// that has started as many collectives as this rank is not late, because its own wait may have timed out, too.
 static bool is_late(const Watchdog *w, int rank) {
     const int status = status_of(w, rank);
     const uint32_t begun = __atomic_load_n(&w->board[rank].begun, __ATOMIC_ACQUIRE);
@@ -100,7 +100,8 @@ static void end_waiting(Watchdog *w, const char *doing, int64_t ms) {
         w->shared ? error_advice() : "");
 }
 
-// Ends this process if another rank of this machine has ended the run or, with `judge`, shows no sign of life.
+// Ends this process if another rank of this machine has ended the run or, with `judge`, if the watchdog thread of
+// another rank has not run for too long.
 static void look_at_others(Watchdog *w, int64_t now, bool judge) {
     const int limit = *w->timeout < COMM_TIMEOUT_S ? *w->timeout : COMM_TIMEOUT_S, rank = w->place.rank;
     for (int r = 0; r < w->place.ranks; r++) {
@@ -116,15 +117,15 @@ static void look_at_others(Watchdog *w, int64_t now, bool judge) {
     }
 }
 
-// Checks progress every INTERVAL_MS in the watchdog thread: writes this rank's progress to the board, and ends the
-// process if a collective or other work takes longer than its limit.
+// Checks progress; the watchdog thread calls this every INTERVAL_MS. Writes this rank's progress to the board, and ends
+// the process if a collective or other work takes longer than its limit.
 static void look(Watchdog *w) {
     Entry *own = &w->board[w->place.rank];
     const int64_t now = (int64_t)now_ms(), limit = (int64_t)*w->timeout * 1000;
     const uint32_t begun = w->counters[0], finished = w->counters[1];
     __atomic_store_n(&own->beat_ms, now, __ATOMIC_RELEASE);
     __atomic_store_n(&own->begun, begun, __ATOMIC_RELEASE);
-    // A late check shows that this process, perhaps every rank, was stopped, so no rank counts as late yet.
+    // If this check is late, this process was stopped, and perhaps all ranks were. All waits start again.
     if (now - w->last > 10 * INTERVAL_MS) {
         w->judge_from = now + 10 * INTERVAL_MS;
         w->since = w->doing_since = now;

@@ -4,8 +4,8 @@
 #include "cpu_quantize.h"
 #include "numerics/quantize.h"
 
-// Inputs from which activation_row() computes a row of the activation function's output g, and gradient_row() a row of
-// its input's gradient dh. Every pass over the rows computes identical bits.
+// Inputs of activation_row(), which computes a row of the activation function's output g, and of gradient_row(), which
+// computes a row of dh, the gradient of h. Every pass over the rows computes identical bits.
 typedef struct {
     Tensor h, dg;
     int64_t width; // number of columns of g; with SwiGLU, h has 2 * width columns: gate, then up
@@ -37,9 +37,9 @@ static const real *gradient_row(const Cpu *cpu, const void *from, int64_t row, R
     return buffers.out;
 }
 
-// Computes one row of h = y + bias and stores the row if h has data. Returns the stored row or, if h is SCALE_GROUP and
-// from_saved is false, the row before quantization. If h is SCALE_GROUP, raises *amax to the row's amax if that is
-// larger.
+// Computes one row of h = y + bias, and stores the row if h has data. Returns the row as stored or, if h is SCALE_GROUP
+// and from_saved is false, the row before quantization. If h is SCALE_GROUP, sets *amax to the larger of *amax and the
+// row's amax.
 static const real *hidden_row(const Cpu *cpu, Tensor h, Tensor y, const real *bias, int64_t row, real *buffer,
                               bool from_saved, uint32_t *amax) {
     int64_t F = y.cols;
@@ -112,7 +112,7 @@ void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, Activa
     }
 }
 
-// Returns the sum of squares of `count` E4M3 values, without their scale, in row `row` of a tensor's memory.
+// Returns the sum of squares of the first `count` E4M3 values, without their scale, in row `row` of a tensor's memory.
 static double row_squares(Tensor codes, int64_t row, int64_t count) {
     const uint8_t *code = (const uint8_t *)codes.data + row * codes.stride;
     double sum = 0;

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-// Returns the index after the last token of the document that starts at token `begin` of sequence b.
+// Returns the end (exclusive) of the document that starts at token `begin` of sequence b.
 static int64_t document_end(Tensor positions, AttentionShape shape, int64_t b, int64_t begin) {
     int64_t end = positions.data ? begin + 1 : shape.T;
     while (end < shape.T && row_position(positions, b * shape.T + end, shape.T) != 0) end++;
@@ -23,7 +23,7 @@ static real score_scale(AttentionShape shape) {
     return 1 / (real)sqrt((double)shape.head_dim);
 }
 
-// Returns how many of the `keys` keys the query with index `query` attends to.
+// Returns how many of `keys` keys a query attends to. query: index of the query's token among the keys' tokens.
 static int64_t visible_keys(AttentionShape shape, int64_t query, int64_t keys) {
     return shape.bidirectional ? keys : query + 1;
 }
@@ -53,7 +53,7 @@ static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
     return t;
 }
 
-// Computes attention's forward for one head and one document. k and v may start with the rows of a KV cache.
+// Computes attention's forward for one query head and one document. k and v may start with the rows of a KV cache.
 static void forward_head(const Cpu *cpu, Scratch slot, AttentionShape shape, Tensor o, real *lse, Tensor q, Tensor k,
                          Tensor v) {
     int64_t T = q.rows, D = q.cols, before = k.rows - T;
@@ -185,8 +185,8 @@ static void store_amaxes(const Cpu *cpu, Scratch *scratch, int threads, uint32_t
     }
 }
 
-// Computes attention's backward for tokens [at, at + count) of sequence b, which are one document, and for all query
-// heads that share one key/value head.
+// Computes attention's backward for one document, tokens [at, at + count) of sequence b, and for all query heads that
+// share one key/value head. gradients: dq, dk, dv. values: q, k, v.
 static void backward_document(const Cpu *cpu, Scratch slot, const Tensor gradients[3], Tensor d_o, Tensor o, Tensor lse,
                               const Tensor values[3], AttentionShape shape, int64_t b, int64_t kv_head, int64_t at,
                               int64_t count) {

@@ -12,8 +12,7 @@ extern void blas_memory_free(void *) __attribute__((weak));
 
 // Bytes of address space that OpenBLAS needs per thread that runs a matmul: a buffer of 128 MiB and its bookkeeping.
 #define BLAS_BYTES ((size_t)129 << 20)
-// maximum number of OpenBLAS buffers to reserve; more are not needed, because OpenBLAS limits how many matmuls run at a
-// time
+// Maximum number of OpenBLAS buffers to reserve. OpenBLAS itself limits how many matmuls run at a time.
 #define MAX_RESERVED 64
 
 // Sets OpenBLAS's environment variables before the constructor of a statically linked OpenBLAS reads them:
@@ -45,8 +44,8 @@ int64_t blas_bytes(int threads) {
     return (int64_t)BLAS_BYTES * (threads < MAX_RESERVED ? threads : MAX_RESERVED);
 }
 
-// Tests with mmap() whether memory for OpenBLAS's buffers is available, then makes OpenBLAS allocate the buffers. This
-// prevents OpenBLAS from allocating a buffer in each thread's first matmul, which it retries forever on failure.
+// Tests with mmap() whether memory for OpenBLAS's buffers is available, then makes OpenBLAS allocate them. Otherwise,
+// OpenBLAS would allocate a buffer in each thread's first matmul, and retry forever if there is no memory.
 bool blas_reserve(int threads) {
     void *taken[MAX_RESERVED];
     int count = threads < MAX_RESERVED ? threads : MAX_RESERVED, tried = 0;

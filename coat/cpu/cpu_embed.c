@@ -29,8 +29,8 @@ void cpu_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Te
     }
 }
 
-// Computes dw[of[row]] += g[row] for every row of g. Each task processes STRIP columns and adds the rows in order, so
-// that the sums do not depend on timing.
+// Computes dw[of[row]] += g[row] for every row of g. Each task adds STRIP columns of all rows, in the order of the
+// rows, so that the sums do not depend on timing.
 static void add_rows(const Cpu *cpu, Tensor dw, Tensor g, const int32_t *of) {
     int64_t strips = (g.cols + STRIP - 1) / STRIP;
 #pragma omp parallel for num_threads(cpu->threads) schedule(dynamic)

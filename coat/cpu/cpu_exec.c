@@ -6,9 +6,9 @@
 
 #include "base/memory.h"
 
-// Shortens the time that OpenMP threads spin while they wait, unless the user has set it. Spinning for milliseconds
-// gains nothing on idle cores, and makes operations many times slower if another program uses one of the cores. This
-// function runs before the constructor in which a static OpenMP library reads GOMP_SPINCOUNT.
+// Shortens the time that waiting OpenMP threads spin, unless OMP_WAIT_POLICY or GOMP_SPINCOUNT is set. Spinning for
+// milliseconds gains nothing on idle cores, and makes operations many times slower if another program uses one of the
+// cores. This function runs before the constructor in which a static OpenMP library reads GOMP_SPINCOUNT.
 __attribute__((constructor(101))) static void wait_briefly(void) {
     if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "500", 0);
 }
@@ -75,8 +75,8 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     return memory;
 }
 
-// Returns the bytes that can be allocated: memory_available() or, if lower, memory_limit_left() minus a reserve and
-// minus OpenBLAS's buffers for one more thread than configured. Returns at least 1.
+// Returns the bytes that can be allocated: memory_available() or, if that is less, memory_limit_left() minus a reserve
+// and minus OpenBLAS's buffers for one more thread than configured.
 int64_t cpu_memory_free(Exec *exec) {
     const Cpu *cpu = (const Cpu *)exec->backend;
     const int64_t available = memory_available();

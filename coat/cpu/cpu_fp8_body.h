@@ -3,7 +3,7 @@
 #ifdef VARIANT
 
 // Decodes one FP8 value. For a normal value, moves the bits to FP32's fields and corrects the exponent's bias. For a
-// subnormal value, converts the mantissa as an integer.
+// subnormal value, converts the mantissa, an integer, to FP32.
 INLINE float VARIANT(decode_one)(uint32_t code, Format format) {
     const bool e4m3 = format == FMT_E4M3;
     const uint32_t mbits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, largest = e4m3 ? 0x7eu : 0x7bu;

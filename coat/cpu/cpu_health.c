@@ -9,9 +9,9 @@
 
 #define TENSOR_GROUP 4096 // number of FP8 values that are counted at a time in a tensor with a single scale
 
-// A tensor's division into the groups that count_tensor() counts one at a time. A group has one scale.
+// A tensor's division into groups, which count_tensor() counts one at a time. All elements of a group have one scale.
 typedef struct {
-    int64_t rows, cols, stride, group, groups; // groups: number of groups per row
+    int64_t rows, cols, stride, group, groups; // group: number of elements per group; groups: number of groups per row
 } Walk;
 
 static Walk walk_of(Tensor t) {
@@ -25,7 +25,7 @@ static Walk walk_of(Tensor t) {
     return w;
 }
 
-// Returns a group's amax, computed from its scale and `largest`, its largest FP8 value without sign bit.
+// Returns the amax of group number `group`. largest: the group's largest FP8 value, without the sign bit.
 static float group_amax(Tensor t, int64_t group, uint32_t largest) {
     float magnitude = fp8_decode(t.format, (uint8_t)largest);
     if (largest == 0) return 0.0f;
@@ -70,7 +70,7 @@ static Health count_tensor(const Cpu *cpu, Tensor t) {
     return (Health){saturated, zero, clamped, amax, largest};
 }
 
-// Estimates a tensor's amax from its scales alone, because its FP8 values have been overwritten.
+// Estimates, from the scales alone, the amax of a tensor whose FP8 values were overwritten.
 static Health from_scale(Tensor t) {
     float scale = *(const float *)t.scale, none = t.granularity == SCALE_ROW ? SCALE_MIN : 1.0f;
     for (int64_t row = 1; t.granularity == SCALE_ROW && row < t.rows; row++)

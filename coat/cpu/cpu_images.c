@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-// Writes the values of one patch, in the order (channel, row, column), to `out`. pixels: first byte of the image. side,
-// patch: widths of the image and of the patch in pixels. number: index of the patch, counted row by row.
+// Writes the values of one patch to `out`, in the order (channel, row, column). pixels: first byte of the image. side,
+// patch: widths of the image and of a patch in pixels. number: index of the patch, counted row by row.
 static void patch_values(real *out, const uint8_t *pixels, Tensor table, int64_t side, int64_t patch, int64_t number) {
     const int64_t grid = side / patch, top = number / grid * patch, left = number % grid * patch;
     for (int64_t channel = 0; channel < table.rows; channel++) {

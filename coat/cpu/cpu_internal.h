@@ -13,10 +13,9 @@
 typedef struct {
     int threads;
     const CpuKernels *kernels;
-    bool blas;     // true: matmuls call OpenBLAS; false: they use the panel kernels
-    Recipe recipe; // the run's recipe, for settings that tensor descriptors do not contain
-    // true: adamw_update() has written the weights' amaxes, which weights_quantize() has not read yet
-    bool amaxes_valid;
+    bool blas;         // true: matmuls call OpenBLAS; false: they use the panel kernels
+    Recipe recipe;     // the run's recipe, for settings that tensor descriptors do not contain
+    bool amaxes_valid; // true: adamw_update() has written the weights' amaxes, and weights_quantize() has not run since
     char processor[MAX_CPU_NAME];
 } Cpu;
 
@@ -28,7 +27,7 @@ static inline int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// --- tensor rows: the only place that converts between storage formats and real --------------------------
+// --- access to tensor rows, which converts between storage formats and real ------------------------------
 
 // Calls fatal() unless t has no data, or is unscaled FP32 or BF16 and not transposed. operation: the caller's name.
 void require_plain(const char *operation, Tensor t);
@@ -45,15 +44,17 @@ static inline void *row_address(Tensor t, int64_t row) {
     return (char *)t.data + (size_t)(row * t.stride) * format_bytes(t.format);
 }
 
-// Returns columns [begin, begin + count) of a row as reals: FP32 rows in place, other formats decoded into buffer. FP8
-// values are multiplied by their scale.
+// Returns columns [begin, begin + count) of a row as reals: FP32 rows in place, other formats decoded into `buffer`.
+// FP8 values, and BF16 SCALE_ROW values, are multiplied by their scale.
 const real *row_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *buffer);
 // Writes values to columns [begin, begin + count) of a row, rounded to t's format (FP32 or BF16). Does nothing if
 // `values` points to these columns.
 void row_store(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, const real *values);
-// Quantizes a row of an E4M3 SCALE_GROUP tensor and writes its group scales. Returns the row's amax as FP32 bits.
+// Quantizes `values` to a row of an E4M3 SCALE_GROUP tensor, and writes the row's group scales. Returns the amax of
+// `values` as FP32 bits.
 uint32_t row_store_groups(const Cpu *cpu, Tensor t, int64_t row, const real *values);
-// Returns memory in which to compute a row before row_store(): the row itself if t is FP32, otherwise `buffer`.
+// Returns memory in which to compute columns from `begin` on of a row before row_store(): the row itself if t is FP32,
+// otherwise `buffer`.
 static inline real *row_target(Tensor t, int64_t row, int64_t begin, real *buffer) {
     return t.format == FMT_FP32 ? (real *)row_address(t, row) + begin : buffer;
 }
@@ -73,8 +74,8 @@ Scratch scratch_begin(Exec *exec);
 real *scratch_take(Scratch *s, int64_t count);
 // Returns the n values of a (1, n) tensor as reals; NULL if t has no data.
 const real *scratch_vector(Scratch *s, const Cpu *cpu, Tensor t);
-// Divides the remaining workspace into slots of slot_bytes, at most one per thread. Returns the number of slots, which
-// is the number of threads that the operation can use. Calls fatal() if not even one slot fits.
+// Divides the remaining workspace into slots of slot_bytes, at most one per thread. Returns the number of slots; the
+// operation must not use more threads. Calls fatal() if not even one slot fits.
 int scratch_slots(Scratch *s, const Cpu *cpu, size_t slot_bytes);
 // Returns an allocator for the slot of the calling OpenMP thread.
 Scratch scratch_slot(const Scratch *s);
@@ -94,15 +95,15 @@ void reduce_partials(const Cpu *cpu, Tensor out, real *partials, int64_t blocks,
 
 // --- matmuls with OpenBLAS or the panel kernels ---------------------------------------------------------
 
-// Operand of a matmul. Its element (i, k), k being the summation index, is tensor[i][k] if k_is_column, else
-// tensor[k][i].
+// Operand of a matmul. Its element (i, k) is tensor[i][k] if k_is_column, else tensor[k][i]. k is the summation index.
 typedef struct {
     Tensor tensor;
     bool k_is_column;
 } Operand;
 
 // A matmul: c (m, n) = (accumulate ? c : 0) + bias + beta * addend + alpha * sum over k of a (m, k) b (n, k). If a or b
-// is FP8 with one scale per tensor, multiplies the FP8 values without their scales, and then the sum by the scales.
+// is FP8 with one scale per tensor, the sum is over the FP8 values without the scale, and is then multiplied by the
+// scale.
 typedef struct {
     Operand a, b;
     Tensor c;
@@ -136,8 +137,8 @@ int64_t blas_bytes(int threads);
 void blas_matmul(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, const real *a, int64_t lda, const real *b,
                  int64_t ldb, bool add, real *c, int64_t ldc);
 
-// Returns a block of a tensor as a matrix of reals, and sets *ld to the distance between its rows. If t is FP32,
-// returns the tensor's memory; otherwise decodes the block into `buffer`.
+// Returns the block of `rows` rows and `cols` columns at (row, col) of a tensor as reals, and sets *ld to the distance
+// between its rows in elements. If t is FP32, returns the tensor's memory; otherwise decodes the block into `buffer`.
 const real *block_load(const Cpu *cpu, Tensor t, int64_t row, int64_t rows, int64_t col, int64_t cols, real *buffer,
                        int64_t *ld);
 

@@ -20,7 +20,7 @@ typedef struct {
 } NormStatistics;
 
 // Returns the distance in elements between two packed panels of a matmul operand. The gap of 16 elements after a panel
-// prevents cache conflicts between panels whose size is a multiple of 4096 bytes.
+// prevents cache conflicts, which panels at a distance of a multiple of 4096 bytes would have.
 static inline int64_t panel_stride(int64_t width, int64_t depth) {
     return width * depth + 16;
 }
@@ -28,15 +28,16 @@ static inline int64_t panel_stride(int64_t width, int64_t depth) {
 // Inner loops of matmuls, implemented in cpu_matmul_body.h.
 typedef struct {
     int rows, columns; // number of rows of a panel of A, and of columns of a panel of B
-    // Computes c (m, n) = (add ? c : 0) + a b from packed panels. Also writes elements of c beyond (m, n): m is rounded
-    // up to a multiple of rows / 3, and n to a multiple of columns.
+    // Computes c (m, n) = (add ? c : 0) + a b from packed panels. First rounds m up to a multiple of rows / 3, and n to
+    // a multiple of columns, so it also writes elements of c outside (m, n).
     void (*multiply)(real *c, int64_t ldc, const real *a, const real *b, int64_t m, int64_t n, int64_t depth, bool add);
     // Packs one panel from `rows` rows of x, whose columns are the summation index: out[k * width + r] = x[r * ld + k]
     // for k < depth; 0 for r >= rows. width: the panel's full number of rows or columns.
     void (*transpose_a)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
     void (*transpose_b)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
     // Packs one row x of `count` elements into consecutive panels of `depth` rows, for operands whose row number is the
-    // summation index. Fills the rest of the last panel with zeros. out: address of the row in the first panel.
+    // summation index. Fills the rest of the row in the last panel with zeros. out: address of the row in the first
+    // panel.
     void (*deal_a)(real *out, const real *x, int64_t count, int64_t depth);
     void (*deal_b)(real *out, const real *x, int64_t count, int64_t depth);
 } PanelKernels;
@@ -60,7 +61,7 @@ typedef struct {
     real (*maximum)(const real *x, int64_t n); // returns the largest element, ignoring NaN; -inf if n is 0
     double (*sum_of_squares)(const real *x, int64_t n);
 
-    // Returns a row's mean, or 0 if centred is false (RMSNorm), and 1 / sqrt(mean square deviation from it + eps).
+    // Returns mean: the row's mean, or 0 if centred is false (RMSNorm); rstd: 1 / sqrt(mean of (x - mean)^2 + eps).
     NormStatistics (*norm_statistics)(const real *x, int64_t n, real eps, bool centred);
     // Computes the norm: out = (x - mean) * rstd * weight + bias. bias may be NULL.
     void (*norm_apply)(real *out, const real *x, NormStatistics s, const real *weight, const real *bias, int64_t n);
@@ -86,6 +87,6 @@ typedef struct {
     void (*adamw)(real *p, real *m, real *v, const real *g, const AdamwStep *s, real decay, int64_t n);
 } CpuKernels;
 
-// Lists the kernel variants that this machine supports, best first. Returns their number.
 #define CPU_VARIANTS 3
+// Lists the kernel variants that this machine supports, best first. Returns their number.
 int cpu_kernels_supported(const CpuKernels *list[CPU_VARIANTS]);

@@ -132,7 +132,7 @@ INLINE real VARIANT(exponential)(real x) {
 }
 #else
 // Returns exp(x) to within 2 ulp, without branches. Splits x = n ln 2 + r with |r| <= ln 2 / 2, then multiplies a
-// polynomial in r by 2^n. Returns 0 if the result is below 2^-126, and infinity if x > 88.
+// polynomial in r by 2^n. Returns 0 if x < -87.3365 (a result below 2^-126), and infinity if x > 88.
 INLINE float VARIANT(exponential)(float x) {
     // round_shift is 1.5 * 2^23. Adding round_shift to a float rounds the float to an integer.
     const float lowest = -87.3365f, highest = 88.0f, round_shift = 12582912.0f;

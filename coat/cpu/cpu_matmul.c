@@ -8,14 +8,14 @@
 
 #define BLAS_TILE_THREADS 16 // with OpenBLAS, tiles are sized for this number of threads
 
-// Functions that pack a matmul operand into panels of `width` rows or columns.
+// Functions that pack a matmul operand into panels. width: rows (operand A) or columns (operand B) of a panel.
 typedef struct {
     void (*transpose)(real *out, const real *x, int64_t ld, int64_t rows, int64_t depth);
     void (*deal)(real *out, const real *x, int64_t count, int64_t depth);
     int width;
 } Packing;
 
-// Packs rows [first, first + count) of a matmul operand, for summation indices [k, k + depth), into panels.
+// Packs rows [first, first + count) of operand A, or columns of operand B, for the summation indices [k, k + depth).
 static void pack(const Cpu *cpu, Packing packing, Operand f, int64_t first, int64_t count, int64_t k, int64_t depth,
                  real *out, real *buffer) {
     int64_t width = packing.width;
@@ -45,7 +45,7 @@ static TileBuffers tile_buffers(Scratch slot) {
     return t;
 }
 
-// Computes c (rows, cols) = (add ? c : 0) + the block at (i, j) of the matmul's result, without scale and bias.
+// Computes c (rows, cols) = (add ? c : 0) + the block at (i, j) of the matmul's unscaled sum, without the bias.
 static void sum_block(const Cpu *cpu, TileBuffers t, const Matmul *p, int64_t i, int64_t rows, int64_t j, int64_t cols,
                       real *c, int64_t ldc, bool add) {
     const PanelKernels *panels = cpu->kernels->panels;
@@ -72,8 +72,8 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     const PanelKernels *panels = cpu->kernels->panels;
     TileBuffers t = tile_buffers(slot);
     int64_t rows = smaller(p->tile_m, p->m - i), cols = smaller(p->tile_n, p->n - j);
-    // Sums directly in C's memory if C is FP32 and multiply() writes nothing outside the tile. Does not do so with
-    // accumulate and several steps over k, because adding C first would round differently than adding it last.
+    // Sums directly in C's memory if C is FP32 and multiply() writes nothing outside the tile. With `accumulate`, this
+    // requires a single step over k, because otherwise C would be added first instead of last and round differently.
     bool whole = rows % (panels->rows / 3) == 0 && cols % panels->columns == 0;
     if (p->c.format == FMT_FP32 && whole && !p->bias && !p->addend.data && p->scale == 1 &&
         (!p->accumulate || p->k <= CPU_TILE_K)) {
@@ -92,8 +92,8 @@ static void matmul_tile(const Cpu *cpu, Scratch slot, const Matmul *p, int64_t i
     }
 }
 
-// Divides n into as few parts of at most `limit` as possible, all nearly equal, and returns their length. The length is
-// a multiple of `unit`, which must divide limit.
+// Divides n into the fewest nearly equal parts whose length is at most `limit`, and returns the length. The length is a
+// multiple of `unit`, which must divide `limit`; the last part may be shorter.
 static int64_t part_length(int64_t n, int64_t limit, int64_t unit) {
     int64_t parts = (n + limit - 1) / limit, length = (n + parts - 1) / parts;
     return (length + unit - 1) / unit * unit;
@@ -103,8 +103,8 @@ static int64_t tile_count(const Matmul *p) {
     return (p->m + p->tile_m - 1) / p->tile_m * ((p->n + p->tile_n - 1) / p->tile_n);
 }
 
-// Chooses the largest tiles that fit in the cache and yield at least 4 tiles per thread. Prefers square tiles, because
-// the work of packing a tile's operands grows with the tile's sides.
+// Chooses the largest tiles that fit in the cache and yield at least 4 tiles per thread, or the smallest allowed tiles
+// if C is small. Prefers square tiles, because the work of packing a tile's operands grows with the tile's sides.
 static void choose_tiles(const Cpu *cpu, Matmul *p, int threads) {
     const int64_t unit_m = cpu->kernels->panels->rows, unit_n = cpu->kernels->panels->columns;
     p->tile_m = part_length(p->m, CPU_TILE_M, unit_m);

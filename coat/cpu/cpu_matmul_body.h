@@ -1,7 +1,7 @@
 // Defines the inner loops of matmuls, which pack operands into panels and multiply panels. Included by
-// cpu_kernels_body.h. A panel contains PANEL_ROWS rows of A or PANEL_COLUMNS columns of B with the summation index
-// outermost, so that the innermost loop reads both sequentially. One iteration multiplies PANEL_ROWS values of A by two
-// vectors of B; the sums stay in registers.
+// cpu_kernels_body.h. A panel contains PANEL_ROWS rows of A or PANEL_COLUMNS columns of B. The summation index is
+// outermost in a panel, so that the innermost loop reads both panels sequentially. One iteration multiplies PANEL_ROWS
+// values of A by two vectors of B; the sums stay in registers.
 #ifdef VARIANT
 
 typedef real VARIANT(wide) __attribute__((vector_size(VECTOR_BYTES)));
@@ -60,7 +60,7 @@ static void VARIANT(multiply)(real *c, int64_t ldc, const real *a, const real *b
     }
 }
 
-// Packs one panel: out[k * width + r] = r < rows ? x[r * ld + k] : 0. Transposes full 4x4 blocks in registers.
+// Packs one panel: out[k * width + r] = r < rows ? x[r * ld + k] : 0. Transposes complete 4x4 blocks in registers.
 INLINE void VARIANT(transpose_panel)(real *restrict out, const int width, const real *restrict x, int64_t ld,
                                      int64_t rows, int64_t depth) {
     typedef real four __attribute__((vector_size(4 * sizeof(real))));

@@ -18,7 +18,7 @@ static double sum_of_squares(const Cpu *cpu, Tensor x, int64_t begin, int64_t en
     return sum;
 }
 
-// Returns the root of the sum of squares of x, added in an order that does not depend on the number of threads.
+// Returns the Frobenius norm of x. The order of the sum does not depend on the number of threads.
 static double frobenius_norm(const Cpu *cpu, Tensor x) {
     double partial[CPU_REDUCTION_BLOCKS], sum = 0;
     const int64_t step = reduction_rows(x.rows), blocks = (x.rows + step - 1) / step;

@@ -19,8 +19,8 @@ static NormStatistics saved_statistics(Norm norm, int64_t row) {
     return s;
 }
 
-// Computes one row of r_out = r_in + y + y_bias and stores the row if r_out has data. Returns the row as stored, that
-// is, rounded, so that recomputing the norm from the saved residual gives identical bits.
+// Computes one row of r_out = r_in + y + y_bias, and stores the row if r_out has data. Returns the row as stored
+// (rounded), because recomputing the norm from the saved residual must give identical bits.
 static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tensor y, const real *y_bias, int64_t row,
                                 real *buffer, real *y_buffer) {
     int64_t C = r_in.cols;
@@ -39,8 +39,8 @@ static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tenso
     return r;
 }
 
-// Inputs from which norm_row() recomputes a row of norm(x): the saved input x and its statistics. Every pass over the
-// rows computes identical bits.
+// Inputs of norm_row(), which computes a row of norm(x) from x and its saved statistics. Every pass over the rows
+// computes identical bits.
 typedef struct {
     Tensor x;
     Norm norm;

@@ -70,8 +70,8 @@ void cpu_grad_norm_root(Exec *exec, StepState *state) {
     if (!isfinite(state->grad_norm)) state->nonfinite = 1;
 }
 
-// Returns elements of a parameter in FP32: from FP32 master weights, or joined from the BF16 value and its split16
-// master weights (low halves) or, without master weights, from the value alone.
+// Returns n elements of a parameter in FP32: the FP32 master weights, or the BF16 values joined with the low 16 bits
+// (split16), or the values alone if there are no master weights.
 static const real *load_master(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n, real *buffer) {
     Tensor value = flat(p->weight.value);
     if (!p->master.data) return row_load(cpu, value, 0, begin, n, buffer);
@@ -81,9 +81,9 @@ static const real *load_master(const Cpu *cpu, const Parameter *p, int64_t begin
     return buffer;
 }
 
-// Stores updated elements of a parameter. FP32 and split16 master weights use the same rule to round to BF16, so that
-// both train identically. Without master weights, a BF16 value is rounded stochastically, because rounding to nearest
-// would lose every update smaller than half a BF16 ulp.
+// Stores n updated elements of a parameter. master_bf16() rounds the values with FP32 master weights, too, so that FP32
+// and split16 train identically. Without master weights, a BF16 value is rounded stochastically, because rounding to
+// nearest would lose every update smaller than half a BF16 ulp.
 static void store_master(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n, const real *values,
                          const StepState *state) {
     Tensor value = flat(p->weight.value);
@@ -107,7 +107,7 @@ static void store_master(const Cpu *cpu, const Parameter *p, int64_t begin, int6
         row_store(cpu, value, 0, begin, n, values);
 }
 
-// Returns elements of a moment in FP32: in place if the moment is stored in FP32, otherwise decoded into `buffer`.
+// Returns n elements of a moment in FP32: in place if the moment is stored in FP32, otherwise decoded into `buffer`.
 static real *load_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n, real *buffer) {
     if (moment.granularity == SCALE_EXPAND) {
         moments_load(moment, begin, n, buffer);
@@ -118,7 +118,7 @@ static real *load_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
     return values;
 }
 
-// Stores elements of a moment. Returns false if the moment is 8-bit and a value is inf or NaN.
+// Stores n elements of a moment. Returns false if the moment is 8-bit and a value is inf or NaN.
 static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n, const real *values,
                          const MomentStore *how) {
     if (moment.granularity == SCALE_EXPAND) return moments_store(moment, begin, n, values, how);
@@ -126,8 +126,8 @@ static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
     return true;
 }
 
-// Returns the amax of a block of a parameter's stored values, after rounding, because matmuls quantize the stored
-// values.
+// Returns the amax of a block of a parameter's stored values, as FP32 bits. The stored values are rounded; matmuls
+// quantize these.
 static uint32_t block_amax(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n) {
     real buffer[BLOCK];
     return cpu->kernels->amax_bits(row_load(cpu, flat(p->weight.value), 0, begin, n, buffer), n);
@@ -221,8 +221,8 @@ void cpu_adamw_update(Exec *exec, const Parameter *parameters, int count, StepSt
 
 // --- Muon -----------------------------------------------------------------------------------------------------------
 
-// Updates the momentum's elements begin ... begin + n - 1, and writes their Nesterov momentum to p->update. Returns
-// false if the momentum is 8-bit and became inf or NaN.
+// Updates the momentum's elements [begin, begin + n), and writes their Nesterov momentum to p->update. Returns false if
+// the momentum is 8-bit and became inf or NaN.
 static bool momentum_block(const Update *u, const Parameter *p, int64_t begin, int64_t n) {
     const Cpu *cpu = u->cpu;
     real grad_buffer[BLOCK], m_buffer[BLOCK], buffer[BLOCK];

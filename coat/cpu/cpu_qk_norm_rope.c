@@ -3,9 +3,10 @@
 
 #include <string.h>
 
-// Columns [begin, begin + heads * head_dim) of q or of k in a packed row of q, k and v. width: columns per norm.
+// Columns [begin, begin + heads * head_dim) of a packed row of q, k and v: those of q, or those of k.
 typedef struct {
-    int64_t begin, heads, width;
+    int64_t begin, heads;
+    int64_t width;      // number of columns that one QK-norm normalizes together: those of one head, or all
     const real *weight; // weight of the QK-norm; NULL: there is no QK-norm
 } HeadColumns;
 

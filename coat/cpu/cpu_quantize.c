@@ -102,8 +102,8 @@ const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers
     return row_load(cpu, *t, row, 0, t->cols, buffers.x);
 }
 
-// Returns the amax of x. amax, if not NULL, receives the amax of each row. by_row, if it has data, receives x quantized
-// with a scale per row.
+// Returns the amax of x as FP32 bits. If `amax` is not NULL, writes the amax of each row to it. If by_row has data,
+// writes x to it, quantized with a scale per row.
 static uint32_t stored_amax(Exec *exec, Tensor x, uint32_t *amax, Tensor by_row) {
     const Cpu *cpu = cpu_of(exec);
     Scratch scratch = scratch_begin(exec);
@@ -125,7 +125,7 @@ static uint32_t stored_amax(Exec *exec, Tensor x, uint32_t *amax, Tensor by_row)
     return largest;
 }
 
-// Quantizes x to q with q's scale, and the transpose of x to q_t with q_t's scale. Both scales must be set.
+// Quantizes x to q with q's scale, and the transpose of x to q_t with q_t's scale. q or q_t may have no data.
 static void quantize_stored(Exec *exec, Tensor q, Tensor q_t, Tensor x) {
     RowSource source = {stored_row, &x, x.rows, x.cols, x.cols};
     quantize_rows(exec, scratch_begin(exec), &source, q, q_t);
@@ -145,7 +145,7 @@ void transpose_codes(Exec *exec, Tensor q_t, Tensor q) {
     }
 }
 
-// Calls fatal() if the unscaled output q has memory other than x's, because the operations do not copy x.
+// Calls fatal() if the unscaled output q has data outside x's memory, because the operations do not copy x.
 static void require_same(const char *operation, Tensor q, Tensor x) {
     if (q.data && q.data != x.data)
         fatal(EXIT_DEVICE, "internal error: the CPU backend's %s: an unscaled output is not its input", operation);
@@ -227,7 +227,7 @@ void cpu_weights_quantize(Exec *exec, const Parameter *parameters, int count) {
         uint32_t amax = w.codes.amax         ? *w.codes.amax
                         : valid && w.maximum ? *w.maximum
                                              : stored_amax(exec, w.value, NULL, (Tensor){0});
-        // adamw_update does not write the amax of a frozen weight
+        // stores the amax for the next call, because adamw_update does not write the amax of a frozen weight
         if (w.maximum && !w.codes.amax) *w.maximum = amax;
         write_scale(exec, w.codes, amax);
         quantize_stored(exec, w.codes, cpu->recipe.cache_transposed ? w.codes_t : (Tensor){0}, w.value);

@@ -1,5 +1,5 @@
-// Quantizes to FP8 on the CPU. With one scale per tensor, uses COAT's Group Scaling: a first pass computes the rows'
-// amaxes, which determine the scale; a second pass computes the FP8 values and their transpose.
+// Quantizes to FP8 on the CPU. If a tensor has one scale, a first pass over its rows computes their amaxes, which
+// determine the scale (COAT's Group Scaling). A second pass computes the FP8 values and their transpose.
 #pragma once
 #include "cpu_internal.h"
 
@@ -10,8 +10,8 @@ typedef struct {
 
 RowBuffers row_buffers(Scratch *slot, int64_t cols);
 
-// A matrix to be quantized, which need not be stored: each pass over its rows calls make(), which computes a row from
-// the inputs `from`, with identical bits every time. make() may use `buffers` and return a row in them.
+// A matrix to be quantized, which need not be stored. Each pass over its rows calls make(), which computes a row from
+// the inputs `from`, with identical bits every time. make() may return a row in `buffers`.
 typedef struct {
     const real *(*make)(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
     const void *from;
@@ -32,7 +32,8 @@ void write_scale(Exec *exec, Tensor q, uint32_t amax);
 // may have no data. scratch: the part of the workspace that the caller does not use.
 void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor q, Tensor q_t);
 
-// Quantizes one row of a SCALE_ROW tensor: computes and writes its scale, then its FP8 values. Returns the row's amax.
+// Quantizes `values` to one row of an FP8 SCALE_ROW tensor, and writes the row's scale. Returns the amax of `values` as
+// FP32 bits.
 uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
 // True if q is FP8 with one scale for the tensor. Its quantization needs two passes over the rows: the first finds the
@@ -41,8 +42,10 @@ static inline bool has_second_pass(Tensor q) {
     return q.data && format_is_fp8(q.format) && q.granularity == SCALE_TENSOR;
 }
 
-// Stores a computed row in the first pass of quantizing to q. Writes the row's amax to q.amax if that exists, and the
-// row to q unless a second pass quantizes it. Returns the row's amax if q is FP8, else 0.
+// Stores a computed row to q in the first pass over the rows.
+//   unscaled q: writes the row. FP8 SCALE_ROW: quantizes the row, with its own scale.
+//   FP8 SCALE_TENSOR: only computes the row's amax, because a second pass quantizes the row.
+// Writes the amax to q.amax if that exists, except with SCALE_ROW. Returns the amax as FP32 bits if q is FP8, else 0.
 uint32_t store_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
 // Writes the scale of q_t, the transposed copy of q that wgrad reads. If q is SCALE_ROW, the scale is the largest row

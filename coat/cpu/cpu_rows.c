@@ -25,7 +25,7 @@ static uint16_t *group_scales(Tensor t, int64_t row) {
     return (uint16_t *)t.scale + row * ((t.cols + t.group - 1) / t.group);
 }
 
-// Decodes columns [begin, begin + count) of an FP8 row. If the scales are per group, begin may be inside a group.
+// Decodes columns [begin, begin + count) of an FP8 row. If the scales are per group, `begin` may be inside a group.
 static void codes_load(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t count, real *values) {
     const uint8_t *codes = (const uint8_t *)row_address(t, row) + begin;
     if (t.granularity != SCALE_GROUP) {

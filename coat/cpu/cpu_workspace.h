@@ -1,5 +1,5 @@
-// Computes the sizes of the parts of the CPU backend's workspace: memory that all threads of an operation share, then
-// one slot per thread. The memory plan needs these sizes before the backend is opened.
+// Computes the sizes of the parts of the CPU backend's workspace: memory that all threads of an operation share,
+// followed by one slot per thread. The memory plan needs these sizes before the backend is opened.
 #pragma once
 #include "config/config.h"
 
@@ -58,7 +58,7 @@ static inline size_t cpu_row_slot(int64_t columns) {
 }
 
 // Number of rows of FP8 values that a thread collects in a buffer before it writes them transposed: 64, so that it
-// writes entire cache lines. cpu_code_block() returns the size of the buffer in reals.
+// writes entire cache lines (64 bytes). cpu_code_block() returns the size of the buffer in reals.
 #define CPU_CODE_ROWS 64
 static inline int64_t cpu_code_block(int64_t columns) {
     return CPU_CODE_ROWS * columns / (int64_t)sizeof(real);

@@ -89,7 +89,7 @@ COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint
     int lowest = 1 - bias;                 // exponent of the format's smallest normal value
     uint32_t code;
     if (exponent < lowest - mbits - 1) {
-        code = 0; // |x| is below half of the smallest subnormal value, so it rounds to 0
+        code = 0; // |x| is below half of the smallest subnormal value
     } else {
         int drop = 23 - mbits + (exponent < lowest ? lowest - exponent : 0);
         uint32_t mant = (mag & 0x7fffffu) | 0x800000u;

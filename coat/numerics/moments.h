@@ -7,8 +7,8 @@
 // -ffp-contract=off and -fmad=false, and do not flush subnormals. For the elements, the device uses its
 // special-function unit: FP8 values then differ only if a value lies within about 1e-5 of a rounding boundary.
 //
-// The gradient norm detects non-finite gradients before the update. If one still reaches a moment, its group's a is
-// non-finite and every non-zero element of the group decodes to a non-finite value, so that later checks find it.
+// The gradient norm detects non-finite gradients before the update. If a non-finite value still reaches a moment, its
+// group's a is non-finite, and all the group's codes except 0 decode to inf or NaN, so that later checks find it.
 #pragma once
 #include "base/c_linkage.h"
 #include "rng.h"
@@ -18,11 +18,11 @@ C_LINKAGE_BEGIN
 // number of elements per group, also in checkpoint files; the size of a process's shard is a multiple of it
 #define MOMENT_GROUP 128
 #define MOMENT_K_ONE 16 // stored exponent of a group with k = 1; k is stored in sixteenths, 1 to 255
-// largest stored exponent; used if a group's largest / smallest |x| is below 2.1 (E4M3) or 3.8 (E5M2)
+// largest stored exponent: k of groups whose largest |x| is less than 2.1 (E4M3) or 3.8 (E5M2) times the smallest
 #define MOMENT_K_MAX 255
-#define MOMENT_TINY 0x1p-149f // smallest FP32 number; a nonzero FP8 value never decodes to less
+#define MOMENT_TINY 0x1p-149f // smallest positive FP32 number; no nonzero FP8 value decodes to a smaller magnitude
 
-// Random stream for the stochastic rounding of weights without master weights; its low bits contain the step.
+// Random stream for the stochastic rounding of weights without master weights. The low 56 bits contain the step.
 #define WEIGHT_STREAM (0x77ULL << 56)
 
 // --- logarithm and exponential -------------------------------------------------------------------------------------
@@ -47,8 +47,8 @@ COAT_HD static inline float moment_log2(float x) {
     return fmaf(p, f, (float)(subnormal ? n - 23 : n));
 }
 
-// Returns 2^x for x in [-126, 0], and 0 for smaller x; exact for integers. An addition rounds x to an integer, which is
-// then in the low bits of the sum. The polynomial's relative error is 2e-9.
+// Returns 2^x for x in [-126, 0], and 0 for smaller x; exact for integers. Adding a constant rounds x to an integer,
+// which is then in the low bits of the sum. The polynomial's relative error is 2e-9.
 COAT_HD static inline float moment_exp2(float x) {
     const float shift = 12582912.0f; // 1.5 * 2^23, which rounds a float to an integer when added
     float clamped = x > -126.0f ? x : -126.0f;
@@ -106,8 +106,8 @@ COAT_HD static inline float code_magnitude(uint8_t code, Format format) {
     return c < 4 ? (float)c * 0x1p-16f : bits_float((c << 21) + (112u << 23));
 }
 
-// Returns the FP8 value nearest to y in [0, F], ties to even. Equals the casts in formats.h in fewer steps: adding a
-// constant to y puts a subnormal result into the low bits of the sum.
+// Returns the FP8 value nearest to y, ties to even. y lies in [0, F], F being the format's largest value. The result
+// equals that of the casts in formats.h. Adding a constant to y puts a subnormal result into the low bits of the sum.
 COAT_HD static inline uint8_t code_nearest(float y, Format format) {
     uint32_t u = float_bits(y);
     if (format == FMT_E4M3) {
@@ -138,9 +138,9 @@ typedef struct {
 } MomentGroup;
 
 // Returns a group's exponent k in sixteenths. range: log2(largest |x|) - log2(smallest nonzero |x|), by moment_log2().
-// The smallest element becomes the format's second positive value, so that decoded values keep their FP8 values when
-// they are encoded again. Because k is rounded down, that element may become the third or fourth value, and the next
-// encoding may raise k once.
+// k maps the smallest element to the format's second smallest positive value, so that decoded values keep their FP8
+// values when they are encoded again. Because k is rounded down, that element may become the third or fourth smallest
+// value, and the next encoding may then raise k once.
 COAT_HD static inline uint8_t moment_exponent_of(float range, Format format) {
     float scaled = MOMENT_K_ONE * moment_target(format);
     if (!(range * MOMENT_K_MAX > scaled)) return MOMENT_K_MAX; // also for groups of equal magnitudes
@@ -187,7 +187,7 @@ COAT_HD static inline float element_position(float log2_ratio, float k, Format f
 // logarithms, so no intermediate leaves FP32's range.
 COAT_HD static inline float moment_position(float magnitude, MomentGroup group, Format format) {
     float log2_ratio = element_log2(magnitude) - group.log2_a;
-    // A log ratio of 0 or more means that |x| equals the amax, up to rounding, or that the amax is not finite.
+    // The log ratio is 0 or more only if |x| equals the amax, up to rounding, or if the amax is not finite.
     return log2_ratio < 0.0f ? element_position(log2_ratio, group.k, format) : moment_largest(format);
 }
 
@@ -195,15 +195,15 @@ COAT_HD static inline float moment_position(float magnitude, MomentGroup group, 
 // before rounding. If k > 1, v is a concave function of its position, so rounding to the nearest position in every step
 // would make v too low on average, by 1.1 % for rare gradients. The mean of the values at positions c (1 - e) and
 // c (1 + e) is the value at c (1 - (1 - 1/k) e^2 / 2), and the mean of e^2 / 2 is 0.0042. The factor is at least 0.95,
-// so that encoding a decoded value returns the same FP8 value. E4M3 has no correction: v is only 0.4 % too low, and it
-// is rounded as in COAT.
+// so that encoding a decoded value returns the same FP8 value. E4M3 has no correction, because v is only 0.4 % too low
+// there, and COAT rounds v to nearest.
 COAT_HD static inline float moment_raise(float k_inv) {
     float raise = 1.0042f - 0.0042f * k_inv;
     return raise > 0.95f ? raise : 0.95f;
 }
 
-// Returns the FP8 value of x, rounded to nearest even; a zero keeps its sign. A second moment has no sign and becomes 0
-// only if x is 0, because the update m / (sqrt(v) + eps) would explode with v = 0 and m != 0.
+// Returns the FP8 value of x, rounded to nearest even; a zero keeps its sign. second: x is a second moment. It has no
+// sign and becomes 0 only if x is 0, because the update m / (sqrt(v) + eps) would explode with v = 0 and m != 0.
 COAT_HD static inline uint8_t moment_encode(float x, MomentGroup group, Format format, bool second) {
     uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
     float position = moment_position(bits_float(magnitude), group, format);
@@ -267,8 +267,8 @@ COAT_HD static inline float moment_i8_decode(uint8_t code, float a) {
 }
 
 // Rounds x to BF16 stochastically, for weights without master weights. The probability of rounding away from zero is
-// the part of x that BF16 cuts off, as a fraction of a unit in the last place. t: step; index: number of the element
-// among those of all parameters.
+// the part of x that BF16 cuts off, as a fraction of a BF16 ulp. t: step. index: the element's index among the elements
+// of all parameters.
 COAT_HD static inline uint16_t bf16_encode_stochastic(float x, uint64_t seed, int64_t t, uint64_t index) {
     uint32_t u = float_bits(x);
     if ((u & 0x7f800000u) == 0x7f800000u) return bf16_encode(x);

@@ -1,7 +1,7 @@
 // Encodes and decodes 8-bit moments on the host, group by group. The loops are compiled for several instruction sets,
 // as in cpu/cpu_kernels.c. All variants give the same bits, because fmaf() rounds once both in hardware and in the math
 // library.
-#pragma GCC optimize("no-trapping-math")
+#pragma GCC optimize("no-trapping-math") // no-trapping-math lets GCC vectorize loops with a selection (a < b ? a : b)
 
 #include "moments_host.h"
 

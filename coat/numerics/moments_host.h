@@ -1,4 +1,4 @@
-// Converts 8-bit moments (moments.h) between their format (E4M3, E5M2 or INT8) and FP32, on the host.
+// Converts 8-bit moments (moments.h) between their format (E4M3, E5M2 or INT8) and reals, on the host.
 #pragma once
 #include "tensor.h"
 
@@ -8,10 +8,10 @@ typedef struct {
     bool second; // true: second moment, which has no sign and is stored as 0 only if it is 0
 } MomentStore;
 
-// Decodes elements [begin, begin + n) of a SCALE_EXPAND tensor to values. The range must consist of whole groups; only
-// the last group of the tensor may be shorter.
+// Decodes elements [begin, begin + n) of a contiguous SCALE_EXPAND tensor to `values`. The range must begin at a group
+// and contain entire groups, except that the tensor's last group may be shorter.
 void moments_load(Tensor moment, int64_t begin, int64_t n, real *values);
 
-// Encodes values as elements [begin, begin + n) of a SCALE_EXPAND tensor, which must consist of whole groups. Returns
-// false if a value is not finite; its group's a is then not finite either.
+// Encodes `values` as elements [begin, begin + n) of a contiguous SCALE_EXPAND tensor, a range as in moments_load().
+// Returns false if a value is not finite; its group's a is then not finite either.
 bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, const MomentStore *how);

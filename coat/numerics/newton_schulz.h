@@ -5,8 +5,8 @@
 #define NEWTON_SCHULZ_ITERATIONS 5
 #define NEWTON_SCHULZ_EPS 1e-7f // the initial X is divided by its Frobenius norm or, if that is less, by this number
 
-// Coefficients of an iteration (Jordan et al., Muon). Five iterations move the singular values of a matrix of Frobenius
-// norm 1 into [0.68, 1.14], except for singular values below 0.01, which they multiply by at most 485.
+// Coefficients of an iteration (Jordan et al., Muon). Five iterations map the singular values of a matrix of Frobenius
+// norm 1 into [0.68, 1.14], except singular values below 0.01, which they multiply by at most 485.
 typedef struct {
     float a, b, c;
 } NewtonSchulz;

@@ -42,8 +42,8 @@ COAT_HD static inline uint16_t group_scale_from_amax(uint32_t amax, float larges
 
 // Returns the scale of a row with this amax: the smallest power of two that makes the amax representable. Because all
 // row scales are powers of two, FP8 values can later be converted to the scale of the whole tensor without a second
-// rounding, except values that become subnormal. A row of zeros gets the smallest scale, so the tensor's scale is the
-// largest row scale.
+// rounding, except values that become subnormal. A row of zeros gets the smallest scale, so that it does not raise the
+// tensor's scale, which is the largest row scale.
 COAT_HD static inline float row_scale_from_amax(uint32_t amax, Format f) {
     // The largest values of both formats are 1.75 times a power of two: 2^8 for E4M3, 2^15 for E5M2.
     const uint32_t largest_exponent = f == FMT_E5M2 ? 15u : 8u,
@@ -59,8 +59,8 @@ COAT_HD static inline float scale_in_format(float scale, Format from, Format to)
     return other < SCALE_MIN ? SCALE_MIN : other;
 }
 
-// Maximum number of consecutive E4M3 values whose squares are summed in FP32, in order. Callers add the sums of such
-// spans in double.
+// Maximum number of consecutive E4M3 values whose squares are summed in FP32, in order. Callers add these sums in
+// double.
 #define SQUARES_SPAN 16
 COAT_HD static inline float squares_of(const float *value, int64_t count) {
     float sum = 0.0f;

@@ -26,8 +26,8 @@ typedef struct {
     void *data;
     void *scale;       // scales as described by Granularity; NULL with SCALE_NONE
     uint8_t *exponent; // SCALE_EXPAND only: exponent k of each group, in sixteenths
-    // amax of each row as raw FP32 bits, (rows), written by the operation that computes the tensor. One amax may cover
-    // several rows: it is stored at one of these rows, and the other entries are 0. NULL: no amaxes are stored
+    // (rows) amaxes of the rows as raw FP32 bits, written by the operation that computes the tensor. One entry may be
+    // the amax of several rows; the entries of the other rows are then 0. NULL: no amaxes are stored
     uint32_t *amax;
     int64_t rows, cols, stride;
     Format format;
