@@ -1,9 +1,10 @@
-// Benchmarks attention on the GPU for GPT-2, Llama-like and vision tower shapes. Uses our own kernels if they support
-// the GPU and the shape, otherwise cuDNN with a deterministic backward in slices. Prints the time, TFLOP/s, the
-// percentage of a large matmul's rate measured in the same run, and the workspace. With a causal mask, counts only the
-// visible half of the scores. Checks the first and last sequence against the FP32 kernels, and that backward repeats
-// bit for bit. Also times the FP32 kernels, which test_gpt2 checks.
+// Benchmarks attention on the GPU for shapes of GPT-2, Llama-like models and vision towers. Uses this project's kernels
+// if they support the GPU and the shape, otherwise cuDNN with a deterministic backward in slices. Prints the time,
+// TFLOP/s, the percentage of a large matmul's rate measured in the same run, and the workspace. With a causal mask,
+// counts only the visible half of the scores. Checks the first and last sequence against the FP32 kernels, and that
+// repeated backward runs give the same bits. Also times the FP32 kernels, which test_gpt2 checks.
 // Usage: bench_attention [--quick]
+//   --quick: fewer repetitions
 #include "bench_ceiling.h"
 #include "coat/cuda/attention/attention.h"
 
@@ -71,7 +72,7 @@ static bool same(Bench *bench, const char *name, Tensor found, Tensor expected) 
     exec->ops->download(exec, host, sums, sizeof host);
     exec->ops->release(exec, sums);
     double relative = sqrt(host[0] / host[1]);
-    if (!(relative <= TOLERANCE)) printf("  WRONG: %s differs by %.3g of its size\n", name, relative);
+    if (!(relative <= TOLERANCE)) printf("  WRONG: %s has a relative error of %.3g\n", name, relative);
     return relative <= TOLERANCE;
 }
 
@@ -156,7 +157,7 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "--quick") == 0)
             bench.quick = true;
         else
-            fatal(EXIT_USER, "usage: bench_attention [--quick], not %s", argv[i]);
+            fatal(EXIT_USER, "%s: is an unknown flag; usage: bench_attention [--quick]", argv[i]);
     }
     const struct {
         const char *name;

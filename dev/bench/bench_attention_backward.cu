@@ -1,8 +1,8 @@
-// Checks our own attention, the Hopper kernels and the portable kernels (coat/cuda/attention/attention_hopper.h,
-// attention_portable.h), against the FP32 kernels, on shapes that isolate errors. Times both and cuDNN (with a
-// deterministic backward), then our kernels with documents of 300 tokens. Prints the TFLOP/s of the causal half of
-// entire sequences, even with documents, and percentages of the rates of a large BF16 matmul and of cuDNN in the same
-// run. Skips the Hopper kernels on other GPUs.
+// Checks this project's attention kernels against the FP32 kernels, on shapes that isolate errors: the Hopper kernels
+// (coat/cuda/attention/attention_hopper.h; skipped on other GPUs) and the portable kernels (attention_portable.h). Then
+// times these kernels and cuDNN (with a deterministic backward), and these kernels with documents of 300 tokens. Prints
+// TFLOP/s, and percentages of the rates of a large BF16 matmul and of cuDNN in the same run. TFLOP/s count the causal
+// half of entire sequences, even with documents.
 //
 // Usage: bench_attention_backward [--quick] [--check]
 //   --quick: fewer repetitions
@@ -17,9 +17,9 @@
 #include "coat/cuda/attention/attention_portable.h"
 
 #define TOLERANCE 0.01     // maximum relative root mean square error of the BF16 results compared with the FP32 kernels
-#define ROW_TOLERANCE 0.10 // maximum error of one element, relative to the root mean square of its row
-#define PART 64
-#define MAXIMUM_ROWS 16    // number of tokens for which the gradient stores one amax
+#define ROW_TOLERANCE 0.10 // maximum error of one element, relative to its row's RMS plus 5 % of the gradient's RMS
+#define PART 64            // number of tokens in a line of the error map
+#define MAXIMUM_ROWS 16    // number of consecutive tokens for which the Hopper kernels store one amax
 #define LSE_TOLERANCE 1e-4 // maximum absolute error of the log-sum-exp, because FP32 sums are added in another order
 #define POISON 0xff        // fill byte for outputs: 0xffff is NaN in BF16
 #define REPEATS 5          // number of repeated backward runs whose results must match the first run's bit for bit
@@ -155,7 +155,7 @@ static void squares(const Pair *p, int which, int b, int head, int t0, int t1, i
 }
 
 static void print_map(const Pair *p, int which, int b, int head, int wrong_t, double deviation) {
-    printf("    error by tokens (down) and columns / 8 (across), relative to the gradient's size:\n");
+    printf("    RMS error by tokens (down) and groups of 8 columns (across), relative to the gradient's RMS:\n");
     for (int t = 0; t < p->shape.T && t < 24 * PART; t += PART) {
         printf("    t %5d", t);
         for (int d = 0; d < p->shape.head_dim; d += 8) {
@@ -165,7 +165,7 @@ static void print_map(const Pair *p, int which, int b, int head, int wrong_t, do
         }
         printf("\n");
     }
-    printf("    error by row from %d:", wrong_t / PART * PART);
+    printf("    RMS error by token from %d, relative to the gradient's RMS:", wrong_t / PART * PART);
     for (int t = wrong_t / PART * PART, i = 0; i < PART && t < p->shape.T; i++, t++) {
         double error = 0, size = 0;
         squares(p, which, b, head, t, t + 1, 0, p->shape.head_dim, &error, &size);
@@ -179,7 +179,7 @@ static void print_map(const Pair *p, int which, int b, int head, int wrong_t, do
     printf("\n");
 }
 
-// Compares one of dq, dk and dv with the reference. If an element differs too much, prints a map of the errors.
+// Compares one of dq, dk and dv with the reference. If an element's error is too large, prints a map of the errors.
 static bool compare(const Pair *p, int which) {
     static const char *const names[] = {"dq", "dk", "dv"};
     AttentionShape s = p->shape;
@@ -205,7 +205,7 @@ static bool compare(const Pair *p, int which) {
                 }
             }
     double relative = sqrt(error / size);
-    printf("  %s: relative error %.2e, largest %.2e of the deviation, %lld of %.0f elements off%s\n", names[which],
+    printf("  %s: relative error %.2e, largest error %.2e of the RMS, %lld of %.0f elements wrong%s\n", names[which],
            relative, worst / deviation, (long long)wrong, count, wrong || !(relative < TOLERANCE) ? "  WRONG" : "");
     if (wrong == 0) return relative < TOLERANCE;
     int64_t i = at(p, which, first[0], first[2], first[1], first[3]);
@@ -253,7 +253,8 @@ static Attention open_shape(Bench *bench, AttentionShape s) {
     return a;
 }
 
-// Returns each token's position in its document. The documents' lengths cycle through `lengths`.
+// Returns each token's position in its document. The documents' lengths cycle through `lengths`; the end of a sequence
+// also ends a document.
 static Tensor documents_of(Bench *bench, AttentionShape s, const int lengths[], int count) {
     Tensor positions = {};
     positions.rows = (int64_t)s.B * s.T, positions.cols = positions.stride = 1, positions.format = FMT_I32;
@@ -300,7 +301,7 @@ static void run_poisoned_forward(Bench *bench, Attention *a, uint16_t *o, float 
     exec->ops->download(exec, lse, a->lse.data, lse_bytes);
 }
 
-// Compares o and lse of our attention forward with the FP32 kernels. Afterwards o and lse hold the FP32 results.
+// Compares o and lse of our attention forward with those of the FP32 kernels, and leaves the latter in a->o and a->lse.
 static bool check_forward(Bench *bench, Attention *a) {
     const size_t count = (size_t)tensor_elements(a->o), rows = (size_t)tensor_elements(a->lse);
     uint16_t *expected = (uint16_t *)xmalloc(3 * count * sizeof *expected), *found = expected + count,
@@ -333,8 +334,8 @@ static bool check_forward(Bench *bench, Attention *a) {
         worst_lse = fmax(worst_lse, off == off ? off : 1e30);
     }
     const bool right = worst < TOLERANCE && worst_lse < LSE_TOLERANCE && other == 0;
-    printf("  forward: relative error of the worst row %.2e, of lse %.2e, %d of %d runs with other bits%s\n", worst,
-           worst_lse, other, REPEATS, right ? "" : "  WRONG");
+    printf("  forward: worst relative error of a row %.2e, of lse %.2e absolute, bits differ in %d of %d runs%s\n",
+           worst, worst_lse, other, REPEATS, right ? "" : "  WRONG");
     exec->ops->upload(exec, a->o.data, expected, count * sizeof *expected);
     exec->ops->upload(exec, a->lse.data, lse, rows * sizeof *lse);
     free(expected);

@@ -34,8 +34,8 @@ static inline void copies_run(Bench *bench, void *context) {
                "copying");
 }
 
-// Returns the bytes per second of a copy that reads and writes `bytes` in total, timed with median_ms (bench_steady_ms
-// or bench_median_ms).
+// Returns the bytes per second of a copy that reads bytes / 2 and writes bytes / 2, each at most CEILING_BYTES.
+// median_ms: bench_steady_ms or bench_median_ms.
 static inline double copies_rate(Bench *bench, const Copies *c, double bytes,
                                  double (*median_ms)(Bench *, void (*)(Bench *, void *), void *)) {
     Copies copy = *c;

@@ -1,12 +1,14 @@
 // Benchmarks and checks the collectives between the GPUs of a run, for 1 to 512 MiB. Bandwidths are defined as in
-// nccl-tests. The algorithm bandwidth is the whole buffer's bytes per second. The bus bandwidth is the algorithm
-// bandwidth times the fraction that a rank's links must transfer: 2 (n - 1) / n for all-reduce, (n - 1) / n for
+// nccl-tests. The algorithm bandwidth is the entire buffer's bytes per second. The bus bandwidth is the algorithm
+// bandwidth times the part of the buffer that a rank must transfer: 2 (n - 1) / n for all-reduce, (n - 1) / n for
 // reduce-scatter and all-gather. Times include the ordering with computation, as in training.
 // For H200s in one host, also prints percentages of two rates that are not measured in this run: the links' specified
 // 450 GB/s per direction, and the rate of NCCL in earlier runs.
 // Usage: mpirun -np N build/bench_comm_gpu [--quick] [--bf16] [--lose die|stop|hang]
-//   --lose: makes the last rank die, stop or hang. The other ranks must end with exit code 5 within a few seconds and
-//   name the last rank.
+//   --quick: fewer repetitions
+//   --bf16: BF16 values instead of FP32
+//   --lose: makes the last rank die, stop or hang. The other ranks must end with exit code 5 within a few seconds, and
+//   the error must name the last rank.
 #include <signal.h>
 #include <unistd.h>
 
@@ -51,7 +53,7 @@ __device__ static float load(const void *data, CommType type, int64_t i) {
     return ((const float *)data)[i];
 }
 
-// Fills `data` with the test values of `rank`. data[i] becomes the test value of element first + i.
+// Sets data[i] to the test value of element first + i on `rank`, for i < count.
 __global__ void fill_kernel(void *data, CommType type, int64_t count, int64_t first, int rank) {
     int64_t step = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
@@ -90,7 +92,8 @@ static bool all_right(Comms *c, const char *what, int64_t bytes) {
     c->exec.ops->download(&c->exec, &wrong, c->wrong, sizeof wrong);
     c->exec.ops->zero(&c->exec, c->wrong, sizeof wrong);
     int64_t all = comm_sum_i64(c->comm, wrong);
-    if (all && c->rank == 0) printf("WRONG: %s of %lld bytes: %lld values\n", what, (long long)bytes, (long long)all);
+    if (all && c->rank == 0)
+        printf("WRONG: %s of %lld bytes: %lld wrong values\n", what, (long long)bytes, (long long)all);
     c->failed |= all != 0;
     return all == 0;
 }
@@ -105,8 +108,8 @@ static void run(Comms *c, Kind kind, int64_t bytes) {
     }
 }
 
-// Checks one collective. Filling the buffer, the collective and the comparison are enqueued without a host
-// synchronization, so that only CUDA events order them.
+// Checks one collective. Does not synchronize the host between filling the buffer, the collective and the comparison,
+// so that only CUDA events order them.
 static bool check_collective(Comms *c, Kind kind, int64_t bytes) {
     int64_t size = (int64_t)comm_type_bytes(c->type), count = bytes / size, part = count / c->ranks;
     c->exec.ops->zero(&c->exec, c->a, (size_t)bytes);
@@ -323,7 +326,7 @@ int main(int argc, char **argv) {
     if (!comm_discover(config, &place, &err)) fatal(err.code, "%s", err.text);
     free(config);
     if (place.ranks == 1) {
-        printf("one process: nothing to measure; start it with mpirun -np N, one process per GPU\n");
+        printf("one process: there is nothing to measure; use mpirun -np N to start one process per GPU\n");
         return 0;
     }
     open_all(&c, &place);

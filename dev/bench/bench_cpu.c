@@ -246,8 +246,8 @@ static Block make_block(int64_t M) {
     return k;
 }
 
-// Times and prints one operation. amount: the minimum bytes or FLOPs that it needs. Prints the rate, in percent of
-// `ceiling` (per second) and, if `second` is not 0, of `second`.
+// Times an operation and prints its rate. amount: bytes that it must move, or its FLOPs. Also prints the rate in
+// percent of `ceiling` and, if that is not 0, of `second`, both in amounts per second.
 static void report(Bench *b, Block *k, const char *name, const char *shape, void (*run)(Exec *, Block *), double amount,
                    const char *unit, double ceiling, double second) {
     double best = 1e9;
@@ -262,7 +262,7 @@ static void report(Bench *b, Block *k, const char *name, const char *shape, void
     printf("\n");
 }
 
-// Times and prints a memory-bound operation on tensors of shape (rows, cols). bytes: the minimum that it must move.
+// Times a memory-bound operation on tensors (rows, cols) and prints its rate. bytes: bytes that it must move.
 static void report_memory(Bench *b, Block *k, const char *name, int64_t rows, int64_t cols,
                           void (*run)(Exec *, Block *), double bytes) {
     char shape[48];
@@ -273,7 +273,7 @@ static void report_memory(Bench *b, Block *k, const char *name, int64_t rows, in
 static void bench_memory(Bench *b, int64_t M) {
     const int64_t C = CHANNELS;
     Block k = make_block(M);
-    // row: bytes of a BF16 tensor (M, C). weights: number of elements of an MLP weight matrix (4 C, C).
+    // row: bytes of a BF16 tensor (M, C). weights: elements of an MLP weight matrix (4 C, C).
     const double row = 2.0 * (double)M * CHANNELS, weights = 4.0 * CHANNELS * CHANNELS;
     // flops: FLOPs of causal attention forward, which computes the lower half of the scores
     double T = k.attention.T, flops = 2.0 * k.attention.B * T * T * CHANNELS;

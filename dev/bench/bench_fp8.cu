@@ -1,6 +1,7 @@
 // Benchmarks the FP8 kernels (COAT, section 5) for GPT-2, and SwiGLU for Llama-like models. For each kernel prints the
-// time, the bytes that all its passes read and write, GB/s, and percentages of two device copies measured in the same
-// run: a large copy and one of the kernel's size. Then prints the sum over one transformer block, forward and backward.
+// time, the bytes that all its passes read and write, GB/s, and percentages of the rates of two device copies measured
+// in the same run: a large copy, and a copy of the kernel's size. Then prints the sum over one transformer block,
+// forward and backward.
 // Before timing, checks small shapes against the CPU backend (check_fp8.cu). Operands rotate among sets that together
 // exceed the L2 cache.
 // Usage: bench_fp8 [--quick] [--check]
@@ -22,7 +23,7 @@ typedef struct {
     Tensor a[SETS], b[SETS], c[SETS]; // unquantized tensors in BF16
     Tensor saved[SETS];               // saved activations in FP8 with group scales
     Tensor codes[SETS], codes_t[SETS], grad[SETS],
-        grad_t[SETS]; // FP8 tensors with one scale each, or with row scales after scale_by_row()
+        grad_t[SETS]; // FP8 tensors with one scale each; after scale_by_row(), codes and grad have row scales
     float *row_scales, *own_scale;
     Tensor g_t[SETS]; // second transpose of the operand
     Weight matrix;
@@ -176,7 +177,7 @@ static void scale_by_row(Bench *bench, Operands *o) {
     }
 }
 
-// Gives y one scale per row, as the output of a matmul of operands with row scales has.
+// Gives y one scale per row. The output of a matmul whose operand has row scales also has these scales.
 static void carry_scales(Operands *o, Tensor y[SETS]) {
     for (int s = 0; s < SETS; s++) y[s].granularity = SCALE_ROW, y[s].scale = o->row_scales;
 }
@@ -229,8 +230,8 @@ static void bench_narrow(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
-// Times the computation of an upper bound of the activation's gradient, from which the gradient's scale follows. The
-// matmul's operands are (M, C) and (C, F). SwiGLU also reads the group scales of h.
+// Times activation_bound, which computes an upper bound of the activation function's gradient. The matmul's operands
+// are dy (M, C) and w (C, F). SwiGLU also reads the group scales of h.
 static void bench_bound(Block *block, Operands *o, const char *name, int64_t M, int64_t C, int64_t F, int times) {
     Bench *bench = block->report.bench;
     const double scales = o->saved[0].cols == F ? 0 : 2.0 / GROUP * (double)o->saved[0].cols / (double)C;
@@ -268,8 +269,8 @@ static void bench_wide(Block *block, Operands *o) {
     free_operands(bench, o);
 }
 
-// Times SwiGLU. y, h and the gradient of h are (M, 2 F), with gate and up side by side; g and its gradient are (M, F).
-// Bytes are counted per element of g.
+// Times SwiGLU. y, h and the gradient of h are (M, 2 F), gate then up; g and its gradient are (M, F). Bytes are counted
+// per element of g.
 static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     Bench *bench = block->report.bench;
     const double groups = 2 * (1 + 2.0 / GROUP); // bytes that gate and up, in FP8 groups, have per element of g
@@ -330,10 +331,9 @@ static void bench_model(Block *block, const Model *model) {
     printf("\n%s, %lld tokens\n", model->name, (long long)model->M);
     bench_narrow(block, &o);
     bench_wide(block, &o);
-    printf(
-        "one block, forward and backward: %.3f ms; %.1f C bytes per token in all passes; the time of a copy of %.1f C "
-        "(budget 105 C)\n",
-        block->block_ms, block->block_bytes / unit, block->block_ms * 1e-3 * block->report.copy_rate / unit);
+    printf("one block, forward and backward: %.3f ms; moves %.1f C bytes per token; a copy of %.1f C bytes per token "
+           "takes as long (target: 105 C)\n",
+           block->block_ms, block->block_bytes / unit, block->block_ms * 1e-3 * block->report.copy_rate / unit);
     bench_weights(block, &o);
 }
 

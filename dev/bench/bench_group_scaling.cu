@@ -1,8 +1,8 @@
 // Compares Group Scaling with plain just-in-time scaling, as in the paper's figure 4b. Plain scaling reads the BF16
 // tensor a second time to compute its amax. With Group Scaling, the kernel that produced the tensor has stored the amax
 // of each row (as in this project) or of each group of 128 values, so that only their maximum must be computed. Prints
-// milliseconds next to the paper's (H100), and read rates. The rate of plain scaling is in percent of a large copy, the
-// other rates in percent of a copy of the same size. Half of a copy's bytes are reads.
+// milliseconds, the paper's milliseconds (H100), and read rates. The rate of plain scaling is in percent of a large
+// copy's rate (reads and writes), the other rates in percent of the rate of a copy that moves as many bytes.
 // Usage: bench_group_scaling [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/fp8/fp8_kernels.h"
@@ -84,7 +84,7 @@ static void operands_free(Bench *bench, Operands *o) {
     bench->exec.ops->release(&bench->exec, o->row_maxima);
 }
 
-// True if plain scaling, the row amax and the group amax give the same scale.
+// True if plain scaling, the row amaxes and the group amaxes give the same scale.
 static bool scales_agree(Bench *bench, Operands *o) {
     o->set = -1;
     run_plain(bench, o);
@@ -138,7 +138,7 @@ int main(int argc, char **argv) {
     const double ceiling = copies_ceiling(&bench, &copies);
     printf("\n| tensor | computed amax, ms | read, %% of a large copy | from row amax, ms (read, %% of a copy of that "
            "size) "
-           "| from amax of groups of %d, ms (the same) | times faster | the paper, ms |\n"
+           "| from amaxes of groups of %d, ms (read, %% of a copy of that size) | times faster | the paper, ms |\n"
            "| --- | --- | --- | --- | --- | --- | --- |\n",
            GROUP);
     int wrong = 0;

@@ -1,9 +1,10 @@
 // Benchmarks the output head of GPT-2 124M and 1558M, forward and backward, in BF16 and FP8 (--head fp8). Prints the
-// milliseconds of each operation per micro-batch and their sum, for several chunk sizes. For matmuls, also prints the
-// percentage of a large matmul's TFLOP/s in the same format. For the loss kernel, prints GB/s and the percentage of a
-// large copy. The loss kernel moves 4 bytes per element in BF16 (2 read, 2 written) and 5 in FP8 (2 read, 1 written;
-// transpose: 1 read, 1 written).
+// milliseconds of each operation per micro-batch and their sum, for several chunk sizes. For matmuls, also prints
+// TFLOP/s, and the percentage of a large matmul's TFLOP/s in the same format. For the loss kernel, prints GB/s, and the
+// percentage of a large copy's GB/s. The loss kernel moves 4 bytes per logit in BF16 (2 read, 2 written) and 5 in FP8
+// (2 read, 1 written; transpose: 1 read, 1 written).
 // Usage: bench_head [--quick]
+//   --quick: fewer repetitions, and only chunks of 8192 tokens
 #include "bench_ceiling.h"
 
 #define VOCAB 50257

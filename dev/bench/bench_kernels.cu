@@ -1,7 +1,7 @@
 // Benchmarks every memory-bound operation for GPT-2 124M and 1558M, and SwiGLU, RoPE and QK norm for Llama-like models.
 // For each operation prints the bytes that must move through device memory (each input read once, each output written
-// once), GB/s, and percentages of two device copies: a large copy, and one of the operation's size, which shows the
-// cost of starting and ending a short transfer. Before timing, checks small shapes against the CPU backend
+// once), GB/s, and percentages of the rates of two device copies: a large copy, and a copy of the operation's size,
+// whose rate includes the cost of starting and ending. Before timing, checks small shapes against the CPU backend
 // (check_kernels.cu). Operands rotate among sets that together exceed the L2 cache.
 // Usage: bench_kernels [--quick] [--alone] [--check]
 //   --quick: fewer repetitions and shapes
@@ -92,8 +92,8 @@ static void release_sets(Bench *bench, Tensor t[SETS]) {
     for (int s = 0; s < SETS; s++) bench_release(bench, t[s]);
 }
 
-// Fills o->tokens with random token ids. About a tenth of them are one frequent token, the others spread over the
-// vocabulary. Returns the number of distinct ids.
+// Fills o->tokens with random token ids. About a tenth of them are token 11, the others are spread over the vocabulary.
+// Returns the number of distinct ids.
 static int64_t make_tokens(Bench *bench, Operands *o, int64_t count) {
     int32_t *host = (int32_t *)xmalloc((size_t)count * sizeof *host);
     bool *seen = (bool *)xcalloc(PADDED, sizeof *seen);
@@ -119,8 +119,8 @@ __global__ static void absolute_kernel(float *x, int64_t count) {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) x[i] = fabsf(x[i]);
 }
 
-// Fills o->parameters with tensors in GPT-2's shapes, allocated from the buffers `roles` (value, gradient, m, v,
-// master). If `roles` is NULL, only counts elements. Returns the number of elements.
+// Sets o->parameters to parameters of GPT-2's sizes, whose tensors are in the buffers `roles` (value, gradient, m, v,
+// master). If `roles` is NULL, only counts elements. Returns the number of elements that each buffer needs.
 static int64_t make_parameters(Operands *o, const Tensor roles[5], Format master) {
     const int64_t C = o->model.C;
     const int64_t layer[] = {C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C};
@@ -329,7 +329,7 @@ int main(int argc, char **argv) {
         else if (strcmp(argv[i], "--check") == 0)
             only_check = true;
         else
-            fatal(EXIT_USER, "usage: bench_kernels [--quick] [--alone] [--check], not %s", argv[i]);
+            fatal(EXIT_USER, "%s: is an unknown flag; usage: bench_kernels [--quick] [--alone] [--check]", argv[i]);
     }
     const int wrong = check_kernels(!only_check);
     if (only_check) return wrong ? EXIT_USER : EXIT_DONE;

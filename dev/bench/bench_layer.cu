@@ -65,7 +65,7 @@ typedef struct {
     Tensor original, copy;
 } Restored;
 
-// Returns a model shape of the given architecture with the width of one of the paper's rows.
+// Returns a layer of the given architecture with the hidden size and sequence length of one of the paper's rows.
 static LayerShape block_shape(Architecture architecture, const PaperShape *p) {
     LayerShape s = {architecture_name(architecture), {}, p->length, p};
     architecture_shape(architecture, &s.shape);
@@ -105,8 +105,8 @@ static size_t tensor_bytes(Tensor t) {
     return (size_t)tensor_elements(t) * format_bytes(t.format);
 }
 
-// Stores normally distributed values of the given deviation, and their row amax, in a copy of the BF16 tensor t.
-// restore() copies them to t.
+// Returns a copy of the BF16 tensor t with normally distributed values of the given deviation, and their row amaxes if
+// t has any. restore() writes the copy to t.
 static Restored restored_random(Model *m, Tensor t, float deviation) {
     static uint64_t seed = 1;
     Restored r = {t, t};
@@ -162,8 +162,8 @@ static double median(float *ms, int count) {
     return (double)ms[count / 2];
 }
 
-// Times forward and backward of a layer in the middle of a model: its first norm also adds the previous layer's output
-// to the residual stream.
+// Times forward and backward of a layer in the middle of a model, whose first norm also adds the previous layer's
+// output to the residual stream.
 static Figures measure(Model *m, int runs) {
     enum { MAX_RUNS = 25 };
     cudaStream_t stream = cuda_backend(&m->exec)->stream;
@@ -275,7 +275,7 @@ static Architecture named_architecture(const char *name) {
     while (architecture < ARCHITECTURE_COUNT && strcmp(name, architecture_name((Architecture)architecture)) != 0)
         architecture++;
     if (architecture == ARCHITECTURE_COUNT)
-        fatal(EXIT_USER, "--block %s: must be gpt2, llama, olmo or another family", name);
+        fatal(EXIT_USER, "--block %s: is not a known block type; use gpt2, llama, olmo or another family", name);
     return (Architecture)architecture;
 }
 

@@ -1,7 +1,8 @@
-// Benchmarks the matmuls of GPT-2's linear layers, forward and backward, in BF16 and FP8. Prints the time, TFLOP/s, and
-// the percentage of the rate of a large matmul on the same kind of data. Checks sampled elements of each result against
-// dot products computed in double precision.
+// Benchmarks the matmuls of GPT-2's and a vision tower's linear layers, forward and backward, in BF16 and FP8. Prints
+// the time, TFLOP/s, and the percentage of the rate of a large matmul in the same format. Checks sampled elements of
+// each result against dot products computed in double precision.
 // Usage: bench_matmul [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]]
+//   --quick: fewer repetitions, and only GPT-2 124M
 //   --matmul-table: file of GEMM algorithms that take precedence over the built-in table, as in train_gpt2_fp8
 //   --autotune: times the library's algorithms for every shape, and prints rows for
 //   coat/cuda/matmul/matmul_table_rows.h
@@ -69,7 +70,7 @@ __global__ static void check_kernel(Linear l, Tensor result, int64_t depth, floa
     for (unsigned t = 1; t < blockDim.x; t++) sum += sums[t], square += squares[t];
     if (l.direction == FORWARD && l.with_bias) sum += bench_element(l.bias, 0, j);
     double found = bench_element(result, i, j);
-    // The tolerance covers rounding the output (half of 2^-8 in BF16) and the error of FP32 accumulation.
+    // The tolerance covers rounding the output to BF16 (at most 2^-8 of it) and the error of accumulation.
     double allowed = fabs(sum) / 256 + tolerance * sqrt(square);
     if (!(fabs(found - sum) <= allowed)) {
         if (atomicAdd(wrong, 1) == 0)
@@ -178,7 +179,8 @@ int main(int argc, char **argv) {
             batch = atoll(argv[++i]);
         else
             fatal(EXIT_USER,
-                  "usage: bench_matmul [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]], not %s",
+                  "%s: is an unknown flag, or its value is missing; usage: bench_matmul [--quick] "
+                  "[--matmul-table FILE] [--autotune [--micro-batch N]]",
                   argv[i]);
     }
     recipe_apply(&bench.config.recipe, RECIPE_COAT);

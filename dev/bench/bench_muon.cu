@@ -1,7 +1,9 @@
 // Benchmarks Muon's update on the GPU for the matrices of one block of several models, after a comparison with the CPU
-// backend (check_muon.cu). Prints the rates of muon_momentum and muon_apply in percent of a large device copy's, and
-// that of muon_orthogonalize in percent of a large BF16 matmul's. The last line is the time of all blocks.
+// backend (check_muon.cu). Prints the rates of muon_momentum and muon_apply in percent of a large device copy's rate,
+// and the rate of muon_orthogonalize in percent of a large BF16 matmul's. The last line of a model is the time of all
+// its blocks.
 // Usage: bench_muon [--quick] [--check]
+//   --quick: fewer repetitions and models
 //   --check: no timing; exits with 1 if a comparison failed
 #include "bench_ceiling.h"
 #include "coat/model/tensors.h"
@@ -58,8 +60,9 @@ static double flops_of(Piece p) {
     return NEWTON_SCHULZ_ITERATIONS * (4 * n * n * m + 2 * n * n * n);
 }
 
-// Prints the times of one piece's operations. Returns their sum in milliseconds. count: number of pieces of this shape
-// that the trainer orthogonalizes together.
+// Prints the times of one matrix's operations. Returns their sum in milliseconds. count: number of matrices of this
+// shape that the trainer orthogonalizes together. copy: bytes per second of a large copy. matmul: FLOP/s of a large
+// matmul.
 static double time_piece(Bench *bench, Piece piece, int count, double copy, double matmul) {
     const int64_t elements = piece.rows * piece.cols, n = piece.rows < piece.cols ? piece.rows : piece.cols;
     MuonTiming t = {};
@@ -97,6 +100,7 @@ static double time_piece(Bench *bench, Piece piece, int count, double copy, doub
         *matrix = bench_tensor(bench, count * matrix->rows, matrix->cols, FMT_BF16, 1.0f);
     }
     const double iterations = bench_median_ms(bench, run_orthogonalize, &t) / count;
+    // Bytes per element: muon_momentum 6.08 (INT8 momentum, its amaxes and exponents), muon_apply 10 (split16).
     const double rate = flops_of(piece) / iterations * 1e3, share = 100e3 / copy * (double)elements;
     printf(
         "| %5lld x %5lld | %.3f ms, %3.0f %% | %.3f ms | %2d: %.3f ms, %3.0f TFLOP/s, %3.0f %% | %.3f ms, %3.0f %% |\n",

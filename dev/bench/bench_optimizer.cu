@@ -1,8 +1,9 @@
 // Benchmarks the AdamW step on the GPU for GPT-2 124M and 1558M, for every storage format of the optimizer states.
 // Before that, checks the step against the CPU backend (check_optimizer.cu). For each format prints the bytes that must
 // move through device memory (states read and written once, gradients read once), GB/s, the percentage of a large
-// device copy's rate, and the speedup over FP32 moments with split masters.
+// device copy's rate, and the speedup over FP32 moments with split16 master weights.
 // Usage: bench_optimizer [--quick] [--check]
+//   --quick: fewer repetitions, and only GPT-2 124M
 //   --check: no timing; exits with 1 if a comparison failed
 #include "bench_ceiling.h"
 #include "coat/numerics/moments.h"
@@ -23,8 +24,8 @@ typedef struct {
     Format master;
 } TimedStorage;
 
-// One buffer per role (value, gradient, m, v, master), large enough for all parameters in the role's widest format.
-// Tensors are allocated from these buffers.
+// One buffer per role (value, gradient, m, v, master), large enough for all parameters in the role's widest format. The
+// parameters' tensors are parts of these buffers.
 typedef struct {
     Bench *bench;
     char *value, *master, *grad, *m, *v;
@@ -82,7 +83,7 @@ static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t 
         p->master = flat_tensor(t->master + (size_t)at * format_bytes(s->master), elements, s->master);
     p->decay = matrix;
     p->index = (uint64_t)at;
-    // With FP32 master weights, the update only writes the value and does not read it.
+    // Bytes per element. With FP32 master weights, the update writes the value but does not read it.
     double each = (double)format_bytes(grad) + 4.0 * (double)format_bytes(moment);
     each += s->master == FMT_FP32 ? 10 : s->master == FMT_U16 ? 8 : 4;
     if (format_is_fp8(moment)) each += 2.0 * 2 * 5 / MOMENT_GROUP;

@@ -1,7 +1,7 @@
 // Computes the bytes that each operation of a training step must move through memory, without a GPU. The model of
-// train_gpt2_fp8.cu runs on a device that only records accesses (dev/test/order_ops.h). Within an operation every byte
-// counts once, and reads of its own output do not count. A kernel that takes longer than a copy of these bytes can be
-// improved.
+// train_gpt2_fp8.cu runs on a device that only records accesses (dev/test/order_ops.h). An operation counts each byte
+// that it reads or writes once, and does not count reads of its own output. A kernel that takes longer than a copy of
+// these bytes can be improved.
 // Usage: bench_traffic [--tsv] FLAGS OF THE TRAINER
 // Covers a micro-batch that accumulates gradients, and the update. With --gpus N, covers the first of N ranks, without
 // communication.
@@ -88,8 +88,8 @@ static Traffic *traffic_of(const char *name) {
     return &traffic[names++];
 }
 
-// True if the current operation has already read this address or, if `writes` is true, written it. If `remember` is
-// true, also records the access.
+// True if the current operation has already accessed this address: written it if `writes` is true, otherwise read it.
+// If `remember` is true, records the access.
 static bool met(const void *address, bool writes, bool remember) {
     static struct {
         uintptr_t key;

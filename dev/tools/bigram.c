@@ -8,20 +8,18 @@
 static const char usage[] = "usage: bigram TRAIN.bin VAL.bin\n"
                             "\n"
                             "Prints the loss on VAL of a table of byte pairs counted in TRAIN, in nats per\n"
-                            "token, and that of a uniform prediction. Both are byte-level token files, or\n"
-                            "patterns of some.\n";
+                            "token, and the loss of a uniform prediction. TRAIN and VAL are byte-level token\n"
+                            "files, or patterns of such files.\n";
 
-enum {
-    VOCAB = 257,
-    LENGTH = 256
-}; // LENGTH: number of tokens read at a time; tokens at a file's end that do not fill LENGTH are not used
+// VOCAB: 256 bytes and the end-of-text token. LENGTH: tokens read at a time; a file's incomplete last part is not used
+enum { VOCAB = 257, LENGTH = 256 };
 
 typedef struct {
     double pair[VOCAB][VOCAB]; // pair[a][b]: how often byte b follows byte a
     double total[VOCAB];
 } Table;
 
-// Counts the byte pairs of the data's sequences begin to end - 1 and adds the counts to the table.
+// Counts the byte pairs of the data's sequences [begin, end), and adds the counts to the table.
 static bool count(DataLoader *data, int64_t begin, int64_t end, Table *table, Error *err) {
     int32_t in[LENGTH], target[LENGTH];
     for (int64_t n = begin; n < end; n++) {
@@ -35,8 +33,8 @@ static bool count(DataLoader *data, int64_t begin, int64_t end, Table *table, Er
     return true;
 }
 
-// Returns the mean of -log p(b | a) over the byte pairs counted in `test`. p(b | a) = (pairs + alpha) / (total + alpha
-// * VOCAB) is estimated from the counts in `fit`.
+// Returns the mean of -log p(b | a) over the byte pairs (a, b) counted in `test`. The counts in `fit` give
+// p(b | a) = (pair[a][b] + alpha) / (total[a] + alpha * VOCAB).
 static double cross_entropy(const Table *fit, const Table *test, double alpha) {
     double sum = 0, tokens = 0;
     for (int a = 0; a < VOCAB; a++) {

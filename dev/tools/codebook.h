@@ -1,7 +1,7 @@
 // The 8-bit dynamic exponent format ("DE8") of 8-bit optimizers (Dettmers et al., arXiv 2110.02861), for quant_error's
-// table of quantization errors. The format is a sorted list of values in [0, 1] that are scaled by a group's amax.
-// After the sign bit, e leading zeros stand for 10^-e, a one ends them, and the remaining bits are a linear fraction:
-// 10^-e (0.1 + 0.9 (fraction + 1/2) / 2^bits). One code is reserved for 1, so that the amax is exact.
+// table of quantization errors. The format is a sorted list of values in [0, 1]; a group's values are multiples of its
+// amax. After the sign bit (if any), e leading zeros stand for 10^-e, a one ends them, and the remaining bits are a
+// linear fraction: 10^-e (0.1 + 0.9 (fraction + 1/2) / 2^bits). One code is reserved for 1, so that the amax is exact.
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -37,7 +37,7 @@ static inline double codebook_nearest(const Codebook *book, double x) {
     return x - book->values[low] <= book->values[high] - x ? book->values[low] : book->values[high];
 }
 
-// Quantizes and dequantizes a group of n values x in place. With a the group's amax:
+// Quantizes and dequantizes a group of n values x in place. a is the group's amax.
 //   expand       raises |x| / a to a power k before rounding. k is the largest multiple of 1/16, from 1/16 to 255/16,
 //                that maps the smallest non-zero |x| to at least the second smallest positive table value
 //   never_zero   rounds only 0 to 0

@@ -1,13 +1,14 @@
 // Runs one rank of a test of the collectives. Compares every collective with a computation in this process, in all
-// types, for odd counts and for more than one chunk. With an argument, the last rank fails in the way that the argument
-// names, and the other ranks must notice.
+// types, for odd counts and for arrays larger than the staging buffer. With an argument, tests a failure or a slow rank
+// instead.
 // Usage: mpirun -np N build/comm_ranks [die | stop | hang | fail | slow | save FOLDER]
 //   die: the last rank kills itself
 //   stop: the last rank stops itself
 //   hang: the last rank never calls the collective
 //   fail: the last rank has an error and ends the run
-//   slow: the last rank works twice as long as the other ranks, which wait for it
+//   slow: the last rank works twice as long as the other ranks, which must wait for it
 //   save: all ranks save two checkpoints in FOLDER; fsync() is slow on rank 0
+// With die, stop, hang and fail, the other ranks must end with an error that names the last rank.
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -21,9 +22,9 @@
 
 static const char usage[] = "usage: comm_ranks [die | stop | hang | fail | slow | save FOLDER], under mpirun -np N\n"
                             "\n"
-                            "Tests the collectives among N processes. With a word, tests what they do if the\n"
-                            "last one ends by a signal, is stopped, hangs, fails or is slow, or if they save\n"
-                            "in FOLDER, on a disk that is slow for the first one.\n";
+                            "Tests the collectives among N processes. With a word, tests how the others react\n"
+                            "if the last process ends by a signal, is stopped, hangs, fails or is slow. With\n"
+                            "save, all save in FOLDER, on a disk that is slow for the first process.\n";
 
 static int wrong, checks;
 static Comm *comm;
@@ -132,7 +133,7 @@ static void check_all_gather(CommType type, int64_t count) {
     free(expected);
 }
 
-// The values that rank r sends to rank s are those of elements s * count to (s + 1) * count - 1.
+// Checks all-to-all. Rank r sends rank s elements [s * count, (s + 1) * count) of its input.
 static void check_all_to_all(CommType type, int64_t count) {
     size_t part = (size_t)count * comm_type_bytes(type), whole = part * (size_t)ranks;
     char *in = (char *)xmalloc(whole), *out = (char *)xcalloc(whole, 1), *expected = (char *)xmalloc(whole);
@@ -161,7 +162,7 @@ static void check_host(void) {
     snprintf(expected, sizeof expected, "rank %d's own", rank);
     expect(!comm_all_good(comm, false, &err) && strcmp(err.text, expected) == 0, "each rank keeps its own error",
            COMM_I64, 1);
-    // Shares texts of many lengths, because messages are sent in blocks of 64 bytes.
+    // Shares texts of many lengths, because comm_share_text() sends blocks of 64 bytes.
     for (int length = 0; length < 200; length += length < 60 ? 20 : 1) {
         char text[191], sent[191];
         memset(sent, 0, sizeof sent);

@@ -1,5 +1,5 @@
-// Measures the error of accumulation in FP8 matmuls. Runs the device's matmuls on FP8 values with one scale per tensor,
-// and compares the results with FP32 matmuls of the same values. This excludes the error of rounding to FP8.
+// Measures the error of accumulation in FP8 matmuls. Runs the device's FP8 matmuls on operands with one scale each, and
+// compares the results with FP32 matmuls of the same FP8 values. This excludes the error of rounding to FP8.
 #pragma once
 #include "gradient_measure.h"
 
@@ -56,7 +56,7 @@ static inline void copy_rows(Meter *m, Tensor to, Tensor from) {
     m->place.ops->postnorm_residual_forward(m->place.exec, no_tensor(), none, to, from, no_tensor());
 }
 
-// Sets `before` and dw to dw with its rows rotated by one, so that the accumulating matmul starts from values of a
+// Sets `before` and dw to dw with its rows rotated by one, so that the accumulating matmul adds to values of a
 // gradient's magnitude.
 static inline void put_before(Meter *m, Tensor before, Tensor dw) {
     const int64_t last = dw.rows - 1;
@@ -80,8 +80,8 @@ static inline void measure_weight_matmul(Meter *m, Tensor dy_qt, Tensor x_qt, co
     }
 }
 
-// Measures the FP8 accumulation errors of dgrad and wgrad with dy in `format` and x and w in E4M3. Requires that
-// measure_gradient() has measured the same BF16 tensors before.
+// Measures the accumulation errors of dgrad and wgrad in FP8, with dy in `format` and x and w in E4M3. Does nothing if
+// dy is not finite or a size is not a multiple of 16. s: result of measure_gradient() for the same BF16 tensors.
 static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w, Format format, const GradientStats *s,
                                         Accumulation *a) {
     memset(a, 0, sizeof *a);

@@ -1,4 +1,4 @@
-// Measures how well an FP8 format and a scale granularity represent a gradient dy in the two matmuls that read it:
+// Measures how well an FP8 format and a scale granularity represent a gradient dy in the two matmuls that read dy:
 // dgrad (dy W) and wgrad (dy^T X). Only dy is quantized. W, X and the matmuls are in FP32; errors are summed in double.
 #pragma once
 #include "gradient_passes.h"
@@ -11,7 +11,7 @@ typedef struct {
     // number of rows of dy that share one scale, which row_scale_from_amax() rounds to a power of two; 0: all rows
     // share one scale from scale_from_amax()
     int64_t rows;
-    bool by_parts; // true if q, k and v (column ranges) have separate scales
+    bool by_parts; // true if q, k and v (column ranges of dy) have separate scales
 } ScaleRule;
 
 static const ScaleRule scale_rules[SCALE_RULES] = {
@@ -43,7 +43,7 @@ typedef struct {
     int64_t tokens, out, in; // sizes of dy (tokens, out), x (tokens, in) and w (out, in)
     int64_t nonfinite;       // number of NaN and inf in dy; if it is not 0, nothing else is measured
     double largest, rms;     // amax and root mean square of dy
-    double above, below;     // spread of dy's row amaxes: log2(largest / median) and log2(median / 1st percentile)
+    double above, below;     // spread of dy's row amaxes: log2(largest / median), log2(median / 1st percentile)
     int64_t small_rows;      // number of rows of dw that worst_row ignores
     VariantStats variant[GRADIENT_FORMATS][SCALE_RULES];
 } GradientStats;
@@ -72,7 +72,8 @@ typedef struct {
     float *scale_host, *row_maxima;
 } Meter;
 
-// Returns the next buffer of the device allocation, or NULL while only the total size is being computed.
+// Returns the next buffer of the device allocation. Before the allocation exists, only adds up its size in m->used, and
+// returns NULL.
 static inline void *meter_take(Meter *m, int64_t count, size_t bytes) {
     void *piece = m->base ? m->base + m->used : NULL;
     m->used += ((size_t)count * bytes + 255) / 256 * 256;
@@ -188,7 +189,7 @@ static inline int compare_floats(const void *a, const void *b) {
 }
 
 static inline double log2_ratio(double a, double b) {
-    return a == b ? 0.0 : log2(a / b); // infinite if only the divisor b is 0
+    return a == b ? 0.0 : log2(a / b); // infinite if only b is 0
 }
 
 static inline float row_maximum(const RowResult *row) {

@@ -1,6 +1,6 @@
 // Passes over matrices for dev/tools/gradient_stats.cu. A pass calls a function for every element, on the host or the
-// GPU. PASS_OVER_ROWS defines its loops: OpenMP on the host, a block of threads per row on the GPU. A pass returns a
-// RowResult per row, summed in double in a fixed order. The host adds up the rows.
+// GPU. PASS_OVER_ROWS defines the loops: OpenMP on the host, one thread block per row on the GPU. A pass returns one
+// RowResult per row, summed in double in a fixed order; the host adds the rows' results.
 #pragma once
 #include <math.h>
 #include <string.h>

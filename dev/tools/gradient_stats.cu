@@ -1,14 +1,10 @@
-/*
-Measures which FP8 format and which scale granularity gradients need. Loads the weights of a checkpoint (or a new model),
-runs forward and backward of one micro-batch with the recipe bf16, and measures every gradient that a linear layer reads.
-Measures the errors that each format and scale rule causes in the gradient, dgrad and wgrad (gradient_measure.h), and the
-errors that accumulation in the device's FP8 matmuls adds (gradient_accumulation.h).
-
-    gradient_stats CHECKPOINT --train GLOB [--batch N] [--json FILE] [flags of the trainer]
-
-CHECKPOINT is a value of the trainer's --model: a folder, a weight file, or a name (gpt2), which gets new weights. This file
-compiles as CUDA C with both backends (gradient_stats_gpu) and as C with the CPU backend (gradient_stats).
-*/
+// Measures which FP8 format and which scale granularity gradients need. Loads the weights of a checkpoint (or a new
+// model), runs forward and backward of one micro-batch with the recipe bf16, and measures every gradient that a linear
+// layer reads: the errors that each format and scale rule causes in the gradient, dgrad and wgrad (gradient_measure.h),
+// and the errors of accumulation in the device's FP8 matmuls (gradient_accumulation.h).
+// Usage: gradient_stats CHECKPOINT --train GLOB [--batch N] [--json FILE] [flags of the trainer]
+//   CHECKPOINT: a value of the trainer's --model: a folder, a weight file, or a name (gpt2) for new weights
+// This file compiles as CUDA C with both backends (gradient_stats_gpu) and as C with the CPU backend (gradient_stats).
 #include <errno.h>
 
 #define TESTING
@@ -21,10 +17,10 @@ compiles as CUDA C with both backends (gradient_stats_gpu) and as C with the CPU
 static const char usage[] =
     "usage: gradient_stats CHECKPOINT --train GLOB [--micro-batch 16] [--seq-len 1024] [--batch 0] [--json FILE]\n"
     "  CHECKPOINT      folder, weight file or name of a model, like the trainer's --model\n"
-    "  --batch N       number of the micro-batch in the training data, in the order of --seed\n"
+    "  --batch N       number of the micro-batch in the training data (from 0), in the order of --seed\n"
     "  --json FILE     also write the figures to FILE as JSON lines\n"
     "  --seed N  --no-shuffle  --device auto|cpu|cuda  --threads N  --matmul-table FILE\n"
-    "  --fast-accumulation-data   as in training\n";
+    "  --fast-accumulation-data   as in the trainer\n";
 
 typedef struct {
     Config config;
@@ -32,8 +28,7 @@ typedef struct {
     const char *json; // name of the file for results as JSON lines (--json), or NULL
 } Options;
 
-// True if `text` is a flag that is passed to the trainer's parser. Sets *has_value to true if its value is the next
-// argument.
+// True if `text` is a flag for the trainer's parser. Sets *has_value to whether the next argument is the flag's value.
 static bool is_trainer_flag(const char *text, bool *has_value) {
     static const char *const with_value[] = {"--train", "--train-weight", "--micro-batch", "--seq-len",
                                              "--seed",  "--device",       "--threads",     "--matmul-table"};
@@ -59,8 +54,8 @@ static bool read_count(const char *name, const char *text, int64_t *value, Error
     return true;
 }
 
-// Parses the flags of this tool. Passes all other flags to the trainer's parser after this tool's defaults, so that
-// they override the defaults.
+// Parses the flags of this tool, and passes the trainer's flags to the trainer's parser. They follow this tool's
+// defaults (--recipe=bf16 --micro-batch=16), so that they override the defaults.
 static bool read_options(Options *options, int argc, char **argv, Error *err) {
     static CommandLine line;
     static Config recorded;
@@ -107,8 +102,8 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
     return good;
 }
 
-// A table of operations that replaces the model's operations. It forwards each call to the device's operations and
-// measures dgrad and wgrad of every linear layer.
+// A table of operations that replaces the model's table. The operations are the device's, except that linear layers'
+// dgrad and wgrad are also measured.
 typedef struct {
     Ops ops;         // first field, because exec.ops is cast to Watch
     const Ops *real; // the device's own operations, to which calls are forwarded
@@ -140,8 +135,8 @@ static void watched_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     watch->real->linear_backward_data(exec, dx, dy, w);
 }
 
-// Replaces the wgrad operation: runs it, then measures dgrad and wgrad. wgrad runs after dgrad and reads dy (tokens,
-// out) and x (tokens, in), so all operands of both matmuls are known here.
+// Replaces the wgrad operation: runs wgrad, then measures dgrad and wgrad. The dgrad of the same weight ran before, and
+// watched_backward_data() stored the weight, so all operands of both matmuls are known here.
 static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
     Watch *watch = (Watch *)exec->ops;
     Meter *meter = &watch->meter;
@@ -167,7 +162,7 @@ static void watched_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, 
         measure_accumulation(meter, dy, x, w, gradient_formats[f], &row->stats, &row->accumulation[f]);
 }
 
-// Increases `size` so that the gradients of weight w for this number of tokens fit.
+// Increases `size` as far as needed to measure the matmuls of weight w for this number of tokens.
 static void larger_size(MeterSize *size, int64_t tokens, Tensor w) {
     if (tokens * w.rows > size->gradient) size->gradient = tokens * w.rows;
     if (tokens * w.cols > size->input) size->input = tokens * w.cols;
@@ -245,7 +240,7 @@ static bool run_batch(Model *m, int64_t batch, Error *err) {
     }
     free(inputs);
     data_close(loader);
-    (void)step_end; // step_end() is not called, because no update follows.
+    (void)step_end; // step_end() is not called, because the weights are not updated.
     return good;
 }
 
@@ -267,7 +262,7 @@ static void print_head(const Model *m, const Options *options, const GradientTab
     printf("%s, micro-batch %lld of %d x %d tokens, loss %.4f, on %s\n", c->model, (long long)options->batch,
            c->micro_batch, c->seq_len, m->host.loss_sum, device);
     if (c->recipe.fast_accumulation_data) printf("dgrad with fast accumulation\n");
-    if (c->gpu_without_fp8[0]) printf("note: no FP8 matmuls are measured: %s\n", c->gpu_without_fp8);
+    if (c->gpu_without_fp8[0]) printf("note: FP8 matmuls are not measured: %s\n", c->gpu_without_fp8);
     if (!accumulation_possible(any)) printf("note: FP8 matmuls are measured only if all sizes are multiples of 16\n");
     if (!json) return;
     JsonText line;

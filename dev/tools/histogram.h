@@ -33,7 +33,7 @@ static inline void histogram_add_all(Histogram *h, const Histogram *other) {
     h->sum += other->sum;
 }
 
-// Returns the value below which `fraction` of the counted values are, with the accuracy of a bin's width.
+// Returns the quantile of the counted values below which `fraction` of them lie, to the accuracy of a bin's width.
 static inline double histogram_quantile(const Histogram *h, double fraction) {
     double seen = 0, width = (h->high - h->low) / HISTOGRAM_BINS;
     for (int i = 0; i < HISTOGRAM_BINS; i++) {

@@ -185,7 +185,8 @@ static void draw_axes(FILE *out, const Plot *plot) {
             (TOP + BOTTOM) / 2.0, COLOUR_TEXT, "loss (nats per token)");
 }
 
-// Draws a curve. If there are more points than pixels, draws only the smallest and largest value of each half pixel.
+// Draws a curve. If there are more points than half pixels, draws only the smallest and largest value of each half
+// pixel.
 static void draw_curve(FILE *out, const Plot *plot, const Series *s, const char *style) {
     if (s->count < 2) return;
     fprintf(out, "<polyline fill=\"none\" stroke-linejoin=\"round\" clip-path=\"url(#inner)\" %s points=\"", style);

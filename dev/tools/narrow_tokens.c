@@ -1,6 +1,5 @@
-// Converts token files for a model with a smaller vocabulary by dropping all tokens outside it. The remaining text
-// keeps its order but lacks rare words, so the output is only suitable for measuring speed. Usage: narrow_tokens
-// VOCABULARY MOST TOKENS.bin OUT.bin
+// Converts token files for a model with a smaller vocabulary, by dropping all tokens outside that vocabulary. The
+// remaining text lacks words, so the output is only suitable for measuring speed.
 #include <string.h>
 
 #include "coat/io/files.h"
@@ -10,8 +9,9 @@
 static const char usage[] = "usage: narrow_tokens VOCABULARY MOST TOKENS.bin OUT.bin\n"
                             "\n"
                             "Writes the tokens below VOCABULARY of TOKENS.bin, a file or a pattern of files,\n"
-                            "to OUT.bin, at most MOST of them. Prints how many they are, and their percentage\n"
-                            "of the tokens read. Reads each file up to a multiple of 64 tokens.\n";
+                            "to OUT.bin, at most MOST of them. Prints the number of tokens written, and their\n"
+                            "percentage of the tokens read. Reads parts of 64 tokens; up to 64 tokens at a\n"
+                            "file's end are not read.\n";
 
 enum { LENGTH = 64, LARGEST_VOCABULARY = 1 << 16, LARGEST_FILE = 1 << 28 };
 
@@ -33,8 +33,8 @@ static bool run(int argc, char **argv, Error *err) {
     if (argc != 5) return error_set(err, EXIT_USER, USAGE_LINE(usage));
     const int64_t vocabulary = strtoll(argument[0], &end[0], 10), most = strtoll(argument[1], &end[1], 10);
     if (*end[0] || *end[1] || vocabulary < 1 || vocabulary > LARGEST_VOCABULARY || most < 1 || most > LARGEST_FILE)
-        return error_set(err, EXIT_USER, "%s, %s: VOCABULARY must be at most %d, and MOST at most %d", argument[0],
-                         argument[1], LARGEST_VOCABULARY, LARGEST_FILE);
+        return error_set(err, EXIT_USER, "%s, %s: VOCABULARY must be a number from 1 to %d, and MOST from 1 to %d",
+                         argument[0], argument[1], LARGEST_VOCABULARY, LARGEST_FILE);
     DataLoader *data = data_open(argument[2], 1, LENGTH, 0, 1, 0, false, LARGEST_VOCABULARY, err);
     if (!data) return false;
     const size_t room = DATA_HEADER_BYTES + (size_t)most * sizeof(uint16_t);
@@ -47,7 +47,7 @@ static bool run(int argc, char **argv, Error *err) {
     header[1] = DATA_VERSION_U16;
     header[2] = (int32_t)count;
     bool good = count >= 0;
-    if (count == 0) good = error_set(err, EXIT_DATA, "%s: has no token below %s", argument[2], argument[0]);
+    if (count == 0) good = error_set(err, EXIT_DATA, "%s: contains no token below %s", argument[2], argument[0]);
     good = good && file_replace(argument[3], file, DATA_HEADER_BYTES + (size_t)count * sizeof(uint16_t), err);
     free(file);
     if (good)

@@ -6,9 +6,10 @@
 // Nets", 2018). A filter consists of the weights of one output of a linear layer, or of one row of an embedding. Norms
 // and biases do not move. The noise depends only on seed, tensor and element. Therefore checkpoints of one shape move
 // along the same directions, each scaled to its own weights.
-// The program reads the weights from the model file, not from FP32 masters, adds in FP32 and rounds once to the file's
-// format. Rounding to BF16 moves an element by 1/600 of its size, at random. With ALPHA 0.1, that adds 3 parts in 10000
-// to the increase of the loss. With ALPHA 0, the output file has the same bytes as the input file.
+// The program reads the weights from the model file, not from FP32 master weights. It computes w + ALPHA d in double,
+// and rounds to FP32, then to the file's format. Rounding to BF16 adds a random relative error of 1/600 (RMS) to an
+// element. With ALPHA 0.1, this raises the increase of the loss by 3 parts in 10000. With ALPHA 0, the tensors do not
+// change.
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -26,12 +27,12 @@ static const char usage[] = "usage: perturb_weights CHECKPOINT OUT SEED ALPHA\n"
                             "norm of the weights' filter.\n";
 
 enum { CONFIG_LIMIT = 1 << 20, PATH_ROOM = 4096 };
-// Number of random streams per layer, which is the number of GPT-2's parameter tensors (WTE to LNFB). It is fixed,
-// because another number would change the random directions.
+// Number of random streams per layer: the number of GPT-2's parameter tensors (WTE to LNFB). Another number would
+// change the random directions.
 enum { STREAMS_PER_LAYER = 16 };
 
-// Finds the parameter, and the part of the parameter, that a tensor of the model file stores. Returns false if the
-// tensor is not a parameter.
+// Finds the parameter, its layer, and the part of the parameter that the model file's tensor `name` stores. Returns
+// false if the tensor is not a parameter.
 static bool find_parameter(const ModelShape *shape, const char *name, TensorId *id, int *layer, HfPart *part) {
     for (int i = 0; i < PARAMETER_COUNT; i++) {
         for (*layer = 0; *layer < (tensor_row((TensorId)i)->per_layer ? shape->layers : 1); ++*layer) {

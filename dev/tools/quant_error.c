@@ -1,6 +1,7 @@
 // Measures the quantization error of the optimizer's update, as in the paper's table 1 and figure 2, from the FP32
-// moments of a checkpoint. The error is sum (u - û)^2 / sum u^2 over all elements, with u = m̂ / (sqrt v̂ + eps) and
-// moments quantized in groups of 128. In every format, a non-zero v stays non-zero.
+// moments of a checkpoint. The error is sum (u - û)^2 / sum u^2 over all elements. u is the update
+// m / (sqrt(v) + eps) of the bias-corrected moments; û is the update of moments quantized in groups of 128. No format
+// rounds a non-zero v to 0.
 // Usage: quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv]
 #include <dirent.h>
 #include <inttypes.h>
@@ -20,8 +21,8 @@
 static const char usage[] = "usage: quant_error [--every N] CHECKPOINT [HISTOGRAMS.tsv]\n"
                             "\n"
                             "Prints the quantization error of the optimizer's update in each pair of formats,\n"
-                            "for a checkpoint whose moments are in FP32 (--moments fp32). HISTOGRAMS gets\n"
-                            "the ranges and exponents of the groups. --every 16 measures one of 16\n"
+                            "for a checkpoint whose moments are in FP32 (--moments fp32). Writes histograms\n"
+                            "of the groups' ranges and exponents to HISTOGRAMS. --every 16 measures one of 16\n"
                             "groups, which is enough for a model with billions of parameters.\n";
 
 // Sums are split into PARTS partial sums, which are added in a fixed order, so that the result does not depend on the
@@ -124,7 +125,8 @@ static void add_part(Table *table, const Table *part) {
     }
 }
 
-// Adds the errors of two moment tensors to PARTS partial results. m and v must have room for BLOCK elements each.
+// Adds the errors of the update from the moments of_m and of_v of one weight to PARTS partial results. m, v: buffers of
+// BLOCK elements each.
 static bool add_tensor(Table *parts, float *m, float *v, const SafeFile *file, const SafeTensor *of_m,
                        const SafeTensor *of_v, Error *err) {
     const uint64_t most = BLOCK * sizeof(float);
@@ -151,8 +153,8 @@ static bool has_shards(const char *folder) {
     return found;
 }
 
-// Measures the moments in a checkpoint's optimizer.safetensors that --moments coat would store in 8 bits: those of
-// two-dimensional tensors that AdamW updates, except the position embeddings.
+// Measures the moments in a checkpoint's optimizer.safetensors that --moments coat would store in 8 bits: the moments
+// of two-dimensional tensors that AdamW updates, except the position embeddings.
 static bool read_moments(Table *table, const char *folder, Error *err) {
     char path[PATH_ROOM], name[256];
     SafeFile file;
@@ -160,7 +162,7 @@ static bool read_moments(Table *table, const char *folder, Error *err) {
     if (access(path, F_OK) != 0 && has_shards(folder))
         return error_set(
             err, EXIT_DATA,
-            "%s: several processes saved its optimizer states in shards; resume it on one process for one step, and "
+            "%s: several processes saved its optimizer states in shards; resume it with one process for one step, and "
             "measure the checkpoint that this run saves",
             folder);
     if (!safetensors_open(&file, path, err)) return false;

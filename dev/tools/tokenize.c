@@ -1,5 +1,4 @@
-// Command-line program that encodes texts in the same way as the trainer encodes a prompt, to compare the token ids
-// with those of other libraries.
+// Encodes texts as the trainer encodes a prompt, to compare the token ids with those of other libraries.
 #include <string.h>
 
 #include "coat/io/files.h"
@@ -9,8 +8,8 @@ static const char usage[] = "usage: tokenize TOKENIZER [FILE]\n"
                             "\n"
                             "Writes the token ids of FILE to standard output as little-endian uint32. Zero\n"
                             "bytes in FILE separate texts, which are encoded one by one; 4294967295 follows each.\n"
-                            "Without FILE: the BOS and EOS ids, -1 for none, and the number of\n"
-                            "tokens. TOKENIZER is a value of the trainer's --tokenizer.\n";
+                            "Without FILE, prints the BOS and EOS ids (-1: none) and the size of the\n"
+                            "vocabulary. TOKENIZER is a value of the trainer's --tokenizer.\n";
 
 static bool write_text(const Tokenizer *t, const char *text, int32_t *ids, int max, Error *err) {
     const int count = tokenizer_encode(t, text, ids, max - 1, err);

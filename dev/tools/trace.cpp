@@ -1,7 +1,7 @@
-// Records when every kernel of a program ran. The CUDA driver loads this library into any program that runs with
-// CUDA_INJECTION64_PATH set to its path. Writes a line per kernel, copy and fill to TRACE_FILE (trace.tsv): start and
-// end in nanoseconds, stream, and the mangled name, which contains the source file. Kernels of a CUDA graph get
-// separate lines. scripts/profile.sh traces a training with it and prints a table.
+// Records when every kernel of a program ran. If CUDA_INJECTION64_PATH is set to this library's path, the CUDA driver
+// loads the library into the program. Writes a line per kernel, copy and fill to TRACE_FILE (trace.tsv): start and end
+// in nanoseconds, stream, and the mangled name, which contains the source file. Kernels of a CUDA graph also have one
+// line each. scripts/profile.sh traces a training with this library and prints a table.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
