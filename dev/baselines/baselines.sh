@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures this program and others on the same GPU with the same tokens, one after
-# the other, and prints one table: tokens per second over the second half of the
-# steps, and the GPU memory that the driver reports in use (1 GB = 10^9 bytes).
+# the other. Prints a table of the tokens per second over the second half of the
+# steps, and of the GPU memory that the driver reports in use (1 GB = 10^9 bytes).
 #
 #   dev/baselines/baselines.sh [--dry-run] TOKEN_FILE [MODEL:MICRO_BATCHxLENGTH...]
 #

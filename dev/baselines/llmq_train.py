@@ -3,8 +3,9 @@
     llmq_train.py --model olmo-1b|llama2-7b|qwen2.5-1.5b|qwen2.5-7b --tokens FILE [--matmul e4m3|bf16]
                   [--micro-batch 32] [--seq-len 1024] [--passes 8] [--steps 12] [--parameters N]
 
-olmo-1b has Llama's block with the widths of OLMo-1B. Moments are in BF16, as in pyllmq's own benchmarks. --parameters N:
-refuses a model whose parameter count differs from N, apart from the vocabulary's padding and the weights of norms.
+olmo-1b has Llama's block with the widths of OLMo-1B. Moments are in BF16, as in pyllmq's own benchmarks. --passes:
+micro-batches per step. --parameters N: refuses a model whose parameter count differs from N, apart from the vocabulary's
+padding and the weights of norms.
 """
 import argparse
 import json

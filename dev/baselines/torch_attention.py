@@ -1,5 +1,6 @@
-"""Times PyTorch's causal attention in BF16 at the shapes of build/bench_attention_backward_gpu. Prints a table of
-milliseconds and TFLOP/s for FlashAttention 2 and cuDNN. Counts two matmuls in forward and five in backward.
+"""Times PyTorch's causal attention in BF16 at shapes of build/bench_attention_backward_gpu. Prints a table of milliseconds
+and TFLOP/s for FlashAttention 2 and cuDNN. Counts two matmuls in forward and five in backward, each for the visible half
+of the scores.
 
     torch_attention.py [--device cuda] [--repeat 9]
 """

@@ -67,7 +67,7 @@ class WithLoss(torch.nn.Module):
 
 
 def with_linear_layers(model):
-    """Replaces GPT-2's transposed Conv1D layers by nn.Linear, because torchao converts only these."""
+    """Replaces GPT-2's transposed Conv1D layers by nn.Linear, because torchao converts only nn.Linear."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child).__name__ == "Conv1D":
@@ -87,7 +87,8 @@ def in_float8(model, recipe):
 
 
 def in_transformer_engine(model):
-    """Replaces all linear layers except the head by TransformerEngine's. Returns the context manager for a pass."""
+    """Replaces all linear layers except the head by TransformerEngine's. Returns a function that creates the context
+    manager for a pass."""
     import transformer_engine.pytorch as te
     from transformer_engine.common.recipe import Float8CurrentScaling
 
@@ -122,7 +123,7 @@ def read_tokens(path, vocabulary):
     header = numpy.fromfile(path, dtype=numpy.int32, count=HEADER_BYTES // 4)
     kind = {1: numpy.uint16, 7: numpy.uint32}.get(int(header[1]))
     if kind is None:
-        sys.exit(f"error: {path}: not a token file of version 1 or 7")
+        sys.exit(f"error: {path}: must be a token file of version 1 or 7")
     tokens = numpy.memmap(path, dtype=kind, mode="r", offset=HEADER_BYTES)
     largest = int(tokens[: 1 << 24].max())
     if largest >= vocabulary:

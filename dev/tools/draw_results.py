@@ -82,7 +82,7 @@ def curve(left, width, title):
 
 
 def times():
-    """Draws the seconds that each recipe and optimizer need to reach BF16 AdamW's final loss, with a panel per model."""
+    """Draws, in one panel per model, the seconds that each recipe and optimizer needs to reach BF16 AdamW's final loss."""
     names = {"gpt2": "GPT-2 124M", "llama": "Llama 124M"}
     with open("scripts/results/time-to-loss/time-to-loss.md", encoding="utf-8") as file:
         text(24, MIDDLE + 18, "Seconds to the loss that BF16 with AdamW reaches after 50 M tokens", 14, bold=True)

@@ -5,13 +5,13 @@ weights and qkv's input, and a power of two per token for other activations.
 
     dev/tools/forward_rounding.py CHECKPOINT VAL.bin [--sequences 192] [--length 1024]
 
-Prints the loss and its difference in percent per line:
-    by operand, by matmul, by layer, and without the first blocks
-    as the default recipe rounds, with the matmuls of some blocks in BF16
-    with both operands multiplied by a Hadamard matrix in blocks of channels before rounding; without rounding, this
-    would not change the result
-    with the mean per channel, or per channel and position, subtracted before rounding
-    with the rounding errors of the channels with the largest sums of squares added in FP8 values of their own
+Prints one line per case, with the loss and its difference from BF16's in percent. The cases:
+    rounding of one operand, of one matmul's input, of one layer's inputs, or of all blocks but the first ones
+    rounding as in the default recipe, with the matmuls of some blocks in BF16
+    both operands multiplied by a Hadamard matrix in blocks of channels before rounding; without rounding, this would not
+    change the result
+    the mean per channel, or per channel and position, subtracted before rounding
+    for the channels with the largest sums of squares, the rounding errors also rounded to FP8 and added
 Needs torch and transformers, and a GPU for all but small models.
 """
 import argparse
@@ -35,7 +35,8 @@ def tokens_of(path, count):
     header = numpy.fromfile(path, dtype=numpy.int32, count=256)
     widths = {20240520: numpy.uint16, 20240801: numpy.uint32}
     if len(header) < 256 or int(header[0]) not in widths or int(header[2]) < count:
-        raise SystemExit("error: %s: not a token file in llm.c's format with at least %d tokens; use a smaller --sequences" % (path, count))
+        raise SystemExit("error: %s: must be a token file in llm.c's format with at least %d tokens; use a smaller --sequences"
+                         % (path, count))
     width = widths[int(header[0])]
     return torch.from_numpy(numpy.fromfile(path, dtype=width, offset=1024, count=count).astype(numpy.int64))
 
@@ -65,9 +66,9 @@ def turned(x, block):
 class Matmul:
     """Replaces one matmul of a block. `mode` is (input, weight). "": BF16; "fp8": rounded to FP8. For the input also:
     "centred": minus the mean of its channel; "placed": minus the mean of its channel at its position; "turned B" or
-    "centred turned B": both operands multiplied by a Hadamard matrix of B channels; N > 0: the rounding errors of the N
-    channels with the largest sums of squares are added in FP8 values of their own; N < 0: of the -N channels that have the
-    largest sums of squares in the output of the previous norm (qkv's and fc's norms alternate)."""
+    "centred turned B": both operands multiplied by a Hadamard matrix of B channels; N > 0: for the N channels with the
+    largest sums of squares, the rounding errors are also rounded to FP8 and added; N < 0: the same for the -N channels
+    with the largest sums of squares in the output of the previous norm (qkv's and fc's norms alternate)."""
 
     def __init__(self, module, kind, layer):
         self.kind, self.layer, self.mode = kind, layer, ("", "")
@@ -76,7 +77,8 @@ class Matmul:
         self.bias = None if module.bias is None else module.bias.detach().float()
         self.fp8 = by_tensor(self.weight)
         self.turned = None, None
-        # inputs' sums per position and channel, squares' sums per channel, number of sequences; of the first evaluation
+        # from the first evaluation: sums of the inputs per position and channel, sums of their squares per channel, and
+        # the number of sequences
         self.sums, self.squares, self.sequences = 0.0, 0.0, 0
         self.counts = True  # True during the first evaluation
         self.before = self  # the matmul that reads the previous norm
@@ -177,20 +179,21 @@ def main():
         study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
 
     def as_default(name, is_exact):
-        """Evaluates with mean-centered norms in the first six blocks. Matmuls for which is_exact(kind, layer) is true are in
-        BF16, except fcproj."""
+        """Evaluates with the norms' outputs minus their channel means in the first six blocks. A matmul other than fcproj is
+        in BF16 if is_exact(kind, layer) is true."""
         centred = ("centred", "fp8")
         study.evaluate(name, lambda kind, layer: exact if kind != "fcproj" and is_exact(kind, layer) else
                        centred if kind in NORMS and layer < 6 else both)
 
     few = min(4, study.layers - 1)
     for count in (*range(few + 1), study.layers):
-        as_default("as the default, %d blocks in BF16" % count, lambda kind, layer: layer < count)
+        as_default("default recipe, BF16: first %d blocks" % count, lambda kind, layer: layer < count)
     for kinds in ("qkv", "proj", "fc", "qkv proj", "qkv fc", "proj fc"):
-        as_default("of blocks 1 to %d only %s, and block 0" % (few - 1, kinds),
+        as_default("default recipe, BF16: block 0, and %s of blocks 1 to %d" % (kinds, few - 1),
                    lambda kind, layer: layer < 1 or layer < few and kind in kinds.split())
-        as_default("of all blocks only %s, and block 0" % kinds, lambda kind, layer: layer < 1 or kind in kinds.split())
-    study.evaluate("all, norms' outputs exact", lambda kind, layer: ("", "fp8") if kind in NORMS else both)
+        as_default("default recipe, BF16: block 0, and %s of all blocks" % kinds,
+                   lambda kind, layer: layer < 1 or kind in kinds.split())
+    study.evaluate("all, norms' outputs in BF16", lambda kind, layer: ("", "fp8") if kind in NORMS else both)
     blocks = [block for block in (16, 64, 256) if study.channels % block == 0]
     for block in blocks:
         study.evaluate("all, Hadamard transform of norms' outputs in blocks of %d" % block,

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Extracts functions from local Python sources as examples for fine-tuning, without a download. The question is a function's
-head with its docstring, the answer its body.
+"""Extracts functions from local Python sources as examples for fine-tuning. The prompt is a function's head with its
+docstring, the response is the rest of its body.
 
     dev/tools/functions.py OUT.jsonl FOLDER [FOLDER...]
     python3 data/prepare.py --out data/tokens/functions --chat --prompt-format plain OUT.jsonl
 
-Writes a {"prompt", "response"} per function with a docstring and 2 to 60 lines after it. Identical answers count once.
+Writes a {"prompt", "response"} per function with a docstring and 2 to 60 lines after the docstring. Of functions with the
+same response, writes only one.
 """
 import ast
 import concurrent.futures
@@ -15,7 +16,7 @@ import os
 import sys
 import warnings
 
-LINES = range(2, 61)  # allowed numbers of lines of an answer
+LINES = range(2, 61)  # allowed numbers of lines of a response
 LONGEST = 6000  # maximum characters of an example
 
 

@@ -7,11 +7,11 @@
     dev/tools/gradient_noise.py runs/bf16/step-00000020 runs/coat/step-00000020
 
 With --lr 0 the weights do not change. With --beta1 0 the first moment is the last step's gradient g. The second moment,
-with AdamW's bias correction, is v: the mean square of about the last 1 / (1 - beta2) gradients. g' and v' are those of
-the second checkpoint. Prints for each kind of tensor (over all layers), for each layer and for all tensors:
+with AdamW's bias correction, is v: the mean square of about the last 1 / (1 - beta2) gradients. The second checkpoint has
+g' and v'. Prints for each kind of tensor (over all layers), for each layer and for all tensors:
     error   |g' - g| / |g|
-    noise   mean of (g' - g)^2 / v, the mean square of the gradient's error relative to that of the gradient
-    rate    <u', u> / <u, u> - 1 of u = g / sqrt v and u' = g' / sqrt v', the relative change of AdamW's learning rate
+    noise   mean of (g' - g)^2 / v: mean square of the gradient's error, relative to the mean square of the gradient
+    rate    <u', u> / <u, u> - 1 with u = g / sqrt v and u' = g' / sqrt v', the relative change of AdamW's learning rate
 Needs numpy.
 """
 import json
@@ -32,7 +32,7 @@ class States:
                 size = struct.unpack("<Q", file.read(8))[0]
                 self.header = json.loads(file.read(size))
         except (OSError, ValueError, struct.error) as e:
-            sys.exit(f"error: {folder}: not a checkpoint with optimizer states that one process saved ({e})")
+            sys.exit(f"error: {folder}: must be a checkpoint with optimizer states that one process saved ({e})")
         self.begin = 8 + size
         self.header.pop("__metadata__", None)
         try:

@@ -8,7 +8,7 @@ Writes OUT/gradients.csv, with a line per checkpoint, gradient, layer (from 1; 0
 the head), format and scale, and OUT/gradients.md, with the worst layer of each
 gradient. A bias is <p, e> / <e, e> - 1 of the matmul p with the FP8 gradient and
 the matmul e with the exact gradient. In the page, ± precedes the standard error of
-the mean over the micro-batches. In the CSV, columns named _se contain it.
+the mean over the micro-batches; in the CSV, columns named _se contain this error.
 """
 import collections
 import csv

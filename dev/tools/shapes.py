@@ -5,7 +5,7 @@
     dev/tools/shapes.py OUT --images 1000 --questions 1 --seed 2    other images, with one question each
     dev/tools/shapes.py OUT ... --empty                   the same questions about empty images, as a control
     dev/tools/shapes.py OUT --side 224 --word --captions  larger images that also show a word, with captions
-    dev/tools/shapes.py OUT ... --text FOLDER             adds as many conversations without an image as with one
+    dev/tools/shapes.py OUT ... --text FOLDER             adds one conversation without an image per image
 
 Writes OUT.jsonl, a conversation per line in LLaVA's format, and the folder OUT with the images and
 processor_config.json, which data/prepare.py needs as --image-processor.
@@ -90,7 +90,7 @@ def main():
     parser.add_argument("out", metavar="OUT")
     parser.add_argument("--images", type=int, default=6000, help="number of images (default 6000)")
     parser.add_argument("--questions", type=int, default=8, help="questions per image (default: all, 7 or 8)")
-    parser.add_argument("--captions", action="store_true", help="write a caption for each image in place of questions")
+    parser.add_argument("--captions", action="store_true", help="write a caption for each image instead of questions")
     parser.add_argument("--side", type=int, default=32, help="pixels per row of an image, a multiple of 32 (default 32)")
     parser.add_argument("--word", action="store_true", help="write a word into each image; needs --side of at least 96")
     parser.add_argument("--seed", type=int, default=1, help="random seed of images and questions (default 1)")
