@@ -68,6 +68,15 @@ same_again() { # ignores the first line, which has the number of threads
 new_model() { # d1: 128 channels, GPT-2's vocabulary
     measure c d1 --micro-batch=1 --seq-len 32 --batch 2 --seed 5 && grep -q '^d1, micro-batch 2 of 1 x 32 tokens' "$folder/c.txt"
 }
+# train_llama NAME FLAGS...: saves a checkpoint of a small model with Llama's block in folder NAME
+train_llama() {
+    "$program" --model llama:d1 --tokenizer bytes --layers 2 --heads 2 --channels 64 "${@:2}" --recipe bf16 --seq-len 32 --micro-batch 1 \
+        --steps 1 --sample-tokens 0 --quiet --train "$train" --out "$folder/$1" >/dev/null
+}
+own_head() { # expects 4 gradients in 2 layers and the head's gradient
+    train_llama untied --no-tied-head && measure e "$folder/untied/step-00000001" --micro-batch 1 --seq-len 32 &&
+        [ "$(grep -c '"line":"gradient"' "$folder/e.jsonl")" = 9 ]
+}
 other_sizes() { # measures 30 tokens, a number that FP8 matmuls do not support
     measure d "$checkpoint" --micro-batch 2 --seq-len 15 && grep -q '^note: FP8 matmuls' "$folder/d.txt" &&
         ! grep -q '"line":"product"' "$folder/d.jsonl"
@@ -81,6 +90,7 @@ check "errors of gradients match the precision of E4M3 and E5M2" errors_are_of_r
 check "matmuls of the CPU accumulate in FP32" products_are_sums_in_fp32
 check "gradient_stats repeats bit for bit" same_again
 check "gradient_stats measures a named model with new weights" new_model
+check "gradient_stats measures a model with an untied head" own_head
 check "gradient_stats works without FP8 matmuls for odd sizes" other_sizes
 check "gradient_stats does not change the checkpoint" test "$(cat "$checkpoint"/* | cksum)" = "$hash"
 
@@ -129,6 +139,8 @@ check "gradient_stats refuses --json without a value" refused 1 --json "$checkpo
 check "gradient_stats refuses --batch x" refused 1 "--batch:" "$checkpoint" --train "$train" --batch x
 check "gradient_stats refuses --micro-batch 0" refused 1 --micro-batch "$checkpoint" --train "$train" --micro-batch 0
 check "gradient_stats refuses an unknown model" refused 1 nothing nothing --train "$train"
+train_llama vision --vision clip:d1 || bad "training a vision model succeeds"
+check "gradient_stats refuses a vision model" refused 1 "vision tower" "$folder/vision/step-00000001" --train "$train"
 check "gradient_stats refuses a missing folder" refused 2 "$folder/nothing" "$folder/nothing" --train "$train"
 check "gradient_stats refuses missing token files" refused 2 nothing.bin "$checkpoint" --train "$folder/nothing.bin"
 check "gradient_stats refuses a damaged checkpoint" refused 2 damaged "$folder/damaged" --train "$train"

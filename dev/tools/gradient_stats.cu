@@ -117,7 +117,7 @@ typedef struct {
 
 // Finds the gradient kind and the layer of a weight. Returns false if the weight belongs to no measured matmul.
 static bool find_matmul(const Model *m, Weight w, GradientKind *kind, int *layer) {
-    static const TensorId weights[GRADIENT_KINDS] = {QKVW, PROJW, FCW, FCPROJW, WTE};
+    const TensorId weights[GRADIENT_KINDS] = {QKVW, PROJW, FCW, FCPROJW, head_weight(&m->config->shape)};
     for (int k = 0; k < GRADIENT_KINDS; k++) {
         for (int l = 0; l < (k == GRADIENT_HEAD ? 1 : m->config->shape.layers); l++) {
             if (weight(m, weights[k], l).value.data != w.value.data) continue;
@@ -192,7 +192,7 @@ static bool watch_open(Watch *watch, Model *m, Error *err) {
     MeterSize size = {0, 0, 0, 0};
     for (size_t i = 0; i < sizeof of_blocks / sizeof *of_blocks; i++)
         larger_size(&size, config_micro_tokens(m->config), weight(m, of_blocks[i], 0).value);
-    larger_size(&size, m->arena.layout[LOGITS][VALUE].rows, weight(m, WTE, 0).value);
+    larger_size(&size, m->arena.layout[LOGITS][VALUE].rows, weight(m, head_weight(&m->config->shape), 0).value);
     watch->model = m;
     watch->real = m->ops;
     if (!widen_workspace(watch, m, err) || !meter_open(&watch->meter, &m->exec, m->ops, &size, err)) return false;
@@ -299,6 +299,9 @@ static bool run(Options *options, Model *m, Watch *watch, FILE *json, Error *err
     static const CommPlace one_process = {0, 1, 0, 1, "", false, ""};
     Config *c = &options->config;
     if (c->shape_files[0] && !model_shape_from_files(c->shape_files, &c->shape, err)) return false;
+    if (c->shape.vision.kind != VISION_NONE)
+        return error_set(err, EXIT_USER, "%s: models with a vision tower are not supported; use a language model",
+                         c->model);
 #ifdef COAT_CUDA
     if (c->device != DEVICE_CPU) {
         c->no_gpu = !cuda_present();
