@@ -177,7 +177,9 @@ check "perturb_weights refuses arguments that are not numbers" $?
 said=$("$BUILD/perturb_weights" "$folder/none" "$folder/x" 1 1 2>&1)
 [ $? -eq 2 ] && grep -q "^error: .*/none has no config.json; name a folder of a model, " <<<"$said"
 check "perturb_weights refuses a folder that is not a checkpoint" $? "$said"
-said=$(python3 - "$checkpoint" "$folder/again" <<'PYTHON'
+# filters_moved CHECKPOINT MOVED COUNT: checks that COUNT filters have moved by half their norm, and nothing else
+filters_moved() {
+    python3 - "$@" <<'PYTHON'
 import json, struct, sys
 
 def read(folder):
@@ -207,8 +209,21 @@ for name, (shape, w) in before.items():
         distance = sum((w[i] - moved[i]) ** 2 for i in at) ** 0.5
         assert abs(distance - 0.5 * norm) <= 0.005 * norm, (name, f, distance, norm)
         filters += 1
-assert filters == 257 + 32 + 96 + 32 + 128 + 32, filters
+assert filters == int(sys.argv[3]), filters
 PYTHON
-)
+}
+said=$(filters_moved "$checkpoint" "$folder/again" $((257 + 32 + 96 + 32 + 128 + 32)) 2>&1)
 check "perturb_weights moves each filter by its norm times the distance; norms and biases stay" $? "$said"
+"$BUILD/prepare_bytes" --out "$folder/bytes" coat/ops.h >/dev/null
+for flags in --no-tied-head '--vision clip:d1'; do
+    # shellcheck disable=SC2086 # flags are words
+    "$BIN/train_gpt2_fp8_cpu" --model llama:d1 $flags --tokenizer bytes --heads 2 --channels 32 --recipe bf16 --seq-len 32 --micro-batch 1 --steps 1 \
+        --sample-tokens 0 --quiet --train "$folder/bytes_train.bin" --out "$folder/llama${flags%% *}" >/dev/null
+done
+llama=$folder/llama--no-tied-head/step-00000001
+said=$("$BUILD/perturb_weights" "$llama" "$folder/moved-llama" 7 -0.5 2>&1 && filters_moved "$llama" "$folder/moved-llama" $((2 * 257 + 3 * 32 + 32 + 2 * 128 + 32)) 2>&1)
+check "perturb_weights moves a model with Llama's block and an untied head" $? "$said"
+said=$("$BUILD/perturb_weights" "$folder/llama--vision/step-00000001" "$folder/x" 7 1 2>&1)
+[ $? -eq 1 ] && grep -q "models with a vision tower are not supported" <<<"$said" && [ ! -e "$folder/x" ]
+check "perturb_weights refuses a vision model" $? "$said"
 exit $failures

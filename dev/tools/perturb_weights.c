@@ -16,6 +16,7 @@
 
 #include "coat/io/files.h"
 #include "coat/io/safetensors.h"
+#include "coat/model/tensor_table.h"
 #include "coat/numerics/rng.h"
 #include "coat/save/hf.h"
 #include "coat/save/hf_names.h"
@@ -35,6 +36,7 @@ enum { STREAMS_PER_LAYER = 16 };
 // false if the tensor is not a parameter.
 static bool find_parameter(const ModelShape *shape, const char *name, TensorId *id, int *layer, HfPart *part) {
     for (int i = 0; i < PARAMETER_COUNT; i++) {
+        if (!model_has_tensor(&tensor_table[i], shape)) continue;
         for (*layer = 0; *layer < (tensor_row((TensorId)i)->per_layer ? shape->layers : 1); ++*layer) {
             HfPart parts[HF_MAX_PARTS];
             int count = hf_parts(shape, (TensorId)i, *layer, parts);
@@ -147,8 +149,12 @@ static bool run(int argc, char **argv, Error *err) {
     if (alpha_end == argv[4] || *alpha_end || !isfinite(alpha))
         return error_set(err, EXIT_USER, "ALPHA: must be a number (is %s)", argv[4]);
     ModelShape shape;
-    return path_join(from, sizeof from, argv[1], HF_MODEL_NAME, err) && model_shape_from_files(argv[1], &shape, err) &&
-           folder_make(argv[2], err) && path_join(to, sizeof to, argv[2], HF_MODEL_NAME, err) &&
+    if (!path_join(from, sizeof from, argv[1], HF_MODEL_NAME, err) || !model_shape_from_files(argv[1], &shape, err))
+        return false;
+    if (shape.vision.kind != VISION_NONE)
+        return error_set(err, EXIT_USER, "%s: models with a vision tower are not supported; use a language model",
+                         argv[1]);
+    return folder_make(argv[2], err) && path_join(to, sizeof to, argv[2], HF_MODEL_NAME, err) &&
            copy_config(argv[1], argv[2], err) && move_weights(&shape, from, to, seed, alpha, err);
 }
 
