@@ -286,7 +286,7 @@ static void bench_memory(Bench *b, int64_t M) {
     report_memory(b, &k, "bias gradient", M, C, run_bias_gradient, row);
     report_memory(b, &k, "loss", HEAD_CHUNK, VOCAB, run_loss, 4.0 * HEAD_CHUNK * VOCAB);
     report_memory(b, &k, "embedding", M, C, run_embed, 3 * row);
-    report_memory(b, &k, "embedding backward", M, C, run_embed_backward, 5 * row + 8.0 * SEQUENCE * CHANNELS);
+    report_memory(b, &k, "embedding backward", M, C, run_embed_backward, 5 * row + 8.0 * T * CHANNELS);
     report_memory(b, &k, "gradient norm", 4 * C, C, run_grad_norm, 2 * weights);
     report_memory(b, &k, "adamw", 4 * C, C, run_adamw, (2 + 2 + 8 * 3) * weights);
     printf("\nattention (sequences x tokens x heads x width), causal half only, in %% of the machine's sgemm rate\n");
@@ -302,7 +302,8 @@ int main(int argc, char **argv) {
     int64_t M = argc > 1 ? atol(argv[1]) : 1024;
     b.config.threads = argc > 2 ? atoi(argv[2]) : 0;
     if (M < 1 || (M > SEQUENCE && M % SEQUENCE))
-        fatal(EXIT_USER, "TOKENS must be 1 to %d, or a multiple of %d", SEQUENCE, SEQUENCE);
+        fatal(EXIT_USER, "%s: TOKENS must be from 1 to %d, or a multiple of %d; usage: bench_cpu [TOKENS [THREADS]]",
+              argv[1], SEQUENCE, SEQUENCE);
     b.config.micro_batch = (int)(M / SEQUENCE > 0 ? M / SEQUENCE : 1);
     b.config.seq_len = SEQUENCE;
     b.config.shape.heads = b.config.shape.kv_heads = HEADS;
