@@ -11,6 +11,7 @@
 #include "coat/flags/config_check.h"
 #include "coat/flags/config_parse.h"
 #include "coat/run/checkpoint_settings.h"
+#include "coat/run/run.h"
 #include "dev/test/order_ops.h"
 
 static const char usage[] = "usage: bench_traffic [--tsv] FLAGS OF THE TRAINER\n"
@@ -136,6 +137,14 @@ static void print_traffic(const Config *c, bool tsv, const char *what) {
     traffic_reset();
 }
 
+// Completes the model's shape from the model's files and the tokenizer.
+static bool read_shape(Config *config, Error *err) {
+    static Run run;
+    const VisionShape given = config->shape.vision;
+    return (!config->shape_files[0] || model_shape_from_files(config->shape_files, &config->shape, err)) &&
+           run_join_vision(config, &given, err) && run_open_tokenizer(&run, config, err);
+}
+
 int main(int argc, char **argv) {
     static CommandLine line;
     static Config recorded, config;
@@ -158,7 +167,7 @@ int main(int argc, char **argv) {
     if (!checkpoint_settings(&recorded, &line.flags, &err) || !config_parse(&config, &line, &recorded, &err))
         fatal(err.code, "%s", err.text);
     config.device = DEVICE_CPU;
-    if (!config_check(&config, config.gpus, &err)) fatal(err.code, "%s", err.text);
+    if (!read_shape(&config, &err) || !config_check(&config, config.gpus, &err)) fatal(err.code, "%s", err.text);
     const CommPlace first = {0, config.gpus, 0, config.gpus, "bench_traffic", false, ""};
     count_access = count;
     if (!model_create(&m, &config, &first, &err)) fatal(err.code, "%s", err.text);

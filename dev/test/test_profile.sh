@@ -121,5 +121,10 @@ check "bench_traffic: with ZeRO, each of two processes updates its shard" $? "$w
 check "bench_traffic: with --zero 0, each process updates everything" $?
 [ "$(bytes gradients_add)" = 0 ] && [ "$(bytes gradients_add --gpus 2 --zero 2)" -gt 0 ]
 check "bench_traffic: ZeRO 2 adds gradients to shards" $?
+small=(--tokenizer bytes --layers 2 --heads 2 --channels 64 --seq-len 32 --micro-batch 1 --recipe bf16)
+"$build/prepare_bytes" --out "$folder/bytes" coat/ops.h >/dev/null
+"$program" --model llama:d1 --no-tied-head "${small[@]}" --steps 1 --sample-tokens 0 --quiet --train "$folder/bytes_train.bin" --out "$folder/run" >/dev/null
+said=$(diff <(traffic --model llama:d1 --no-tied-head "${small[@]}") <(traffic --model "$folder/run/step-00000001" --seq-len 32 --micro-batch 1 --recipe bf16))
+check "bench_traffic reads the shape of a checkpoint" $? "$said"
 has "bench_traffic refuses an unknown flag" "$(traffic --nonsense)" '^error: --nonsense: unknown flag'
 exit $failures
