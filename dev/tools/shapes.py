@@ -97,6 +97,9 @@ def main():
     parser.add_argument("--empty", action="store_true", help="draw empty images; the questions stay the same")
     parser.add_argument("--text", metavar="FOLDER", help="folder of texts for conversations without an image")
     options = parser.parse_args()
+    least = 96 if options.word else 32
+    if options.side < least or options.side % 32:
+        raise ValueError("--side %d: must be a multiple of 32%s" % (options.side, " of at least 96 with --word" * options.word))
     os.makedirs(options.out, exist_ok=True)
     pick, texts = random.Random(options.seed), passages(options.text, options.seed) if options.text else None
     with open(options.out + ".jsonl", "w", encoding="utf-8") as file:
