@@ -5,8 +5,8 @@
 // An operation is fused: it reads each input once, writes each output once, and hides how its backend splits the work.
 // The formats and scales in the tensor descriptors decide whether it quantizes, transposes or does nothing:
 //   - An output with data NULL is not computed.
-//   - An output that shares memory with an input (the same data pointer) already contains its values. An operation
-//     that would only copy the input returns at once.
+//   - An output that shares memory with an input (the same data pointer) already contains the input's values. An
+//     operation that would only copy the input returns at once.
 // Operations quantize FP32 results directly. They round a result to BF16 first only if they also store the BF16 value
 // (r_out). A norm or activation computed from a saved tensor reads the tensor's dequantized values, so that recomputing
 // it in backward gives the same bits.

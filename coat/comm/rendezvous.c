@@ -165,7 +165,8 @@ static bool resolve(const Rendezvous *r, const CommPlace *place, double until, s
         usleep(200000);
     }
     if (!failed) return true;
-    return error_set(err, EXIT_USER, "rank 0's machine '%s' is not known (%s); correct --rendezvous or MASTER_ADDR",
+    return error_set(err, EXIT_USER,
+                     "rank 0's machine '%s' is not known (%s); set --rendezvous or MASTER_ADDR to its name or address",
                      r->host, gai_strerror(failed));
 }
 

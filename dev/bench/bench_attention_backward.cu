@@ -334,8 +334,9 @@ static bool check_forward(Bench *bench, Attention *a) {
         worst_lse = fmax(worst_lse, off == off ? off : 1e30);
     }
     const bool right = worst < TOLERANCE && worst_lse < LSE_TOLERANCE && other == 0;
-    printf("  forward: largest errors %.2e of a row (relative), %.2e of lse (absolute); bits differ in %d of %d runs%s\n",
-           worst, worst_lse, other, REPEATS, right ? "" : "  WRONG");
+    printf(
+        "  forward: largest errors %.2e of a row (relative), %.2e of lse (absolute); bits differ in %d of %d runs%s\n",
+        worst, worst_lse, other, REPEATS, right ? "" : "  WRONG");
     exec->ops->upload(exec, a->o.data, expected, count * sizeof *expected);
     exec->ops->upload(exec, a->lse.data, lse, rows * sizeof *lse);
     free(expected);
