@@ -132,6 +132,12 @@ status=0
 "$build"/quant_error --every 3x "$folder/fp32/step-00000012" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 1 ] && grep -q -- "--every 3x:" "$folder/said"
 report $? "quant_error --every 3x is refused"
+
+# the embedding, four matrices of each block, the tower's patch embedding and two of the projector: 12 without the
+# tower's position embedding, whose moments --moments coat stores in FP32
+train --model llama:d1 --vision clip:d1 --moments fp32 --steps 1 --out "$folder/vision" &&
+    "$build"/quant_error "$folder/vision/step-00000001" >"$folder/said" 2>&1 && grep -q 'elements of 12 matrices' "$folder/said"
+report $? "quant_error omits a vision tower's position embedding"
 status=0
 "$build"/quant_error "$folder/coat.whole/step-00000012" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 2 ] && grep -q "train with --moments fp32" "$folder/said"

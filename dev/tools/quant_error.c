@@ -162,7 +162,7 @@ static bool read_moments(Table *table, const char *folder, Error *err) {
     if (access(path, F_OK) != 0 && has_shards(folder))
         return error_set(
             err, EXIT_DATA,
-            "%s: several processes saved its optimizer states in shards; resume it with one process for one step, and "
+            "%s: several processes saved its optimizer states in shards; resume it on one process for one step, and "
             "measure the checkpoint that this run saves",
             folder);
     if (!safetensors_open(&file, path, err)) return false;
@@ -174,7 +174,7 @@ static bool read_moments(Table *table, const char *folder, Error *err) {
         const SafeTensor *m = &file.tensors[i];
         size_t length = strlen(m->name);
         if (length < 3 || length >= sizeof name || strcmp(m->name + length - 2, ".m") != 0) continue;
-        if (m->rank != 2 || strstr(m->name, "wpe")) continue;
+        if (m->rank != 2 || strstr(m->name, "wpe") || strstr(m->name, "position_embedding")) continue;
         snprintf(name, sizeof name, "%.*s.v", (int)(length - 2), m->name);
         const SafeTensor *v = safetensors_find(&file, name);
         if (!v) continue; // the momentum of a matrix that Muon updates
