@@ -163,6 +163,7 @@ int main(int argc, char **argv) {
         if (!(tsv && i == 1)) flags[count_flags++] = argv[i];
     flags[count_flags++] = (char *)"--plan"; // --plan runs without training data
     if (!command_line_read(&line, count_flags, flags, &printed, &err)) fatal(err.code, "%s", err.text);
+    free(flags);
     if (printed) return EXIT_DONE;
     if (!checkpoint_settings(&recorded, &line.flags, &err) || !config_parse(&config, &line, &recorded, &err))
         fatal(err.code, "%s", err.text);
