@@ -78,7 +78,7 @@ help:
 	@echo "make fuzz          fuzz the parsers, FUZZ_SECONDS=60 each (dev/fuzz/README.md)"
 	@echo "make tests tools benches   only build tests, small programs of dev/ and data/, microbenchmarks"
 	@echo "make format        format all sources with clang-format"
-	@echo "make check-format  list sources that clang-format would change"
+	@echo "make check-format  list sources that clang-format would change, and comments of more than 120 columns"
 	@echo "make install       install built programs to PREFIX=/usr/local (below DESTDIR=): the trainers, the small programs as"
 	@echo "                   coat-prepare, coat-prepare-bytes, coat-plot-loss, coat-quant-error, coat-gradient-stats,"
 	@echo "                   their man pages and bash's completion"

@@ -21,7 +21,7 @@
 typedef struct {
     const char *out;
     double val_fraction;
-    int64_t max_bytes; // maximum size of the training text; 0: no limit
+    int64_t max_bytes; // approximate size of the training text; 0: no limit
     bool headers, overwrite;
 } Options;
 
@@ -38,9 +38,9 @@ static const char usage[] =
     "  --val-fraction F     fraction of the text for validation: entire files or\n"
     "                       pieces and, if these are too little text, the end of\n"
     "                       one more (default 0.05)\n"
-    "  --max-bytes N        at most N bytes of training text, chosen by\n"
-    "                       content (default: no limit; with --headers 12000000; 0:\n"
-    "                       no limit)\n"
+    "  --max-bytes N        about N bytes of training text, chosen by content: the\n"
+    "                       whole text has at most N / (1 - F) bytes (default: no\n"
+    "                       limit; with --headers 12000000; 0: no limit)\n"
     "  --headers            add the headers of libc, Linux, libstdc++ and CUDA of\n"
     "                       this machine, except those over 1 MB\n"
     "  --overwrite          replace the output of an earlier run\n";
@@ -80,8 +80,8 @@ static void drop(Documents *documents, const bool *keep) {
     documents->count = kept;
 }
 
-// Sorts the documents by hash, drops duplicates, and keeps as many as fit: max_bytes of training text, plus the text
-// for validation.
+// Sorts the documents by hash, drops duplicates, and keeps as many as fit into max_bytes / (1 - val_fraction) bytes:
+// max_bytes of training text, and the text for validation.
 static void choose(Documents *documents, const Options *options) {
     if (documents->count == 0) return;
     qsort(documents->list, (size_t)documents->count, sizeof *documents->list, compare_documents);
@@ -337,9 +337,9 @@ static bool gather(Documents *documents, const Options *options, int count, char
                 bytes, program_invocation_short_name, options->out);
     if (bytes + documents->count > INT32_MAX)
         return error_set(err, EXIT_DATA,
-                         "%" PRId64 " bytes of text are too many for one token file; use --max-bytes 2000000000, or "
+                         "%" PRId64 " bytes of text are too many for one token file; use --max-bytes %" PRId64 ", or "
                          "several runs",
-                         bytes);
+                         bytes, (int64_t)(2e9 * (1 - options->val_fraction)));
     hold_out(documents, options->val_fraction);
     return true;
 }

@@ -17,7 +17,7 @@ and answers, and the files contain a loss mask.
 
 A document is a text file, a record of JSON or Parquet, or the text between two <|endoftext|>. Validation gets entire
 documents, chosen by the hash of their text. If there are too few of them for --val-fraction, it gets the end of each.
-Examples of --chat are never divided; they are chosen by the hash of their messages or tokens.
+Examples of --chat are never divided; the hash of their messages or tokens chooses those for validation.
 """
 import argparse
 import collections
@@ -41,7 +41,7 @@ from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, encode_eac
                                 several, width_of, write_atomically)
 
 VERSION = 2  # raised when the order or the split of documents changes; output of another version is not continued
-MUCH_VAL = 0.2  # a note reports a validation fraction above this
+MUCH_VAL = 0.2  # a note is printed if more than this fraction of the tokens is held out for validation
 # flags that need another flag, and their defaults
 OF_CHAT = {"--prompt-format": "template", "--trained": "answers"}
 OF_IMAGES = {"--image-folder": None, "--image-aspect": "processor", "--image-token": None}
@@ -268,6 +268,10 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
         os.remove(manifest)
         raise Failure("no %s left in %s%s" % ("examples" if options.chat else "text", ", ".join(options.inputs),
                                               " (%s skipped)" % format(shown, ",") if shown or options.chat else ""))
+    made = {"%s_%s_%06d" % (options.out, name, i) for name, split in splits.items() for i in range(len(split.finished))}
+    for path in present:  # a stopped run with other settings may have written more files than its manifest names
+        if os.path.splitext(path)[0] not in made and os.path.exists(path):
+            os.remove(path)
     save(True)
     progress.close()
     return skipped
@@ -325,11 +329,11 @@ def parse(arguments):
                         help="with --chat: tokens that have a loss; answers: those of all answers (default); last: those of the last "
                         "answer; all: all tokens")
     parser.add_argument("--image-processor", metavar="FOLDER", help="prepare images with the settings of this model folder's "
-                        "image processor: with --chat those of the records; otherwise the inputs, which become OUT.images for the trainer's --image")
+                        "image processor: with --chat the images of the records; otherwise the inputs, as OUT.images for the trainer's --image")
     parser.add_argument("--image-folder", metavar="DIR", help="folder that the paths of images are relative to "
                         "(default: that of each input file)")
-    parser.add_argument("--image-aspect", choices=ASPECTS, help="how images become square; processor: as its settings "
-                        "say (default); pad: padded with the mean color first; resize: distorted")
+    parser.add_argument("--image-aspect", choices=ASPECTS, help="how images become square; processor: as the "
+                        "processor's settings say (default); pad: pad with the mean color first; resize: distort")
     parser.add_argument("--image-token", metavar="NAME|ID", help="placeholder token of images (default: <image> of the "
                         "tokenizer, else the image token of config.json in --image-processor, else the id after the tokenizer's last)")
     parser.add_argument("--skip-malformed", action="store_true", help="skip and count malformed records "

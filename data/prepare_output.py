@@ -28,7 +28,7 @@ class Split:
         self.skip = finished[-1]["unit_bytes"] if finished else 0
 
     def add(self, unit, tokens):
-        """Adds a unit's tokens. Returns True if this finished a file."""
+        """Adds a unit's tokens, except those in finished files. Returns True if this finished a file."""
         begin = self.skip if unit == self.unit else 0
         if unit < self.unit:
             return False

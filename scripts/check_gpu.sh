@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks and measures everything that this repository claims about the GPU. Expect half
 # an hour on an H100: memcheck and initcheck take five minutes each, racecheck more.
-# Ends with 1 if a check failed or could not run, with 3 without a GPU.
+# Ends with 1 if a check failed or could not run, with 3 without a GPU for FP8.
 #
 #   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers
 #       GPT-2 tokens, for repeat and training; byte tokens (prepare_bytes), for curve
@@ -70,7 +70,7 @@ for tool in memcheck initcheck; do
     verdict $? "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
 done
 # racecheck reports false hazards in the libraries' kernels, because it cannot follow their synchronization. cuDNN's
-# kernels are excluded, which also saves time. cuBLAS's (nvjet) fail if they are excluded, so their hazards are not
+# kernels are excluded, which also saves time. cuBLAS's kernels (nvjet) fail if they are excluded, so their hazards are not
 # counted. RACECHECK=1 builds kernels of this program that racecheck can follow.
 if wanted racecheck && has_sanitizer racecheck; then
     for part in optimizer kernels fp8-kernels operations fp8 models; do

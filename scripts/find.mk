@@ -43,7 +43,8 @@ HOST_DEFINES += -DCOAT_MPI
 HOST_INCLUDES += $(MPI_INCLUDES)
 HOST_LIBS += $(MPI_LIBS)
 endif
-# Includes OpenMP's library, because the program sets how its threads wait before it starts (coat/cpu/cpu_exec.c).
+# Links OpenMP's library statically if possible, because the program sets how its threads wait before the library starts
+# (coat/cpu/cpu_exec.c).
 HOST_LIBS += $(call library,gomp) -lm -lpthread -ldl
 
 # --- CUDA --------------------------------------------------------------------------------------------------------
@@ -53,7 +54,7 @@ NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $
 endif
 ifneq ($(NVCC),)
 NVCC_RELEASE := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
-# The toolkit that nvcc itself uses, also if nvcc is a link or a wrapper.
+# The toolkit that nvcc itself uses, even if nvcc is a link or a wrapper.
 CUDA_ROOT := $(abspath $(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p'))
 # $(call folders,HOMES,NAMES): existing folders HOME/NAME and, as in conda, HOME/targets/*/NAME. Drops /usr/include,
 # because g++ does not find its own headers if -isystem names that folder.
@@ -108,7 +109,7 @@ else
 $(call report,nvcc,$(FOUND_NVCC),$(or $(NVCC_PROBLEM),no GPU program; train_gpt2_fp8_cpu runs everywhere))
 endif
 ifneq ($(FOUND_NVCC),)
-$(call report,cuDNN,$(FOUND_CUDNN),no GPU program (version 9 computes attention))
+$(call report,cuDNN,$(FOUND_CUDNN),no GPU program; cuDNN 9 computes attention)
 $(call report,cuDNN frontend,$(FOUND_FRONTEND),no GPU program; scripts/setup.sh downloads its headers (or set CUDNN_FRONTEND=FOLDER))
 $(call report,NCCL,$(FOUND_NCCL),one GPU only)
 endif

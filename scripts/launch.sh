@@ -11,7 +11,8 @@
 #   RECIPE=             bf16, fp8-linear, coat or coat-paper; unset: coat, or the
 #                       recipe of the run that is resumed
 #   DATA=data/tokens    folder of the token files; TRAIN and VAL name other files
-#   OUT=runs/NAME       the run's folder; an existing run is resumed
+#   OUT=runs/NAME       the run's folder, also set by --out; an existing run is
+#                       resumed
 #   HELLASWAG=FILE      default: DATA/hellaswag_val.bin if it exists
 #   TOKENIZER=FILE      a vocabulary, for samples of text during training
 #   MICRO_BATCH=N       sequences per GPU and pass, for GPUs with less memory than
@@ -58,6 +59,11 @@ while [ $# -gt 0 ]; do
         shift
         ;;
     --gpus=*) gpus=${1#--gpus=} ;;
+    --out | -o) # sets the folder that is created and searched below, too
+        OUT=${2:?--out: needs a folder}
+        shift
+        ;;
+    --out=*) OUT=${1#--out=} ;;
     *) flags+=("$1") ;;
     esac
     shift
@@ -72,7 +78,8 @@ done
 val=${VAL:-$data/$val} out=${OUT:-runs/$out}
 recipe=${RECIPE:-}
 [ -n "$recipe" ] || compgen -G "$out/step-*" >/dev/null || recipe=coat
-seq_len=${seq_len:-1024} usual=${MICRO_BATCH:-$micro_batch} # reduced below if it does not divide a step
+seq_len=${seq_len:-1024} usual=${MICRO_BATCH:-$micro_batch}
+# the largest micro-batch, at most the usual one, that divides a step
 for ((micro_batch = usual; micro_batch > 0 && batch_tokens % (micro_batch * seq_len * gpus); micro_batch--)); do :; done
 if [ "$micro_batch" -ne "$usual" ]; then
     advice="choose another MICRO_BATCH or GPUS"
@@ -81,7 +88,7 @@ if [ "$micro_batch" -ne "$usual" ]; then
         echo "$name: $batch_tokens tokens per step must be a multiple of $usual x $seq_len tokens on $gpus GPUs; $advice" >&2
         exit 1
     fi
-    echo "note: $name: $usual x $seq_len tokens on each of $gpus GPUs are more than a step or do not divide it; the micro-batch is $micro_batch" >&2
+    echo "note: $name: $usual x $seq_len tokens on each of $gpus GPUs are more than a step or do not divide it; the micro-batch is now $micro_batch" >&2
 fi
 
 command=("${PROGRAM:-./train_gpt2_fp8}" --model "$model" "${train[@]}" --val "$val"
@@ -118,8 +125,8 @@ for tool in mpirun pkill; do
 done
 
 # Forwards Ctrl-C, SIGTERM and SIGHUP to the training process, or to one of several; then all save and end. mpirun runs
-# in a session of its own and does not get these signals, because it would kill its processes within two seconds, before
-# they have saved. For the same reason, Ctrl-Z stops only this script.
+# in a session of its own, so that it does not get these signals: it would kill its processes within two seconds, before
+# they have saved. In its own session, Ctrl-Z does not reach it either and stops only this script.
 child='' asked=''
 end_training() {
     if [ "${command[0]}" = mpirun ]; then # signals the children of mpirun, or mpirun itself if it has no children yet

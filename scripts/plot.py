@@ -99,7 +99,7 @@ def find_run(argument):
 
 
 def smoothed(values, steps):
-    """Returns the mean of about `steps` values around each, of fewer near the start, where curves bend. Keeps gaps."""
+    """Returns the mean of about `steps` values around each, of fewer near the start, where curves bend. NaN stays NaN."""
     sums, counts, out = [0.0], [0], []
     for value in values:
         good = math.isfinite(value)
@@ -141,8 +141,7 @@ def mark(axis, text, value):
 
 
 def loss_limits(runs, curves, references):
-    """Returns axis limits that leave out the first 1/12 of the losses, because their range would flatten all later
-    ones."""
+    """Returns axis limits that ignore the first 1/12 of the losses, because their range would flatten all later ones."""
     lows = [min(finite(curve)) for curve in curves] + [value for run in runs for _, _, value in run.val]
     lows += [percentile(run.loss[len(run.loss) // 2:], 0.02) for run in runs if len(run.loss) > 4]
     lines = [value for _, value in references]

@@ -49,7 +49,8 @@ kill $watcher 2>/dev/null || true
 [ $status -eq 0 ] || { echo "error: the training ended with $status: $(tail -n 1 "$out/output.txt")" >&2; exit 1; }
 [ -s "$out/trace.tsv" ] || { echo "error: $out/trace.tsv: nothing was traced; see $out/output.txt" >&2; exit 1; }
 
-# Counts the FLOPs of a micro-batch's matmuls: six per weight and token. With --zero 0, the plan has whole weights.
+# Counts the FLOPs of a micro-batch's matmuls: six per weight and token. --zero 0 makes the plan list complete weights,
+# not shards.
 plan=$("$program" --plan=json "$@" --zero 0)
 values() { # NAME CATEGORY BYTES: prints how many values of BYTES bytes a tensor has
     if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"$2\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi;

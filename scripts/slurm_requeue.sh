@@ -32,9 +32,19 @@ cd "${SLURM_SUBMIT_DIR:-.}"
 out=${OUT:-runs/gpt2} steps=${STEPS:-20000}
 
 dry_run= flags=() train=(--train 'data/tokens/mine_train_*.bin')
-for flag; do
-    case $flag in --train | --train=* | -i) train=() ;; esac # because several --train would add up
-    if [ "$flag" = --dry-run ]; then dry_run=yes; else flags+=("$flag"); fi
+while [ $# -gt 0 ]; do
+    case $1 in
+    --dry-run) dry_run=yes ;;
+    --out | -o) out=${2:?--out: needs a folder} && shift ;;
+    --out=*) out=${1#--out=} ;;
+    --steps | -x) steps=${2:?--steps: needs a number} && shift ;;
+    --steps=*) steps=${1#--steps=} ;;
+    *)
+        case $1 in --train | --train=* | -i) train=() ;; esac # because several --train would add up
+        flags+=("$1")
+        ;;
+    esac
+    shift
 done
 
 command=(srun "${PROGRAM:-./train_gpt2_fp8}" --model gpt2 "${train[@]}" --val 'data/tokens/mine_val_*.bin'

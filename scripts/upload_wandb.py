@@ -114,7 +114,7 @@ def main(arguments):
             last = time.time()
             if step >= first:
                 run.log(figures, step=step)
-                total += 1
+                first, total = step + 1, total + 1
         if not ended:
             time.sleep(min(5, max(0.05, options.patience / 10)))
     run.finish()

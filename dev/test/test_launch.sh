@@ -73,6 +73,14 @@ line=$("$script" --dry-run --train mine.bin --train-weight 2)
 [[ $line != *fineweb10B_train* && $line == *" --train mine.bin --train-weight 2" ]]; check "--train replaces the script's data" $? "$line"
 line=$(SLURM_SUBMIT_DIR=. bash scripts/slurm_requeue.sh --dry-run --train=mine.bin)
 [[ $line != *mine_train* && $line == *" --train=mine.bin "* ]]; check "--train replaces the Slurm script's data" $? "$line"
+for words in "--out $folder/elsewhere" "--out=$folder/elsewhere" "-o $folder/elsewhere"; do
+    # shellcheck disable=SC2086 # words
+    line=$(PROGRAM=$folder/program "$script" $words && cat "$folder/calls")
+    [[ $line == *" --resume --out $folder/elsewhere "* && -d $folder/elsewhere ]]; check "${words%%[ =]*} sets the folder, which the script makes" $? "$line"
+    rm -rf "$folder/elsewhere" "$folder/calls"
+done
+line=$(bash scripts/slurm_requeue.sh --dry-run --out=new --steps 7)
+has "the Slurm script's --out and --steps replace its own" "$line" "--out new --resume --steps 7"
 [ "$(RECIPE=bf16 "$script" --dry-run | grep -c -- '--recipe bf16 .*--master split16')" -eq 1 ]; check "RECIPE=bf16 also sets --master split16" $?
 mkdir -p "$folder/continued/step-00000005"
 line=$(OUT=$folder/continued "$script" --dry-run)

@@ -300,6 +300,19 @@ class PrepareTest(unittest.TestCase):
         os.remove(self.path("r_manifest.json"))
         self.refused(["r_manifest.json does not"], "--bytes", "--out", out, "--workers", 1, source)
 
+    def test_files_that_no_manifest_names_are_removed(self):
+        """A run that was killed before its manifest named a validation file leaves none to a run without validation."""
+        source, out = self.write("one.txt", words(6, 3000)), self.path("r")
+        self.run_program("--bytes", "--out", out, "--workers", 1, source)
+        with open(out + "_manifest.json", "r+", encoding="utf-8") as file:
+            manifest = {**json.load(file), "complete": False, "shards": {"train": [], "val": []}}
+            file.seek(0)
+            file.truncate()
+            json.dump(manifest, file)
+        self.assertTrue(os.path.exists(out + "_val_000000.bin"))
+        self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0, source)
+        self.assertEqual(sorted(self.snapshot()), ["r_train_000000.bin"])
+
     def test_edit_of_an_input_is_detected(self):
         """An edit that keeps a text's length, far from both ends, is detected, also among files that are compared."""
         text = bytearray((words(8, 1000) * 100).encode()[:300000])

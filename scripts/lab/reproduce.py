@@ -24,9 +24,10 @@ Environment:
   TRAIN=GLOB            GPT-2 tokens of real text. Without it, or without a GPU, a small
                         byte-level model is trained. For Llama, tokens outside its
                         vocabulary of 32,000 are dropped
-  TOKENS=33554432       tokens that OLMo-1B sees in table1, twice (2097152 with
-                        QUICK=1). Each run takes 30 GB of disk until it ends
-  QUICK=1               fewer repetitions; plans the largest micro-batches
+  TOKENS=33554432       tokens of each of table1's two runs of OLMo-1B (2097152 with
+                        QUICK=1). A run takes 30 GB of disk until it ends
+  QUICK=1               fewer repetitions; the rows of the largest micro-batches are
+                        planned, not measured
   TEXT=FOLDER STEPS=400 text of the byte-level model (default: this machine's headers),
                         and its steps
   SPEED_STEPS=20        steps of each speed measurement (6 with QUICK=1); only the

@@ -63,7 +63,7 @@ def token_globs(words, work):
 
 
 def command_line(command, names, arguments):
-    """Returns a command with its environment, for a page. Shows only the last part of absolute paths."""
+    """Returns a command with its environment, for a page. Shortens a value that is an absolute path to its last part."""
     values = [(name, re.sub("(^|=)/[^ ]*/", r"\1", " ".join(setting(name).split()))) for name in names if setting(name)]
     return " ".join([f"{name}={shlex.quote(value)}" for name, value in values] + ["scripts/lab.py " + command] +
                     [shlex.quote(re.sub("(^|=)/.*/", r"\1", word)) for word in arguments])
@@ -87,7 +87,7 @@ def query_gpus(fields, form="csv,noheader"):
 
 
 def fp8_gpus():
-    """Returns the visible GPUs; none if they do not support FP8, which needs compute capability 8.9."""
+    """Returns the visible GPUs; none if the first does not support FP8, which needs compute capability 8.9."""
     capability = query_gpus("compute_cap")
     if not capability or float(re.match("[0-9.]*", capability[0])[0] or 0) < 8.9:
         return []
@@ -128,8 +128,8 @@ def recipe_flags(recipe):
 
 
 def check_flags(what, trainer, flags):
-    """Fails if the trainer's --plan refuses the flags. If this trainer is not built, as in a dry run, uses the CPU's,
-    if any."""
+    """Fails if the trainer's --plan refuses the flags. If the trainer is not built, as in a dry run, asks the CPU trainer.
+    Checks nothing if neither is built."""
     planner = trainer if is_built(trainer) else CPU_TRAINER
     if is_built(planner):
         done = subprocess.run([planner, "--plan=json", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -207,7 +207,7 @@ class Work:
 
     @staticmethod
     def failure(what, status, log):
-        """Returns the Failure of a program, with the error in its output."""
+        """Returns the Failure of a program, with the error that its output contains."""
         return Failure(f"{what}, status {status}: {error_in(read_text(log))} (see {log})")
 
     def report(self, failure):
