@@ -10,10 +10,12 @@ int check_optimizer_states(bool small); // checks AdamW with every storage forma
 int check_muon(bool small);             // checks Muon's operations
 int check_matmul(bool small);           // checks that all FP8 matmul algorithms accumulate in FP32
 
-// Prints the TAP line of a check with `wrong` failed comparisons. Returns `wrong`.
+// Prints the TAP line of a check with `wrong` failed comparisons. A check without comparisons fails. Returns the number
+// of failures.
 static inline int check_report(const char *name, int comparisons, int wrong) {
-    printf("%s - GPU against CPU: %s: %d of %d comparisons\n", wrong ? "not ok" : "ok", name, comparisons - wrong,
+    const int failures = comparisons > 0 ? wrong : 1;
+    printf("%s - GPU against CPU: %s: %d of %d comparisons\n", failures ? "not ok" : "ok", name, comparisons - wrong,
            comparisons);
     fflush(stdout);
-    return wrong;
+    return failures;
 }

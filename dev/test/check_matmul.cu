@@ -144,7 +144,8 @@ int check_matmul(bool small) {
             bench_begin(&bench, &f, fast);
             if (cuda_backend(&bench.exec)->capability < 89) {
                 bench_close(&bench);
-                return check_report("FP8 matmuls accumulate in FP32 (not run: this GPU has no FP8)", 0, 0);
+                printf("skip - GPU against CPU: FP8 matmuls accumulate in FP32: the GPU has no FP8\n");
+                return 0;
             }
             if (small)
                 run_model(&bench, &f, &small_size, (Operands)kind);

@@ -91,8 +91,8 @@ static float gradient(int64_t i, uint64_t step) {
     return kind == 9 ? x * 1e30f : x;
 }
 
-// Returns how many FP8 codes or updates differ by more than the GPU's error. If more than 1 code in 500 differs, also
-// counts all codes that differ.
+// Returns how many FP8 values or updates differ by more than the GPU's error. If more than 1 FP8 value in 500 differs,
+// also counts all FP8 values that differ.
 static int64_t fp8_far(const Array *codes, const Array *scale, const Array *update, Format format, int64_t elements) {
     int64_t far = 0, differ = 0;
     for (int64_t i = 0; i < elements; i++) {

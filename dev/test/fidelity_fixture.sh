@@ -2,7 +2,7 @@
 # a GPU and, in $folder/gpus and $folder/pretend, one with two GPUs and a program that pretends to train on them.
 # shellcheck shell=bash disable=SC2034 # what the tests read
 . dev/test/program_fixture.sh
-command -v python3 >/dev/null || { echo "skip - scripts/lab.py: no python3"; exit 0; }
+needs_python "scripts/lab.py"
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
 export VERSION=tested
 unset RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT TEXTS FROM TO EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS CUDA_VISIBLE_DEVICES

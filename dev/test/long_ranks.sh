@@ -9,8 +9,8 @@ train 1 fp32-1 "${steps[@]}" --precision fp32
 for np in 2 4; do
     for zero in 0 1 2 3; do
         train $np fp32-$np-$zero "${steps[@]}" --precision fp32 --zero $zero &&
-            near "FP32, $np processes, ZeRO $zero: losses of one" loss 1e-5 fp32-1 fp32-$np-$zero &&
-            near "FP32, $np processes, ZeRO $zero: validation loss of one" val_loss 1e-5 fp32-1 fp32-$np-$zero
+            near "FP32, $np processes, ZeRO $zero: losses of one process" loss 1e-5 fp32-1 fp32-$np-$zero &&
+            near "FP32, $np processes, ZeRO $zero: validation loss of one process" val_loss 1e-5 fp32-1 fp32-$np-$zero
     done
     # several micro-batches: stages 0 and 1 sum over micro-batches first, 2 and 3 over processes first
     same "FP32, $np processes: ZeRO 1 writes the checkpoint of ZeRO 0" 00000030 fp32-$np-0 fp32-$np-1

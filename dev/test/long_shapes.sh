@@ -3,7 +3,7 @@
 # those about empty images.
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
-command -v python3 >/dev/null || { echo "skip - the example of docs/vision.md: no python3"; exit 77; }
+needs_python "the example of docs/vision.md"
 
 commands=$(sed -n '/^```sh$/,/^```$/{/^```/!p}' docs/vision.md)
 commands=${commands//runs\/shapes/$folder}

@@ -31,6 +31,11 @@ refuses() {
     check "$1" $status "$said"
 }
 
+# needs_python NAME: ends the suite with a skip line if python3 is missing
+needs_python() {
+    command -v python3 >/dev/null || { echo "skip - $1: python3 is missing"; exit 77; }
+}
+
 # pytorch_tests NAME...: true if these tests run: in `make test-long` if Python has transformers and PyTorch, which is too
 # large for `make test` to install. Prints a skip line per name if a package is missing.
 pytorch_tests() {

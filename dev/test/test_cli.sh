@@ -97,7 +97,7 @@ refuses "a weighted --train shorter than one sequence is refused" 2 "few.bin: 40
 # --- tokens of --val beyond the vocabulary are reported before --overwrite deletes the old run
 "$program" "${run[@]}" --out "$folder/kept" >/dev/null 2>&1 && cp -r "$folder/kept" "$folder/kept-before"
 for every in 0 1; do
-    refuses "--val has a token beyond the vocabulary, --val-every $every" 2 "beyond.bin: token 0 is 1799" "${run[@]}" --val "$folder/beyond.bin" --val-every $every --out "$folder/kept" --overwrite
+    refuses "a token beyond the vocabulary in --val is refused, --val-every $every" 2 "beyond.bin: token 0 is 1799" "${run[@]}" --val "$folder/beyond.bin" --val-every $every --out "$folder/kept" --overwrite
     diff -r "$folder/kept" "$folder/kept-before" >/dev/null
     check "a token beyond the vocabulary in --val leaves the old run unchanged, --val-every $every" $?
 done
@@ -128,14 +128,14 @@ for file in "$data" "$folder/link.bin"; do
     like "a file in --train and --val prints a note with --quiet" "$said" "note: $file is in --train and --val*"
 done
 
-refuses "--hellaswag file does not exist" 2 "\-\-hellaswag: cannot open .*none.bin.*prepare.py \-\-hellaswag" "${run[@]}" --hellaswag "$folder/none.bin"
+refuses "a missing --hellaswag file is refused" 2 "\-\-hellaswag: cannot open .*none.bin.*prepare.py \-\-hellaswag" "${run[@]}" --hellaswag "$folder/none.bin"
 cp "$data" "$folder/src_more.bin"
 said=$(cd "$folder" && "$program" "${plain[@]:0:10}" --tokenizer bytes --train src_[mt]*.bin --steps 1 --schedule constant 2>&1) # the shell expands the pattern
 has "a --train pattern that the shell expands names several files" "$said" '^train       2 shards, '
 refuses "a text file as --train is refused" 2 "(token file|text)" "${small[@]}" --train README.md
 
 # --- flags
-refuses "not enough memory: the error names a micro-batch that fits" 3 "memory: the run needs.*; use --micro-batch [0-9]+; .*saved [0-9.]+ GB" "${run[@]}" --seq-len 8192 --micro-batch 65535
+refuses "a run that needs too much memory is refused, and the error names a micro-batch that fits" 3 "memory: the run needs.*; use --micro-batch [0-9]+; .*saved [0-9.]+ GB" "${run[@]}" --seq-len 8192 --micro-batch 65535
 refuses "an unknown flag is refused" 1 "\-\-stepz" "${run[@]}" --stepz 3
 printf '%s\n' '# two steps' '--steps 2' '--lr 1e-3 # more' --no-shuffle "--out $folder/by-file" >"$folder/flags"
 "$program" "${small[@]}" --train "$data" --config "$folder/flags" >/dev/null &&
@@ -186,25 +186,25 @@ for recipe in "--recipe coat --head fp8" "--recipe fp8-linear" "--head fp8 --log
     text=$("$program" "${run[@]}" $recipe --micro-batch 2 --seq-len 24 --sample-tokens 30 2>&1)
     check "a micro-batch of two sequences of 24 tokens, with samples, runs with $recipe" $? "$text"
 done
-refuses "--device cuda in the CPU program" 3 "CUDA" "${run[@]}" --device cuda
+refuses "--device cuda is refused by the CPU program" 3 "CUDA" "${run[@]}" --device cuda
 
 prints "${run[@]}" --steps 1 --threads $(($(nproc --all) + 1))
 like "more --threads than cores print a note" "$said" "note: --threads *: more than this machine's * core*"
 
 # --- --out
 : >"$folder/file"
-refuses "--out is a file" 2 "\-\-out $folder/file: .*name a folder" "${run[@]}" --out "$folder/file"
-refuses "--out is in a file" 2 "\-\-out $folder/file/run: .*name a folder" "${run[@]}" --out "$folder/file/run"
-refuses "--out cannot be created in /proc" 2 "\-\-out /proc/none: .*name a folder" "${run[@]}" --out /proc/none
+refuses "a file as --out is refused" 2 "\-\-out $folder/file: .*name a folder" "${run[@]}" --out "$folder/file"
+refuses "--out below a file is refused" 2 "\-\-out $folder/file/run: .*name a folder" "${run[@]}" --out "$folder/file/run"
+refuses "--out in /proc, where no folder can be created, is refused" 2 "\-\-out /proc/none: .*name a folder" "${run[@]}" --out /proc/none
 if [ "$(id -u)" -ne 0 ]; then
     mkdir "$folder/locked" && chmod 555 "$folder/locked"
-    refuses "--out has no write permission" 2 "$folder/locked" "${run[@]}" --out "$folder/locked/run"
+    refuses "--out without write permission is refused" 2 "$folder/locked" "${run[@]}" --out "$folder/locked/run"
 else
-    refuses "--out is below a folder that cannot be created" 2 "/proc/none" "${run[@]}" --out /proc/none/run
+    refuses "--out below a folder that cannot be created is refused" 2 "/proc/none" "${run[@]}" --out /proc/none/run
 fi
 runs "--out creates the folder of a run" "${run[@]}" --out "$folder/a"
 before=$(hashes "$folder/a")
-refuses "--out with an existing run, without --resume and --overwrite" 2 "\-\-resume.*\-\-overwrite" "${run[@]}" --out "$folder/a"
+refuses "--out with an existing run is refused without --resume and --overwrite" 2 "\-\-resume.*\-\-overwrite" "${run[@]}" --out "$folder/a"
 is "a refused --out is unchanged" "$before" "$(hashes "$folder/a")"
 mkdir "$folder/several" && touch "$folder/several"/{loss.svg,log.jsonl} && mkdir "$folder/several"/step-0000000{9,1,5}
 refuses "a refused --out: the error names the newest checkpoint" 2 "several: already contains a run .step-00000009." "${run[@]}" --out "$folder/several"
@@ -213,12 +213,12 @@ for step in "$folder/a"/step-*; do mkdir -p "$step/gguf" && touch "$step/gguf/mo
 check "--overwrite deletes the old run, including folders in its checkpoints" $?
 
 before=$(hashes "$folder/a")
-refuses "--overwrite with --train that does not exist" 2 "none.bin" "${small[@]}" --train "$folder/none.bin" --out "$folder/a" --overwrite
+refuses "--overwrite with a missing --train is refused" 2 "none.bin" "${small[@]}" --train "$folder/none.bin" --out "$folder/a" --overwrite
 is "--overwrite with --train that does not exist leaves the old run unchanged" "$before" "$(hashes "$folder/a")"
-refuses "--eval-only --resume without a checkpoint" 2 "no checkpoint" "${small[@]}" --val "$val" --eval-only --out "$folder/typo" --resume
+refuses "--eval-only --resume without a checkpoint is refused" 2 "no checkpoint" "${small[@]}" --val "$val" --eval-only --out "$folder/typo" --resume
 [ ! -e "$folder/typo" ]
 check "--eval-only --resume without a checkpoint does not create --out" $?
-refuses "--batch-tokens larger than the training data" 2 "\-\-batch-tokens" "${small[@]}" --train "$data" --batch-tokens 128000000
+refuses "--batch-tokens larger than the training data is refused" 2 "\-\-batch-tokens" "${small[@]}" --train "$data" --batch-tokens 128000000
 if [ -w /dev/full ]; then
     "$program" --plan >/dev/full 2>"$folder/said"
     [ $? -eq 2 ] && grep -q "standard output" "$folder/said"
@@ -247,7 +247,10 @@ else
 fi
 # A dynamic OpenBLAS starts threads before main() and waits for their memory, so that only a static one is tested.
 for threads in "" 4; do
-    ! ldd "$program" | grep -qE 'libopenblas|libasan' || continue
+    if ldd "$program" | grep -qE 'libopenblas|libasan'; then
+        echo "skip - ulimit -v: --version does not hang, OPENBLAS_NUM_THREADS='$threads': OpenBLAS is dynamic, or sanitizers are linked"
+        continue
+    fi
     (unset OMP_NUM_THREADS && export OPENBLAS_NUM_THREADS=$threads && ulimit -v 100000 && timeout 20 "$program" --version) >"$folder/said" 2>&1
     check "ulimit -v: --version does not hang, OPENBLAS_NUM_THREADS='$threads'" $? "$(cat "$folder/said")"
 done
@@ -269,7 +272,7 @@ check "one thread gives the same checkpoint as two, byte for byte" $?
 
 # --- damaged checkpoints
 damage() { # NAME PATTERN: --resume=20 refuses the damaged checkpoint in $folder/d; --resume uses step 10
-    refuses "--resume=STEP of a checkpoint with $1" 2 "$2.*--resume without a step" "${long[@]}" --out "$folder/d" --resume=20
+    refuses "--resume=STEP of a checkpoint with $1 is refused" 2 "$2.*--resume without a step" "${long[@]}" --out "$folder/d" --resume=20
     "$program" "${long[@]}" --out "$folder/d" --resume >/dev/null 2>"$folder/said" && grep -q step-00000020 "$folder/said" &&
         diff -r "$folder/straight/step-00000020" "$folder/d/step-00000020" >/dev/null
     check "--resume skips a checkpoint with $1 and ends with the same bytes" $? "$(cat "$folder/said")"
@@ -302,12 +305,12 @@ for quiet in "" --quiet; do
     check "--resume $quiet in a folder without a checkpoint starts at step 1 and prints a note" $? "$(cat "$folder/said")"
 done
 # a mistyped --out is not the start of another run
-refuses "--resume in a folder that does not exist" 1 "^error: \-\-out $folder/absent: " "${run[@]}" --out "$folder/absent" --resume
-refuses "--resume without a model in a folder that does not exist" 1 "^error: \-\-out $folder/absent: " --train "$data" --steps 1 --out "$folder/absent" --resume
+refuses "--resume in a missing folder is refused" 1 "^error: \-\-out $folder/absent: " "${run[@]}" --out "$folder/absent" --resume
+refuses "--resume without a model in a missing folder is refused" 1 "^error: \-\-out $folder/absent: " --train "$data" --steps 1 --out "$folder/absent" --resume
 [ ! -e "$folder/absent" ]
 check "--resume does not create a folder that does not exist" $?
 mkdir "$folder/bare-out"
-refuses "--resume without a model in an empty folder" 1 "^error: \-\-resume: $folder/bare-out " --train "$data" --steps 1 --out "$folder/bare-out" --resume
+refuses "--resume without a model in an empty folder is refused" 1 "^error: \-\-resume: $folder/bare-out " --train "$data" --steps 1 --out "$folder/bare-out" --resume
 "$program" "${run[@]}" --steps 1 --out "$folder/llmc-out" -y 1 >/dev/null 2>"$folder/said" && [ -d "$folder/llmc-out/step-00000001" ]
 check "-y 1 in a folder that does not exist starts a run" $? "$(cat "$folder/said")"
 # A run that ended before its first checkpoint is started again with the settings in its log.jsonl. Flags override them.
@@ -342,7 +345,7 @@ tuned=(--model "$folder/lost.whole/step-00000006" --seq-len 32 --micro-batch 4 -
 check "--resume without a checkpoint starts from the weights of the logged --model" $? "$(cat "$folder/said")" "$said"
 for change in 's/"schedule":"wsd"/"schedule":"polynomial"/' 's/"lr":0.01/"lr":-1/' 's/"micro-batch":2/&,"lr-power":2/' 's/"layers":2/"layers":0/'; do
     rm -rf "$folder/lost3" && cp -r "$folder/lost.whole" "$folder/lost3" && rm -r "$folder"/lost3/step-* && sed -i "$change" "$folder/lost3/log.jsonl"
-    refuses "log.jsonl has an unknown setting: $change" 2 "^error: $folder/lost3/log.jsonl: .*\"(schedule|lr|lr-power|layers)\": (\"polynomial\"|-1|2|0); " --train "$data" --out "$folder/lost3" --resume
+    refuses "an unknown setting in log.jsonl is refused: $change" 2 "^error: $folder/lost3/log.jsonl: .*\"(schedule|lr|lr-power|layers)\": (\"polynomial\"|-1|2|0); " --train "$data" --out "$folder/lost3" --resume
 done
 # The folder has a checkpoint of another run: a note is printed, and the later lines of the log are copied.
 "$program" "${long[@]}" --seed 2 --out "$folder/stranger" >/dev/null 2>&1
@@ -385,18 +388,18 @@ into "does not exist" "$folder/straight/step-00000030: .* has the name of a chec
 into "renamed and copied elsewhere" "$folder/copied: .* is a checkpoint; .* \-\-model .*/copied" "$folder/copied" --resume
 into "a folder in it" "$folder/straight/step-00000010/a/b/: .*/step-00000010 is a checkpoint; $resumes=10, .*" "$folder/straight/step-00000010/a/b/"
 into "a folder in a link to it" "$folder/link/sub: .* is a checkpoint; .* \-\-out .*/straight \-\-resume=10, .*" "$folder/link/sub" --resume
-refuses "--out /" 1 "^error: \-\-out /: " "${run[@]}" --out /
-refuses "--out is / by another path" 1 "^error: \-\-out //tmp/\.\.: " "${run[@]}" --out //tmp/..
-refuses "--out with an unexpanded ~" 1 "^error: \-\-out ~/x: " "${run[@]}" --out '~/x'
+refuses "--out / is refused" 1 "^error: \-\-out /: " "${run[@]}" --out /
+refuses "another path of / as --out is refused" 1 "^error: \-\-out //tmp/\.\.: " "${run[@]}" --out //tmp/..
+refuses "--out with an unexpanded ~ is refused" 1 "^error: \-\-out ~/x: " "${run[@]}" --out '~/x'
 [ ! -e '~' ] && [ ! -e /log.jsonl ]
 check "a refused --out is not created" $?
 into "with --plan" "$folder/straight/step-00000020: .* is a checkpoint; $resumes, .*" "$folder/straight/step-00000020" --resume --plan
 [ "$before" = "$(hashes "$folder/straight")" ] && [ ! -e "$folder/straight/step-00000030" ] && diff -r "$folder/copied" "$folder/copied-before"
 check "a checkpoint as --out is unchanged" $? "$(ls "$folder/straight" "$folder/copied")"
-refuses "--resume=STEP of a step that was not saved" 2 "step 7, .*20, 10; " "${long[@]}" --out "$folder/straight" --resume=7
+refuses "--resume=STEP of a step that was not saved is refused" 2 "step 7, .*20, 10; " "${long[@]}" --out "$folder/straight" --resume=7
 refuses "--resume=STEP of a missing step is reported before a token beyond the vocabulary" 2 "step 7, .*20, 10; " --train "$data" --vocab 50 --out "$folder/straight" --resume=7
 refuses "--resume without a checkpoint is reported before a token beyond the vocabulary" 2 "no checkpoint in $folder/typo; name the run" --val "$data" --vocab 50 --eval-only --out "$folder/typo" --resume
-refuses "--resume=STEP in a folder that does not exist" 2 "step 7, .*; name the run" "${long[@]}" --out "$folder/typo" --resume=7
+refuses "--resume=STEP in a missing folder is refused" 2 "step 7, .*; name the run" "${long[@]}" --out "$folder/typo" --resume=7
 rm -rf "$folder/over" && cp -r "$folder/straight" "$folder/over"
 said=$("$program" "${loud[@]}" --steps 5 --out "$folder/over" --resume --val "$val" --val-batches 1 2>/dev/null | grep -A 9 nothing)
 like "--steps smaller than the steps done: nothing is trained" "$said" "nothing to do: the run is at step 20 of 5; *done: 20 of 20 steps*"
@@ -405,9 +408,9 @@ like "--eval-only prints no notes about settings of training" "$said" "step 20  
 rm -rf "$folder/other" && cp -r "$folder/straight" "$folder/other"
 "$program" "${long[@]}" --steps 22 --micro-batch 3 --out "$folder/other" --resume >"$folder/said" 2>&1 && [ -d "$folder/other/step-00000022" ]
 check "a run can be resumed with another --micro-batch" $? "$(cat "$folder/said")"
-refuses "--resume with other --channels" 1 "^error: \-\-channels 64: .*32; remove \-\-channels$" "${long[@]}" --channels 64 --out "$folder/straight" --resume
-refuses "--resume with --no-biases" 1 "^error: \-\-no-biases: .*biases; remove \-\-no-biases$" --train "$data" --no-biases --out "$folder/straight" --resume
-refuses "--resume with another --model" 1 "\-\-model d1: .*layers 2, .*1; remove \-\-model" --model d1 --tokenizer bytes --train "$data" --out "$folder/straight" --resume
+refuses "--resume with other --channels is refused" 1 "^error: \-\-channels 64: .*32; remove \-\-channels$" "${long[@]}" --channels 64 --out "$folder/straight" --resume
+refuses "--resume with --no-biases is refused" 1 "^error: \-\-no-biases: .*biases; remove \-\-no-biases$" --train "$data" --no-biases --out "$folder/straight" --resume
+refuses "--resume with another --model is refused" 1 "\-\-model d1: .*layers 2, .*1; remove \-\-model" --model d1 --tokenizer bytes --train "$data" --out "$folder/straight" --resume
 for flag in "--layers 2" "--heads 2" "--kv-heads 2" "--head-dim 16" "--channels 32" "--ffn 128" "--vocab 257" "--positions 1024" "--norm layer" "--biases" "--norm-eps 1e-5"; do
     # shellcheck disable=SC2086 # flags are words
     {
@@ -418,7 +421,7 @@ for flag in "--layers 2" "--heads 2" "--kv-heads 2" "--head-dim 16" "--channels 
     name=${flag% *} value=${flag#* }
     for what in "--train $data --steps 21" "--prompt x" "--val $val --eval-only"; do
         # shellcheck disable=SC2086
-        refuses "--resume with another $name, ${what%% *}" 1 "^error: $name $((value + 1)): .*has $value; remove $name$" $what $name $((value + 1)) --out "$folder/straight" --resume
+        refuses "--resume with another $name is refused, ${what%% *}" 1 "^error: $name $((value + 1)): .*has $value; remove $name$" $what $name $((value + 1)) --out "$folder/straight" --resume
     done
 done
 runs "--prompt --resume accepts the model's own --heads 2" --prompt x --sample-tokens 2 --heads 2 --out "$folder/straight" --resume
@@ -460,8 +463,8 @@ resumed=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --jso
 is "--eval-only --resume without flags of the shape has the validation loss of training" "$resumed" "$logged"
 said=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --quiet --out "$folder/straight" --resume=10 2>&1)
 like "--eval-only --resume=10 evaluates step 10" "$said" "step 10  val loss *"
-refuses "--eval-only --resume with other --layers" 1 "\-\-layers 3: .*2; remove \-\-layers" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
-refuses "--prompt without a model" 1 "\-\-out DIR \-\-resume" --prompt hello
+refuses "--eval-only --resume with other --layers is refused" 1 "\-\-layers 3: .*2; remove \-\-layers" --layers 3 --tokenizer bytes --val "$val" --eval-only --quiet --out "$folder/straight" --resume
+refuses "--prompt without a model is refused" 1 "\-\-out DIR \-\-resume" --prompt hello
 said=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --out "$folder/straight" --resume 2>&1)
 same=$("$program" --prompt hello --temperature 0 --sample-tokens 5 --quiet --model "$folder/straight/step-00000020" 2>&1)
 [[ $said == hello* && $said == "$same" ]]
@@ -484,14 +487,14 @@ sed -i "s/\"eos_token_id\": 256/\"eos_token_id\": $end/" "$folder/ended/config.j
 [ -n "$end" ] && [ "$(ended)" = "${said%,*}]}" ]
 check "a sample ends at eos_token_id of config.json" $? "$said; $(ended)"
 # names of models
-refuses "--model llama:d97 has too many layers" 1 '^error: \-\-model llama:d97: .*llama:dN, with 1 to 96 layers$' --model llama:d97 --plan
-refuses "--model in capitals" 1 'did you mean llama2-7b\?' --model LLAMA2-7B --plan
-refuses "--model with a Hugging Face name" 2 '^error: \-\-model Qwen/Qwen2.5-0.5B: .*folder' --model Qwen/Qwen2.5-0.5B --plan
-refuses "--channels not divisible by --heads" 1 '\-\-channels 192: .*\-\-heads 5; use \-\-channels 240$' --model llama:d3 --channels 192 --heads 5 --plan
-refuses "--channels not divisible by the default heads" 1 '\-\-channels 100: .*\-\-heads 3; use \-\-channels 128$' --model llama:d3 --channels 100 --plan
+refuses "--model llama:d97, with too many layers, is refused" 1 '^error: \-\-model llama:d97: .*llama:dN, with 1 to 96 layers$' --model llama:d97 --plan
+refuses "--model in capitals is refused, and the error suggests a name" 1 'did you mean llama2-7b\?' --model LLAMA2-7B --plan
+refuses "a Hugging Face name as --model is refused" 2 '^error: \-\-model Qwen/Qwen2.5-0.5B: .*folder' --model Qwen/Qwen2.5-0.5B --plan
+refuses "--channels that --heads do not divide is refused" 1 '\-\-channels 192: .*\-\-heads 5; use \-\-channels 240$' --model llama:d3 --channels 192 --heads 5 --plan
+refuses "--channels that the default number of heads does not divide is refused" 1 '\-\-channels 100: .*\-\-heads 3; use \-\-channels 128$' --model llama:d3 --channels 100 --plan
 mkdir "$folder/large" && echo '#version: 0.2' >"$folder/large/merges.txt" # 32,001 tokens
 { for i in $(seq 0 31999); do echo "\"t$i\": $i"; done && echo '"<|endoftext|>": 32000'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/large/vocab.json"
-refuses "a --tokenizer with more tokens than the named model" 1 '32000 tokens.*\-\-tokenizer .*32001; use \-\-vocab 32001$' --model llama2-7b --tokenizer "$folder/large" --plan
+refuses "a --tokenizer with more tokens than the named model is refused" 1 '32000 tokens.*\-\-tokenizer .*32001; use \-\-vocab 32001$' --model llama2-7b --tokenizer "$folder/large" --plan
 # a vocabulary with a BOS token, which prompts begin with, and which checkpoints contain
 "$program" "${run[@]}" --tokenizer dev/test/tokenizers/llama.model --vocab 560 --steps 1 --out "$folder/llama" >/dev/null 2>"$folder/said" || bad "a run with a SentencePiece vocabulary succeeds" "$(cat "$folder/said")"
 rows() { sed -n 's/.*"vocab_size": \([0-9]*\),.*/\1/p' "$folder/$1/step-00000001/config.json"; }
@@ -532,7 +535,7 @@ cmp -s dev/test/tokenizers/llama.model "$folder/later/step-00000002/tokenizer.mo
 check "a resumed run copies files that were added to --model later" $? "$(ls "$folder"/later/*)"
 cp -r "$folder/onward/step-00000001" "$folder/foreign" && echo '{"model": {"type": "Unigram"}}' >"$folder/foreign/tokenizer.json"
 for flag in --model --tokenizer; do
-    refuses "a checkpoint with a changed tokenizer.json as $flag" 2 "foreign/tokenizer.json is damaged: .* remove its manifest.json if you changed the file on purpose" --train "$data" $flag "$folder/foreign" --steps 1
+    refuses "a checkpoint with a changed tokenizer.json is refused as $flag" 2 "foreign/tokenizer.json is damaged: .* remove its manifest.json if you changed the file on purpose" --train "$data" $flag "$folder/foreign" --steps 1
 done
 rm "$folder/foreign/manifest.json"
 said=$("$program" --train "$data" --model "$folder/foreign" --seq-len 32 --steps 1 --sample-tokens 0 --quiet --out "$folder/taken" 2>&1)
@@ -544,20 +547,20 @@ of_llama="of the vocabulary in $folder/llama/step-00000004; remove \-\-tokenizer
 for how in "--model $folder/llama/step-00000004 --prompt hello" "--out $folder/llama --resume --train $data --steps 5"; do
     # shellcheck disable=SC2086 # flags are words
     {
-        refuses "a --tokenizer with other tokens than the checkpoint's, ${how%% *}" 1 "^error: \-\-tokenizer dev/test/tokenizers/llama3.json: [0-9]+ of its first [0-9]+ tokens differ from those $of_llama" $how --tokenizer dev/test/tokenizers/llama3.json --quiet
-        refuses "--tokenizer bytes for a checkpoint with another vocabulary, ${how%% *}" 1 "^error: \-\-tokenizer bytes: its 257 tokens are not the [0-9]+ $of_llama" $how --tokenizer bytes --quiet
+        refuses "a --tokenizer with other tokens than the checkpoint's is refused, ${how%% *}" 1 "^error: \-\-tokenizer dev/test/tokenizers/llama3.json: [0-9]+ of its first [0-9]+ tokens differ from those $of_llama" $how --tokenizer dev/test/tokenizers/llama3.json --quiet
+        refuses "--tokenizer bytes for a checkpoint with another vocabulary is refused, ${how%% *}" 1 "^error: \-\-tokenizer bytes: its 257 tokens are not the [0-9]+ $of_llama" $how --tokenizer bytes --quiet
     }
 done
 for how in "--prompt hello" "--train $data --steps 5"; do
     # shellcheck disable=SC2086 # flags are words
-    refuses "--resume with --model llama:d9, $how" 1 '^error: \-\-model llama:d9: .*layers [0-9]+, .*9; remove \-\-model$' --out "$folder/llama" --resume $how --model llama:d9 --quiet
+    refuses "--resume with --model llama:d9 is refused, $how" 1 '^error: \-\-model llama:d9: .*layers [0-9]+, .*9; remove \-\-model$' --out "$folder/llama" --resume $how --model llama:d9 --quiet
 done
 LC_ALL=C sed 's/\(\xe2\x96\x81\)the\x15/\1thx\x15/' dev/test/tokenizers/llama.model >"$folder/one.model"
-refuses "a --tokenizer in which one token differs from the checkpoint's" 1 "one.model: 1 of its first 560 tokens differs from those $of_llama" --out "$folder/llama" --resume --train "$data" --steps 5 --quiet --tokenizer "$folder/one.model"
+refuses "a --tokenizer in which one token differs from the checkpoint's is refused" 1 "one.model: 1 of its first 560 tokens differs from those $of_llama" --out "$folder/llama" --resume --train "$data" --steps 5 --quiet --tokenizer "$folder/one.model"
 [ "$(cd "$folder/llama" && echo step-*)" = step-00000004 ] && "$program" --train "$data" --resume --steps 5 --sample-tokens 0 --tokenizer dev/test/tokenizers/llama.model --quiet --out "$folder/llama" >/dev/null 2>&1
 [ -s "$folder/llama/step-00000005/tokenizer.model" ]
 check "--resume accepts a copy of the checkpoint's vocabulary as --tokenizer" $? "$(ls "$folder"/llama/*)"
-refuses "--prompt for a model without a vocabulary" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
+refuses "--prompt for a model without a vocabulary is refused" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
 mkdir "$folder/words" # 301 tokens
 { for i in $(seq 0 299); do echo "\"t$i\": $i"; done; echo '"<|endoftext|>": 300'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
 echo '#version: 0.2' >"$folder/words/merges.txt"
@@ -566,22 +569,22 @@ for how in "--model $folder/straight/step-00000020" "--out $folder/straight --re
     for what in "--prompt hello" "--val $val --val-batches 1 --eval-only" "--train $data --steps 30"; do
         # shellcheck disable=SC2086 # flags are words
         {
-            refuses "a --tokenizer with more tokens than the model, ${how%% *}, ${what%% *}" 1 "^error: \-\-tokenizer $folder/words: it has 301 tokens, $bytes_are$" $how $what --tokenizer "$folder/words" --seq-len 32 --quiet
-            refuses "--tokenizer gpt2 for a model of bytes, ${how%% *}, ${what%% *}" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, $bytes_are$" $how $what --tokenizer gpt2 --seq-len 32 --quiet
+            refuses "a --tokenizer with more tokens than the model is refused, ${how%% *}, ${what%% *}" 1 "^error: \-\-tokenizer $folder/words: it has 301 tokens, $bytes_are$" $how $what --tokenizer "$folder/words" --seq-len 32 --quiet
+            refuses "--tokenizer gpt2 for a model of bytes is refused, ${how%% *}, ${what%% *}" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, $bytes_are$" $how $what --tokenizer gpt2 --seq-len 32 --quiet
         }
     done
 done
 [ ! -e "$folder/straight/step-00000030" ]
 check "a refused --tokenizer writes no checkpoint" $?
-refuses "--tokenizer gpt2 for a model with 300 tokens" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, .*300; give the tokenizer" --model "$folder/v300/step-00000002" --tokenizer gpt2 --prompt hello
-refuses "a --tokenizer with one token more than --vocab" 1 "^error: \-\-vocab 300: .*\-\-tokenizer $folder/words has 301 tokens; use \-\-vocab 301$" "${run[@]}" --tokenizer "$folder/words" --vocab 300
-refuses "--tokenizer gpt2 with a smaller --vocab" 1 "^error: \-\-vocab 300: .*\-\-tokenizer gpt2 has 50257 tokens; use \-\-vocab 50257$" "${run[@]}" --tokenizer gpt2 --vocab 300
+refuses "--tokenizer gpt2 for a model with 300 tokens is refused" 1 "^error: \-\-tokenizer gpt2: it has 50257 tokens, .*300; give the tokenizer" --model "$folder/v300/step-00000002" --tokenizer gpt2 --prompt hello
+refuses "a --tokenizer with one token more than --vocab is refused" 1 "^error: \-\-vocab 300: .*\-\-tokenizer $folder/words has 301 tokens; use \-\-vocab 301$" "${run[@]}" --tokenizer "$folder/words" --vocab 300
+refuses "--tokenizer gpt2 with a smaller --vocab is refused" 1 "^error: \-\-vocab 300: .*\-\-tokenizer gpt2 has 50257 tokens; use \-\-vocab 50257$" "${run[@]}" --tokenizer gpt2 --vocab 300
 runs "the --vocab that the error names is accepted" "${run[@]}" --tokenizer "$folder/words" --vocab 301 --steps 1
 for what in "--prompt hello" "--val $val --val-batches 1 --eval-only" "--train $data --steps 1"; do
     # shellcheck disable=SC2086 # flags are words
     {
         runs "--tokenizer bytes for a model trained with --vocab 300, ${what%% *}" $what --tokenizer bytes --model "$folder/v300/step-00000002" --seq-len 32 --quiet
-        refuses "--tokenizer bytes for a model with 50257 tokens, ${what%% *}" 1 "\-\-tokenizer bytes: it has 257 tokens, .*50257; give the tokenizer" $what --tokenizer bytes --model "$folder/ids/step-00000001" --seq-len 32 --quiet
+        refuses "--tokenizer bytes for a model with 50257 tokens is refused, ${what%% *}" 1 "\-\-tokenizer bytes: it has 257 tokens, .*50257; give the tokenizer" $what --tokenizer bytes --model "$folder/ids/step-00000001" --seq-len 32 --quiet
     }
 done
 # output of --prompt
@@ -618,9 +621,9 @@ check "--overfit-one-batch lowers the loss by more than 1" $?
 
 # --model is a folder without config.json
 mkdir "$folder/nested" && cp -r "$folder/straight/step-00000010" "$folder/nested/step-00000030"
-refuses "--model is a run's folder: the error names its checkpoint" 2 "^error: $folder/nested has no config.json; name a checkpoint of this run: $folder/nested/step-00000030$" --model "$folder/nested" --prompt x
+refuses "a run's folder as --model is refused, and the error names its checkpoint" 2 "^error: $folder/nested has no config.json; name a checkpoint of this run: $folder/nested/step-00000030$" --model "$folder/nested" --prompt x
 mkdir "$folder/hollow"
-refuses "--model is an empty folder" 2 "^error: $folder/hollow has no config.json; name a folder of a model, such as OUT/step-00000020$" --model "$folder/hollow" --prompt x
+refuses "an empty folder as --model is refused" 2 "^error: $folder/hollow has no config.json; name a folder of a model, such as OUT/step-00000020$" --model "$folder/hollow" --prompt x
 "$build"/plot_loss "$folder/straight/log.jsonl" "$folder/curve.png" >/dev/null 2>"$folder/said"
 [ $? -eq 1 ] && [[ $(cat "$folder/said") == *"$folder/curve.png: "*"$folder/curve.svg"* ]] && [ ! -e "$folder/curve.png" ]
 check "plot_loss refuses a name that ends in .png" $? "$(cat "$folder/said")"
@@ -638,10 +641,10 @@ check "--plan --eval-only has no gradients, and saved activations of one layer" 
 is "--plan --json prints the same as --plan=json" "$plan" "$("$program" --plan --json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)"
 tiny=(--tokenizer bytes --layers 1 --heads 1 --channels 32 --seq-len 24 --recipe coat)
 two=$("$program" --plan=json "${tiny[@]}" --micro-batch 2 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/')
-refuses "--memory-limit: one sequence fits, but FP8 does not support it" 1 "\-\-memory-limit: 1 sequence of 24 tokens fits in [0-9.]+ MB, but --recipe coat accepts no " --plan "${tiny[@]}" --memory-limit $((two - 1))B
+refuses "--memory-limit for one sequence, which FP8 does not support, is refused" 1 "\-\-memory-limit: 1 sequence of 24 tokens fits in [0-9.]+ MB, but --recipe coat accepts no " --plan "${tiny[@]}" --memory-limit $((two - 1))B
 said=$("$program" --plan "${tiny[@]}" --recipe bf16 --seq-len 1 --micro-batch 1 | head -n 2)
 like "--plan prints counts of 1 in the singular" "$said" "model       1 layer, 1 head, 32 channels*micro-batch 1 x 1 token, 1 process, *"
-refuses "--memory-limit: no micro-batch fits" 1 "the limit is 20\.00 GB; .*moments [0-9.]+ GB \(use --moments coat .*master .*--master split16" --plan --model gpt2-xl --recipe bf16 --memory-limit 20GB
+refuses "--memory-limit below the smallest micro-batch is refused" 1 "the limit is 20\.00 GB; .*moments [0-9.]+ GB \(use --moments coat .*master .*--master split16" --plan --model gpt2-xl --recipe bf16 --memory-limit 20GB
 limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'; }
 # By memory alone, more sequences would fit, but a run refuses these micro-batches.
 is "--memory-limit: the largest micro-batch is a multiple that FP8 matmuls support" "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)" 112
@@ -650,7 +653,7 @@ for run in "--eval-only" "--prompt x"; do
     # shellcheck disable=SC2086
     is "$run: --head fp8-backward needs no more memory than bf16" "$("$program" --plan=json $run --recipe coat)" "$("$program" --plan=json $run --recipe coat --head bf16)"
 done
-refuses "--memory-limit: no micro-batch that fits is supported by FP8" 1 "5 sequences of 1001 tokens fit.*--recipe coat accepts no .*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat
+refuses "--memory-limit is refused if FP8 supports no micro-batch that fits" 1 "5 sequences of 1001 tokens fit.*--recipe coat accepts no .*multiple of 16" --plan --seq-len 1001 --memory-limit 3GB --recipe coat
 found=$("$program" --plan --model gpt2-xl --recipe coat --memory-limit 40GB | sed '$d')
 [ -n "$found" ] && [ "$found" = "$("$program" --plan --model gpt2-xl --recipe coat --micro-batch 19)" ] &&
     grep -qE '^  saved +22\.21 GB +55\.6 %$' <<<"$found" && grep -qE '^  scratch +171\.27 MB +0\.4 %$' <<<"$found"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the collectives among mpirun's processes by comparing them with a computation in one process. Lost ranks: a rank
-# that dies, is stopped, hangs or fails ends all ranks soon, with an error that names it.
+# Tests the collectives among mpirun's processes by comparing them with a computation in one process. Also tests that a
+# rank that dies, is stopped, hangs or fails ends all ranks soon, with an error that names the rank or its failure.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 ranks=${BUILD:-build}/comm_ranks
@@ -51,7 +51,7 @@ loses() {
     timeout -k 1 40 "${mpirun[@]}" -np 3 "$ranks" "$1" >"$said" 2>&1 || status=$?
     echo "exit status $status after $((SECONDS - start)) s" >>"$said"
     [ "$status" -eq "$2" ] && grep -qE "$3" "$said" && ! grep -q "^continued" "$said" && [ $((SECONDS - start)) -lt 30 ]
-    report $? "a rank is lost ($1): the others end in time, and an error names it"
+    report $? "a rank is lost ($1): the others end in time with an error about it"
 }
 loses die 137 "rank 2 .*signal 9"
 loses stop 5 "error: rank [01]: waited 3 s .* rank 2, which hangs or is lost"

@@ -99,8 +99,8 @@ UNIT_TEST(peak_rates_of_known_gpus) {
                  {"NVIDIA RTX 6000 Ada Generation", 364},
                  {"NVIDIA GeForce RTX 5080", 112.6},
                  {"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 503.8},
-                 // 0: the rate is not known. GPUs that are not listed, some of whose names contain the name of a listed
-                 // GPU.
+                 // The rate of a GPU that is not listed is unknown, which counts as 0. Some of these names contain the
+                 // name of a listed GPU.
                  {"NVIDIA RTX A4000", 0},
                  {"NVIDIA GB10", 0},
                  {"NVIDIA RTX PRO 6000 Blackwell Server Edition", 0},

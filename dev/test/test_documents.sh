@@ -5,10 +5,7 @@
 #   PROGRAM=./train_gpt2_fp8 DEVICE=cuda CHANNELS=128    runs on two GPUs with heads of 64 (default: the CPU, heads of 32)
 source "$(dirname "$0")/ranks.sh"
 channels=${CHANNELS:-64}
-if ! command -v python3 >/dev/null; then
-    echo "skip - document masking: python3 is missing"
-    exit 77
-fi
+needs_python "document masking"
 
 # Examples longer than half of 48 tokens: a sequence of 48 tokens has one, a sequence of 192 up to seven.
 python3 - "$folder" <<'PYTHON' || exit 1

@@ -13,10 +13,7 @@ succeeds() {
     said=$("$@" 2>&1); check "$name" $? "$said"
 }
 
-command -v python3 >/dev/null || {
-    echo "skip - HellaSwag in the trainer: no python3"
-    exit 77
-}
+needs_python "HellaSwag in the trainer"
 text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
 
 # 60 examples, each four times with rotated endings: turned-0 ... turned-3. labels-0 ... labels-3 keep the
@@ -69,7 +66,7 @@ succeeds "HellaSwag does not change the training" diff -r "$folder/plain/step-00
 "$program" "${train[@]}" --steps 60 --hellaswag "$folder/turned-0.bin" --out "$folder/default" --quiet >/dev/null
 [ "$(shares "$folder/default/log.jsonl")" = "60 " ]; check "HellaSwag runs every --val-every steps by default" $? "$(shares "$folder/default/log.jsonl")"
 "$program" "${train[@]}" --steps 4 --val-every 2 --hellaswag-every 0 --hellaswag "$folder/turned-0.bin" --out "$folder/end" --quiet >/dev/null
-[ "$(shares "$folder/end/log.jsonl")" = "4 " ]; check "--hellaswag-every 0: only at the end" $? "$(shares "$folder/end/log.jsonl")"
+[ "$(shares "$folder/end/log.jsonl")" = "4 " ]; check "--hellaswag-every 0 evaluates HellaSwag only at the end" $? "$(shares "$folder/end/log.jsonl")"
 
 # --- a resumed run evaluates at the steps whose evaluation the log lacks, and repeats no other evaluation
 resumed=("${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 --save-every 40 --out "$folder/missed" --quiet)

@@ -43,7 +43,7 @@ for flags in "--recipe coat" "--recipe coat --head fp8" "--recipe coat-paper --g
     check "$flags: the log has the FP8 transposes that are stored separately" $? "$found"
 done
 
-# Resumes with FP8 health at other steps: no changed setting is reported, and the bytes are the same.
+# A run that resumes with FP8 health at other steps reports no changed setting and has the same bytes.
 train resumed --recipe coat --steps 12 --save-every 6 --health-every 3 --health-products 2 && rm -r "$folder/resumed/step-00000012" &&
     train resumed --recipe coat --steps 12 --save-every 6 --health-every 5 --health-products 0 --resume && ! grep -E '^(resume|note): ' "$folder/resumed.said" &&
     train whole --recipe coat --steps 12 --save-every 6 && diff -r "$folder/resumed/step-00000012" "$folder/whole/step-00000012" >/dev/null
@@ -57,9 +57,9 @@ zeros=(--seq-len 1 --micro-batch 32 --batch-tokens 0 --steps 4 --health-every 1 
 train zeros "${zeros[@]}" --recipe coat
 line='fp8: dqkv_qt of layer 1 has 66.7 % of its FP8 values zero or subnormal; --linear bf16 is more exact'
 [ "$(grep -cxF "$line" "$folder/zeros.out")" -eq 1 ] && [ "$(grep -c '^fp8: dqkv_qt' "$folder/zeros.out")" -eq 1 ]
-check "saturated or flushed FP8 values are reported once, with the flag that helps" $? "$(said zeros)"
+check "zero and subnormal FP8 values are reported once, with the flag that helps" $? "$(said zeros)"
 
-# A large --beta2 with 8-bit moments, and runs without FP8.
+# Notes about a large --beta2 with 8-bit moments, and FP8 health of a run in BF16.
 train slow --recipe coat --steps 1 --beta2 0.9999 && grep -q '^note: --beta2 0.9999: .*8-bit second moments' "$folder/slow.said"
 check "a note at the start names --beta2 0.9999 with 8-bit moments" $? "$(said slow)"
 train fast --recipe coat --steps 1 --beta2 0.99 && train full --recipe coat --moments bf16 --steps 1 --beta2 0.9999 &&
@@ -69,7 +69,7 @@ train plain --recipe bf16 --steps 2 --health-every 1
 [ "$(steps_of attention plain)$(steps_of activation plain)$(steps_of optimizer plain)$(steps_of fp8 plain)" = "1 2 1 2 1 2 " ]
 check "a BF16 run logs attention, outliers and lag" $? "$(said plain)"
 
-# The plan, and recipes without FP8 matmuls.
+# --health-products in the plan, and with recipes without FP8 matmuls.
 planned() { "$program" --plan=json --model gpt2 --recipe coat "$@" | grep -c '"name": "qkvw_reference", "format": "bf16", "category": "scratch", "bytes": 3538944}'; }
 [ "$(planned)$(planned --health-products 100)$(planned --health-products 100 --eval-only)" = 010 ]
 check "--plan has the BF16 reference matmul only with --health-products" $?

@@ -1,13 +1,10 @@
 // Tests of loading other programs' models (coat/save/hf.h, llmc_weights.h, checkpoint_load_weights()): shapes, types of
 // values, order and number of files, and files that must be refused.
-#include "dev/test/checkpoint_run.h"
+#include "dev/test/hf_fixture.h"
 
 #include "coat/config/shapes.h"
-#include "coat/save/hf.h"
 #include "coat/save/hf_names.h"
 #include "coat/save/llmc_weights.h"
-
-static Error err; // error of the last failed call
 
 #define VOCAB 130 // vocabulary size, padded to 256 rows in memory
 #define POSITIONS 12
@@ -23,30 +20,6 @@ static Run *run_with(PrecisionKind precision) {
 }
 
 // ---------------------------------------------------------------- tests of config.json and model shapes
-
-static bool parse(const char *text, ModelShape *shape) {
-    return hf_parse_config(text, strlen(text), "config.json", shape, &err);
-}
-
-static ModelShape parsed(const char *text) {
-    ModelShape shape;
-    if (!parse(text, &shape)) fail_msg("%s\n%s", text, err.text);
-    return shape;
-}
-
-// Writes the shape as config.json text and asserts that reading the text gives an equal shape. Returns the text.
-static JsonText written_and_read(const ModelShape *shape) {
-    JsonText t;
-    if (!hf_config_text(&t, shape, DTYPE_BF16, &err)) fail_msg("%s", err.text);
-    const ModelShape read = parsed(t.text);
-    assert_memory_equal(shape, &read, sizeof read);
-    return t;
-}
-
-static void expect_round_trip(const ModelShape *shape) {
-    JsonText t = written_and_read(shape);
-    json_text_free(&t);
-}
 
 UNIT_TEST(config_json_of_every_architecture_is_parsed_and_written) {
     ModelShape s =
@@ -516,19 +489,10 @@ static void make_weights(const char *path, const Run *run, Making making) {
     safewriter_close(&writer);
 }
 
-static void make_config(const char *path, const ModelShape *shape) {
-    JsonText t;
-    assert_true(hf_config_text(&t, shape, DTYPE_F32, &err));
-    write_file(path, t.text, t.size);
-    json_text_free(&t);
-}
-
 // Makes a folder with a config.json of the run's shape and returns the folder's path.
 static const char *make_folder(const char *name, const Run *run) {
-    char config[TEST_PATH];
     assert_int_equal(mkdir(path_of(name), 0777), 0);
-    snprintf(config, sizeof config, "%s/config.json", path_of(name));
-    make_config(config, &run->config.shape);
+    make_config(path_of(name), &run->config.shape);
     return path_of(name);
 }
 
@@ -547,12 +511,6 @@ static void assert_loads(const char *path, Run *run) {
             }
         }
     }
-}
-
-static void assert_refused(const char *path, Run *run, const char *says) {
-    if (checkpoint_load_weights(path, &run->arena, &run->exec, &err)) fail_msg("accepted; expected '%s'", says);
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, says);
 }
 
 UNIT_TEST(weights_load_from_any_type_and_order_of_tensors) {
@@ -719,7 +677,7 @@ UNIT_TEST(a_tensor_that_the_model_lacks_is_an_error) {
     make_weights(path_of("leftovers-head/model.safetensors"), run, plain);
     run_close(run);
     run = llama_with(ARCHITECTURE_LLAMA, true);
-    make_config(path_of("leftovers-head/config.json"), &run->config.shape);
+    make_config(path_of("leftovers-head"), &run->config.shape);
     assert_refused(path_of("leftovers-head"), run, "tie_word_embeddings");
     run_close(run);
     // GPT-2 files may contain attention masks and a copy of the embedding (lm_head.weight), which are ignored.
@@ -770,7 +728,7 @@ UNIT_TEST(damaged_or_incomplete_weight_files_are_refused) {
     // Weights are refused if the shape in config.json differs from the run's.
     ModelShape other = run->config.shape;
     other.layers = 1;
-    make_config(path_of("bad/config.json"), &other);
+    make_config(path_of("bad"), &other);
     assert_refused(folder, run, "layers 1");
     unlink(path_of("bad/config.json"));
     assert_refused(folder, run, "no config.json");

@@ -418,13 +418,12 @@ UNIT_TEST(invalid_headers_of_image_files_are_refused) {
     free(m.pixels);
 }
 
-// text: the examples of p.bin (see add_examples()). places: number of places for images that p.images records.
 UNIT_TEST(placeholders_that_do_not_match_the_images_are_refused) {
     const DataImages images = model(4);
     const struct {
-        const char *text;
-        int places;
-        const char *words;
+        const char *text;  // examples of p.bin (see add_examples())
+        int places;        // number of places for images that p.images records
+        const char *words; // part of the error
     } cases[] = {{"tpA", 1, "it has 1 placeholder of images, not the 4 of 1 places"},
                  {"tpppA", 1, "it has 3 placeholders of images, not the 4"},
                  {"tIpA", 1, "it has 5 placeholders of images, not the 4"},

@@ -80,7 +80,7 @@ full() {
 limited() { (ulimit -f 40 && exec "$program" "$@"); }
 full "a limit of the file size" "$folder/limited" limited
 resume "$folder/limited" && same "$folder/limited"
-check "a run with failed saves is resumed without the limit" $?
+check "a run with failed saves, resumed without the limit, has the same bytes" $?
 
 mount_tmpfs() { mkdir -p "$1" && mount -t tmpfs -o "size=$2" coat-test "$1" 2>/dev/null && mounts+=("$1"); }
 if mount_tmpfs "$folder/disk" "$(($(du -sk "$folder/straight/$last" | cut -f1) * 7 / 2))k"; then
@@ -90,7 +90,7 @@ if mount_tmpfs "$folder/disk" "$(($(du -sk "$folder/straight/$last" | cut -f1) *
     check "checkpoints from before the disk was full remain" $? "${kept[@]}"
     mount -o remount,size=64m "$folder/disk"
     resume "$folder/disk/out" && same "$folder/disk/out"
-    check "a run is resumed after its full disk has space" $?
+    check "a run resumed after its full disk has space has the same bytes" $?
 else
     echo "skip - a full disk: this user cannot mount a file system"
 fi
@@ -123,13 +123,13 @@ if [ "$(id -u)" -ne 0 ] || [ ${#mounts[@]} -gt 0 ]; then
     check "a run in a folder that becomes read-only ends with 2" $? "status $status" "$(cat "$folder/said")"
     writable "$folder/locked"
     resume "$folder/locked" && same "$folder/locked"
-    check "a run is resumed after its folder is writable again" $?
+    check "a run resumed after its folder is writable again has the same bytes" $?
 else
     echo "skip - a folder that becomes read-only: root may write everywhere, and this user cannot mount a file system"
 fi
 away() { mv "$folder/mount" "$folder/unmounted"; }
 lose "$folder/mount/out" away
-# A save that was being written when the folder vanished is another warning.
+# A save that is being written when the folder vanishes prints another warning.
 [ $status -eq 0 ] && [ "$(grep -c "^warning: --out $folder/mount/out" "$folder/said")" -eq 1 ] &&
     [ "$(grep '^warning: ' "$folder/said" | grep -cv -e '--out' -e 'the checkpoint of step [0-9]* could not be saved')" -eq 0 ] &&
     diff -r "$folder/straight/$last" "$folder/mount/out/$last"

@@ -1,33 +1,11 @@
 // Tests of vision-language models in Hugging Face's Llava folders: config.json, tensor names in four layouts, tensors
 // that are only copied from file to file, checkpoints of language model and vision tower, and processor files.
-#include "dev/test/checkpoint_run.h"
+#include "dev/test/hf_fixture.h"
 
 #include "coat/config/shapes.h"
 #include "coat/config/vision.h"
 #include "coat/save/checkpoint_tensors.h"
-#include "coat/save/hf.h"
 #include "coat/save/hf_names.h"
-
-static Error err; // error of the last failed call
-
-static bool parse(const char *text, ModelShape *shape) {
-    return hf_parse_config(text, strlen(text), "config.json", shape, &err);
-}
-
-static ModelShape parsed(const char *text) {
-    ModelShape shape;
-    if (!parse(text, &shape)) fail_msg("%s\n%s", text, err.text);
-    return shape;
-}
-
-// Writes the model shape as config.json. Fails unless parsing that file returns an equal shape.
-static void expect_round_trip(const ModelShape *shape) {
-    JsonText t;
-    if (!hf_config_text(&t, shape, DTYPE_BF16, &err)) fail_msg("%s", err.text);
-    const ModelShape read = parsed(t.text);
-    assert_memory_equal(shape, &read, sizeof read);
-    json_text_free(&t);
-}
 
 // Parses the config.json of LLaVA-1.5 7B, which omits most sizes of its Llama.
 UNIT_TEST(config_of_llava_1_5_is_parsed) {
@@ -61,7 +39,8 @@ static ModelShape parsed_with(const char *text, const char *vision, const char *
     return parsed(json);
 }
 
-// Keys that config.json omits have the default values of the model's class. Optional keys are read if they exist.
+// A key that config.json omits has the default value of the model's class in transformers. Optional keys are read if
+// they exist.
 UNIT_TEST(absent_config_keys_of_llava_have_defaults) {
     const char *siglip = "\"model_type\": \"siglip_vision_model\"",
                *full = ", \"vision_feature_select_strategy\": \"full\"";
@@ -240,7 +219,6 @@ static float value_of(int number, int64_t i) {
 static void write_model(const Both *b, const char *folder, int layout, const char *dropped, const char *extra) {
     CheckpointTensor *list;
     SafeWriter writer;
-    JsonText t;
     char path[TEST_PATH], other[HF_NAME_LENGTH];
     const int64_t nine[] = {9, 1, 1, 1};
     uint64_t hash;
@@ -268,10 +246,7 @@ static void write_model(const Both *b, const char *folder, int layout, const cha
     if (!safewriter_end(&writer, &hash, &err)) fail_msg("%s", err.text);
     safewriter_close(&writer);
     free(list);
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    assert_true(hf_config_text(&t, &b->run->config.shape, DTYPE_F32, &err));
-    write_file(path, t.text, t.size);
-    json_text_free(&t);
+    make_config(folder, &b->run->config.shape);
 }
 
 static void assert_loads(Both *b, const char *folder) {
@@ -285,12 +260,6 @@ static void assert_loads(Both *b, const char *folder) {
             if (found != value_of(i, k)) fail_msg("%s: %g, not %g", list[i].name, found, value_of(i, k));
         }
     free(list);
-}
-
-static void assert_refused(Both *b, const char *folder, const char *says) {
-    if (checkpoint_load_weights(folder, &b->run->arena, &b->run->exec, &err)) fail_msg("accepted; expected '%s'", says);
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, says);
 }
 
 // Checks names and shapes of some tensors without using the tables in hf_names.c.
@@ -357,7 +326,8 @@ UNIT_TEST(weights_load_in_four_layouts_of_names) {
         }
 }
 
-// Loading fails if a tensor of the computation is missing. Other tensors may be missing, but not have a wrong shape.
+// Loading fails if a tensor that the program computes with is missing. Other tensors may be missing, but their shape must
+// not be wrong.
 UNIT_TEST(a_missing_tensor_of_the_computation_is_an_error) {
     Both *b = both_open(VISION_SIGLIP, PROJECTOR_MLP, true);
     const char *folder = path_of("leftovers");
@@ -369,23 +339,23 @@ UNIT_TEST(a_missing_tensor_of_the_computation_is_an_error) {
                                           "vision_tower.vision_model.head.probe"};
     for (int i = 0; i < 4; i++) {
         write_model(b, folder, -1, needed[i], NULL);
-        assert_refused(b, folder, needed[i]);
+        assert_refused(folder, b->run, needed[i]);
     }
     for (int i = 0; i < 3; i++) {
         write_model(b, folder, -1, carried[i], NULL);
         assert_loads(b, folder);
         write_model(b, folder, -1, carried[i], carried[i]);
-        assert_refused(b, folder, "has the shape (9)");
+        assert_refused(folder, b->run, "has the shape (9)");
     }
     write_model(b, folder, -1, NULL, "vision_tower.vision_model.encoder.layers.3.layer_norm1.bias");
-    assert_refused(b, folder, "is not a tensor of the llava");
+    assert_refused(folder, b->run, "is not a tensor of the llava");
     write_model(b, folder, -1, NULL, "language_model.lm_head.weight");
-    assert_refused(b, folder, "tie_word_embeddings");
-    // the folder of another model
+    assert_refused(folder, b->run, "tie_word_embeddings");
+    // The folder's model has another number of layers in its tower.
     b->run->config.shape.vision.layers = 3;
     write_model(b, folder, -1, NULL, NULL);
     b->run->config.shape.vision.layers = 2;
-    assert_refused(b, folder, "vision layers");
+    assert_refused(folder, b->run, "vision layers");
     both_close(b);
 }
 

@@ -2,10 +2,7 @@
 # Tests training on token files with a loss mask: the loss is the mean over unmasked targets, whatever the division of
 # a step into micro-batches and processes.
 source "$(dirname "$0")/ranks.sh"
-if ! command -v python3 >/dev/null; then
-    echo "skip - training with masks: python3 is missing"
-    exit 77
-fi
+needs_python "training with masks"
 
 # Files of the same tokens with three masks: random, with few targets in the first half and many in the second; all
 # ones; none.
@@ -99,7 +96,7 @@ different=$(for file in "$folder"/ones/step-00000004/*; do cmp -s "$file" "$fold
 [ "$(strip "$folder/ones/log.jsonl" | sed 's/"counted":1,//')" = "$(strip "$folder/src/log.jsonl")" ]
 check "a mask of ones gives the log of no mask, apart from counted" $? "$(strip "$folder/ones/log.jsonl")"
 
-# Resumed in the middle.
+# A run that is resumed in the middle equals an uninterrupted one.
 files some
 train 1 straight "${coat[@]}" && train 1 resumed "${coat[@]}" --steps 2 && train 1 resumed "${coat[@]}" --resume &&
     same "a masked run that is resumed has the bits of an uninterrupted one" 00000004 straight resumed
@@ -148,7 +145,7 @@ raise --epochs to continue
 if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs that contradicts --steps is refused" "$(cat "$folder/said")"; else
     grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said"; check "--epochs that contradicts --steps is refused" $? "$(cat "$folder/said")"; fi
 
-# The report at the start, and a damaged file.
+# The report shows the fraction of unmasked targets. A damaged file is refused.
 loud=("${base[@]}")
 for i in "${!loud[@]}"; do [ "${loud[$i]}" = --quiet ] && unset "loud[$i]"; done
 "$program" "${loud[@]}" --train "$folder/some_train.bin" --micro-batch 2 --steps 1 >"$folder/said" 2>&1
@@ -191,7 +188,7 @@ PYTHON
     asked --train "$folder/src_train.bin" --steps 1 >>"$folder/notes"
     [ "$(cat "$folder/notes")" = "note: --prompt is continued as plain text, because the training data has no prompt format; use --prompt-format NAME
 note: --prompt is continued as plain text, because the checkpoint contains no prompt format; use --prompt-format NAME" ]
-check "a prompt without a known format prints a note" $? "$(cat "$folder/notes")"
+    check "a prompt without a known format prints a note" $? "$(cat "$folder/notes")"
     # the report shows how much of the validation data is evaluated, and how many examples are truncated
     val=("$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin" --micro-batch 4 --steps 1)
     for batches in 2 -1; do "${val[@]}" --val-batches $batches 2>/dev/null | sed -n '/^validation/,/^batch/p' | tr '\n' ' ' | tr -s ' ' >"$folder/val$batches"; done

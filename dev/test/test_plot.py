@@ -36,7 +36,7 @@ def write_log(folder, name, steps, fp8=False):
                 gradient = {"saturated": [0, 0.01], "zero": [0.25, 0.5], "subnormal": [0.125, 0.5]}
                 print(json.dumps({"step": step, "fp8": {"x_in": health, "h": {"amax": [3.0, None]}, "dh_qt": gradient}}),
                       file=file)
-        file.write('{"step":%d,"lo' % (steps + 1))  # cut by a kill
+        file.write('{"step":%d,"lo' % (steps + 1))  # truncated, as if the run had been killed
     return os.path.join(folder, name)
 
 

@@ -314,7 +314,7 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(sorted(self.snapshot()), ["r_train_000000.bin"])
 
     def test_edit_of_an_input_is_detected(self):
-        """An edit that keeps a text's length, far from both ends, is detected, also among files that are compared."""
+        """One changed byte in the middle of a text is detected: on resume, and between two files of equal length."""
         text = bytearray((words(8, 1000) * 100).encode()[:300000])
         source, arguments = self.write("one.txt", bytes(text)), ("--bytes", "--workers", 1, "--out", self.path("r"))
         self.run_program(*arguments, source)

@@ -16,7 +16,8 @@ check() { # NAME COMMAND...
     fi
 }
 
-# tokens FILE: prints the tokens as decimal numbers, one per line. header FILE: prints the words of the header
+# tokens FILE: prints the tokens as decimal numbers, one per line
+# header FILE: prints the first three words of the header: magic, version and number of tokens
 tokens() { od -An -v -t u2 -w2 -j 1024 "$1" | tr -d ' '; }
 header() { od -An -t d4 -N 12 "$1" | tr -s ' '; }
 texts() { # prints the documents of a file, with @ for the end-of-text token

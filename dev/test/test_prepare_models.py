@@ -89,7 +89,7 @@ class ModelsTest(unittest.TestCase):
             if text is not None:
                 self.write("f/tokenizer.model" if text == b"" else "f/tokenizer.json", text)
             self.assertEqual(prepare_tokenizers.Pairs.find(self.path("f")), found)
-            self.assertEqual(prepare_tokenizers.Pairs.find(made), made)  # under its published name
+            self.assertEqual(prepare_tokenizers.Pairs.find(made), made)  # a path to the file itself is not redirected
 
     # --- long documents
 

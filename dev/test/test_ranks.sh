@@ -13,7 +13,7 @@ coat=(--recipe coat --batch-tokens 128 --save-every 3)
 train 2 zero0 "${coat[@]}" --zero 0 --steps 3 && train 2 zero3 "${coat[@]}" --zero 3 --steps 3 &&
     same "ZeRO 3 writes the checkpoint of ZeRO 0, byte for byte" 00000003 zero0 zero3
 train 2 blocks0 "${coat[@]}" --bf16-blocks 1 --zero 0 --steps 3 && train 2 blocks3 "${coat[@]}" --bf16-blocks 1 --zero 3 --steps 3 &&
-    same "ZeRO 3 gathers BF16 weights for the first block, FP8 for the others" 00000003 blocks0 blocks3
+    same "ZeRO 3 with a BF16 block, whose weights are gathered in BF16, writes the checkpoint of ZeRO 0" 00000003 blocks0 blocks3
 # Only rank 0 checks FP8 values and matmuls, of its own micro-batches, whichever rank has the sums.
 for zero in 0 2 3; do
     train 2 health$zero "${coat[@]}" --zero $zero --steps 3 --health-every 1 --health-products 1 &&
@@ -21,7 +21,7 @@ for zero in 0 2 3; do
         { [ "$(grep -cE '"dqkv_q":\{"amax":\[[^]]*\],"saturated":|"products":\{"qkvw":\{"error":\[0\.0[0-9]*,0\.0[0-9]*,0\.0[0-9]*\]' "$folder/health$zero/log.jsonl")" -eq 6 ]
     check "FP8 health with ZeRO $zero is in the log" $? "$(cat "$folder/health$zero/log.jsonl")"; }
 done
-# Other state formats: three processes convert the states of two, sharded or complete, to the same bits.
+# With other state formats, three processes convert the states of two, sharded or complete, to the same bits.
 cp -r "$folder/zero3" "$folder/other0" && cp -r "$folder/zero3" "$folder/other3"
 other=(--recipe coat --moments bf16 --master fp32 --batch-tokens 192 --steps 4 --resume)
 train 3 other0 "${other[@]}" --zero 0 && train 3 other3 "${other[@]}" --zero 3 &&

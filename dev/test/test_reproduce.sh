@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
-command -v python3 >/dev/null || { echo "skip - scripts/lab.py: no python3"; exit 0; }
+needs_python "scripts/lab.py"
 export BIN=${BIN:-.} BUILD=${BUILD:-build}
 unset TRAIN TEXTS TOKENS QUICK MPIRUN CUDA_VISIBLE_DEVICES
 export TEXT=coat STEPS=20

@@ -2,10 +2,7 @@
 # Tests training of a small vision-language model on drawn images: it learns to name colors, the loss does not depend on
 # the division into micro-batches and processes, and unsuitable data is refused.
 source "$(dirname "$0")/ranks.sh"
-if ! command -v python3 >/dev/null; then
-    echo "skip - training with images: python3 is missing"
-    exit 77
-fi
+needs_python "training with images"
 
 # Writes NAME.bin and NAME.images. An image has a colored square at the left and at the right. Each of its two examples
 # shows the image, then a letter that asks for a side, and the unmasked answer. `text` has examples without images.
@@ -90,7 +87,7 @@ said="$(timeout 100 "$program" "${flags[@]}" --prompt '<image>l') $(timeout 100 
 flags+=(--train "$folder/drawn.bin" --seq-len 40 --micro-batch 8 --precision fp32 --steps 1 --lr 1e-9 --prompt '<image>l')
 for processes in 1 2; do
     train $processes shown$processes --zero $((3 * processes - 3))
-    has "--image in training's samples, processes: $processes" "$(cat "$folder/shown$processes.said")" '^lg$'
+    has "--image is shown to training's samples, processes: $processes" "$(cat "$folder/shown$processes.said")" '^lg$'
 done
 files drawn unseen
 train 1 coat --micro-batch 8 --steps 250 --recipe coat && below "the model names the colors with COAT's recipe" 0.1 coat
@@ -231,15 +228,15 @@ sys.exit(not different or bool(same) or bool(expected))
 PYTHON
 check "--vision FOLDER: a joined model has the weights of both folders" $? "$(cat "$folder/joined.said")"
 train 1 joined --micro-batch 2 --resume --steps 3
-[ -f "$folder/joined/step-00000003/model.safetensors" ]; check "--resume with --model and --vision" $? "$(cat "$folder/joined.said")"
+[ -f "$folder/joined/step-00000003/model.safetensors" ]; check "--resume with --model and --vision succeeds" $? "$(cat "$folder/joined.said")"
 mv "$lm" "$folder/gone"
 flags=(--tokenizer bytes --documents apart --seq-len 40 --train "$folder/drawn.bin" "${tiny[@]}")
 train 1 joined --micro-batch 2 --resume --steps 4
-[ -f "$folder/joined/step-00000004/model.safetensors" ]; check "--resume without the folders" $? "$(cat "$folder/joined.said")"
+[ -f "$folder/joined/step-00000004/model.safetensors" ]; check "--resume without the folders succeeds" $? "$(cat "$folder/joined.said")"
 mv "$folder/gone" "$lm"
 flags=(--model llama:d1 --vision "$tower" --tokenizer bytes --documents apart --seq-len 40 --train "$folder/drawn.bin" "${tiny[@]}")
 train 1 new --micro-batch 2 && train 1 new --micro-batch 2 --resume --steps 3
-[ -f "$folder/new/step-00000003/model.safetensors" ]; check "--resume of a new model with the tower of a folder" $? "$(cat "$folder/new.said")"
+[ -f "$folder/new/step-00000003/model.safetensors" ]; check "--resume of a new model with the tower of a folder succeeds" $? "$(cat "$folder/new.said")"
 
 # fails NAME CODE PATTERN FLAGS...: checks that training ends with an exit code and one error line that matches.
 fails() {

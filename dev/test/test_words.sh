@@ -3,7 +3,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
-command -v python3 >/dev/null || { echo "skip - private vocabulary: no python3"; exit 0; }
+needs_python "private vocabulary"
 found=$(python3 dev/tools/words.py . --max dev/words.json 2>&1)
 check "no folder uses more private vocabulary than dev/words.json allows" $? "$found"
 exit $failures
