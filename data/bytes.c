@@ -62,6 +62,17 @@ static bool is_duplicate(const Document *document) {
            before->offset == document->offset;
 }
 
+// True if a large text is a file in one piece that the list also contains in several pieces: a file that was named, and
+// that is also in a folder.
+static bool is_also_cut(const Documents *documents, const Document *document) {
+    if (document->bytes < document->file_bytes || document->bytes <= LARGE_BYTES) return false;
+    for (int64_t i = 0; i < documents->count; i++) {
+        const Document *other = &documents->list[i];
+        if (other->bytes < other->file_bytes && XXH128_isEqual(other->file_hash, document->file_hash)) return true;
+    }
+    return false;
+}
+
 static int64_t total_bytes(const Documents *documents) {
     int64_t sum = 0;
     for (int64_t i = 0; i < documents->count; i++) sum += documents->list[i].bytes;
@@ -90,7 +101,7 @@ static void choose(Documents *documents, const Options *options) {
     int64_t sum = 0;
     for (int64_t i = 0; i < documents->count; i++) {
         const Document *document = &documents->list[i];
-        bool duplicate = i > 0 && is_duplicate(document);
+        bool duplicate = (i > 0 && is_duplicate(document)) || is_also_cut(documents, document);
         if (duplicate && document->offset == 0) leave_out(documents, EQUAL, document->path);
         bool fits = (double)(sum + document->bytes) <= limit;
         keep[i] = !duplicate && fits;

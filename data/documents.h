@@ -23,8 +23,9 @@
 typedef struct {
     char *path;
     int64_t offset, bytes;
-    int64_t file_bytes;            // size of the entire file
-    XXH128_hash_t hash, file_hash; // hash of the text, and of all texts that its file was cut into
+    int64_t file_bytes; // size of the entire file
+    // hash of the text, and of the pieces that its file is cut into in a folder, whether it was cut or not
+    XXH128_hash_t hash, file_hash;
     int64_t val;                   // number of bytes at the text's end that are held out for validation
 } Document;
 
@@ -90,6 +91,17 @@ static int64_t cut_of(const unsigned char *text, int64_t bytes) {
     return cut ? cut : bytes;
 }
 
+// Returns the length of the piece at the beginning of the last `bytes` bytes of a large file.
+static int64_t piece_of(const unsigned char *text, int64_t bytes) {
+    return bytes > PIECE_BYTES ? cut_of(text, PIECE_BYTES) : bytes;
+}
+
+// Returns the hash of a file of which `hash` is the hash of the pieces before `piece`.
+static XXH128_hash_t file_hash_of(XXH128_hash_t hash, XXH128_hash_t piece) {
+    const XXH128_hash_t both[2] = {hash, piece};
+    return XXH3_128bits(both, sizeof both);
+}
+
 // Counts a path. Appends the first three to named->names, then "...".
 static void add_name(Named *named, const char *path) {
     enum { SHOWN = 3 };
@@ -116,6 +128,7 @@ static void add_file(Documents *documents, const char *path, int64_t bytes, Larg
     }
     const int64_t before = documents->count, limit = large == LARGE_CUT && bytes > LARGE_BYTES ? PIECE_BYTES : FILE_MAX;
     Reason reason = bytes ? REASONS : EMPTY; // why the file is ignored
+    XXH128_hash_t hash = XXH3_128bits(NULL, 0);
     for (int64_t at = 0; at < bytes && reason == REASONS;) {
         Document document;
         memset(&document, 0, sizeof document);
@@ -133,13 +146,12 @@ static void add_file(Documents *documents, const char *path, int64_t bytes, Larg
             if (at + document.bytes < bytes) document.bytes = cut_of(text, document.bytes);
             add_document(documents, path, text, document);
             at += document.bytes;
+            for (int64_t begin = 0, piece; begin < document.bytes; begin += piece) {
+                piece = bytes > LARGE_BYTES ? piece_of(text + begin, document.bytes - begin) : document.bytes;
+                hash = file_hash_of(hash, XXH3_128bits(text + begin, (size_t)piece));
+            }
         }
         free(text);
-    }
-    XXH128_hash_t hash = XXH3_128bits(NULL, 0);
-    for (int64_t i = before; i < documents->count; i++) {
-        const XXH128_hash_t both[2] = {hash, documents->list[i].hash};
-        hash = XXH3_128bits(both, sizeof both);
     }
     for (int64_t i = before; i < documents->count; i++) documents->list[i].file_hash = hash;
     if (reason != REASONS) {

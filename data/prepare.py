@@ -186,8 +186,9 @@ def tokenize(options, inputs):
         except (Failure, OSError):
             left = ["%s_%s_*.bin" % (options.out, name) for name, split in splits.items() if split.finished]
             if left:
-                say("note: %s are not complete; the same command continues, or use --overwrite if inputs or flags have "
-                    "changed" % " and ".join(left))
+                say("note: %s are not complete; the same command%s" % (" and ".join(left), (
+                    " without --overwrite continues" if options.overwrite else
+                    " continues, or use --overwrite if inputs or flags have changed")))
             raise
     what = ["%s in %s" % (several(split.tokens(), kind + " token"), several(len(split.finished), "file"))
             for kind, split in (("training", splits["train"]), ("validation", splits["val"]))]
@@ -386,7 +387,8 @@ def main(arguments):
         return failure.code
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        say("%s: stopped before the files were complete; start the same command again to continue" % NAME)
+        say("%s: stopped before the files were complete; start the same command%s again to continue" % (
+            NAME, " without --overwrite" if "--overwrite" in arguments else ""))
         return 130
     except MemoryError:
         say("%s: out of memory; use fewer --workers" % NAME)

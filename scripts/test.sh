@@ -30,6 +30,7 @@ for argument in "$@"; do
     case $argument in
     --long) long=yes ;;
     --unit) unit=yes ;;
+    -*) echo "error: $argument: unknown flag; see scripts/test.sh --help" >&2; exit 1 ;;
     *) names+=("$argument") ;;
     esac
 done
@@ -47,6 +48,7 @@ case $jobs in 0 | *[!0-9]*) echo "error: TEST_JOBS: must be a number of at least
 threads=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
 
 finish() {
+    [ ${#suites[@]} -gt 0 ] || { failed=$((failed + 1)) && echo "error: no suite's name contains ${names[*]}" >&2; }
     [ ${#failed_suites[@]} -eq 0 ] || echo "failed: ${failed_suites[*]}"
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" -eq 0 ]

@@ -4,8 +4,8 @@
 #   dev/test/golden.sh PROGRAM DATA >FILE
 #
 # PROGRAM is a train_gpt2_fp8_cpu. DATA is a folder of token files that both builds read; the first run fills it with
-# build/prepare_bytes next to PROGRAM. FILE gets one line per run: its name, its exit code, and the hash of every
-# checkpoint file, log and output that it left. Compare two builds on one machine with `diff FILE1 FILE2`.
+# build/prepare_bytes next to PROGRAM. FILE gets a line for the exit code of every run, and one for the hash of every
+# checkpoint file, log and output. Compare two builds on one machine with `diff FILE1 FILE2`.
 set -euo pipefail
 program=$(realpath "$1") data=$(realpath -m "$2")
 folder=$(mktemp -d)
@@ -31,10 +31,10 @@ cd "$folder"
 
 hash_of() { sha256sum | cut -c1-16; }
 
-# Removes speeds, times and paths, which differ between runs and machines.
+# Removes speeds and times, which differ between runs.
 without_times() { sed -E 's/"(ms|tokens_per_s|seconds|time_ms|mfu)": ?[0-9.e+-]+,?//g'; }
 
-# record NAME [FILE...]: one line with the hash of each file.
+# record NAME [FILE...]: prints a line with the hash of each file that exists.
 record() {
     local name=$1 file
     shift
@@ -46,7 +46,7 @@ record() {
     done
 }
 
-# run NAME FLAG...: trains, evaluates or plans; records the exit code, stdout and the contents of --out.
+# run NAME FLAG...: trains, evaluates or plans, with stdout in NAME.out. Records the exit code and, if it is not 0, stderr.
 run() {
     local name=$1 status=0
     shift

@@ -1,5 +1,4 @@
-# Sourced by dev/test/test_ranks.sh and dev/test/long_ranks.sh: runs several processes on the CPU over MPI, and compares
-# them.
+# Sourced by tests of several processes: runs them over MPI, by default on the CPU, and compares runs.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . dev/test/program_fixture.sh

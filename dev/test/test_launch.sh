@@ -81,6 +81,7 @@ for words in "--out $folder/elsewhere" "--out=$folder/elsewhere" "-o $folder/els
 done
 line=$(bash scripts/slurm_requeue.sh --dry-run --out=new --steps 7)
 has "the Slurm script's --out and --steps replace its own" "$line" "--out new --resume --steps 7"
+said=$(STEPS=20k bash scripts/slurm_requeue.sh --dry-run 2>&1) && bad "the Slurm script refuses STEPS=20k" "$said" || has "the Slurm script refuses STEPS=20k" "$said" "STEPS: must be a whole number of at least 1 (is 20k)"
 [ "$(RECIPE=bf16 "$script" --dry-run | grep -c -- '--recipe bf16 .*--master split16')" -eq 1 ]; check "RECIPE=bf16 also sets --master split16" $?
 mkdir -p "$folder/continued/step-00000005"
 line=$(OUT=$folder/continued "$script" --dry-run)

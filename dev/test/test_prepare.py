@@ -258,7 +258,8 @@ class PrepareTest(unittest.TestCase):
 
         with unittest.mock.patch.object(prepare_output, "write_atomically", full):
             _, errors = self.run_program(*arguments, "--overwrite", code=2)
-        self.assertEqual(errors, note + "\nprepare.py: no space\n")
+        self.assertEqual(errors, "note: %s_train_*.bin are not complete; the same command without --overwrite continues\n"
+                                 "prepare.py: no space\n" % out)
         self.assertEqual(self.run_program(*arguments)[1], "")
         self.assertEqual(self.snapshot(), expected)
         _, errors = self.run_program("--bytes", "--out", self.path("e"), self.write("e.jsonl", "{"), code=2)

@@ -108,6 +108,14 @@ large_files() {
 }
 check "large files in a folder are cut into pieces" large_files
 
+# A large file that is named and in a folder, where it is cut, must not be in both outputs.
+named_and_in_a_folder() {
+    mkdir -p both/in && seq 1 200000 >both/in/numbers && cp both/in/numbers both/copy
+    "$program" --out both/alone both/in >out && "$program" --out both/t both/in/numbers both/copy both/in >out || return 1
+    grep -q "ignored: 2 equal" out && cmp both/t_train.bin both/alone_train.bin && cmp both/t_val.bin both/alone_val.bin
+}
+check "a large file that is named and in a folder counts once" named_and_in_a_folder
+
 # Only --overwrite replaces earlier output; both files are always from one run.
 overwrite() {
     "$program" --out old/t in >out && cp -r old old.before || return 1

@@ -227,7 +227,7 @@ plain_run=("${run[@]}" --skip-grad-z 0 --val-every 0 --master split16)
 failed "a gradient that is not finite at the end prints a warning" "the last loss or gradient is not finite; start again with a smaller --lr or a longer --warmup" "${plain_run[@]}" "${blowup[@]}" --max-skipped 100 --steps 8 --save-every 0
 failed "a loss that has risen prints a warning" "the loss has risen, from [0-9.]+ in the first step to [0-9.]+ in the last 3 steps; try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 5 --out "$folder/risen"
 failed "a loss that has risen in a resumed run prints a warning" "the loss has risen, from [0-9.]+ in the first step to [0-9.]+ in the last 4 steps; try a smaller --lr" "${plain_run[@]}" --lr 1 --steps 7 --out "$folder/risen" --resume
-said=$("$program" "${run[@]}" --steps 20 2>&1) && ! grep -a "^warning: " <<<"$said"
+said=$("$program" "${run[@]}" --steps 20 --out "$folder/calm" 2>&1) && ! grep -a "^warning: " <<<"$said"
 check "a run whose loss falls prints no warning" $? "$said"
 diverges "losses that are not finite end with 4 without the guard" "3 updates in a row had a non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --skip-grad-z 0 --out "$folder/nan0"
 

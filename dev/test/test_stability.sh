@@ -128,6 +128,9 @@ loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/runs/coat/4e-3/
 base=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/runs/bf16/4e-3/1/log.jsonl")
 has "the page has the runs' losses" "$page" "^\| 4e-3 \| $(printf %.4f "$base") \| $(printf %.4f "$loss") \("
 has "the page marks a rate that is too large" "$page" '^\| 1000 \| 1 of 1 diverged \| 1 of 1 diverged \|$'
+said=$(TEXT=data scripts/lab.py stability --out "$folder/small" 2>&1)
+[ $? -eq 1 ] && grep -q '^error: TEXT: .*small/text_train.bin is from coat, not data; choose another --out$' <<<"$said" && ! grep -q TEXT=data "$folder/small/stability.tsv"
+check "another TEXT in a folder with results is refused" $? "$said"
 sharpness=$folder/small/sharpness.tsv
 grep -q $'^coat\t4e-3\t0\t0\t'"$loss\$" "$sharpness" && grep -q $'^bf16\t4e-3\t0\t0\t'"$base\$" "$sharpness"
 check "the loss at distance 0 is that of the run" $? "$loss $base" "$(cat "$sharpness")"

@@ -203,13 +203,13 @@ class Stability:
             remove(self.out, ".moved-*")
             self.losses.read()
             self.sharpness.read()
+            if self.on_bytes:
+                self.work.prepare_text()
             flags = " ".join(self.model + self.batch + self.training + ["--steps", str(self.steps)])
             data, validation = map(os.path.basename, self.files)
             self.losses.note("setting", "study", f"{flags}; data: {data}; validation: {validation}", "--out")
             self.losses.add_command(lab.command_line("stability", COMMAND, arguments))
             self.losses.save()
-            if self.on_bytes:
-                self.work.prepare_text()
         self.work.each(self.train, [(recipe, rate, seed) for seed in self.seeds for rate in self.rates
                                     for recipe in self.recipes], self.places)
         best = [(recipe, "BEST" if dry else self.best_rate(recipe)) for recipe in self.recipes]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 
-from .results import Failure, read_text
+from .results import Failure, read_text, write_file
 
 
 def tell(text):
@@ -247,10 +247,14 @@ class Work:
             raise Failure("stopped; run the same command again to continue")
 
     def prepare_text(self):
-        """Makes OUT/text_train.bin and OUT/text_val.bin for the byte-level model, unless they exist."""
-        log, text = self.out + "/text.log", self.out + "/text"
+        """Makes OUT/text_train.bin and OUT/text_val.bin for the byte-level model, unless they exist. Fails if they were made
+        from another TEXT."""
+        log, text, source = self.out + "/text.log", self.out + "/text", setting("TEXT", "--headers")
         if not os.path.exists(text + "_val.bin"):
-            command = [BUILD + "/prepare_bytes", setting("TEXT", "--headers"), "--overwrite", "--out", text]
-            status = self.run(log, command)
+            status = self.run(log, [BUILD + "/prepare_bytes", source, "--overwrite", "--out", text])
             if status:
                 raise self.failure("text", status, log)
+            write_file(text + ".source", source)
+        made_from = read_text(text + ".source") or source
+        if made_from != source:
+            raise Failure(f"TEXT: {text}_train.bin is from {made_from}, not {source}; choose another --out")
