@@ -26,7 +26,7 @@ typedef struct {
     int64_t file_bytes; // size of the entire file
     // hash of the text, and of the pieces that its file is cut into in a folder, whether it was cut or not
     XXH128_hash_t hash, file_hash;
-    int64_t val;                   // number of bytes at the text's end that are held out for validation
+    int64_t val; // number of bytes at the text's end that are held out for validation
 } Document;
 
 typedef struct {
