@@ -32,7 +32,8 @@ from prepare_chat import Chat, chat_settings, describe
 from prepare_files import contents, readers
 from prepare_hellaswag import make_hellaswag
 from prepare_images import ASPECTS, Images, make_images, read_processor
-from prepare_inputs import SETS, documents_in, documents_of, file_hash, local_inputs, named_inputs, units
+from prepare_inputs import (SETS, check_unchanged, documents_in, documents_of, file_hash, local_inputs, named_inputs,
+                            units)
 from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
 from prepare_prompts import FORMATS
 from prepare_records import DESCRIBED, Skipped, to_utf8
@@ -260,6 +261,7 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
         if any(wrote):
             save(False)
         progress.add(plan[number][1])
+    check_unchanged(inputs)
     for split in splits.values():
         if split.waiting:
             split.write(len(plan), 0)

@@ -42,6 +42,7 @@ SETS = {
 }
 
 Input = collections.namedtuple("Input", "kind path identity size")  # identity: SHA-256 of the file; size: in bytes
+stamps = {}  # {path: (size, time of the last change) of the file when text_input() read it}
 
 
 class Unfit(Exception):
@@ -105,9 +106,22 @@ def kind_of(path, named, field):
     return kind
 
 
+def stamp_of(path):
+    info = os.stat(path)
+    return info.st_size, info.st_mtime_ns
+
+
+def check_unchanged(inputs):
+    """Fails if a file is no longer as text_input() has read it."""
+    for made in inputs:
+        if made.path in stamps and stamp_of(made.path) != stamps[made.path]:
+            raise Failure("%s: changed while it was read; run this command again with --overwrite" % made.path)
+
+
 def text_input(kind, path):
     """Returns the Input of a file. Searches a text for separators."""
     digest, size, end, separated = hashlib.sha256(), 0, b"", False
+    stamps[path] = stamp_of(path)
     for block in blocks(path):
         digest.update(block)
         size += len(block)

@@ -326,8 +326,8 @@ UNIT_TEST(weights_load_in_four_layouts_of_names) {
         }
 }
 
-// Loading fails if a tensor that the program computes with is missing. Other tensors may be missing, but their shape must
-// not be wrong.
+// Loading fails if a tensor that the program computes with is missing. Other tensors may be missing, but must not have
+// a wrong shape.
 UNIT_TEST(a_missing_tensor_of_the_computation_is_an_error) {
     Both *b = both_open(VISION_SIGLIP, PROJECTOR_MLP, true);
     const char *folder = path_of("leftovers");

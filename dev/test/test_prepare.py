@@ -329,6 +329,20 @@ class PrepareTest(unittest.TestCase):
         both = self.tokens(self.path("r"), "train") + self.tokens(self.path("r"), "val")
         self.assertEqual(len(self.documents(both)), 4)  # the end of each is for validation
 
+    def test_input_that_changes_during_the_run_is_refused(self):
+        for size in (1000, 200000):  # truncated, and appended to
+            source, original = self.write("one.txt", words(8, 20000)), prepare.work
+
+            def changing(job):
+                os.truncate(source, size)
+                return original(job)
+
+            with unittest.mock.patch.object(prepare, "work", changing):
+                self.refused(["one.txt: changed while it was read; run this command again with --overwrite"],
+                             "--bytes", "--overwrite", "--workers", 1, "--out", self.path("r"), source)
+            with open(self.path("r_manifest.json"), encoding="utf-8") as file:
+                self.assertFalse(json.load(file)["complete"])
+
     # --- errors
 
     def test_wrong_arguments_and_inputs_are_refused(self):

@@ -239,7 +239,8 @@ rate() { # NAME SCHEDULE STEPS PATTERN FLAGS...: resumes after 10 of STEPS steps
     "$program" "${rates[@]}" --schedule "$2" --steps "$3" --save-every 10 --out "$folder/rate" >/dev/null 2>&1
     rm -rf "$folder"/rate/step-0000001[1-9] "$folder"/rate/step-000000[2-9]*
     said=$("$program" "${rates[@]}" --schedule "$2" --steps "$3" --out "$folder/rate" --resume "${@:5}" 2>&1 >/dev/null | grep "the learning rate jumps") || status=$?
-    if [ -n "$4" ]; then [ $status -eq 0 ] && grep -qE "^note: the learning rate jumps from $4 at step 11, " <<<"$said" && [ "$(wc -l <<<"$said")" -eq 1 ] && [[ $said != *"--lr 0;"* ]]; else [ -z "$said" ]; fi
+    if [ -n "$4" ]; then [ $status -eq 0 ] && grep -qE "^note: the learning rate jumps from $4 at step 11, " <<<"$said" && [ "$(wc -l <<<"$said")" -eq 1 ] && [[ $said != *"--lr 0;"* ]]; else [ -z "$said" ]; fi &&
+        [ -n "$(find "$folder/rate" -maxdepth 1 -name 'step-*' ! -name step-00000010)" ]
     check "$1" $? "$said"
 }
 rate "rate note: more steps of a finished cosine schedule" cosine 10 "2.45e-05 at step 10 to 0.0005" --steps 20
