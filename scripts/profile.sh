@@ -32,9 +32,9 @@ devices=${CUDA_VISIBLE_DEVICES:-0} launch=()
 mkdir -p "$out"
 rm -f "$out/traffic.tsv"
 
-watch() { nvidia-smi -i "${devices%%,*}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 >"$out/power.csv" 2>/dev/null || true; }
 : >"$out/power.csv" # empty file, in case the run ends before nvidia-smi starts
-watch &
+# exec makes $watcher the process id of nvidia-smi, which would otherwise survive this script
+(exec nvidia-smi -i "${devices%%,*}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 >"$out/power.csv" 2>/dev/null) &
 watcher=$!
 trap 'kill $watcher 2>/dev/null || true' EXIT
 status=0

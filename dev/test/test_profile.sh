@@ -39,7 +39,8 @@ for step in 1 2; do
     ours fp8_weights weight_scales_kernel
 done >"${TRACE_FILE:?}"
 END
-printf '#!/bin/sh\ncase "$*" in *power.draw*) echo "90.0, 1980"; echo "600.0, 1500"; echo "650.0, 1400"; echo "480.0, 1980" ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac\n' >"$folder/nvidia-smi"
+printf '#!/bin/sh\ncase "$*" in *power.draw*) echo "90.0, 1980"; echo "600.0, 1500"; echo "650.0, 1400"; echo "480.0, 1980"; echo $$ >>"%s"; exec sleep 60 ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac\n' \
+    "$folder/watchers" >"$folder/nvidia-smi"
 chmod +x "$folder/trainer" "$folder/nvidia-smi"
 printf '#!/bin/sh\necho "$*" >>"${TRACE_PLANS:-/dev/null}"\nprintf "micro-batch\\tresidual_norm_forward\\t3000000\\nmicro-batch\\tnorm_backward\\t1000000\\nupdate\\tgrad_norm\\t9000000\\n"\n' >"$folder/traffic"
 chmod +x "$folder/traffic"
@@ -92,6 +93,9 @@ has "GPUS=two is refused" "$said" "^error: GPUS: must be .* \(is 'two'\)$"
 said=$(FAILS=yes scripts/profile.sh 'x*.bin' 2>&1)
 [ $? -eq 1 ] && [ "$said" = "error: the training ended with 3: error: device memory: too little" ]
 check "a failed training is reported" $? "$said"
+left=$(while read -r id; do ! kill -0 "$id" 2>/dev/null || echo "$id"; done <"$folder/watchers")
+[ "$(wc -l <"$folder/watchers")" -gt 2 ] && [ -z "$left" ]
+check "profile.sh ends nvidia-smi, also after a failed training" $? "$left"
 said=$(LIBRARY=$folder/none.so scripts/profile.sh 'x*.bin' 2>&1)
 [ $? -eq 1 ] && [[ $said == "error: $folder/none.so: is not built;"* ]]
 check "a library that is not built is reported" $? "$said"
