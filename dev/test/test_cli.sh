@@ -245,7 +245,7 @@ if group true 2>/dev/null; then
 else
     echo "skip - files in /dev/shm count against the control group's limit: unshare cannot replace /sys/fs/cgroup"
 fi
-# A dynamic OpenBLAS starts threads before main() and waits for their memory, so that only a static one is tested.
+# A dynamic OpenBLAS starts threads before main() and waits for their memory, so only a static one is tested.
 for threads in "" 4; do
     if ldd "$program" | grep -qE 'libopenblas|libasan'; then
         echo "skip - ulimit -v: --version does not hang, OPENBLAS_NUM_THREADS='$threads': OpenBLAS is dynamic, or sanitizers are linked"

@@ -174,10 +174,10 @@ for bytes in 3000 50000 1000000 1048577 1113823 1300000 1700000 2500000; do
 done
 yes 'a line that comes again and again' | head -c 2500000 >repeated.txt
 mkdir repeats && cp repeated.txt repeats
-check "identical texts print a note about the validation fraction" notes "note: 0.413 % of the text is held out for validation, because equal texts stay together; add text that differs" repeats
+check "identical texts print a note about the validation fraction" notes "note: 0.413 % of the text is held out for validation, because equal or tiny texts are not divided; add other text" repeats
 check "a large --val-fraction prints a note" notes "note: 40 % of the text is held out for validation, as --val-fraction asks" --val-fraction 0.4 one.txt
 printf x >tiny.txt
-check "a text of one byte prints a note with its fraction" notes "note: 100 % of the text is held out for validation, because equal texts stay together; add text that differs" tiny.txt
+check "a text of one byte prints a note with its fraction" notes "note: 100 % of the text is held out for validation, because equal or tiny texts are not divided; add other text" tiny.txt
 check "a small --val-fraction prints no note" notes "" --val-fraction 0.19 one.txt
 
 headers() {

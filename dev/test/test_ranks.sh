@@ -120,7 +120,7 @@ if command -v python3 >/dev/null; then
 else
     echo "skip - HellaSwag by several processes: no python3"
 fi
-# Data that one process cannot read end the run on all processes, which save. The bad token is outside the vocabulary: in
+# If one process cannot read its data, the run ends on all processes, which save. The bad token is outside the vocabulary: in
 # the last of 40 training sequences, four per step; or in the fourth validation sequence, before the first step.
 bad_file() { # NAME SEQUENCE
     head -c $((1024 + 2 * (32 * 40 + 1))) "$folder/src_train.bin" >"$folder/$1.bin"
@@ -135,13 +135,13 @@ bad_data() { # NAME STEP FLAGS...: expects exit code 2, one error and the checkp
     timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --no-shuffle --zero 3 --schedule constant --out "$folder/$name" \
         --steps 20 --batch-tokens 128 "${@:3}" >"$folder/said" 2>&1 </dev/null || status=$?
     [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -q "error: .*$name.bin: token .* is 65535" "$folder/said"
-    check "bad data for one process ($name) end all processes with 2" $? "status $status" "$(cat "$folder/said")"
+    check "bad data of one process ($name) end the run on all processes with 2" $? "status $status" "$(cat "$folder/said")"
     if [ "$step" -eq 0 ]; then
-        compgen -G "$folder/$name/step-*" >/dev/null && bad "bad data for one process ($name) save nothing before the first step" "$(ls -A "$folder/$name")" || ok "bad data for one process ($name) save nothing before the first step"
+        compgen -G "$folder/$name/step-*" >/dev/null && bad "bad data of one process ($name) before the first step: nothing is saved" "$(ls -A "$folder/$name")" || ok "bad data of one process ($name) before the first step: nothing is saved"
         return
     fi
     train 2 "$name-whole" --no-shuffle --zero 3 --schedule constant --steps "$step" --batch-tokens 128 "${@:3}" --val-every 100 --val "$folder/src_val.bin" &&
-        same "bad data for one process ($name) save the last complete step" "$(printf %08d "$step")" "$name" "$name-whole"
+        same "bad data of one process ($name): the last complete step is saved" "$(printf %08d "$step")" "$name" "$name-whole"
 }
 bad_data train 9
 bad_data val 0 --val-every 2
@@ -173,7 +173,7 @@ if [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] 
 else
     bad "two processes whose folder another run has taken end and write nothing there" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
 fi
-# A rank with a full disk, or without permission to create files: the others report the reason at once. A preloaded library
+# If a rank's disk is full, or the rank must not create files, rank 0 reports the reason at once. A preloaded library
 # simulates this for files whose path contains $FAILS.
 cat >"$folder/disk.c" <<'END'
 #define _GNU_SOURCE
@@ -216,10 +216,10 @@ if [[ $build != *asan* ]] && ${CC:-cc} -shared -fPIC -o "$folder/disk.so" "$fold
     for how in "full cannot write .*optimizer-00001-of-0000.*: No space left on device" "create cannot create .*optimizer-00001-of-0000.*: Permission denied"; do
         disk 3 1 "${how%% *}" /.step- --steps 4 --save-every 2
         [ $status -eq 2 ] && [ $seconds -lt 60 ] && [ "$(warned 2 "${how#* }")" -eq 1 ] && grep -qE "^error: the checkpoint of step 4 could not be saved: rank 1: ${how#* }$" "$folder/said" && ! ls -A "$folder/disk" | grep -q step-
-        check "a rank's disk fails (${how%% *}): rank 0 reports the reason at once" $? "status $status after $seconds s" "$(cat "$folder/said")"
+        check "rank 0 reports at once that a rank's disk fails (${how%% *})" $? "status $status after $seconds s" "$(cat "$folder/said")"
         disk 2 1 "${how%% *}" /.step- --steps 2 # written in the foreground
         [ $status -eq 2 ] && [ $seconds -lt 60 ] && grep -qE "^error: the checkpoint of step 2 could not be saved: rank 1: ${how#* }$" "$folder/said"
-        check "a rank's disk fails (${how%% *}) in a foreground save: rank 0 reports the reason at once" $? "status $status after $seconds s" "$(cat "$folder/said")"
+        check "rank 0 reports at once that a rank's disk fails in a foreground save (${how%% *})" $? "status $status after $seconds s" "$(cat "$folder/said")"
     done
     disk 2 1 full /.step-00000002 --steps 20 --save-every 2 # enough steps that a step notices the failure before the next save
     [ $status -eq 0 ] && [ "$(warned 2 ".*No space left on device")" -eq 1 ] && [ "$(grep -c '^warning:' "$folder/said")" -eq 1 ] && [ -d "$folder/disk/step-00000004" ] && [ ! -d "$folder/disk/step-00000002" ] &&
@@ -258,7 +258,7 @@ fi
 lost_process early "$folder/early/log.jsonl" --out "$folder/early"
 [ $status -ne 0 ] && [ "$advice" = "no checkpoint is saved: start again from step 0 with --out $folder/early --resume" ]
 check "if a process is killed before the first save, the others say that nothing is saved" $? "status $status" "$(cat "$folder/said")"
-# A process's GPUs and checkpoints decide on its recipe, which must be the same for all.
+# A process chooses its recipe by its GPUs and checkpoints. All processes must choose the same one.
 differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --recipe bf16 ;; *) exec "$@" ;; esac'
 status=0
 timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" "${flags[@]}" --steps 2 --batch-tokens 128 >"$folder/said" 2>&1 </dev/null || status=$?
