@@ -398,7 +398,8 @@ static void say_result(const Documents *documents, const Options *options, int64
     const bool much = share > MUCH_VAL, asked = share <= 1.1 * options->val_fraction;
     if (much || share < LITTLE_VAL * options->val_fraction)
         fprintf(stderr, "note: %.3g %% of the text is held out for validation, %s\n", 100 * share,
-                much && asked ? "as --val-fraction asks" : "because equal or tiny texts are not divided; add other text");
+                much && asked ? "as --val-fraction asks"
+                              : "because equal or tiny texts are not divided; add other text");
 }
 
 int main(int argc, char **argv) {

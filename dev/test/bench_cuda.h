@@ -1,6 +1,6 @@
-// Fixture for GPU benchmarks and tests: opens a device with a workspace, fills tensors with random values (because speed
-// depends on the values), and times operations. bench_ceiling.h measures the GPU's peak rates, with which benchmarks
-// compare.
+// Fixture for GPU benchmarks and tests: opens a device with a workspace, fills tensors with random values (because
+// speed depends on the values), and times operations. bench_ceiling.h measures the GPU's peak rates, with which
+// benchmarks compare.
 #pragma once
 #include "coat/cuda/common/cuda_internal.h"
 #include "coat/numerics/rng.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checkpoints of runs with SentencePiece's tokenizer.model: the trainer, the package tokenizers and transformers'
-AutoTokenizer must find the same tokens as SentencePiece in mixed text. check_tokenizers.py tests published vocabularies.
+"""Tests checkpoints of runs with SentencePiece's tokenizer.model: the trainer, the package tokenizers and transformers'
+AutoTokenizer must give mixed text the ids that SentencePiece gives it. check_tokenizers.py tests published vocabularies.
 
     python3 dev/test/test_tokenizer_export.py
 

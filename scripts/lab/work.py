@@ -63,8 +63,8 @@ def token_globs(words, work):
 
 
 def command_line(command, names, arguments):
-    """Returns a command with its environment, for a page. Shortens a value that is an absolute path to its last part."""
-    values = [(name, re.sub("(^|=)/[^ ]*/", r"\1", " ".join(setting(name).split()))) for name in names if setting(name)]
+    """Returns a command with its environment, for a page. Shortens absolute paths to their last part."""
+    values = [(name, re.sub("(^|[= ])/[^ ]*/", r"\1", " ".join(setting(name).split()))) for name in names if setting(name)]
     return " ".join([f"{name}={shlex.quote(value)}" for name, value in values] + ["scripts/lab.py " + command] +
                     [shlex.quote(re.sub("(^|=)/.*/", r"\1", word)) for word in arguments])
 
