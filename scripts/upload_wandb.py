@@ -4,7 +4,7 @@
     scripts/upload_wandb.py runs/gpt2 --project coat
         uploads the existing steps
     scripts/upload_wandb.py runs/gpt2 --project coat --follow
-        uploads until the training has ended
+        also uploads new steps, until none has appeared for --patience seconds
     WANDB_MODE=offline scripts/upload_wandb.py runs/gpt2
         writes to a local folder, without an account
 
@@ -93,8 +93,8 @@ def main(arguments):
     parser.add_argument("--entity", help="W&B user or team (default: that of the login)")
     parser.add_argument("--name", help="name of the run (default: its folder's name)")
     parser.add_argument("--id", help="W&B's id of the run (default: made from its folder's path)")
-    parser.add_argument("--follow", action="store_true", help="wait for new lines; end after --patience seconds without any")
-    parser.add_argument("--patience", type=float, default=900, metavar="SECONDS", help="seconds that --follow waits for a new line (default 900)")
+    parser.add_argument("--follow", action="store_true", help="wait for new steps; end after --patience seconds without any")
+    parser.add_argument("--patience", type=float, default=900, metavar="SECONDS", help="seconds that --follow waits for a new step (default 900)")
     options = parser.parse_args(arguments)
     path = os.path.join(options.run, "log.jsonl") if os.path.isdir(options.run) else options.run
     if not os.path.isfile(path):
