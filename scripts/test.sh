@@ -75,10 +75,10 @@ wanted() {
     return 1
 }
 
-# Prints one line per suite and the reasons of skipped tests; if a test failed, all output of the suite.
+# Prints one line per suite and the lines of skipped tests; if a test failed, all output of the suite.
 report() { # SUITE OUTPUT STATUS SECONDS
-    local ok bad skip output=$2
-    skip=$(grep -cE '^(skip - |(not )?ok\b.*# *SKIP)' "$output" || true)
+    local ok bad skip output=$2 skips='^(skip - |(not )?ok\b.*# *SKIP)'
+    skip=$(grep -cE "$skips" "$output" || true)
     bad=$(grep -E '^not ok\b' "$output" | grep -cvE '# *SKIP' || true)
     ok=$(grep -E '^ok\b' "$output" | grep -cvE '# *SKIP' || true)
     if [ $((ok + bad + skip)) -eq 0 ]; then
@@ -94,7 +94,7 @@ report() { # SUITE OUTPUT STATUS SECONDS
         failed_suites+=("$1")
         sed 's/^/    /' "$output"
     elif [ "$skip" -gt 0 ]; then
-        grep -E '^skip - ' "$output" | sed 's/^/    /' || true
+        grep -E "$skips" "$output" | sed 's/^/    /'
     fi
 }
 

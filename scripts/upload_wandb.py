@@ -4,7 +4,7 @@
     scripts/upload_wandb.py runs/gpt2 --project coat
         uploads the existing steps
     scripts/upload_wandb.py runs/gpt2 --project coat --follow
-        also uploads new steps, until none has appeared for --patience seconds
+        also uploads new steps, until none has appeared for 15 minutes
     WANDB_MODE=offline scripts/upload_wandb.py runs/gpt2
         writes to a local folder, without an account
 
