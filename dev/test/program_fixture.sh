@@ -36,6 +36,9 @@ needs_python() {
     command -v python3 >/dev/null || { echo "skip - $1: python3 is missing"; exit 77; }
 }
 
+# data_python ARGUMENT...: runs the Python program on stdin, which can import the modules of data/
+data_python() { PYTHONPATH=data${PYTHONPATH:+:$PYTHONPATH} python3 -B - "$@"; }
+
 # pytorch_tests NAME...: true if these tests run: in `make test-long` if Python has transformers and PyTorch, which is too
 # large for `make test` to install. Prints a skip line per name if a package is missing.
 pytorch_tests() {

@@ -8,13 +8,11 @@ channels=${CHANNELS:-64}
 needs_python "document masking"
 
 # Examples longer than half of 48 tokens: a sequence of 48 tokens has one, a sequence of 192 up to seven.
-python3 - "$folder" <<'PYTHON' || exit 1
+data_python "$folder" <<'PYTHON' || exit 1
 import random
 import struct
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, "data")
 from prepare_masks import masked_file
 
 folder, pick = sys.argv[1], random.Random(1)

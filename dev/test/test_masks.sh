@@ -6,12 +6,10 @@ needs_python "training with masks"
 
 # Files of the same tokens with three masks: random, with few targets in the first half and many in the second; all
 # ones; none.
-python3 - "$folder" <<'PYTHON' || exit 1
+data_python "$folder" <<'PYTHON' || exit 1
 import random
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, "data")
 from prepare_masks import masked_file
 
 folder, pick = sys.argv[1], random.Random(1)
@@ -49,13 +47,11 @@ awk -v a="$(sed 's/.*"val_loss":\([^,}]*\).*/\1/' "$folder/eval")" -v b="$(value
     'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-11) }'; check "--eval-only with a mask has the loss of training" $? "$(cat "$folder/eval")"
 
 # Validation of all data gives one loss: 7 sequences and 19 remaining tokens, without and with a mask.
-python3 - "$folder" <<'PYTHON' || exit 1
+data_python "$folder" <<'PYTHON' || exit 1
 import random
 import struct
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, "data")
 from prepare_masks import masked_file
 
 folder, pick, count = sys.argv[1], random.Random(2), 7 * 32 + 1 + 19
@@ -166,12 +162,10 @@ if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fractio
     grep -qE '^examples +3[0-9]{2} in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ truncated to 32 \+ 1 tokens)?$' "$folder/page" &&
         awk -v last="$(values loss packed | tail -n 1)" 'BEGIN { exit !(last < 4) }'; check "a run learns packed examples" $? "$(cat "$folder/page")"
     # data made with a chat template record no prompt format
-    python3 -B - "$folder" <<'PYTHON'
+    data_python "$folder" <<'PYTHON'
 import struct
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, "data")
 from prepare_masks import masked_file
 
 tokens = [i * 7 % 97 for i in range(400)]

@@ -157,11 +157,9 @@ check "--allow-other-data accepts other data on resume" $? "$(cat "$folder/said"
 "$build"/prepare_bytes --out "$folder/small" "$folder/text/001.txt" >/dev/null || exit 1
 second=(--train "$folder/small_train.bin")
 if command -v python3 >/dev/null; then # writes packed examples with a loss mask, for --documents apart
-    python3 - "$folder" <<'PYTHON' || exit 1
+    data_python "$folder" <<'PYTHON' || exit 1
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, "data")
 from prepare_masks import masked_file
 
 with open(sys.argv[1] + "/small_train.bin", "rb") as file:

@@ -6,14 +6,12 @@ needs_python "training with images"
 
 # Writes NAME.bin and NAME.images. An image has a colored square at the left and at the right. Each of its two examples
 # shows the image, then a letter that asks for a side, and the unmasked answer. `text` has examples without images.
-python3 - "$folder" <<'PYTHON' || exit 1
+data_python "$folder" <<'PYTHON' || exit 1
 import random
 import struct
 import sys
 import zlib
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, "data")
 from prepare_masks import masked_file, xxh64
 
 SIDE, ROWS, TOKEN, COLORS = 16, 16, 255, {"r": (220, 30, 30), "g": (30, 200, 40), "b": (30, 60, 220)}
