@@ -36,6 +36,7 @@ import tiktoken_json  # noqa: E402
 TOKENIZE = os.path.join(ROOT, os.environ.get("BUILD", "build"), "tokenize")
 GPT2 = os.path.join(ROOT, "..", "shared", "data", "gpt2")
 SHAKESPEARE = os.path.join(ROOT, "..", "shared", "data", "tinyshakespeare.txt")
+NEEDS = "needs %s, and GPT-2's encoder.json and vocab.bpe in ../shared/data/gpt2"
 
 
 def have(*modules):
@@ -539,7 +540,7 @@ class PrepareTest(unittest.TestCase):
                 with self.assertRaisesRegex(prepare_tokenizers.Failure, "^%s%spip install no_such_package$" % (text, how)):
                     prepare_tokenizers.need("no_such_package")
 
-    @unittest.skipUnless(os.path.exists(GPT2) and have("tiktoken"), "needs tiktoken and ../shared/data/gpt2")
+    @unittest.skipUnless(os.path.exists(GPT2) and have("tiktoken"), NEEDS % "tiktoken")
     def test_tiktoken_gives_gpt2_tokens(self):
         tokens = self.gpt2("t", "tokenizers")
         self.check_shakespeare(tokens)
@@ -547,7 +548,7 @@ class PrepareTest(unittest.TestCase):
             whole = prepare_tokenizers.open_tokenizer(GPT2).encode([file.read().encode()])[0]
         self.assertEqual(tokens[1:], list(array.array("H", whole)))  # as if encoded in one piece
 
-    @unittest.skipUnless(os.path.exists(GPT2) and have("tokenizers"), "needs tokenizers and ../shared/data/gpt2")
+    @unittest.skipUnless(os.path.exists(GPT2) and have("tokenizers"), NEEDS % "tokenizers")
     def test_tokenizers_gives_gpt2_tokens(self):
         self.check_shakespeare(self.gpt2("t", "tiktoken"))
 
@@ -555,7 +556,7 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(len(tokens), 1 + 338025)
         self.assertEqual(tokens[:5], [50256, 5962, 22307, 25, 198])
 
-    @unittest.skipUnless(os.path.exists(GPT2) and have("tiktoken"), "needs tiktoken and ../shared/data/gpt2")
+    @unittest.skipUnless(os.path.exists(GPT2) and have("tiktoken"), NEEDS % "tiktoken")
     def test_dividing_a_text_changes_no_gpt2_token(self):
         text = words(9, 30000)
         tokenizer = prepare_tokenizers.open_tokenizer(GPT2)

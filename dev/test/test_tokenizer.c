@@ -152,7 +152,7 @@ static void copy_file(const char *from, const char *name) {
 
 UNIT_TEST(gpt2_vocabulary_in_three_file_formats) {
     if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
-        print_message("skipped: %s is absent\n", GPT2_FOLDER);
+        print_message("skipped: GPT-2's encoder.json and vocab.bpe are not in %s\n", GPT2_FOLDER);
         skip();
     }
     int32_t ids[4];
@@ -188,7 +188,7 @@ UNIT_TEST(gpt2_vocabulary_in_three_file_formats) {
 UNIT_TEST(any_bytes_are_encoded_and_decoded_unchanged) {
     enum { BYTES = 20480 };
     if (access(GPT2_FOLDER "/encoder.json", R_OK) != 0) {
-        print_message("skipped: %s is absent\n", GPT2_FOLDER);
+        print_message("skipped: GPT-2's encoder.json and vocab.bpe are not in %s\n", GPT2_FOLDER);
         skip();
     }
     static char text[BYTES + 1], back[BYTES + 256];
