@@ -6,7 +6,7 @@
 #   scripts/test.sh [--long] [--unit] [NAME...]
 #       --long: also dev/test/long_*.sh, and the long parts of other suites
 #       --unit: only the unit tests dev/test/test_*.c
-#       NAME: only suites whose name contains NAME
+#       NAME: only suites whose name contains NAME; if there is none, the exit code is 1
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
 #   TEST_JOBS=2                          suites at the same time (default: one more
 #                                        than cores, because some wait; at most 4).

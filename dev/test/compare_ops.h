@@ -95,7 +95,7 @@ static Pair pair_integers(Backends *b, int64_t rows, int limit, uint64_t stream)
     return p;
 }
 
-// Returns each token's position in its document, for B sequences of T tokens. The sequences take turns in three
+// Returns each token's position in its document, for B sequences of T tokens. The sequences alternate between three
 // layouts: documents that end at or next to multiples of 64 and 128; two halves, of which the first continues a
 // document; and documents of random length.
 static Pair pair_positions(Backends *b, int B, int T) {

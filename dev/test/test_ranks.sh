@@ -93,8 +93,9 @@ for name in sets1 sets2 sets3; do
     [ "$(read_of $name)" = "$(read_of sets1)" ] && near "$name reads two data sets with the losses of one process" loss 1e-5 sets1 $name || bad "$name reads two data sets like one process" "$(read_of $name)"
 done
 
-# The processes take turns with the passes that one process would make. The result of HellaSwag must be the same, also in
-# FP8, because each pass has the same rows and so the same scales. The endings are lines of the text; the right one continues the context.
+# The processes divide among them the passes that one process would make. The result of HellaSwag must be the same, also in
+# FP8, because each pass has the same rows and so the same scales. The endings are lines of the text. The right one
+# continues the context.
 if command -v python3 >/dev/null; then
     sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' "$folder"/text/*.txt | awk 'length($0) >= 24 { line[count++] = $0 }
         END { for (i = 0; i < 61; i++) {
