@@ -17,15 +17,16 @@ Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits wit
 #ifdef COAT_DOUBLE
 static const char usage[] = "usage: gradient_check [--reference FOLDER]\n"
                             "\n"
-                            "Tests the model's gradients in FP64 against finite differences; with a folder that "
-                            "dev/test/reference.py wrote, against\n"
-                            "PyTorch's.\n";
+                            "Compares the model's gradients in FP64 with finite differences or, with --reference, with "
+                            "the gradients of PyTorch in\n"
+                            "FOLDER, which dev/test/reference.py wrote.\n";
 #else
 static const char usage[] =
     "usage: test_gpt2 [--small] [PART...] | --reference FOLDER | --logits FOLDER OUT [fp32]\n"
     "\n"
-    "  PART                  only these tests: cpu operations fp8 matmuls kernels fp8-kernels optimizer muon models\n"
-    "  --small               the GPU's on few small shapes, for compute-sanitizer\n"
+    "  PART                  run only these tests: cpu operations fp8 matmuls kernels fp8-kernels optimizer muon "
+    "models\n"
+    "  --small               run the GPU tests on a few small shapes, for compute-sanitizer\n"
     "  --reference FOLDER    compare loss, gradients and ten updates with PyTorch's, which dev/test/reference.py "
     "wrote\n"
     "  --logits FOLDER OUT   write the logits of a model folder for dev/test/check_transformers.py, in BF16 or FP32\n";
@@ -149,7 +150,8 @@ static void pass_over_batch(Model *m, bool accumulate, bool backward) {
     state_download(m);
 }
 
-// Uploads the random batch of seed `seed`, runs forward and, if `backward`, backward. Returns the mean loss.
+// Uploads the random batch of seed `seed`, runs forward and, if `backward`, backward. Returns the mean loss times
+// weight_of_batch. Adds the gradients to those of the previous pass if `accumulate`.
 static double run_batch(Model *m, uint64_t seed, bool backward, bool accumulate, double weight_of_batch) {
     const Config *c = m->config;
     size_t tokens = (size_t)config_micro_tokens(c);
@@ -414,7 +416,7 @@ static void test_loss_scale(DeviceKind device) {
         free(whole[i]);
     }
     char name[128];
-    snprintf(name, sizeof name, "%s: half the loss's scale halves loss and gradients", m.ops->name);
+    snprintf(name, sizeof name, "%s: half the loss scale halves loss and gradients", m.ops->name);
     check(halves && loss > 0, name);
     model_destroy(&m);
 }
@@ -619,7 +621,7 @@ int main(int argc, char **argv) {
         if (wanted(argc, argv, "muon")) compare_muon();
         if (wanted(argc, argv, "models")) compare_all_models(small);
     } else {
-        printf("skip - the GPU's operations against the CPU reference's: %s\n", why);
+        printf("skip - the GPU's operations against the CPU reference: %s\n", why);
     }
 #endif
 #endif

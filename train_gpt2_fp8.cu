@@ -34,7 +34,7 @@ static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, Tenso
     return n;
 }
 
-// Return the norms of block l: first_norm() that of the attention sublayer, second_norm() that of the MLP sublayer.
+// Return a norm of block l: first_norm() the attention sublayer's, second_norm() the MLP sublayer's.
 static Norm first_norm(const Model *m, int l) {
     return norm(m, X_IN, MEAN1, RSTD1, LN1W, LN1B, l);
 }
@@ -47,8 +47,8 @@ static Tensor positions(const Model *m) {
     return m->masks_documents ? act(m, POSITIONS, 0) : no_tensor();
 }
 
-// Returns the rows of `table`, which has one row per position, for the m->T tokens of a pass. They follow the
-// cached_tokens tokens in the KV cache.
+// Returns the rows of `table`, which has one row per position, for the m->T tokens of a pass. The first token has
+// position cached_tokens, because the KV cache contains the tokens before it.
 static Tensor of_positions(const Model *m, Tensor table, int cached_tokens) {
     return tensor_rows(table, cached_tokens, m->T);
 }
@@ -84,8 +84,9 @@ static QkRope qk_rope(const Model *m, int layer, int cached_tokens) {
     return h;
 }
 
-// Removes the RoPE table from h and returns it if attention's backward applies RoPE's backward. With QK-norm,
-// attention's backward does not do so, because the norm's backward reads unrounded values.
+// Chooses the operation that runs RoPE's backward:
+//   Without QK-norm, attention's backward. Removes the RoPE table from h and returns the table.
+//   With QK-norm, qk_norm_rope_backward(), because the norm's backward reads unrounded values. Returns no tensor.
 static Tensor detach_rope(QkRope *h) {
     const Tensor rope_table = h->rope_table;
     if (h->q_weight.data) return no_tensor();
@@ -143,8 +144,8 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
 
-    // Attention sublayer: norm n1 (M, C), matmul qkv (M, 3C), attention's output o (M, C). The KV cache stores q, k and
-    // v after RoPE.
+    // Attention sublayer, with GPT-2's shapes: norm n1 (M, C), matmul qkv (M, 3C), attention's output o (M, C). The KV
+    // cache stores q, k and v after RoPE.
     sublayer_input(m, act(m, N1, l), first_norm(m, l), second_norm(m, l > 0 ? l - 1 : 0), act(m, RESID_IN, l), r_in, y,
                    y_bias);
     count_codes(m, NORM_N1, l, act(m, N1, l), act(m, N1, l));
@@ -157,7 +158,8 @@ static void block_forward(Model *m, int l, Tensor r_in, Tensor y, Tensor y_bias,
     ops->quantize_forward(ex, act(m, OQ, l), act(m, O, l));
     ops->linear_forward(ex, act(m, Y_PROJ, l), act(m, OQ, l), weight(m, PROJW, l), no_tensor());
 
-    // MLP sublayer: norm n2 (M, C), the fc matmul's output h, and the activation function's output g (M, F).
+    // MLP sublayer: norm n2 (M, C), the fc matmul's output h (M, F; 2F columns with SwiGLU), and the activation
+    // function's output g (M, F).
     bool in_matmul = bias_in_fc_matmul(m);
     Tensor bias = param(m, FCB, l);
     sublayer_input(m, act(m, N2, l), second_norm(m, l), first_norm(m, l), act(m, RESID_MID, l), act(m, RESID_IN, l),
@@ -222,9 +224,9 @@ void model_forward(Model *m, KvCache cache) {
     count_codes(m, NORM_NF, 0, act(m, NF, 0), act(m, NF, 0));
 }
 
-// Computes the output head and the loss in chunks of tokens, so that memory need not hold all logits (M, Vp). Adds the
-// losses' sum times the step's loss scale to m->state->loss_sum. If `backward`, also computes DN (M, C), the gradient
-// of the final norm's output NF, and the head's wgrad. dlogits overwrites a chunk's logits unless --head makes it FP8.
+// Computes the output head and the loss in chunks of tokens, because the logits of all tokens need much memory. Adds
+// the losses' sum times the step's loss scale to m->state->loss_sum. If `backward`, also computes DN (M, C), the
+// gradient of the final norm's output NF, and the head's wgrad. dlogits overwrites a chunk's logits, unless it is FP8.
 void model_loss(Model *m, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -257,8 +259,8 @@ void model_loss(Model *m, bool backward, bool accumulate) {
 // ---------------------------------------------------------------------------------------------------------------
 // Backward pass of the language model and of the blocks
 
-// Computes qkv's wgrad again in BF16, from dqkv before quantization and a recomputed n1, and compares it with dw, the
-// FP8 wgrad of this micro-batch (--health-products). Overwrites DN with n1.
+// Compares dw, the FP8 wgrad of qkv in this micro-batch, with a BF16 wgrad (--health-products). The BF16 wgrad is
+// computed from dqkv before quantization and a recomputed n1. Overwrites DN with n1.
 static void compare_matmul(Model *m, int l, Tensor dw, Tensor dqkv, Norm input) {
     Exec *ex = &m->exec;
     Tensor reference = arena_tensor(&m->arena, QKVW_REFERENCE, VALUE, 0), n1 = act(m, DN, 0);
@@ -378,8 +380,8 @@ static void block_backward(Model *m, int l, bool accumulate) {
     if (m->compares_matmuls) compare_matmul(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
 }
 
-// With --recompute 3, recomputes the saved activations of block l from the residual stream before it, with identical
-// bits. Does nothing for the last block, because backward finds its activations in memory. With post-norm, also
+// With --recompute 3, recomputes the saved activations of block l from the residual stream before the block, with
+// identical bits. Does nothing for the last block, whose activations are still in memory. With post-norm, also
 // recomputes the norm of the block's MLP, which forward fuses with the next block's first operation.
 static void block_recompute(Model *m, int l) {
     if (!config_recomputes_blocks(m->config) || l + 1 == m->config->shape.layers) return;
@@ -447,15 +449,16 @@ static Tensor of_images(const Model *v, TensorId id) {
     return t;
 }
 
-// Returns t, each of whose rows joins vision_merged() rows of the tower's output side by side, as a tensor with one row
-// per row of the tower's output.
+// Returns a view of t, the projector's input, with one row per row of the tower's output. A row of t consists of
+// vision_merged() such rows, side by side.
 static Tensor tower_rows(const Model *v, Tensor t) {
     t.rows *= vision_merged(&v->config->shape.vision);
     t.cols = t.stride = v->config->shape.channels;
     return t;
 }
 
-// Return the norm before the tower's first block (CLIP), and the norm before the projector (VILA's mlp_downsample).
+// Return a norm: pre_norm() the one before the tower's first block (CLIP), projector_norm() the one before the
+// projector (VILA's mlp_downsample).
 static Norm pre_norm(const Model *v) {
     return norm(v, X_PRE, MEANP, RSTDP, LNPREW, LNPREB, 0);
 }
@@ -549,7 +552,8 @@ static void tower_embed_backward(Model *v, Tensor d, bool accumulate) {
     ops->linear_backward_weight(ex, grad(v, PATCHW, 0), d, act(v, PATCHES, 0), accumulate);
 }
 
-// Computes the gradients of the projector and, unless it is frozen, the vision tower from DFEATURES.
+// Runs the backward of the projector and the vision tower from DFEATURES, the gradient of the projector's output. Skips
+// the tower if it is frozen, and also the projector if both are frozen.
 static void vision_backward(Model *m, bool accumulate, bool last) {
     Model *v = m->vision;
     if (!v || !(trains_part(v, PART_VISION) || trains_part(v, PART_PROJECTOR))) return;
@@ -694,7 +698,7 @@ static bool open_device(Model *m, Error *err) {
         return m->ops->open(&m->exec, c, err);
     }
     if (c->device == DEVICE_AUTO && !c->quiet && m->exec.rank == 0)
-        fprintf(stderr, "note: there is no GPU; training on the CPU\n");
+        fprintf(stderr, "note: there is no GPU; the run uses the CPU\n");
 #else
     if (c->device == DEVICE_CUDA)
         return error_set(err, EXIT_DEVICE, "--device cuda: this program was built without CUDA; use train_gpt2_fp8");
@@ -856,7 +860,7 @@ int main(int argc, char **argv) {
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
     if (!exit_now) signals_fail_writes(); // not with --help: SIGPIPE must end it silently if its output is closed
     if (ok && !exit_now) {
-        // reads the settings of the checkpoint that --resume or --model names
+        // reads the settings that the checkpoint of --resume or --model, or the log in --out, records
         ok = checkpoint_settings(&recorded, &line.flags, &err);
         if (ok)
             ok = config_parse(&config, &line, &recorded, &err);

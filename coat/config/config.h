@@ -389,8 +389,9 @@ static inline const double *config_weights(const Config *config) {
 }
 
 // Checks that a run of `ranks` processes can use the recipe and the batch: divisibility, limits of FP8 and of the
-// device, flags that need a GPU. Resolves batch_tokens, micro_batch, seq_len and the recipe. A recipe that --recipe
-// does not name becomes bf16, with a line in notes, if FP8 does not support the shape or gpu_without_fp8 is set.
+// device, flags that need a GPU. Fails with EXIT_USER. Resolves batch_tokens, micro_batch, seq_len and the recipe. A
+// recipe that --recipe does not name becomes bf16, with a line in notes, if FP8 does not support the shape or
+// gpu_without_fp8 is set.
 bool config_check_recipe(Config *config, int ranks, Error *err);
 
 // Returns the tokenizer's name for --tokenizer: "bytes", a tokenizer file, or "gpt2".
@@ -438,7 +439,8 @@ static inline int config_sample_length(const Config *c) {
 }
 
 // Returns the number of token rows that a sample's forward pass over `length` tokens computes: length rounded up, but
-// at most T, the maximum sequence length. At most 64 different results exist, because each needs its own matmul plans.
+// at most T, the maximum sequence length. The rounding allows at most 64 different results, because a GPU stores matmul
+// plans for each.
 static inline int config_sample_rows(int length, int T) {
     const int step = SAMPLE_STEP * (1 + (T - 1) / 4096), padded = (length + step - 1) / step * step;
     return padded < T ? padded : T;

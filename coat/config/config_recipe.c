@@ -41,21 +41,19 @@ static bool has_table_on_cpu(const Config *c, int ranks) {
 }
 // clang-format off
 static const UnusableFlag unusable[] = {
-    {autotunes_on_cpu, "--autotune", "it times the matmuls of a GPU, but this run uses the CPU", "remove it"},
-    {profiles_on_cpu, "--profile", "it marks a step for CUDA's profilers, but this run uses the CPU",
-     "remove it; use perf or gprof to profile the CPU"},
-    {autotunes_on_ranks, "--autotune", "only one process may tune, because all must use the same algorithms",
-     "run it with one process for a step, then all with its table: --matmul-table FOLDER/matmul_table.txt"},
-    {has_table_on_cpu, "--matmul-table", "it lists algorithms of a GPU's matmuls, but this run uses the CPU",
-     "remove it"},
+    {autotunes_on_cpu, "--autotune", "times the matmuls of a GPU, but this run uses the CPU", "remove it"},
+    {profiles_on_cpu, "--profile", "marks a step for CUDA's profilers, but this run uses the CPU",
+     "remove it, and use perf or gprof to profile the CPU"},
+    {autotunes_on_ranks, "--autotune", "tunes in one process only, because all processes must use the same algorithms",
+     "train one step with --autotune in one process, then start all with --matmul-table FOLDER/matmul_table.txt"},
+    {has_table_on_cpu, "--matmul-table", "lists algorithms of a GPU's matmuls, but this run uses the CPU", "remove it"},
 };
 // clang-format on
 
 static bool check_usable(const Config *c, int ranks, Error *err) {
     for (size_t i = 0; c->plan == PLAN_NONE && i < sizeof unusable / sizeof unusable[0]; i++) {
         const UnusableFlag *f = &unusable[i];
-        if (f->used(c, ranks))
-            return error_set(err, EXIT_USER, "%s: %s; %s (--plan supports it)", f->flag, f->reason, f->fix);
+        if (f->used(c, ranks)) return error_set(err, EXIT_USER, "%s: %s; %s", f->flag, f->reason, f->fix);
     }
     return true;
 }
@@ -74,7 +72,20 @@ static bool check_multiple(const char *flag, const char *what, int64_t value, in
                      (long long)value, (long long)multiple, (long long)((value / multiple + 1) * multiple));
 }
 
-// Checks that attention on a GPU supports the head width: cuDNN or, with --precision fp32, this program's FP32 kernel.
+// Checks that FP8 supports `tokens`, the number of tokens of a pass. The error suggests the next larger micro-batch
+// that FP8 supports.
+static bool check_tokens(const Config *c, int64_t tokens, Error *err) {
+    if (tokens % 16 == 0) return true;
+    int rows = c->micro_batch;
+    while ((int64_t)rows * c->seq_len % 16) rows++;
+    return error_set(err, EXIT_USER,
+                     "--micro-batch, --seq-len: FP8 needs their product, here %lld, to be a multiple of 16; use "
+                     "--micro-batch %d",
+                     (long long)tokens, rows);
+}
+
+// Checks that attention on a GPU supports the head width. With --precision fp32, a kernel of this program computes
+// attention, otherwise cuDNN.
 static bool check_attention(const Config *c, Error *err) {
     const int width = c->shape.head_dim;
     const bool fp32 = c->recipe.precision == PRECISION_FP32;
@@ -101,8 +112,7 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     const bool samples = config_samples_only(c);
     int64_t tokens = samples ? config_min_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
     if ((linear || head || saved) && !check_multiple("--channels", "the width", s->channels, 16, err)) return false;
-    if ((linear || head) && !search && !check_multiple("--micro-batch, --seq-len", "their product", tokens, 16, err))
-        return false;
+    if ((linear || head) && !search && !check_tokens(c, tokens, err)) return false;
     if (linear && !check_multiple("--heads, --head-dim", "the width of q, k and v together", qkv, 16, err))
         return false;
     if ((linear || saved) && !check_multiple("--ffn", "the width", s->ffn, 16, err)) return false;

@@ -270,7 +270,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     return true;
 }
 
-// Sets the head to BF16 in two cases, unless --head is given:
+// Changes the output head's matmuls to BF16 in two cases, unless --head is given:
 //   --model names weights, and the recipe was not recorded (recipe_recorded). FP8 gradients of the head made
 //       fine-tuning worse (docs/finetuning.md).
 //   --linear bf16 is given, and a resumed recipe does not have it already. FP8 is then used for storage only, which
@@ -298,13 +298,16 @@ static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
                          (int)length, unmatched);
     finish_head(p, r);
     if (r->precision != PRECISION_FP32) return true;
-    const char *other = given(p, "recipe") && r->kind != RECIPE_BF16        ? "recipe"
-                        : given(p, "linear") && r->linear == LINEAR_FP8     ? "linear"
-                        : given(p, "head") && r->head != HEAD_BF16          ? "head"
-                        : given(p, "saved") && r->saved == SAVED_COAT       ? "saved"
-                        : given(p, "moments") && r->moments != MOMENTS_FP32 ? "moments"
-                        : given(p, "master") && r->master != MASTER_FP32    ? "master"
-                                                                            : NULL;
+    const char *other = given(p, "recipe") && r->kind != RECIPE_BF16                                  ? "recipe"
+                        : given(p, "linear") && r->linear == LINEAR_FP8                               ? "linear"
+                        : given(p, "head") && r->head != HEAD_BF16                                    ? "head"
+                        : given(p, "saved") && r->saved == SAVED_COAT                                 ? "saved"
+                        : given(p, "moments") && r->moments != MOMENTS_FP32                           ? "moments"
+                        : given(p, "master") && r->master != MASTER_FP32                              ? "master"
+                        : given(p, "grads") && r->grads != FMT_FP32                                   ? "grads"
+                        : given(p, "bf16-blocks") && r->bf16_blocks > 0                               ? "bf16-blocks"
+                        : given(p, "vision-recipe") && p->config->vision_recipe != VISION_RECIPE_BF16 ? "vision-recipe"
+                                                                                                      : NULL;
     if (other) return error_set(err, EXIT_USER, "--precision fp32 contradicts --%s; remove one of them", other);
     int recompute = given(p, "recompute") ? r->recompute : 0;
     recipe_apply(r, RECIPE_BF16);

@@ -8,7 +8,7 @@
 #define NOWHERE 0, 0
 #define BIG 9e15 // largest integer value of a flag, which a double represents exactly
 
-// Functions for the field .matters of a table row: true if the flag's value has an effect with this configuration.
+// Functions for the field .matters of a table row: true if training results depend on the flag's value.
 static bool not_fp32(const Config *c) {
     return c->recipe.precision != PRECISION_FP32;
 }
@@ -28,8 +28,8 @@ static bool uses_muon(const Config *c) {
 static bool compresses_momentum(const Config *c) {
     return uses_muon(c) && not_fp32(c) && (c->recipe.moments == MOMENTS_FP8 || c->recipe.moments == MOMENTS_COAT);
 }
-// True if the values that backward recomputes may differ from forward's, because backward reads saved FP8 values or
-// uses a different scale.
+// True if the values that backward recomputes may differ from forward's: backward reads saved FP8 values or uses
+// another scale.
 static bool recompute_differs(const Config *c) {
     const bool fp8 = matmuls_are_fp8(c);
     return ((saves_fp8(c) || fp8) && !recipe_is_paper(&c->recipe)) || (fp8 && c->recipe.bf16_blocks > 0);
@@ -79,7 +79,7 @@ static const Flag table[] = {
      "number of channels of the residual stream"},
     {GROUP_MODEL, "ffn", FLAG_INT, AT(shape.ffn), SHAPE | RECORDED, "N", 1, MAX_FFN, "%s for gpt2, otherwise from --model; the usual width if --channels is given",
      "inner width of the MLP; usual: 4 * channels, with --activation swiglu 8/3 * channels rounded up to a multiple of 128"},
-    {GROUP_MODEL, "vocab", FLAG_INT, AT(shape.vocab), SHAPE | RECORDED, "N", 1, MAX_VOCAB, "%s, from --tokenizer",
+    {GROUP_MODEL, "vocab", FLAG_INT, AT(shape.vocab), SHAPE | RECORDED, "N", 1, MAX_VOCAB, "%s for gpt2, otherwise from --model or --tokenizer",
      "number of token ids in the vocabulary; tensors in memory are padded to a multiple of 128 ids"},
     {GROUP_MODEL, "positions", FLAG_INT, AT(shape.positions), SHAPE | RECORDED, "TOKENS", 1, MAX_POSITIONS, "%s for gpt2, otherwise from --model; at least --seq-len",
      "longest sequence that the model supports, in tokens"},
@@ -96,11 +96,11 @@ static const Flag table[] = {
     {GROUP_MODEL, "biases", FLAG_BOOL, AT(shape.biases), SHAPE, "", 0, 0, NULL,
      "use biases in the linear layers and norms"},
     {GROUP_MODEL, "qkv-biases", FLAG_BOOL, AT(shape.qkv_biases), SHAPE, "", 0, 0, NULL,
-     "use biases for q, k and v only, as in Qwen2; needs --no-biases"},
+     "with --no-biases: use biases for q, k and v, as in Qwen2"},
     {GROUP_MODEL, "qk-norm", FLAG_CHOICE, AT(shape.qk_norm), SHAPE, "none|row|head", 0, 0, NULL,
-     "RMSNorm of q and k before RoPE; none: no norm; row: over all heads together; head: over each head, as in Qwen3"},
+     "RMSNorm of q and k before RoPE; none: no norm; row: over all heads together, as in OLMo 2; head: over each head, as in Qwen3"},
     {GROUP_MODEL, "clip-qkv", FLAG_FLOAT, AT(shape.clip_qkv), SHAPE, "X", 0, MAX_CLIP_QKV, NULL,
-     "absolute value to which q, k and v are clipped, as in OLMo 0424; 0: no clipping"},
+     "largest absolute value of q, k and v, which are clipped to it, as in OLMo 0424; 0: no clipping"},
     {GROUP_MODEL, "rope-theta", FLAG_FLOAT, AT(shape.rope_theta), SHAPE, "X", MIN_ROPE_THETA, MAX_ROPE_THETA, NULL,
      "base (theta) of the RoPE frequencies"},
     {GROUP_MODEL, "rope-factor", FLAG_FLOAT, AT(shape.rope.factor), SHAPE, "X", MIN_ROPE_FACTOR, MAX_ROPE_FACTOR, NULL,
@@ -112,12 +112,12 @@ static const Flag table[] = {
     {GROUP_MODEL, "rope-positions", FLAG_INT, AT(shape.rope.positions), SHAPE, "TOKENS", 1, MAX_POSITIONS, NULL,
      "with --rope-factor: longest sequence, in tokens, that the model supported before RoPE was stretched"},
     {GROUP_MODEL, "init", FLAG_CHOICE, AT(shape.init), SHAPE, "normal|mitchell|truncated", 0, 0, NULL,
-     "initial weights; normal: N(0, 0.02), as in GPT-2; mitchell: scaled by width and layer, as in OLMo; truncated: within 3 sigma"},
+     "initial weights; normal: N(0, 0.02), as in GPT-2; mitchell: scaled by width and layer, as in OLMo; truncated: N(0, 0.02) within 3 sigma, as in OLMo 2"},
     {GROUP_MODEL, "tied-head", FLAG_BOOL, AT(shape.tied_head), SHAPE, "", 0, 0, NULL,
      "use the token embedding as the weights of the output head"},
     {GROUP_MODEL, "vision", FLAG_STRING, AT(vision), SHAPE, "NAME|PATH", 0, 0, "none",
-     "vision tower to add, with a new projector: folder of a CLIP or SigLIP, or random: clip-l14-336, siglip-b16-224, "
-     "siglip-so400m-384, clip:dN, siglip:dN", .matters = has_vision},
+     "vision tower to add, with a new projector: folder of a CLIP or SigLIP model, or a tower with random weights: "
+     "clip-l14-336, siglip-b16-224, siglip-so400m-384, clip:dN, siglip:dN", .matters = has_vision},
     {GROUP_MODEL, "image-size", FLAG_INT, AT(shape.vision.image_size), SHAPE, "PIXELS", 1, MAX_IMAGE_SIZE, "from --vision",
      "side of the vision tower's square input image, in pixels", .matters = has_vision},
     {GROUP_MODEL, "patch-size", FLAG_INT, AT(shape.vision.patch_size), SHAPE, "PIXELS", 1, MAX_IMAGE_SIZE, "from --vision",
@@ -132,7 +132,7 @@ static const Flag table[] = {
     {GROUP_RECIPE, "linear", FLAG_CHOICE, AT(recipe.linear), RECORDED | LOGGED, LINEAR_NAMES, 0, 0, "%s, by --recipe",
      "number format of the inputs of the matmuls in the transformer blocks", .matters = not_fp32},
     {GROUP_RECIPE, "bf16-blocks", FLAG_INT, AT(recipe.bf16_blocks), RECORDED | LOGGED, "N", -1, MAX_LAYERS, "%s, by --recipe",
-     "with --linear fp8: number of first blocks with BF16 forward matmuls of norm and attention outputs; -1: a third, 1 to 4", .matters = matmuls_are_fp8},
+     "with --linear fp8: number of blocks, from the first, whose forward matmuls of norm and attention outputs are BF16; -1: a third, 1 to 4", .matters = matmuls_are_fp8},
     {GROUP_RECIPE, "head", FLAG_CHOICE, AT(recipe.head), RECORDED | LOGGED, HEAD_NAMES, 0, 0, "%s, by --recipe",
      "number format of the output head's matmuls; fp8: all in FP8; fp8-backward: dgrad and wgrad in FP8, logits in BF16; default if --model is a path: bf16", .matters = not_fp32},
     {GROUP_RECIPE, "saved", FLAG_CHOICE, AT(recipe.saved), RECORDED | LOGGED, SAVED_NAMES, 0, 0, "%s, by --recipe",
@@ -165,7 +165,7 @@ static const Flag table[] = {
     {GROUP_BATCH, "seq-len", FLAG_INT, AT(seq_len), TRAINING | EVALUATED | SAMPLED, "TOKENS", 1, MAX_POSITIONS, NULL,
      "number of tokens per sequence; in sampling, the longest context"},
     {GROUP_BATCH, "examples", FLAG_CHOICE, AT(examples), TRAINING | EVALUATED | UNLESS_DEFAULT, EXAMPLES_NAMES, 0, 0, NULL,
-     "examples longer than --seq-len in files with a loss mask; cut: truncate; whole: refuse; split: spread over several sequences"},
+     "handling of examples longer than --seq-len in files with a loss mask; cut: truncate; whole: refuse; split: spread over several sequences"},
     {GROUP_BATCH, "documents", FLAG_CHOICE, AT(documents), TRAINING | EVALUATED | UNLESS_DEFAULT, DOCUMENTS_NAMES, 0, 0, NULL,
      "attention between the documents of a sequence; joined: allowed; apart: masked, and positions restart at each document"},
     {GROUP_BATCH, "images-per-sequence", FLAG_INT, AT(images_per_sequence), TRAINING | EVALUATED | UNLESS_DEFAULT, "N", 0, MAX_POSITIONS, NULL,
@@ -216,9 +216,9 @@ static const Flag table[] = {
     {GROUP_OPTIMIZER, "max-skipped", FLAG_INT, AT(max_skipped), TRAINING | UNLESS_DEFAULT, "N", 1, 1 << 30, NULL,
      "number of consecutive skipped updates after which the run stops"},
     {GROUP_OPTIMIZER, "skip-loss-z", FLAG_FLOAT, AT(skip_loss_z), TRAINING | UNLESS_DEFAULT, "Z", 0, 1e6, NULL,
-     "skip an update whose loss is more than Z standard deviations above the mean of the last 128 steps; 0: never"},
+     "skip an update whose loss is more than Z standard deviations above the mean of the last 128 accepted steps; 0: never"},
     {GROUP_OPTIMIZER, "skip-grad-z", FLAG_FLOAT, AT(skip_grad_z), TRAINING | UNLESS_DEFAULT, "Z", 0, 1e6, NULL,
-     "skip an update whose gradient norm is more than Z standard deviations above the mean of the last 128 steps; 0: never"},
+     "skip an update whose gradient norm is more than Z standard deviations above the mean of the last 128 accepted steps; 0: never"},
 
     {GROUP_EVALUATION, "val-every", FLAG_INT64, AT(val_every), SHARED | LOGGED, "STEPS", 0, BIG, NULL,
      "number of steps between validations; 0: only at the end"},
@@ -253,7 +253,7 @@ static const Flag table[] = {
     {GROUP_EVALUATION, "eval-only", FLAG_BOOL, AT(eval_only), SHARED | LOGGED, "", 0, 0, NULL,
      "report the validation loss and, with --hellaswag, the HellaSwag accuracy, then exit"},
     {GROUP_EVALUATION, "overfit-one-batch", FLAG_BOOL, AT(overfit_one_batch), RECORDED | SHARED | LOGGED, "", 0, 0, NULL,
-     "train on the first batch in every step, to check that the model can learn it"},
+     "train on the first batch in every step, to check that the model can learn it; not restored by --resume"},
 
     {GROUP_FILES, "config", FLAG_CONFIG, NOWHERE, 0, "FILE", 0, 0, "none",
      "file of flags, one per line (such as --lr 3e-4), with # for comments; flags on the command line override them"},
@@ -292,13 +292,13 @@ static const Flag table[] = {
     {GROUP_RUN, "matmul-table", FLAG_STRING, AT(matmul_table), LOGGED, "FILE", 0, 0, "none",
      "matmul algorithms that --autotune wrote; in a resumed run, only for matmuls that are not in the checkpoint's table"},
     {GROUP_RUN, "time-limit", FLAG_DURATION, AT(time_limit_ms), 0, "TIME", 0, 0, "none",
-     "time since the start (3h50m, 1d12h, 90s) before which the run saves a checkpoint and exits"},
+     "time limit of the process, such as 3h50m, 1d12h or 90s; before it, the run saves a checkpoint and exits"},
     {GROUP_RUN, "log-every", FLAG_INT64, AT(log_every), 0, "STEPS", 1, BIG, NULL,
      "number of steps between progress lines on the terminal; log.jsonl records every step"},
     {GROUP_RUN, "quiet", FLAG_BOOL, AT(quiet), 0, "", 0, 0, NULL,
      "print only results and errors; this is the default with --prompt and without --train"},
     {GROUP_RUN, "json", FLAG_BOOL, AT(json), 0, "", 0, 0, NULL,
-     "print the log, the plan, or the tokens of a sample as JSON"},
+     "print the log, evaluation results, the plan, or the tokens of samples as JSON"},
     {GROUP_RUN, "help", FLAG_HELP, NOWHERE, 0, "GROUP|markdown", 0, 0, "",
      "print all flags, the flags of one group, or all flags as a Markdown table, and exit"},
     {GROUP_RUN, "version", FLAG_VERSION, NOWHERE, 0, "", 0, 0, "",

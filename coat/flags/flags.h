@@ -51,7 +51,7 @@ enum {
     RESTARTED = 32,     // a run that resumes a log without a checkpoint applies the logged value
     LOGGED = 64,        // the settings in log.jsonl contain the value
     SHARED = 128,       // all ranks need the same value; file names may differ, but must be set on all ranks or on none
-    SHAPE = RESTARTED | LOGGED | SHARED,
+    SHAPE = RESTARTED | LOGGED | SHARED, // the model's shape, which checkpoints store in config.json
     TRAINING = RECORDED | RESUMED | RESTARTED | LOGGED | SHARED, // training results depend on the value
     LOGGED_UNLESS_DEFAULT = 256, // the settings in log.jsonl contain the value if it is not the default
     // as TRAINING, but neither checkpoints nor the log contain the default value
@@ -70,7 +70,8 @@ typedef struct {
     // means that the flag has no default.
     const char *default_shown;
     const char *help;
-    // True if the value has an effect with this configuration, so that it is recorded. NULL means always.
+    // True if training results depend on the value in this configuration, so that checkpoints record it. NULL means
+    // always.
     bool (*matters)(const Config *config);
 } Flag;
 

@@ -108,8 +108,8 @@ JsonText settings_log(const Config *config) {
     return t;
 }
 
-// True if a checkpoint records the flag's value. A value without effect is not recorded, so that it does not change the
-// bytes of the checkpoint.
+// True if a checkpoint records the flag's value. A value on which results do not depend is not recorded, so that it
+// does not change the bytes of the checkpoint.
 static bool is_recorded(const Config *config, const Config *defaults, const Flag *flag) {
     if (!(flag->uses & RECORDED) || (flag->matters && !flag->matters(config))) return false;
     return !(flag->uses & UNLESS_DEFAULT) || !is_equal(config, defaults, flag);
@@ -246,14 +246,14 @@ bool settings_compare(const json_t *settings, const Config *config, const char *
     return good;
 }
 
-// True if the flag's value is a path or a pattern of paths. A name such as siglip:d2 is none.
+// True if the flag's value is a path or a pattern of paths. False for a name such as siglip:d2.
 static bool is_path(const Flag *flag, const char *value) {
     if (flag->kind != FLAG_STRING) return false;
     if (strcmp(flag->placeholder, "NAME|PATH") == 0) return strchr(value, '/') != NULL;
     return flag_takes_list(flag) || strcmp(flag->placeholder, "FILE") == 0 || strcmp(flag->placeholder, "DIR") == 0;
 }
 
-// Hashes a flag's value. Of a path, which may differ between machines, hashes only whether it is given.
+// Hashes a flag's value. For a path, hashes only that it is given, because paths may differ between machines.
 static uint64_t hash_field(const Config *c, const Flag *flag, uint64_t hash) {
     const char *field = (const char *)field_of(c, flag);
     if (is_path(flag, field) && field[0]) field = "given";

@@ -7,8 +7,8 @@
 // Writes the flags that checkpoints record (RECORDED) as fields of the JSON object that is open in `t`.
 void settings_record(JsonText *t, const Config *config);
 
-// Returns the settings that log.jsonl records (LOGGED), as a JSON object on one line. config is the run's final
-// configuration. A setting without a value is null. The caller must release the text with json_text_free().
+// Returns the settings that log.jsonl records (LOGGED, LOGGED_UNLESS_DEFAULT), as a JSON object on one line. config is
+// the run's final configuration. A setting without a value is null. The caller must call json_text_free().
 JsonText settings_log(const Config *config);
 
 // Applies recorded settings to `config`, which contains the defaults. `settings` is a JSON object from the file `path`.
@@ -38,8 +38,7 @@ bool settings_update(json_t *settings, const char *path, Error *err);
 //   - training_fingerprint(): all other settings that training results depend on: shape, batch, optimizer, data order.
 //   - flags_fingerprint(): all flags that must agree between ranks (SHARED).
 //   - flag_fingerprint(): a single flag; 0 if ranks may have different values of the flag.
-// flags_fingerprint() and flag_fingerprint() distinguish only whether a flag with a text value other than --prompt is
-// given, because file names may differ between ranks.
+// All hashes contain only whether a file or folder is given, because paths may differ between ranks.
 int64_t recipe_fingerprint(const Config *config);
 int64_t training_fingerprint(const Config *config);
 int64_t flags_fingerprint(const Config *config);

@@ -58,8 +58,8 @@ bool settings_update(json_t *settings, const char *path, Error *err) {
     }
     if (good && json_is_true(json_object_get(settings, "fast-accumulation-weights")))
         good = error_set(err, EXIT_DATA,
-                         "%s: the recorded setting \"fast-accumulation-weights\": true is not supported any "
-                         "more; use --recipe %s",
+                         "%s: the recorded setting \"fast-accumulation-weights\": true is no longer supported; use "
+                         "--recipe %s",
                          path, recipe);
     static const char *const dropped[] = {"gradient-codes", "fast-accumulation-backward", "fast-accumulation-weights",
                                           "centred-blocks"};

@@ -31,7 +31,7 @@ typedef struct Shards {
     // per layer
     Parameter *coded;
     int coded_per_layer; // number of FP8 weights in each layer
-    int coded_of_none;   // number of FP8 weights that are not per layer
+    int coded_of_none;   // number of FP8 weights that belong to no layer, such as the output head
     // ticket of each layer's gather of new values after an update; the last entry is for parameters that are not per
     // layer
     int *value_ticket;
@@ -103,7 +103,8 @@ void shards_weights_wait(Shards *s);
 const void *shards_whole_value(Shards *s, TensorId id, int layer);
 
 // Returns the number of threads for each of local_ranks processes of this machine: --threads if given, otherwise an
-// equal part of the cores. Returns 0 (OpenMP's default) if the user or the launcher has already divided the cores.
+// equal part of the cores. Returns 0 (OpenMP's default) for a single process, or if the user or the launcher has
+// already divided the cores.
 int shards_threads(const Config *config, int local_ranks);
 
 C_LINKAGE_END

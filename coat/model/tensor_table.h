@@ -4,7 +4,7 @@
 #include "tensors.h"
 
 // Rules for where an activation is stored, and in which format. "Unscaled" means BF16, or FP32 with --precision fp32.
-// "Scratch" means memory that is shared with tensors of other stages.
+// "Scratch" means memory that tensors of other stages share.
 typedef enum {
     RULE_SAVED,    // saved for backward in separate memory, in every recipe
     RULE_RESIDENT, // stored in separate memory that outlives the micro-batch

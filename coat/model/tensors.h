@@ -204,7 +204,8 @@ const TensorRow *tensor_row(TensorId id);
 // PART_LANGUAGE.
 int tensor_part(TensorId id, const ModelShape *shape);
 int tensor_rank(TensorId id); // number of dimensions of a parameter in files: 1 if it has a single row, otherwise 2
-// True if Muon updates the parameter in this run: a weight matrix of a language model's blocks, with --optimizer muon.
+// True if Muon updates the parameter when it is trained: a weight matrix of a language model's blocks, with --optimizer
+// muon. Ignores --freeze.
 bool tensor_uses_muon(TensorId id, const Config *config);
 // Returns the number of layers whose matrices `id` Muon updates together without ZeRO: the largest number of layers
 // whose matrices have at most MUON_BATCH_ELEMENTS elements together, but at least 1.

@@ -9,8 +9,8 @@
 
 C_LINKAGE_BEGIN
 
-// True if a signal or --time-limit ends the run and this process may stop within a step. If the run has several
-// processes, none may, because the processes agree between steps when to stop.
+// True if a signal or --time-limit ends the run and this process may stop within a step. Always false with several
+// processes, because they agree between steps when to stop.
 bool stop_at_once(const Model *m);
 
 // Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches, or of fewer if
@@ -30,7 +30,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set);
 // `incremental` is true if the previous call was for ids[0 .. count - 1). The pass then reads only the last token and
 // the KV cache; if count exceeds --seq-len, it reads all of the last --seq-len tokens.
 // FP8 matmuls need at least 16 tokens. With FP8, an incremental pass reads an aligned group of 16 tokens, or the last
-// 16 of --seq-len, padded with zeros. A scale per tensor is computed from these 16 tokens.
+// 16 of --seq-len, padded with zeros. An operand with one scale per tensor has the scale of these 16 tokens.
 void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, float *logits);
 
 // Samples up to `more` tokens, appends them to ids[0 .. count) and returns the new count.

@@ -6,7 +6,7 @@
 //     activations.
 //   - Gradients and norm outputs are counted in the first micro-batch, because each layer overwrites them. The
 //     counts are the fractions of saturated, zero and subnormal values.
-// Each process reports only the tensors and shards that it stores.
+// The functions measure only the tensors and shards that the calling process stores. The run logs rank 0's results.
 #pragma once
 #include "model/arena.h"
 
@@ -40,7 +40,8 @@ extern const HealthBound health_bounds[BOUND_COUNT];
 
 #define HEALTH_WARNING 4096 // size of a warning's text in bytes
 
-// Records which warnings this run has already printed, because each warning is printed only once.
+// Records which warnings this run has already printed, because each is printed only once. Warnings about an infinity, a
+// NaN or saturated FP8 values of an entire tensor (amax, saturated) are not recorded and can repeat.
 typedef struct {
     // true after a warning about the FP8 values of a gradient ([0]) or of its transpose ([1])
     bool codes[COUNTED_TENSORS][2];
@@ -50,8 +51,8 @@ typedef struct {
     uint8_t *sample;         // 8-bit values of moments before the last update (health_sample()); NULL: none
 } HealthWarned;
 
-// Returns the index of a gradient's counts in the tensor CODE_COUNTS. The next index belongs to the gradient's
-// transpose, which has counts if its format or scale differs.
+// Returns the index of a tensor's counts in CODE_COUNTS. The next index belongs to the tensor's transpose, which has
+// counts if its scale differs.
 static inline int code_counts_at(CountedTensor what, int layer) {
     return 2 * (layer * COUNTED_TENSORS + (int)what);
 }

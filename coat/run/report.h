@@ -27,7 +27,7 @@ void report_start(const Report *report, FILE *out);
 
 // Prints the memory plan of one of config->gpus processes, as a table or as JSON. The plan is for a GPU unless --device
 // cpu is given. With --memory-limit, plans the largest micro-batch within the limit. Fails (EXIT_USER), with advice in
-// err, if a single sequence exceeds the limit.
+// err, if no micro-batch fits.
 bool report_plan(const Config *config, FILE *out, Error *err);
 
 C_LINKAGE_END

@@ -72,8 +72,8 @@ static double count_flops(Run *run) {
     return flops.per_token * (double)config_batch_tokens(c, run->place.ranks) + flops.per_image * (double)images;
 }
 
-// Runs one step: all micro-batches of --batch-tokens, then the update. Stores the results in model.host. If a signal
-// ends the run within the step, the gradients are discarded and run->done does not change.
+// Runs one step: all micro-batches of --batch-tokens, then the update. Stores the results in model.host. If a signal or
+// --time-limit ends the run within the step, the gradients are discarded and run->done does not change.
 static void train_step(Run *run) {
     Model *m = &run->model;
     const Config *c = m->config;
@@ -129,7 +129,7 @@ int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err) {
     ids[0] = begin < 0 && run->tokenizer ? tokenizer_eos(run->tokenizer) : begin;
     const SpecialIds *known = &c->shape.ids;
     if (ids[0] < 0) ids[0] = known->bos < 0 && known->eos_count > 0 ? known->eos[0] : known->bos;
-    if (ids[0] < 0) ids[0] = c->shape.vocab - 1; // the model's extra id, as the vocabulary has no BOS or EOS
+    if (ids[0] < 0) ids[0] = c->shape.vocab - 1; // the last id, because no BOS or EOS id is known
     int count = 1;
     if (c->prompt[0]) {
         if (!run->tokenizer) {

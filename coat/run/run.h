@@ -60,9 +60,12 @@ bool run_main(Run *run, Config *config, Error *err);
 // Computes and logs the validation loss. Without --val, does nothing.
 bool run_validate(Run *run, Error *err);
 
-// Sets ids[] to the tokens that samples start with: those of the prompt, after a BOS token if the tokenizer has one.
-// Without a prompt, a BOS token, else an EOS token, else the vocabulary's last token. Returns the number of tokens, or
-// 0 with err if the prompt cannot be encoded, does not fit with its image in --seq-len, or is outside the vocabulary.
+// Sets ids[] to the tokens that samples start with: the prompt's tokens, after a BOS token if the tokenizer has one.
+// Without a prompt, the only token is BOS, else EOS, else the vocabulary's last token. Returns the number of tokens.
+// Returns 0 with err if:
+//   - the prompt cannot be encoded;
+//   - the prompt and its image are longer than --seq-len;
+//   - a token is outside the model's vocabulary.
 int run_prompt(const Run *run, int32_t ids[MAX_PROMPT_TOKENS], Error *err);
 
 // Returns the step that an evaluation reports: the run's step, or the step at which the weights of --model were saved.
@@ -72,8 +75,8 @@ int64_t run_evaluated_step(const Run *run);
 // prints a JSON line of token ids per sample to stdout, because JSON cannot store text that is not UTF-8.
 bool run_samples(Run *run, Error *err);
 
-// Runs the requested evaluations of the current step that are missing in the log, because a signal or kill ended the
-// earlier process before them.
+// Runs the evaluations (`val`, `hellaswag`) of the current step that the log does not contain, because a signal or a
+// kill ended the earlier process before them.
 bool run_missed_evaluations(Run *run, bool val, bool hellaswag, Error *err);
 
 // Runs the training loop until the last step, a signal or --time-limit, and then saves a checkpoint.

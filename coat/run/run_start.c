@@ -152,8 +152,8 @@ static bool is_common(Run *run, int64_t mine) {
     return comm_max_i64(run->model.comm, mine) == least;
 }
 
-// Returns the name of a flag whose value differs between ranks, or NULL. Searches the table of flags from its end: if
-// --eval-only or --zero differs, it is found before the flags ahead of it in the table, whose values it changes.
+// Returns the name of a flag whose value differs between ranks, or NULL. Searches the table of flags backwards, because
+// --eval-only and --zero change the values of flags that precede them in the table, and must be found first.
 static const char *different_flag(Run *run) {
     const Config *c = run->config;
     if (is_common(run, flags_fingerprint(c))) return NULL;

@@ -118,6 +118,10 @@ UNIT_TEST(contradictory_flags_are_refused) {
     refuse("--train x --precision fp32 --recipe coat", EXIT_USER, "--precision fp32&--recipe");
     refuse("--train x --precision fp32 --linear fp8", EXIT_USER, "--precision fp32&--linear");
     refuse("--train x --precision fp32 --moments coat", EXIT_USER, "--precision fp32&--moments");
+    refuse("--train x --precision fp32 --grads bf16", EXIT_USER, "--precision fp32&--grads");
+    refuse("--train x --precision fp32 --bf16-blocks 1", EXIT_USER, "--precision fp32&--bf16-blocks");
+    refuse("--train x --model llama:d1 --vision clip:d1 --precision fp32 --vision-recipe coat", EXIT_USER,
+           "--precision fp32&--vision-recipe");
     refuse("--train x --model /tmp --layers 3", EXIT_USER, "--layers&--model /tmp");
     refuse("--train x --model /tmp --no-biases", EXIT_USER, "--no-biases&--model /tmp");
 }
@@ -145,7 +149,7 @@ UNIT_TEST(invalid_values_for_a_run_are_refused_with_a_valid_one) {
     // A wrong --logits-chunk is an error, without falling back to --recipe bf16.
     refuse_run("--plan --logits-chunk 100", 1, "--logits-chunk&multiple of 16&use 112");
     refuse_run("--plan --head fp8 --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16&use 48");
-    refuse_run("--plan --head fp8 --micro-batch 3 --seq-len 24", 1, "--micro-batch&here 72&use 80");
+    refuse_run("--plan --head fp8 --micro-batch 3 --seq-len 24", 1, "--micro-batch&here 72&use --micro-batch 4");
     refuse_run("--plan --saved coat --layers 1 --heads 1 --channels 40", 1, "--channels&multiple of 16");
     refuse_run("--plan --saved coat --ffn 1000", 1, "--ffn&multiple of 16");
     refuse_run("--plan --recipe fp8-linear --model llama:d1 --heads 5 --kv-heads 1 --head-dim 8 --channels 48", 1,
@@ -320,9 +324,12 @@ UNIT_TEST(recipes_set_their_flags) {
 UNIT_TEST(shapes_without_fp8_fall_back_to_bf16_unless_a_recipe_is_given) {
     static const struct {
         const char *flags, *because;
-    } cannot[] = {{"--layers 1 --heads 1 --channels 40", "--channels: FP8 needs the width, here 40, to be a multiple"},
-                  {"--ffn 1000", "--ffn: FP8 needs the width, here 1000,"},
-                  {"--micro-batch 3 --seq-len 24", "--micro-batch, --seq-len: FP8 needs their product, here 72,"}};
+    } cannot[] = {
+        {"--layers 1 --heads 1 --channels 40", "--channels: FP8 needs the width, here 40, to be a multiple"},
+        {"--ffn 1000", "--ffn: FP8 needs the width, here 1000,"},
+        {"--micro-batch 3 --seq-len 24", "--micro-batch, --seq-len: FP8 needs their product, here 72,"},
+        {"--micro-batch 3 --seq-len 20",
+         "--micro-batch, --seq-len: FP8 needs their product, here 60, to be a multiple of 16; use --micro-batch 4"}};
     char line[256], note[256];
     for (size_t i = 0; i < sizeof cannot / sizeof *cannot; i++)
         for (int plan = 0; plan < 2; plan++) {
