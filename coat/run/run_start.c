@@ -361,13 +361,15 @@ static bool evaluate(Run *run, Error *err) {
         int batches = data_batches(run->val, c->val_batches);
         bool ok = evaluate_loss(&run->model, run->val, batches, &loss, &accuracy, err);
         if (!all_ranks_ok(&run->errors, ok, err)) return false;
-        if (first) {
-            printf(c->json ? "{\"step\":%lld,\"val_loss\":%.9g" : "step %lld  val loss %.6f",
-                   (long long)run_evaluated_step(run), loss);
-            if (!isnan(accuracy))
-                printf(c->json ? ",\"val_accuracy\":%.9g" : ", %.1f %% of answers right",
-                       c->json ? accuracy : 100.0 * accuracy);
-            puts(c->json ? "}" : "");
+        if (first && c->json) {
+            printf("{\"step\":%lld,\"val_loss\":", (long long)run_evaluated_step(run));
+            printf(isfinite(loss) ? "%.9g" : "null", loss); // JSON has no infinity and no NaN
+            if (!isnan(accuracy)) printf(",\"val_accuracy\":%.9g", accuracy);
+            puts("}");
+        } else if (first) {
+            printf("step %lld  val loss %.6f", (long long)run_evaluated_step(run), loss);
+            if (!isnan(accuracy)) printf(", %.1f %% of answers right", 100.0 * accuracy);
+            puts("");
         }
     }
     if (run->hellaswag) {

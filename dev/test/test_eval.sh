@@ -152,6 +152,23 @@ PYTHON
     [ -n "$wrapped" ] && [ "$wrapped" = "$plain" ] && [ "$(grep -c "^note: --model $folder/wrapped: .*'${case#* }'" "$folder/said")" -eq 1 ]
     check "the prefix ${case#* } of all tensor names is ignored" $? "$plain" "$wrapped" "$(cat "$folder/said")"
 done
+# weights close to BF16's maximum, with which the logits overflow
+python3 - "$checkpoint" "$folder/huge" <<'PYTHON'
+import json, os, shutil, struct, sys
+shutil.copytree(*sys.argv[1:])
+for name in ("manifest.json", "model.safetensors.index.json"):
+    os.remove(sys.argv[2] + "/" + name)
+path = sys.argv[2] + "/model.safetensors"
+data = bytearray(open(path, "rb").read())
+size = 8 + struct.unpack("<Q", data[:8])[0]
+for name, value in json.loads(data[8:size]).items():
+    if name != "__metadata__" and ("ln_f" in name or "wte" in name):
+        begin, end = (size + at for at in value["data_offsets"])
+        data[begin:end] = struct.pack("<3H", 0x7f7f, 0x7f7f, 0xff7f) * ((end - begin) // 6) + bytes((end - begin) % 6)
+open(path, "wb").write(data)
+PYTHON
+said=$("$program" "${flags[@]}" --model "$folder/huge" --eval-only --val "$folder/src_val.bin" --val-batches 2 --json --quiet 2>&1)
+[[ $said =~ ^\{\"step\":[0-9]+,\"val_loss\":null\}$ ]]; check "--eval-only --json prints null for a loss that is not finite" $? "$said"
 refuses "weights in FP64 are refused" 2 "is F64; weights must be F32, F16 or BF16" --model "$folder/double" --eval-only --val "$folder/src_val.bin"
 refuses "a token file as --hellaswag is refused" 2 "src_val.bin is not a HellaSwag file" --model "$checkpoint" --eval-only --hellaswag "$folder/src_val.bin"
 refuses "--hellaswag-every without --hellaswag is refused" 1 "--hellaswag FILE" "${model[@]}" --hellaswag-every 5
