@@ -183,9 +183,9 @@ static int fitting_channels(int channels, int heads, bool heads_given) {
     return width * heads;
 }
 
-// Sets vision_from_files if --vision is a folder. If the run resumes a checkpoint and --model is not a path, drops
-// --vision and takes the tower's shape from the checkpoint, which contains the tower. Fails if --model is a path and
-// the folder of --vision does not exist.
+// Sets vision_from_files if --vision is a folder. If the run resumes a checkpoint:
+//   - if --model is not a path, drops --vision and takes the tower's shape from the checkpoint, which contains the tower
+//   - if --model is a path, fails if the folder of --vision does not exist
 static bool finish_vision_folder(const Parse *p, Error *err) {
     Config *config = p->config;
     VisionShape ignored = {VISION_NONE};
@@ -283,8 +283,8 @@ static void finish_head(const Parse *p, Recipe *r) {
     if (given(p, "linear") && r->linear == LINEAR_BF16 && !was_bf16) r->head = HEAD_BF16;
 }
 
-// Completes and checks the recipe. --precision fp32 sets a recipe of FP32 only, and rejects given flags that contradict
-// FP32.
+// Completes and checks the recipe. --precision fp32 makes all formats FP32, and rejects given flags that request other
+// formats.
 static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
         return error_set(err, EXIT_USER, "--group-size %d: must be 16, 32 or 128", r->group_size);
@@ -334,6 +334,7 @@ static bool check_weights(const Config *c, Error *err) {
         (int)strcspn(without, "\n"), without);
 }
 
+// Checks combinations of flags, and that the run has something to do.
 static bool check_given(const Parse *p, Error *err) {
     const Config *c = p->config;
     if (!check_weights(c, err)) return false;

@@ -22,7 +22,8 @@ bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err);
 // three largest categories of memory, each with the flags that reduce it and that a run accepts.
 void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limit, char *text, size_t size);
 
-// Appends the text of plan_advice() to err, which arena_allocate() has set. Always returns false.
+// Appends advice to err, which arena_allocate() has set: the text of plan_advice() or, if host memory was too small,
+// the largest categories in host memory with flags that reduce them. Always returns false.
 bool plan_advise(const Arena *arena, Exec *exec, Error *err);
 
 C_LINKAGE_END

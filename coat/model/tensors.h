@@ -179,7 +179,7 @@ typedef struct {
     int layers;         // number of layers; 1 if not per_layer
     Stage first, last;  // stages in which a scratch tensor is alive
     Blocks blocks;      // blocks that use a scratch tensor
-    // elements in one rank's shard of a layer, a multiple of 128; the last ranks' shards may be smaller or empty
+    // elements in one rank's shard of a layer (tensor_shard_elements()); the last ranks' shards may be smaller or empty
     int64_t shard_elements;
     // elements of a layer for which this process has memory: all, all plus padding to equal shards, or one shard
     int64_t local_elements;

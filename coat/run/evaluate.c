@@ -13,7 +13,7 @@ bool stop_at_once(const Model *m) {
 }
 
 // Adds the numbers of answers and of right answers in a micro-batch to answers[0] and answers[1]. best (B*T) is above 0
-// if the target has the largest logit. As an example's last target is masked, an answer ends within its example.
+// if the target has the largest logit. Because an example's last target is masked, an answer ends within its example.
 static void count_answers(const int32_t *targets, const float *best, int B, int T, int64_t answers[2]) {
     for (int row = 0; row < B; row++, targets += T, best += T) {
         bool right = true;

@@ -238,8 +238,8 @@ static void print_other_counts(FILE *out, const Collection *c) {
     }
 }
 
-// Writes a warning for the first tensor that has an infinity or NaN. If the tensor has one scale per tensor or row,
-// also warns if too many of its values are saturated.
+// Writes a warning about the first tensor that has an infinity, a NaN or, with one scale per tensor or row, too many
+// saturated values. The warning also contains the number of other such tensors.
 static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
     int bad = 0;
     char first[192] = "", others[64] = "";

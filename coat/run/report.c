@@ -41,7 +41,7 @@ static const char *heads_text(const ModelShape *s, char text[80]) {
     return text;
 }
 
-// Prints the vision tower's shape, and the parameters of tower and projector. Prints nothing for other models.
+// Prints the vision tower's shape, and the parameters of tower and projector. Prints nothing for text-only models.
 static void report_vision(const Config *c, FILE *out) {
     const VisionShape *v = &c->shape.vision;
     if (v->kind == VISION_NONE) return;
@@ -175,8 +175,9 @@ static const char *how_often(char text[48], int64_t every) {
     return text;
 }
 
-// Writes how much of the validation data is evaluated: ", the first N of them", in tokens. If a file has a loss mask,
-// writes sequences, because sequences of examples may not be full, and "" if all sequences are evaluated. Returns text.
+// Writes to `text` how much of the validation data is evaluated, and returns `text`:
+//   - without a loss mask: ", the first N of them", in tokens
+//   - with a loss mask: the number of sequences, because sequences of examples may not be full; "" if all are evaluated
 static const char *validated(const Report *report, char text[96]) {
     const Config *c = report->config;
     const int64_t all = data_sequences(report->val);

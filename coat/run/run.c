@@ -248,7 +248,8 @@ static bool finish_saving(Run *run, Error *err) {
     return saved;
 }
 
-// Ends the run early: saves a checkpoint if a step was done, waits for it, and prints `reason` and how to resume.
+// Ends the run early: saves a checkpoint if a step was done after step `begun`, waits until the checkpoint is written,
+// and prints `reason` and how to resume.
 static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     const Config *c = run->config;
     bool saves = run->saver && run->done.step > begun;
@@ -304,8 +305,8 @@ static bool check_skips(Run *run, Error *err) {
     return on_all_ranks(&run->errors);
 }
 
-// On rank 0, logs the step's FP8 health under the key `key` and prints its warnings. A skipped step prints none of the
-// warnings that a run prints only once, because its values can be infinite whatever the scales are.
+// On rank 0, logs the statistics that health() returns under `key`, and prints its warnings. A skipped step prints none
+// of the warnings that a run prints only once, because its values can be infinite whatever the scales are.
 static void log_health(Run *run, const char *key, char *(*health)(const Arena *, Exec *, HealthWarned *, char *)) {
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
@@ -418,7 +419,7 @@ bool run_train(Run *run, Error *err) {
     for (int64_t i = 0; ok && i < accumulation; i++) read_ahead(run, run->done.sequences, i);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
-        // The first step has no deadline, so that the run completes at least one step.
+        // The process's first step has no deadline: once begun, it is completed, so that repeated short runs progress.
         m->deadline_ms = run->done.step > begun ? deadline(run) : 0;
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;

@@ -69,7 +69,7 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
 }
 
 // Makes new checkpoints copy their tokenizer files from the resumed checkpoint in `folder`, because the checkpoint that
-// was found earlier may be damaged and renamed. If --model names a folder, its tokenizer files are still used.
+// checkpoint_settings() found may be damaged and renamed by now. If --model is a path, keeps using its tokenizer files.
 static void set_source_folder(Run *run, const char *folder) {
     Config *c = run->config;
     if (c->model_from_files) return;
@@ -147,6 +147,7 @@ static void report(Run *run) {
     if (!m->config->quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
 }
 
+// True if `mine` is equal on all ranks. All ranks must call is_common().
 static bool is_common(Run *run, int64_t mine) {
     int64_t least = -comm_max_i64(run->model.comm, -mine);
     return comm_max_i64(run->model.comm, mine) == least;
