@@ -123,8 +123,8 @@ static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out
         m->ops->residual_norm_forward(&m->exec, n, pre, r_out, r_in, y, y_bias);
 }
 
-// For FP8 health, counts the FP8 values of t, a gradient or norm output that matmuls read. Also counts those of its
-// transpose if that has a separate scale. Does nothing in a pass that FP8 health does not examine.
+// For FP8 health, counts the FP8 values of t, a gradient or norm output that matmuls read. Also counts the transpose's
+// FP8 values if the transpose has a separate scale. Does nothing in a pass that FP8 health does not examine.
 static void count_codes(Model *m, CountedTensor what, int layer, Tensor t, Tensor transpose) {
     if (!m->counts_codes || !format_is_fp8(t.format)) return;
     CodeCounts *counts = (CodeCounts *)arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data;

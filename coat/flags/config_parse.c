@@ -236,7 +236,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     bool channels = given(p, "channels"), heads = given(p, "heads");
     if (!given(p, "model") && (channels || heads || given(p, "layers"))) config->model[0] = '\0';
     if (channels && !heads && shape->channels % 64 == 0) shape->heads = shape->channels / 64;
-    // Grouped-query attention keeps the named model's number of key/value heads if it divides the new number of heads.
+    // A model with grouped-query attention keeps its number of key/value heads, if that divides the number of heads.
     ModelShape named;
     const bool groups = model_shape_named(config->model, &named) && named.kv_heads < named.heads;
     if (!given(p, "kv-heads") && (channels || heads) && (!groups || shape->heads % shape->kv_heads))

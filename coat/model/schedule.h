@@ -10,7 +10,7 @@ static inline bool schedule_falls(const Config *config) {
 }
 
 // Returns the learning rate of optimizer step `step` (counted from 0) in a run of total_steps.
-// With w = warmup, T = total_steps, top = lr and low = lr * lr_final, it depends on the schedule:
+// The schedule determines the rate, with w = warmup, T = total_steps, top = lr and low = lr * lr_final:
 //   step < w          top * (step + 1) / w, with every schedule; the warm-up may be longer than the run
 //   constant          top
 //   cosine, linear    x = (step - w) / (T - w):  low + (top - low) * (1 + cos(pi x)) / 2,  top - (top - low) * x

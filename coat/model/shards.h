@@ -6,9 +6,9 @@
 //   3  As 2, but each process stores only shards of the blocks' weight matrices, which are gathered before each layer's
 //      forward and backward: in FP8 if the layer's matmuls read FP8.
 // The model reports when it needs a layer's weights and when it has computed a layer's gradients. Communication runs on
-// a separate stream (comm.h): of weights one layer ahead of the computation, of gradients one layer after it. Over MPI,
-// all stages give the same bits with one micro-batch per step. With several, stages 0 and 1 agree, and 2 and 3 agree,
-// because 2 and 3 sum gradients over the processes before they sum over micro-batches.
+// a separate stream (comm.h). Weights are gathered one layer ahead of the computation; gradients are summed while the
+// next layer computes. Over MPI, all stages give the same bits with one micro-batch per step. With several, stages 0
+// and 1 agree, and 2 and 3 agree, because 2 and 3 sum gradients over the processes before they sum over micro-batches.
 #pragma once
 #include "arena.h"
 #include "comm/comm.h"

@@ -59,8 +59,8 @@ typedef enum {
 // output by them. The choice depends on the kernel that reads this output:
 //   ROWS_BY_TOKEN: per token, because a residual addition reads it
 //   ROWS_BY_TOKEN_IN_COAT: per token with --saved coat, read by the activation function or the MLP norm's backward
-//   ONE_SCALE: per tensor; other kernels, such as attention, read it. Also gradients that one pass quantizes and
-//       transposes: they have one scale for dgrad's format and one for wgrad's (E5M2)
+//   ONE_SCALE: per tensor; other kernels, such as attention, read it. A gradient that one pass quantizes and transposes
+//       has two such scales, one for dgrad's format and one for wgrad's (E5M2)
 // With recipe coat-paper, every operand has one scale.
 typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
 
@@ -80,8 +80,8 @@ typedef struct {
     TensorId matmul_of;    // for a matmul's output: the operand whose scales per token it may have
     bool head;             // true: operand of the output head's matmuls
     bool gradient;         // true: operand that is a gradient
-    // true: the tensor has row amaxes, from which a per-tensor scale is computed: a gradient's when it is quantized, an
-    // FP8 operand's in the second pass of the operation that writes it
+    // true: the tensor has row amaxes, from which its per-tensor scale is computed: when a gradient is quantized, or in
+    // the second pass of the operation that writes an FP8 operand
     bool amax;
     RowScales scales;
     // fields of activations and parameters
