@@ -267,7 +267,7 @@ typedef struct {
     bool model_named;          // true: the command line sets the model, the tokenizer or the batch
     bool batch_recorded;       // true: settings_recorded, and batch_tokens is recorded and not set by a flag
     bool micro_batch_recorded; // true: settings_recorded, and micro_batch is not set by a flag
-    // reason why this machine's GPU has no FP8 matmuls; "": it has them, or the run did not check (--device cpu, --plan)
+    // reason why this machine's GPU has no FP8 matmuls; "": it has them, or was not checked (--device cpu, --plan)
     char gpu_without_fp8[320];
     bool no_gpu; // true: this machine has no GPU; false with --device cpu and --plan, which do not check
     // settings of the batch
