@@ -378,6 +378,11 @@ static inline bool config_trains_with_muon(const Config *config) {
     return config->optimizer == OPTIMIZER_MUON && !config_forward_only(config) && !(config->freeze & PART_LANGUAGE);
 }
 
+// Returns the number of steps between HellaSwag evaluations; 0: only at the end of the run.
+static inline int64_t config_hellaswag_every(const Config *config) {
+    return config->hellaswag_every < 0 ? config->val_every : config->hellaswag_every;
+}
+
 // Returns the folder that contains the files of the vision tower; "" if the tower is new.
 static inline const char *config_vision_files(const Config *config) {
     return config->vision_from_files ? config->vision : config->shape_files;

@@ -98,8 +98,7 @@ static void report_optimizer(const Arena *arena, FILE *out) {
 }
 
 static int64_t tokens_of_step(const Report *report) {
-    const int ranks = report->exec->ranks;
-    return config_accumulation(report->config, ranks) * config_micro_tokens(report->config) * ranks;
+    return config_batch_tokens(report->config, report->exec->ranks);
 }
 
 static int64_t steps_left(const Report *report) {
@@ -209,7 +208,7 @@ static void report_evaluation(const Report *report, FILE *out) {
     if (report->hellaswag)
         item(out, "HellaSwag", "%s example%s%s%s", count(hellaswag_examples(report->hellaswag)),
              plural(hellaswag_examples(report->hellaswag)), report->train ? ", " : "",
-             report->train ? how_often(often, c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every) : "");
+             report->train ? how_often(often, config_hellaswag_every(c)) : "");
 }
 
 static void report_files(const Config *c, FILE *out) {

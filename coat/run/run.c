@@ -260,7 +260,7 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
     print_remark("", "ended by %s after step %lld of %lld: %s%s%s", reason, (long long)run->done.step,
                  (long long)run->steps,
                  saves        ? "saved; continue with --out "
-                 : run->saver ? "no step was done since the run began or was resumed in "
+                 : run->saver ? "this process has done no step, so nothing new is saved in "
                               : "nothing is saved without --out",
                  run->saver ? saver_out(run->saver) : c->out, saves ? " --resume" : "");
     return true;
@@ -298,7 +298,7 @@ static bool check_skips(Run *run, Error *err) {
     const Model *m = &run->model;
     if (m->host.nonfinite == SKIP_OUTLIER)
         log_text(run->log, "step %lld is an outlier: its update is skipped", (long long)run->done.step);
-    if (m->config->max_skipped == 0 || m->host.skipped_run < m->config->max_skipped) return true;
+    if (m->host.skipped_run < m->config->max_skipped) return true;
     error_set(err, EXIT_DIVERGED, "training diverged: %lld update%s in a row had %s loss or gradient; %s",
               (long long)m->host.skipped_run, plural(m->host.skipped_run),
               m->guard ? "an outlying or non-finite" : "a non-finite", diverged_advice(has_saved(run)));
@@ -345,10 +345,6 @@ static void log_sets(Run *run, bool as_text) {
     json_text_free(&t);
 }
 
-static int64_t hellaswag_every(const Config *c) {
-    return c->hellaswag_every < 0 ? c->val_every : c->hellaswag_every;
-}
-
 bool run_missed_evaluations(Run *run, bool val, bool hellaswag, Error *err) {
     Comm *comm = run->model.comm;
     bool first = run->place.rank == 0;
@@ -391,7 +387,7 @@ static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *
     bool ok = check_skips(run, err);
     if (ok && run->saver && saves) saver_save(run->saver, &run->done);
     if (ok && validates) ok = run_validate(run, err);
-    if (ok && (last || due(step, hellaswag_every(c)))) test_hellaswag(run);
+    if (ok && (last || due(step, config_hellaswag_every(c)))) test_hellaswag(run);
     if (ok && c->sample_tokens > 0 && (last || due(step, c->sample_every))) {
         log_show_step(run->log);
         ok = all_ranks_ok(&run->errors, run_samples(run, err), err);
@@ -411,7 +407,7 @@ bool run_train(Run *run, Error *err) {
     ok = all_ranks_ok(&run->errors, ok, err);
     comm_set_timeout(m->comm, 0);
     if (ok && begun > 0)
-        ok = run_missed_evaluations(run, due(begun, c->val_every), due(begun, hellaswag_every(c)), err);
+        ok = run_missed_evaluations(run, due(begun, c->val_every), due(begun, config_hellaswag_every(c)), err);
     int64_t accumulation = config_accumulation(c, m->exec.ranks);
     run->next = (int32_t *)xmalloc((size_t)(BATCH_PLANES * accumulation * config_micro_tokens(c)) * sizeof(int32_t));
     run->next_images = (int *)xcalloc((size_t)accumulation, sizeof *run->next_images);

@@ -247,7 +247,7 @@ static void write_settings(const Run *run) {
 #ifdef _OPENMP
     if (resolved.threads == 0) resolved.threads = omp_get_max_threads();
 #endif
-    if (resolved.hellaswag_every < 0) resolved.hellaswag_every = resolved.val_every;
+    resolved.hellaswag_every = config_hellaswag_every(&resolved);
     JsonText text = settings_log(&resolved);
     log_settings(run->log, run->done.step, text.text);
     json_text_free(&text);
