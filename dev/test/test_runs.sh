@@ -28,7 +28,7 @@ for at in '/log.jsonl TERM' '/step-00000032 HUP' '/step-00000096 TERM' '/.step-0
     stop "$out" "${at#* }" "$out${at% *}*"
     # if GLOB was missed, the run is finished
     [ $status -eq 0 ] && { grep -q "^done: $steps of" "$folder/out" ||
-        grep -q "^ended by SIG${at#* } after step [0-9]* of $steps: \(saved; continue with --out $out --resume\|no step was done.*\)$" "$folder/said"; }
+        grep -q "^ended by SIG${at#* } after step [0-9]* of $steps: \(saved; continue with --out $out --resume\|this process has done no step.*\)$" "$folder/said"; }
     check "SIG${at#* } at ${at% *} ends the run with 0" $? "status $status" "$(cat "$folder/said" "$folder/out")"
 done
 resume "$out" 2>"$folder/said" && same "$out"
