@@ -172,7 +172,7 @@ static const Flag table[] = {
      "maximum number of images in a sequence, which bounds memory; 0: as many as fit", .matters = has_vision},
     {GROUP_BATCH, "batch-tokens", FLAG_INT64, AT(batch_tokens), TRAINING, "TOKENS", 0, BIG, "one micro-batch per GPU",
      "number of tokens per optimizer step over all GPUs; 512k means 524288; 0: one micro-batch per GPU"},
-    {GROUP_BATCH, "logits-chunk", FLAG_INT, AT(logits_chunk), (TRAINING & ~RESTARTED) | UNLESS_DEFAULT, "TOKENS", 0, 1 << 30, "automatic",
+    {GROUP_BATCH, "logits-chunk", FLAG_INT, AT(logits_chunk), TRAINING | UNLESS_DEFAULT, "TOKENS", 0, 1 << 30, "automatic",
      "number of tokens whose logits are computed at a time; a smaller number takes less memory"},
 
     {GROUP_OPTIMIZER, "steps", FLAG_INT64, AT(steps), TRAINING, "STEPS", -1, BIG, NULL,

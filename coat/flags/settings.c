@@ -4,6 +4,9 @@
 
 #include <xxhash.h>
 
+#include "config/shapes.h"
+#include "model/tensors.h"
+
 // Writes the first `length` bytes of `value` as a JSON string, or null if length is 0.
 static void write_text(JsonText *t, const char *key, const char *value, size_t length) {
     char *text = (char *)xcalloc(length + 1, 1);
@@ -199,6 +202,11 @@ bool settings_apply(Config *config, const json_t *settings, bool recipe, const C
         !apply_settings(config, settings, GROUP_COUNT, uses, path, err))
         return false;
     if (!config->settings_logged) return true;
+    // The log records the default of --logits-chunk as a number, which would not adapt to another --micro-batch.
+    ModelShape padded = config->shape;
+    model_shape_vocab(&padded, padded.vocab);
+    if (config->logits_chunk == default_logits_chunk(config_micro_tokens(config), padded.vocab_padded))
+        config->logits_chunk = 0;
     // The log records tokenizer gpt2, the default, even if no flag has named it.
     if (config->tokenizer == TOKENIZER_GPT2) config->tokenizer = TOKENIZER_ANY;
     if (json_is_integer(json_object_get(settings, "epochs"))) config->steps = -1;

@@ -183,15 +183,19 @@ const char *role_suffix(Role r) {
 #define STATE_BYTES 256        // bytes reserved for StepState
 #define LOGITS_BYTES (1 << 30) // maximum bytes of a chunk of logits, unless --logits-chunk is given
 
-// Returns the number of tokens whose logits are in memory at a time: --logits-chunk or, by default, all tokens of the
-// micro-batch, halved until their logits fit in LOGITS_BYTES.
+int64_t default_logits_chunk(int64_t tokens, int64_t vocab_padded) {
+    int64_t chunk = tokens;
+    while (chunk > 16 && chunk * vocab_padded * (int64_t)format_bytes(FMT_BF16) > LOGITS_BYTES) chunk = (chunk + 1) / 2;
+    return chunk > 16 ? (chunk + 15) / 16 * 16 : chunk;
+}
+
+// Returns the number of tokens whose logits are in memory at a time: --logits-chunk or, by default,
+// default_logits_chunk().
 static int64_t logits_chunk(const Config *c) {
-    int64_t tokens = config_micro_tokens(c), chunk = tokens;
+    const int64_t tokens = config_micro_tokens(c);
     if (config_samples_only(c)) return config_sample_logits(c);
     if (c->logits_chunk > 0) return c->logits_chunk < tokens ? c->logits_chunk : tokens;
-    while (chunk > 16 && chunk * c->shape.vocab_padded * (int64_t)format_bytes(FMT_BF16) > LOGITS_BYTES)
-        chunk = (chunk + 1) / 2;
-    return chunk > 16 ? (chunk + 15) / 16 * 16 : chunk;
+    return default_logits_chunk(tokens, c->shape.vocab_padded);
 }
 
 int64_t shape_extent(Dim dim, const ModelShape *s) {

@@ -222,6 +222,9 @@ static inline bool parts_are_equal(const int64_t extents[], int pieces) {
 TensorId tensor_input(TensorId id); // activation that the forward matmul of weight matrix `id` reads
 // Returns the number of rows without padding: shape->vocab if the rows are the padded vocabulary, otherwise `rows`.
 int64_t tensor_used_rows(TensorId id, int64_t rows, const ModelShape *shape);
+// Returns the default of --logits-chunk for a micro-batch of `tokens` tokens: all tokens, halved until their logits fit
+// in 1 GiB, and rounded up to a multiple of 16 if there are more than 16.
+int64_t default_logits_chunk(int64_t tokens, int64_t vocab_padded);
 // Returns the value of `dim` if it depends only on the model's shape; otherwise 1.
 int64_t shape_extent(Dim dim, const ModelShape *shape);
 const char *category_name(Category c); // returns the category's name in --plan=json, such as "weights"

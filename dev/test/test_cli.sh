@@ -314,7 +314,7 @@ refuses "--resume without a model in an empty folder is refused" 1 "^error: \-\-
 "$program" "${run[@]}" --steps 1 --out "$folder/llmc-out" -y 1 >/dev/null 2>"$folder/said" && [ -d "$folder/llmc-out/step-00000001" ]
 check "-y 1 in a folder that does not exist starts a run" $? "$(cat "$folder/said")"
 # A run that ended before its first checkpoint is started again with the settings in its log.jsonl. Flags override them.
-lost=(--tokenizer bytes --model llama:d2 --channels 32 --ffn 64 --init truncated --norm-eps 1e-4 --seq-len 32 --micro-batch 2 --batch-tokens 128 --recipe bf16 --moments fp8
+lost=(--tokenizer bytes --model llama:d2 --channels 32 --ffn 64 --init truncated --norm-eps 1e-4 --seq-len 32 --micro-batch 2 --batch-tokens 128 --logits-chunk 16 --recipe bf16 --moments fp8
     --lr 0.01 --warmup 3 --schedule wsd --lr-final 0 --beta2 0.9 --seed 77 --no-shuffle --train "$data" --sample-tokens 0 --quiet)
 unsaved() { # NAME FLAGS...: trains into NAME, copies it to NAME.whole, and removes the checkpoints of NAME
     "$program" "${lost[@]}" "${@:2}" --out "$folder/$1" >/dev/null 2>&1 || bad "the run for a --resume without checkpoints succeeds: $1"
