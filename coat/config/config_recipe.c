@@ -72,6 +72,16 @@ static bool check_multiple(const char *flag, const char *what, int64_t value, in
                      (long long)value, (long long)multiple, (long long)((value / multiple + 1) * multiple));
 }
 
+// Checks that FP8 supports a dimension of the model. The error suggests a larger one, or another recipe if the shape is
+// in files. For a vision tower, it suggests nothing, because check_vision_recipe() adds what to do.
+static bool check_dimension(const Config *c, const char *flag, const char *what, int64_t value, Error *err) {
+    if (!c->shape_files[0] && !c->shape.tower) return check_multiple(flag, what, value, 16, err);
+    if (value % 16 == 0) return true;
+    return error_set(err, EXIT_USER, "%s: FP8 needs %s, here %lld, to be a multiple of 16%s", flag, what,
+                     (long long)value,
+                     c->shape.tower ? "" : "; use --recipe bf16 without --linear, --head and --saved");
+}
+
 // Checks that FP8 supports `tokens`, the number of tokens of a pass. The error suggests the next larger micro-batch
 // that FP8 supports.
 static bool check_tokens(const Config *c, int64_t tokens, Error *err) {
@@ -111,11 +121,11 @@ static bool recipe_check_shape(const Config *c, Error *err) {
     bool linear = r->linear == LINEAR_FP8, head = config_fp8_head(c), saved = r->saved == SAVED_COAT;
     const bool samples = config_samples_only(c);
     int64_t tokens = samples ? config_min_tokens(c) : config_micro_tokens(c), qkv = shape_qkv_width(s);
-    if ((linear || head || saved) && !check_multiple("--channels", "the width", s->channels, 16, err)) return false;
+    if ((linear || head || saved) && !check_dimension(c, "--channels", "the width", s->channels, err)) return false;
     if ((linear || head) && !search && !check_tokens(c, tokens, err)) return false;
-    if (linear && !check_multiple("--heads, --head-dim", "the width of q, k and v together", qkv, 16, err))
+    if (linear && !check_dimension(c, "--heads, --head-dim", "the width of q, k and v together", qkv, err))
         return false;
-    if ((linear || saved) && !check_multiple("--ffn", "the width", s->ffn, 16, err)) return false;
+    if ((linear || saved) && !check_dimension(c, "--ffn", "the width", s->ffn, err)) return false;
     if ((linear || head || saved) && !check_most(c, "--channels", s->channels, FP8_MAX_NORM_WIDTH,
                                                  "use --recipe bf16 without --linear, --head and --saved", err))
         return false;

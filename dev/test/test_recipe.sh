@@ -62,6 +62,8 @@ train refused 2 --channels 40 --recipe coat
 [ $? -eq 1 ] && [ "$(cat "$folder/said")" = "error: --channels: FP8 needs the width, here 40, to be a multiple of 16; use 48" ]; check "--recipe coat for an unsupported width is an error" $? "$(cat "$folder/said")"
 said=$("$program" "${eval[@]}" --model "$folder/narrow/step-00000002/" 2>&1)
 [[ $said == '{"step":2,"val_loss":'* ]]; check "a model of unsupported width is evaluated as it was trained, without a note" $? "$said"
+said=$("$program" "${eval[@]}" --model "$folder/narrow/step-00000002" --head fp8 2>&1)
+[ $? -eq 1 ] && [[ $said == "error: --channels: FP8 needs the width, here 40, to be a multiple of 16; use --recipe bf16 without --linear, --head and --saved" ]]; check "FP8 for an unsupported width in a checkpoint is an error that names a recipe" $? "$said"
 said=$("$program" --model "$folder/narrow/step-00000002" --tokenizer bytes --prompt 'static ' --sample-tokens 5 --quiet 2>&1)
 [[ $said == 'static '* ]]; check "a model of unsupported width writes samples" $? "$said"
 mkdir "$folder/bare" && cp "$folder"/narrow/step-00000002/{model.safetensors,config.json} "$folder/bare"
