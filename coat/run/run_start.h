@@ -9,8 +9,9 @@ __attribute__((format(printf, 2, 3))) void run_note(const Run *run, const char *
 // run continues.
 __attribute__((format(printf, 2, 3))) void run_note_always(const Run *run, const char *format, ...);
 
-// Opens the tokenizer of the run. Without --tokenizer, a model without readable tokenizer files has no tokenizer. Fails
-// if --tokenizer does not match the model's own vocabulary.
+// Opens the tokenizer of the run. Without --tokenizer, opens the model's own tokenizer files or, if the vocabulary has
+// 257 ids, the byte tokenizer; otherwise the run has no tokenizer. Fails if --tokenizer does not match the model's own
+// vocabulary.
 bool open_tokenizer(Run *run, const Config *config, Error *err);
 
 // Opens the training data, the validation data and the HellaSwag questions that the flags name.
