@@ -95,8 +95,12 @@ static bool start_or_resume(Run *run, Error *err) {
     char folder[PATH_MAX_LENGTH] = "";
     if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
     if (folder[0]) {
-        if (!all_ranks_ok(&run->errors, checkpoint_load(folder, &m->arena, &m->exec, &run->done, err), err))
-            return false;
+        const bool loaded = checkpoint_load(folder, &m->arena, &m->exec, &run->done, err);
+        if (!loaded && !path_is_folder(folder))
+            error_set(err, EXIT_DATA,
+                      "%s was removed while it was read; start again, or give the run that writes there a larger --keep",
+                      folder);
+        if (!all_ranks_ok(&run->errors, loaded, err)) return false;
         set_source_folder(run, folder);
         if (run->train && !same_data(run, folder, err)) return false;
         if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= MIN_WITHOUT_BYTES)
@@ -107,7 +111,7 @@ static bool start_or_resume(Run *run, Error *err) {
         m->host = run->done.state;
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) print_remark("", "resuming from %s", folder);
-        if (c->settings_recorded && c->recorded_step != run->done.step)
+        if (c->settings_recorded && c->recorded_step > run->done.step) // less: a run has just saved the newer step
             run_note_always(run, "the settings come from the checkpoint of step %lld, whose other files are damaged",
                             (long long)c->recorded_step);
     } else if (!init_weights(m, err)) {

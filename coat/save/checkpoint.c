@@ -311,10 +311,21 @@ static bool find_step(const char *out, int64_t step, char *folder, size_t size, 
            error_set(err, why.code, "%.900s; use --resume without a step for the newest valid checkpoint", why.text);
 }
 
+// Returns the newest step that has a checkpoint folder under `out`; -1 if there is none.
+static int64_t newest_step(const char *out) {
+    int64_t *steps;
+    Error ignored;
+    const int count = checkpoint_steps(out, &steps, &ignored);
+    const int64_t newest = count > 0 ? steps[0] : -1;
+    free(steps);
+    return newest;
+}
+
 // Sets `folder` to the newest valid checkpoint under `out`. If `out` has no checkpoints, returns true with folder "".
 static bool find_newest(const char *out, char *folder, size_t size, Error *err) {
     int64_t *steps;
     const int count = checkpoint_steps(out, &steps, err);
+    const int64_t newest = count > 0 ? steps[0] : -1;
     bool good = count >= 0, found = false;
     for (int i = 0; i < count && good && !found; i++) {
         Error why;
@@ -326,10 +337,11 @@ static bool find_newest(const char *out, char *folder, size_t size, Error *err) 
         else if (why.unread)
             good = error_set(err, EXIT_DATA, "%.900s; fix this, or resume from an older checkpoint with --resume=STEP",
                              why.text);
-        else
+        else if (access(folder, F_OK) == 0) // a run that writes to `out` may have removed it
             print_remark("", "skipping the checkpoint %s: %s", folder, why.text);
     }
     free(steps);
+    if (good && !found && newest_step(out) > newest) return find_newest(out, folder, size, err);
     if (good && !found && count > 0)
         return error_set(
             err, EXIT_DATA,

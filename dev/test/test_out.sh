@@ -80,6 +80,20 @@ newest=$(cd "$out" && printf '%s\n' step-* | tail -n 1)
 "$program" "${run[@]}" --lr-final 1 --steps $((10#${newest#step-} + every)) --out "$out" --resume >/dev/null 2>"$folder/said"
 check "a recreated folder is resumed after SIGKILL" $? "$(shown)"
 
+# --- evaluation in the folder of a run that trains there and removes old checkpoints
+out=$folder/evaluated
+"$program" "${run[@]}" --steps 100000000 --lr-final 1 --save-every 1 --keep 1 --val-every 0 --out "$out" >/dev/null 2>&1 &
+pid=$!
+until compgen -G "$out/step-*" >/dev/null || ! kill -0 $pid; do :; done
+losses=0
+for ((i = 0; i < 40; i++)); do
+    "$program" --eval-only --resume --val "$val" --val-batches 1 --quiet --threads 1 --out "$out" && ((++losses))
+done >"$folder/out" 2>"$folder/said"
+kill -KILL $pid
+wait $pid 2>/dev/null
+[ $losses -gt 0 ] && ! grep -v '^error: .*/step-[0-9]* was removed while it was read; ' "$folder/said"
+check "a checkpoint that a run removes is not called damaged" $? "$losses of 40" "$(cat "$folder/said")"
+
 # --- another run has taken the folder before a save
 # stopped: true if the run ended with exit code 2 and one error, and the other run's files are unchanged
 stopped() { [ $status -eq 2 ] && said_once "error: " && diff -r "$out" "$out-theirs"; }
