@@ -183,27 +183,50 @@ static int fitting_channels(int channels, int heads, bool heads_given) {
     return width * heads;
 }
 
-// Sets vision_from_files if --vision is a folder. If the run resumes a checkpoint:
-//   - if --model is not a path, drops --vision and takes the tower's shape from the checkpoint, which contains the tower
-//   - if --model is a path, fails if the folder of --vision does not exist
+// True if --vision names the tower of the resumed checkpoint, or a folder, whose files need not exist any more.
+static bool is_recorded_tower(const Config *config, const VisionShape *recorded) {
+    VisionShape tower = config->shape.vision;
+    if (recorded->kind == VISION_NONE) return false;
+    if (!vision_named(config->vision, &tower)) return true;
+    return tower.kind == recorded->kind && tower.channels == recorded->channels && tower.heads == recorded->heads &&
+           tower.file_layers == recorded->file_layers && tower.image_size == recorded->image_size &&
+           tower.patch_size == recorded->patch_size;
+}
+
+// Drops --vision in a resumed run, because the checkpoint contains the tower. Fails if the checkpoint has another one.
+// Takes the tower's shape from the checkpoint, except the values of given flags, which are compared later.
+static bool take_recorded_tower(const Parse *p, Error *err) {
+    Config *config = p->config;
+    const VisionShape flags = config->shape.vision, *recorded = &p->recorded->shape.vision;
+    if (!is_recorded_tower(config, recorded))
+        return error_set(err, EXIT_USER, "--vision %s: the run's model has %s vision tower; remove %s--vision",
+                         config->vision, recorded->kind == VISION_NONE ? "no" : "another",
+                         given(p, "model") ? "--model and " : "");
+    memset(config->vision, 0, sizeof config->vision);
+    config->vision_from_files = false;
+    config->shape.vision = *recorded;
+    if (given(p, "image-size")) config->shape.vision.image_size = flags.image_size;
+    if (given(p, "patch-size")) config->shape.vision.patch_size = flags.patch_size;
+    if (given(p, "projector")) config->shape.vision.projector = flags.projector;
+    return true;
+}
+
+// Sets vision_from_files if --vision is a folder. Fails if --model is a path and the folder of --vision does not exist.
 static bool finish_vision_folder(const Parse *p, Error *err) {
     Config *config = p->config;
     VisionShape ignored = {VISION_NONE};
     struct stat status;
     const bool resumes = p->recorded->shape_files[0] && p->recorded->shape.layers > 0;
     config->vision_from_files = false;
-    if (!config->vision[0] || vision_named(config->vision, &ignored)) return true;
-    config->vision_from_files = stat(config->vision, &status) == 0;
-    if (!resumes || (config->model_from_files && config->vision_from_files)) return true;
-    if (config->model_from_files)
-        return error_set(err, EXIT_USER,
-                         "--vision %s: no such folder; remove --model and --vision, because the "
-                         "checkpoint contains the tower",
-                         config->vision);
-    config->vision[0] = '\0';
-    config->vision_from_files = false;
-    config->shape.vision = p->recorded->shape.vision;
-    return true;
+    if (!config->vision[0]) return true;
+    const bool named = vision_named(config->vision, &ignored);
+    config->vision_from_files = !named && stat(config->vision, &status) == 0;
+    if (resumes && !config->model_from_files) return take_recorded_tower(p, err);
+    if (!resumes || named || config->vision_from_files) return true;
+    return error_set(err, EXIT_USER,
+                     "--vision %s: no such folder; remove --model and --vision, because the checkpoint contains the "
+                     "tower",
+                     config->vision);
 }
 
 // Completes the model's shape: derives each value that no flag sets from --model or from other flags, such as the

@@ -235,6 +235,9 @@ mv "$folder/gone" "$lm"
 flags=(--model llama:d1 --vision "$tower" --tokenizer bytes --documents apart --seq-len 40 --train "$folder/drawn.bin" "${tiny[@]}")
 train 1 new --micro-batch 2 && train 1 new --micro-batch 2 --resume --steps 3
 [ -f "$folder/new/step-00000003/model.safetensors" ]; check "--resume of a new model with the tower of a folder succeeds" $? "$(cat "$folder/new.said")"
+flags=(--vision "$tower" "${flags[@]:4}")
+train 1 new --micro-batch 2 --resume --steps 4
+[ -f "$folder/new/step-00000004/model.safetensors" ]; check "--resume with --vision and without --model succeeds" $? "$(cat "$folder/new.said")"
 
 # fails NAME CODE PATTERN FLAGS...: checks that training ends with an exit code and one error line that matches.
 fails() {
@@ -256,6 +259,8 @@ files unseen unseen
 fails "other images on resume are refused" 2 'was trained on different data' --out "$folder/two" --resume --steps 8
 files drawn unseen
 fails "a second tower is refused" 1 "--vision .*: the model in .* has a vision tower" --model "$tower" --vision siglip:d1
+fails "another tower on --resume is refused" 1 "--vision clip:d1: the run's model has another vision tower; remove --model and --vision" \
+    --vision clip:d1 --out "$folder/new" --resume
 fails "an unknown tower is refused" 1 '--vision nowhere: unknown' --vision nowhere
 fails "a changed size of a tower's folder is refused" 1 '--image-size: the shape of --vision .* is in its files' --vision "$tower"
 flags=(--model "$lm" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/drawn.bin")
