@@ -344,8 +344,8 @@ static bool find_newest(const char *out, char *folder, size_t size, Error *err) 
     if (good && !found && newest_step(out) > newest) return find_newest(out, folder, size, err);
     if (good && !found && count > 0)
         return error_set(err, EXIT_DATA,
-                         "%s: none of its checkpoints (%d) is valid; restore a backup, start from weights that are "
-                         "intact with --model FOLDER and another --out, or use --overwrite to delete all and start again",
+                         "%s: none of its checkpoints (%d) is valid; restore a backup, start from intact weights with "
+                         "--model FOLDER and another --out, or use --overwrite to delete all and start again",
                          out, count);
     if (!found && size) folder[0] = 0;
     return good;
