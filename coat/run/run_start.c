@@ -97,8 +97,7 @@ static bool start_or_resume(Run *run, Error *err) {
     if (folder[0]) {
         const bool loaded = checkpoint_load(folder, &m->arena, &m->exec, &run->done, err);
         if (!loaded && !path_is_folder(folder))
-            error_set(err, EXIT_DATA,
-                      "%s was removed while it was read; start again, or give the run that writes there a larger --keep",
+            error_set(err, EXIT_DATA, "%s was removed while it was read; start again, or train with a larger --keep",
                       folder);
         if (!all_ranks_ok(&run->errors, loaded, err)) return false;
         set_source_folder(run, folder);
