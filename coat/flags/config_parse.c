@@ -62,11 +62,12 @@ static bool choose_model(Config *flags, Error *err) {
     flags->model_from_files = !model_shape_named(model, &named);
     if (!flags->model_from_files) return true;
     if (stat(model, &status) == 0) return true;
+    const char *resumed = flags->resume ? "; if --out has a checkpoint, remove --model" : "";
     if (strchr(model, '/') || text_ends_with(model, ".bin") || text_ends_with(model, ".safetensors"))
         return error_set(
             err, EXIT_DATA,
-            "--model %s: no such file or folder; for a Hugging Face model, give the folder that it was downloaded to",
-            model);
+            "--model %s: no such file or folder; for a Hugging Face model, give the folder that it was downloaded to%s",
+            model, resumed);
     char near[MODEL_NAME], lower[MODEL_NAME];
     snprintf(lower, sizeof lower, "%s", model);
     for (char *at = lower; *at; at++) *at = (char)tolower((unsigned char)*at);
@@ -78,7 +79,8 @@ static bool choose_model(Config *flags, Error *err) {
         return error_set(err, EXIT_USER,
                          "--model %s: neither a file nor a model name; models by depth are %.*sdN, with 1 to %d layers",
                          model, lower[0] == 'd' ? 0 : (int)strcspn(lower, ":") + 1, lower, MAX_MODEL_DEPTH);
-    return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the model names %s", model, model_names());
+    return error_set(err, EXIT_USER, "--model %s: neither a file nor one of the model names %s%s", model, model_names(),
+                     resumed);
 }
 
 // True if the run continues from log.jsonl, without a checkpoint, and --model does not replace the model that the log
