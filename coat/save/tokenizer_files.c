@@ -60,6 +60,8 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
         json_text_bool(text, "add_bos_token", begin >= 0);
         json_text_bool(text, "add_eos_token", false);
         json_text_bool(text, "add_prefix_space", tokenizer_adds_space(t));
+    } else if (tokenizer_has_prefix_space(t)) {
+        json_text_bool(text, "add_prefix_space", true); // transformers would set it to false in tokenizer.json
     }
     json_text_bool(text, "clean_up_tokenization_spaces", false);
     // without model_input_names, transformers' generate() rejects other outputs of the tokenizer

@@ -292,6 +292,10 @@ bool tokenizer_adds_space(const Tokenizer *t) {
     return t->add_space || (t->marks && t->prefix != PREFIX_NEVER);
 }
 
+bool tokenizer_has_prefix_space(const Tokenizer *t) {
+    return !t->marks && t->prefix != PREFIX_NEVER;
+}
+
 size_t tokenizer_decode(const Tokenizer *t, int32_t id, char *out, size_t size) {
     const Vocabulary *v = &t->bpe.vocabulary;
     if (id < 0 || id >= v->count || v->length[id] <= 0) return 0;

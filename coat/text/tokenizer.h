@@ -53,6 +53,9 @@ size_t tokenizer_decode(const Tokenizer *tokenizer, int32_t id, char *out, size_
 // True if encoding prepends a space to the text because the vocabulary is SentencePiece's. Decoding does not remove it.
 bool tokenizer_adds_space(const Tokenizer *tokenizer);
 
+// True if a byte-level tokenizer prepends a space to a text that does not begin with one.
+bool tokenizer_has_prefix_space(const Tokenizer *tokenizer);
+
 // Encodes text, without BOS. The text need not be valid UTF-8; names of special tokens in it are ordinary text. Returns
 // the number of ids, or -1 with err: EXIT_DATA if the merges are not known or a byte or character has no token,
 // EXIT_USER if there are more than `max` ids.

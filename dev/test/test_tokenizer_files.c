@@ -78,6 +78,35 @@ UNIT_TEST(chat_templates_of_earlier_runs_are_replaced) {
     free(chatml);
 }
 
+// If a byte-level tokenizer prepends a space, tokenizer_config.json says so, because transformers' default is no space.
+UNIT_TEST(a_prefix_space_is_written_to_tokenizer_config) {
+    static const struct {
+        const char *file;
+        bool prefixed;
+    } cases[] = {{"prefix", true}, {"digits", false}};
+    Tokenizer *const qwen = tokenizer;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[TEST_PATH], from[TEST_PATH];
+        size_t size;
+        snprintf(path, sizeof path, "dev/test/tokenizers/%s.json", cases[i].file);
+        tokenizer = tokenizer_open(path, &err);
+        assert_non_null(tokenizer);
+        char *json = read_file(path, &size);
+        snprintf(from, sizeof from, "from-%s", cases[i].file);
+        assert_int_equal(mkdir(path_of(from), 0777), 0);
+        snprintf(path, sizeof path, "%s/tokenizer.json", path_of(from));
+        write_file(path, json, size);
+        free(json);
+        copy(from, cases[i].file, PROMPT_FORMAT_NONE);
+        snprintf(path, sizeof path, "%s/tokenizer_config.json", path_of(cases[i].file));
+        char *text = read_file(path, &size);
+        assert_int_equal(strstr(text, "\"add_prefix_space\": true") != NULL, cases[i].prefixed);
+        free(text);
+        tokenizer_close(tokenizer);
+    }
+    tokenizer = qwen;
+}
+
 // If a model only has a tokenizer.model, its checkpoint also gets a tokenizer.json. tokenizer_config.json then names
 // the class that reads tokenizer.json, and keeps its other keys.
 UNIT_TEST(a_tokenizer_model_gets_a_tokenizer_json) {
