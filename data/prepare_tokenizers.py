@@ -1,6 +1,8 @@
 """The tokenizers of prepare.py: encode documents (bytes) to little-endian token ids. Imports packages only when used."""
 import array
+import contextlib
 import functools
+import glob
 import json
 import os
 import re
@@ -142,6 +144,16 @@ def width_of(vocab):
     return 2 if vocab <= 1 << 16 else 4
 
 
+def remove_leftovers(path):
+    """Removes temporary files of `path` that killed processes of this machine left."""
+    for leftover in glob.glob(glob.escape(path) + ".tmp.*"):
+        with contextlib.suppress(ValueError, OSError):  # not a process id, or the file cannot be removed
+            try:
+                os.kill(int(leftover.rpartition(".")[2]), 0)
+            except ProcessLookupError:
+                os.remove(leftover)
+
+
 def write_atomically(path, *parts):
     """Writes a file in one step. parts: bytes, or iterables of bytes."""
     temporary = "%s.tmp.%d" % (path, os.getpid())
@@ -155,6 +167,7 @@ def write_atomically(path, *parts):
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        remove_leftovers(path)
     except OSError as error:
         if os.path.lexists(temporary):
             os.remove(temporary)

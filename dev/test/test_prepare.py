@@ -236,6 +236,15 @@ class PrepareTest(unittest.TestCase):
         arguments.remove("--overwrite")
         self.assertGreater(self.stop_everywhere([*arguments, self.path("r")], expected), 5)
 
+    def test_temporary_files_of_killed_runs_are_removed(self):
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        process.wait()
+        dead = self.write("r_train_000000.bin.tmp.%d" % process.pid, "dead")
+        others = [self.write("r_train_000000.bin.tmp." + end, "kept") for end in (str(os.getppid()), "notes")]
+        self.run_program("--bytes", "--val-fraction", 0, "--out", self.path("r"), self.write("d.txt", words(1, 30)))
+        self.assertFalse(os.path.exists(dead))
+        self.assertTrue(all(map(os.path.exists, others)))
+
     def test_failed_run_names_incomplete_files(self):
         """A failing run names the incomplete files of each split, and the same command continues it."""
         good = [json.dumps({"text": words(i, 30)}) for i in range(100)]
