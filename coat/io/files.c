@@ -207,7 +207,8 @@ bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t by
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return cannot(err, "read", path);
         if (n == 0)
-            return error_set(err, EXIT_DATA, "%s ends early; it may have been truncated while it was read", path);
+            return error_set(err, EXIT_DATA, "%s ends early; if it was truncated while it was read, copy it again",
+                             path);
         at += n;
         offset += (uint64_t)n;
         bytes -= (size_t)n;

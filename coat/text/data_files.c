@@ -97,8 +97,10 @@ static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t 
                          (int)header[0], DATA_MAGIC_U16, DATA_MAGIC_U32, DATA_MAGIC_MASKED,
                          other_kind((const unsigned char *)header, have, kind, sizeof kind));
     if (have < DATA_HEADER_BYTES)
-        return error_set(err, EXIT_DATA, "%s is truncated: %" PRId64 " byte%s, less than its header of %d", path,
-                         file->bytes, plural(file->bytes), DATA_HEADER_BYTES);
+        return error_set(err, EXIT_DATA,
+                         "%s is truncated: %" PRId64
+                         " byte%s, less than its header of %d; copy the file again or regenerate it",
+                         path, file->bytes, plural(file->bytes), DATA_HEADER_BYTES);
     if (header[0] == DATA_MAGIC_MASKED) return check_masked(file, fd, header, vocab, vision, hash, err);
     const int version = wide ? DATA_VERSION_U32 : DATA_VERSION_U16;
     if (header[1] != version)
