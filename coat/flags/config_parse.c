@@ -190,7 +190,7 @@ static bool is_recorded_tower(const Config *config, const VisionShape *recorded)
     VisionShape tower = config->shape.vision;
     if (recorded->kind == VISION_NONE) return false;
     if (!vision_named(config->vision, &tower)) return true;
-    return tower.kind == recorded->kind && tower.channels == recorded->channels && tower.heads == recorded->heads &&
+    return tower.kind == recorded->kind && tower.channels == recorded->channels && tower.ffn == recorded->ffn &&
            tower.file_layers == recorded->file_layers && tower.image_size == recorded->image_size &&
            tower.patch_size == recorded->patch_size;
 }
