@@ -78,7 +78,7 @@ UNIT_TEST(chat_templates_of_earlier_runs_are_replaced) {
     free(chatml);
 }
 
-// If a byte-level tokenizer prepends a space, tokenizer_config.json says so, because transformers' default is no space.
+// If a byte-level tokenizer prepends a space, tokenizer_config.json says so, because transformers does not by default.
 UNIT_TEST(a_prefix_space_is_written_to_tokenizer_config) {
     static const struct {
         const char *file;
