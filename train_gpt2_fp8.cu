@@ -855,7 +855,7 @@ int main(int argc, char **argv) {
     run.start_ms = now_ms();
     Error err = {EXIT_DONE, "", 0}, why;
     bool exit_now = false;
-    on_all_ranks(&run.errors); // an error in the flags is the same on all ranks
+    on_all_ranks(&run.errors); // an error in the flags is the same on all ranks of a host, but hosts may lack a file
     config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
     if (!exit_now) signals_fail_writes(); // not with --help: SIGPIPE must end it silently if its output is closed
@@ -875,7 +875,7 @@ int main(int argc, char **argv) {
     if (ok && (fflush(stdout) != 0 || ferror(stdout)))
         ok = error_set(&err, EXIT_DATA,
                        "standard output could not be written: its reader has ended, or the disk is full");
-    if (!ok) report_error_once(&run.errors, run.place.rank, &err);
+    if (!ok) report_error_once(&run.errors, run.place.local_rank, &err);
     return ok ? EXIT_DONE : (int)err.code;
 }
 #endif
