@@ -13,9 +13,9 @@ int check_matmul(bool small);           // checks that all FP8 matmul algorithms
 // Prints the TAP line of a check with `wrong` failed comparisons. A check without comparisons fails. Returns the number
 // of failures.
 static inline int check_report(const char *name, int comparisons, int wrong) {
-    const int failures = comparisons > 0 ? wrong : 1;
-    printf("%s - GPU against CPU: %s: %d of %d comparisons\n", failures ? "not ok" : "ok", name, comparisons - wrong,
+    const int failed = comparisons > 0 ? wrong : 1;
+    printf("%s - GPU against CPU: %s: %d of %d comparisons\n", failed ? "not ok" : "ok", name, comparisons - wrong,
            comparisons);
     fflush(stdout);
-    return failures;
+    return failed;
 }
