@@ -62,8 +62,8 @@ static bool is_duplicate(const Document *document) {
            before->offset == document->offset;
 }
 
-// True if a large text is a file in one piece that the list also contains in several pieces: a file that was named, and
-// that is also in a folder.
+// True if `document` is an entire large file that the list also contains in pieces. This happens if the file was named
+// and is also in a named folder.
 static bool is_also_cut(const Documents *documents, const Document *document) {
     if (document->bytes < document->file_bytes || document->bytes <= LARGE_BYTES) return false;
     for (int64_t i = 0; i < documents->count; i++) {

@@ -21,7 +21,8 @@ def open_parquet(path, **options):
 
 
 def groups_of(file, leaves, columns):
-    """Yields (first row, end, bytes of `columns`) of each row group. columns None: all."""
+    """Yields (first row, last row + 1, uncompressed bytes of `columns`) for each row group. If columns is None, all columns
+    count."""
     end = 0
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)

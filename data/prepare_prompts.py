@@ -83,7 +83,7 @@ def llama2(messages, ids, _):
     system, turns = alternating(messages)
     before = "<<SYS>>\n%s\n<</SYS>>\n\n" % system if system is not None else ""
     for number, (user, answer) in enumerate(turns):
-        if number and ids["begin"] is not None:  # parts() adds the first BOS token, for every format
+        if number and ids["begin"] is not None:  # not in the first turn: parts() adds that BOS token in every format
             yield ids["begin"], False
         yield "[INST] %s%s [/INST]" % (before, user.strip()), False
         yield " %s " % answer.strip(), True

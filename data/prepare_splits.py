@@ -39,8 +39,8 @@ def split_of(key, rule, fraction):
 
 
 def end_of(size, fraction, part):
-    """Returns the position where the validation part of a text begins: after a nearby line end, else before a character.
-    part(begin, end) returns bytes of the text."""
+    """Returns the position where the validation part of a text begins: after a line end near the wanted position or, if
+    there is none, at the next UTF-8 character boundary. part(begin, end) returns bytes [begin, end) of the text."""
     at = round((1 - fraction) * size)
     slack = int(min(TOLERANCE, fraction / 2, (1 - fraction) / 2) * size)
     begin = max(0, at - slack)

@@ -93,7 +93,8 @@ def encode_each(encode, rows, places):
 
 
 def places_before(characters):
-    """Returns the pattern that matches between a letter or digit and one of `characters`, where texts may be divided."""
+    """Returns a pattern that matches one of `characters` directly after a letter or digit; texts may be divided before the
+    match. If `characters` is empty, the pattern matches nothing."""
     return re.compile(r"(?<=[^\W_])[%s]" % re.escape(characters) if characters else "(?!)")
 
 

@@ -22,8 +22,8 @@ struct CommMpi {
     int rank, ranks;
     char *staging; // buffer of (ranks, block) bytes
     int64_t block;
-    // number of waits, including the current one, that sleep instead of yielding, because another program uses this
-    // core; 0: no other program uses it
+    // number of remaining waits, including the current one, that sleep instead of calling sched_yield(). Set to 20 if a
+    // wait suggests that another program uses this core; 0 otherwise
     int crowded;
 };
 

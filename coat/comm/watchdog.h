@@ -27,6 +27,6 @@ void watchdog_end(Watchdog *w);
 // Tells the other ranks of this machine to end with exit code `code`, because this rank ends the run. Code 0 becomes
 // EXIT_RANK, because a rank that exits without watchdog_close() has not finished its work.
 void watchdog_report_exit(int code);
-void watchdog_close(Watchdog *w); // ends the thread of a rank that has finished its work
+void watchdog_close(Watchdog *w); // ends this rank's watchdog thread; call it after the rank has finished its work
 
 C_LINKAGE_END

@@ -140,8 +140,8 @@ static float largest_scale(Tensor h, int64_t row, int64_t begin, int64_t end) {
     return largest;
 }
 
-// Returns an upper bound of the activation function's derivative over one row of h. width: number of columns of g. With
-// SwiGLU, a group may contain columns of both gate and up.
+// Returns an upper bound of the activation function's derivative over one row of h. width: number of columns of the
+// activation function's output. With SwiGLU, a group that contains columns of gate and of up counts for both.
 static float largest_slope(Tensor h, int64_t row, int64_t width, ActivationKind kind) {
     if (kind != ACT_SWIGLU) return GELU_MAX_SLOPE;
     const int64_t gate_end = (width + h.group - 1) / h.group, end = (h.cols + h.group - 1) / h.group;

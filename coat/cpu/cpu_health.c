@@ -1,4 +1,4 @@
-// Computes FP8 statistics for the log on the CPU, which show how well each tensor's scales fit its values.
+// The CPU's implementation of the FP8 statistics in the log. They show how well each tensor's scales fit its values.
 #include "cpu_internal.h"
 
 #include <stdlib.h>

@@ -295,7 +295,7 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         const Tensor t = tensors[i];
         if (!format_has_groups(t.format) || !t.scale || t.transposed ||
             (!t.data && t.granularity != SCALE_TENSOR && t.granularity != SCALE_ROW))
-            fatal(EXIT_DEVICE, "internal error: health on the GPU: a %s tensor lacks 8-bit values or scales",
+            fatal(EXIT_DEVICE, "internal error: FP8 statistics on the GPU: a %s tensor lacks 8-bit values or scales",
                   format_name(t.format));
         if (t.data) {
             const HealthWalk w = walk_of(t);

@@ -48,7 +48,7 @@ enum {
     RESUMED = 4,        // a training run that resumes a checkpoint applies the recorded value
     EVALUATED = 8,      // an evaluation of a checkpoint applies the recorded value
     SAMPLED = 16,       // sampling from a checkpoint applies the recorded value
-    RESTARTED = 32,     // a run that resumes a log without a checkpoint applies the logged value
+    RESTARTED = 32,     // a resumed run whose folder has a log, but no checkpoint yet, applies the logged value
     LOGGED = 64,        // the settings in log.jsonl contain the value
     SHARED = 128,       // all ranks need the same value; file names may differ, but must be set on all ranks or on none
     SHAPE = RESTARTED | LOGGED | SHARED, // the model's shape, which checkpoints store in config.json

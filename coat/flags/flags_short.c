@@ -6,7 +6,7 @@
 
 typedef enum {
     SHORT_VALUE,      // passes the value to the long flag `target`
-    SHORT_DEFAULT,    // as SHORT_VALUE, but passes 0 for -1, with which llm.c requests the default
+    SHORT_DEFAULT,    // as SHORT_VALUE, but passes 0 for -1, which means "default" in llm.c
     SHORT_SWITCH,     // value 1 becomes the long flag `target`, value 0 becomes `off`
     SHORT_FILE,       // with value 1, passes the file `off`, if it exists, to `target`; with value 0, has no effect
     SHORT_DESCRIPTOR, // passes value dN as gpt2:dN, because llm.c's models of N layers have other widths

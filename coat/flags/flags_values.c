@@ -73,8 +73,8 @@ static int64_t kilo_of(const Flag *flag) {
     return strncmp(flag->placeholder, "STEP", 4) == 0 ? 1000 : 0;
 }
 
-// True if `text` is probably a power of two rounded to thousands, such as "524k", whose value with k = 1024 is
-// `number`. Sets *power to the power of two.
+// number: value of `text` with k = 1024. True if `text` was probably meant as a rounded power of two, such as 524k for
+// 524,288. Sets *power to that power of two.
 static bool is_rounded_power(const char *text, int64_t number, int64_t *power) {
     int64_t decimal;
     if (number < 1024 || (number & (number - 1)) == 0 || parse_count(text, 1000, &decimal) != COUNT_GOOD) return false;

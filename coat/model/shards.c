@@ -43,7 +43,7 @@ static Parameter updated_part(const Arena *a, const Parameter *whole, TensorId i
 
 // Returns the part of a weight that this process quantizes: the entire weight or, with ZeRO 3, this process's shard.
 // The processes compute the amax of the entire weight together, so that all shards have one scale. number: index of the
-// amax.
+// weight's amax in the arena.
 static Parameter coded_part(const Arena *a, TensorId id, int layer, int number) {
     Parameter p;
     memset(&p, 0, sizeof p);

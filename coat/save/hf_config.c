@@ -416,7 +416,8 @@ static bool read_features(const Reader *r, int vocab, VisionShape *v) {
         return error_set(r->err, EXIT_DATA,
                          "%s: vision_feature_layer -2, the default, needs a tower of at least 2 layers", r->path);
     return id < vocab ||
-           error_set(r->err, EXIT_DATA, "%s: image_token_index 32000, the default, must be less than vocab_size %d",
+           error_set(r->err, EXIT_DATA,
+                     "%s: image_token_index is missing, and its default, 32000, is not below vocab_size %d; add it",
                      r->path, vocab);
 }
 

@@ -21,7 +21,7 @@ typedef struct {
     int model_count, optimizer_count;
     char *algos;           // GEMM algorithms that rank 0's device uses, as text; NULL: none
     char *memory;          // copy of the tensors in host memory; NULL: there is no copy
-    size_t carried_bytes;  // size in bytes of the tensors that are only passed through (hf_carried_parts())
+    size_t carried_bytes;  // bytes of tensors that the model does not compute; checkpoints get copies of them
     size_t bytes;          // size in bytes of the host copy, which is not allocated if there is too little memory
     bool others_failed;    // atomic: another rank could not write its shard, so rank 0 must not wait for it
     Error others_error;    // why another rank could not write its shard; set before others_failed

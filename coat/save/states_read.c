@@ -72,7 +72,8 @@ static size_t part_bytes(Format format, int part, int64_t n) {
                           : (size_t)((n + MOMENT_GROUP - 1) / MOMENT_GROUP) * (part == AMAX ? sizeof(float) : 1);
 }
 
-// Prepares to read `range` of the current state: sets each part's offset, and its checksum if all of it will be read.
+// Prepares to read `range` of the current state. For each part (values, amaxes, exponents), sets the offset and, if the
+// entire part will be read, the expected checksum.
 static bool streams_begin(Reader *r, Range range, Error *err) {
     for (int i = 0; i < format_parts(r->format); i++) {
         Stream *s = &r->part[i];

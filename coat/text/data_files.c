@@ -18,7 +18,7 @@ static bool looks_like_text(const unsigned char *bytes, size_t count) {
     return count > 0;
 }
 
-// Returns text for an error: what a file with an unknown first word seems to be, and how to convert it.
+// Returns text for an error: what a file without the number of a token file seems to be, and how to convert it.
 static const char *other_kind(const unsigned char *bytes, size_t count, char *text, size_t size) {
     const bool parquet = count >= 4 && !memcmp(bytes, "PAR1", 4), words = looks_like_text(bytes, count);
     uint32_t magic = 0;
@@ -93,7 +93,8 @@ static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t 
     const bool wide = header[0] == DATA_MAGIC_U32;
     char kind[160];
     if (header[0] != DATA_MAGIC_U16 && !wide && header[0] != DATA_MAGIC_MASKED)
-        return error_set(err, EXIT_DATA, "%s is not a token file (first word %d, not %d, %d or %d): %s", path,
+        return error_set(err, EXIT_DATA,
+                         "%s is not a token file (its first 32-bit integer is %d, not %d, %d or %d): %s", path,
                          (int)header[0], DATA_MAGIC_U16, DATA_MAGIC_U32, DATA_MAGIC_MASKED,
                          other_kind((const unsigned char *)header, have, kind, sizeof kind));
     if (have < DATA_HEADER_BYTES)

@@ -30,9 +30,10 @@ static bool check_words(const ImageFile *f, const int32_t *header, Error *err) {
                  {IMAGES_WORD_TOKEN, 0, INT32_MAX, "placeholder token"}};
     const char *path = f->file.path;
     if (header[IMAGES_WORD_MAGIC] != IMAGES_MAGIC)
-        return error_set(err, EXIT_DATA,
-                         "%s is not a file of images (first word %d, not %d); make one with %s --image-processor", path,
-                         (int)header[IMAGES_WORD_MAGIC], IMAGES_MAGIC, prepare_name());
+        return error_set(
+            err, EXIT_DATA,
+            "%s is not a file of images (its first 32-bit integer is %d, not %d); make one with %s --image-processor",
+            path, (int)header[IMAGES_WORD_MAGIC], IMAGES_MAGIC, prepare_name());
     if (header[IMAGES_WORD_VERSION] != IMAGES_VERSION)
         return error_set(err, EXIT_DATA, "%s has version %d of the format of images; only version %d is supported",
                          path, (int)header[IMAGES_WORD_VERSION], IMAGES_VERSION);

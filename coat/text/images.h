@@ -66,8 +66,9 @@ bool images_check_placeholders(ImageFile *images, const char *path, const uint32
 // Returns how many images the token file shows before token `at`: images whose first placeholder token is before `at`.
 int64_t images_before(const ImageFile *images, int64_t at);
 
-// Adds the images of the tokens [begin, end) to a micro-batch. No group of placeholders of an image may cross `end`.
-//   image_rows   (end - begin): set to i * rows + k at placeholder k of image i of the micro-batch
+// Adds the images of the tokens [begin, end) to a micro-batch. An image's placeholder tokens must not cross `end`.
+//   image_rows   (end - begin): set to i * n + k at placeholder k of image i of the micro-batch, where an image has n
+//                placeholders
 //   pixels       (images of the micro-batch, image_bytes)
 //   count        number of images of the micro-batch so far; increased by the number of images added
 // Returns false with err (EXIT_DATA) if the file cannot be read or has changed.

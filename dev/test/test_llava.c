@@ -166,7 +166,7 @@ UNIT_TEST(unsupported_llava_configs_are_refused) {
     assert_says(&err, "text_config: model_type is 'gpt2'");
     assert_false(
         parse("{\"model_type\": \"llava\", \"text_config\": {\"vocab_size\": 99}, \"vision_config\": {}}", &s));
-    assert_says(&err, "image_token_index 32000");
+    assert_says(&err, "image_token_index is missing, and its default, 32000");
 }
 
 // A run of a small vision-language model. tower: arena of its vision tower, which is part of the memory of run->arena.

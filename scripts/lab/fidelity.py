@@ -12,8 +12,8 @@ SETTING: see the table below (default: 262k). Without token files the setting is
 
 OUT/fidelity.tsv has the figures of all runs that have ended. These are not
 repeated, and a run that was stopped resumes from its last checkpoint: start the
-same command again, or one with more seeds, recipes or settings. The page needs
-only that file. A run that diverges (exit code 4) is a result. Any other failure is
+same command again, or one with more seeds, recipes or settings. The page is built
+from OUT/fidelity.tsv alone. A run that diverges (exit code 4) is a result. Any other failure is
 reported, the other runs continue, and the exit code is 1. `scripts/lab.py draw OUT`
 draws the differences.
 Expected time per run: 3 minutes for 65k or 262k on an H200, 8 for 524k, 8 for
@@ -28,18 +28,20 @@ Environment:
                         noise; the page reports it. Smaller differences mean nothing
   FROM=STEP             trains the baseline to that step of its schedule, once per
                         seed, and continues with all recipes from this checkpoint,
-                        which excludes the chaos of the first steps. With 262k and
-                        FROM=150, runs of BF16 end within 0.06 % of each other
-  TO=STEP               ends runs at that step of their schedule. A drift shows within
-                        a hundred steps after FROM
+                        so that random differences of the first steps do not count.
+                        With 262k and FROM=150, runs of BF16 end within 0.06 % of
+                        each other
+  TO=STEP               ends runs at STEP of their schedule. A drift shows within a
+                        hundred steps after FROM
   KEEP_BRANCH_POINTS=1  keeps the checkpoints of FROM for further recipes (124M: 1.7
                         GB each)
   EVALUATE="bf16 coat"  also evaluates the last checkpoint of every run in these
                         recipes, which separates a difference of the weights from the
                         rounding of the forward pass
-  TEXTS="NAME=GLOB ..." also evaluates it on these token files. A run that ended before
-                        a name was added is not evaluated for it, because its
-                        checkpoint is gone. The program lists such runs
+  TEXTS="NAME=GLOB ..." also evaluates the last checkpoint of every run on these token
+                        files. A run that ended before a NAME was added is not
+                        evaluated on it, because its checkpoint is deleted. The
+                        program lists such runs
   LIMIT=0.2             percent: the page judges whether a mean ends within it
   EIGHTH_LIMIT=0.4      the limit for the means of the windows
   STEPS=N               replaces the setting's steps

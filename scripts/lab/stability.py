@@ -20,9 +20,10 @@ Environment:
   MODEL="--layers 6 ..."          flags of the model; BATCH="--seq-len ..." of the
                                   batch and the validation; TRAINING="--schedule ..."
                                   of the optimizer; STEPS: number of steps
-  DIRECTIONS=8                    random directions of the curvature (0: no sharpness)
-  CURVES=2 POINTS=21              number of directions that are drawn, and of distances
-                                  from -1 to 1 in each
+  DIRECTIONS=8                    random directions in which the sharpness is measured
+                                  (0: none)
+  CURVES=2                        number of directions whose loss curves are drawn
+  POINTS=21                       points of each drawn curve, at distances from -1 to 1
   JOBS=N                          runs at a time (default: one per GPU; 1 on a CPU)
   TEXT=FOLDER                     text for the byte-level model
   BIN=. BUILD=build               folders of the programs

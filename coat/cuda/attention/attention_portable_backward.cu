@@ -89,7 +89,7 @@ template <int HEAD, bool KEYS> struct Statistics {
     }
 };
 
-// Sums of a warp's gradients: of the first operand and, if the block owns keys, of the second operand.
+// A warp's gradient sums. KEYS: `first` is dk and `second` is dv. Otherwise `first` is dq and `second` is unused.
 template <int HEAD, bool KEYS> struct Sums {
     float first[Sizes<HEAD, KEYS>::M][HEAD / 8][4], second[KEYS ? Sizes<HEAD, KEYS>::M : 1][HEAD / 8][4];
 };

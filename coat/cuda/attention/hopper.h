@@ -43,10 +43,10 @@ template <int COUNT> __device__ static inline void registers_acquire() {
 // --- matmuls of a warpgroup with wgmma instructions ------------------------------------------------------------------
 // wgmma is asynchronous: operands and results belong to the tensor cores from the call until wgmma_wait().
 //
-// A result (64, n) is distributed over 128 threads. Thread 32 w + 4 g + t holds, for each block of 8 columns, the
-// elements (16 w + g, 2t), (16 w + g, 2t + 1), (16 w + g + 8, 2t) and (16 w + g + 8, 2t + 1). A first operand in
-// registers, (64, 16) at a time, has the layout of two such blocks with its pairs packed to BF16. Therefore a packed
-// result can be used as an operand.
+// A result (64, n) is distributed over 128 threads. Thread 32 w + 4 g + t (w, t < 4; g < 8) holds, for each block of 8
+// columns, the elements (16 w + g, 2t), (16 w + g, 2t + 1), (16 w + g + 8, 2t) and (16 w + g + 8, 2t + 1). A first
+// operand in registers is read 16 columns at a time. It has the layout of two such blocks, with each pair of adjacent
+// elements packed into one register as BF16. Therefore a packed result can be the first operand of the next matmul.
 
 // Returns the wgmma descriptor of an operand in shared memory: its address and the distance between periods of the
 // swizzle (8 rows). The dimension that the matmul sums over runs along rows or down columns, as the instruction says.
