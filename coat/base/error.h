@@ -1,6 +1,6 @@
 // Error handling. A function that can fail because of the user's input returns false and fills an Error. main() prints
-// the Error in one line and exits with its code. fatal() ends the process at once, if the device fails or memory is
-// exhausted. Only signals.c (at a second signal) and comm/ (if communication fails) also end the process themselves.
+// the Error in one line and exits with the Error's code. If the device fails or memory is exhausted, fatal() ends the
+// process at once. The process also ends in signals.c (at a second signal) and in comm/ (if communication fails).
 #pragma once
 #include <errno.h>
 #include <stdarg.h>
@@ -32,9 +32,10 @@ typedef struct {
     int unread;
 } Error;
 
-// Replaces each control character in UTF-8 text with '?', in place: U+0000 to U+001F except those in `kept`, U+007F to
-// U+009F, and invalid bytes with these values. Returns the new length; terminates the text with a 0 if it became
-// shorter. Call it before printing a file's contents, a name or a sample, because terminals execute control characters.
+// Replaces each control character in `length` bytes of UTF-8 text with '?', in place. Control characters are U+0000 to
+// U+001F except those in `kept`, U+007F to U+009F, and invalid bytes with these values. Returns the new length. If the
+// text became shorter, a 0 follows it. Call text_printable() before printing a file's contents, a name or a sample,
+// because terminals execute control characters.
 size_t text_printable(char *text, size_t length, const char *kept);
 
 __attribute__((format(printf, 3, 4))) static inline void error_fill(Error *err, ExitCode code, const char *format,
@@ -56,7 +57,7 @@ static inline bool error_result(void) {
 }
 
 // Returns the part of a help text that follows "usage: NAME". The name is omitted because `make install` renames
-// programs, and help shows the name that the user called.
+// programs, and help must show the name that the user typed.
 static inline const char *usage_flags(const char *usage) {
     const char *name = usage + strlen("usage: ");
     return name + strcspn(name, " ");
@@ -85,8 +86,8 @@ static inline int usage_main(int argc, char **argv, const char *usage, bool (*ru
 extern int error_rank;
 
 // Marks the calling thread as a background thread, in which fatal() ends the process with _exit(). exit() would destroy
-// objects that the training thread still uses. In glibc 2.41 and later, exit() could also deadlock: it waits for an
-// exit() of the training thread, which may itself wait for the background thread.
+// objects that the training thread still uses. In glibc 2.41 and later, exit() could also deadlock: the exit() here
+// would wait for an exit() of the training thread, while the training thread waits for the background thread.
 void error_mark_background_thread(void);
 // Function that fatal() calls in a background thread before _exit(), because _exit() skips exit handlers; NULL: none.
 extern void (*error_exit_hook)(int code);
@@ -101,7 +102,7 @@ void error_saved(const char *out, int64_t step);
 // error_saved() has been called twice more. Any thread or signal handler may call error_advice().
 const char *error_advice(void);
 
-// Prints an error to stderr and ends the process. Writes it with one call, because several processes may share stderr.
+// Prints an error to stderr and ends the process. One call writes the line, because several processes may share stderr.
 __attribute__((format(printf, 2, 3), noreturn)) static inline void fatal(ExitCode code, const char *format, ...) {
     char text[1024], who[32] = "";
     va_list args;

@@ -8,8 +8,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-// Reads the number that follows `key` at the beginning of a line in a file. Returns false if no number follows `key`,
-// for example if its value is "max".
+// Reads the number that follows `key` at the beginning of a line in the file `path`. Returns false if the file has no
+// such number, for example because the line contains "max" instead.
 static bool read_number(const char *path, const char *key, double *number) {
     char line[256];
     bool found = false;
@@ -20,7 +20,7 @@ static bool read_number(const char *path, const char *key, double *number) {
     return found;
 }
 
-// Returns how many more bytes of memory the control group (cgroup) at `folder` allows; 9e18 if it sets no limit.
+// Returns how many more bytes of memory the control group (cgroup) at `folder` allows; 9e18 if the group has no limit.
 static double bytes_left_in_group(const char *folder) {
     char path[4200];
     double limit, anonymous = 0, shared = 0;
@@ -32,9 +32,9 @@ static double bytes_left_in_group(const char *folder) {
     return limit > anonymous + shared ? limit - anonymous - shared : 0;
 }
 
-// Returns how many more bytes this process's control group and all its parent groups allow; 9e18 if none sets a limit.
-// Parents count, too, because Slurm sets the limit on one of them. In a container, the process's own group is the root
-// of the mounted cgroup file system; elsewhere, /proc/self/cgroup names the group. Ignores version 1 of cgroups.
+// Returns how many more bytes this process's control group and all its parent groups allow; 9e18 without a limit.
+// Parent groups count, because Slurm sets the limit on one. In a container, the process's own group is the root of the
+// mounted cgroup file system; elsewhere, /proc/self/cgroup names the group. Ignores version 1 of cgroups.
 static double cgroup_bytes_left(void) {
     static const char root[] = "/sys/fs/cgroup";
     char line[4096], folder[4150];

@@ -12,18 +12,18 @@
 
 #include "error.h"
 
-#define REPEATED_NS 200000000LL // a second signal within this time is taken for a duplicate of the first
+#define REPEATED_NS 200000000LL // nanoseconds within which a second signal counts as a duplicate of the first
 #define TERMINAL_TIMEOUT_S 2
 
 static volatile sig_atomic_t stop_signal, save_asked;
 static struct timespec stop_time; // time of the first request to end
 static volatile pid_t writer;     // id of the thread registered by signals_writer(); 0: no thread is registered
 
-// After a request to end, checks once a second whether stdout and stderr accept data. If one accepts no data for
-// TERMINAL_TIMEOUT_S seconds (Ctrl-S may have stopped the terminal), redirects its descriptor to /dev/null. A blocked
-// write then restarts when this handler returns, so that the run can save and end.
+// After a request to end, checks once a second whether stdout and stderr accept data. If stdout or stderr accepts none
+// for TERMINAL_TIMEOUT_S seconds (Ctrl-S may have stopped the terminal), redirects that descriptor to /dev/null. A
+// blocked write then restarts when this handler returns, so that the run can save and end.
 static void on_alarm(int number) {
-    static int refused[2]; // number of seconds that stdout and stderr have not accepted data
+    static int refused[2]; // for stdout and stderr: consecutive checks, one per second, that found no data accepted
     int before = errno;
     bool given_up = false;
     (void)number;
@@ -95,8 +95,8 @@ static void on_stop(int number) {
         stop_time = now; // stop_time is set before stop_signal, because another thread may handle a second signal now
         stop_signal = number;
         alarm(1);
-        // prints only if the write cannot block: a duplicate of this signal would wait for a blocked write and would
-        // then be taken for a second request, which ends the process
+        // prints only if the write cannot block: a duplicate signal would be handled only after a blocked write, and
+        // would then count as a second request, which ends the process
         if (poll(&output, 1, 0) > 0) say_stop();
     } else if ((now.tv_sec - stop_time.tv_sec) * 1000000000LL + (now.tv_nsec - stop_time.tv_nsec) > REPEATED_NS) {
         _exit(128 + number);
@@ -109,8 +109,8 @@ static void on_save(int number) {
     save_asked = 1;
 }
 
-// Installs a signal handler. While it runs, all signals except SIGALRM are blocked. With `unless_ignored`, a signal
-// that was ignored when the process started stays ignored.
+// Installs a signal handler. While the handler runs, all signals except SIGALRM are blocked. With `unless_ignored`, a
+// signal that was ignored when the process started stays ignored.
 static void install(int number, void (*handler)(int), bool unless_ignored) {
     struct sigaction action, before;
     if (unless_ignored && sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_IGN) return;

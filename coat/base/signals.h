@@ -2,9 +2,9 @@
 //   SIGTERM, SIGINT, SIGHUP   save and end. A second signal at least 0.2 s later ends the process at once, with exit
 //                             code 128 + the signal's number. (Some senders send every signal twice.)
 //   SIGUSR1                   save a checkpoint.
-// The handlers set flags that the training loop reads. The first request to end also prints one line. If standard
-// output or error is a terminal or pipe that accepts nothing, it is redirected to /dev/null 2 seconds after the
-// request, so that the run can save.
+// The handlers set flags that the training loop reads. The first request to end also prints one line. A
+// standard output or error that accepts no data, such as a stopped terminal, is redirected to /dev/null 2 seconds after
+// the request, so that the run can save.
 #pragma once
 #include <stdbool.h>
 
@@ -12,16 +12,17 @@
 
 C_LINKAGE_BEGIN
 
-// Installs the signal handlers until the process ends. SIGINT and SIGHUP stay ignored if they were ignored when
-// the process started (in the background, under nohup).
+// Installs the signal handlers, which stay until the process ends. SIGINT and SIGHUP stay ignored if they were ignored
+// when the process started (in the background, under nohup).
 void signals_open(void);
 
 // Ignores SIGPIPE and SIGXFSZ, so that a write to a closed pipe or beyond the file size limit fails instead of killing
 // the process.
 void signals_fail_writes(void);
 
-// Registers the calling thread, which prints but blocks signals, or unregisters it if `begins` is false. After a
-// request to end, SIGALRM interrupts a write of this thread that a terminal blocks. At most one thread is registered.
+// With `begins`, registers the calling thread, which blocks signals but prints; otherwise, unregisters it. After
+// a request to end, SIGALRM interrupts a write of the registered thread that a terminal blocks. At most one thread can
+// be registered at a time.
 void signals_writer(bool begins);
 
 // Returns the signal that requested the end of the run; 0 if there was none.

@@ -2,7 +2,7 @@
 
 uint32_t utf8_read(const char *text, size_t length, size_t *bytes) {
     const unsigned char *p = (const unsigned char *)text;
-    static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000}; // smallest code point that needs 2, 3 or 4 bytes
+    static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000}; // [n]: smallest code point that needs n bytes
     const uint32_t invalid = NO_CHARACTER | p[0];
     *bytes = 1;
     if (p[0] < 0x80) return p[0];

@@ -136,7 +136,7 @@ bool folder_sync(const char *path, Error *err) {
 
 #define WALK_OPEN 16 // number of folders that nftw() keeps open at a time
 
-static __thread Error *walk_err; // error set by nftw()'s callbacks, because nftw() passes them no argument
+static __thread Error *walk_err; // filled by the callbacks of nftw(), to which no argument can be passed
 
 static int may_remove(const char *path, const struct stat *st, int kind, struct FTW *at) {
     char folder[PATH_BUFFER];

@@ -19,8 +19,8 @@ bool path_is_link(const char *path); // true for a symbolic link, even if it is 
 bool path_check_no_link(const char *path, Error *err);
 const char *path_base(const char *path); // returns the part after the last '/'
 
-// Return the name of a program that creates token files: the installed name if the program is in the running program's
-// folder, otherwise its path in the source tree.
+// Return, for messages, the name of prepare.py or prepare_bytes, the programs that create token files. The installed
+// name if that program is in the folder of the running program, otherwise its path in the source tree.
 const char *prepare_name(void);
 const char *prepare_bytes_name(void);
 
@@ -42,11 +42,11 @@ bool folder_sync(const char *path, Error *err);
 // Removes a file, or a folder with its contents. Removes links without following them. Succeeds if `path` does not
 // exist.
 bool folder_remove(const char *path, Error *err);
-// True if permissions allow folder_remove() on `path`. A check before the removal avoids removing only a part.
+// True if permissions allow folder_remove() on `path`. Call it first, so that folder_remove() does not fail halfway.
 bool folder_may_remove(const char *path, Error *err);
 
-// Opens a file for reading, and sets *size to its length in bytes. Fails if the file is a Git LFS pointer, or if it is
-// not a regular file, without waiting for the writer of a pipe. Sets *fd to -1 on failure.
+// Opens a file for reading, and sets *size to its length in bytes. Fails if the file is a Git LFS pointer or not a
+// regular file. If `path` is a pipe, does not wait for a writer. Sets *fd to -1 on failure.
 bool file_open(const char *path, int *fd, uint64_t *size, Error *err);
 // Reads exactly `bytes` bytes at `offset` of a file. Fails if the file ends earlier.
 bool file_read_at(int fd, const char *path, uint64_t offset, void *to, size_t bytes, Error *err);
@@ -64,7 +64,7 @@ bool file_append(int fd, const char *path, const void *data, size_t bytes, Error
 // Opens a file for reading and writing, and creates it if it does not exist. Fails if path is a symbolic link, a hard
 // link or not a regular file, because another program could guess the name and place a link to another file there.
 // `flags` may include O_EXCL, which rejects an existing file, and O_APPEND. Returns the descriptor; -1 with err and
-// errno.
+// errno on failure.
 int file_open_write(const char *path, int flags, Error *err);
 // Creates a new file with file_open_write() and returns a stream for writing; NULL with err and errno on failure.
 FILE *file_create_stream(const char *path, Error *err);

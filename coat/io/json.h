@@ -1,5 +1,5 @@
-// Reads and writes JSON files. Jansson only reads them. This project's own code writes them, so that the same contents
-// give the same bytes with every version of Jansson. Reading is strict: duplicate keys are rejected, sizes are limited,
+// Reads and writes JSON. Jansson parses the text. This project's own code writes JSON, so that the same contents give the
+// same bytes with every version of Jansson. Reading is strict: duplicate keys are rejected, sizes are limited,
 // and values are checked for type and range.
 #pragma once
 #include <jansson.h>
@@ -22,7 +22,7 @@ typedef struct {
 
 void json_text_open(JsonText *t, const char *key, char bracket); // opens an object '{' or an array '['
 void json_text_close(JsonText *t, char bracket);                 // closes an object '}' or an array ']'
-// Writes a string. Every byte above 127 becomes '?' if the text is not valid UTF-8.
+// Writes a string. If `value` is not valid UTF-8, each of its bytes above 127 becomes '?'.
 void json_text_string(JsonText *t, const char *key, const char *value);
 void json_text_int(JsonText *t, const char *key, int64_t value);
 void json_text_bool(JsonText *t, const char *key, bool value);
@@ -36,8 +36,8 @@ void json_text_value(JsonText *t, const char *key, const json_t *value);
 void json_text_space(JsonText *t); // writes a space between or after values
 void json_text_free(JsonText *t);
 
-// Parses `size` bytes of text, which must be one JSON object. Release it with json_decref(). Returns NULL with err
-// (EXIT_DATA) on failure; err names `path`.
+// Parses `size` bytes of text, which must be one JSON object. The caller frees the object with json_decref(). Returns
+// NULL with err (EXIT_DATA) on failure. `path` only names the file in err.
 json_t *json_parse_object(const char *text, size_t size, const char *path, Error *err);
 // Reads the file `path` of at most `limit` bytes and parses it with json_parse_object().
 json_t *json_read_object(const char *path, size_t limit, Error *err);
@@ -46,11 +46,11 @@ json_t *json_read_object(const char *path, size_t limit, Error *err);
 // missing, of a different type or out of range; err names path, key and the expected value.
 bool json_get_int(const json_t *object, const char *path, const char *key, int64_t min, int64_t max, int64_t *value,
                   Error *err);
-// Also accepts the strings that json_text_double() writes for numbers that are not finite.
+// Gets a number. Also accepts "nan", "inf" and "-inf", which json_text_double() writes for numbers that are not finite.
 bool json_get_double(const json_t *object, const char *path, const char *key, double *value, Error *err);
 // Gets a number from a string of 16 hexadecimal digits.
 bool json_get_hex(const json_t *object, const char *path, const char *key, uint64_t *value, Error *err);
-// Gets an object, which `object` still owns.
+// Gets an object, without a new reference: *value is valid as long as `object`.
 bool json_get_object(const json_t *object, const char *path, const char *key, const json_t **value, Error *err);
 
 C_LINKAGE_END

@@ -1,7 +1,7 @@
 // Reads and writes the safetensors file format: 8 bytes of header length, a JSON header with the type, shape and byte
 // range of each tensor, then the tensors' bytes without gaps. Numbers are little-endian. The reader checks the entire
-// header. The writer streams the tensors' bytes, to avoid a copy of the model. It sorts the tensors, so that the same
-// contents give the same bytes, and pads the header, so that all tensors are aligned.
+// header. The writer streams the tensors' bytes, to avoid a copy of the model. The writer sorts the tensors, so that
+// the same contents give the same bytes. The writer pads the header, so that all tensors are aligned.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,8 +41,8 @@ typedef struct {
     int rank;
     int64_t shape[SAFETENSORS_MAX_RANK];
     uint64_t begin, bytes; // offset and length of the tensor's bytes in the data after the header
-    uint64_t hash;         // XXH3 hash of the tensor's bytes, which the writer sets when it has written them
-    int tag;               // value that the writer's caller chooses
+    uint64_t hash; // XXH3 hash of the tensor's bytes; set by the writer after the last byte, unused by the reader
+    int tag;       // caller's value from safewriter_declare(); not written to the file
 } SafeTensor;
 
 #define SHAPE_TEXT (4 + 22 * SAFETENSORS_MAX_RANK) // bytes of the longest text that describes a shape
@@ -55,8 +55,8 @@ const char *safetensors_shape_text(char text[SHAPE_TEXT], int rank, const int64_
 typedef struct {
     char *path;
     int fd;
-    uint64_t data_begin, data_bytes; // offset of the tensors' bytes in the file, and their number
-    SafeTensor *tensors;             // tensors in the order of their bytes
+    uint64_t data_begin, data_bytes; // offset in the file and total number of the tensors' bytes
+    SafeTensor *tensors;             // tensors in the order of their bytes in the file
     SafeTensor **by_name;            // tensors sorted by name
     int count;
 } SafeFile;
@@ -104,8 +104,8 @@ void safewriter_declare(SafeWriter *writer, const char *name, Dtype dtype, int r
 // PyTorch models require.
 bool safewriter_begin(SafeWriter *writer, const char *path, Error *err);
 bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error *err);
-// Completes a safetensors file: fails unless all bytes were written, flushes it to the disk, and sets *hash to the XXH3
-// hash of the file.
+// Completes a safetensors file. Fails unless all bytes of all tensors were written. Flushes the file to the disk, and
+// sets *hash to the file's XXH3 hash.
 bool safewriter_end(SafeWriter *writer, uint64_t *hash, Error *err);
 void safewriter_close(SafeWriter *writer);
 

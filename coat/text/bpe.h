@@ -26,7 +26,7 @@ void vocabulary_init(Vocabulary *v, int count, size_t text_bytes);
 // id is out of range or already set.
 bool vocabulary_set(Vocabulary *v, int id, const char *bytes, size_t length);
 // Builds the hash table for vocabulary_find() after all tokens are set. If several tokens are equal, vocabulary_find()
-// returns the lowest id. It does not find hidden tokens.
+// returns the lowest id. Hidden tokens are never found.
 void vocabulary_index(Vocabulary *v);
 // returns a token's id; -1 if there is no such token
 int32_t vocabulary_find(const Vocabulary *v, const char *bytes, size_t length);
@@ -39,11 +39,11 @@ typedef struct {
 typedef struct {
     Merge *slots; // (slot_mask + 1) hash table indexed by (left, right); `merged` is -1 in empty slots
     uint32_t slot_mask;
-    bool by_text;  // true: two tokens merge if their joined bytes are a token; slots is NULL
+    bool by_text;  // true: two tokens merge if their joined bytes are a token, and `slots` is NULL
     int32_t *rank; // (vocabulary.count) rank of the merge that yields each token, if by_text; NULL: ids are ranks
 } Merges;
 
-// Allocates an empty table for up to `count` merges. bpe_free() frees it.
+// Allocates an empty table for up to `count` merges. bpe_free() frees the table.
 void merges_init(Merges *m, int count);
 // Adds a merge. A later merge of the same pair replaces an earlier one.
 void merges_add(Merges *m, Merge merge);
@@ -54,7 +54,7 @@ typedef struct {
     Merges merges;
     bool characters;      // true: encoding starts from characters; false: from bytes
     bool whole_first;     // true: a pretoken that equals a token is encoded as that token, without merges
-    int32_t byte_id[256]; // ids of the byte tokens that encode characters without a token; -1: no such token
+    int32_t byte_id[256]; // [b]: id of the token that encodes byte b of a character without a token; -1: none
     int32_t unknown;      // id of the token for characters that cannot be encoded; -1: no such token
     bool fuse_unknown;    // true: adjacent unknown characters are encoded as a single `unknown` token
 } Bpe;

@@ -42,17 +42,18 @@ typedef struct {
 DataLoader *data_open_sets(const char *patterns, const double *weights, ExamplesKind examples, int B, int T, int rank,
                            int ranks, uint64_t seed, bool shuffle, int vocab, const DataImages *images, Error *err);
 
-// Opens validation data, which is not shuffled. Every process opens all of it, as rank 0 of 1, because the caller
+// Opens validation data, which is not shuffled. Every process opens all of the data, as rank 0 of 1, because the caller
 // divides the micro-batches among the processes. The last micro-batch is padded with sequences of tokens 0 without
-// targets, so that no sequence is skipped, whatever B is.
+// targets, so that no sequence is skipped for any B.
 DataLoader *data_open_validation(const char *patterns, ExamplesKind examples, int B, int T, int vocab,
                                  const DataImages *images, Error *err);
 void data_close(DataLoader *loader);
 
 // Chooses the token ids that mark document boundaries in files that do not record them. A document starts at every BOS
 // token or, if the vocabulary has none, after every EOS token.
-//   ways    `count` candidate id sets, best first. Uses the first whose ids occur in the first DATA_LOOKED_AT tokens of
-//           these files. If none occurs, uses the first that has an id, and sets *found to false.
+//   ways    `count` candidate id sets, best first. Uses the first candidate whose ids occur among the first
+//           DATA_LOOKED_AT tokens of one of these files. If there is none, uses the first candidate that names an id,
+//           and sets *found to false.
 // Returns false with err (EXIT_USER) if a file does not record its documents and no candidate has an id.
 bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err);
 // Returns a hash of the ids that data_mask_documents() chose, for comparison between processes.
@@ -63,16 +64,17 @@ int64_t data_tokens(const DataLoader *loader);    // returns the number of token
 int64_t data_sequences(const DataLoader *loader); // returns the number of sequences in one pass over all files
 bool data_masked(const DataLoader *loader);       // true if a file has a loss mask
 
-// Returns the prompt format that the files record; files without one are ignored. If two files differ, returns NONE and
-// sets `different` to both formats; otherwise sets both entries of `different` to NONE.
+// Returns the prompt format that the files record; files that record none are ignored. If two files record different
+// formats, returns PROMPT_FORMAT_NONE and sets `different` to both formats. Otherwise, sets both entries of `different`
+// to PROMPT_FORMAT_NONE.
 PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different[2]);
 
 // Returns the number of unmasked targets in targets[tokens]. Every sequence of the data has at least one.
 int64_t data_unmasked_targets(const int32_t *targets, int64_t tokens);
 
-// Returns the number of micro-batches of B sequences in a pass over all data, at most `max` if max > 0. Does not divide
-// by the number of ranks. Counts the last, padded micro-batch of validation data, but not an incomplete one of training
-// data.
+// Returns the number of micro-batches of B sequences in a pass over all data, at most `max` if max > 0. This is the
+// number for all ranks together. Counts the last, padded micro-batch of validation data, but not an incomplete last
+// micro-batch of training data.
 int data_batches(const DataLoader *loader, int max);
 
 // Reads this rank's part of a micro-batch: B sequences of the run, starting with number first + rank * B, first >= 0.
@@ -87,12 +89,14 @@ bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *
 
 // Reads the images of a micro-batch. Call it with the same `first` after data_batch_at() has succeeded.
 //   image_rows   (B, T): row i * vision_rows() + k for the k-th placeholder of image i of the micro-batch; else -1
-//   pixels       (images, 3 * side * side): bytes of the images in the order of their places; room for B * per_sequence
+//   pixels       (images, 3 * side * side): bytes of the images in the order of their places. The buffer needs
+//                room for B * per_sequence images
 //   count        receives the number of images
 // Returns false with err (EXIT_DATA) if a file cannot be read or has changed; *count is then 0, and image_rows all -1.
 bool data_images_at(DataLoader *loader, int64_t first, int32_t *image_rows, uint8_t *pixels, int *count, Error *err);
 
-// Returns the shape of the images that the model reads. Mean and deviation are the files' if DataImages has none.
+// Returns the shape of the images that the model reads. Values that DataImages lacks (image token, mean, deviation) are
+// those of the first file of images.
 const VisionShape *data_vision(const DataLoader *loader);
 
 // Reads micro-batch n >= 0 of the run: data_batch_at() with first = n * ranks * B, without positions.
@@ -103,7 +107,8 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
 bool data_check(DataLoader *loader, int batches, Error *err);
 
 // True if the first file seems to have been made with --tokenizer bytes: none of its first DATA_LOOKED_AT tokens
-// exceeds 256. False if the file cannot be read or is too small to decide (less than 1,024 tokens, or 128 with a mask).
+// exceeds 256. False if the file cannot be read or is too small to decide (fewer than 1,024 tokens, or fewer than 128
+// in a file with a mask).
 bool data_begins_with_bytes(DataLoader *loader);
 
 // True if some files look like --tokenizer bytes and others do not, which suggests different tokenizers. Sets *bytes

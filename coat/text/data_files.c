@@ -18,7 +18,8 @@ static bool looks_like_text(const unsigned char *bytes, size_t count) {
     return count > 0;
 }
 
-// Returns text for an error: what a file without the number of a token file seems to be, and how to convert it.
+// Returns text for an error about a file that does not begin with the magic number of a token file. The text says what
+// the file seems to be and what to do.
 static const char *other_kind(const unsigned char *bytes, size_t count, char *text, size_t size) {
     const bool parquet = count >= 4 && !memcmp(bytes, "PAR1", 4), words = looks_like_text(bytes, count);
     uint32_t magic = 0;
@@ -215,7 +216,8 @@ int64_t token_file_kept(const TokenFile *file, int64_t example, int T) {
 
 // Packs examples into sequences with at most `most` images each. lengths[i] is the number of tokens of example i, 0 if
 // the example is dropped. If more than `most` images could fit into a sequence, increases the lengths of examples with
-// images until they cannot. Returns false with err if an example has more than `most` images.
+// images, so that packing never puts more than `most` images into a sequence. Returns false with err if an example has
+// more than `most` images.
 static bool pack(TokenFile *file, int T, int32_t *lengths, int64_t most, Error *err) {
     const int64_t room = file->images ? (T + most - 1) / most : 0; // tokens reserved per image; `most` images fill T
     const bool limited = file->images && (most + 1) * file->images->rows <= T;

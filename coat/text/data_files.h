@@ -60,15 +60,16 @@ int token_file_open(const TokenFile *file, Error *err);
 // Records size, identity and modification time of an open file for token_file_open(). Fails with EXIT_DATA.
 bool token_file_stat(TokenFile *file, int fd, Error *err);
 
-// Checks the header of an open file against its size, and fills `file` except for its path and sequences. Adds size,
-// first and last bytes and the header of its images to the hash. `vision`: images that the model reads (images_open()).
+// Checks the header of an open file against its size, and fills `file` except for its path and sequences. Adds
+// to `hash` the file's size, its first and last bytes, and the header of its file of images. `vision`: shape of the
+// images that the model reads, which images_open() completes.
 // Returns false with err (EXIT_DATA) on failure.
 bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, XXH64_state_t *hash, Error *err);
 
 // Divides a token file into sequences of T + 1 tokens: T inputs, and the target of the last input. If the file has
 // examples and kind is not EXAMPLES_SPLIT, each sequence contains as many complete examples as fit. Otherwise, the
 // sequences are cut from the stream of tokens.
-// Drops sequences and examples without an unmasked target, because an update on them alone would divide by 0.
+// Drops sequences and examples without an unmasked target, because an update on such sequences alone would divide by 0.
 // Returns false with err (EXIT_DATA) if kind is EXAMPLES_WHOLE and an example has more than T + 1 tokens, if an example
 // has more than `images` images, or if kind is EXAMPLES_SPLIT and the file has images.
 bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Error *err);

@@ -5,8 +5,8 @@
 #include "data_verify.h"
 #include "mixture.h"
 
-// Maximum number of token files that are open at a time. A shuffled epoch reads from all files, which may be more than
-// a process may open. Files i, i + OPEN_FILES, i + 2 * OPEN_FILES, ... share one descriptor.
+// Maximum number of token files that are open at a time. A shuffled epoch reads from all files, and there may be more
+// files than a process can have open. Files i, i + OPEN_FILES, i + 2 * OPEN_FILES, ... share one descriptor.
 #define OPEN_FILES 256
 
 // A set of token files, whose sequences are shuffled together.
@@ -29,9 +29,9 @@ struct DataLoader {
     int B, T, rank, ranks, vocab;
     uint64_t seed, fingerprint;
     bool shuffle;
-    VisionShape vision; // shape of the images that the model reads; mean and deviation are the files' if known
-    int max_images;     // largest number of images in a sequence
-    SpecialIds ids;     // token ids that mark document boundaries in files that do not record them
+    VisionShape vision;                 // shape of the images that the model reads; see data_vision()
+    int max_images;                     // largest number of images in a sequence
+    SpecialIds ids;                     // token ids that mark document boundaries in files that do not record them
     int64_t tokens, sequences, counted; // totals over all files; counted: number of unmasked tokens
     bool masked;                        // true: a file has a loss mask
     bool fills;                         // true for validation data: the last micro-batch is padded
@@ -43,5 +43,5 @@ struct DataLoader {
 // document starts.
 bool data_has_ids(DataLoader *loader, const SpecialIds *ids);
 
-// Returns the file descriptor of a token file, which it opens if necessary; -1 with err on failure.
+// Returns the file descriptor of loader->files[index], after opening the file if necessary; -1 with err on failure.
 int token_file_descriptor(DataLoader *loader, int index, Error *err);

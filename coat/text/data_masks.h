@@ -24,8 +24,8 @@ typedef struct {
 } MaskedFile;
 
 // Reads and checks an open file of `bytes` bytes that begins with `header`: its checksum, its structure, and that all
-// tokens are below `vocab`. Returns false with err (EXIT_DATA) on failure. In a file of DATA_VERSION_IMAGES, finds the
-// placeholders of `images` and masks them as targets; otherwise `images` is NULL.
+// tokens are below `vocab`. Returns false with err (EXIT_DATA) on failure. `images` must be NULL, except in a file of
+// DATA_VERSION_IMAGES: masked_read() then finds the placeholders of these images and masks the placeholders as targets.
 bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header, int vocab, struct ImageFile *images,
                  MaskedFile *file, Error *err);
 

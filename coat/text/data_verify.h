@@ -12,12 +12,12 @@ bool data_checksum(int fd, const char *path, int64_t bytes, const bool *stop, ui
 typedef struct {
     const TokenFile *files;
     int count, rank, ranks;
-    bool stop, damaged; // damaged: err names the damaged file
+    bool stop, damaged; // damaged: true if a file is damaged, changed or unreadable; `err` then names the file
     Error err;
     BackgroundTask thread;
 } Verifier;
 
-// Verifies this rank's files: those whose index is `rank` modulo `ranks`. If they have more than 64 MiB, a thread
+// Verifies this rank's files: those whose index is `rank` modulo `ranks`. If these have more than 64 MiB, a thread
 // verifies them, so that a large data set does not delay the first step. The files must have passed token_file_check()
 // and must exist until verifier_end() returns.
 void verifier_begin(Verifier *verifier, const TokenFile *files, int count, int rank, int ranks);

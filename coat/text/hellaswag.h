@@ -3,8 +3,8 @@
 // is a situation followed by one of its endings.
 // The file has llm.c's evaluation format, little-endian:
 //   header: 256 int32: magic 20240522, version 1, number of examples, bytes of the longest example
-//   each example, all uint16: 65535, its bytes, its number (from 0), number of the right ending, number of endings (4),
-//   tokens of the situation: count, ids; for each ending: count, ids
+//   each example, all uint16: 65535, length of the example in bytes, index of the example (from 0), index of the right
+//   ending (from 0), number of endings (4), then for the situation and for each ending: number of tokens, token ids
 // Version 2 is this program's own, for vocabularies above 65,536: all numbers are uint32.
 #pragma once
 #include <stdint.h>
@@ -28,10 +28,10 @@ int hellaswag_length(const HellaSwag *set); // returns the number of tokens of t
 
 uint64_t hellaswag_fingerprint(const HellaSwag *set); // returns a hash of the file
 
-// Returns the first row of a process's pass n (from 0) of `batch` rows; -1 after the last pass. All processes make the
-// same number of passes, so the row may be after the last row of the file. Consecutive passes of a process form groups
-// of complete examples, and the processes get these groups in turn. So the rows of a pass, which may share an FP8
-// scale, do not depend on the number of processes.
+// Returns the index of the first row of pass n (from 0) of process `rank`; -1 after the last pass. A pass has `batch`
+// rows. All processes make the same number of passes, so the index may be beyond the last row of the file. Consecutive
+// passes of a process form groups of complete examples, and the processes get these groups in turn. So the rows of a
+// pass, which may share an FP8 scale, do not depend on the number of processes.
 int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks);
 
 // Fills inputs and targets (count, T) with rows first to first + count - 1, T >= hellaswag_length(). Inputs are

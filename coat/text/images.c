@@ -14,7 +14,7 @@ static const char *values_text(const float *m, const float *d, char *text, size_
     return text;
 }
 
-// Checks the header words of a file of images that do not depend on the model.
+// Checks the words of the header that do not depend on the model.
 static bool check_words(const ImageFile *f, const int32_t *header, Error *err) {
     enum { MAX_SIDE = 1 << 14 };
     static const struct {
@@ -55,8 +55,8 @@ static bool check_words(const ImageFile *f, const int32_t *header, Error *err) {
                              path);
 }
 
-// Fails unless the file's images match those that the model reads. Sets the model's image token, mean and deviation if
-// they are not known.
+// Fails unless the file's images match the shape `v` that the model reads. If `v` has no image token, or no mean and
+// deviation, copies these values from the file.
 static bool matches_model(const ImageFile *f, int side, VisionShape *v, Error *err) {
     if (v->image_token < 0) v->image_token = f->token;
     if (side != v->image_size || f->rows != vision_rows(v) || f->token != v->image_token)
@@ -125,7 +125,7 @@ static bool read_header(ImageFile *f, int fd, VisionShape *vision, XXH64_state_t
     return read_places(f, fd, err) && matches_model(f, header[IMAGES_WORD_SIDE], vision, err);
 }
 
-// Opens the file of images whose path is the first `kept` bytes of `path` and `extension`. hash: may be NULL.
+// Opens the file of images whose path is the first `kept` bytes of `path`, followed by `extension`. `hash` may be NULL.
 static ImageFile *open_images(const char *path, size_t kept, const char *extension, VisionShape *vision,
                               XXH64_state_t *hash, Error *err) {
     ImageFile *f = (ImageFile *)xcalloc(1, sizeof *f);

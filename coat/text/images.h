@@ -35,7 +35,7 @@ struct ImageFile {
     int64_t count;       // number of stored images
     int64_t image_bytes; // bytes of an image
     int64_t places;
-    int rows, token;  // placeholders per place and their id
+    int rows, token;  // number of placeholders per place, and id of the placeholder token
     uint32_t *shown;  // (places) index of the stored image that each place shows
     uint32_t *starts; // (places) index in the token file of each place's first placeholder
     float mean[3], deviation[3];
@@ -45,14 +45,14 @@ struct ImageFile {
 
 // Opens the images of the token file `path`, checks the header, the size and the list of places, and adds the header to
 // `hash`. The Verifier verifies the checksum later. Returns NULL with err (EXIT_DATA) if the file is missing or
-// damaged, or does not match the images that a model reads (`vision`). Sets token, mean and deviation of `vision` if
-// they are not known.
+// damaged, or does not match the images that a model reads (`vision`). If `vision` has no image token, or no mean and
+// deviation, copies these values from the file.
 ImageFile *images_open(const char *path, VisionShape *vision, XXH64_state_t *hash, Error *err);
 void images_close(ImageFile *images);
 
-// Reads the first stored image of the file of images `path`. Checks the file as images_open() does, but not against a
-// token file, and not its checksum. Returns the pixels (3 * side * side bytes), which the caller must free; NULL with
-// err (EXIT_DATA) on failure. Sets token, mean and deviation of `vision` if they are not known.
+// Reads the first stored image of the file of images `path`, which needs no token file. Makes the checks of
+// images_open(); the checksum is never verified. Returns the pixels (3 * side * side bytes), which the caller must
+// free; NULL with err (EXIT_DATA) on failure. Completes `vision` like images_open().
 uint8_t *images_read_first(const char *path, VisionShape *vision, Error *err);
 
 // Records that token `at` of the token file is a placeholder. Call it for all placeholders in order.

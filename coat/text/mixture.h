@@ -1,4 +1,4 @@
-// Chooses, for each sequence of a run, the set of training data that it is read from, in the ratio of the sets'
+// Chooses the set of training data that each sequence of a run is read from. The sets are chosen in the ratio of their
 // weights. The result depends only on the seed and the position, so a run can resume at any position, with any number
 // of processes.
 #pragma once
@@ -8,7 +8,7 @@
 
 typedef struct {
     int sets;
-    uint64_t units[MAX_SETS]; // weight of each set, as an integer
+    uint64_t units[MAX_SETS]; // weight of each set, in units of 2^-40 of the total weight
     uint64_t seed;
     bool shuffle;
     int64_t block;                // index of the block that the tables `set` and `index` describe; -1: none
@@ -16,9 +16,9 @@ typedef struct {
     int64_t index[MIXTURE_BLOCK]; // for each position of the block, the number of earlier positions of the same set
 } Mixture;
 
-// Initializes a mixture of `sets` <= MAX_SETS sets. weights: finite and positive; only their ratios matter. Each set
-// receives its fraction, rounded, of the positions before any multiple of MIXTURE_BLOCK. Within a block, the order of
-// the sets is drawn from `seed`; without `shuffle`, the sets alternate evenly.
+// Initializes a mixture of `sets` <= MAX_SETS sets. weights: finite and positive; only their ratios matter. Of
+// the positions before any multiple of MIXTURE_BLOCK, each set receives a number in proportion to its weight, rounded.
+// Within a block, the order of the sets is drawn from `seed`; without `shuffle`, the sets alternate evenly.
 void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t seed, bool shuffle);
 
 // Returns the set of the run's sequence at `position` >= 0. Sets *index to the number of earlier positions of this set.

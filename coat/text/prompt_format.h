@@ -13,9 +13,9 @@ typedef struct {
 
 // Encodes text as one turn of the user, up to the start of the answer, without BOS. Replaces <image> in the text with
 // the tokens of `image`. If the text has no <image>, puts these tokens and a line end before the text, as
-// data/prepare.py does. image: NULL if <image> is ordinary text. Returns the number of ids. Returns -1 with err if
-// tokenizer_encode() fails, or (EXIT_USER) if there are more than `max` ids or the vocabulary lacks a special token of
-// the format.
+// data/prepare.py does. image: NULL if <image> is ordinary text. Returns the number of ids. Returns -1 with err
+// if tokenizer_encode() fails. Also returns -1 with err (EXIT_USER) if there are more than `max` ids, or if the
+// vocabulary lacks a special token of the format.
 int prompt_encode(const Tokenizer *tokenizer, PromptFormat format, const char *text, const PromptImage *image,
                   int32_t *ids, int max, Error *err);
 

@@ -1,5 +1,5 @@
-// Encodes text to token ids and decodes them, for prompts and samples. Three kinds: bytes (without a file), byte-level
-// BPE (GPT-2, Llama-3, OLMo, Qwen) and SentencePiece's BPE (Llama-2, Mistral).
+// Encodes text to token ids and decodes them, for prompts and samples. Kinds of tokenizers: bytes (needs no file),
+// byte-level BPE (GPT-2, Llama-3, OLMo, Qwen) and SentencePiece's BPE (Llama-2, Mistral).
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@ C_LINKAGE_BEGIN
 
 typedef struct Tokenizer Tokenizer;
 
-Tokenizer *tokenizer_bytes(void); // returns a tokenizer without a file, whose tokens are the bytes and EOS
+Tokenizer *tokenizer_bytes(void); // returns the tokenizer of --tokenizer bytes: one token per byte, and EOS
 
 // Opens one of the files below, or a folder that contains one. Returns NULL with err (EXIT_DATA) if the file is
 // missing, malformed or of an unknown kind. tokenizer_config.json in the same folder may set or remove BOS, and sets
@@ -50,14 +50,14 @@ int tokenizer_token(const Tokenizer *tokenizer, const char *name);
 // Returns the token's full length; 0 if the id does not exist.
 size_t tokenizer_decode(const Tokenizer *tokenizer, int32_t id, char *out, size_t size);
 
-// True if encoding prepends a space to the text because the vocabulary is SentencePiece's. Decoding does not remove it.
+// True if encoding prepends a space to the text because the vocabulary is SentencePiece's. Decoding keeps the space.
 bool tokenizer_adds_space(const Tokenizer *tokenizer);
 
 // True if a byte-level tokenizer prepends a space to a text that does not begin with one.
 bool tokenizer_has_prefix_space(const Tokenizer *tokenizer);
 
-// Encodes text, without BOS. The text need not be valid UTF-8; names of special tokens in it are ordinary text. Returns
-// the number of ids, or -1 with err: EXIT_DATA if the merges are not known or a byte or character has no token,
+// Encodes text, without BOS. The text need not be valid UTF-8; names of special tokens are encoded as ordinary text.
+// Returns the number of ids, or -1 with err: EXIT_DATA if the merges are not known or a byte or character has no token,
 // EXIT_USER if there are more than `max` ids.
 int tokenizer_encode(const Tokenizer *tokenizer, const char *text, int32_t *ids, int max, Error *err);
 
@@ -69,8 +69,8 @@ bool tokenizer_is_sentencepiece(const Tokenizer *tokenizer);
 // libraries encode text as SentencePiece does. The caller frees *out with json_text_free().
 void tokenizer_write_json(const Tokenizer *tokenizer, JsonText *out);
 
-// Returns the file name that other programs expect for this tokenizer file, determined from its name and its first
-// bytes.
+// Returns the file name that other programs expect for the tokenizer file `path`. The name of the file and its first
+// bytes determine the result.
 const char *tokenizer_usual_name(const char *path);
 
 C_LINKAGE_END

@@ -10,7 +10,7 @@
 
 // --- GPT-2's encoding of bytes as characters ---------------------------------------------------------------
 
-// Returns the byte that a character of GPT-2's JSON files represents; -1 if there is none. JSON cannot represent
+// Returns the byte that a character of GPT-2's JSON files represents; -1 if it represents none. JSON cannot represent
 // arbitrary bytes, so GPT-2 writes printable bytes as their Latin-1 characters and the others, in order, as U+0100,
 // U+0101, ...
 static int byte_of_character(uint32_t code) {

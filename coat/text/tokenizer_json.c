@@ -215,8 +215,8 @@ static void read_template(Tokenizer *t, const json_t *processor) {
     }
 }
 
-// Sets EOS to the special token that has one of the usual names in `ends`; of several such tokens, the earliest name in
-// the list decides. A token `</s>` that is not special is ordinary text.
+// Sets EOS to the special token that has one of the names in `ends`. If there are several, the earliest name in `ends`
+// decides. A token `</s>` that is not special is ordinary text.
 static void find_end(Tokenizer *t, json_t *added) {
     static const char *const ends[] = {END_OF_TEXT_NAME, "<|end_of_text|>", "</s>", "<eos>"};
     json_t *value;

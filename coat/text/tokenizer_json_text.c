@@ -10,7 +10,7 @@ static const char *string_of(const json_t *object, const char *key) {
     return text ? text : "";
 }
 
-// Sets steps[] to the steps of a normalizer or pre_tokenizer: those of a Sequence, or `part` itself as one step.
+// Sets steps[] to the steps of a normalizer or pre_tokenizer: the steps of a Sequence, or `part` itself.
 // Returns the number of steps; -1 if `part` is malformed.
 static int steps_of(const json_t *part, const char *list, const json_t *steps[MAX_STEPS]) {
     if (!part || json_is_null(part)) return 0;

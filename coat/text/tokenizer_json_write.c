@@ -127,8 +127,8 @@ static void write_replace(JsonText *out, const char *kind, const char *pattern, 
     json_text_close(out, '}');
 }
 
-// Writes the normalizer step that removes the prepended space from the names of added tokens (ADDED_ALONE). It also
-// removes the space from a text that consists only of such a name.
+// Writes the normalizer step that removes the prepended space from the names of added tokens (ADDED_ALONE). In
+// a text that consists only of such a name, the step removes the space, too.
 static void write_added_alone(const Writer *w) {
     const Vocabulary *v = &w->t->bpe.vocabulary;
     char *pattern = (char *)xmalloc(sizeof ADDED_ALONE + 3 * v->text_used + (size_t)v->count + 8);

@@ -11,11 +11,13 @@
 #define END_OF_TEXT_NAME "<|endoftext|>"
 #define BYTE_NAME "<0x%02X>" // format of SentencePiece's names of byte tokens
 #define MARK "\xe2\x96\x81"  // SentencePiece's space marker, U+2581
-// Start of the regular expression in a normalizer step that removes the prepended space from the name of an added
-// token. Names are normalized like text. Without this step, the encoder would find a name only after a space.
+// Start of a regular expression in tokenizer.json. The normalizer step with this expression removes the prepended space
+// from the name of an added token. Names are normalized like text, so without this step the encoder would find a name
+// only after a space.
 #define ADDED_ALONE "\\A" MARK "(?=(?:"
 // Key that tokenizer_write_json() writes to a tokenizer.json made from the tokenizer.model in the same folder.
-// Libraries drop the key when they rewrite the file, possibly with tokens that the model lacks.
+// tokenizer_open() then reads tokenizer.model. Libraries that rewrite the file, possibly with tokens that the model
+// lacks, drop the key, so the rewritten tokenizer.json is read.
 #define MADE_KEY "made_from"
 #define MADE_OF "tokenizer.model"
 
@@ -26,7 +28,8 @@ typedef enum {
     PREFIX_FIRST    // prepends a space to the text, unless the text begins with a space or an added token
 } Prefix;
 
-// A token that was added to the vocabulary. The encoder looks for added tokens in text before BPE, except special ones.
+// A token that was added to the vocabulary. Before BPE, the encoder looks in the text for added tokens that are not
+// special.
 typedef struct {
     char *text;
     size_t length;
@@ -93,6 +96,7 @@ bool tokenizer_read_model(Tokenizer *t, const char *path, const char *text, size
 bool tokenizer_read_json(Tokenizer *t, const char *path, json_t *root, Error *err);
 // Reads the normalizer and the pre_tokenizer of a tokenizer.json, which process text before BPE.
 bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *root, Error *err);
-// Applies tokenizer_config.json (NULL: no such file). Its add_bos_token removes BOS, or sets BOS to its bos_token. Its
-// eos_token becomes EOS if the tokenizer has none yet.
+// Applies the keys of tokenizer_config.json; config NULL: no such file.
+//   add_bos_token   false removes BOS; true sets BOS to the token that bos_token names, if the vocabulary has it
+//   eos_token       becomes EOS if the tokenizer file set no EOS
 void tokenizer_read_config(Tokenizer *t, const json_t *config);
