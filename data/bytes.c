@@ -1,10 +1,12 @@
-// prepare_bytes: converts text files to token files in llm.c's uint16 format, OUT_train.bin and OUT_val.bin. Token =
-// byte; 256 = end of text, before every document. It needs no tokenizer, so a model can be trained on any machine.
-// --headers takes the text from this machine's C, C++, Linux and CUDA headers.
+// prepare_bytes: converts text files to token files in llm.c's uint16 format, NAME_train.bin and NAME_val.bin (--out
+// NAME). Tokens 0 to 255 are bytes; token 256 is the end-of-text token and precedes every document. No tokenizer file
+// is needed, so a model can be trained on any machine. --headers adds text from this machine's C, C++, Linux and CUDA
+// headers.
 //
 // The output depends only on the contents of the files, not on their names or order: identical files count once, and
-// documents are ordered by their hashes. Validation gets entire files, or pieces of large ones, as long as they fit
-// into --val-fraction. If that is too little text, it also gets the end of one more.
+// documents are ordered by their hashes. The validation file gets entire files, or pieces of large files, as long as
+// they fit into --val-fraction. If these are too little text, the validation file also gets the end of another file or
+// piece.
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -13,10 +15,10 @@
 #include "documents.h"
 
 #define END_OF_TEXT 256
-#define TOLERANCE 0.01        // maximum difference from --val-fraction, as a fraction of the text
-#define LITTLE_VAL 0.2        // a note is printed if less than this part of --val-fraction is held out for validation
-#define MUCH_VAL 0.2          // a note is printed if more than this fraction of the text is held out for validation
-#define FEW_HEADERS (1 << 20) // --headers warns if it finds fewer bytes of text
+#define TOLERANCE 0.01 // maximum difference from --val-fraction, as a fraction of the text
+#define LITTLE_VAL 0.2 // a note is printed if the text held out for validation is below this part of --val-fraction
+#define MUCH_VAL 0.2   // a note is printed if more than this fraction of the text is held out for validation
+#define FEW_HEADERS (1 << 20) // --headers warns if the headers have fewer bytes of text
 
 typedef struct {
     const char *out;
@@ -54,8 +56,8 @@ static int compare_documents(const void *a, const void *b) {
     return order ? order : (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-// True if the preceding document has the same text, file and position. Equal pieces in different places are not
-// duplicates.
+// True if the preceding document has the same text, file contents and position. So equal pieces of different files, or
+// at different positions of a file, are not duplicates.
 static bool is_duplicate(const Document *document) {
     const Document *before = document - 1;
     return XXH128_isEqual(before->hash, document->hash) && XXH128_isEqual(before->file_hash, document->file_hash) &&
@@ -79,7 +81,7 @@ static int64_t total_bytes(const Documents *documents) {
     return sum;
 }
 
-// Removes the documents i for which keep[i] is false. The others stay in order.
+// Removes document i if keep[i] is false. The other documents stay in order.
 static void drop(Documents *documents, const bool *keep) {
     int64_t kept = 0;
     for (int64_t i = 0; i < documents->count; i++) {
@@ -91,8 +93,8 @@ static void drop(Documents *documents, const bool *keep) {
     documents->count = kept;
 }
 
-// Sorts the documents by hash, drops duplicates, and keeps as many as fit into max_bytes / (1 - val_fraction) bytes:
-// max_bytes of training text, and the text for validation.
+// Sorts the documents by hash and drops duplicates. Keeps as many documents as fit into max_bytes / (1 - val_fraction)
+// bytes, which are max_bytes of training text plus the text for validation.
 static void choose(Documents *documents, const Options *options) {
     if (documents->count == 0) return;
     qsort(documents->list, (size_t)documents->count, sizeof *documents->list, compare_documents);
@@ -119,8 +121,8 @@ static bool is_repeated(const Documents *documents, int64_t i) {
            (i + 1 < documents->count && XXH128_isEqual(list[i + 1].hash, list[i].hash));
 }
 
-// Marks the last `bytes` bytes of a text for validation: of the first text that is longer, not yet marked and not
-// repeated. Returns false if there is no such text.
+// Marks the last `bytes` bytes of one document for validation. Takes the first document that is longer than `bytes`,
+// not yet marked and not repeated. Returns false if there is no such document.
 static bool hold_out_end(Documents *documents, int64_t bytes) {
     if (bytes < 1) bytes = 1;
     for (int64_t i = 0; i < documents->count; i++) {
@@ -132,8 +134,9 @@ static bool hold_out_end(Documents *documents, int64_t bytes) {
     return false;
 }
 
-// Marks texts for validation in the order of their hashes, identical ones together, if they fit into --val-fraction. If
-// they are too little text, also marks the end of another text. If nothing is marked then, marks the smallest text.
+// Marks documents for validation, in the order of their hashes, as long as they fit into --val-fraction. Documents with
+// the same text are marked together or not at all. If the marked documents are too little text, also marks the end of
+// another document. If still nothing is marked, marks the smallest document.
 static void hold_out(Documents *documents, double fraction) {
     Document *list = documents->list;
     const int64_t total = total_bytes(documents), target = (int64_t)(fraction * (double)total);
@@ -166,8 +169,9 @@ static bool write_tokens(FILE *file, const unsigned char *text, int64_t begin, i
     return true;
 }
 
-// Sets *begin and *end to the bytes of a document that belong to one of the two files. If its end is held out, it is
-// cut at the line end nearest to document->val bytes before its end, unless that is farther away than TOLERANCE allows.
+// Sets [*begin, *end) to the bytes of a document that belong to the validation file (val) or to the training file. If
+// only the end of the document is held out, the cut is nominally document->val bytes before the end. The cut is moved
+// to the nearest line end, unless this line end is farther away than TOLERANCE allows.
 static void document_part(const Document *document, const unsigned char *text, bool val, int64_t *begin, int64_t *end) {
     const int64_t even = document->bytes - document->val, smaller = even < document->val ? even : document->val;
     const int64_t allowed = (int64_t)(TOLERANCE * (double)document->bytes);
@@ -182,13 +186,13 @@ static void document_part(const Document *document, const unsigned char *text, b
     *end = val ? document->bytes : cut;
 }
 
-// Returns "NAME_val.bin" or "NAME_train.bin", the path of one of the two files.
+// Writes the path of the validation file (val), NAME_val.bin, or of the training file, NAME_train.bin, to `path`.
 static void output_path(char path[PATH_BYTES], const Options *options, bool val) {
     snprintf(path, PATH_BYTES, "%s_%s.bin", options->out, val ? "val" : "train");
 }
 
-// Writes one of the two files under a temporary name and renames it. Reads each text again, so that memory holds one
-// document at a time. Fails if a text has changed since it was chosen.
+// Writes the validation file (val) or the training file under a temporary name, then renames the file. Reads each
+// document again, so that memory holds one document at a time. Fails if a document has changed since it was chosen.
 static bool write_file(const Documents *documents, const Options *options, bool val, int64_t *tokens, Error *err) {
     char path[PATH_BYTES], temporary[PATH_BYTES + 32];
     output_path(path, options, val);
@@ -243,7 +247,8 @@ static bool parse_number(const char *flag, const char *text, double low, double 
     return true;
 }
 
-// True if `word` is the flag, as "--out NAME" or "--out=NAME". Sets *value to the text that follows, or to NULL.
+// True if `word` is the flag, as "--out NAME" or "--out=NAME". Sets *value to the text after "=", else to the next word
+// `next`, which may be NULL.
 static bool takes_value(const char *word, const char *flag, const char *next, const char **value) {
     const size_t length = strlen(flag);
     if (strncmp(word, flag, length) != 0 || (word[length] && word[length] != '=')) return false;

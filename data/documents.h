@@ -1,5 +1,5 @@
-// The texts that prepare_bytes converts to tokens, found in files and folders. Memory holds only the hash and position
-// of a text; the text is read again when it is written.
+// Finds the documents (files, or pieces of large files) that prepare_bytes converts to tokens. Memory holds only the
+// hash and position of each document; prepare_bytes reads the text again to write its tokens.
 #pragma once
 #include <dirent.h>
 #include <errno.h>
@@ -15,23 +15,24 @@
 #include "coat/base/error.h"
 
 #define PATH_BYTES 4096
-#define LARGE_BYTES (1 << 20)       // files of a folder that are larger than this are cut into pieces
-#define PIECE_BYTES (1 << 16)       // size of a piece; small, so that some pieces of a few MB are held out
-#define FILE_MAX ((int64_t)1 << 30) // maximum size of a file named on the command line
+#define LARGE_BYTES (1 << 20)       // bytes; larger files of a folder are cut into pieces
+#define PIECE_BYTES (1 << 16)       // bytes of a piece; small, so that pieces can be held out of only a few MB of text
+#define FILE_MAX ((int64_t)1 << 30) // maximum bytes of a file named on the command line
 #define FOLDER_DEPTH 32
 
 typedef struct {
     char *path;
     int64_t offset, bytes;
     int64_t file_bytes; // size of the entire file
-    // hash of the text, and of the pieces that its file is cut into in a folder, whether it was cut or not
+    // hash: of this document's text. file_hash: of the hashes of the file's pieces, as if the file were in a folder, so
+    // that a file has the same file_hash whether it was cut into pieces or not
     XXH128_hash_t hash, file_hash;
     int64_t val; // number of bytes at the text's end that are held out for validation
 } Document;
 
 typedef struct {
     int64_t count;
-    char names[1024]; // the first three, separated by commas
+    char names[1024]; // the first three paths, separated by commas; then "..." if there are more
 } Named;
 
 typedef struct {
@@ -47,7 +48,7 @@ typedef struct {
     int64_t count, capacity;
     int64_t cut; // number of files that were divided into several documents
     Named left_out[REASONS];
-    Named links;              // followed links that lead out of the folders of the command line
+    Named links;              // links that were followed out of the folders named on the command line
     char pointer[PATH_BYTES]; // path of a file that is a Git LFS pointer; "": none
     Folder *folders;          // folders that have been read
     int64_t folder_count;
@@ -84,19 +85,19 @@ static void add_document(Documents *documents, const char *path, const unsigned 
     documents->list[documents->count++] = document;
 }
 
-// Returns the length of a piece up to and including its last line end; its full length if it has no line end.
+// Returns the length of `bytes` bytes of text up to and including the last line end; `bytes` if there is no line end.
 static int64_t cut_of(const unsigned char *text, int64_t bytes) {
     int64_t cut = bytes;
     while (cut > 0 && text[cut - 1] != '\n') cut--;
     return cut ? cut : bytes;
 }
 
-// Returns the length of the piece at the beginning of the last `bytes` bytes of a large file.
+// Returns the length of the next piece of a large file, of which `bytes` bytes, starting at `text`, remain.
 static int64_t piece_of(const unsigned char *text, int64_t bytes) {
     return bytes > PIECE_BYTES ? cut_of(text, PIECE_BYTES) : bytes;
 }
 
-// Returns the hash of a file of which `hash` is the hash of the pieces before `piece`.
+// Returns the hash of a file's pieces up to a piece with the hash `piece`. `hash` is the result for the pieces before.
 static XXH128_hash_t file_hash_of(XXH128_hash_t hash, XXH128_hash_t piece) {
     const XXH128_hash_t both[2] = {hash, piece};
     return XXH3_128bits(both, sizeof both);
@@ -161,7 +162,7 @@ static void add_file(Documents *documents, const char *path, int64_t bytes, Larg
     documents->cut += documents->count > before + 1;
 }
 
-// True if the open folder has not been read before, under any path. Records it.
+// True if the open folder has not been read before, under any path. Records the folder as read.
 static bool is_new_folder(Documents *documents, int fd) {
     struct stat info;
     if (fstat(fd, &info) != 0) return false;
@@ -186,7 +187,8 @@ static bool leads_out(const char *path, const char *root) {
     return out;
 }
 
-// Adds the files of a folder and its subfolders. Follows links; enters each folder once.
+// Adds the files of a folder and its subfolders. Follows links, and lists those that lead out of the folder `root`.
+// Reads each folder once.
 static void add_folder(Documents *documents, const char *folder, const char *root, int depth, Large large) {
     DIR *dir = depth > FOLDER_DEPTH ? NULL : opendir(folder);
     if (!dir) leave_out(documents, UNREADABLE, folder);

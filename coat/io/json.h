@@ -1,6 +1,6 @@
-// Reads and writes JSON. Jansson parses the text. This project's own code writes JSON, so that the same contents give the
-// same bytes with every version of Jansson. Reading is strict: duplicate keys are rejected, sizes are limited,
-// and values are checked for type and range.
+// Reads and writes JSON. Jansson parses the text. This project's own code writes JSON, so that the same contents give
+// the same bytes with every version of Jansson. Reading is strict: duplicate keys are rejected, sizes are limited, and
+// values are checked for type and range.
 #pragma once
 #include <jansson.h>
 #include <stdbool.h>
