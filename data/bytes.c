@@ -360,7 +360,8 @@ static bool gather(Documents *documents, const Options *options, int count, char
     return true;
 }
 
-// Removes the earlier run's validation file if this run has none, because the new training text may contain its text.
+// Removes the validation file of an earlier run if this run writes none. Otherwise, the new training text might contain
+// the old validation text.
 static bool remove_old_val(const Options *options, Error *err) {
     char path[PATH_BYTES];
     output_path(path, options, true);

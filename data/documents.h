@@ -40,7 +40,7 @@ typedef struct {
     ino_t inode;
 } Folder;
 
-// Why a file or folder is ignored. BEYOND: it does not fit into --max-bytes. OTHER: it is neither a file nor a folder.
+// Why a file or folder is ignored. BEYOND: does not fit into --max-bytes. OTHER: neither a file nor a folder.
 typedef enum { EQUAL, BINARY, LARGE, UNREADABLE, BEYOND, EMPTY, HIDDEN, OTHER, REASONS } Reason;
 
 typedef struct {
@@ -54,9 +54,10 @@ typedef struct {
     int64_t folder_count;
 } Documents;
 
-// Treatment of files over LARGE_BYTES. In a folder, they are cut at line ends, so that parts can be chosen for
-// validation. Named on the command line, they stay in one piece. As headers they are ignored, because they are
-// generated tables.
+// Treatment of files over LARGE_BYTES.
+//   LARGE_CUT     files in a folder: cut at line ends, so that pieces can be chosen for validation
+//   LARGE_WHOLE   files named on the command line: stay in one piece
+//   LARGE_LEFT    headers: ignored, because large headers are generated tables
 typedef enum { LARGE_CUT, LARGE_WHOLE, LARGE_LEFT } Large;
 
 // Reads a part of a regular file. Returns NULL if the file cannot be read or no longer has `file_bytes` bytes.

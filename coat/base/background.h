@@ -17,5 +17,5 @@ void background_begin(BackgroundTask *task, void *(*work)(void *argument), void 
 // Starts work(argument) like background_begin(), but returns false and does nothing if no thread can be created.
 bool background_try(BackgroundTask *task, void *(*work)(void *argument), void *argument);
 
-// Waits until the task's work is done. Returns at once if no thread is running.
+// Waits until the function of the task has returned. Returns at once if no thread is running.
 void background_end(BackgroundTask *task);

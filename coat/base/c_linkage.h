@@ -1,5 +1,5 @@
 // C_LINKAGE_BEGIN and C_LINKAGE_END give C linkage to the declarations between them. Headers that CUDA code includes
-// need these macros, because nvcc compiles them as C++.
+// need these macros, because nvcc compiles headers as C++.
 #pragma once
 
 #ifdef __cplusplus

@@ -8,7 +8,7 @@ int error_rank = -1;
 void (*error_exit_hook)(int code);
 
 static __thread bool in_background;
-static char advice[2][1280]; // two buffers, so that a signal handler can read one while error_saved() fills the other
+static char advice[2][1280]; // two buffers: a signal handler can read one buffer while error_saved() fills the other
 static const char *volatile latest = "start again with --resume";
 
 size_t text_printable(char *text, size_t length, const char *kept) {

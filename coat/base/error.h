@@ -27,7 +27,7 @@ typedef enum {
 
 typedef struct {
     ExitCode code;
-    char text[1024]; // error message in one line: the failed action, its object, and what the user can change
+    char text[1024]; // error message in one line: the failed action, the file or flag, and what the user can change
     // errno of the failed call if a file exists but could not be opened or read; otherwise 0
     int unread;
 } Error;
@@ -74,7 +74,8 @@ static inline bool usage_asked(int argc, char **argv, const char *usage) {
 #define USAGE_LINE(usage)                                                                                              \
     "usage: %s%.*s", program_invocation_short_name, (int)strcspn(usage_flags(usage), "\n"), usage_flags(usage)
 
-// Implements main() of a small program: prints help, or calls `run` and prints its error. Returns the exit code.
+// Implements main() of a small program: prints help, or calls `run` and prints the error if `run` fails. Returns the
+// exit code.
 static inline int usage_main(int argc, char **argv, const char *usage, bool (*run)(int, char **, Error *)) {
     Error err;
     if (usage_asked(argc, argv, usage) || run(argc, argv, &err)) return EXIT_DONE;

@@ -8,9 +8,9 @@
 
 C_LINKAGE_BEGIN
 
-// Returns how many more bytes of memory this process may use under ulimit -v and its control group's memory.max (cgroup
-// version 2). Files in /dev/shm count as used. The group's page cache does not, because the kernel can evict it.
-// Returns INT64_MAX if there is no limit. Sets *limit to the name of the tightest limit unless `limit` is NULL.
+// Returns how many more bytes of memory this process may use under ulimit -v and the memory.max of its control group
+// (cgroup version 2). Files in /dev/shm count as used. The group's page cache does not, because the kernel can evict
+// it. Returns INT64_MAX if there is no limit. Sets *limit to the name of the tightest limit unless `limit` is NULL.
 int64_t memory_limit_left(const char **limit);
 
 // Returns the bytes of memory that this process can still use: the minimum of memory_limit_left() and the machine's

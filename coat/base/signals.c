@@ -38,7 +38,8 @@ static void on_alarm(int number) {
         close(nowhere);
         given_up = true;
     }
-    // a blocked write restarts only if its thread receives a signal, so SIGALRM also goes to the other printing thread
+    // a blocked write restarts only if the writing thread receives a signal, so SIGALRM also goes to the other thread
+    // that prints
     pid_t other = gettid() == writer ? getpid() : writer;
     if (given_up && other) syscall(SYS_tgkill, getpid(), other, SIGALRM);
     alarm(1);
@@ -66,8 +67,8 @@ static void fold(char *text, size_t used) {
 }
 
 // Prints that the run will save and end. With several processes, a launcher may have sent the signal because a process
-// was lost, and may soon kill the others. This line may then be the last output of this process, so it includes
-// error_advice().
+// was lost, and may soon kill the others. This line may then be the last output of this process, so the line
+// includes error_advice().
 static void say_stop(void) {
     char text[2048];
     size_t used =

@@ -20,9 +20,9 @@ void signals_open(void);
 // the process.
 void signals_fail_writes(void);
 
-// With `begins`, registers the calling thread, which blocks signals but prints; otherwise, unregisters it. After
-// a request to end, SIGALRM interrupts a write of the registered thread that a terminal blocks. At most one thread can
-// be registered at a time.
+// With `begins`, registers the calling thread, which blocks signals but prints; otherwise, unregisters the thread.
+// After a request to end, SIGALRM interrupts a write of the registered thread that a terminal blocks. At most one
+// thread can be registered at a time.
 void signals_writer(bool begins);
 
 // Returns the signal that requested the end of the run; 0 if there was none.

@@ -116,7 +116,7 @@ bool call_is_unsupported(int why) {
     case ENOSYS:     // the kernel is too old for renameat2(), or a sandbox lacks the system call
     case EOPNOTSUPP: // the same number as ENOTSUP
     case ENOTTY:     // some FUSE file systems return ENOTTY for calls that they lack
-    case EBADF:      // some file systems flush or lock a file only if it is open for writing; a folder cannot be
+    case EBADF:      // some file systems flush or lock only files that are open for writing, and a folder cannot be
     case EPERM:      // sandboxes forbid the call
     case EACCES:     // the folder lacks the read permission that open() needs
     case ENOLCK:     // NFS without its lock service

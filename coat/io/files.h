@@ -34,7 +34,7 @@ bool name_is_plain(const char *name);
 // Creates a folder and its parents if they do not exist.
 bool folder_make(const char *path, Error *err);
 // True if `why`, an errno of fsync() on a folder, flock() or renameat2(), shows that the file system or a sandbox does
-// not support the call. The user cannot change that, so callers do not report it as an error.
+// not support the call. The user cannot change that, so callers do not report the failure as an error.
 bool call_is_unsupported(int why);
 // Flushes a folder's entries to the disk, so that a rename in the folder survives a power failure. Also returns true if
 // the file system cannot flush folders.
@@ -42,7 +42,7 @@ bool folder_sync(const char *path, Error *err);
 // Removes a file, or a folder with its contents. Removes links without following them. Succeeds if `path` does not
 // exist.
 bool folder_remove(const char *path, Error *err);
-// True if permissions allow folder_remove() on `path`. Call it first, so that folder_remove() does not fail halfway.
+// True if permissions allow folder_remove() on `path`. Call this first, so that folder_remove() does not fail halfway.
 bool folder_may_remove(const char *path, Error *err);
 
 // Opens a file for reading, and sets *size to its length in bytes. Fails if the file is a Git LFS pointer or not a

@@ -11,8 +11,8 @@
 
 C_LINKAGE_BEGIN
 
-// A JSON text that is being written. Initialize the struct with zeros; free it with json_text_free(). If `pretty` is
-// true, each value is on its own line. The parameter `key` is NULL inside arrays and for the outermost value.
+// A JSON text that is being written. Initialize the struct with zeros; free the text with json_text_free(). If `pretty`
+// is true, each value is on its own line. The parameter `key` is NULL inside arrays and for the outermost value.
 typedef struct {
     char *text;
     size_t size, capacity;

@@ -1,5 +1,5 @@
-// Finds added tokens in text. These were added to a vocabulary after its training and are searched for in text before
-// BPE.
+// Finds added tokens in text. Added tokens were added to a vocabulary after the vocabulary's training. The encoder
+// searches a text for them before BPE.
 #include <string.h>
 
 #include "tokenizer_parts.h"

@@ -35,7 +35,7 @@ bool vocabulary_set(Vocabulary *v, int id, const char *bytes, size_t length) {
     return true;
 }
 
-// Returns a token's slot in the hash table, or the empty slot where it would be stored.
+// Returns a token's slot in the hash table, or the empty slot where the token would be stored.
 static uint32_t vocabulary_slot(const Vocabulary *v, const char *bytes, size_t length) {
     uint32_t slot = (uint32_t)XXH64(bytes, length, 0) & v->slot_mask;
     for (; v->slots[slot] >= 0; slot = (slot + 1) & v->slot_mask) {
@@ -178,7 +178,7 @@ static void merge_all(Merging *g) {
     while (g->due > 0) {
         const Due due = heap_pop(g);
         Symbol *s = &g->symbols[due.symbol];
-        // skips an outdated candidate: an earlier merge changed one of its two symbols
+        // skips an outdated candidate: an earlier merge changed the symbol or its right neighbor
         if (s->end == 0 || s->rank != due.rank) continue;
         Symbol *next = &g->symbols[s->right];
         s->id = s->merged;

@@ -61,8 +61,8 @@ static bool is_packed(const DataLoader *loader, int64_t *examples) {
     return packed;
 }
 
-// Finds out why a set has no sequence. Returns true if the set has too few tokens. Returns false with err if its
-// examples have no unmasked target, or if truncation to T + 1 tokens cuts off all unmasked targets.
+// Finds out why a set has no sequence. Returns true if the set has too few tokens. Returns false with err if the
+// set's examples have no unmasked target, or if truncation to T + 1 tokens cuts off all unmasked targets.
 static bool lacks_tokens(const DataLoader *loader, int first, int end, const char *name, Error *err) {
     int64_t examples = 0, cut = 0, longest = 0;
     for (int i = first; i < end; i++) {
@@ -194,7 +194,7 @@ int64_t data_documents_hash(const DataLoader *loader) {
     return (int64_t)(XXH3_64bits(&loader->ids, sizeof loader->ids) >> 1);
 }
 
-// Reads one sequence into inputs (T), targets (T) and, unless NULL, positions (T).
+// Reads a sequence into inputs (T), targets (T) and positions (T). `positions` may be NULL.
 static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs, int32_t *targets, int32_t *positions,
                           Error *err) {
     const int index = file_of_sequence(loader, sequence), fd = token_file_descriptor(loader, index, err);
@@ -206,8 +206,8 @@ static bool read_sequence(DataLoader *loader, int64_t sequence, int32_t *inputs,
     return true;
 }
 
-// Checks `count` sequences, starting with sequence `first`. Returns false with err if one cannot be read or has a token
-// outside the vocabulary.
+// Checks `count` sequences, starting with sequence `first`. Returns false with err if a sequence cannot be read or
+// has a token outside the vocabulary.
 static bool check_sequences(DataLoader *loader, int64_t first, int64_t count, Error *err) {
     const size_t T = (size_t)loader->T;
     int32_t *tokens = (int32_t *)xmalloc(2 * T * sizeof *tokens);

@@ -9,7 +9,7 @@
 
 C_LINKAGE_BEGIN
 
-// Reads the data of one rank. Not thread-safe, because it owns the buffer into which rows are read.
+// Reads the data of one rank. Not thread-safe, because each call reads rows into the same buffer.
 typedef struct DataLoader DataLoader;
 
 // Opens the token files that match a line of `patterns`: each path once, in the byte order of the names.
@@ -69,7 +69,8 @@ bool data_masked(const DataLoader *loader);       // true if a file has a loss m
 // to PROMPT_FORMAT_NONE.
 PromptFormat data_prompt_format(const DataLoader *loader, PromptFormat different[2]);
 
-// Returns the number of unmasked targets in targets[tokens]. Every sequence of the data has at least one.
+// Returns the number of unmasked targets in targets[tokens]. Every sequence of the data has at least one such
+// target.
 int64_t data_unmasked_targets(const int32_t *targets, int64_t tokens);
 
 // Returns the number of micro-batches of B sequences in a pass over all data, at most `max` if max > 0. This is the
@@ -87,7 +88,8 @@ int data_batches(const DataLoader *loader, int max);
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
                    Error *err);
 
-// Reads the images of a micro-batch. Call it with the same `first` after data_batch_at() has succeeded.
+// Reads the images of a micro-batch. Call data_images_at() with the same `first` after
+// data_batch_at() has succeeded.
 //   image_rows   (B, T): row i * vision_rows() + k for the k-th placeholder of image i of the micro-batch; else -1
 //   pixels       (images, 3 * side * side): bytes of the images in the order of their places. The buffer needs
 //                room for B * per_sequence images

@@ -221,7 +221,7 @@ int64_t token_file_kept(const TokenFile *file, int64_t example, int T) {
 static bool pack(TokenFile *file, int T, int32_t *lengths, int64_t most, Error *err) {
     const int64_t room = file->images ? (T + most - 1) / most : 0; // tokens reserved per image; `most` images fill T
     const bool limited = file->images && (most + 1) * file->images->rows <= T;
-    int64_t largest = 0, found = 0; // example with the most images, and the number of its images
+    int64_t largest = 0, found = 0; // index of the example with the most images, and the number of its images
     for (int64_t i = 0; limited && i < file->examples; i++) {
         const int64_t begin = file->starts[i], end = lengths[i] > 0 ? begin + token_file_kept(file, i, T) : begin;
         const int64_t images = images_before(file->images, end) - images_before(file->images, begin);
@@ -296,8 +296,8 @@ static bool read_tokens(const TokenFile *file, int fd, int64_t first, int64_t co
     return true;
 }
 
-// Sets the positions of T tokens of the stream, starting with token `first`. Positions count from 0 in each example;
-// those of the first example, which may be incomplete, count from the start of the sequence.
+// Sets the positions of T tokens of the stream, starting with token `first`. Positions count from 0 in each example.
+// The first example may be incomplete; its positions count from the start of the sequence.
 static void count_positions(const TokenFile *file, int64_t first, int T, int32_t *positions) {
     // binary search for the first example that starts after `first`
     int64_t low = 0, high = file->starts ? file->examples : 0;
@@ -362,7 +362,8 @@ static int compare_paths(const void *a, const void *b) {
 static bool add_matches(const char *pattern, TokenFile **files, int *count, Error *err) {
     glob_t found;
     memset(&found, 0, sizeof found);
-    // GLOB_NOSORT, because glob() would sort by the locale's rules, and the order of the data must not depend on them.
+    // GLOB_NOSORT, because glob() would sort by the locale's rules, and the order of the data must not depend on the
+    // locale.
     int status = glob(pattern, GLOB_NOSORT, NULL, &found);
     if (status == GLOB_NOMATCH && access(pattern, F_OK) == 0) // the pattern is a file name that contains [ or *
         status = glob(pattern, GLOB_NOSORT | GLOB_NOCHECK, NULL, &found);

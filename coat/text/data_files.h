@@ -31,7 +31,7 @@ typedef struct {
     int64_t examples; // number of examples; 0 in a file without a mask
     // index of each example's first token, followed by the end of the last example; NULL: not recorded
     uint32_t *starts;
-    int64_t first_sequence; // index of this file's first sequence among those of all files
+    int64_t first_sequence; // index of this file's first sequence among the sequences of all files
     int64_t sequences;      // number of sequences
     int32_t *chosen;        // indices of the stream's sequences that have an unmasked target; NULL: all sequences
     Packing packing;        // packing of the examples; if members is NULL, sequences are cut from the stream

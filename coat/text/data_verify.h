@@ -17,9 +17,9 @@ typedef struct {
     BackgroundTask thread;
 } Verifier;
 
-// Verifies this rank's files: those whose index is `rank` modulo `ranks`. If these have more than 64 MiB, a thread
-// verifies them, so that a large data set does not delay the first step. The files must have passed token_file_check()
-// and must exist until verifier_end() returns.
+// Verifies this rank's files: files `rank`, `rank` + `ranks`, and so on. If these files have more than 64 MiB, a
+// thread verifies them, so that a large data set does not delay the first step. The files must have passed
+// token_file_check() and must exist until verifier_end() returns.
 void verifier_begin(Verifier *verifier, const TokenFile *files, int count, int rank, int ranks);
 
 // Returns false with err (EXIT_DATA) if a file has been found damaged or changed; otherwise true.

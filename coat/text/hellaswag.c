@@ -59,7 +59,7 @@ static bool read_tokens(Cursor *c, const uint32_t **tokens, int *count, Error *e
     return true;
 }
 
-// Reads an example, starting with the index of its right ending, up to c->end.
+// Reads the part of an example from the index of the right ending (c->at) to c->end, exclusive.
 static bool read_example(HellaSwag *set, Cursor *c, Error *err) {
     const uint32_t label = c->at[0], endings = c->at[1], *situation;
     int situation_tokens;

@@ -1,4 +1,4 @@
-// HellaSwag: everyday situations with four endings, one of which is right (Zellers et al., 2019, arXiv 1905.07830). A
+// HellaSwag: everyday situations with one right and three wrong endings (Zellers et al., 2019, arXiv 1905.07830). A
 // model's answer is the ending with the smallest mean loss per token, given the situation. Guessing scores 25 %. A row
 // is a situation followed by one of its endings.
 // The file has llm.c's evaluation format, little-endian:

@@ -39,7 +39,7 @@ struct ImageFile {
     uint32_t *shown;  // (places) index of the stored image that each place shows
     uint32_t *starts; // (places) index in the token file of each place's first placeholder
     float mean[3], deviation[3];
-    int64_t found, last; // number of placeholders found so far, and the token index of the last one
+    int64_t found, last; // number of placeholders found so far, and token index of the last placeholder
     int64_t broken;      // token index of the last placeholder of the first incomplete group; -1: none
 };
 
@@ -55,11 +55,12 @@ void images_close(ImageFile *images);
 // free; NULL with err (EXIT_DATA) on failure. Completes `vision` like images_open().
 uint8_t *images_read_first(const char *path, VisionShape *vision, Error *err);
 
-// Records that token `at` of the token file is a placeholder. Call it for all placeholders in order.
+// Records that token `at` of the token file is a placeholder. Call this for all placeholders in order.
 void images_add_placeholder(ImageFile *images, int64_t at);
 
-// Checks the placeholders that were found in the token file `path`. They must form one group for each image that the
-// file shows. No example (first tokens: `starts`) may begin inside a group. Returns false with err (EXIT_DATA) if not.
+// Checks the placeholders that were found in the token file `path`. The placeholders must form one group for each
+// image that the file shows. No example (first tokens: `starts`) may begin inside a group. Returns false with err
+// (EXIT_DATA) if not.
 bool images_check_placeholders(ImageFile *images, const char *path, const uint32_t *starts, int64_t examples,
                                Error *err);
 

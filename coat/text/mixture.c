@@ -11,13 +11,14 @@ void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t se
     for (int k = 0; k < sets; k++) sum += weights[k];
     for (int k = 0; k < sets; k++) mixture->units[k] = (uint64_t)fmax(1, nearbyint(weights[k] / sum * 0x1p40));
     mixture->sets = sets;
-    mixture->seed = seed ^ 0xa0761d6478bd642fu; // a seed other than the one that shuffles each set's sequences
+    mixture->seed = seed ^ 0xa0761d6478bd642fu; // a different seed than for shuffling each set's sequences
     mixture->shuffle = shuffle;
     mixture->block = -1;
 }
 
-// Divides `positions` among the sets by weight. The first set gets its fraction, rounded; the remainder is divided
-// among the other sets in the same way. So each additional position increases the count of exactly one set.
+// Divides `positions` among the sets by weight. The first set gets a number in proportion to its weight,
+// rounded. The remaining positions are divided among the other sets in the same way. So each additional position
+// increases the count of exactly one set.
 static void even_counts(const Mixture *mixture, uint64_t positions, uint64_t counts[MAX_SETS]) {
     uint64_t left = positions, total = 0;
     for (int k = 0; k < mixture->sets; k++) total += mixture->units[k];

@@ -52,7 +52,7 @@ static size_t contraction(const char *text, size_t length, bool any_case) {
 }
 
 // Returns the end of the white space at the start of text. If more text follows several white-space characters,
-// excludes the last of them, because it belongs to the next pretoken.
+// excludes the last white-space character, because that character belongs to the next pretoken.
 static size_t space_end(const char *text, size_t length) {
     size_t end, bytes, last = 0;
     for (end = 0; end < length && next_class(text + end, length - end, &bytes) == CHAR_SPACE; end += bytes) last = end;

@@ -16,12 +16,12 @@ typedef struct Tokenizer Tokenizer;
 
 Tokenizer *tokenizer_bytes(void); // returns the tokenizer of --tokenizer bytes: one token per byte, and EOS
 
-// Opens one of the files below, or a folder that contains one. Returns NULL with err (EXIT_DATA) if the file is
+// Opens one of the files below, or a folder that contains one of them. Returns NULL with err (EXIT_DATA) if the file is
 // missing, malformed or of an unknown kind. tokenizer_config.json in the same folder may set or remove BOS, and sets
 // EOS if the tokenizer file does not.
 //   tokenizer.json       Hugging Face's
-//   tokenizer.model      SentencePiece's. In a folder it is used only if there is no tokenizer.json, or if
-//                        tokenizer_write_json() made tokenizer.json from it.
+//   tokenizer.model      SentencePiece's. In a folder, tokenizer.model is used only if there is no tokenizer.json, or
+//                        if tokenizer_write_json() made tokenizer.json from tokenizer.model.
 //   encoder.json         GPT-2's, with vocab.bpe in the same folder, or vocab.json with merges.txt. Without merges, the
 //                        tokenizer can only decode. Files of models other than GPT-2 are rejected.
 //   gpt2_tokenizer.bin   llm.c's
@@ -37,10 +37,10 @@ int tokenizer_bos(const Tokenizer *tokenizer);   // returns the BOS token's id; 
 // returns the id for unknown characters; -1 if the vocabulary has none
 int tokenizer_unknown(const Tokenizer *tokenizer);
 
-// Returns the number of ids that both vocabularies have, but that name different tokens. Special tokens of `own` are
+// Returns the number of ids that exist in both vocabularies but belong to different tokens. Special tokens of `own` are
 // not compared, because a model may rename its reserved tokens.
 int tokenizer_differing(const Tokenizer *own, const Tokenizer *other);
-// True if both tokenizers have the same merges, or if one of their files lists no merges.
+// True if both tokenizers have the same merges, or if the file of either tokenizer lists no merges.
 bool tokenizer_same_merges(const Tokenizer *a, const Tokenizer *b);
 
 // Returns the id of the token `name`, which may be special; -1 if there is none.

@@ -1,4 +1,5 @@
-// Encodes text: finds added tokens, normalizes the text between them, cuts it into pretokens and encodes these.
+// Encodes text: finds added tokens, normalizes the text between them, cuts this text into pretokens and encodes the
+// pretokens.
 #include <string.h>
 
 #include "tokenizer_parts.h"

@@ -10,9 +10,9 @@
 
 // --- GPT-2's encoding of bytes as characters ---------------------------------------------------------------
 
-// Returns the byte that a character of GPT-2's JSON files represents; -1 if it represents none. JSON cannot represent
-// arbitrary bytes, so GPT-2 writes printable bytes as their Latin-1 characters and the others, in order, as U+0100,
-// U+0101, ...
+// Returns the byte that a character of GPT-2's JSON files represents; -1 if the character represents no byte. JSON
+// cannot represent arbitrary bytes, so GPT-2 writes printable bytes as their Latin-1 characters and the others, in
+// order, as U+0100, U+0101, ...
 static int byte_of_character(uint32_t code) {
     if (code < 0x100) return (code > 0x20 && code < 0x7f) || (code > 0xa0 && code != 0xad) ? (int)code : -1;
     if (code < 0x121) return (int)(code - 0x100);        // bytes 0x00 to 0x20
@@ -73,7 +73,8 @@ bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *er
         json_object_foreach(root, key, value) {
             int id = (int)json_integer_value(value);
             int64_t length = bytes_of_characters(key, strlen(key), bytes);
-            // A token with a character outside GPT-2's table of bytes is special: its name is used without conversion.
+            // A token with a character outside GPT-2's table of bytes is special: the token's name is used without
+            // conversion.
             const char *token = length < 0 ? key : bytes;
             ok = ok && vocabulary_set(&t->bpe.vocabulary, id, token, length < 0 ? strlen(key) : (size_t)length);
             if (!ok) {
@@ -87,7 +88,8 @@ bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *er
     return ok;
 }
 
-// Adds the merge of one line of a merges file ("left right") with the given rank. Returns false if it is not valid.
+// Adds the merge of one line of a merges file ("left right") with the given rank. Returns false if the line is not
+// valid.
 static bool add_merge(Tokenizer *t, const char *line, size_t length, int rank, char *scratch) {
     const char *space = (const char *)memchr(line, ' ', length);
     if (!space) return false;

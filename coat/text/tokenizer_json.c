@@ -27,8 +27,8 @@ static int byte_of_name(const Tokenizer *t, const char *key) {
     return strcmp(name, key) == 0 ? (int)byte : -1;
 }
 
-// Converts a token's name in tokenizer.json to the text that it represents. Returns the length; -1 if it represents no
-// text.
+// Converts a token's name in tokenizer.json to the text that the token represents. Returns the length of the text; -1
+// if the token represents no text.
 static int64_t text_of_key(const Tokenizer *t, const char *key, size_t length, char *out) {
     if (!t->bpe.characters) return bytes_of_characters(key, length, out);
     memcpy(out, key, length);
@@ -79,7 +79,7 @@ static bool is_true(const json_t *object, const char *key) {
     return json_is_true(json_object_get(object, key));
 }
 
-// Reads the added tokens of tokenizer.json. Adds those that the vocabulary lacks.
+// Reads the added tokens of tokenizer.json. Adds the tokens that the vocabulary lacks to the vocabulary.
 static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *added, Error *err) {
     const size_t count = json_array_size(added);
     AddedToken *list = (AddedToken *)xcalloc(count, sizeof *list);

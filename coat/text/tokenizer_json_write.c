@@ -37,8 +37,8 @@ static const char *name_of(const Writer *w, int id) {
     return w->name;
 }
 
-// Finds every pair of tokens whose concatenation is a token. Returns the number of pairs. Writes them to `out` unless
-// `out` is NULL.
+// Finds every pair of tokens whose concatenation is a token. Returns the number of pairs. Writes the pairs to `out`,
+// unless `out` is NULL.
 static int find_merges(const Tokenizer *t, Merge *out) {
     const Vocabulary *v = &t->bpe.vocabulary;
     int count = 0;

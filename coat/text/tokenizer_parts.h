@@ -64,7 +64,7 @@ struct Tokenizer {
     char name[TOKENIZER_PATH_BYTES]; // path of the tokenizer file, for messages
 };
 
-// Converts text in which characters represent bytes, as in GPT-2's files, to these bytes. `out` needs room for `length`
+// Converts text in which characters represent bytes, as in GPT-2's files, to the bytes. `out` needs room for `length`
 // bytes. Returns the number of bytes; -1 if a character does not represent a byte.
 int64_t bytes_of_characters(const char *text, size_t length, char *out);
 
@@ -76,7 +76,7 @@ size_t spaces_from_marks(char *text, size_t length);
 bool tokenizer_is_byte(const Tokenizer *t, int id);
 bool tokenizer_is_special(const Tokenizer *t, int id);
 
-// Returns the normalized form of text, which the caller must free. Sets *out_length to its length in bytes.
+// Returns the normalized form of text, allocated with malloc(). Sets *out_length to the length of the result in bytes.
 char *tokenizer_normalize(const Tokenizer *t, const char *text, size_t length, size_t *out_length);
 
 // Copies the added tokens and sorts them by length, the longest first. Skips empty tokens.

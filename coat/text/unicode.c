@@ -140,7 +140,7 @@ static size_t decompose(uint32_t code, uint32_t parts[MAX_PARTS]) {
         parts[2] = T_BASE + s % T_COUNT;
         return s % T_COUNT ? 3 : 2;
     }
-    uint32_t last[MAX_PARTS]; // characters after the first one of the full decomposition, the last one first
+    uint32_t last[MAX_PARTS]; // all characters of the full decomposition except the first, in reverse order
     size_t after = 0, count = 0;
     for (;;) {
         const Decomposition key = {code, 0, 0};

@@ -11,6 +11,6 @@ typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE } CharClass;
 // Returns the class of a code from utf8_read(). An invalid byte is CHAR_OTHER.
 CharClass unicode_class(uint32_t code);
 
-// Returns text in normalization form C, allocated with malloc(), and sets *out_length to its length in bytes. Bytes
-// that are not valid UTF-8 stay unchanged.
+// Returns text in normalization form C, allocated with malloc(), and sets *out_length to the length of the result.
+// Bytes that are not valid UTF-8 stay unchanged.
 char *unicode_nfc(const char *text, size_t length, size_t *out_length);
