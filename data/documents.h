@@ -24,8 +24,8 @@ typedef struct {
     char *path;
     int64_t offset, bytes;
     int64_t file_bytes; // size of the entire file
-    // hash: of this document's text. file_hash: of the hashes of the file's pieces, as if the file were in a folder, so
-    // that a file has the same file_hash whether it was cut into pieces or not
+    // hash: of this document's text. file_hash: of the hashes of the file's pieces, as if the file were in a folder. So
+    // a file has the same file_hash whether it was cut into pieces or not
     XXH128_hash_t hash, file_hash;
     int64_t val; // number of bytes at the text's end that are held out for validation
 } Document;

@@ -3,8 +3,8 @@
 //                             code 128 + the signal's number. (Some senders send every signal twice.)
 //   SIGUSR1                   save a checkpoint.
 // The handlers set flags that the training loop reads. The first request to end also prints one line. A
-// standard output or error that accepts no data, such as a stopped terminal, is redirected to /dev/null 2 seconds after
-// the request, so that the run can save.
+// standard output or error that accepts no data (a stopped terminal) is redirected to /dev/null 2 seconds after the
+// request, so that the run can save.
 #pragma once
 #include <stdbool.h>
 

@@ -62,7 +62,8 @@ size_t file_read_line(FILE *file, char *line, size_t size);
 // Writes all `bytes` bytes to an open file: at its end if it was opened with O_APPEND, else at its current position.
 bool file_append(int fd, const char *path, const void *data, size_t bytes, Error *err);
 // Opens a file for reading and writing, and creates it if it does not exist. Fails if path is a symbolic link, a hard
-// link or not a regular file, because another program could guess the name and place a link to another file there.
+// link or not a regular file: another program could guess the name and place a link there, so that a different file
+// would be overwritten.
 // `flags` may include O_EXCL, which rejects an existing file, and O_APPEND. Returns the descriptor; -1 with err and
 // errno on failure.
 int file_open_write(const char *path, int flags, Error *err);

@@ -17,9 +17,9 @@ typedef struct DataLoader DataLoader;
 //     that do not fill a sequence are not used, nor are sequences without an unmasked target.
 //   - If `shuffle` is true, every epoch is a permutation of all sequences of all files, drawn from `seed`. Otherwise,
 //     sequences are read in the order of the files.
-// Returns NULL with err (EXIT_DATA) if a pattern has no match or a file is damaged or not a token file. Also fails if a
-// file has tokens outside the vocabulary (checks the first sequence, or all of a file with a mask), or if all files
-// together have fewer than B * ranks sequences.
+// Returns NULL with err (EXIT_DATA) if a pattern has no match or a file is damaged or not a token file. Also fails if
+// all files together have fewer than B * ranks sequences, or if a token is outside the vocabulary. Checks all tokens of
+// a file with a mask, but only the first sequence of other files.
 DataLoader *data_open(const char *patterns, int B, int T, int rank, int ranks, uint64_t seed, bool shuffle, int vocab,
                       Error *err);
 
@@ -82,7 +82,7 @@ int data_batches(const DataLoader *loader, int max);
 //   inputs, targets   (B, T); a masked target is -1
 //   positions         (B, T) positions within documents, if data_mask_documents() was called; NULL: not computed
 // If all files are one set, sequence s belongs to epoch s / data_sequences(), so a batch may continue into the next
-// epoch. A sequence depends only on its number and the seed, so a run that resumes with a different B or number of
+// epoch. A sequence depends only on its number and the seed. So a run that resumes with a different B or number of
 // ranks trains on the same tokens.
 // Returns false with err (EXIT_DATA) if a file cannot be read, is damaged or has a token outside the vocabulary.
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,

@@ -215,9 +215,8 @@ int64_t token_file_kept(const TokenFile *file, int64_t example, int T) {
 }
 
 // Packs examples into sequences with at most `most` images each. lengths[i] is the number of tokens of example i, 0 if
-// the example is dropped. If more than `most` images could fit into a sequence, increases the lengths of examples with
-// images, so that packing never puts more than `most` images into a sequence. Returns false with err if an example has
-// more than `most` images.
+// the example is dropped. If more than `most` images would fit into a sequence, increases the lengths of examples with
+// images, so that more no longer fit. Returns false with err if an example has more than `most` images.
 static bool pack(TokenFile *file, int T, int32_t *lengths, int64_t most, Error *err) {
     const int64_t room = file->images ? (T + most - 1) / most : 0; // tokens reserved per image; `most` images fill T
     const bool limited = file->images && (most + 1) * file->images->rows <= T;

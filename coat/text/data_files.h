@@ -70,8 +70,8 @@ bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, X
 // examples and kind is not EXAMPLES_SPLIT, each sequence contains as many complete examples as fit. Otherwise, the
 // sequences are cut from the stream of tokens.
 // Drops sequences and examples without an unmasked target, because an update on such sequences alone would divide by 0.
-// Returns false with err (EXIT_DATA) if kind is EXAMPLES_WHOLE and an example has more than T + 1 tokens, if an example
-// has more than `images` images, or if kind is EXAMPLES_SPLIT and the file has images.
+// Returns false with err (EXIT_DATA) if an example has more than `images` images. Also fails with EXAMPLES_WHOLE if an
+// example has more than T + 1 tokens, and with EXAMPLES_SPLIT if the file has images.
 bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Error *err);
 
 // Returns how many tokens of an example a sequence contains: at most T inputs and the target of the last one. A longer

@@ -85,8 +85,8 @@ static bool mask_images(const Reader *r, MaskedFile *file, Error *err) {
     return true;
 }
 
-// Fails if a token is outside the vocabulary. Call this function after the checksum is verified, so that the
-// error of a damaged file says that the file is damaged, not that the vocabulary differs.
+// Fails if a token is outside the vocabulary. Call this function after the checksum is verified, so that a
+// damaged file is not reported as made for a different vocabulary.
 static bool is_of_vocabulary(const Reader *r, Error *err) {
     if (r->out_of_vocab < 0) return true;
     return error_set(err, EXIT_DATA,
