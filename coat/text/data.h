@@ -13,7 +13,7 @@ C_LINKAGE_BEGIN
 typedef struct DataLoader DataLoader;
 
 // Opens the token files that match a line of `patterns`: each path once, in the byte order of the names.
-//   - A sequence is T tokens and the target of the last one, cut from the stream of one file. Tokens at a file's end
+//   - A sequence is T tokens and the target of the last token, cut from the stream of one file. Tokens at a file's end
 //     that do not fill a sequence are not used, nor are sequences without an unmasked target.
 //   - If `shuffle` is true, every epoch is a permutation of all sequences of all files, drawn from `seed`. Otherwise,
 //     sequences are read in the order of the files.
@@ -108,14 +108,14 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
 // err (EXIT_DATA). For data that is not shuffled, this finds the errors that data_batch() would return later.
 bool data_check(DataLoader *loader, int batches, Error *err);
 
-// True if the first file seems to have been made with --tokenizer bytes: none of its first DATA_LOOKED_AT tokens
+// True if the first file seems to have been made with --tokenizer bytes: none of the first DATA_LOOKED_AT tokens
 // exceeds 256. False if the file cannot be read or is too small to decide (fewer than 1,024 tokens, or fewer than 128
 // in a file with a mask).
 bool data_begins_with_bytes(DataLoader *loader);
 
-// True if some files look like --tokenizer bytes and others do not, which suggests different tokenizers. Sets *bytes
-// and *other to the path of the first file of each kind, NULL if there is none. Ignores files that are too small to
-// decide.
+// True if some files look like --tokenizer bytes and others do not, which suggests different tokenizers. Sets
+// *bytes and *other to the path of the first file of each kind, NULL if there is no such file. Ignores files that are
+// too small to decide.
 bool data_mixes_bytes(DataLoader *loader, const char **bytes, const char **other);
 
 // Returns the path of a file with 16-bit tokens, which cannot express a vocabulary above 65,536; NULL if there is none.
@@ -124,10 +124,10 @@ const char *data_narrow_file(const DataLoader *loader);
 // Returns the path of a file that both readers read, possibly under different names; NULL if there is none.
 const char *data_shared_file(const DataLoader *a, const DataLoader *b);
 
-// Returns the path of a file that two patterns of one set match (it is read only once); NULL if there is none.
+// Returns the path of a file that two patterns of one set match; NULL if there is none. The file is read only once.
 const char *data_repeated_file(const DataLoader *loader);
 
-// Returns the path of a file that belongs to two sets (it is read for each of them); NULL if there is none.
+// Returns the path of a file that belongs to two sets; NULL if there is none. The file is read for each of the sets.
 const char *data_file_of_two_sets(const DataLoader *loader);
 
 // Statistics of a set of files (0 <= set < data_sets()) after `position` sequences of the run.

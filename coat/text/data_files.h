@@ -74,8 +74,8 @@ bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, X
 // example has more than T + 1 tokens, and with EXAMPLES_SPLIT if the file has images.
 bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Error *err);
 
-// Returns how many tokens of an example a sequence contains: at most T inputs and the target of the last one. A longer
-// example is truncated after T + 1 tokens or, if that would divide an image, before the image.
+// Returns how many tokens of an example a sequence contains: at most T inputs and the target of the last input. A
+// longer example is truncated after T + 1 tokens or, if that would divide an image, before the image.
 int64_t token_file_kept(const TokenFile *file, int64_t example, int T);
 
 // Reads a sequence. Returns false with err (EXIT_DATA) if the file cannot be read or a token is outside the vocabulary.

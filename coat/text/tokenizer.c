@@ -75,7 +75,7 @@ const char *tokenizer_usual_name(const char *path) {
     return strstr(head, "\"added_tokens\"") || strstr(head, "\"truncation\"") ? "tokenizer.json" : "vocab.json";
 }
 
-// Parses the file `name` in the folder of `path` into *root. Sets *root to NULL if there is no such file or it is not
+// Parses the file `name` in the folder of `path` into *root. Sets *root to NULL if the file does not exist or is not
 // JSON. Returns false with err if the file cannot be read. Integers are read as reals, because transformers writes a
 // model_max_length that exceeds 64 bits.
 static bool read_beside(const char *path, const char *name, json_t **root, Error *err) {

@@ -90,7 +90,8 @@ static bool put_plain(Encoder *e, const char *text, size_t length, bool first) {
     return good;
 }
 
-// Encodes text: splits it at added tokens whose field `normalized` has the given value, and encodes the parts between.
+// Encodes text. Splits the text at added tokens whose field `normalized` has the given value, and encodes these tokens
+// and the text between them.
 static bool put_text(Encoder *e, const char *text, size_t length, bool first, bool normalized) {
     bool good = true;
     for (size_t at = 0; good && at < length;) {

@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     Piece *pieces;
     int count, room;
-    int64_t kind, unknown, begin, end; // kind: 1 for unigram, 2 for BPE. unknown, begin and end are token ids
+    int64_t kind, unknown, begin, end; // kind: 1: unigram, 2: BPE. Others: ids of the unknown, BOS and EOS tokens
     bool byte_fallback, suffix, prefix, remove_spaces, escape, normalized;
 } Model;
 
