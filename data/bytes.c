@@ -297,7 +297,7 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
     return true;
 }
 
-// Returns false with err if output of an earlier run exists and --overwrite is not given.
+// Fails if output of an earlier run exists and --overwrite is not given.
 static bool check_output(const Options *options, Error *err) {
     char path[PATH_BYTES];
     for (int val = 0; val < 2 && !options->overwrite; val++) {

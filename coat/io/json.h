@@ -31,7 +31,7 @@ void json_text_null(JsonText *t, const char *key);
 void json_text_float(JsonText *t, const char *key, float value);
 void json_text_double(JsonText *t, const char *key, double value);
 void json_text_hex(JsonText *t, const char *key, uint64_t value); // writes a string of 16 hexadecimal digits
-// writes a parsed JSON value; an object or array is written on one line
+// writes a parsed JSON value, with the contents of an object or array on one line
 void json_text_value(JsonText *t, const char *key, const json_t *value);
 void json_text_space(JsonText *t); // writes a space between or after values
 void json_text_free(JsonText *t);

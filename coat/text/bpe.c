@@ -191,8 +191,7 @@ static void merge_all(Merging *g) {
     }
 }
 
-// Writes the tokens of the remaining symbols to out. Returns the number of tokens; -1 if a symbol has no
-// token.
+// Writes the tokens of the remaining symbols to out. Returns the number of tokens; -1 if a symbol has no token.
 static int write_ids(const Merging *g, int32_t *out) {
     const Bpe *b = g->bpe;
     int count = 0;

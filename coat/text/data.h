@@ -1,5 +1,5 @@
-// The token reader: reads files of token ids (data_files.h) and returns rows of inputs and targets. It finds the files
-// of each set, shuffles their sequences (permute.h) and mixes the sets (mixture.h).
+// The token reader: reads files of token ids (data_files.h) and returns sequences of inputs and targets. The reader
+// finds the files of each set of files, shuffles the sequences of a set (permute.h) and mixes the sets (mixture.h).
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 C_LINKAGE_BEGIN
 
-// Reads the data of one rank. Not thread-safe, because each call reads rows into the same buffer.
+// Reads the data of one rank. Not thread-safe, because each call reads tokens into the same buffer.
 typedef struct DataLoader DataLoader;
 
 // Opens the token files that match a line of `patterns`: each path once, in the byte order of the names.
@@ -88,7 +88,7 @@ int data_batches(const DataLoader *loader, int max);
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
                    Error *err);
 
-// Reads the images of a micro-batch. Call data_images_at() with the same `first` after
+// Reads the images of a micro-batch. Call data_images_at() with the same `first`, after
 // data_batch_at() has succeeded.
 //   image_rows   (B, T): row i * vision_rows() + k for the k-th placeholder of image i of the micro-batch; else -1
 //   pixels       (images, 3 * side * side): bytes of the images in the order of their places. The buffer needs
@@ -134,7 +134,7 @@ const char *data_file_of_two_sets(const DataLoader *loader);
 typedef struct {
     const char *name; // the set's file patterns on one line; owned by the loader
     double share;     // the set's fraction of the run's sequences
-    int64_t tokens;   // number of tokens in its files
+    int64_t tokens;   // number of tokens in the set's files
     int64_t seen;     // number of the set's sequences that have been read
     double epochs;    // number of passes over the set's sequences
 } DataSet;

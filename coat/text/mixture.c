@@ -16,9 +16,9 @@ void mixture_open(Mixture *mixture, const double *weights, int sets, uint64_t se
     mixture->block = -1;
 }
 
-// Divides `positions` among the sets by weight. The first set gets a number in proportion to its weight,
-// rounded. The remaining positions are divided among the other sets in the same way. So each additional position
-// increases the count of exactly one set.
+// Divides `positions` among the sets by weight. The first set gets a number in proportion to its weight, rounded. The
+// remaining positions are divided among the other sets in the same way. So one more position increases the count of
+// exactly one set.
 static void even_counts(const Mixture *mixture, uint64_t positions, uint64_t counts[MAX_SETS]) {
     uint64_t left = positions, total = 0;
     for (int k = 0; k < mixture->sets; k++) total += mixture->units[k];

@@ -11,7 +11,7 @@
 // --- GPT-2's encoding of bytes as characters ---------------------------------------------------------------
 
 // Returns the byte that a character of GPT-2's JSON files represents; -1 if the character represents no byte. JSON
-// cannot represent arbitrary bytes, so GPT-2 writes printable bytes as their Latin-1 characters and the others, in
+// cannot represent arbitrary bytes, so GPT-2 writes printable bytes as their Latin-1 characters and all other bytes, in
 // order, as U+0100, U+0101, ...
 static int byte_of_character(uint32_t code) {
     if (code < 0x100) return (code > 0x20 && code < 0x7f) || (code > 0xa0 && code != 0xad) ? (int)code : -1;
