@@ -170,9 +170,9 @@ static bool write_folder(const char *folder, Snapshot *s, const char *tokenizer_
     return good;
 }
 
-// Renames the complete new folder `temporary` to `final`. If `final` exists, exchanges the two and removes the old one,
-// so that a folder of that name exists at every moment. On a file system that cannot exchange, renames `final` to `old`
-// first.
+// Renames the complete new folder `temporary` to `final`. If `final` exists, exchanges the two folders and removes the
+// replaced one, so that a folder named `final` exists at every moment. On a file system that cannot exchange folders,
+// renames `final` to `old` first.
 static bool put_in_place(const char *temporary, const char *final, const char *old, Error *err) {
     if (rename(temporary, final) == 0) return true;
     if (!path_is_folder(final))

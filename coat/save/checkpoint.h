@@ -1,4 +1,5 @@
-// Checkpoints. A run resumes bit for bit from the folder OUT/step-00000020, and transformers loads it as a model:
+// A checkpoint is a folder such as OUT/step-00000020. A run resumes from the folder bit for bit, and transformers loads
+// the folder as a model:
 //   model.safetensors      parameters in Hugging Face's names and layout; config.json, generation_config.json and
 //                          model.safetensors.index.json describe them
 //   optimizer.safetensors  moments and master weights in the run's own formats; one file per process if there are
@@ -7,10 +8,10 @@
 //   matmul_table.txt       GPU only: the matmul algorithms that were chosen (matmul_algos.h)
 //   manifest.json          sizes and hashes of all other files; written last (manifest.h)
 //   tokenizer.json, ...    the tokenizer's files (tokenizer_files.h)
-// A vision-language model also has preprocessor_config.json and processor_config.json (hf.h). Its model.safetensors
-// includes the vision tower and the projector, and the tower's tensors that are not computed (hf_carried_parts()). The
-// files contain no time, path or host name, so identical runs write identical bytes. Every file is flushed to the disk,
-// and the folder gets its final name only when it is complete.
+// The checkpoint of a vision-language model also contains preprocessor_config.json and processor_config.json (hf.h).
+// Its model.safetensors also stores the vision tower, the projector, and tower tensors that this program does not use
+// (hf_carried_parts()). The files contain no time, path or host name, so identical runs write identical bytes. Every
+// file is flushed to the disk. The folder gets its final name only when all files are complete.
 #pragma once
 #include "model/arena.h"
 #include "model/guard.h"
@@ -38,8 +39,9 @@ bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunS
 
 // Sets `folder` to a complete checkpoint under `out` after verifying every byte by its checksum.
 //   step < 0:  the newest valid checkpoint; prints each invalid one to stderr. If `out` has no checkpoint, returns true
-//              and folder "". Fails if all are invalid, or if one cannot be read, because it may be valid.
-//   step >= 0: the checkpoint of that step. Fails if it is missing, invalid or unreadable.
+//              and folder "". Fails if all checkpoints are invalid. Also fails if a checkpoint cannot be read, because
+//              that checkpoint may be valid.
+//   step >= 0: the checkpoint of that step. Fails if this checkpoint is missing, invalid or unreadable.
 // Also fails if state.json records a step that differs from the folder's name.
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err);
 
@@ -61,7 +63,8 @@ int64_t checkpoint_weights_step(const char *folder);
 bool checkpoint_is_masked(const char *folder);
 
 // Sets *steps (malloc'ed) to the steps of all checkpoint folders under `out`, valid or not, newest first, and returns
-// their number: 0 if `out` does not exist, -1 with err if it cannot be read. Free *steps after a failure, too.
+// their number. Returns 0 if `out` does not exist, -1 with err if `out` cannot be read. Free *steps after a failure,
+// too.
 int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 
 // Loads a checkpoint that checkpoint_find() has found: parameters, optimizer states, StepState on the device, *run, and
@@ -80,19 +83,21 @@ bool checkpoint_check_files(const char *path, bool weights, Error *err);
 
 // Loads weights only. Sets master weights to the weights, and moments and StepState to zero. `path` is a model folder
 // with safetensors (one file or several), a .safetensors file next to its config.json, or a weight file of llm.c. With
-// --vision, loads only the language model; its new token embeddings get the mean of the others.
+// --vision, loads only the language model. Token embeddings that the files lack are set to the mean of the files'
+// embeddings.
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err);
 // Loads the weights of a vision tower into the arena `vision` from the folder of a CLIP, SigLIP or Llava model, or of a
 // tower alone. Does not load the projector.
 bool checkpoint_load_tower(const char *path, Arena *vision, Exec *exec, Error *err);
 
 // Deletes old checkpoints under `out`, and folders that remain there from interrupted saves. Keeps the checkpoint of
-// step `saved`, later ones and incomplete ones. Among the complete ones of earlier steps, keeps the keep - 1 newest
-// (keep 0: all) and those whose step is divisible by keep_every (0: none). Prints errors to stderr.
+// step `saved`, checkpoints of later steps, and incomplete checkpoints. Of the complete checkpoints of earlier steps,
+// keeps the keep - 1 newest (keep 0: all). Also keeps earlier checkpoints whose step is divisible by keep_every (0:
+// none). Prints errors to stderr.
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every);
 
-// Renames the checkpoints of steps after `step`, because the run resumes from `step` and must not count or load them.
-// The new name is abandoned-N-step-... (damaged-N-step-... if `damaged`), N being the first free number.
+// Renames the checkpoints of steps after `step`, because a run that resumes from `step` must not count or load later
+// checkpoints. The new name is abandoned-N-step-... (damaged-N-step-... if `damaged`), N being the first free number.
 bool checkpoint_rename_later(const char *out, int64_t step, bool damaged, Error *err);
 
 C_LINKAGE_END

@@ -44,8 +44,8 @@ static bool other_shape(const char *path, const Config *run, const Field *field,
                      field->name, there, here);
 }
 
-// Checks that the model shape in the files equals the run's. A field that is derived from other fields comes after them
-// in the list, so that an error names a setting that the user chose.
+// Checks that the model shape in the files equals the run's. In the list, a field that is derived from other fields
+// follows these fields, so that an error names a setting that the user chose.
 static bool compare_shapes(const char *path, const ModelShape *files, const Config *config, Error *err) {
     const ModelShape *run = &config->shape;
 #define CHOICE(name, field, choices)                                                                                   \
@@ -133,7 +133,7 @@ typedef struct {
     const SafeFile *file;
     const SafeTensor *tensor;
     int64_t rows, cols; // rows and columns as stored in the file
-    bool transposed;    // true if the file stores the transpose of the native layout
+    bool transposed;    // true if the file stores the transpose of the arena's layout
 } StoredMatrix;
 
 static float f16_decode(uint16_t h) {
@@ -157,7 +157,7 @@ static float decode_value(const char *at, Dtype dtype) {
     }
 }
 
-// Reads a matrix from a weight file into `values` in the native layout. Fails if a value is NaN or overflows BF16.
+// Reads a matrix from a weight file into `values` in the arena's layout. Fails if a value is NaN or overflows BF16.
 static bool read_values(const StoredMatrix *stored, float *values, Error *err) {
     const Dtype dtype = stored->tensor->dtype;
     size_t row_bytes = (size_t)stored->cols * dtype_bytes(dtype);
@@ -223,8 +223,8 @@ static int layers_in_files(const Arena *arena, int id) {
     return is_new && arena->config->vision_from_files ? 0 : arena->layout[id][VALUE].layers;
 }
 
-// Checks that the files contain all tensors of `arena`. Checks the shapes of the tensors that checkpoints only pass
-// through (hf_carried_parts()), if the files contain them. shape: shape of the files' model.
+// Checks that the files contain all tensors of `arena`. Tensors that only checkpoints need (hf_carried_parts()) may be
+// missing; if the files contain them, checks their types and shapes. shape: shape of the files' model.
 static bool check_arena(HfWeights *weights, const char *path, const ModelShape *shape, const Arena *arena, Error *err) {
     HfPart parts[HF_MAX_PARTS], *carried = NULL;
     StoredMatrix stored;

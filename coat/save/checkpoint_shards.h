@@ -18,8 +18,8 @@ void checkpoint_shard_name(char *name, size_t size, int rank, int ranks);
 bool checkpoint_write_shard(const char *folder, const Snapshot *snapshot, Error *err);
 
 // Waits for the note files of all other ranks, adds the ranks' shard files to the manifest and removes the notes. Fails
-// if snapshot->others_failed is set, if the folder disappears, if a rank's file does not appear within 5 minutes, or if
-// the file does not grow for an hour.
+// if snapshot->others_failed is set or the folder disappears. Also fails if a rank's shard file does not appear within
+// 5 minutes, or does not grow for an hour.
 bool checkpoint_collect_shards(const char *folder, const Snapshot *snapshot, JsonText *manifest, Error *err);
 
 // Sets *count to the number of processes that wrote the optimizer's states. Fails if the manifest does not list the

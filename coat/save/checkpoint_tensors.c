@@ -30,7 +30,8 @@ typedef struct {
     int count;
 } List;
 
-// Appends a list entry for all rows of a tensor. Its name is the parameter's name, the role's suffix and `suffix`.
+// Appends a list entry for all rows of a tensor. The entry's name is the parameter's name, the role's suffix and
+// `suffix`.
 static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role role, int layer, const char *suffix) {
     Tensor t = arena_tensor(arena, id, role, layer);
     CheckpointTensor *entry = &list->entries[list->count++];
@@ -49,7 +50,8 @@ static CheckpointTensor *add(List *list, const Arena *arena, TensorId id, Role r
     return entry;
 }
 
-// Makes a list entry describe a tensor of one dimension. Returns the entry, so that the caller can change its type.
+// Makes a list entry describe a tensor of one dimension. Returns the entry, so that the caller can change the entry's
+// type.
 static CheckpointTensor *flatten(CheckpointTensor *entry, void *data, int64_t elements) {
     entry->data = (char *)data;
     entry->rank = 1;
@@ -80,8 +82,8 @@ static List new_list(const Arena *arena, int per_parameter, int others) {
     return (List){(CheckpointTensor *)xcalloc(capacity, sizeof(CheckpointTensor)), 0};
 }
 
-// Limits a list entry to the elements of [first, first + elements) of a parameter that are in this process's shard
-// (ZeRO 3).
+// Limits a list entry for elements [first, first + elements) of a parameter to those elements that this process's shard
+// contains (ZeRO 3).
 static void cut_to_shard(CheckpointTensor *entry, const Arena *arena, int64_t first, int64_t elements) {
     int64_t begin, last = first + elements;
     Tensor shard = arena_shard(arena, entry->id, VALUE, entry->layer, &begin);

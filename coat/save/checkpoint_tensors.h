@@ -16,18 +16,19 @@ typedef struct {
     int64_t rows, cols;        // shape in memory, of the entire tensor even if `data` is a shard
     int64_t kept_rows;         // number of rows in the file, which omits the vocabulary's padding rows
     bool transposed;           // the file stores (cols, rows)
-    // offset in bytes of this tensor's first element in its parameter, which the file may store as several tensors
+    // byte offset of this tensor's first element in the parameter; not 0 if the file stores the parameter as several
+    // tensors and this is not the first
     size_t offset;
     // ZeRO 3: true if data is a shard, elements [shard_begin, shard_begin + shard_elements) of this tensor
     bool shared;
     int64_t shard_begin, shard_elements;
-    const Arena *arena; // arena that contains tensor `id`; NULL: the tensor is only passed through (hf_carried_parts())
+    const Arena *arena; // arena that contains tensor `id`; NULL: the tensor is one of hf_carried_parts()
     TensorId id;
     int layer;
 } CheckpointTensor;
 
-// Lists the parameters under Hugging Face's names, followed by the tensors that are only passed through
-// (hf_carried_parts()), in *list (malloc'ed). Returns their number.
+// Lists the parameters under Hugging Face's names in *list (malloc'ed), followed by tensors that only checkpoints need
+// (hf_carried_parts()). Returns the number of listed tensors.
 int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **list);
 // Lists the optimizer's states in *list (malloc'ed) and returns their number. The states are the moments, their amaxes
 // and exponents, and the master weights.

@@ -226,7 +226,7 @@ bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file
     return false;
 }
 
-// Sets *same to true if tensors a and b have the same type and bytes. Fails if they cannot be read.
+// Sets *same to true if tensors a and b have the same type and bytes. Fails if a tensor cannot be read.
 static bool same_values(const SafeFile *file, const SafeTensor *a, const SafeFile *other, const SafeTensor *b,
                         bool *same, Error *err) {
     *same = a->dtype == b->dtype && a->bytes == b->bytes;

@@ -23,8 +23,9 @@ bool model_shape_from_files(const char *path, ModelShape *shape, Error *err);
 bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
 // Reads the shape of a vision tower from the folder `path` of a CLIP, SigLIP or Llava model, or of such a tower alone.
-// Unless it is a Llava model, the projector then reads the output of the second-to-last block, without CLIP's class
-// row. hf_parse_tower() reads the same from the text of a config.json.
+// For a Llava model, config.json names the layer whose output the projector reads. Otherwise, the projector reads the
+// second-to-last block's output, without CLIP's class row. hf_parse_tower() reads the shape from the text of a
+// config.json instead.
 bool hf_tower_shape(const char *path, ModelShape *shape, Error *err);
 bool hf_parse_tower(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
@@ -43,14 +44,15 @@ bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, Error *
 // the generation_config.json that came with the model. If there is none (NULL), also writes the pad id of `shape`.
 void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *source);
 
-// Returns the object in processor_config.json of the vision-language model or tower `path`. If its key image_processor
-// is missing, the key gets the object in preprocessor_config.json. Omits the other keys if processor_class names a
-// class other than LlavaProcessor. Returns an empty object if neither file exists or path is "", NULL with err if a
-// file cannot be read. Free the object with json_decref().
+// Returns the object in processor_config.json of the vision-language model or tower `path`. If the object lacks the key
+// image_processor, the key is added with the object in preprocessor_config.json as its value. All other keys are
+// omitted if processor_class names a class other than LlavaProcessor. Returns an empty object if neither file exists or
+// path is "", NULL with err if a file cannot be read. Free the object with json_decref().
 json_t *hf_processor_open(const char *path, Error *err);
-// Sets the mean and standard deviation of each color's pixel values to those of the image processor in `processor`, or
-// to the tower's usual values if its keys are absent. Without an image processor, leaves them unchanged. Fails if the
-// image processor computes pixel values differently from this program. `path` names the model's folder in messages.
+// Reads the mean and standard deviation of each color's pixel values from the image processor in `processor` into
+// *shape. A key that the image processor lacks gets the usual value of the tower's kind. If `processor` has no image
+// processor, *shape is unchanged. Fails if the image processor computes pixel values differently from this program.
+// `path` names the model's folder in messages.
 bool hf_processor_pixels(const json_t *processor, const char *path, VisionShape *shape, Error *err);
 // Writes the texts of preprocessor_config.json and processor_config.json. Keys that `source` (hf_processor_open())
 // lacks are derived from `shape`. image_token: text of the token shape->image_token.

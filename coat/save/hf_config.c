@@ -199,8 +199,8 @@ static bool check_one_rope(const Reader *r, const char *name) {
     return true;
 }
 
-// Reads RoPE's base and scaling. As in transformers 5, rope_scaling overrides rope_parameters, and a rope_theta inside
-// the one that is used overrides the rope_theta outside.
+// Reads RoPE's base and scaling. As in transformers 5, rope_scaling overrides rope_parameters. A rope_theta inside the
+// object that is used overrides the rope_theta outside this object.
 static bool read_rope(const Reader *r, Architecture architecture, ModelShape *shape) {
     const char *const names[] = {"rope_parameters", "rope_scaling"};
     const json_t *object = NULL;
@@ -226,8 +226,8 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     return !has_kind || read_rope_scaling(r, architecture, object, &shape->rope);
 }
 
-// Reads the sliding window and limits shape->positions to it, because full attention computes the same results as
-// sliding-window attention only if the sequence fits into the window. Fails if layer_types names another type than
+// Reads the sliding window and limits shape->positions to its size. Longer sequences are not allowed, because full
+// attention would then differ from sliding-window attention. Fails if layer_types names a type other than
 // full_attention.
 static bool read_window(const Reader *r, const ModelType *type, ModelShape *shape) {
     int window = json_object_get(r->root, "sliding_window") ? 0 : type->window;
@@ -444,7 +444,7 @@ static bool read_llava(const Reader *r, ModelShape *shape) {
     if (shape->pad < 0 && !read_id(r, "pad_token_id", -1, shape, &shape->pad)) return false;
     if (tied) shape->tied_head = true; // transformers 5 ties the head if tie_word_embeddings is true in either object
     shape->vision.features = shape->channels;
-    const json_t *projector = find(r, "mm_projector_type"); // transformers' llava has no such key
+    const json_t *projector = find(r, "mm_projector_type"); // absent in transformers' llava, which does not downsample
     if (!projector) return true;
     shape->vision.projector = PROJECTOR_DOWNSAMPLE;
     const char *name = json_string_value(projector);

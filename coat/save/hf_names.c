@@ -158,7 +158,7 @@ void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF
 
 int hf_carried_parts(const ModelShape *tower, HfPart **parts) {
     const int64_t C = tower->channels, F = tower->ffn;
-    // tensors of the tower after its blocks; rows 0: the tensor has one dimension
+    // tensors of the tower after its blocks; rows 0: the tensor has one dimension, `cols`
     const struct {
         const char *name;
         int64_t rows, cols;

@@ -8,8 +8,8 @@ C_LINKAGE_BEGIN
 enum { HF_MAX_PARTS = MAX_PIECES, HF_MAX_RANK = 4, HF_NAME_LENGTH = 128 };
 
 // A tensor in a file, which stores rows [first_row, first_row + rows) of a parameter. Files do not contain the rows
-// that pad the vocabulary. If the parameter has one row, the tensor stores its columns [first_col, first_col + cols).
-// rank: number of dimensions in the file. dims: shape in the file if rank > 2.
+// that pad the vocabulary. If the parameter has one row, the tensor stores the columns [first_col, first_col + cols) of
+// this row. rank: number of dimensions in the file. dims: shape in the file if rank > 2.
 typedef struct {
     char name[HF_NAME_LENGTH];
     bool transposed; // the file stores (columns, rows)
@@ -25,9 +25,10 @@ int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MA
 // Writes the name under which a checkpoint stores a parameter's moments and master weights.
 void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF_NAME_LENGTH]);
 
-// Lists the tensors of a vision tower's files that are not computed, because the projector reads an earlier layer: the
-// last blocks, the final norm and SigLIP's pooling head. `tower` is the tower's shape. Returns their number; *parts is
-// malloc'ed. Checkpoints pass these tensors through, because other programs require them.
+// Lists the tensors in a vision tower's files that this program does not use, because the projector reads an earlier
+// layer. They are the last blocks, the final norm and SigLIP's pooling head. Checkpoints store copies of these tensors,
+// because other programs require them. `tower` is the tower's shape. Returns the number of tensors; *parts is
+// malloc'ed.
 int hf_carried_parts(const ModelShape *tower, HfPart **parts);
 
 // Model files of other programs name the same tensors differently. Returns the name that the tensor `name` of

@@ -33,7 +33,7 @@ json_t *hf_processor_open(const char *path, Error *err) {
         return NULL;
     }
     const char *kind = json_string_value(json_object_get(processor, "processor_class"));
-    if (kind && strcmp(kind, "LlavaProcessor") != 0) { // other keys of a CLIP or SigLIP processor do not apply
+    if (kind && strcmp(kind, "LlavaProcessor") != 0) { // a CLIP or SigLIP processor's other keys do not apply to Llava
         json_t *all = processor;
         processor = json_pack("{s:O*}", INNER, json_object_get(all, INNER));
         json_decref(all);

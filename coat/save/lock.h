@@ -1,6 +1,6 @@
-// Locks a run's folder, so that only one run at a time writes to it. A run holds flock() on OUT/.lock, which names its
-// host, process and start time. The system releases this lock when the process ends, so a killed run does not block
-// later ones. On a file system without flock(), the existence of the file is the lock.
+// Locks a run's folder, so that only one run at a time writes to it. A run holds flock() on the file OUT/.lock, and
+// writes its host, process id and start time into the file. The system releases this lock when the process ends, so a
+// killed run does not block later ones. On a file system without flock(), the existence of the file is the lock.
 #pragma once
 #include "base/error.h"
 
@@ -12,8 +12,8 @@ typedef struct {
     char path[1100]; // path of the .lock file
 } Lock;
 
-// Locks an existing folder. Fails (EXIT_DATA) if another run holds the lock, if the .lock file is a link, or if it
-// cannot be written. err names the other run's host, process and start time.
+// Locks an existing folder. Fails (EXIT_DATA) if another run holds the lock; err then names that run's host, process
+// and start time. Also fails if the .lock file is a link or cannot be written.
 bool lock_acquire(Lock *lock, const char *folder, Error *err);
 
 // True if the .lock file in the folder is the file that lock_acquire() has locked. False if the file, the folder or a

@@ -6,8 +6,9 @@
 
 C_LINKAGE_BEGIN
 
-// Checks that config->out is suitable as a run's folder. Changes nothing. Fails (EXIT_DATA) if it is a checkpoint, has
-// the name of one or is inside one; err names the checkpoint's run. Fails (EXIT_USER) for "/" and for an unexpanded ~.
+// Checks that config->out is suitable as a run's folder. Changes nothing. Fails (EXIT_DATA) if config->out is a
+// checkpoint, has a checkpoint's name, or is inside a checkpoint; err names the checkpoint. Fails (EXIT_USER) for "/"
+// and for an unexpanded ~.
 bool out_check(const Config *config, Error *err);
 
 // The folder that this run writes to and has locked.
@@ -22,9 +23,9 @@ typedef struct {
 // and neither --resume nor --overwrite is given.
 bool out_prepare(const Config *config, OutFolder *out, Error *err);
 
-// Checks that the folder at out->path is still the one that this run has locked. If it was removed, renamed or
-// replaced, creates and locks it again and prints a warning. Fails (EXIT_DATA) if that is not possible. Sets *taken if
-// it fails because another run has locked the folder or has files in it.
+// Checks that the folder at out->path is still the one that this run has locked. If the folder was removed, renamed or
+// replaced, creates and locks it again and prints a warning. Fails (EXIT_DATA) if that is not possible. Sets *taken to
+// true if another run has locked the folder or has files in it, otherwise to false.
 bool out_ensure(OutFolder *out, bool *taken, Error *err);
 
 // Releases the lock on the run's folder.
@@ -49,10 +50,10 @@ typedef struct {
 // Reads the free disk space of config->out from its file system. Returns false if the file system does not report it.
 bool out_room(const Config *config, OutRoom *room);
 
-// True if at least one checkpoint of `bytes` bytes fits on the disk; otherwise sets err (EXIT_DATA). Sets note to a
-// warning if the disk would become full between step `begun` and step `steps`, because --save-every and --keep retain
-// more checkpoints than fit; otherwise sets it to "". The estimate includes partly filled blocks of files, the log, and
-// a margin of 2 %.
+// True if at least one checkpoint of `bytes` bytes fits on the disk; otherwise sets err (EXIT_DATA). --save-every and
+// --keep may retain more checkpoints between step `begun` and step `steps` than fit. If so, sets note to a warning that
+// the disk would become full, otherwise to "". The estimate includes partly filled blocks of files, the log, and a
+// margin of 2 %.
 bool out_fits(const Config *config, OutRoom room, int64_t begun, int64_t steps, double bytes, char *note, size_t size,
               Error *err);
 

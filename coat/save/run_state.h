@@ -16,6 +16,7 @@ bool run_state_read(const char *path, RunState *run, const Config *config, const
 
 // Moves run->sequences to the same fraction of a pass of `pass` sequences, because a different --seq-len or --examples
 // cuts the data into different sequences. If the checkpoint records no pass, sets run->sequences to tokens / seq_len.
+// Sets run->pass to `pass`.
 void run_state_scale_position(RunState *run, int64_t pass, int seq_len);
 
 // Reads the step and the data's description from folder/state.json. Sets the other fields to 0. If state.json cannot be

@@ -46,8 +46,8 @@ static void write_tuned(const char *out, const char *algos) {
     if (!file_replace(path, algos, strlen(algos), &err)) print_remark("warning: ", "%s", err.text);
 }
 
-// Fails if the run's folder is no longer the locked one. saver_save() has checked this before it copied the states,
-// which may take seconds.
+// Fails if the run's folder is no longer the locked one. saver_save() has checked this, too, but the folder may change
+// while the states are copied, which may take seconds.
 static bool check_lock(const Saver *s, Error *err) {
     return !s->folder || lock_is_held(&s->folder->lock) ||
            error_set(err, EXIT_DATA, "--out %s: the folder or its .lock was removed, renamed or replaced",
@@ -106,9 +106,9 @@ static void join(Saver *s) {
 }
 
 // Tells all processes whether every rank except 0 has written its shard of the latest save. All processes must call
-// this together. Ranks other than 0 first wait for their own background task. If one of them failed, the save fails on
-// all ranks with that error, and rank 0 stops waiting for the file. Sets the long timeout for files; the caller resets
-// it.
+// this together. Ranks other than 0 first wait for their own background task. If one of these ranks failed, the save
+// fails on all ranks with that rank's error, and rank 0 stops waiting for the missing shard. Sets the timeout to
+// FILES_TIMEOUT_S; the caller resets the timeout.
 static void agree(Saver *s) {
     if (s->agreed) return;
     s->agreed = true;

@@ -24,10 +24,10 @@ Saver *saver_open(const Config *config, const Arena *arena, Exec *exec, Log *log
 // contain only the vocabulary's own files.
 void saver_vocabulary(Saver *saver, const Tokenizer *tokenizer);
 
-// Sets the folder that this process has locked, which must outlive the saver. Before each save, out_ensure() checks the
-// folder and recreates it if it is missing, and log_reopen() reopens the log in it. The save fails if the folder cannot
-// be created, or if it is replaced before the files are written. If another run has locked the folder or has files in
-// it, nothing more is written, and saver_poll() fails.
+// Sets the folder that this process has locked. `folder` must outlive the saver. Before each save, out_ensure() checks
+// the folder and recreates it if it is missing, and log_reopen() reopens the log in it. The save fails if the folder
+// cannot be created, or if the folder is removed or replaced before the files are written. If another run has locked
+// the folder or has files in it, nothing more is written, and saver_poll() fails.
 void saver_watch(Saver *saver, OutFolder *folder);
 
 // Makes several processes save together. Call it after saver_open(). All processes then call saver_save() for the same
@@ -38,16 +38,16 @@ bool saver_set_shards(Saver *saver, Shards *shards, Error *err);
 // or written if there is no memory for a copy.
 void saver_save(Saver *saver, const RunState *run);
 
-// Saves the state `run` unless its checkpoint exists. All processes call this together at the end of the run. Returns
-// when the checkpoint is written, or has failed.
+// Saves the state `run` unless its checkpoint exists. All processes call this together at the end of the run. Like
+// saver_save(), may return before the files are written; saver_finish() waits for them.
 void saver_save_last(Saver *saver, const RunState *run);
 
-// Reports a finished save: with a line of log_text() if it succeeded, with a warning on stderr if it failed. Returns
-// false with err (EXIT_DATA) if the run must end because another run uses the folder.
+// Reports a finished save: prints a line with log_text() if the save succeeded, a warning to stderr if it failed.
+// Returns false with err (EXIT_DATA) if the run must end because another run uses the folder.
 bool saver_poll(Saver *saver, Error *err);
 
-// True if this process, one of several, could not write its shard of the latest save and has not yet told the others.
-// All processes must then call saver_give_up(), which tells all of them the reason; rank 0 prints it.
+// True if this process is not rank 0, could not write its shard of the latest save, and has not yet told the other
+// ranks. All processes must then call saver_give_up(), which tells every rank the reason; rank 0 prints the reason.
 bool saver_has_failed(const Saver *saver);
 void saver_give_up(Saver *saver);
 
@@ -61,8 +61,8 @@ bool saver_is_taken(Saver *saver, Error *err);
 // Returns the folder that the checkpoints are saved in.
 const char *saver_out(const Saver *saver);
 
-// Waits until the save in progress is written. Returns the step of the latest save; -1 if there was none, if it failed,
-// or if its checkpoint no longer exists.
+// Waits until the save in progress is written. Returns the step of the latest save; -1 if there was no save or it
+// failed. On rank 0, also returns -1 if the checkpoint no longer exists.
 int64_t saver_step(Saver *saver);
 
 // Returns the expected duration of a save in ms, including all waiting: the duration of the slowest save so far, or an

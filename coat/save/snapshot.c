@@ -56,8 +56,8 @@ bool snapshot_reserve(Snapshot *snapshot) {
     return true;
 }
 
-// Sets a tensor that checkpoints only pass through to its initial values: 1 in the weight of a norm, otherwise 0. The
-// tensor's host memory must be zeroed.
+// Sets a tensor that only checkpoints need to its initial values: 1 in the weight of a norm, otherwise 0. The tensor's
+// host memory must be zeroed.
 static void fill_carried(CheckpointTensor *t) {
     const char *end = strrchr(t->name, '.');
     const bool ones = strstr(t->name, "norm") && end && strcmp(end, ".weight") == 0;

@@ -21,9 +21,9 @@ typedef struct {
     int model_count, optimizer_count;
     char *algos;           // GEMM algorithms that rank 0's device uses, as text; NULL: none
     char *memory;          // copy of the tensors in host memory; NULL: there is no copy
-    size_t carried_bytes;  // bytes of tensors that the model does not compute; checkpoints get copies of them
+    size_t carried_bytes;  // bytes of tensors that only checkpoints need (hf_carried_parts())
     size_t bytes;          // size in bytes of the host copy, which is not allocated if there is too little memory
-    bool others_failed;    // atomic: another rank could not write its shard, so rank 0 must not wait for it
+    bool others_failed;    // atomic: another rank could not write its shard, so rank 0 must not wait for the shard
     Error others_error;    // why another rank could not write its shard; set before others_failed
     const char *nonfinite; // name of a model tensor that had an infinity or NaN when it was written; NULL: none
 } Snapshot;
@@ -36,7 +36,7 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec);
 // false if the machine has too little memory.
 bool snapshot_reserve(Snapshot *snapshot);
 
-// Reads the tensors that a vision-language model only passes through (hf_carried_parts()) from the folder that the
+// Reads the tensors of a vision-language model that only checkpoints need (hf_carried_parts()) from the folder that the
 // tower came from (config_vision_files()). Sets a tensor that the folder lacks to 0, or to 1 if it is the weight of a
 // norm. Prints a warning if the folder cannot be read. Call it once, before checkpoints replace the folder. Does
 // nothing on ranks other than 0.
@@ -49,8 +49,8 @@ void snapshot_copy(Snapshot *snapshot, const RunState *run);
 void snapshot_close(Snapshot *snapshot);
 
 // Creates the temporary folder of a checkpoint in the existing folder `out`, after deleting the temporary folders of
-// interrupted saves. With several processes, rank 0 calls this before any of them writes. With one process,
-// checkpoint_write() calls it.
+// interrupted saves. With several processes, rank 0 must call this before any process writes. With one process,
+// checkpoint_write() calls this.
 bool checkpoint_prepare(const char *out, int64_t step, Error *err);
 
 // Writes a checkpoint of the snapshot into the existing folder `out`, and sets snapshot->nonfinite. Reads from the

@@ -39,12 +39,12 @@ static int format_parts(Format format) {
     return format == FMT_NONE ? 0 : format_has_groups(format) ? PARTS : 1;
 }
 
-// Elements [begin, end) of a tensor that must be read. The first element in the file is element `first` of the tensor.
+// Elements [begin, end) of a parameter that must be read. The file stores the parameter from element `first` on.
 typedef struct {
     int64_t first, begin, end;
 } Range;
 
-// The part of a tensor that is in this process's memory, from element `begin` of the tensor on.
+// This process's shard of a tensor. The shard starts at element `begin` of the tensor.
 typedef struct {
     Tensor tensor;
     int64_t begin;
@@ -66,7 +66,7 @@ typedef struct {
     uint16_t *half;     // buffer for the BF16 weights of one piece
 } Reader;
 
-// Returns the size in bytes of a part (values, amaxes or exponents) of n elements.
+// Returns the number of bytes that the values, amaxes or exponents (`part`) of n elements occupy.
 static size_t part_bytes(Format format, int part, int64_t n) {
     return part == VALUES ? (size_t)n * format_bytes(format)
                           : (size_t)((n + MOMENT_GROUP - 1) / MOMENT_GROUP) * (part == AMAX ? sizeof(float) : 1);
@@ -119,15 +119,16 @@ static bool is_shaped(const SafeTensor *t, int rank, int64_t rows, int64_t cols)
     return t->rank == rank && (rank == 2 ? t->shape[0] == rows && t->shape[1] == cols : t->shape[0] == cols);
 }
 
-// True if the files do not contain the states of the parameter's part, because --freeze named the part when they were
-// written. Files without the states of any part are damaged.
+// True if --freeze named the parameter's part of the model (vision tower, ...) when the files were written, so that the
+// files lack its states. False if the files contain the states of no part, because such files are damaged.
 static bool was_frozen(const Reader *r, TensorId id) {
     return r->stored && !(r->stored & tensor_part(id, &r->arena->config->shape));
 }
 
-// Finds the tensors that store one state of a parameter: `elements` elements, complete or as a flat shard. Checks types
-// and shapes, sets r->format, and adds the number of tensors to *tensors. Succeeds with FMT_NONE for absent master
-// weights, and for absent states of a part that is frozen now or was frozen when the file was written.
+// Finds the tensors that store one state of a parameter. They contain `elements` elements: the complete parameter, or a
+// flattened shard. Checks types and shapes, sets r->format, and adds the number of tensors to *tensors. If the state is
+// absent, sets r->format to FMT_NONE. Then fails unless the state is master weights, or the parameter is frozen now or
+// was frozen when the file was written.
 static bool find_state(Reader *r, const char *name, TensorId id, Role role, int64_t elements, int *tensors,
                        Error *err) {
     const SafeTensor *t = safetensors_find(r->file, name);

@@ -1,13 +1,14 @@
 // Reads the optimizer's states of a checkpoint. Any number of processes may have written the states, and any number of
 // processes in any ZeRO stage may read them (checkpoint_shards.h). The result does not depend on these numbers. Stored
-// formats that match the run's (--moments, --moments-fp32, --master) are copied byte for byte. Others are decoded to
-// FP32 and encoded with the optimizer's own functions:
-//   moments  Encoding rounds to nearest. Like an update, it does not round a nonzero second moment to 0. FP8 values
-//            with and without dynamic range expansion have the same layout, so they are copied.
+// formats that match the run's (--moments, --moments-fp32, --master) are copied byte for byte. Other formats are
+// decoded to FP32 and encoded with the optimizer's own functions:
+//   moments  Encoding rounds to nearest. Like an update, encoding does not round a nonzero second moment to 0. FP8
+//            values with and without dynamic range expansion have the same layout, so they are copied.
 //   masters  Conversion between fp32 and split16 is exact. If the run has no masters, the BF16 weights are kept; if
 //            the file has none, the masters are set to the BF16 weights.
-// A part of a vision-language model that --freeze named when the states were written starts with moments of 0. The
-// states of a part that --freeze names now are not read.
+// A vision-language model has three parts: language model, vision tower and projector. If --freeze named a part when
+// the states were written, the part's moments start at 0. If --freeze names a part now, the states of this part are not
+// read.
 #pragma once
 #include "checkpoint_tensors.h"
 
