@@ -3,8 +3,8 @@
 // implementations: one process, MPI between CPUs, and NCCL between GPUs.
 //
 // All ranks call every collective in the same order with the same counts. A collective acts on memory of the exec's
-// device. A collective on a CPU returns when its result is complete. NCCL's collectives run on a CUDA stream of their
-// own, which comm_after_compute(), comm_mark() and comm_wait() order with the computation.
+// device. A collective on a CPU returns when its result is complete. NCCL's collectives run on a separate CUDA stream.
+// comm_after_compute(), comm_mark() and comm_wait() order this stream and the stream of the computation.
 //
 // MPI's sums are computed in rank order, so an element's sum has the same bits in every collective and run. BF16 values
 // are summed in FP32 and rounded once. NCCL's sums have the same bits on the same machines, but NCCL adds in a
@@ -30,7 +30,7 @@ typedef enum { COMM_SUM, COMM_MAX } CommOp;
 // Rank of this process in the run, and the launcher or variables that set it.
 typedef struct {
     int rank, ranks;
-    int local_rank, local_ranks; // rank and number of processes on this machine; local_ranks is 0 if unknown
+    int local_rank, local_ranks; // rank among the processes on this machine, and their number (0: unknown)
     const char *launcher; // what set the rank: "mpirun", "srun", "the environment", "the flags" ...; "": one process
     bool mpi;             // true if an MPI launcher started this process, so that MPI may be initialized
     char origin[96];      // environment variables or flags that set the rank, such as "SLURM_NTASKS=4, SLURM_PROCID=0"
@@ -52,8 +52,8 @@ typedef struct Comm Comm;
 // MPI or NCCL or if the processes cannot find each other, EXIT_RANK if MPI does not start or a process does not
 // connect, EXIT_DEVICE if NCCL fails.
 Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error *err);
-// Waits until all ranks have called comm_close(), then disconnects them. If another rank may not call it, use
-// comm_abort() instead. comm may be NULL.
+// Waits until all ranks have called comm_close(), then disconnects them. If another rank might not call comm_close(),
+// use comm_abort() instead. comm may be NULL.
 void comm_close(Comm *comm);
 // Ends this process at once with the exit code `code`. The caller must have printed the reason. MPI's launcher or the
 // watchdogs of the other ranks end the other ranks. If comm is NULL, only this process ends.
@@ -66,13 +66,14 @@ const char *comm_name(const Comm *comm); // name of the implementation: "one pro
 // --- collectives on device memory -------------------------------------------------------------------------------
 // Reduces data[count] over the ranks, in place.
 void comm_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op);
-// Sums in (ranks, count_per_rank) over the ranks, and writes this rank's part to out (count_per_rank). `out` may be
-// this rank's part of `in`.
+// Sums `in` (ranks, count_per_rank) over the ranks. Writes row comm_rank() of the sum to out (count_per_rank), which
+// may be row comm_rank() of `in`.
 void comm_reduce_scatter(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
-// Gathers `in` (count_per_rank) of every rank to out (ranks, count_per_rank). `in` may be this rank's part of `out`.
+// Gathers `in` (count_per_rank) of every rank r to row r of out (ranks, count_per_rank). `in` may be row comm_rank() of
+// `out`.
 void comm_all_gather(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
-// Sends part r of in (ranks, count_per_rank) to rank r, and writes the part that rank r sends to part r of `out`. `out`
-// must not overlap `in`.
+// Sends row r of in (ranks, count_per_rank) to rank r. Writes the row that rank r sends to this rank to row r of `out`,
+// which must not overlap `in`.
 void comm_all_to_all(Comm *comm, void *out, const void *in, int64_t count_per_rank, CommType type);
 // Collectives between comm_group_begin() and comm_group_end() may run as one launch. Their results are available after
 // comm_group_end(). Groups cannot be nested.
@@ -87,11 +88,12 @@ int64_t comm_sum_i64(Comm *comm, int64_t mine);
 // Copies the text of rank `from` to `text` on every rank, truncated to `size` bytes with the final '\0'.
 void comm_share_text(Comm *comm, int from, char *text, size_t size);
 // The processes of one machine execute the code between comm_serialize_begin() and comm_serialize_end() one after the
-// other, in the order of local_rank. Pass the result of comm_serialize_begin() to comm_serialize_end().
+// other, in the order of local_rank. comm_serialize_begin() returns the number of barriers that comm_serialize_end()
+// must call on this rank.
 int64_t comm_serialize_begin(Comm *comm, int local_rank);
 void comm_serialize_end(Comm *comm, int64_t barriers);
 // Returns false on all ranks if `good` is false on any rank. On every rank, err then contains the number, reason and
-// exit code of the lowest rank that failed. If all ranks have failed, each keeps its own err.
+// exit code of the lowest rank that failed. If all ranks have failed, each rank keeps its own err.
 bool comm_all_good(Comm *comm, bool good, Error *err);
 
 // --- order of communication and computation on a GPU --------------------------------------------------------------

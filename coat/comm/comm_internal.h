@@ -3,9 +3,9 @@
 
 C_LINKAGE_BEGIN
 
-// Functions of one implementation of comm.h. reduce_scatter, all_gather and all_to_all must not be NULL. Each of the
-// others is NULL if it has nothing to do, because there is one process or because every collective is complete when it
-// returns.
+// Functions of one implementation of comm.h. reduce_scatter, all_gather and all_to_all must not be NULL. Any other
+// function may be NULL if it has nothing to do. This is the case with one process, and if every collective is complete
+// when it returns.
 typedef struct {
     const char *name;
     void (*close)(Comm *); // disconnects from the other ranks and calls watchdog_close()

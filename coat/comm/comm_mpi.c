@@ -22,8 +22,8 @@ struct CommMpi {
     int rank, ranks;
     char *staging; // buffer of (ranks, block) bytes
     int64_t block;
-    // number of remaining waits, including the current one, that sleep instead of calling sched_yield(). Set to 20 if a
-    // wait suggests that another program uses this core; 0 otherwise
+    // number of remaining waits, including the current one, that sleep instead of calling sched_yield(). finish() sets
+    // 20 if another program seems to use this core; 0: waits do not sleep at first
     int crowded;
 };
 
@@ -35,9 +35,10 @@ static void check(int error) {
     fatal(EXIT_RANK, "MPI failed (%s), perhaps because another rank is lost; %s", text, error_advice());
 }
 
-// Waits until an MPI request is complete. Between the first 1000 tests it yields the core, because another rank on the
-// core may have to compute first; after that, it sleeps. If a yield takes longer than 3 ms, another program uses the
-// core. The rest of this wait and the next 19 waits then sleep, because a yielding process gets its core back last.
+// Waits until an MPI request is complete. Between the first 1000 tests, finish() yields the core, because another rank
+// may have to compute on this core first. Between later tests, finish() sleeps. If a yield takes longer than 3 ms,
+// another program uses the core. The rest of this wait and the next 19 waits then sleep, because a yielding process
+// gets its core back last.
 static void finish(CommMpi *mpi, MPI_Request request) {
     double before = now_seconds();
     for (int tries = 0, done = 0;; tries++) {
@@ -89,8 +90,8 @@ static MPI_Datatype blocks(int64_t bytes, int64_t stride) {
     return strided;
 }
 
-// Reduce-scatter: sends part r of in (ranks, count) to rank r, and reduces the parts received from all ranks to out
-// (count). `out` may be this rank's part of `in`.
+// Reduce-scatter: sends row r of in (ranks, count) to rank r, and reduces the rows received from all ranks to out
+// (count). `out` may be this rank's row of `in`.
 static void scatter(CommMpi *mpi, char *out, const char *in, int64_t count, CommType type, CommOp op) {
     const int64_t size = (int64_t)comm_type_bytes(type), step = mpi->block / size;
     for (int64_t at = 0; at < count; at += step) {
@@ -104,7 +105,7 @@ static void scatter(CommMpi *mpi, char *out, const char *in, int64_t count, Comm
     }
 }
 
-// All-gather in place: sends this rank's part of data (ranks, bytes) to all ranks and receives the other ranks' parts.
+// All-gather in place: sends this rank's row of data (ranks, bytes) to all ranks and receives the other ranks' rows.
 static void gather(CommMpi *mpi, char *data, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += mpi->block) {
         MPI_Datatype part = blocks(bytes - at < mpi->block ? bytes - at : mpi->block, bytes);
@@ -153,8 +154,8 @@ static void mpi_all_to_all(Comm *comm, void *out, const void *in, int64_t count_
 }
 
 // Each rank reduces count / ranks elements and sends the results to all ranks. The remaining count % ranks elements are
-// sent to all ranks unreduced, and every rank reduces them itself. Arrays of at most SMALL_BYTES are exchanged in this
-// second way entirely.
+// sent to all ranks unreduced, and every rank reduces them itself. If the array has at most SMALL_BYTES, all its
+// elements are sent unreduced.
 static void mpi_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
     CommMpi *mpi = begin(comm);
     const int64_t size = (int64_t)comm_type_bytes(type), part = count * size <= SMALL_BYTES ? 0 : count / mpi->ranks;

@@ -15,8 +15,8 @@ typedef struct {
     bool mpi;
 } Launcher;
 
-// Known launchers. The first launcher whose variables are set is used. A launcher that runs in another launcher's job
-// precedes that launcher, because its processes inherit the outer launcher's variables, which describe other processes.
+// Known launchers. The first launcher whose variables are set is used. If launcher A can run inside a job of launcher
+// B, A precedes B. A's processes inherit B's variables, which describe B's processes, not A's.
 // clang-format off
 static const Launcher launchers[] = {
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -99,9 +99,9 @@ static int slurm_local_ranks(void) {
     }
 }
 
-// Finds the rank of this process on its machine, and the number of processes there if it is known. If launcher `l` is
-// NULL or does not set the local rank, reads the variables of other launchers. If both flags set the rank, reads only
-// LOCAL_RANK, because a launcher's variables may then describe other processes.
+// Finds the rank of this process on its machine and, if known, the number of processes on the machine. If launcher `l`
+// is NULL or does not set the local rank, reads the variables of other launchers. If --rank and --world-size are both
+// given, reads the local rank only from LOCAL_RANK, because other variables may then describe other processes.
 static bool read_local(const Launcher *l, CommPlace *place, Error *err) {
     const char *const names[] = {l ? l->local_rank : NULL, "LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK",
                                  "SLURM_LOCALID"};

@@ -152,7 +152,7 @@ static bool send_answer(int fd, const Error *err) {
     return send_all(fd, &a, sizeof a);
 }
 
-// Looks up rank 0's address. If the name server does not answer, retries until the time `until` in seconds.
+// Looks up rank 0's address. If the name server does not answer, retries until now_seconds() reaches `until`.
 static bool resolve(const Rendezvous *r, const CommPlace *place, double until, struct addrinfo **found, Error *err) {
     struct addrinfo hints;
     memset(&hints, 0, sizeof hints);
@@ -175,7 +175,7 @@ static bool resolve(const Rendezvous *r, const CommPlace *place, double until, s
 // Connection that rank 0 has accepted; fd is -1 if this slot of the table is free.
 typedef struct {
     int fd;
-    double until; // time in seconds at which the connection is closed if its hello is not complete
+    double until; // time (now_seconds()) at which the connection is closed if its hello is not complete
 } Client;
 
 typedef struct {
@@ -193,8 +193,9 @@ static bool is_loopback(const struct sockaddr *a) {
 }
 
 // Listens at the first address in the list that belongs to this machine. Debian's /etc/hosts maps the machine's name to
-// the loopback address 127.0.1.1, which other machines cannot reach. If a name has such an address and the run may have
-// other machines, listens at all IPv4 addresses instead. Returns the listening socket, or -1 with err.
+// the loopback address 127.0.1.1, which other machines cannot reach. Therefore, if the address is a loopback address
+// and other machines may have ranks, listens at all IPv4 addresses instead. Returns the listening socket, or -1 with
+// err.
 static int listen_at(const Rendezvous *r, const CommPlace *place, const struct addrinfo *list, Error *err) {
     const bool local = place->local_ranks == place->ranks || strncmp(r->host, "127.", 4) == 0 ||
                        strcmp(r->host, "::1") == 0 || strcmp(r->host, "localhost") == 0;
@@ -230,9 +231,9 @@ static bool is_open(const Client *c) {
     return n > 0 || (n < 0 && errno == EAGAIN);
 }
 
-// Reads the hello of a connection and assigns the connection to the rank that the hello names. A restarted rank
-// replaces its dead connection. Closes the connection if another program or a process of another run opened it. Fails
-// if two processes have the same rank or disagree about the number of ranks.
+// Reads the hello of a connection and assigns the connection to the rank that the hello names. A restarted rank's
+// connection replaces the rank's dead connection. Closes the connection if another program, or a process of another
+// run, opened the connection. Fails if two processes have the same rank or disagree about the number of ranks.
 static bool admit(Server *s, Client *c, Error *err) {
     Hello h;
     Error refused;

@@ -55,7 +55,7 @@ static size_t board_bytes(const Watchdog *w) {
     return (size_t)w->place.ranks * sizeof(Entry);
 }
 
-// Ends this process with `code` and prints the message. If the process is already ending with its own error, keeps that
+// Prints the message and ends this process with `code`. If the process is already ending with its own error, keeps that
 // error's code and prints nothing.
 __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int code, const char *format, ...) {
     char text[2048];
@@ -74,8 +74,8 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int
     _exit(code);
 }
 
-// True if this rank waits for `rank`, because `rank` has started fewer collectives or has left the run. A failed rank
-// that has started as many collectives as this rank is not late, because its own wait may have timed out, too.
+// True if this rank waits for `rank`, because `rank` has started fewer collectives or has finished. A failed rank that
+// has started as many collectives as this rank is not late, because its wait may have timed out, too.
 static bool is_late(const Watchdog *w, int rank) {
     const int status = status_of(w, rank);
     const uint32_t begun = __atomic_load_n(&w->board[rank].begun, __ATOMIC_ACQUIRE);
@@ -125,7 +125,7 @@ static void look(Watchdog *w) {
     const uint32_t begun = w->counters[0], finished = w->counters[1];
     __atomic_store_n(&own->beat_ms, now, __ATOMIC_RELEASE);
     __atomic_store_n(&own->begun, begun, __ATOMIC_RELEASE);
-    // If this check is late, this process was stopped, and perhaps all ranks were. All waits start again.
+    // If this check is late, this process was stopped, and perhaps all ranks were. All time limits start again.
     if (now - w->last > 10 * INTERVAL_MS) {
         w->judge_from = now + 10 * INTERVAL_MS;
         w->since = w->doing_since = now;
@@ -206,7 +206,7 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
     w->last = w->since = (int64_t)now_ms();
     set_board(w, -1);
     pthread_mutex_init(&w->lock, NULL);
-    // The wait uses the monotonic clock, because a change of the system time must not lengthen it.
+    // The wait uses the monotonic clock, because a change of the system time must not lengthen the wait.
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

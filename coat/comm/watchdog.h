@@ -12,9 +12,9 @@ typedef struct Watchdog Watchdog;
 // number that have finished; a GPU may write both. The thread ends the process with one line on standard error if
 //   - a collective takes longer than *timeout seconds and longer than twice this rank's own work before the collective;
 //   - the work between watchdog_begin() and watchdog_end() takes longer than *timeout seconds;
-//   - a rank of this machine shows no sign of life for *timeout seconds, or for COMM_TIMEOUT_S if that is less;
-//   - a rank of this machine has ended the run with watchdog_report_exit() or exit().
-// In the last case the exit code is that rank's, otherwise EXIT_RANK.
+//   - the watchdog of another rank of this machine has not run for *timeout seconds, at most COMM_TIMEOUT_S;
+//   - another rank of this machine has ended the run with watchdog_report_exit() or exit().
+// In the last case, this process exits with the other rank's exit code; in all other cases, with EXIT_RANK.
 Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, const volatile uint32_t *counters);
 
 // Moves the progress of the ranks of this machine to a shared board. `id` must be the same on all ranks of the run and
@@ -22,11 +22,11 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
 void watchdog_share(Watchdog *w, const void *id, size_t bytes);
 void watchdog_all_connected(Watchdog *w); // removes the shared board's name after all ranks have opened the board
 
-void watchdog_begin(Watchdog *w, const char *doing); // the text must outlive watchdog_end()
+void watchdog_begin(Watchdog *w, const char *doing); // doing: name of the work, valid until watchdog_end()
 void watchdog_end(Watchdog *w);
 // Tells the other ranks of this machine to end with exit code `code`, because this rank ends the run. Code 0 becomes
 // EXIT_RANK, because a rank that exits without watchdog_close() has not finished its work.
 void watchdog_report_exit(int code);
-void watchdog_close(Watchdog *w); // ends this rank's watchdog thread; call it after the rank has finished its work
+void watchdog_close(Watchdog *w); // ends this rank's watchdog thread; call this after the rank has finished its work
 
 C_LINKAGE_END

@@ -27,7 +27,7 @@ void appender_reopen(Appender *appender, int fd);
 // Adds a record to the pending records. Drops the record if there is no file or no memory for it.
 void appender_add(Appender *appender, const void *record, size_t bytes);
 
-// Writes the pending records to the file. Returns false with errno if that fails; they remain pending.
+// Writes the pending records to the file. Returns false with errno if that fails; the records remain pending.
 bool appender_flush(Appender *appender);
 
 // Writes the pending records like appender_flush(). Prints a line on stderr when writing first fails and when writing

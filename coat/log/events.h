@@ -1,11 +1,12 @@
 // TensorBoard event files with the metrics of log.jsonl, written without TensorFlow or protobuf:
 // OUT/events.out.tfevents.SECONDS.HOST.
 //
-// A file is a sequence of TFRecords (length, CRC, bytes, CRC). Each contains an Event message of TensorFlow's
+// A file is a sequence of TFRecords (length, CRC, bytes, CRC). Each record contains an Event message of TensorFlow's
 // event.proto: first the version of the format, then the start of a session, then events with the scalars of log lines.
 // Each start of the program creates a new file, whose name sorts after the existing ones. Readers read the files in
-// this order. At the start of a session, readers drop the events of its first step and of later steps that earlier
-// files contain. So the curves of a resumed run have no step twice, although no file is ever rewritten.
+// this order. The start of a session names the session's first step. At this start, readers drop the events of this
+// step and of later steps that they have read from earlier files. Therefore a resumed run's curves have no step twice,
+// although no file is rewritten.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -20,12 +21,12 @@ typedef struct {
 } Scalar;
 
 // Creates a new event file in the existing folder. Returns NULL with err (EXIT_DATA) on failure. first_step: first step
-// that will be written. Readers ignore events of earlier files at first_step and later, or all events if it is 1 or
-// less.
+// that will be written. Readers ignore earlier files' events of first_step and later steps. If first_step is 1 or less,
+// they ignore all events of earlier files.
 EventWriter *events_open(const char *folder, int64_t first_step, Error *err);
 
-// Writes one event with the scalars of a step. Returns false if the event is too long, which drops the event, or if the
-// file cannot be written. Events that cannot be written are buffered (appender.h); the first failure prints a warning.
+// Writes one event with the scalars of a step. If the event is too long, drops the event and returns false. If the file
+// cannot be written, buffers the event (appender.h) and returns false; the first failure prints a warning.
 bool events_write(EventWriter *writer, int64_t step, const Scalar *scalars, int count);
 
 // True if events_path() still names the open file. False after the file or its folder was removed or replaced.

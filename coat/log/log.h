@@ -14,10 +14,11 @@
 //   {"step":20,"train":[{"set":..,"sequences":..,"tokens":..,"epochs":..},..]}       read from each training set so far
 //   {"step":20,"note":".."}                           log.jsonl was removed or replaced, so earlier lines are missing
 //   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}   FP8 weight gradients compared with BF16 (health.h)
-// If the step's update was skipped, its line has "skipped":N, the number of updates skipped so far. If the data has a
-// loss mask, "counted":X is the fraction of unmasked targets, and loss is the mean over these. Non-finite numbers are
-// null. val_accuracy is the fraction of answers that are right (evaluate_loss() in evaluate.h). ms and tokens_per_s are
-// measured in the step alone, not averaged. All numbers except ms and tokens_per_s are the same in identical runs.
+// If a step's update was skipped, the step's line has "skipped":N, the number of updates skipped so far. If the data
+// has a loss mask, "counted":X is the fraction of unmasked targets, and loss is the mean over these targets. Non-finite
+// numbers are null. val_accuracy is the fraction of answers that are right (evaluate_loss() in evaluate.h). ms and
+// tokens_per_s describe one step and are not averaged. All numbers except ms and tokens_per_s are the same in identical
+// runs.
 #pragma once
 #include <stdint.h>
 
@@ -35,7 +36,7 @@ typedef struct Log Log;
 // Returns NULL with err (EXIT_DATA) if the folder or a file cannot be written.
 Log *log_open(const Config *config, int rank, int64_t total_steps, int64_t first_step, double peak_flops, Error *err);
 
-// Sets the number of updates that were skipped before this process started. If log_resume() is not called, it is 0.
+// Sets the number of updates that were skipped before this process started (0 if log_resume() is not called).
 void log_resume(Log *log, int64_t skipped);
 
 // Sets the fraction of unmasked targets for the following steps. Without this call, log lines have no key "counted".
@@ -54,14 +55,14 @@ void log_step(Log *log, int64_t step, double loss, double grad_norm, double lr, 
 // step.
 void log_show_step(Log *log);
 
-// Logs a validation after `step` steps. Prints the result, but writes it to the file only if log_has_val() reports that
-// the file does not contain it yet.
+// Logs a validation after `step` steps. log_has_val() is true if the file's latest validation is of `step`; the result
+// is then only printed, not written again.
 // accuracy: fraction of answers that are right; NAN: not computed, and not logged
 bool log_has_val(const Log *log, int64_t step);
 void log_val(Log *log, int64_t step, double val_loss, double accuracy);
 
-// Logs a HellaSwag evaluation after `step` steps: `right` of `examples` were answered correctly. Prints the result, but
-// writes it to the file only if log_has_hellaswag() reports that the file does not contain it yet.
+// Logs a HellaSwag evaluation after `step` steps: `right` of `examples` were answered correctly. log_has_hellaswag() is
+// true if the file's latest evaluation is of `step`; the result is then only printed, not written again.
 bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
@@ -76,8 +77,8 @@ void log_settings(Log *log, int64_t step, const char *json);
 // Prints a line to stdout, or to stderr with --json. Adds the newline. Prints nothing with --quiet.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
 
-// Records that a checkpoint of `step` exists, for the warning that log_close() may print. nonfinite: name of a weight
-// tensor in the checkpoint that is not finite; NULL: all are finite.
+// Records that a checkpoint of `step` exists. log_close() uses this in its warning. nonfinite: name of a weight tensor
+// in the checkpoint that is not finite; NULL: all weight tensors are finite.
 void log_saved(Log *log, int64_t step, const char *nonfinite);
 
 // Reopens log.jsonl and the event file if their names no longer refer to the open files, because the files or their

@@ -11,11 +11,11 @@
 // the checkpoint is probably another run's, because identical runs have identical losses.
 void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size);
 
-// Copies the log lines of first_step and later steps to a new file, log-abandoned-STEP.jsonl (STEP is first_step - 1),
-// if another run begins at first_step: after --resume=STEP, after --resume without a checkpoint, or if `other` says
-// that the checkpoint is from another run. Call it on rank 0, before the checkpoints of the abandoned run are renamed
-// and before log_open() removes these lines. Then a crash at any time loses no line. Fails (EXIT_DATA) if the log
-// cannot be read or the new file cannot be written.
+// Copies the log lines of first_step and later steps to a new file, log-abandoned-STEP.jsonl (STEP is first_step - 1).
+// Copies only if this run abandons these lines: after --resume=STEP, after --resume without a checkpoint, or if
+// `other`. other: true if the checkpoint is from another run. Call it on rank 0, before the checkpoints of the
+// abandoned run are renamed and before log_open() removes the lines. Then a crash at any time loses no line. Fails
+// (EXIT_DATA) if the log cannot be read or the new file cannot be written.
 bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Error *err);
 
 // Results of scanning a log file with log_scan().

@@ -72,8 +72,8 @@ void losses_add(Losses *losses, double loss) {
     losses->last[losses->count++ % LAST_LOSSES] = loss;
 }
 
-// Writes a warning if the mean of the last losses is well above the first loss, otherwise "". In a short run, the
-// losses of its second half are averaged.
+// Writes a warning if the mean of the last losses is well above the first loss, otherwise "". Averages the last
+// LAST_LOSSES losses or, if there are fewer than twice as many, the second half of all losses.
 static void warn_risen(const Losses *losses, char *text, size_t size) {
     const int last = (int)(losses->count < 2 * LAST_LOSSES ? (losses->count + 1) / 2 : LAST_LOSSES);
     double sum = 0.0;

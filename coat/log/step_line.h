@@ -40,9 +40,9 @@ typedef struct {
     int64_t val_step;                 // step of the validation loss
 } EndLine;
 
-// Writes "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training" without a newline. If that is
-// longer than `columns` and columns is not 0, writes "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31", without a
-// validation loss of an earlier step. Returns text.
+// Writes "done: 400 of 400 steps, loss 2.501200, val loss 2.601000, 0:02:31 of training" without a newline. If this
+// text is longer than `columns` and columns is not 0, writes "done: 400/400, loss 2.5012, val loss 2.6010, 0:02:31"
+// instead. The short form omits a validation loss of an earlier step. Returns text.
 const char *end_line(char *text, size_t size, const EndLine *line, int columns);
 
 // Returns advice for a run that has diverged. earlier: true if a checkpoint of an earlier step exists.
