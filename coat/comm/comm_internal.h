@@ -9,7 +9,7 @@ C_LINKAGE_BEGIN
 typedef struct {
     const char *name;
     void (*close)(Comm *); // disconnects from the other ranks and calls watchdog_close()
-    // asks MPI's launcher to end the other ranks, and may return before they have ended; does nothing without MPI
+    // asks MPI's launcher to end the other ranks, which may end after the return; does nothing without MPI
     void (*abort)(Comm *, int code);
     void (*all_reduce)(Comm *, void *data, int64_t count, CommType, CommOp);
     void (*reduce_scatter)(Comm *, void *out, const void *in, int64_t count_per_rank, CommType);

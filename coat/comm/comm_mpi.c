@@ -1,4 +1,4 @@
-// Implements the collectives between CPUs over MPI. Starts MPI for comm_nccl.cu, too, which sends NCCL's id over it.
+// Implements the collectives between CPUs over MPI. Also starts MPI for comm_nccl.cu, which sends NCCL's id over MPI.
 // MPI only moves data: the sums are computed in this file in rank order, so that an element has the same bits in every
 // run. Without COAT_MPI, this file is empty.
 #include "comm_internal.h"

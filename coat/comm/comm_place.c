@@ -11,7 +11,7 @@ typedef struct {
     const char *name;
     const char *rank, *ranks;
     const char *local_rank, *local_ranks;
-    const char *start; // text that sets the number of processes, which follows it: for example "mpirun -np "
+    const char *start; // text before the number of processes in an error message, such as "mpirun -np "
     bool mpi;
 } Launcher;
 

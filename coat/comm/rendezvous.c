@@ -271,7 +271,7 @@ static bool admit(Server *s, Client *c, Error *err) {
     return true;
 }
 
-// True if at least one rank is not connected; err is then the error of a timeout, which names these ranks.
+// True if at least one rank is not connected; err then reports a timeout and names the ranks that are not connected.
 static bool not_connected(const Server *s, int timeout, Error *err) {
     char names[128] = "", refused[96] = "";
     int missing = 0;

@@ -40,11 +40,11 @@ struct Watchdog {
     int64_t last;             // time at which the thread last checked
     int64_t since;            // time in ms at which this rank last started or finished a collective
     int64_t busy;             // ms of this rank's own work before the current collective
-    int64_t judge_from;       // time in ms before which no rank counts as late, because its entry may be old
+    int64_t judge_from;       // time in ms before which no rank counts as late, because the entries may be old
     uint32_t begun, finished; // counters[0] and counters[1] at the thread's last check
 };
 
-// watchdog that reports this process's exit to the other ranks; NULL if there is none, or it has reported the exit
+// watchdog that reports this process's exit to the other ranks; NULL if there is none, or the exit is reported
 static Watchdog *the_watchdog;
 
 static int status_of(const Watchdog *w, int rank) {

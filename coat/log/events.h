@@ -40,6 +40,6 @@ void events_close(EventWriter *writer);
 // True if `name` is the name of an event file.
 bool events_is_name(const char *name);
 
-// crc32c() returns the CRC-32C (Castagnoli) of the bytes, crc32c_masked() returns it in the masked form of TFRecords.
+// crc32c() returns the CRC-32C (Castagnoli) of the bytes, crc32c_masked() the same in TFRecords' masked form.
 uint32_t crc32c(const void *bytes, size_t count);
 uint32_t crc32c_masked(const void *bytes, size_t count);

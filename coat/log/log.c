@@ -113,8 +113,8 @@ static const char *colour(const Log *log, const char *code) {
     return log->colour ? code : "";
 }
 
-// Updates the moving averages of time, tokens and FLOPs per step. Removes a process's first step, which is a warm-up,
-// from the averages before it adds the second. The averages start at 0; dividing by `weight` corrects this bias.
+// Updates the moving averages of time, tokens and FLOPs per step. A process's first step is a warm-up, which is removed
+// from the averages when the second step is added. The averages start at 0; dividing by `weight` corrects this bias.
 static void update_rates(Log *log, double ms, int64_t tokens, double flops) {
     if (!isfinite(ms) || ms <= 0.0) return;
     if (log->steps_here == 2) log->mean_ms = log->mean_tokens = log->mean_flops = log->weight = 0.0;

@@ -43,7 +43,7 @@ void log_resume(Log *log, int64_t skipped);
 void log_counted(Log *log, double fraction);
 
 // Logs a training step.
-// step: steps done, including this one; grad_norm: before clipping; ms: wall time of the step
+// step: steps done, including this one; grad_norm: gradient norm before clipping; ms: wall time of the step
 // tokens_total, tokens_step: tokens trained so far and in this step, over all ranks
 // flops: FLOPs of this step over all ranks, for the percentage of the peak; skipped: updates skipped so far
 // The terminal shows the first and the last step, multiples of --log-every, and steps whose update was skipped. Another

@@ -1,4 +1,4 @@
-// Reads the log.jsonl of the run that is resumed, finds where to cut it off, and copies the lines of an abandoned run.
+// Reads the log.jsonl of a resumed run, finds where to cut this file off, and copies the lines of an abandoned run.
 #pragma once
 #include <jansson.h>
 #include <stdint.h>

@@ -20,7 +20,7 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
 
 #define LAST_LOSSES 8
 
-// The first finite loss of a run and its latest losses. All fields are zero if no loss is known yet.
+// A run's first finite loss and its latest finite losses. All fields are zero if no loss is known yet.
 typedef struct {
     double first, last[LAST_LOSSES]; // first: the first loss; last: ring buffer, with loss i at last[i % LAST_LOSSES]
     int64_t count;

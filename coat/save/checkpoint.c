@@ -190,8 +190,8 @@ static bool put_in_place(const char *temporary, const char *final, const char *o
     return folder_remove(old, err);
 }
 
-// Writes the paths of a checkpoint's folder: `temporary` while it is being written, `final` when it is complete, and
-// `old` while it is being replaced.
+// Writes the paths of a checkpoint's folder: `temporary` while the files are written, `final` when all are complete,
+// and `old` for a folder that a new one replaces.
 static bool save_paths(const char *out, int64_t step, char temporary[PATH_BUFFER], char final[PATH_BUFFER],
                        char old[PATH_BUFFER], Error *err) {
     return step_path(temporary, PATH_BUFFER, out, ".", step, ".tmp", err) &&

@@ -10,7 +10,7 @@
 #define NAME_BUFFER 64
 #define NOTE_LIMIT (16u << 20) // maximum size of a note file in bytes
 #define ABSENT_SECONDS 300   // seconds to wait for a rank's file, which never appears if that rank sees another folder
-#define STALLED_SECONDS 3600 // seconds to wait while a rank's file does not grow; includes flushing it to the disk
+#define STALLED_SECONDS 3600 // seconds to wait while a rank's file does not grow; includes flushing the file to disk
 
 void checkpoint_shard_name(char *name, size_t size, int rank, int ranks) {
     if (ranks == 1)
@@ -42,7 +42,7 @@ bool checkpoint_write_shard(const char *folder, const Snapshot *s, Error *err) {
     return good;
 }
 
-// Waits until a rank's note file exists, and writes its path to `path`. Fails if another rank failed, the folder
+// Waits until a rank's note file exists, and writes the note's path to `path`. Fails if another rank failed, the folder
 // disappears, or the rank's shard file does not appear or stops growing.
 static bool await_note(const char *folder, int rank, const Snapshot *s, char *path, size_t size, Error *err) {
     char name[NAME_BUFFER], file[PATH_BUFFER];

@@ -72,8 +72,9 @@ typedef struct {
 // hf_weights_close() need not be called.
 bool hf_weights_open(HfWeights *weights, const char *path, Error *err);
 void hf_weights_close(HfWeights *weights);
-// Finds a tensor by the name that hf_parts() writes, or by its name in a different layout of files (hf_other_name()).
-// For example, the leading "transformer." or "model." may be missing. Returns false if the files lack the tensor.
+// Finds a tensor by the name that hf_parts() writes, or by the name that another layout of model files uses
+// (hf_other_name()). For example, the leading "transformer." or "model." may be missing. Returns false if the files
+// lack the tensor.
 bool hf_weights_find(HfWeights *weights, const char *name, const SafeFile **file, const SafeTensor **tensor);
 // Fails if the files contain a tensor that hf_weights_find() has not returned, because a model without this tensor
 // would compute different results. Ignores buffers that are not weights, and the output head of a model with a tied

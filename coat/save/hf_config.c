@@ -226,8 +226,8 @@ static bool read_rope(const Reader *r, Architecture architecture, ModelShape *sh
     return !has_kind || read_rope_scaling(r, architecture, object, &shape->rope);
 }
 
-// Reads the sliding window and limits shape->positions to its size. Longer sequences are not allowed, because full
-// attention would then differ from sliding-window attention. Fails if layer_types names a type other than
+// Reads the sliding window and limits shape->positions to the window's size. Longer sequences are not allowed, because
+// full attention would then differ from sliding-window attention. Fails if layer_types names a type other than
 // full_attention.
 static bool read_window(const Reader *r, const ModelType *type, ModelShape *shape) {
     int window = json_object_get(r->root, "sliding_window") ? 0 : type->window;

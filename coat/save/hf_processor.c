@@ -1,6 +1,6 @@
 // Reads and writes the processor files of a vision-language model. transformers 4 reads preprocessor_config.json and
-// processor_config.json. transformers 5 reads both, too, but writes only processor_config.json, in which the key
-// image_processor contains the object of preprocessor_config.json.
+// processor_config.json. transformers 5 reads both, too, but writes only processor_config.json. In this file, the value
+// of the key image_processor is the object that transformers 4 stores in preprocessor_config.json.
 #include <math.h>
 #include <string.h>
 

@@ -10,13 +10,13 @@
 // ---------------------------------------------------------------- writing a manifest: begin, one call per file, finish
 
 void manifest_begin(JsonText *t);
-// Adds the entry of a written file to the manifest. tensors: the file's tensors with their hashes; NULL: it has none.
+// Adds the entry of a written file to the manifest. tensors: the file's tensors with their hashes; NULL: no tensors.
 void manifest_add(JsonText *t, const char *name, uint64_t bytes, uint64_t hash, const SafeWriter *tensors);
 // Writes the file folder/name and adds its entry to the manifest.
 bool manifest_write(JsonText *t, const char *folder, const char *name, const void *data, size_t bytes, Error *err);
 // Writes `text` to the file folder/name, adds the file's entry to the manifest, and frees `text`.
 bool manifest_write_text(JsonText *t, const char *folder, const char *name, JsonText *text, Error *err);
-// Completes the manifest's JSON text. Its last value is the hash of all text before it.
+// Completes the manifest's JSON text. The text's last value is the hash of all text before this value's line.
 void manifest_finish(JsonText *t);
 
 // ---------------------------------------------------------------- reading a manifest and checking files
@@ -32,8 +32,8 @@ void manifest_close(Manifest *manifest);
 // Returns the entry of a file in the manifest, which is valid until manifest_close(); NULL with err if the manifest
 // does not list the file.
 const json_t *manifest_entry(const Manifest *manifest, const char *name, Error *err);
-// Checks the size and hash of one file of a checkpoint. Fails if the manifest does not list the file, or if it is a
-// symbolic link, because a checkpoint must contain its own files.
+// Checks the size and hash of one file of a checkpoint. Fails if the manifest does not list the file, or if the file is
+// a symbolic link, because a checkpoint must contain its own files.
 bool manifest_check_file(const Manifest *manifest, const char *name, Error *err);
 // Checks the sizes and hashes of all listed files that contain no tensors. Such files are small.
 bool manifest_check_texts(const Manifest *manifest, Error *err);

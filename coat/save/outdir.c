@@ -26,8 +26,9 @@ bool out_is_run_file(const char *name) {
            events_is_name(name) || is_own_checkpoint(name);
 }
 
-// Finds the last file of an earlier run in alphabetical order, which is a checkpoint if the folder contains one. Sets
-// found to its name, or to "" if there is no such file. Fails (EXIT_DATA) if the folder cannot be read.
+// Finds a file of an earlier run. Of several files, picks the last name in alphabetical order, so that a complete
+// checkpoint is preferred. Sets found to the name, or to "" if there is no such file. Fails (EXIT_DATA) if the folder
+// cannot be read.
 static bool find_run(const char *folder, char found[256], Error *err) {
     DIR *dir = opendir(folder);
     found[0] = 0;

@@ -14,13 +14,13 @@ bool out_check(const Config *config, Error *err);
 // The folder that this run writes to and has locked.
 typedef struct {
     char path[PATH_MAX_LENGTH + 32];
-    int fd; // file descriptor of the folder; stays open so that no other folder gets its inode number
+    int fd; // file descriptor of the folder; stays open so that no other folder gets this inode number
     Lock lock;
 } OutFolder;
 
 // Creates the folder config->out if it is missing and locks it until out_close(). Deletes nothing. Fails (EXIT_DATA) if
-// the folder cannot be written, if another run has locked it, or if it holds a run (a log, event files, checkpoints)
-// and neither --resume nor --overwrite is given.
+// the folder cannot be written or another run has locked the folder. Without --resume and --overwrite, also fails if
+// the folder holds a run (a log, event files, checkpoints).
 bool out_prepare(const Config *config, OutFolder *out, Error *err);
 
 // Checks that the folder at out->path is still the one that this run has locked. If the folder was removed, renamed or
@@ -31,9 +31,9 @@ bool out_ensure(OutFolder *out, bool *taken, Error *err);
 // Releases the lock on the run's folder.
 void out_close(OutFolder *out);
 
-// With --overwrite, deletes the old run's files (out_is_run_file()) and no others. Call it after all input has been
-// read, because --model may name one of the old checkpoints. If permissions forbid deleting one of the files, deletes
-// nothing and fails (EXIT_DATA).
+// With --overwrite, deletes the old run's files (out_is_run_file()) and no other files. Call this after all input has
+// been read, because --model may name one of the old checkpoints. If permissions forbid deleting one of the files,
+// deletes nothing and fails (EXIT_DATA).
 bool out_clear(const Config *config, Error *err);
 
 // True if a run creates files or folders with this name in its folder: the log, event files, loss.svg,
@@ -42,7 +42,7 @@ bool out_is_run_file(const char *name);
 
 // Disk space for checkpoints in a run's folder.
 typedef struct {
-    double free;  // free bytes, including bytes that the start of the run or its first save will free
+    double free;  // free bytes, including bytes that the run's start or first save will free
     int64_t held; // number of this run's existing checkpoints that count for --keep
     double block; // block size of the file system in bytes; every file occupies whole blocks
 } OutRoom;

@@ -167,7 +167,7 @@ void run_state_scale_position(RunState *run, int64_t pass, int seq_len) {
     run->pass = pass;
 }
 
-// Returns the JSON object in folder/state.json, or NULL if it cannot be read.
+// Returns the JSON object in folder/state.json, or NULL if the file cannot be read.
 static json_t *read_state(const char *folder) {
     char path[PATH_MAX_LENGTH + 128];
     Error ignored;

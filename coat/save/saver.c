@@ -23,7 +23,7 @@ struct Saver {
     Shards *shards; // shards of several processes; NULL: there is one process
     // true: at least one process lacks host memory for a snapshot, so training waits on all processes during every save
     bool foreground;
-    bool agreed; // true: the processes know whether all of them wrote their shards of the latest save
+    bool agreed; // true: agree() was called since the latest save, or there is one process
     BackgroundTask writing;
     atomic_bool written; // true: the background task has nothing left to write
     // The background task sets good, err and ms. The training thread reads them when the task has ended.
@@ -252,7 +252,7 @@ int64_t saver_step(Saver *s) {
     agree(s);
     join(s);
     update_saved(s);
-    // Only rank 0 looks for the checkpoint: it renames the folder, and other ranks may not see the new name yet.
+    // Only rank 0 looks for the checkpoint, because other ranks may not see the folder's new name yet.
     return s->good && (s->snapshot.exec->rank > 0 || has_checkpoint(s, s->step)) ? s->step : -1;
 }
 
@@ -263,7 +263,7 @@ void saver_save_last(Saver *s, const RunState *run) {
     if (comm) missing = comm_max_i64(comm, missing);
     if (comm) comm_set_timeout(comm, 0);
     if (!missing) return;
-    if (s->step == run->step) s->reported = true; // the failed save is not reported, because it is repeated now
+    if (s->step == run->step) s->reported = true; // the failed save is not reported, because the save is repeated now
     saver_save(s, run);
 }
 

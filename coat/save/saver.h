@@ -34,8 +34,8 @@ void saver_watch(Saver *saver, OutFolder *folder);
 // steps, and rank 0 prints the messages. In ZeRO 3, fails (EXIT_DEVICE) if rank 0 lacks the host memory for a copy.
 bool saver_set_shards(Saver *saver, Shards *shards, Error *err);
 
-// Saves the state `run`; --keep decides which older checkpoints are deleted. Returns when the states have been copied,
-// or written if there is no memory for a copy.
+// Saves the state `run`; --keep decides which older checkpoints are deleted. Returns when the states have been copied.
+// If a process has no memory for a copy, returns when the states are written.
 void saver_save(Saver *saver, const RunState *run);
 
 // Saves the state `run` unless its checkpoint exists. All processes call this together at the end of the run. Like

@@ -35,8 +35,8 @@ static void place(CheckpointTensor *list, int count, char **at) {
     }
 }
 
-// Clears the memory in parallel, so that the system allocates its pages now instead of one by one during the first
-// save.
+// Clears the memory in parallel, so that the system allocates the memory's pages now instead of one by one during the
+// first save.
 static void touch(char *memory, size_t bytes) {
 #pragma omp parallel for schedule(static)
     for (size_t at = 0; at < bytes; at += TOUCH_BYTES)
@@ -93,7 +93,7 @@ void snapshot_read_carried(Snapshot *s) {
 }
 
 // Downloads the tensors of the list that have host memory. All processes must call this, because each sharded weight
-// (ZeRO 3) is gathered on all of them, one weight at a time.
+// (ZeRO 3) is gathered on all processes, one weight at a time.
 static void copy(const Snapshot *snapshot, const CheckpointTensor *list, int count) {
     Exec *exec = snapshot->exec;
     for (int i = 0; i < count; i++) {

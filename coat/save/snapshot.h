@@ -12,7 +12,7 @@ typedef struct {
     const Arena *arena;
     Exec *exec;
     Shards *shards; // shards of several processes, which save together; NULL: one process saves everything
-    // tokenizer of the vocabulary that is copied into the checkpoint; NULL: there is none, or it cannot be read
+    // tokenizer of the vocabulary that is copied into the checkpoint; NULL: no readable tokenizer
     const Tokenizer *tokenizer;
     json_t *generation; // the generation_config.json that came with the model; NULL: none
     json_t *processor;  // the processor files that came with a vision-language model (hf_processor_open()); NULL: none
@@ -54,6 +54,7 @@ void snapshot_close(Snapshot *snapshot);
 bool checkpoint_prepare(const char *out, int64_t step, Error *err);
 
 // Writes a checkpoint of the snapshot into the existing folder `out`, and sets snapshot->nonfinite. Reads from the
-// device only if there is no host copy. With several processes, all must call this, and rank 0's result is that of the
-// checkpoint. On failure, the new checkpoint is removed and older ones are unchanged.
+// device only if there is no host copy. With several processes, all must call this. Rank 0 returns whether the
+// checkpoint is complete, any other rank whether its shard is written. If this fails before the folder gets its final
+// name, rank 0 removes the folder and older checkpoints are unchanged.
 bool checkpoint_write(const char *out, Snapshot *snapshot, const char *tokenizer_file, Error *err);

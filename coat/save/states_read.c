@@ -190,7 +190,7 @@ static Tensor grouped_piece(const Reader *r, Format format, int64_t n) {
     return t;
 }
 
-// Converts the n moments in r->piece to `format`. An infinity or NaN is preserved; the next update reports it.
+// Converts the n moments in r->piece to `format`. An infinity or NaN is preserved; the next update reports this value.
 static void convert_moments(Reader *r, Format format, int64_t n, bool second) {
     const MomentStore how = {r->arena->config->recipe.moments == MOMENTS_COAT, second};
     uint16_t *bf16 = (uint16_t *)r->piece[VALUES];

@@ -61,10 +61,10 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
         json_text_bool(text, "add_eos_token", false);
         json_text_bool(text, "add_prefix_space", tokenizer_adds_space(t));
     } else if (tokenizer_has_prefix_space(t)) {
-        json_text_bool(text, "add_prefix_space", true); // transformers would set it to false in tokenizer.json
+        json_text_bool(text, "add_prefix_space", true); // transformers would replace tokenizer.json's value by false
     }
     json_text_bool(text, "clean_up_tokenization_spaces", false);
-    // without model_input_names, transformers' generate() rejects other outputs of the tokenizer
+    // without model_input_names, the tokenizer also returns token_type_ids, which transformers' generate() rejects
     json_text_open(text, "model_input_names", '[');
     json_text_string(text, NULL, "input_ids");
     json_text_string(text, NULL, "attention_mask");
