@@ -10,9 +10,9 @@
 // are summed in FP32 and rounded once. NCCL's sums have the same bits on the same machines, but NCCL adds in a
 // different order and rounds BF16 at every hop.
 //
-// If a rank is lost, all ranks end. A rank that waits in a collective longer than the timeout, and longer than twice
-// its own work since the previous collective, prints one line that names the late ranks and exits with EXIT_RANK.
-// Therefore collectives do not return errors.
+// If a rank is lost, all ranks end: a rank that waits too long in a collective prints one line that names the late
+// ranks, and exits with EXIT_RANK. The limit is the timeout or, if longer, twice this rank's own work since the
+// previous collective. Therefore collectives do not return errors.
 #pragma once
 #include "config/config.h"
 #include "ops.h"
@@ -49,8 +49,8 @@ typedef struct Comm Comm;
 
 // Connects the processes over MPI if exec is on a CPU, or over NCCL if exec is on a GPU. With one process, there is
 // nothing to connect. exec must be open and outlive the Comm. Fails with EXIT_USER if this program was built without
-// MPI or NCCL or if the processes cannot find each other, EXIT_RANK if MPI does not start or a process does not
-// connect, EXIT_DEVICE if NCCL fails.
+// MPI or NCCL, or if the processes cannot find each other. Fails with EXIT_RANK if MPI does not start or a process does
+// not connect. Fails with EXIT_DEVICE if NCCL fails.
 Comm *comm_open(const CommPlace *place, const Config *config, Exec *exec, Error *err);
 // Waits until all ranks have called comm_close(), then disconnects them. If another rank might not call comm_close(),
 // use comm_abort() instead. comm may be NULL.

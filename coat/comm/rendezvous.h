@@ -25,8 +25,8 @@ bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r
 
 // Copies rank 0's data[bytes] to all other ranks. Rank 0 returns when it has sent the bytes to all ranks. Fails with
 // EXIT_RANK if a rank has not connected within `timeout` seconds, or if a signal has asked this process to end. Fails
-// with EXIT_USER if the host is unknown, the port is in use, rank 0 belongs to another run, two processes have the same
-// rank, or processes disagree about their number.
+// with EXIT_USER if the host is unknown, the port is in use, or rank 0 belongs to another run. Also fails with
+// EXIT_USER if two processes have the same rank or disagree about the number of processes.
 bool rendezvous_share(const Rendezvous *r, const CommPlace *place, void *data, size_t bytes, int timeout, Error *err);
 
 C_LINKAGE_END

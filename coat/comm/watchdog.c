@@ -100,8 +100,8 @@ static void end_waiting(Watchdog *w, const char *doing, int64_t ms) {
         w->shared ? error_advice() : "");
 }
 
-// Ends this process if another rank of this machine has ended the run or, with `judge`, if the watchdog thread of
-// another rank has not run for too long.
+// Ends this process if another rank of this machine has ended the run. With `judge`, also ends this process if another
+// rank's watchdog thread has not run for too long.
 static void look_at_others(Watchdog *w, int64_t now, bool judge) {
     const int limit = *w->timeout < COMM_TIMEOUT_S ? *w->timeout : COMM_TIMEOUT_S, rank = w->place.rank;
     for (int r = 0; r < w->place.ranks; r++) {

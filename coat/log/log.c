@@ -264,8 +264,8 @@ static bool is_absent(const Log *log, json_t *figures, size_t layer) {
     return true;
 }
 
-// Sets *largest to the value with the largest magnitude in `layers`, a list with one value per layer, or to NAN if a
-// value is not finite. Returns false if no layer has a value.
+// Sets *largest to the value with the largest magnitude in `layers`, which has one value per layer. If a value is not
+// finite, sets *largest to NAN. Skips the layers that is_absent() names. Returns false if no layer has a value.
 static bool find_largest(const Log *log, json_t *figures, const json_t *layers, double *largest) {
     bool found = false;
     size_t i;

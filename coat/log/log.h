@@ -67,8 +67,8 @@ bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
 // Logs a JSON text after `step` steps as {"step":..,KEY:JSON}. If the text has the form {TENSOR:{FIGURE:[one number per
-// layer],..},..}, the event file gets each list's number with the largest magnitude as KEY/TENSOR/FIGURE, or NaN if a
-// number of the list is null.
+// layer],..},..}, each list adds a curve KEY/TENSOR/FIGURE to the event file. Its value is the list's number with the
+// largest magnitude, or NaN if a number is null; layers without FP8 matmuls do not count.
 void log_object(Log *log, int64_t step, const char *key, const char *json);
 
 // Logs the settings of the run, a JSON object, unless the last settings in the file are the same.
@@ -81,15 +81,16 @@ __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format
 // in the checkpoint that is not finite; NULL: all weight tensors are finite.
 void log_saved(Log *log, int64_t step, const char *nonfinite);
 
-// Reopens log.jsonl and the event file if their names no longer refer to the open files, because the files or their
-// folder were removed or replaced. Earlier lines are not copied. If a file cannot be opened, prints a warning.
+// Reopens log.jsonl and the event file if their names no longer refer to the open files. This happens if the files or
+// their folder were removed or replaced. Earlier lines are not copied. If a file cannot be opened, prints a warning.
 void log_reopen(Log *log);
 
 // Flushes log.jsonl to the disk. Any thread may call it, except during log_reopen() and log_close().
 void log_sync(const Log *log);
 
-// Prints the last line of the run, even with --quiet, and closes the log. Adds a warning (on stderr with --json, which
-// has no last line) if weights, loss or gradient are not finite, or if the loss has risen. The argument may be NULL.
+// Prints the last line of the run, even with --quiet, and closes the log. With --json, prints no last line. Adds a
+// warning if weights, loss or gradient are not finite, or if the loss has risen; on stderr with --json. The argument
+// may be NULL.
 void log_close(Log *log);
 
 C_LINKAGE_END

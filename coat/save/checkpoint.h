@@ -87,8 +87,8 @@ bool checkpoint_check_files(const char *path, bool weights, Error *err);
 // --vision, loads only the language model. Token embeddings that the files lack are set to the mean of the files'
 // embeddings.
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err);
-// Loads the weights of a vision tower into the arena `vision` from the folder of a CLIP, SigLIP or Llava model, or of a
-// tower alone. Does not load the projector.
+// Loads the weights of a vision tower into the arena `vision`. `path` is the folder of a CLIP, SigLIP or Llava model,
+// or of a tower alone. Does not load the projector.
 bool checkpoint_load_tower(const char *path, Arena *vision, Exec *exec, Error *err);
 
 // Deletes old checkpoints under `out`, and folders that remain there from interrupted saves. Keeps the checkpoint of

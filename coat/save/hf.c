@@ -242,8 +242,8 @@ static bool same_values(const SafeFile *file, const SafeTensor *a, const SafeFil
     return good;
 }
 
-// Fails if the files of a model with a tied head store an output head that differs from the embedding, because
-// transformers 5 would then not tie the head to the embedding.
+// Fails if the files of a model with a tied head store an output head that differs from the embedding. transformers 5
+// would then not tie the head to the embedding.
 static bool check_tied_head(HfWeights *weights, const ModelShape *shape, const SafeFile *head_file,
                             const SafeTensor *head, Error *err) {
     HfPart part[HF_MAX_PARTS];

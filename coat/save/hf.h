@@ -29,8 +29,8 @@ bool hf_parse_config(const char *text, size_t size, const char *path, ModelShape
 bool hf_tower_shape(const char *path, ModelShape *shape, Error *err);
 bool hf_parse_tower(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
-// Adds the EOS ids in the text of a generation_config.json to shape->ids, up to MAX_EOS ids in all, because chat models
-// list more EOS ids there than in config.json.
+// Adds the EOS ids in the text of a generation_config.json to shape->ids, up to MAX_EOS ids in all. Chat models list
+// more EOS ids there than in config.json.
 bool hf_parse_generation(const char *text, size_t size, const char *path, ModelShape *shape, Error *err);
 
 // Returns the generation_config.json of the model `path`; NULL if there is none, or if it cannot be read. Free it with
