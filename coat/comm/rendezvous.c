@@ -125,8 +125,8 @@ static bool send_all(int fd, const void *data, size_t bytes) {
     return send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes; // a new socket's send buffer has room for all bytes
 }
 
-// Receives `bytes` bytes. A signal interrupts recv(), because the socket has a timeout; only a signal that asks this
-// process to end is a failure.
+// Receives `bytes` bytes. Fails if the connection is closed or times out, or if a signal has asked this process to end.
+// Other signals interrupt recv(), because the socket has a timeout; receiving then continues.
 static bool receive_all(int fd, void *data, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         const ssize_t n = recv(fd, (char *)data + done, bytes - done, MSG_WAITALL);

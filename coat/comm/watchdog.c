@@ -125,7 +125,7 @@ static void look(Watchdog *w) {
     const uint32_t begun = w->counters[0], finished = w->counters[1];
     __atomic_store_n(&own->beat_ms, now, __ATOMIC_RELEASE);
     __atomic_store_n(&own->begun, begun, __ATOMIC_RELEASE);
-    // If this check is late, this process was stopped, and perhaps all ranks were. All time limits start again.
+    // If this check is late, this process was stopped, and perhaps all ranks were. All time limits then start again.
     if (now - w->last > 10 * INTERVAL_MS) {
         w->judge_from = now + 10 * INTERVAL_MS;
         w->since = w->doing_since = now;

@@ -265,7 +265,7 @@ static bool is_absent(const Log *log, json_t *figures, size_t layer) {
 }
 
 // Sets *largest to the value with the largest magnitude in `layers`, which has one value per layer. If a value is not
-// finite, sets *largest to NAN. Skips the layers that is_absent() names. Returns false if no layer has a value.
+// finite, sets *largest to NAN. Skips layers for which is_absent() is true. Returns false if no layer has a value.
 static bool find_largest(const Log *log, json_t *figures, const json_t *layers, double *largest) {
     bool found = false;
     size_t i;

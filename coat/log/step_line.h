@@ -22,8 +22,8 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
 
 // A run's first finite loss and its latest finite losses. All fields are zero if no loss is known yet.
 typedef struct {
-    double first, last[LAST_LOSSES]; // first: the first loss; last: ring buffer, with loss i at last[i % LAST_LOSSES]
-    int64_t count;
+    double first, last[LAST_LOSSES]; // last: ring buffer, with loss i at last[i % LAST_LOSSES], i from 0
+    int64_t count;                   // number of finite losses so far
 } Losses;
 
 // Adds the loss of the next step. Ignores a loss that is not finite.

@@ -1,9 +1,9 @@
 // Checkpoints of several processes. All processes write their shards of the optimizer's states in parallel, to
 // optimizer-00000-of-00004.safetensors and so on. These files contain the tensors of optimizer.safetensors under the
 // same names, flattened and cut into shards of tensor_shard_elements() elements. The shards are the same in all ZeRO
-// stages. Rank 0 also writes the complete model.safetensors and the small files, waits for the other ranks' files,
-// lists them in the manifest and renames the folder. Therefore all processes must see --out as the same folder. A
-// resumed run may have a different number of processes or ZeRO stage: each process reads the ranges that it needs
+// stages. Rank 0 also writes the complete model.safetensors and the small files. Rank 0 then waits for the other ranks'
+// files, lists them in the manifest and renames the folder. Therefore all processes must see --out as the same folder.
+// A resumed run may have a different number of processes or ZeRO stage: each process reads the ranges that it needs
 // (states_read.h).
 #pragma once
 #include "manifest.h"

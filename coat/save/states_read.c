@@ -22,7 +22,8 @@ static int64_t smaller(int64_t a, int64_t b) {
 
 // ---------------------------------------------------------------- reading optimizer states from a file
 
-// A stored tensor that is read in order. If all of the tensor is read, its checksum is verified.
+// A stored tensor that is read in order. complete: true if all of the tensor is read, so that its checksum is verified.
+// at: byte offset of the next read. expected: the tensor's checksum in the manifest, set if `complete`.
 typedef struct {
     const SafeTensor *tensor;
     XXH3_state_t *hash;
