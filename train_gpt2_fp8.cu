@@ -34,7 +34,7 @@ static Norm norm(const Model *m, TensorId x, TensorId mean, TensorId rstd, Tenso
     return n;
 }
 
-// Return a norm of block l: first_norm() the attention sublayer's, second_norm() the MLP sublayer's.
+// Return a norm of block l: first_norm() that of the attention sublayer, second_norm() that of the MLP sublayer.
 static Norm first_norm(const Model *m, int l) {
     return norm(m, X_IN, MEAN1, RSTD1, LN1W, LN1B, l);
 }
@@ -42,7 +42,7 @@ static Norm second_norm(const Model *m, int l) {
     return norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
 }
 
-// Returns the position of each token within its document. Without document masking, the tensor's data is NULL.
+// Returns the tensor of each token's position within the token's document. Its data is NULL without document masking.
 static Tensor positions(const Model *m) {
     return m->masks_documents ? act(m, POSITIONS, 0) : no_tensor();
 }
@@ -107,14 +107,15 @@ static Attention attention(const Model *m, Tensor qkv, int layer, int cached_tok
     return a;
 }
 
-// True if the fc matmul adds its bias. If its output is quantized, the quantization kernel adds the bias.
+// True if the fc matmul adds its bias. False if the matmul's output is quantized, because the quantization kernel then
+// adds the bias.
 static bool bias_in_fc_matmul(const Model *m) {
     return !format_is_fp8(act(m, H, 0).format);
 }
 
-// Begins a sublayer: adds the previous sublayer's output y to the residual stream, and computes n, the input of this
-// sublayer's first matmul. Pre-norm: r_out = r_in + y, n = pre(r_out), `pre` being this sublayer's norm. Post-norm
-// (OLMo 2): n = r_out = r_in + post(y), `post` being the previous sublayer's norm.
+// Begins a sublayer: adds the previous sublayer's output y to the residual stream r_in, which gives r_out, and computes
+// n, the input of this sublayer's first matmul. Pre-norm: r_out = r_in + y, n = pre(r_out), `pre` being this sublayer's
+// norm. Post-norm (OLMo 2): n = r_out = r_in + post(y), `post` being the previous sublayer's norm.
 static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out, Tensor r_in, Tensor y,
                            Tensor y_bias) {
     if (m->config->shape.norm_place == NORM_POST)
@@ -123,8 +124,8 @@ static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out
         m->ops->residual_norm_forward(&m->exec, n, pre, r_out, r_in, y, y_bias);
 }
 
-// For FP8 health, counts the FP8 values of t, a gradient or norm output that matmuls read. Also counts the transpose's
-// FP8 values if the transpose has a separate scale. Does nothing in a pass that FP8 health does not examine.
+// For FP8 health, counts the FP8 values of t, a gradient or norm output that matmuls read. If the transpose has a
+// separate scale, also counts the transpose's FP8 values. Does nothing in a pass that FP8 health does not examine.
 static void count_codes(Model *m, CountedTensor what, int layer, Tensor t, Tensor transpose) {
     if (!m->counts_codes || !format_is_fp8(t.format)) return;
     CodeCounts *counts = (CodeCounts *)arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data;
@@ -184,7 +185,8 @@ typedef struct {
     Tensor stream, y, y_bias;
 } Residual;
 
-// Computes all blocks from r, the residual stream before the first block. Returns the stream after the last block.
+// Computes all blocks from r, the residual stream before the first block. Returns the residual stream after the last
+// block.
 static Residual blocks_forward(Model *m, Tensor r, KvCache cache) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -382,7 +384,7 @@ static void block_backward(Model *m, int l, bool accumulate) {
 
 // With --recompute 3, recomputes the saved activations of block l from the residual stream before the block, with
 // identical bits. Does nothing for the last block, whose activations are still in memory. With post-norm, also
-// recomputes the norm of the block's MLP, which forward fuses with the next block's first operation.
+// recomputes the norm of the MLP's output, because forward computes this norm in the next block's first operation.
 static void block_recompute(Model *m, int l) {
     if (!config_recomputes_blocks(m->config) || l + 1 == m->config->shape.layers) return;
     shards_weights_needed(&m->shards, l, -1, false);
@@ -393,8 +395,9 @@ static void block_recompute(Model *m, int l) {
                                       act(m, RESID_MID, l), act(m, Y, l));
 }
 
-// Computes the backward of all blocks. Turns the residual stream's gradient after the last block into that before the
-// first block. Sums each block's gradients over the processes, at the latest in the step's last micro-batch (`last`).
+// Computes the backward of all blocks. Turns DRESID from the residual stream's gradient after the last block into the
+// gradient before the first block. Sums each block's gradients over the processes, at the latest in the step's last
+// micro-batch (`last`).
 static void blocks_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -423,7 +426,8 @@ static void image_rows_backward(Model *m, Tensor dresid) {
 
 // Runs backward from DN, the gradient of the final norm's output, to the embedding. Writes the gradients of all
 // parameters that are not frozen or, if `accumulate`, adds to them. model_loss() has already computed the head's
-// gradient; if the head is tied, adds the embedding's part to it. last: true in the step's last micro-batch.
+// gradient; if the head is tied, adds the embedding's gradient to the head's. last: true in the step's last
+// micro-batch.
 static void model_backward(Model *m, bool accumulate, bool last) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -450,15 +454,15 @@ static Tensor of_images(const Model *v, TensorId id) {
 }
 
 // Returns a view of t, the projector's input, with one row per row of the tower's output. A row of t consists of
-// vision_merged() such rows, side by side.
+// vision_merged() rows of the tower's output, side by side.
 static Tensor tower_rows(const Model *v, Tensor t) {
     t.rows *= vision_merged(&v->config->shape.vision);
     t.cols = t.stride = v->config->shape.channels;
     return t;
 }
 
-// Return a norm: pre_norm() the one before the tower's first block (CLIP), projector_norm() the one before the
-// projector (VILA's mlp_downsample).
+// Return a norm: pre_norm() the norm before the tower's first block (CLIP), projector_norm() the norm before the
+// projector (PROJECTOR_DOWNSAMPLE).
 static Norm pre_norm(const Model *v) {
     return norm(v, X_PRE, MEANP, RSTDP, LNPREW, LNPREB, 0);
 }
@@ -475,7 +479,8 @@ static bool projector_has_norm(const Model *v) {
     return v->config->shape.vision.projector == PROJECTOR_DOWNSAMPLE;
 }
 
-// Computes the projector's output proj2(gelu(proj1(x))) from its input x, which mlp_downsample normalizes first.
+// Computes the projector's output proj2(gelu(proj1(x))) from the projector's input x. PROJECTOR_DOWNSAMPLE first
+// applies a norm to x.
 static void projector_forward(Model *v) {
     const Ops *ops = v->ops;
     Exec *ex = &v->exec;
@@ -552,8 +557,8 @@ static void tower_embed_backward(Model *v, Tensor d, bool accumulate) {
     ops->linear_backward_weight(ex, grad(v, PATCHW, 0), d, act(v, PATCHES, 0), accumulate);
 }
 
-// Runs the backward of the projector and the vision tower from DFEATURES, the gradient of the projector's output. Skips
-// the tower if it is frozen, and also the projector if both are frozen.
+// Runs the backward of the projector and the vision tower from DFEATURES, the gradient of the projector's output. If
+// the tower is frozen, runs only the projector's backward. If both are frozen, does nothing.
 static void vision_backward(Model *m, bool accumulate, bool last) {
     Model *v = m->vision;
     if (!v || !(trains_part(v, PART_VISION) || trains_part(v, PART_PROJECTOR))) return;
@@ -615,8 +620,8 @@ void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *i
 }
 
 // Runs forward and backward of the language model for one micro-batch. The operations are the same in every step, so a
-// device may record them as a CUDA graph and replay them: recording 0 is the first micro-batch, which overwrites the
-// gradients, recording 1 the others. Passes that communicate or that FP8 health examines are not recorded.
+// device may record them as a CUDA graph and replay them: recording 0 for the first micro-batch, which overwrites the
+// gradients, recording 1 for all others. Passes that communicate or that FP8 health examines are not recorded.
 static void text_step(Model *m, bool accumulate, bool last) {
     int recording = accumulate ? 1 : 0;
     bool examined = m->counts_codes || m->compares_matmuls;
@@ -710,7 +715,7 @@ static bool open_device(Model *m, Error *err) {
 #define ALLOCATION_TIMEOUT_S 600 // timeout in seconds while other ranks page-lock host memory
 
 // Allocates the arena. If it needs page-locked host memory, the processes of a machine allocate one after the other, so
-// that each sees how much memory is left.
+// that each process sees how much memory is left.
 static bool allocate(Model *m, Error *err) {
     if (!m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
     comm_set_timeout(m->comm, ALLOCATION_TIMEOUT_S);
@@ -724,7 +729,7 @@ static bool allocate(Model *m, Error *err) {
 void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]) {
     const Tensor table = arena_tensor(&m->vision->arena, PIXEL_VALUES, VALUE, 0);
     real values[3 * 256];
-    // Each operation rounds to FP32, as in transformers, which gives the same normalized pixels bit for bit.
+    // Each operation rounds to FP32, as Hugging Face transformers does, so that both compute the same bits.
     for (int i = 0; i < 3 * 256; i++) {
         const float scaled = (float)((double)(i % 256) * (1.0 / 255.0));
         const float centered = scaled - mean[i / 256];
@@ -855,7 +860,7 @@ int main(int argc, char **argv) {
     run.start_ms = now_ms();
     Error err = {EXIT_DONE, "", 0}, why;
     bool exit_now = false;
-    on_all_ranks(&run.errors); // an error in the flags is the same on all ranks of a host, but hosts may lack a file
+    on_all_ranks(&run.errors); // all ranks of a host find the same start-up error, so no rank sends it
     config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
     if (!exit_now) signals_fail_writes(); // not with --help: SIGPIPE must end it silently if its output is closed

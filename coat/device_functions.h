@@ -28,7 +28,7 @@ DEVICE_FUNCTION(download, void, (Exec *exec, void *host, const void *device, siz
 DEVICE_FUNCTION(zero, void, (Exec *exec, void *device, size_t bytes))
 // Waits until all work on the device is complete.
 DEVICE_FUNCTION(synchronize, void, (Exec *exec))
-// If recording `id` of a sequence of operations exists, replay_begin() replays it and returns true. Otherwise,
+// If a sequence of operations was recorded as `id`, replay_begin() replays the recording and returns true. Otherwise,
 // replay_begin() returns false and may start a recording; the caller runs the operations and calls replay_end().
 DEVICE_FUNCTION(replay_begin, bool, (Exec *exec, int id))
 DEVICE_FUNCTION(replay_end, void, (Exec *exec, int id))

@@ -19,9 +19,9 @@ OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions,
 //   r_out = r_in + y + y_bias                     y.data NULL: r_out = r_in
 //   norm.x = r_out as saved for backward          norm.weight.data NULL: weight 1
 //   n = norm(r_out), or norm(norm.x) if norm.from_saved
-// Formats of n: unscaled; E4M3 SCALE_TENSOR by Group Scaling (row amaxes, reduction, cast), which also writes the
-// scale; or E4M3 SCALE_ROW in one pass. If n is unscaled and n.amax exists, n.amax receives the amax of each row.
-// y may be BF16 SCALE_ROW: y = stored value * scale of the row.
+// Formats of n: unscaled; E4M3 SCALE_TENSOR, with a scale that Group Scaling computes (row amaxes, reduction, cast); or
+// E4M3 SCALE_ROW in one pass. If n is unscaled and n.amax exists, n.amax receives the amax of each row. y may be BF16
+// SCALE_ROW: y = stored value * scale of the row.
 // Aliasing: r_out may share memory with norm.x and with r_in.
 OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                                             Tensor y_bias))
@@ -71,10 +71,9 @@ OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor 
 //     best.data NULL: not computed. Otherwise the GPU reads the logits once more.
 //   dlogits = (softmax - onehot) * state->loss_scale; 0 in columns >= vocab and in rows with target < 0
 //   If dlogits.data is NULL, computes the losses only.
-// Unscaled dlogits and dlogits_t share the logits' memory, which the gradient overwrites. FP8 dlogits is E5M2;
-// dlogits_t is its transpose and may use the logits' memory. Their common scale, loss_gradient_scale() in quantize.h,
-// needs no amax, because |dlogits| <= loss_scale.
-// A non-finite loss sets state->nonfinite.
+// Unscaled dlogits and dlogits_t share the logits' memory, which the gradient overwrites. FP8 dlogits is E5M2. FP8
+// dlogits_t is the transpose of dlogits and may use the logits' memory. Both have the scale loss_gradient_scale()
+// (quantize.h), which needs no amax, because |dlogits| <= loss_scale. A non-finite loss sets state->nonfinite.
 OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best,
                                   Tensor logits, Tensor targets, int vocab, StepState *state))
 // Adds the sum of losses (R, 1) FP32, times state->loss_scale, to state->loss_sum. The order of the sum is fixed.
@@ -85,15 +84,15 @@ OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 // row, column).
 //   pixels (I, 3*side*side) U8, one plane per channel. table (3, 256) FP32: value of each byte, for each channel.
 //   T (rows per image) is (side / patch)^2, plus 1 if row 0 belongs to a class token; the operation sets row 0 to 0.
-//   Pixels right of the last complete patch, and below it, are not read.
+//   Pixels beyond the last complete patch of each row and column are not read.
 OPERATION(patches_forward, (Exec *exec, Tensor out, Tensor pixels, Tensor table, int side, int patch, int T))
 
 // Embeds patches: r (I*T, C) = y + wpe[row % T]. If class_row (1, C) has data, it replaces y in each image's first row.
 // Aliasing: r may be y.
 OPERATION(image_embed_forward, (Exec *exec, Tensor r, Tensor y, Tensor class_row, Tensor wpe, int T))
 
-// Gathers rows: out[i] = in[index[i]] if index[i] >= 0. If index[i] < 0, sets out[i] to 0 or, with `keep`, does not
-// change it.
+// Gathers rows: out[i] = in[index[i]] if index[i] >= 0. If index[i] < 0, sets out[i] to 0 or, if `keep` is true, does
+// not change out[i].
 //   index (rows of out, 1) I32. out and in are unscaled, of the same format and width. in.data NULL: `in` is zeros.
 OPERATION(rows_gather, (Exec *exec, Tensor out, Tensor in, Tensor index, bool keep))
 
@@ -106,7 +105,8 @@ OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tenso
                            bool accumulate))
 
 // Recomputes a norm's output n for wgrad: n_t = n in the layout that wgrad reads. Does nothing if n_t shares n's
-// memory. If n has one scale, n_t shares it. If n is SCALE_ROW, first writes n_t's scale, the largest row scale.
+// memory. If n has one scale, n_t has the same scale. If n is SCALE_ROW, first writes n_t's scale, the largest row
+// scale.
 //   If n is FP8 with data, transposes its values and converts them to n_t's scale.
 //   If n.data is NULL, recomputes norm(norm.x) and quantizes it with n_t's scale.
 //   If n is unscaled, recomputes norm(norm.x) and quantizes it with a scale from n.amax.
@@ -149,12 +149,12 @@ OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt,
                                           bool accumulate, ActivationKind kind))
 
 // Writes row scales of dh_q (E4M3 SCALE_ROW) from an upper bound of |dh| = |dg * gelu'(h)|. Does not read dg = dy * w.
-//   Bound: gradient_bound() in quantize.h, from the norms of dy's rows and of w's columns, and with SwiGLU h's scales.
-//   dy is E4M3 SCALE_TENSOR. Must run after linear_backward_data of w, which writes w.codes_t if transposes are not
-//   cached. A non-finite bound sets state->nonfinite.
+//   Bound: gradient_bound() in quantize.h, from the norms of dy's rows and of w's columns. With SwiGLU, the bound also
+//   depends on h's scales. dy is E4M3 SCALE_TENSOR. Must run after linear_backward_data with the same w, because
+//   linear_backward_data writes w.codes_t if transposes are not cached. A non-finite bound sets state->nonfinite.
 OPERATION(activation_bound, (Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind))
-// Runs activation_backward, with the scales that dh_q already has, and activation_recompute to g_t. g.data must be
-// NULL; g's scales are read. On a GPU, reads h (SCALE_GROUP) only once.
+// Runs activation_backward, with the scales that dh_q already has, and then activation_recompute, which writes g_t.
+// Reads only g's scales, and g.data must be NULL. On a GPU, reads h (SCALE_GROUP) only once.
 OPERATION(activation_backward_recompute, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t, Tensor g, Tensor dg,
                                         Tensor h, bool accumulate, ActivationKind kind))
 
@@ -209,7 +209,7 @@ OPERATION(weights_amax, (Exec *exec, const Parameter *parameters, int count))
 
 // --- operations that measure values for the log ---------------------------------------------------------
 // Computes out[i], in host memory, from the FP8 values and scales of tensors[i], none of which is transposed. If data
-// is NULL, the FP8 values were overwritten; then only amax is estimated, from the scales:
+// is NULL, the FP8 values were overwritten. Then only amax is computed, as an estimate from the scales:
 //   - one scale: amax; 0 if the scale is 1, the scale of a tensor of zeros
 //   - SCALE_ROW: an upper bound less than twice amax, from the largest scale; the bound itself if activation_bound()
 //     wrote the scales. 0 if the largest scale is the smallest possible one.

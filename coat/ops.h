@@ -9,7 +9,7 @@
 //     operation that would only copy the input returns at once.
 // Operations quantize FP32 results directly. They round a result to BF16 first only if they also store the BF16 value
 // (r_out). A norm or activation computed from a saved tensor reads the tensor's dequantized values, so that recomputing
-// it in backward gives the same bits.
+// the norm or activation in backward gives the same bits.
 //
 // An FP8 tensor with granularity SCALE_ROW has one scale per row, row_scale_from_amax() of the row's amax. The pass
 // that computes a row also quantizes the row, and the tensor's amax array is unused. A matmul of the tensor ignores its
@@ -58,8 +58,8 @@ typedef struct {
 
 #define SKIP_OUTLIER 2
 
-// A norm's parameters and the tensors that the norm saves for backward. The saved input x is the residual stream itself
-// with BF16 saved activations, and a copy of it in E4M3 with per-group scales with --saved coat.
+// A norm's parameters and the tensors that the norm saves for backward. With BF16 saved activations and pre-norm, the
+// saved input x is the residual stream itself. With --saved coat, x is an E4M3 copy with per-group scales.
 typedef struct {
     Tensor x;      // input of the norm, (M, C): unscaled, or E4M3 SCALE_GROUP
     Tensor mean;   // mean of each row, (M, 1) FP32; data is NULL for RMSNorm
@@ -72,10 +72,10 @@ typedef struct {
 
 // Self-attention over B sequences of T tokens. Query head h reads key/value head h / (heads / kv_heads). Token t of
 // sequence b is row b*T+t, and a head is head_dim columns starting at head*head_dim. If q, k and v are views of a
-// packed projection, they have its stride.
+// packed projection, their stride is the projection's.
 typedef struct {
     int B, T, heads, kv_heads, head_dim;
-    bool bidirectional; // true: no causal mask; excludes document masking and a KV cache
+    bool bidirectional; // true: no causal mask; not supported with document masking or a KV cache
 } AttentionShape;
 
 static inline AttentionShape attention_shape(const ModelShape *model, int B, int T) {

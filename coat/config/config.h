@@ -126,8 +126,8 @@ enum { MAX_VOCAB = 1 << 24, MAX_POSITIONS = 1 << 24 };
 enum { FP8_MAX_NORM_WIDTH = 8192, FP8_MAX_ACTIVATION_WIDTH = 32768, FP8_MAX_CAST_WIDTH = 16384 };
 
 // How examples of training data become sequences. CUT packs entire examples and truncates those longer than a sequence.
-// WHOLE also packs entire examples, but rejects longer ones. SPLIT concatenates all examples and splits them at
-// sequence ends.
+// WHOLE also packs entire examples, but fails if an example is longer than a sequence. SPLIT concatenates all examples
+// and cuts the result into sequences.
 typedef enum { EXAMPLES_CUT, EXAMPLES_WHOLE, EXAMPLES_SPLIT } ExamplesKind;
 // DOCUMENTS_MASKED: tokens attend only to tokens of their own document
 typedef enum { DOCUMENTS_UNMASKED, DOCUMENTS_MASKED } DocumentsKind;
@@ -150,7 +150,7 @@ static inline bool prompt_format_named(PromptFormat format) {
 
 typedef enum { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 typedef enum { RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT, RECIPE_COAT_PAPER } RecipeKind;
-// Number formats of the vision tower's blocks. COAT: those of RECIPE_COAT, without BF16 blocks
+// Number formats of the vision tower's blocks. COAT: the formats of RECIPE_COAT, without BF16 blocks
 typedef enum { VISION_RECIPE_BF16, VISION_RECIPE_COAT } VisionRecipe;
 // PRECISION_FP32: all tensors are FP32, for exact comparisons
 typedef enum { PRECISION_RECIPE, PRECISION_FP32 } PrecisionKind;
@@ -224,8 +224,8 @@ typedef struct {
 
 // True for recipe coat-paper, which follows the numerics of COAT, section 5: In forward, norms and the activation
 // function read the saved FP8 values. Every FP8 operand has one scale per tensor. Gradients are E5M2. In other recipes,
-// norms and the activation function read unrounded values in forward, and operands have a scale per token if one pass
-// can compute it.
+// norms and the activation function read unrounded values in forward, and an operand has a scale per token if one pass
+// can compute both the operand and the scales.
 static inline bool recipe_is_paper(const Recipe *r) {
     return r->kind == RECIPE_COAT_PAPER;
 }
@@ -310,7 +310,7 @@ typedef struct {
     int64_t health_matmuls;          // steps between comparisons of FP8 wgrad with BF16 wgrad; 0: never
     char prompt[4096];
     char image[PATH_MAX_LENGTH]; // file whose first image is part of the prompt; "": none
-    int image_rows;              // number of tokens that represent the image at all its places in the prompt
+    int image_rows;              // total tokens that represent the image, over all its places in the prompt
     PromptFormat prompt_format;
     int samples; // number of samples generated each time
     float temperature, top_p;
@@ -373,7 +373,8 @@ static inline bool config_fp8_head(const Config *c) {
     return c->recipe.head == HEAD_FP8 || (c->recipe.head == HEAD_FP8_BACKWARD && !config_forward_only(c));
 }
 
-// True if Muon updates the weight matrices of the language model's blocks, which --freeze may exclude from training.
+// True if the run trains the weight matrices of the language model's blocks with Muon. False if --freeze names the
+// language model.
 static inline bool config_trains_with_muon(const Config *config) {
     return config->optimizer == OPTIMIZER_MUON && !config_forward_only(config) && !(config->freeze & PART_LANGUAGE);
 }
@@ -462,8 +463,8 @@ static inline bool config_recomputes_blocks(const Config *c) {
     return c->recipe.recompute >= 3 && !config_forward_only(c);
 }
 
-// True if the scales of the gradient of the activation function's input come from an upper bound instead of the amax.
-// Then one pass can compute that gradient and recompute the activation function.
+// True if an upper bound instead of the amax determines the scales of dh_q, the gradient of the activation function's
+// input. Then one pass can compute dh_q and recompute the activation function's output.
 static inline bool config_bounds_activation(const Config *c) {
     const Recipe *r = &c->recipe;
     return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32 && !recipe_is_paper(r) && r->saved == SAVED_COAT &&

@@ -62,7 +62,8 @@ bool gpt2_shape(ModelShape *shape, int64_t layers, int64_t heads, int64_t channe
 // GPT-2's or the byte vocabulary, otherwise none.
 void model_shape_vocab(ModelShape *shape, int vocab);
 
-// Sets the BOS and EOS ids of a model shape. An id outside the vocabulary, such as -1, means that there is none.
+// Sets the BOS and EOS ids of a model shape. An id outside the vocabulary, such as -1, means that the vocabulary has no
+// such token.
 void model_shape_ids(ModelShape *shape, int begin, int end);
 
 // Adds an EOS id to a model shape if it is in the vocabulary. If the list is full, replaces the last id.

@@ -19,7 +19,7 @@ bool vision_named(const char *name, VisionShape *vision);
 // (EXIT_USER) if the flags contradict each other, the tower is unknown, or the language model cannot read images.
 bool vision_finish(Config *config, Error *err);
 
-extern const char *const part_names[3]; // names for --freeze of the parts 1 << i: PART_VISION, ...
+extern const char *const part_names[3]; // names in --freeze; bit 1 << i is the part's PART_...
 
 // Sets config->freeze from the names in config->frozen, and makes config->frozen empty if it is "none". Also checks the
 // other flags of training a vision-language model (--lr-vision, --vision-recipe, ...). Fails (EXIT_USER) if:
@@ -67,7 +67,7 @@ void vision_pixel_defaults(VisionKind kind, float mean[3], float deviation[3]);
 // Returns the largest number of images in a micro-batch; 0 if the model reads text only.
 int vision_images(const Config *config);
 
-// Returns the number of images that a pass computes if its micro-batch has `images` images; the additional ones are
+// Returns the number of images that a pass computes if its micro-batch has `images` images. The additional images are
 // black. `images` is rounded up so that at most 32 different results occur, because a GPU stores matmul plans for each.
 // The result is at least 1, because all processes must run the same collectives. With FP8 matmuls, the tower's tokens
 // are a multiple of 16. tower: from vision_config().

@@ -41,8 +41,8 @@ void arena_release(Arena *arena, Exec *exec); // frees the memory if any is allo
 bool arena_on_host(const Arena *arena, Category category);
 
 // Returns the descriptor of a tensor in a layer. If role is VALUE and the activation has a PLAIN layout, returns PLAIN
-// in the first blocks (--bf16-blocks), so `layer` matters even for tensors without layers. data is NULL if the
-// configuration does not have the tensor, or the arena is not allocated.
+// for the first blocks (--bf16-blocks). Therefore `layer` matters even if all layers share one tensor. data is NULL if
+// the configuration does not have the tensor, or the arena is not allocated.
 Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer);
 
 // Returns the tensor that owns the memory of `id` in this layer: `id` itself, or the tensor whose memory it uses.
@@ -52,7 +52,7 @@ TensorId arena_owner(const Arena *arena, TensorId id, Role role, int layer);
 // forward to backward.
 Tensor arena_saved(const Arena *arena, TensorId id, int layer);
 
-// True if the forward or backward matmuls of this layer read the weight in FP8.
+// True if this layer's matmuls read the weight in FP8: backward's matmuls if `backward` is true, otherwise forward's.
 bool arena_reads_codes(const Arena *arena, TensorId id, int layer, bool backward);
 
 // Returns a layer's weight with its FP8 values, as matmuls read them. With ZeRO 3, returns the buffer into which the
@@ -76,7 +76,8 @@ Tensor arena_local(const Arena *arena, TensorId id, Role role, int layer, int64_
 int arena_parameter_count(const Arena *arena);
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]);
 
-// Print the memory plan: as a table of categories with saved tensors, of categories only, or as one JSON object.
+// Print the memory plan. arena_report() prints a table of categories with the saved tensors, arena_report_categories()
+// a table of categories only, and arena_report_json() one JSON object.
 void arena_report(const Arena *arena, FILE *out);
 void arena_report_categories(const Arena *arena, FILE *out);
 // largest_micro_batch: largest micro-batch that fits --memory-limit; 0: the flag is not given

@@ -4,7 +4,8 @@
 
 C_LINKAGE_BEGIN
 
-// FLOPs of forward and backward: of the language model per token, and of the vision tower and the projector per image.
+// FLOPs of forward and backward: of the language model per token, and of the vision tower and the projector together,
+// per image.
 typedef struct {
     double per_token, per_image;
 } TrainFlops;

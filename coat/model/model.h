@@ -34,8 +34,8 @@ typedef struct Model {
 } Model;
 
 // State of the KV cache while a sample is generated. The cache is the tensor QKV of all layers, with one row of q, k
-// and v per token. A pass with uses_kv_cache appends its rows to the cached rows and attends to both. If there are
-// cached rows, its B is 1.
+// and v per token. A pass with uses_kv_cache appends its rows to the cached rows and attends to both. A pass that reads
+// cached rows must have B = 1.
 typedef struct {
     bool uses_kv_cache;
     int cached_tokens; // number of the sample's tokens that earlier passes have stored in the cache
@@ -81,15 +81,16 @@ void state_download(Model *m);
 // positions: position of each token within its document, for document masking (--documents). NULL: no masking.
 void batch_upload(Model *m, int B, int T, const int32_t *inputs, const int32_t *targets, const int32_t *positions);
 
-// Uploads the images of the next pass, and which tokens they replace. Does nothing without a vision tower.
+// Uploads the images of the next pass, and the places of their features among the tokens. Does nothing without a vision
+// tower.
 //   pixels (images, 3 * side * side): bytes of the images, color by color
 //   image_rows (B * T): for each token, the row of the projector's output that replaces its embedding; -1: none.
 //   Image i has rows i * vision_rows() and following. If `images` is 0, the rows are those that an earlier pass has
 //   computed. NULL: the pass has no images, and `images` is 0.
 void images_upload(Model *m, int images, const uint8_t *pixels, const int32_t *image_rows);
 
-// Sets the mean and standard deviation that the vision tower normalizes each color with: ((byte / 255) - mean) /
-// deviation. model_create() sets vision_pixel_defaults().
+// Sets the mean and standard deviation by which the vision tower normalizes each color: ((byte / 255) - mean) /
+// deviation. model_create() sets those of vision_pixel_defaults().
 void vision_pixels_set(Model *m, const float mean[3], const float deviation[3]);
 
 // Runs the forward pass on the uploaded tokens and the projector's output, up to NF (M, C), the final norm's output.
@@ -105,7 +106,7 @@ void model_loss(Model *m, bool backward, bool accumulate);
 
 // Run one optimizer step: step_begin(), then micro_step() per micro-batch, then step_end(), after which m->host
 // contains the results. targets: number of unmasked targets over all processes and micro-batches. accumulate: false
-// only in the first micro-batch. last: true only in the last.
+// only in the first micro-batch. last: true only in the last micro-batch.
 void step_begin(Model *m, float lr, int64_t targets);
 void micro_step(Model *m, bool accumulate, bool last);
 void step_end(Model *m);

@@ -19,7 +19,7 @@ bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err);
 
 #define ADVICE_TEXT 512 // size in bytes of the text that plan_advice() writes
 // Writes advice for a run that needs more than `limit` bytes (0: unknown): the largest micro-batch that fits, and the
-// three largest categories of memory, each with the flags that reduce it and that a run accepts.
+// three largest categories of memory, each with the flags that reduce the category and that a run accepts.
 void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limit, char *text, size_t size);
 
 // Appends advice to err, which arena_allocate() has set: the text of plan_advice() or, if host memory was too small,

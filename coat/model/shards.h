@@ -1,14 +1,15 @@
 // Distributes a model over several processes by ZeRO stage:
 //   0  Every process stores and updates all parameters. Gradients are summed over the processes once per step.
-//   1  Each process updates only its shard of each parameter, and stores moments and master weights only for it. Once
-//      per step, gradients are summed into shards and the new values of the shards are gathered.
+//   1  Each process updates only its shard of each parameter, and stores moments and master weights only for this
+//      shard. Once per step, gradients are summed into shards and the new values of the shards are gathered.
 //   2  As 1, but the layers' gradients are summed into shards after every micro-batch, layer by layer.
 //   3  As 2, but each process stores only shards of the blocks' weight matrices, which are gathered before each layer's
 //      forward and backward: in FP8 if the layer's matmuls read FP8.
 // The model reports when it needs a layer's weights and when it has computed a layer's gradients. Communication runs on
 // a separate stream (comm.h). Weights are gathered one layer ahead of the computation; gradients are summed while the
-// next layer computes. Over MPI, all stages give the same bits with one micro-batch per step. With several, stages 0
-// and 1 agree, and 2 and 3 agree, because 2 and 3 sum gradients over the processes before they sum over micro-batches.
+// next layer computes. Over MPI, all stages give the same bits with one micro-batch per step. With several
+// micro-batches, stages 0 and 1 agree, and stages 2 and 3 agree. The two pairs differ, because stages 2 and 3 sum
+// gradients over the processes before they sum over micro-batches.
 #pragma once
 #include "arena.h"
 #include "comm/comm.h"
@@ -40,8 +41,8 @@ typedef struct Shards {
     // (-1: none). slot_backward: true if the weights were gathered in the format that backward reads, else forward's.
     int slot_layer[LAYER_SLOTS], slot_ticket[LAYER_SLOTS];
     bool slot_pending[LAYER_SLOTS], slot_backward[LAYER_SLOTS];
-    // ZeRO 2 and 3: state of each slot for gradients: the ticket of their sum over the processes, and the layer to
-    // whose GRAD the sum must be added (-1: none)
+    // ZeRO 2 and 3: state of each slot for gradients. grad_ticket: ticket of the gradients' sum over the processes.
+    // grad_layer: layer to whose GRAD the sum must be added (-1: none)
     int grad_ticket[LAYER_SLOTS], grad_layer[LAYER_SLOTS];
     bool grad_pending[LAYER_SLOTS];
 } Shards;
@@ -50,7 +51,7 @@ typedef struct Shards {
 void shards_open(Shards *s, const Arena *arena, Exec *exec, Comm *comm);
 void shards_close(Shards *s);
 
-// Adds the parameters of `other`, which must outlive s, to those that shards_norm() and shards_update() of s process.
+// Makes shards_norm() and shards_update() of s also process the parameters of `other`, which must outlive s.
 void shards_join(Shards *s, Shards *other);
 
 // --- functions that every pass over a micro-batch calls ----------------------------------------------------------
@@ -62,8 +63,8 @@ bool shards_recordable(const Shards *s, bool first, bool last);
 // Waits until the weights that are not per layer are complete. Call it before the embedding. With ZeRO 3, also starts
 // gathering layer 0's weights.
 void shards_pass_begin(Shards *s);
-// Waits until layer l's weights are complete. With ZeRO 3, then starts gathering the weights of `next`, the next layer
-// of this pass; -1: there is none.
+// Waits until layer l's weights are complete. With ZeRO 3, then starts gathering the weights of `next`, the layer after
+// l in this pass (-1: l is the pass's last layer).
 void shards_weights_needed(Shards *s, int l, int next, bool backward);
 
 // True if a layer's backward must add its gradients to those of earlier micro-batches. False with ZeRO 2 and 3, because
@@ -95,7 +96,8 @@ void shards_weights_loaded(Shards *s);
 // Sums state->loss_sum over the processes.
 void shards_sum_loss(Shards *s, StepState *state);
 
-// Makes later operations wait until all new weights are gathered. Call it before code other than a pass reads weights.
+// Makes later operations wait until all new weights are gathered. Call shards_weights_wait() before any code outside a
+// pass reads weights.
 void shards_weights_wait(Shards *s);
 
 // Gathers the complete value of a weight that is sharded (ZeRO 3), and returns it in device memory, valid until the

@@ -55,12 +55,13 @@ typedef enum {
     WITH_MUON           // exists if Muon updates the blocks' matrices
 } When;
 
-// Granularity of an FP8 operand's scales. Scales per token (SCALE_ROW) need a kernel that multiplies the matmul's
-// output by them. The choice depends on the kernel that reads this output:
-//   ROWS_BY_TOKEN: per token, because a residual addition reads it
-//   ROWS_BY_TOKEN_IN_COAT: per token with --saved coat, read by the activation function or the MLP norm's backward
-//   ONE_SCALE: per tensor; other kernels, such as attention, read it. A gradient that one pass quantizes and transposes
-//       has two such scales, one for dgrad's format and one for wgrad's (E5M2)
+// Granularity of an FP8 operand's scales. A matmul ignores scales per token (SCALE_ROW), so the kernel that reads the
+// matmul's output must multiply the output by the scales. Therefore the choice depends on that kernel:
+//   ROWS_BY_TOKEN: one scale per token, because a residual addition reads the output
+//   ROWS_BY_TOKEN_IN_COAT: as ROWS_BY_TOKEN with --saved coat, otherwise as ONE_SCALE, because the activation function
+//       or the MLP norm's backward reads the output
+//   ONE_SCALE: one scale per tensor, because another kernel, such as attention, reads the output. A gradient that one
+//       pass quantizes and transposes has two such scales, one for dgrad's format and one for wgrad's (E5M2)
 // With recipe coat-paper, every operand has one scale.
 typedef enum { ONE_SCALE, ROWS_BY_TOKEN, ROWS_BY_TOKEN_IN_COAT } RowScales;
 
@@ -77,7 +78,7 @@ typedef struct {
     Stored stored;
     TensorId source;       // tensor whose memory this one may use
     TensorId transpose_of; // tensor whose FP8 transpose this one is
-    TensorId matmul_of;    // for a matmul's output: the operand whose scales per token it may have
+    TensorId matmul_of;    // for a matmul's output: the operand whose scales per token the output may have
     bool head;             // true: operand of the output head's matmuls
     bool gradient;         // true: operand that is a gradient
     // true: the tensor has row amaxes, from which its per-tensor scale is computed: when a gradient is quantized, or in
@@ -116,7 +117,8 @@ static inline bool saves_groups(const Recipe *r) {
     return r->saved == SAVED_COAT && r->precision != PRECISION_FP32;
 }
 
-// True if no saved tensor contains the unscaled residual stream, so that blocks pass it on in the tensor RESID.
+// True if no saved tensor contains the unscaled residual stream, so that the tensor RESID stores the stream between
+// blocks.
 static inline bool needs_resid(const Config *c) {
     return c->shape.norm_place == NORM_POST ? blocks_in_fp8(&c->recipe) : saves_groups(&c->recipe);
 }

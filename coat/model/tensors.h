@@ -162,7 +162,7 @@ typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 typedef struct {
     bool exists;
     // TensorId of the tensor whose memory this one uses; -1: separate memory. In a PLAIN layout, the tensor's own id
-    // means the memory of its VALUE, without scales and amaxes
+    // means the memory of the same tensor's VALUE, without scales and amaxes
     int alias;
     int scale_source; // TensorId of the tensor whose scale this one uses; -1: it has its own, or none
     Category category;
@@ -238,15 +238,15 @@ static inline TensorId head_weight(const ModelShape *shape) {
     return shape->tied_head ? WTE : HEADW;
 }
 
-// Return the number of parameter elements, excluding the vocabulary's padding rows: in the parts PART_VISION, ... that
-// `parts` contains, and in the entire model.
+// Return the number of parameter elements, excluding the vocabulary's padding rows. part_parameters() counts the parts
+// whose bits PART_VISION, ... are set in `parts`; model_parameters() counts the entire model.
 int64_t part_parameters(const ModelShape *shape, int parts);
 static inline int64_t model_parameters(const ModelShape *shape) {
     return part_parameters(shape, PART_VISION | PART_PROJECTOR | PART_LANGUAGE);
 }
 
-// Returns the number of elements in one rank's shard of a tensor: an equal part, rounded up to a multiple of 128 if
-// there are several ranks. The last ranks' shards may be smaller or empty.
+// Returns the number of elements in one rank's shard of a tensor: elements / ranks, rounded up to a multiple of 128 if
+// there are several ranks. Because of the rounding, the last ranks' shards may be smaller or empty.
 int64_t tensor_shard_elements(int64_t elements, int ranks);
 
 // Returns the ZeRO stage that is used: config->zero, or 0 with one process.

@@ -10,16 +10,17 @@
 C_LINKAGE_BEGIN
 
 // True if a signal or --time-limit ends the run and this process may stop within a step. Always false with several
-// processes, because they agree between steps when to stop.
+// processes, because several processes must agree to stop, which they do only between steps.
 bool stop_at_once(const Model *m);
 
-// Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches, or of fewer if
-// stop_at_once(). The processes divide the micro-batches and make the same number of passes. A process without a
-// micro-batch repeats the last one with all targets masked. If a process cannot read its data, it returns false with
-// err. With several processes, it first completes its passes with zeros, because the others wait for it.
+// Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches, or of fewer micro-batches
+// if stop_at_once() becomes true. The processes divide the micro-batches and make the same number of passes. A process
+// without a micro-batch repeats the last one with all targets masked. Returns false with err if this process cannot
+// read its data. With several processes, first completes this process's passes with zeros as tokens, because the other
+// processes wait for these passes.
 // Sets *accuracy to the fraction of right answers if the model has a vision tower and the data a loss mask, otherwise
-// to NAN. An answer is a maximal run of unmasked targets in an example. It is right if each of its targets has the
-// largest logit given the tokens before, so that sampling with --temperature 0 would generate it.
+// to NAN. An answer is a maximal run of unmasked targets in an example. An answer is right if each of its targets has
+// the largest logit given the tokens before, so that sampling with --temperature 0 would generate the answer.
 bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, double *accuracy, Error *err);
 
 // Returns the number of HellaSwag examples that the model answers correctly, over all processes, which divide the work.
@@ -29,8 +30,9 @@ int evaluate_hellaswag(Model *m, HellaSwag *set);
 // Computes the logits (vocab) of the token that follows ids[0 .. count), from the last --seq-len tokens of ids.
 // `incremental` is true if the previous call was for ids[0 .. count - 1). The pass then reads only the last token and
 // the KV cache; if count exceeds --seq-len, it reads all of the last --seq-len tokens.
-// FP8 matmuls need at least 16 tokens. With FP8, an incremental pass reads an aligned group of 16 tokens, or the last
-// 16 of --seq-len, padded with zeros. An operand with one scale per tensor has the scale of these 16 tokens.
+// FP8 matmuls need at least 16 tokens. With FP8, an incremental pass reads 16 tokens: from the last multiple of 16 that
+// is not after the new token, or the last 16 of --seq-len. Zeros fill the rows after the new token. If an operand has
+// one scale per tensor, these 16 tokens determine the scale.
 void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, float *logits);
 
 // Samples up to `more` tokens, appends them to ids[0 .. count) and returns the new count.

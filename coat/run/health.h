@@ -1,7 +1,7 @@
 // Health: statistics in the log that give early warning of a failing training run. health_bounds.c measures attention
-// logits, outliers and second moments. FP8 health (health.c) shows how well the scales of FP8 tensors fit. For each
-// layer and tensor: amax, the fractions of saturated and of zero values and, for moments, the fraction of groups with a
-// clamped exponent.
+// logits, outliers and second moments. FP8 health (health.c) shows how well the scales of FP8 tensors fit. FP8 health
+// logs for each layer and tensor: amax, the fractions of saturated and of zero values and, for moments, the fraction of
+// groups with a clamped exponent.
 //   - Tensors are measured after the last micro-batch and update. --recompute 3 leaves only block 0's saved
 //     activations.
 //   - Gradients and norm outputs are counted in the first micro-batch, because each layer overwrites them. The
@@ -52,7 +52,7 @@ typedef struct {
 } HealthWarned;
 
 // Returns the index of a tensor's counts in CODE_COUNTS. The next index belongs to the tensor's transpose, which has
-// counts if its scale differs.
+// counts only if it does not share the tensor's scale.
 static inline int code_counts_at(CountedTensor what, int layer) {
     return 2 * (layer * COUNTED_TENSORS + (int)what);
 }
@@ -67,10 +67,12 @@ void health_sample(const Arena *arena, Exec *exec, HealthWarned *warned);
 //   {"x_in":{"amax":[..per layer],"saturated":[..],"zero":[..]},"qkvw.m":{..,"clamped":[..]},"n1":{"amax":[..]},
 //    "dh_q":{"amax":[..],"saturated":[..],"zero":[..],"subnormal":[..]},"dh_qt":{"saturated":[..],..},..}
 //   - A tensor that backward recomputes has only an amax. An amax that is not finite is null.
-//   - A gradient has fractions only if this step counted them, its transpose (dh_qt) only if its FP8 values differ.
+//   - A gradient has fractions only if this step counted its FP8 values. The transpose (dh_qt) has fractions only if it
+//     does not share dh_q's scale.
 //   - A moment has the key "unchanged" if health_sample() was called before the update and `warned` is not NULL.
 //   - The residual stream's gradient is quantized twice per layer, for the MLP and then for the attention sublayer.
-//     dresid_q has the amax of the latter; dresid_q_fcproj and dresid_q_proj have the fractions of the two.
+//     dresid_q has the amax for the attention sublayer. dresid_q_fcproj has the fractions for the MLP, dresid_q_proj
+//     those for the attention sublayer.
 // Writes one line per problem to `warning`, without a final newline; "" if there is no problem. If `warned` is NULL,
 // checks only the amax and saturation of tensors. Waits for the device.
 char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
@@ -83,9 +85,9 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
 char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 // Returns the largest log-sum-exp of each layer's attention logits in the last micro-batch as JSON for the caller to
-// free: {"lse":{"max":[..per layer]}}. It is at least the largest logit, and at most ln(sequence length) larger.
-// --recompute 3 leaves only block 0's. Writes a note to `warning` the first time that a layer exceeds BOUND_LSE,
-// otherwise "". If `warned` is NULL, never writes a note. Waits for the device.
+// free: {"lse":{"max":[..per layer]}}. The log-sum-exp is at least the largest logit, and at most ln(sequence length)
+// larger. With --recompute 3, only block 0's value is still in memory. Writes a note to `warning` the first time that a
+// layer exceeds BOUND_LSE, otherwise "". If `warned` is NULL, never writes a note. Waits for the device.
 char *health_attention_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 // Returns outliers of the activation function's output in the step's first micro-batch as JSON for the caller to free:
@@ -97,14 +99,14 @@ char *health_activation_json(const Arena *arena, Exec *exec, HealthWarned *warne
 //   {"wte":{"lag":[RMS of g / sqrt(v) per layer]},..}    g is clipped, and v has AdamW's bias correction
 // A value much above 1 means that v follows g too slowly. Call it after an update, before the next one's gradients.
 // Measures this process's shards. NULL if no matrix has a second moment, or before the first update. Writes notes
-// like health_attention_json(). Overwrites the measurements that health_activation_json() reads.
+// like health_attention_json(). Call health_activation_json() first, because its measurements are overwritten.
 char *health_optimizer_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 // Appends a line to the text of a warning.
 __attribute__((format(printf, 2, 3))) void health_add_line(char warning[HEALTH_WARNING], const char *format, ...);
 
-// Appends a note to `warning` if the largest of a tensor's values, one per layer, exceeds the bound. A bound has one
-// note per run. Never appends a note if `warned` is NULL. NaN is ignored.
+// Appends a note to `warning` if the largest of a tensor's values, one per layer, exceeds the bound. Each bound causes
+// at most one note per run. Never appends a note if `warned` is NULL. NaN is ignored.
 void health_note(HealthBoundId id, const char *tensor, const double value[], int layers, HealthWarned *warned,
                  char warning[HEALTH_WARNING]);
 

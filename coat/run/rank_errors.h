@@ -15,7 +15,8 @@ typedef struct {
 // same err on all ranks. All ranks must call all_ranks_ok().
 bool all_ranks_ok(RankErrors *e, bool ok, Error *err);
 
-// Records that each rank has found the same error by itself, so that it need not be sent. Always returns false.
+// Records that every rank finds the same error by itself, so that no rank needs to send the error. Always returns
+// false.
 bool on_all_ranks(RankErrors *e);
 
 // Prints the error that ends the run, only once. If all ranks know the error, only `rank` 0 prints it, and the other

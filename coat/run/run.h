@@ -75,8 +75,8 @@ int64_t run_evaluated_step(const Run *run);
 // prints a JSON line of token ids per sample to stdout, because JSON cannot store text that is not UTF-8.
 bool run_samples(Run *run, Error *err);
 
-// Runs the evaluations (`val`, `hellaswag`) of the current step that the log does not contain, because a signal or a
-// kill ended the earlier process before them.
+// Runs the evaluations of the current step whose results the log lacks, because a signal or a kill ended the earlier
+// process before these evaluations. val, hellaswag: true if that evaluation is due at this step.
 bool run_missed_evaluations(Run *run, bool val, bool hellaswag, Error *err);
 
 // Runs the training loop until the last step, a signal or --time-limit, and then saves a checkpoint.
