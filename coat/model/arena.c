@@ -21,8 +21,9 @@ bool arena_on_host(const Arena *arena, Category category) {
     return arena->offloads && (category == CATEGORY_MOMENTS || category == CATEGORY_MASTER);
 }
 
-// Sets the offsets of a category's tensors: of tensors that exist per layer if `per_layer`, otherwise of the others.
-// Skips pooled tensors. Per layer, sets layer 0's offsets; other layers follow at a constant stride.
+// Sets the offsets of a category's tensors: of tensors that exist per layer if `per_layer` is true, otherwise of
+// tensors without layers. Skips pooled tensors. Per layer, sets layer 0's offsets; other layers follow at a constant
+// stride.
 static void place_tensors(Arena *a, Category category, bool per_layer, size_t *cursor) {
     TensorLayout *placed[TENSOR_COUNT * ROLE_COUNT];
     const size_t begin = *cursor;
@@ -66,8 +67,8 @@ static void place_plain_amaxes(Arena *a, size_t *cursor) {
 }
 
 // Sets two kinds of offsets: of the scales of pooled tensors, and of all row amaxes except those of PLAIN activations.
-// A pooled tensor has one scale per layer if backward recomputes its FP8 values with the scale, otherwise one for all
-// layers.
+// A pooled tensor has one scale per layer if backward recomputes the tensor's FP8 values with that scale. Otherwise,
+// all layers share one scale.
 static void place_scales(Arena *a, size_t *cursor) {
     const size_t begin = *cursor;
     for (int id = 0; id < TENSOR_COUNT; id++) {
@@ -96,8 +97,8 @@ static bool lifetimes_overlap(const TensorLayout *a, const TensorLayout *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-// Sets the offsets of the pooled tensors, the largest first. Each tensor gets the lowest offset, at least `base`, that
-// is free while the tensor is alive. Returns the size of the pool.
+// Sets the offsets of the pooled tensors, the largest tensor first. Each tensor gets the lowest offset, at least
+// `base`, whose memory is free while the tensor is alive. Returns the size of the pool.
 static size_t place_pool(Arena *a, size_t base) {
     TensorLayout *list[2 * TENSOR_COUNT], *placed[2 * TENSOR_COUNT];
     int count = 0, done = 0;
@@ -234,7 +235,7 @@ Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
     Tensor shared = arena_tensor(arena, (TensorId)t->alias, role, layer);
     if (t->amax_bytes && arena->base)
         shared.amax = (uint32_t *)(arena->base + t->amax_offset + (size_t)layer * t->amax_stride);
-    // The owner of the memory may be another matmul's output, whose scales do not apply to this tensor.
+    // The owner of the memory may be another matmul's output with scales that do not apply to this tensor.
     if (t->granularity == SCALE_NONE && shared.granularity == SCALE_ROW) shared = without_scale(shared);
     if (t->scale_source < 0 || t->granularity != SCALE_ROW) return shared;
     shared.granularity = SCALE_ROW;

@@ -38,8 +38,8 @@ static int matrices_together(const Muon *m, TensorId id) {
     return m->comm ? m->arena->ranks : tensor_muon_batch(id, m->arena->config);
 }
 
-// The update of a matrix or shard is a part of MUON_X or, with ZeRO, of MUON_Y, which has a part for each matrix that
-// is updated together with this one.
+// The update of a matrix is stored in MUON_X or, with ZeRO, the update of a shard in MUON_Y. Both are divided into one
+// part per matrix that is updated together.
 void muon_add(Muon *m, const Parameter *matrix, TensorId id) {
     const Tensor value = matrix->weight.value;
     const int part = m->count % m->arena->config->shape.layers % matrices_together(m, id);
@@ -53,7 +53,7 @@ void muon_add(Muon *m, const Parameter *matrix, TensorId id) {
 
 // Orthogonalizes the pieces of the momenta of `matrices` matrices, and scales each piece to an RMS of at most about
 // muon_rms. An orthogonal matrix has an RMS of 1 / sqrt(larger extent). If all pieces have the same shape, one
-// operation orthogonalizes all of them.
+// operation orthogonalizes all pieces.
 static void orthogonalize(const Muon *m, TensorId id, int matrices, StepState *state) {
     const Config *c = m->arena->config;
     const TensorLayout *t = &m->arena->layout[id][VALUE];

@@ -38,8 +38,8 @@ static size_t bytes_in(const Arena *arena, int category, bool host) {
     return arena_on_host(arena, (Category)category) == host ? arena->category_bytes[category] : 0;
 }
 
-// Appends to `text` the flags that reduce the category's memory and that a run accepts. If several values of a flag do,
-// appends only the first one.
+// Appends to `text` the flags that reduce the category's memory and that a run accepts. Appends only the first such
+// value of each flag.
 static void add_flags(const Arena *arena, DeviceKind device, int category, bool host, char *text, size_t size) {
     const size_t bytes = bytes_in(arena, category, host);
     const char *before = " (use ";
@@ -112,7 +112,7 @@ bool plan_advise(const Arena *arena, Exec *exec, Error *err) {
         add_categories(arena, DEVICE_CUDA, true, advice, sizeof advice);
     } else {
         const int64_t left = exec->ops->memory_free ? exec->ops->memory_free(exec) : 0;
-        // number of processes that share the device's memory: all if the device is the CPU, 1 if it is a GPU
+        // number of processes that share the device's memory: all ranks on the CPU, 1 on a GPU
         const int processes = device == DEVICE_CPU ? arena->ranks : 1;
         plan_advice(arena->config, arena->ranks, device, left > 0 ? (size_t)left / (size_t)processes : 0, advice,
                     sizeof advice);

@@ -163,8 +163,9 @@ static void values_needed(Shards *s, int l) {
         s->exec->ops->weights_quantize(s->exec, coded, s->coded_per_layer);
 }
 
-// Starts gathering layer l's weight matrices into a slot, in the format that this pass reads, unless the slot contains
-// them. The gather starts only after all earlier computation, which may read the slot's old weights.
+// Starts gathering layer l's weight matrices into a slot, in the format that this pass reads. Does nothing if the slot
+// already contains the matrices in that format. The gather starts only after all earlier computation, which may read
+// the slot's old weights.
 static void fetch_layer(Shards *s, int l, bool backward) {
     const Arena *a = s->arena;
     int slot = l % LAYER_SLOTS;
@@ -199,7 +200,8 @@ void shards_weights_needed(Shards *s, int l, int next, bool backward) {
     if (s->slot_pending[slot]) comm_wait(s->comm, s->slot_ticket[slot]);
     s->slot_pending[slot] = false;
     if (next >= 0) {
-        // If backward recomputes blocks, it first repeats the next layer's forward, so it needs the forward weights.
+        // If backward recomputes blocks, backward of the next layer begins with its forward, which reads the forward
+        // weights.
         fetch_layer(s, next, backward && !config_recomputes_blocks(s->arena->config));
     }
 }
@@ -240,7 +242,8 @@ bool shards_recordable(const Shards *s, bool first, bool last) {
 }
 
 // Starts summing the gradients of layer l over the processes or, if l == layers, the gradients that are not per layer.
-// Writes the sum of this process's shard to GRAD or, if in_place, to the shard's part of UNREDUCED.
+// With ZeRO 0, writes the entire sum to GRAD. Otherwise, writes this process's shard of the sum to GRAD or, if
+// in_place, to the shard's place in UNREDUCED.
 static void sum_gradients(Shards *s, int l, bool in_place) {
     const Arena *a = s->arena;
     comm_after_compute(s->comm);
@@ -266,8 +269,8 @@ bool shards_accumulate(const Shards *s, bool accumulate) {
     return accumulate && s->zero < 2;
 }
 
-// Waits until the gradients in double-buffer slot `slot` are summed over the processes. Then adds this process's part
-// of the sum to its shard in GRAD, unless the sum was written to GRAD directly, as in a step's first micro-batch.
+// Waits until the gradients in double-buffer slot `slot` are summed over the processes. Then adds this process's shard
+// of the sum to GRAD, unless the sum was written to GRAD directly, as in a step's first micro-batch.
 static void take_sums(Shards *s, int slot) {
     const Arena *a = s->arena;
     if (s->grad_pending[slot]) comm_wait(s->comm, s->grad_ticket[slot]);
@@ -313,8 +316,8 @@ void shards_sum_loss(Shards *s, StepState *state) {
     comm_wait(s->comm, comm_mark(s->comm));
 }
 
-// Computes the norm of all gradients over all processes. In every ZeRO stage, each process sums only the squares of its
-// shards, so that each element counts once and the norm has the same bits in all stages.
+// Computes the norm of all gradients over all processes. In every ZeRO stage, each process sums the squares of its
+// shards only. Therefore each element counts once, and the norm has the same bits in all stages.
 static void norm_over_ranks(Shards *s, StepState *state) {
     const Ops *ops = s->exec->ops;
     comm_wait(s->comm, comm_mark(s->comm)); // waits for the sums of the gradients
@@ -340,7 +343,8 @@ void shards_norm(Shards *s, StepState *state) {
         s->exec->ops->grad_norm(s->exec, s->squared, s->squared_count, state);
 }
 
-// Quantizes updated weights. With ZeRO, starts gathering their new values, because each process updated only its shard.
+// Quantizes updated weights. With ZeRO, starts gathering their new values, because each process has updated only its
+// shard.
 static void weights_updated(Shards *s) {
     if (s->zero == 0) {
         shards_weights_loaded(s);

@@ -89,7 +89,8 @@ static void store_padded(TensorLayout *t, int ranks) {
     t->local_elements = t->shard_elements * ranks;
 }
 
-// Returns the layout of a double buffer whose two slots each store one complete layer of the sharded tensor `of`.
+// Returns the layout of a double buffer with two slots. Each slot stores one layer of the tensor `of`, complete instead
+// of sharded.
 static TensorLayout layer_slots(const TensorLayout *of, int ranks) {
     TensorLayout t = *of;
     t.category = CATEGORY_COMMUNICATION;
@@ -100,8 +101,8 @@ static TensorLayout layer_slots(const TensorLayout *of, int ranks) {
 }
 
 // Shards a parameter's tensors by ZeRO stage. Stage 1: moments and master weights. 2: also the layers' gradients. 3:
-// also the blocks' weight matrices. Embeddings are not sharded because a pass reads them at its beginning and its end
-// and sums their gradients throughout. Norms and biases are not sharded because they are small.
+// also the blocks' weight matrices. Embeddings are not sharded, because a pass reads embeddings at its beginning and at
+// its end, and adds to their gradients until its end. Norms and biases are not sharded because they are small.
 static void shard_parameter(const TableRow *row, const Config *c, int ranks, TensorLayout out[ROLE_COUNT]) {
     const int zero = config_zero(c, ranks);
     for (int role = VALUE; role <= MASTER; role++)
@@ -109,7 +110,7 @@ static void shard_parameter(const TableRow *row, const Config *c, int ranks, Ten
     if (zero == 0) return;
     for (int role = MOMENT_M; role <= MASTER; role++) store_shard(&out[role]);
     if (zero >= 2 && row->row.per_layer) {
-        // A frozen matrix has no gradient, but with ZeRO 3 UNREDUCED is also the buffer to gather it for a checkpoint.
+        // A frozen matrix has no gradient, but with ZeRO 3 a checkpoint's complete matrix is gathered into UNREDUCED.
         if (out[GRAD].exists || (zero == 3 && row->input))
             out[UNREDUCED] = layer_slots(out[GRAD].exists ? &out[GRAD] : &out[VALUE], ranks);
         store_shard(&out[GRAD]);
@@ -189,7 +190,8 @@ static void scratch_or_source(TensorLayout *t, const TableRow *row, bool scratch
     t->per_layer = t->saved = false;
 }
 
-// Gives an operand an FP8 format. An operand with one scale also gets row amaxes, from which the scale is computed.
+// Gives an operand an FP8 format. An operand with one scale per tensor also gets row amaxes, from which the scale is
+// computed.
 static void use_fp8(TensorLayout *t, const TableRow *row, const Recipe *r) {
     const bool rows = row->scales == ROWS_BY_TOKEN || (row->scales == ROWS_BY_TOKEN_IN_COAT && saves_groups(r));
     t->transposed = row->transpose_of != 0;
@@ -251,7 +253,7 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
         if (fp8) use_fp8(&t, row, r);
         if (recompute || transpose) scratch_or_source(&t, row, recompute || fp8);
         if (row->rule == RULE_ACT_OUT && transpose && config_bounds_activation(c))
-            t.last = STAGE_BWD_ACT; // because the operation that computes dh also recomputes g
+            t.last = STAGE_BWD_ACT; // because the operation that computes dh also recomputes g, so both are alive
         break;
     }
     }
@@ -260,9 +262,9 @@ static TensorLayout resolve_activation(TensorId id, const Config *c) {
 
 // --- scales: which tensor's scale an activation uses ---------------------------------------------------------------
 
-// Sets the tensor whose scale an activation uses. The output of a matmul that ignores its operand's scales per token
-// has the operand's scales. A transpose has the scale of the original tensor, unless their formats or granularities
-// differ.
+// Sets the tensor whose scale an activation uses. A matmul ignores scales per token of its operand, so the matmul's
+// output has the operand's scales. A transpose has the scale of the original tensor, unless their formats or
+// granularities differ.
 static void inherit_scale(TensorId id, TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     const TableRow *row = &tensor_table[id];
     TensorLayout *t = &layout[id][VALUE];
@@ -338,8 +340,8 @@ static void resolve_forward_only(bool samples, TensorLayout layout[TENSOR_COUNT]
 }
 
 // Resolves lifetimes if backward recomputes blocks (--recompute 3): saves activations of one layer only, except for the
-// residual stream at the beginning of each block. The residual stream's gradient is alive while backward repeats
-// forward.
+// residual stream at the beginning of each block. The residual stream's gradient is alive from the first stage, because
+// backward repeats forward's stages while the gradient is in use.
 static void resolve_recomputed_blocks(TensorLayout layout[TENSOR_COUNT][ROLE_COUNT]) {
     int block_in = RESID_IN;
     while (layout[block_in][VALUE].alias >= 0) block_in = layout[block_in][VALUE].alias;
@@ -384,8 +386,8 @@ static void set_bytes(TensorLayout *t) {
     }
 }
 
-// With --recompute 3, enlarges QKV, which training stores for one layer only, by a sample's KV cache. Consecutive
-// layers are then a sample's rows apart, so that samples can store all layers.
+// With --recompute 3, enlarges QKV, which training stores for one layer only, by a sample's KV cache. In this enlarged
+// memory, consecutive layers are a sample's rows apart, so that samples can store all layers.
 static void add_kv_cache(const Config *c, TensorLayout *qkv) {
     const int length = config_sample_rows(config_sample_length(c), c->seq_len);
     const int64_t sample = (int64_t)config_sample_sequences(c) * length;

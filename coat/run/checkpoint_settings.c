@@ -22,8 +22,8 @@ static bool apply_record(json_t *settings, const char *path, const Config *flags
            settings_apply(recorded, settings, recipe, flags, path, err);
 }
 
-// The functions that apply_newest() calls return false if the checkpoint in `folder` is damaged. Then apply_newest()
-// tries an older checkpoint, unless err->code is set.
+// The functions below are arguments of apply_newest(). They return false if the checkpoint in `folder` is damaged;
+// apply_newest() then tries an older checkpoint, unless a function has set err->code.
 
 static bool apply_settings(const char *folder, const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];

@@ -12,8 +12,9 @@ bool stop_at_once(const Model *m) {
     return m->exec.ranks == 1 && (signals_stop() || (m->deadline_ms > 0 && now_ms() > m->deadline_ms));
 }
 
-// Adds the numbers of answers and of right answers in a micro-batch to answers[0] and answers[1]. best (B*T) is above 0
-// if the target has the largest logit. Because an example's last target is masked, an answer ends within its example.
+// Adds the number of answers in a micro-batch to answers[0], and the number of right answers to answers[1]. best (B*T)
+// is above 0 if the target has the largest logit. An answer never continues into the next example, because an example's
+// last target is masked.
 static void count_answers(const int32_t *targets, const float *best, int B, int T, int64_t answers[2]) {
     for (int row = 0; row < B; row++, targets += T, best += T) {
         bool right = true;
@@ -99,16 +100,17 @@ static float decode_value(const void *data, Format format, int i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : (float)((const real *)data)[i];
 }
 
-// Returns the number of tokens of a pass over the first `length` tokens of a window of T tokens: config_sample_rows(),
-// a multiple of `rows`, if that is less than T; otherwise the largest multiple of `rows` in T, or T if T < rows. The
-// result is less than `length` only if T is not a multiple of `rows`.
+// Returns the number of tokens of a pass over the first `length` tokens of a window of T tokens. Returns
+// config_sample_rows(), a multiple of `rows`, if it is less than T. Otherwise returns the largest multiple of `rows`
+// that is at most T, or T if T < rows. The result is less than `length` only if T is not a multiple of `rows`.
 static int padded_length(int length, int T, int rows) {
     const int padded = config_sample_rows(length, T);
     return padded < T || T < rows ? padded : T / rows * rows;
 }
 
-// Sets rows[i - begin] for the tokens ids[i] of [begin, end). Placeholder n of ids, counted from 0 at ids[0], gets row
-// n % vision_rows() of the image's features, so that every image in the text is the same. Other tokens get -1.
+// Sets rows[i - begin] for the tokens ids[i] of [begin, end). The n-th image token of ids, counted from 0 at ids[0],
+// gets row n % vision_rows() of the image's features, so that every image in the text is the same. All other tokens get
+// -1.
 static void find_image_rows(const VisionShape *vision, const int32_t *ids, int begin, int end, int32_t *rows) {
     int placeholders = 0;
     for (int i = 0; i < end; i++) {
@@ -118,9 +120,10 @@ static void find_image_rows(const VisionShape *vision, const int32_t *ids, int b
     }
 }
 
-// Runs a forward pass over T tokens of a sample's window, the last `length` of ids[0 .. count). The pass starts after
-// the window's first cached_tokens tokens, which are in the KV cache. A pass without cached tokens also computes the
-// features of the prompt's image, which later passes read.
+// Runs a forward pass over T tokens of a sample's window. The window is the last `length` tokens of ids[0 .. count).
+// The pass starts after the window's first cached_tokens tokens, which are in the KV cache. Zeros fill the pass after
+// the window's end. A pass without cached tokens also computes the features of the prompt's image, which later passes
+// read.
 static void sample_pass(Model *m, const int32_t *ids, int count, int length, int cached_tokens, int T) {
     const int B = config_sample_sequences(m->config), begin = count - length + cached_tokens;
     const int end = count - begin < T ? count : begin + T;

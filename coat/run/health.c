@@ -52,8 +52,8 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
     *e = (Entry){id, role, t->layers, c->tensors - begin, begin};
     for (int layer = begin; layer < t->layers; layer++) {
         Tensor tensor = arena_tensor(arena, id, role, layer);
-        // If an activation or gradient is not saved for backward, another layer may have overwritten its memory. Then
-        // tensor.data is NULL, and only an amax is reported, which is estimated from the scale.
+        // If an activation or gradient is not saved for backward, another layer may have overwritten its memory. data
+        // NULL makes health() report only an amax, which it estimates from the scale.
         if (id >= PARAMETER_COUNT && !t->saved) tensor.data = NULL;
         // This process reports only its own shard of a sharded tensor, as a single row.
         if (t->shard_elements < tensor_elements(tensor)) {
@@ -124,7 +124,7 @@ static void compare_sample(Collection *c, Exec *exec, HealthWarned *warned) {
     warned->sample = NULL;
 }
 
-// Function that returns the statistic names[figure] of a layer.
+// Type of a function that returns a layer's statistic number `figure`.
 typedef double Figure(const void *context, int figure, int layer);
 
 // Prints "name":[one value per layer] for each statistic. A value that is not finite is printed as null.
@@ -175,7 +175,7 @@ typedef struct {
     const Collection *c;
     CountedTensor what;
     int transposed;
-    int layers; // number of layers with counts; 0 if this step has none or the transpose needs no separate ones
+    int layers; // number of layers with counts; 0: no counts in this step, or the transpose shares the tensor's
 } Counted;
 
 static Counted counted(const Collection *c, int what, int transposed) {
@@ -191,7 +191,7 @@ static double counted_figure(const void *context, int figure, int layer) {
     const CodeCounts *n = &g->c->counts[code_counts_at(g->what, layer) + g->transposed];
     if (n->codes == 0) return NAN; // the layer has the tensor in BF16
     uint64_t saturated = n->saturated;
-    if (g->what >= NORM_N1) { // does not count each scale's amax, which becomes the largest FP8 value by design
+    if (g->what >= NORM_N1) { // excludes each scale's amax, which always becomes the largest FP8 value
         const TensorLayout *t = &g->c->arena->layout[counted_table[g->what].id[0]][VALUE];
         const uint64_t scales = t->granularity == SCALE_ROW ? n->codes / (uint64_t)t->cols : 1;
         saturated = saturated > scales ? saturated - scales : 0;
@@ -211,7 +211,8 @@ static int counted_of(const Collection *c, const Entry *e) {
 static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     const Tensor first = c->tensor[e->first + e->begin];
     const EntryFigures of = {c, e};
-    // If the tensor is still in memory, entry_figures include its saturated and zero values, so counts are not used.
+    // If the tensor is still in memory, entry_figures include the tensor's saturated and zero values, so counts are not
+    // used.
     const int what = first.data ? COUNTED_TENSORS : counted_of(c, e);
     const int figures = !first.data ? 1 : first.granularity != SCALE_EXPAND ? 3 : c->unchanged ? 5 : 4;
     fprintf(out, "\"%s%s\":{", tensor_row(e->id)->name, role_suffix(e->role));
@@ -238,8 +239,8 @@ static void print_other_counts(FILE *out, const Collection *c) {
     }
 }
 
-// Writes a warning about the first tensor that has an infinity, a NaN or, with one scale per tensor or row, too many
-// saturated values. The warning also contains the number of other such tensors.
+// Writes a warning about the first tensor that has an infinity or a NaN, or too many saturated values if its scales are
+// per tensor or per row. The warning also contains the number of other such tensors.
 static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
     int bad = 0;
     char first[192] = "", others[64] = "";
@@ -282,8 +283,8 @@ static const char *advice(const Recipe *r, CountedTensor what, bool for_wgrad) {
                                                                                  : "--recipe coat-paper";
 }
 
-// Returns the fraction of a layer's FP8 values that are zero or subnormal, to compare with HEALTH_SMALL. `unmasked` is
-// the fraction of targets that are unmasked; the zeros of masked targets are ignored.
+// Returns the fraction of a layer's FP8 values that are zero or subnormal, to compare with HEALTH_SMALL. Does not count
+// the zeros of masked targets: `unmasked` is the fraction of unmasked targets.
 static double small_fraction(const Counted *g, int layer, double unmasked) {
     const double zero = counted_figure(g, ZERO, layer), expected = 1 - unmasked;
     return ((zero > expected ? zero - expected : 0) + counted_figure(g, SUBNORMAL, layer)) /
@@ -367,8 +368,8 @@ static double matmul_figure(const void *context, int figure, int layer) {
     return figure == 0 ? error_of(p) : bias_of(p);
 }
 
-// Returns the error or bias of a layer's wgrad relative to its limit, whichever is larger; above 1, a warning is
-// printed. Returns INFINITY if a value is not finite, and 0 if the gradient is 0 in both formats.
+// Returns the larger of error / HEALTH_ERROR and |bias| / HEALTH_BIAS of a layer's wgrad. A warning is printed above 1.
+// Returns INFINITY if a value is not finite, and 0 if the gradient is 0 in both formats.
 static double excess(const InnerProducts *p) {
     if (p->aa == 0 && p->bb == 0) return 0;
     const double x = fmax(fabs(bias_of(p)) / HEALTH_BIAS, error_of(p) / HEALTH_ERROR);

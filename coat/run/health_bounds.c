@@ -1,4 +1,5 @@
-// The values that give early warning of a failing training run: their bounds, their measurement, and their notes.
+// Measures the values that give early warning of a failing training run, and writes notes for values above their
+// bounds.
 #include "health.h"
 
 #include <math.h>
@@ -60,7 +61,7 @@ static void line_begin(Line *line, HealthWarned *warned, char warning[HEALTH_WAR
     warning[0] = '\0';
 }
 
-// Prints a value of each layer, null if it is not finite, and writes a note if one exceeds the bound.
+// Prints the value of each layer, or null if the value is not finite. Writes a note if a value exceeds the bound.
 static void line_add(Line *line, HealthBoundId id, const char *tensor, const double value[], int layers) {
     if (line->tensor == tensor)
         fputc(',', line->out);
@@ -85,7 +86,7 @@ static char *line_end(Line *line) {
     return NULL;
 }
 
-// Returns the largest log-sum-exp of a layer's attention logits in the last micro-batch, NaN if one is NaN.
+// Returns the largest log-sum-exp of a layer's attention logits in the last micro-batch; NaN if any log-sum-exp is NaN.
 static double largest_lse(const Arena *arena, Exec *exec, int layer) {
     const Tensor t = arena_tensor(arena, LSE, VALUE, layer);
     const int64_t count = tensor_elements(t);

@@ -32,8 +32,8 @@ static const char *count(double value) {
     return text;
 }
 
-// Writes a model's heads as text, such as "32 heads of 128 (8 of keys and values)". Omits the width and the second
-// number if they follow from heads and channels.
+// Writes a model's heads as text, such as "32 heads of 128 (8 of keys and values)". Omits the head width if it is
+// channels / heads, and the number of key/value heads if it equals the number of heads.
 static const char *heads_text(const ModelShape *s, char text[80]) {
     int at = snprintf(text, 80, "%d head%s", s->heads, plural(s->heads));
     if (s->head_dim * s->heads != s->channels) at += snprintf(text + at, 80 - (size_t)at, " of %d", s->head_dim);
@@ -81,7 +81,8 @@ static void report_recipe(const Config *c, FILE *out) {
          format_name(r->grads), choice_name(MOMENTS_NAMES, r->moments).text, choice_name(MASTER_NAMES, r->master).text);
 }
 
-// Returns the format of Muon's momentum, ignoring matrices with FP32 momentum (--moments-fp32) unless all have it.
+// Returns the format of Muon's momentum of matrices that --moments-fp32 does not name; FP32 if --moments-fp32 names
+// all.
 static Format momentum_format(const Arena *arena) {
     Format format = FMT_FP32;
     for (int id = 0; id < PARAMETER_COUNT; id++)

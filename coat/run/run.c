@@ -40,7 +40,7 @@ static MicroBatch micro_batch(const Run *run, int64_t i) {
 }
 
 // Reads micro-batch i of the next step, which starts at sequence `sequences`. Reads it before that step, because within
-// a step processes wait for each other, so a rank that cannot read its data could not tell the others.
+// a step processes wait for each other, so a rank that cannot read its data could not send the error to the others.
 static void read_ahead(Run *run, int64_t sequences, int64_t i) {
     const Config *c = run->config;
     const int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;
@@ -61,7 +61,8 @@ static int64_t count_targets(Run *run) {
     return comm_sum_i64(run->model.comm, unmasked);
 }
 
-// Returns the FLOPs of the next step over all processes. Black images that fill up a pass do not count.
+// Returns the FLOPs of the next step over all processes. Excludes black images, which only fill up a pass
+// (vision_pass_images()).
 static double count_flops(Run *run) {
     const Config *c = run->config;
     const int64_t accumulation = config_accumulation(c, run->place.ranks);
@@ -207,15 +208,16 @@ static double deadline(const Run *run) {
 }
 
 static bool time_is_up(const Run *run) {
-    // If an evaluation stopped early, the run must end even if the estimated time for saving has become shorter since.
+    // An evaluation that stopped early has incomplete results, so the run must end, even if the estimate for saving is
+    // shorter now.
     if (stop_at_once(&run->model)) return true;
     double last = deadline(run);
     return last > 0 && now_ms() + 1.2 * run->longest_ms > last;
 }
 
-// Returns the reason for ending the run before its last step, or NULL. Reasons are a signal, and --time-limit if the
-// next step and the saves after it might exceed the limit. Shares each process's requests, failed saves and pending
-// errors with all processes.
+// Returns the reason for ending the run before its last step, or NULL. Reasons are a signal, or --time-limit if the
+// next step and the saves after that step might exceed the limit. Shares each process's requests, failed saves and
+// pending errors with all processes.
 static const char *end_early(Run *run) {
     enum { FAILED_SAVE = 1, SAVE, PENDING_ERROR, TIME_LIMIT, SIGNAL }; // the largest request of all processes wins
     int64_t request = signals_stop()                         ? SIGNAL + signals_stop()
@@ -267,7 +269,8 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
 }
 
 // After an error such as unreadable data, saves a last checkpoint with the weights and states of the last complete
-// step. Saves nothing if training has diverged. With several processes, saves only if all of them know the error.
+// step. Saves nothing if training has diverged. With several processes, saves only if all processes know the error,
+// because saving needs all of them.
 static void rescue(Run *run, int64_t begun, Error *err) {
     Comm *comm = run->model.comm;
     if (!run->saver || (run->place.ranks > 1 && !run->errors.failed)) return;
@@ -305,8 +308,8 @@ static bool check_skips(Run *run, Error *err) {
     return on_all_ranks(&run->errors);
 }
 
-// On rank 0, logs the statistics that health() returns under `key`, and prints its warnings. A skipped step prints none
-// of the warnings that a run prints only once, because its values can be infinite whatever the scales are.
+// On rank 0, logs the statistics that health() returns under `key`, and prints its warnings. After a skipped step,
+// prints none of the once-per-run warnings, because a skipped step's values can be infinite whatever the scales are.
 static void log_health(Run *run, const char *key, char *(*health)(const Arena *, Exec *, HealthWarned *, char *)) {
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
@@ -354,8 +357,8 @@ bool run_missed_evaluations(Run *run, bool val, bool hellaswag, Error *err) {
     return true;
 }
 
-// Opens the saver. The processes of one machine open their savers one after the other, because each chooses the size of
-// its buffer by the host memory that is left.
+// Opens the saver. The processes of one machine open their savers one after the other, because each process chooses its
+// buffer's size by the host memory that is left.
 static void open_saver(Run *run) {
     Model *m = &run->model;
     const int64_t barriers = comm_serialize_begin(m->comm, run->place.local_rank);
@@ -366,7 +369,7 @@ static void open_saver(Run *run) {
 }
 
 // Completes a step of `tokens` tokens that started at time `begin` (ms): logs it, then saves, validates and samples if
-// due. Saves first, because validation and sampling may fail or take long.
+// due. Saves before validating and sampling, because these may fail or take long.
 static bool after_step(Run *run, int64_t tokens, float lr, double begin, Error *err) {
     Model *m = &run->model;
     const Config *c = m->config;
@@ -415,7 +418,7 @@ bool run_train(Run *run, Error *err) {
     for (int64_t i = 0; ok && i < accumulation; i++) read_ahead(run, run->done.sequences, i);
     while (ok && run->done.step < run->steps && !(reason = end_early(run))) {
         double begin = now_ms();
-        // The process's first step has no deadline: once begun, it is completed, so that repeated short runs progress.
+        // The process's first step has no deadline and is always completed, so that repeated short runs progress.
         m->deadline_ms = run->done.step > begun ? deadline(run) : 0;
         float lr = schedule_lr(c, run->done.step, run->steps);
         int64_t before = run->done.tokens;

@@ -52,8 +52,8 @@ bool run_open_tokenizer(Run *run, Config *c, Error *err) {
     return c->vocab_of_tokenizer || config_check_tokenizer(c, tokens, err);
 }
 
-// Sets the image token of a language model's vocabulary: the tokenizer's <image> or else the id after its last token.
-// If there is no tokenizer, the data files set it.
+// Sets the image token of a language model's vocabulary: the tokenizer's <image> or else the id after the tokenizer's
+// last token. If there is no tokenizer, the data files set it.
 static bool choose_image_token(Config *c, Error *err) {
     ModelShape *s = &c->shape;
     const char *file = c->tokenizer_file[0] ? c->tokenizer_file : c->shape_files;
@@ -78,7 +78,8 @@ static bool choose_image_token(Config *c, Error *err) {
 
 bool run_join_vision(Config *c, const VisionShape *given, Error *err) {
     VisionShape *v = &c->shape.vision;
-    // config_parse() has set the shape of a new model. A resumed checkpoint contains the shape of the entire model.
+    // Returns at once if config_parse() has set the shape of a new model, or if a resumed checkpoint contains the
+    // tower's shape.
     if (!c->vision[0] || !(c->model_from_files || (c->vision_from_files && !c->shape_files[0]))) return true;
     if (c->model_from_files && v->kind != VISION_NONE)
         return error_set(err, EXIT_USER, "--vision %s: the model in %s has a vision tower; remove --vision", c->vision,
@@ -150,8 +151,8 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
     return config_check_tokenizer(c, tokenizer_vocab(run->tokenizer), err);
 }
 
-// Reads the image of --image, if it is given. Sets the run's vision shape to `vision`, whose mean, deviation and token
-// come from the data or, if it has none, from the image.
+// Reads the image of --image, if it is given. Sets the run's vision shape to `vision`, whose normalization (mean,
+// deviation) and image token come from the data or, if still unknown, from the image.
 static bool open_image(Run *run, const Config *c, VisionShape *vision, Error *err) {
     if (c->image[0]) run->model.sample_image = images_read_first(c->image, vision, err);
     run->config->shape.vision = *vision;
@@ -184,13 +185,14 @@ bool open_data(Run *run, const Config *c, Error *err) {
     return true;
 }
 
-// True if this run trains on examples for fine-tuning or, without training, if the model was trained on such examples.
+// True if the training data are examples for fine-tuning or, in a run without training, if the model was trained on
+// examples.
 static bool is_of_examples(const Run *run) {
     const Config *c = run->config;
     return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
 }
 
-// Prints a note if no prompt format is known (`unnamed`), and one if --train and --val use different prompt formats.
+// Prints a note if no prompt format is known (`unnamed`), and a note if --train and --val use different prompt formats.
 static void note_prompts(const Run *run, bool unnamed) {
     const Config *c = run->config;
     PromptFormat ignored[2];
@@ -222,7 +224,7 @@ bool choose_prompt_format(Run *run, Error *err) {
                      prompt_format_name(different[0]), prompt_format_name(different[1]),
                      prompt_format_name(different[0]), prompt_format_name(different[1]));
         unnamed = run->prompt_format == PROMPT_FORMAT_NONE && different[1] == PROMPT_FORMAT_NONE;
-        // With this assignment, checkpoints record the format.
+        // Checkpoints record config->prompt_format.
         if (!unnamed && different[1] == PROMPT_FORMAT_NONE) c->prompt_format = run->prompt_format;
     }
     note_prompts(run, unnamed);
@@ -283,7 +285,7 @@ static void note_narrow(const Run *run, DataLoader *loader) {
 }
 
 void note_data(Run *run) {
-    if (run->place.rank > 0) return; // only rank 0 checks, because a check reads the start of every file
+    if (run->place.rank > 0) return; // only rank 0 checks, because this check reads the start of every file
     const Config *c = run->config;
     const char *shared = run->train && run->val ? data_shared_file(run->train, run->val) : NULL;
     const char *again = run->train ? data_repeated_file(run->train) : NULL;

@@ -22,7 +22,7 @@
 #endif
 
 // True if --train has the data that the checkpoint in `folder` was trained on, or --allow-other-data is set. For the
-// same data, converts the recorded position in it if --seq-len or --examples has changed.
+// same data, converts the recorded position in the data if --seq-len or --examples has changed.
 static bool same_data(Run *run, const char *folder, Error *err) {
     char now[sizeof run->done.data];
     uint64_t fingerprint = data_fingerprint(run->train);
@@ -44,8 +44,8 @@ static bool same_data(Run *run, const char *folder, Error *err) {
     return true;
 }
 
-// Checks, before data is read, that the checkpoint of --resume exists. A run that trains and names no step may start
-// without a checkpoint.
+// Checks, before data is read, that the checkpoint of --resume exists. If the run trains and --resume names no step,
+// the checkpoint may be missing.
 static bool expect_checkpoint(const Run *run, const Config *c, Error *err) {
     Error none;
     if (!c->resume || run->place.rank > 0) return true;
@@ -83,7 +83,8 @@ static bool init_weights(Model *m, Error *err) {
     if (c->model_from_files && !checkpoint_load_weights(c->model, &m->arena, &m->exec, err)) return false;
     if (!c->model_from_files) parameters_init(&m->arena, &m->exec, c->seed);
     if (!m->vision || (c->model_from_files && !c->vision[0])) return true; // the files of --model contain the tower
-    // The vision tower has a different seed, because its blocks have the same ids as those of the language model.
+    // The vision tower has a different seed, because the same tensor ids would give both models' blocks the same
+    // values.
     parameters_init(&m->vision->arena, &m->vision->exec, c->seed + 1);
     return !c->vision_from_files || checkpoint_load_tower(c->vision, &m->vision->arena, &m->vision->exec, err);
 }
@@ -110,7 +111,7 @@ static bool start_or_resume(Run *run, Error *err) {
         m->host = run->done.state;
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) print_remark("", "resuming from %s", folder);
-        if (c->settings_recorded && c->recorded_step > run->done.step) // less: a run has just saved the newer step
+        if (c->settings_recorded && c->recorded_step > run->done.step) // not if a run has just saved a newer one
             run_note_always(run, "the settings come from the checkpoint of step %lld, whose other files are damaged",
                             (long long)c->recorded_step);
     } else if (!init_weights(m, err)) {
@@ -121,7 +122,7 @@ static bool start_or_resume(Run *run, Error *err) {
                  "--optimizer adamw",
                  c->model);
     }
-    if (!run->train || !folder[0]) note_data(run); // a resumed run calls note_data() above if its data has changed
+    if (!run->train || !folder[0]) note_data(run); // a resumed run with the same data prints no notes
     if (run->train) {
         run->done.data_fingerprint = data_fingerprint(run->train);
         run->done.pass = data_sequences(run->train);
@@ -207,8 +208,8 @@ static bool same_files(Run *run, Error *err) {
                      "%s differ between the processes; name files with the same content in the same order", different);
 }
 
-// Checks that all ranks split the data into documents at the same tokens, because each rank reads its own tokenizer and
-// data files.
+// Checks that all ranks split the data into documents at the same tokens. Ranks can differ, because each rank reads its
+// own tokenizer and data files.
 static bool same_documents(Run *run, Error *err) {
     if (run->config->documents != DOCUMENTS_MASKED) return true;
     const bool train = is_common(run, run->train ? data_documents_hash(run->train) : 0);
@@ -220,8 +221,8 @@ static bool same_documents(Run *run, Error *err) {
         "tokenizer_config.json");
 }
 
-// Copies the log lines of a part of the run that is abandoned (log_copy_abandoned()), and renames the checkpoints after
-// the resumed step. With --overwrite, deletes the old run. Prints a note if the log contradicts the resumed checkpoint.
+// Abandons the steps after the resumed step: copies their log lines (log_copy_abandoned()) and renames their
+// checkpoints. With --overwrite, deletes the old run. Prints a note if the log contradicts the resumed checkpoint.
 static bool rename_old_run(Run *run, Error *err) {
     const Config *c = run->config;
     char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";
@@ -320,7 +321,7 @@ static bool check_end(const Run *run, Error *err) {
                          "--resume=%lld: the run has already reached --%s %lld at that step; raise --steps or --epochs",
                          (long long)c->resume_step, c->steps < 0 ? "epochs" : "steps",
                          (long long)(c->steps < 0 ? c->epochs : run->steps));
-    // A step before the resumed one is accepted, because the user may repeat the command to resume.
+    // A step before the resumed step is accepted, because users resume by repeating the same command.
     if (run->train && c->profile > run->steps)
         return error_set(err, EXIT_USER, "--profile %lld: the run ends at step %lld; use an earlier step",
                          (long long)c->profile, (long long)run->steps);
@@ -328,7 +329,7 @@ static bool check_end(const Run *run, Error *err) {
 }
 
 // Prints a note if the learning rate jumps at the resumed step because --steps, --lr or another flag of the schedule
-// has changed. The schedule counts as changed if its rate for the previous step differs from the recorded one.
+// has changed. The schedule counts as changed if it gives the previous step another rate than the recorded rate.
 static void note_rate(const Run *run) {
     const Config *c = run->config;
     const int64_t step = run->done.step;

@@ -27,7 +27,7 @@ static int argmax(const float *logits, int vocab) {
     return best;
 }
 
-// Returns the probability of a logit divided by the probability of the largest logit, `max`.
+// Returns the probability of a token with this logit, divided by the probability of a token with logit `max`.
 static double weight(float logit, float max, float temperature) {
     if (max == INFINITY) return logit == INFINITY ? 1.0 : 0.0;
     return exp(((double)logit - (double)max) / (double)temperature);
@@ -45,7 +45,7 @@ static bool passes(Threshold *t, uint32_t key) {
     return key > t->key || (key == t->key && key != 0 && t->ties-- > 0);
 }
 
-// Weight of a token: 1 if `counts`, otherwise the token's probability relative to that of the logit `max`.
+// Weight of a token: 1 if `counts`, otherwise the token's probability relative to a token with logit `max`.
 typedef struct {
     bool counts;
     float max, temperature;
@@ -55,8 +55,9 @@ static double weigh(const Scale *s, float logit) {
     return s->counts ? 1.0 : weight(logit, s->max, s->temperature);
 }
 
-// Returns the smallest set of tokens of `within` with the largest keys whose weights sum to at least `needed` (> 0).
-// Finds the lowest key byte by byte, from the top, with one histogram per byte, so that nothing is sorted.
+// Returns the smallest set of tokens of `within` whose weights sum to at least `needed` (> 0). Chooses the tokens with
+// the largest keys. Finds the lowest key byte by byte, from the top, with one histogram per byte, so that nothing is
+// sorted.
 static Threshold find_threshold(const float *logits, int vocab, Threshold within, Scale scale, double needed) {
     Threshold t = {0, 0};
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -113,7 +114,8 @@ int sample_token(const float *logits, int vocab, float temperature, int top_k, f
                 if (target < sum) return i;
             }
         }
-        // If the random number is close to 1, rounding may leave `target` above the sum. Returns the set's last token.
+        // If the random number is close to 1, rounding may leave `target` above the sum. The result is then the set's
+        // last token.
         if (pass == 1) return last;
         total = sum;
         target = (double)(rng_hash(seed, SAMPLER_STREAM, index) >> 11) * unit * total;
