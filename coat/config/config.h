@@ -1,5 +1,5 @@
-// Configuration of a run: model shape, recipe, batch, optimizer, files. config_parse() of flags/config_parse.h fills it
-// from the command line and from the settings that a checkpoint recorded.
+// Configuration of a run: model shape, recipe, batch, optimizer, files. config_parse() (flags/config_parse.h) fills the
+// Config from the command line and from the settings that a checkpoint recorded.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -269,7 +269,7 @@ typedef struct {
     bool micro_batch_recorded; // true: settings_recorded, and micro_batch is not set by a flag
     // reason why this machine's GPU has no FP8 matmuls; "": it has them, or was not checked (--device cpu, --plan)
     char gpu_without_fp8[320];
-    bool no_gpu; // true: this machine has no GPU; false with --device cpu and --plan, which do not check
+    bool no_gpu; // true: this machine has no GPU; false with --device cpu and --plan, because neither checks
     // settings of the batch
     int micro_batch, seq_len;
     ExamplesKind examples;

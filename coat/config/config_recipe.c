@@ -72,8 +72,8 @@ static bool check_multiple(const char *flag, const char *what, int64_t value, in
                      (long long)value, (long long)multiple, (long long)((value / multiple + 1) * multiple));
 }
 
-// Checks that FP8 supports a dimension of the model. The error suggests a larger one, or another recipe if the shape is
-// in files. For a vision tower, it suggests nothing, because check_vision_recipe() adds what to do.
+// Checks that FP8 supports a dimension of the model. The error suggests a larger dimension or, if the shape is read
+// from files, another recipe. For a vision tower, the error has no suggestion, because check_vision_recipe() adds one.
 static bool check_dimension(const Config *c, const char *flag, const char *what, int64_t value, Error *err) {
     if (!c->shape_files[0] && !c->shape.tower) return check_multiple(flag, what, value, 16, err);
     if (value % 16 == 0) return true;
@@ -112,8 +112,8 @@ static bool check_most(const Config *c, const char *flag, int value, int most, c
 }
 
 // Checks that FP8 supports the model's dimensions: GEMM dimensions must be multiples of 16, and the GPU's kernels
-// process 16 columns at a time. Does not check the vocabulary, which is padded, nor a sample's number of tokens, which
-// is rounded up to 16.
+// process 16 columns at a time. Does not check two numbers that are rounded up to multiples of 16: the vocabulary,
+// which is padded, and a sample's tokens.
 static bool recipe_check_shape(const Config *c, Error *err) {
     const ModelShape *s = &c->shape;
     const Recipe *r = &c->recipe;
@@ -142,7 +142,7 @@ static bool recipe_check_shape(const Config *c, Error *err) {
 }
 
 // Checks that FP8 matmuls of the output head support --logits-chunk. An unsupported value is an error, not a reason to
-// fall back to --recipe bf16, because the user can choose another.
+// fall back to --recipe bf16, because the user can choose another value.
 static bool check_logits_chunk(const Config *c, Error *err) {
     return !config_fp8_head(c) || config_samples_only(c) || c->logits_chunk >= config_micro_tokens(c) ||
            check_multiple("--logits-chunk", "the tokens of a chunk", c->logits_chunk, 16, err);
@@ -177,11 +177,11 @@ static bool recipe_decide(Config *c, Error *err) {
     if (final || (fits && device)) return fits;
     add_note(c, fits ? c->gpu_without_fp8 : err->text);
     c->recipe = c->plain_recipe;
-    return recipe_check_shape(c, err); // checked again, because flags such as --linear fp8 may still select FP8
+    return recipe_check_shape(c, err); // checked again, because flags such as --linear fp8 override recipe bf16
 }
 
-// Adapts a recorded batch that is not a multiple of the tokens in one micro-batch of every rank. If the micro-batch is
-// recorded too, lowers it until the batch is a multiple. If no micro-batch fits, rounds the batch.
+// Adapts a recorded batch that is not a multiple of ranks * tokens of a micro-batch. If the micro-batch is recorded,
+// too, lowers the micro-batch until the batch is a multiple. If no micro-batch fits, rounds the batch.
 static void fit_recorded_batch(Config *c, int ranks) {
     int64_t per_pass = config_micro_tokens(c) * ranks;
     if (!c->batch_recorded || c->batch_tokens % per_pass == 0) return;
@@ -255,7 +255,8 @@ bool config_check_recipe(Config *config, int ranks, Error *err) {
     note_beta2(config);
     // only backward reads transposed weights
     if (config_forward_only(config)) config->recipe.cache_transposed = false;
-    // ZeRO 3 gathers FP8 weights and transposes them afterwards, because gathering both would double the traffic.
+    // ZeRO 3 gathers FP8 weights and then transposes them, because gathering the transposes, too, would double the
+    // traffic.
     if (ranks > 1 && config->zero >= 3) config->recipe.cache_transposed = false;
     return true;
 }

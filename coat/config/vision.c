@@ -5,8 +5,8 @@
 
 #include "shapes.h"
 
-// Vision towers known by name. `blocks` is the number in checkpoint files; the projector reads the output of the
-// second-to-last block, as in LLaVA-1.5 and VILA.
+// Vision towers known by name. `blocks` is the number of blocks in checkpoint files. The projector reads the output of
+// the second-to-last block, as in LLaVA-1.5 and VILA, so the last block is not computed.
 static const struct {
     const char *name;
     VisionKind kind;
@@ -177,7 +177,7 @@ int vision_images(const Config *config) {
     return config->micro_batch * (given && given < most ? given : most > 0 ? most : 1);
 }
 
-// Returns `images`; with FP8 matmuls, rounds it up until the tower's tokens are a multiple of 16.
+// Returns `images`; with FP8 matmuls, rounds the number up until the tower's tokens are a multiple of 16.
 static int round_up_images(const Config *tower, int images) {
     if (tower->recipe.linear == LINEAR_FP8 && tower->recipe.precision != PRECISION_FP32)
         while ((int64_t)images * tower->seq_len % 16 != 0) images++;

@@ -5,8 +5,8 @@
 #include "config/shapes.h"
 #include "flags.h"
 
-// Returns the architecture that supports most settings of the shape. Of several such architectures, prefers that of
-// --model. Sets *flag to the flag of the first unsupported setting, or to NULL if all are supported.
+// Returns the architecture that supports most settings of the shape. Among equally good architectures, prefers the
+// architecture of --model. Sets *flag to the flag of the first unsupported setting, or to NULL if all are supported.
 static Architecture nearest_architecture(const Config *c, const char **flag) {
     ModelShape named;
     const char *unused;
@@ -42,7 +42,7 @@ bool config_check_block(const Config *c, Error *err) {
     if (strcmp(flag, "head-dim") == 0 && s->channels % s->heads)
         return error_set(err, EXIT_USER, "--heads %d: must divide --channels %d in %s models", s->heads, s->channels,
                          architecture_name(architecture));
-    Config *other = (Config *)xcalloc(1, sizeof *other); // config with values that the architecture supports
+    Config *other = (Config *)xcalloc(1, sizeof *other); // config with the values of the nearest architecture
     architecture_shape(architecture, &other->shape);
     other->shape.kv_heads = s->heads;
     other->shape.head_dim = s->channels / s->heads;

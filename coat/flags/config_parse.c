@@ -54,7 +54,7 @@ static bool is_by_depth(const char *name) {
     return known;
 }
 
-// Sets model_from_files to true if --model is a path, to false if it is a model name. Fails if it is neither.
+// Sets model_from_files to true if --model is a path, to false if --model is a model name. Fails if --model is neither.
 static bool choose_model(Config *flags, Error *err) {
     struct stat status;
     ModelShape named;
@@ -107,7 +107,7 @@ static void apply_presets(const Parse *p, const Config *chosen) {
     if (vocab) model_shape_vocab(&config->shape, vocab);
 }
 
-// True if --vision adds a vision tower to the model, and `name` is one of the flags that describe it.
+// True if --vision adds a vision tower to the model, and `name` is a flag that describes the tower.
 static bool adds_vision(const Config *config, const char *name) {
     static const char *const names[] = {"vision", "projector", "image-size", "patch-size"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -135,8 +135,8 @@ static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[
     return NULL;
 }
 
-// Checks that no flag changes the model shape of the resumed checkpoint. An unreadable shape passes, because loading
-// the checkpoint reports it later.
+// Checks that no flag changes the model shape of the resumed checkpoint. Accepts an unreadable shape, because loading
+// the checkpoint reports that error later.
 static bool same_shape(const Parse *p, Error *err) {
     char name[FLAG_TEXT_LENGTH], ours[FLAG_TEXT_LENGTH], theirs[FLAG_TEXT_LENGTH];
     const Flag *other = p->recorded->shape.layers ? shape_flag(p, p->recorded, name) : NULL;
@@ -185,7 +185,8 @@ static int fitting_channels(int channels, int heads, bool heads_given) {
     return width * heads;
 }
 
-// True if --vision names the tower of the resumed checkpoint, or a folder, whose files need not exist any more.
+// True if --vision names the tower of the resumed checkpoint, or a folder. The folder may be missing, because the
+// checkpoint contains the tower.
 static bool is_recorded_tower(const Config *config, const VisionShape *recorded) {
     VisionShape tower = config->shape.vision;
     if (recorded->kind == VISION_NONE) return false;
@@ -195,8 +196,8 @@ static bool is_recorded_tower(const Config *config, const VisionShape *recorded)
            tower.patch_size == recorded->patch_size;
 }
 
-// Drops --vision in a resumed run, because the checkpoint contains the tower. Fails if the checkpoint has another one.
-// Takes the tower's shape from the checkpoint, except the values of given flags, which are compared later.
+// Drops --vision in a resumed run, because the checkpoint contains the tower. Fails if the checkpoint has another
+// tower. Uses the tower's shape in the checkpoint, except the values of given flags, which same_shape() compares later.
 static bool take_recorded_tower(const Parse *p, Error *err) {
     Config *config = p->config;
     const VisionShape flags = config->shape.vision, *recorded = &p->recorded->shape.vision;
@@ -261,7 +262,7 @@ static bool finish_shape(const Parse *p, Error *err) {
     bool channels = given(p, "channels"), heads = given(p, "heads");
     if (!given(p, "model") && (channels || heads || given(p, "layers"))) config->model[0] = '\0';
     if (channels && !heads && shape->channels % 64 == 0) shape->heads = shape->channels / 64;
-    // A model with grouped-query attention keeps its number of key/value heads, if that divides the number of heads.
+    // A model with grouped-query attention keeps its number of key/value heads if that number divides --heads.
     ModelShape named;
     const bool groups = model_shape_named(config->model, &named) && named.kv_heads < named.heads;
     if (!given(p, "kv-heads") && (channels || heads) && (!groups || shape->heads % shape->kv_heads))
@@ -298,8 +299,8 @@ static bool finish_shape(const Parse *p, Error *err) {
 // Changes the output head's matmuls to BF16 in two cases, unless --head is given:
 //   --model names weights, and the recipe was not recorded (recipe_recorded). FP8 gradients of the head made
 //       fine-tuning worse (docs/finetuning.md).
-//   --linear bf16 is given, and a resumed recipe does not have it already. FP8 is then used for storage only, which
-//       GPUs without FP8 matmuls support.
+//   --linear bf16 is given, unless a resumed recipe already has linear bf16. FP8 is then used for storage only, so that
+//       GPUs without FP8 matmuls can run the recipe.
 static void finish_head(const Parse *p, Recipe *r) {
     if (given(p, "head")) return;
     const bool recorded = p->config->recipe_recorded;
@@ -308,8 +309,8 @@ static void finish_head(const Parse *p, Recipe *r) {
     if (given(p, "linear") && r->linear == LINEAR_BF16 && !was_bf16) r->head = HEAD_BF16;
 }
 
-// Completes and checks the recipe. --precision fp32 makes all formats FP32, and rejects given flags that request other
-// formats.
+// Completes and checks the recipe. With --precision fp32, makes all formats FP32, and fails if a given flag requests
+// another format.
 static bool finish_recipe(const Parse *p, Recipe *r, Error *err) {
     if (r->group_size != 16 && r->group_size != 32 && r->group_size != 128)
         return error_set(err, EXIT_USER, "--group-size %d: must be 16, 32 or 128", r->group_size);
@@ -505,8 +506,8 @@ bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now,
     return ok;
 }
 
-// Applies the flags again, now on top of the values that --model and --recipe imply (read from `chosen`), so that the
-// order of the flags does not matter. Then applies the flags to recipe bf16, to get the fallback recipe.
+// Applies the flags again, after the values that --model and --recipe imply (read from `chosen`), so that the order of
+// the flags does not matter. Then applies the flags to recipe bf16, which gives the fallback recipe (plain_recipe).
 static bool parse_flags(const Parse *p, Config *chosen, Error *err) {
     Config *config = p->config;
     apply_presets(p, chosen);

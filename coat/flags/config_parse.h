@@ -16,8 +16,8 @@ bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now,
 
 // Sets config to `recorded` with the given flags applied, and releases `line`. Fails for contradictory flags. If
 // shape_files is set (a model folder, a weight file or the resumed checkpoint), call model_shape_from_files()
-// (save/hf.h) next to read the shape. seq_len is 0 if neither a flag nor a recorded setting sets it; config_check()
-// then sets it.
+// (save/hf.h) next to read the shape. If neither a flag nor a recorded setting sets seq_len, seq_len is 0 until
+// config_check() sets it.
 bool config_parse(Config *config, CommandLine *line, const Config *recorded, Error *err);
 
 C_LINKAGE_END

@@ -44,7 +44,7 @@ typedef enum {
 // Bits of Flag.uses: where the flag's value is recorded, and which later runs apply the recorded value.
 enum {
     RECORDED = 1,       // checkpoints record the value
-    UNLESS_DEFAULT = 2, // with RECORDED: checkpoints do not record the default value
+    UNLESS_DEFAULT = 2, // modifies RECORDED: checkpoints do not record the default
     RESUMED = 4,        // a training run that resumes a checkpoint applies the recorded value
     EVALUATED = 8,      // an evaluation of a checkpoint applies the recorded value
     SAMPLED = 16,       // sampling from a checkpoint applies the recorded value
@@ -87,13 +87,14 @@ const Flag *flag_find(const char *name, size_t length, bool *negated);
 // Sets err (EXIT_USER) for the unknown flag `text`, with a suggestion if a known flag is similar. Returns false.
 bool flag_unknown(const char *text, Error *err);
 
-// Copies the model name that is most similar to the unknown `name` to `near`. For example, lama:d4 gives "llama:d4" and
+// Writes to `near` the model name that is most similar to the unknown `name`. For example, lama:d4 gives "llama:d4" and
 // llama gives "llama:dN". Returns false if no model has a similar name.
 enum { MODEL_NAME = 96 };
 bool suggest_model(const char *name, char near[MODEL_NAME]);
 
 bool flag_needs_value(const Flag *flag); // true if the flag is an error without a value
-// True if the flag's value is a list of files: all words up to the next flag, joined by newlines.
+// True if the flag's value is a list of files: all words up to the next flag, which arguments_add() joins with
+// newlines.
 bool flag_takes_list(const Flag *flag);
 bool flag_has_negation(const Flag *flag); // true if --no-NAME exists
 
@@ -115,7 +116,7 @@ typedef struct {
 
 // Fills args with the flags in the --config files, in order, and then with the flags in argv[1] ..., which override
 // them. Each flag is joined with its value. Fails with EXIT_USER for an unknown flag or a missing value, with EXIT_DATA
-// for an unreadable file. The caller must call arguments_free(), also after a failure.
+// for an unreadable file. The caller must call arguments_free(), even after a failure.
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err);
 
 // Appends the flags in words[0] to words[count - 1] to args, as copies, each joined with its value. Fails as
@@ -125,8 +126,8 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err);
 // Appends the flag "--name=value" to args, or "--name" if value is NULL. `length` is the number of characters of name.
 void arguments_append(Arguments *args, const char *name, size_t length, const char *value);
 
-// Appends to args the long flag that replaces llm.c's short flag `name`, if any does. value is the next word; if it is
-// NULL, fails (EXIT_USER). Sets *flag to the long flag, or to NULL if the short flag is a switch or has no effect.
+// Appends to args the long flag that replaces llm.c's short flag `name`, if there is one. value is the next word; if it
+// is NULL, fails (EXIT_USER). Sets *flag to the long flag, or to NULL if the short flag is a switch or has no effect.
 bool arguments_add_short(Arguments *args, const char *name, const char *value, const Flag **flag, Error *err);
 
 // Appends the flags in the --config file `path` to args. Errors begin with "PATH:LINE: ".
@@ -144,7 +145,7 @@ const char *flag_short_name(const char *name);
 void flag_short_ignored(char text[FLAG_TEXT_LENGTH]);
 
 // Sets *group to the group of flags whose name has `name` as its first word, ignoring case. Returns false if there is
-// none.
+// no such group.
 bool flag_group_find(const char *name, FlagGroup *group);
 // Writes the names by which flag_group_find() finds the groups of flags to text: "data, model, recipe, ...".
 void flag_group_list(char text[FLAG_TEXT_LENGTH]);

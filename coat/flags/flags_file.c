@@ -1,5 +1,5 @@
-// Reads the flags in a --config file, which are written as on the command line, one flag with its values per line.
-// Quotes group words. '#' at the start of a word starts a comment. Shell patterns and variables are not expanded.
+// Reads the flags in a --config file, one flag with its values per line, in the syntax of the command line. Quotes make
+// several words one value. '#' at the start of a word starts a comment. Shell patterns and variables are not expanded.
 #include "flags.h"
 
 #include <ctype.h>
@@ -39,8 +39,8 @@ static bool split(char *line, char **words, int *count, Error *err) {
     }
 }
 
-// Checks the words of a line in a --config file. Fails if the line does not have the form "--flag value", as "lr 3e-4"
-// and "--lr = 3e-4" do not, or if it contains --config.
+// Checks the words of a line in a --config file. Fails if the line contains --config, or does not have the form "--flag
+// value". For example, "lr 3e-4" and "--lr = 3e-4" fail.
 static bool check_words(int count, char **words, Error *err) {
     const bool equals = count > 1 && strcmp(words[1], "=") == 0;
     const char *value = count > 1 + equals ? words[1 + equals] : "";

@@ -2,7 +2,8 @@
 // words becomes one value.
 #include "flags.h"
 
-// Removes the flags --NAME and --NAME-weight that earlier sources gave, because a new list replaces an older one.
+// Removes the flags --NAME and --NAME-weight that earlier sources gave, because a list from a new source replaces older
+// lists.
 static void drop_before(Arguments *args, const char *name, size_t length) {
     int kept = 0;
     for (int i = 0; i < args->count; i++) {

@@ -1,5 +1,5 @@
-// Sets errors for unknown flags. If another trainer has a flag of that name, suggests this program's equivalent,
-// otherwise the flag with the most similar name. Also suggests a name for an unknown --model.
+// Sets errors for unknown flags. If another trainer has a flag of that name, suggests this program's equivalent flag.
+// Otherwise, suggests the flag with the most similar name. Also suggests a name for an unknown --model.
 #include "config/shapes.h"
 #include "flags.h"
 
@@ -74,14 +74,15 @@ static bool same_digits(const char *a, const char *b) {
 
 typedef struct {
     const char *typed;
-    bool keep_digits;    // true if a name must have the digits of `typed`, as llama3-8b is not a misspelled llama2-7b
-    int edits;           // edit distance of `nearest`; if it is NULL, the largest accepted distance + 1
+    bool keep_digits;    // true if a name must have the digits of `typed`: llama3-8b is not a misspelled llama2-7b
+    int edits;           // edit distance of `nearest`; if `nearest` is NULL, the largest accepted distance + 1
     const char *nearest; // most similar name so far, or NULL
     int longer_count;    // number of names that begin with `typed`, the last of which is `longer`
     const char *longer;
 } Search;
 
-// The accepted edit distance grows with the typed name's length, because many names are a few edits from a short name.
+// The accepted edit distance grows with the typed name's length, because a short name is only a few edits from many
+// names.
 static Search search_begin(const char *typed, bool keep_digits) {
     const size_t length = strlen(typed);
     const Search search = {typed, keep_digits, 1 + (length >= 3) + (length >= 6), NULL, 0, NULL};

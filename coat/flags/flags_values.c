@@ -20,8 +20,8 @@ static int alternative_index(const char *alternatives, const char *value) {
 typedef enum { COUNT_GOOD, COUNT_MALFORMED, COUNT_UNIT, COUNT_OVERFLOW } CountResult;
 
 // Parses an integer written as digits with an optional fraction and an optional exponent or unit k or M, such as "-1",
-// "20k", "0.5M" or "1e6". Unit k multiplies by `kilo`, unit M by its square. If kilo is 0, units are not allowed. A
-// text whose value is not an integer is malformed.
+// "20k", "0.5M" or "1e6". Unit k multiplies by `kilo`, unit M by the square of `kilo`. If kilo is 0, units are not
+// allowed. A text whose value is not an integer is malformed.
 static CountResult parse_count(const char *text, int64_t kilo, int64_t *value) {
     const bool negative = *text == '-';
     const char *at = text + (negative || *text == '+');
@@ -73,8 +73,8 @@ static int64_t kilo_of(const Flag *flag) {
     return strncmp(flag->placeholder, "STEP", 4) == 0 ? 1000 : 0;
 }
 
-// number: value of `text` with k = 1024. True if `text` was probably meant as a rounded power of two, such as 524k for
-// 524,288. Sets *power to that power of two.
+// number: value of `text` with k = 1024. True if the user probably meant a rounded power of two, such as 524k for
+// 524,288. Sets *power to the exact power.
 static bool is_rounded_power(const char *text, int64_t number, int64_t *power) {
     int64_t decimal;
     if (number < 1024 || (number & (number - 1)) == 0 || parse_count(text, 1000, &decimal) != COUNT_GOOD) return false;

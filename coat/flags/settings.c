@@ -49,7 +49,8 @@ static void write_tokenizer(JsonText *t, const Config *c) {
     write_text(t, "tokenizer", name, strlen(name));
 }
 
-// Writes the number as the flag's setting, or null if it is less than `min`, because it then means "none".
+// Writes the number as the flag's setting. Writes null if the number is less than `min`, because such a number means
+// "none".
 static void write_number(JsonText *t, const Flag *flag, int64_t number, double min) {
     if (number >= min)
         json_text_int(t, flag->name, number);
@@ -111,8 +112,8 @@ JsonText settings_log(const Config *config) {
     return t;
 }
 
-// True if a checkpoint records the flag's value. A value on which results do not depend is not recorded, so that it
-// does not change the bytes of the checkpoint.
+// True if a checkpoint records the flag's value. A value on which results do not depend is not recorded, so that
+// checkpoints with equal results have equal bytes.
 static bool is_recorded(const Config *config, const Config *defaults, const Flag *flag) {
     if (!(flag->uses & RECORDED) || (flag->matters && !flag->matters(config))) return false;
     return !(flag->uses & UNLESS_DEFAULT) || !is_equal(config, defaults, flag);
@@ -147,9 +148,9 @@ static bool set_value(const Flag *flag, Config *config, const json_t *value) {
     return text && flag_set(flag, config, text, false, &ignored);
 }
 
-// Applies a recorded setting whose flag is in `group` or has one of the bits `uses`. Ignores other flags, because a
-// checkpoint from elsewhere must not choose the run's files. An unknown setting is an error, because it may change
-// results.
+// Applies a recorded setting whose flag is in `group` or has one of the bits `uses`. Ignores all other settings,
+// because a checkpoint from elsewhere must not choose the run's files. An unknown setting is an error, because it may
+// change results.
 static bool apply_setting(Config *config, const char *key, const json_t *value, FlagGroup group, unsigned uses,
                           const char *path, Error *err) {
     bool negated;
@@ -213,7 +214,7 @@ bool settings_apply(Config *config, const json_t *settings, bool recipe, const C
     return true;
 }
 
-// Writes the flag's value to text as messages show it, "none" if it is empty.
+// Writes the flag's value to text as messages show it; "none" if the value is empty.
 static void show_value(const Flag *flag, const Config *config, char text[256]) {
     char value[FLAG_TEXT_LENGTH];
     flag_value(flag, config, value);
@@ -261,7 +262,7 @@ static bool is_path(const Flag *flag, const char *value) {
     return flag_takes_list(flag) || strcmp(flag->placeholder, "FILE") == 0 || strcmp(flag->placeholder, "DIR") == 0;
 }
 
-// Hashes a flag's value. For a path, hashes only that it is given, because paths may differ between machines.
+// Hashes a flag's value. For a path, hashes only whether a path is given, because paths may differ between machines.
 static uint64_t hash_field(const Config *c, const Flag *flag, uint64_t hash) {
     const char *field = (const char *)field_of(c, flag);
     if (is_path(flag, field) && field[0]) field = "given";

@@ -13,8 +13,8 @@ JsonText settings_log(const Config *config);
 
 // Applies recorded settings to `config`, which contains the defaults. `settings` is a JSON object from the file `path`.
 //   - A setting of the recipe (GROUP_RECIPE) is applied if `recipe` is true. `flags` is the command line.
-//   - Any setting is applied if its flag has the bit of this run in Flag.uses: RESTARTED if config->settings_logged is
-//     true; otherwise RESUMED if the run trains, EVALUATED if it evaluates, SAMPLED if it samples.
+//   - Any setting is applied if its flag has this run's bit in Flag.uses: RESTARTED if config->settings_logged is true;
+//     otherwise RESUMED if the run trains, EVALUATED if it evaluates, SAMPLED if it samples.
 //   - seq_len becomes 0 if it is not recorded.
 // Fails (EXIT_DATA) if this version has no flag for a setting, or if a value to be applied is invalid for its flag; err
 // names setting, value and file. Also fails if `recipe` is true and neither a recipe nor precision fp32 is recorded.
