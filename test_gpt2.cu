@@ -1,8 +1,9 @@
 /*
-Tests of the whole model: its gradients against finite differences, recomputation, accumulation, precision,
-determinism and the skipping of bad updates, on the CPU's operations; and, given a folder that dev/test/reference.py
-wrote, against PyTorch. If there is a GPU, the two backends are compared: every operation in every format
-(dev/test/compare_ops.h, dev/test/compare_fp8.h, dev/test/check_*.cu), and whole models (dev/test/compare_models.h).
+Tests of the whole model. On the CPU: gradients against finite differences, recomputation, accumulation, precision,
+determinism and the skipping of bad updates. With --reference FOLDER: loss, gradients and updates against PyTorch's,
+which dev/test/reference.py wrote to FOLDER. If there is a GPU: each operation of the GPU in every format against the
+CPU's (dev/test/compare_ops.h, dev/test/compare_fp8.h, dev/test/check_*.cu), and whole models
+(dev/test/compare_models.h).
 
 Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed. --help lists the flags.
 */
@@ -172,7 +173,7 @@ static void take_step(Model *m, uint64_t seed) {
     step_end(m);
 }
 
-// Downloads a tensor's values as doubles.
+// Downloads a tensor's values as doubles, which the caller frees.
 static double *values_of(Model *m, Tensor t) {
     size_t n = (size_t)tensor_elements(t), bytes = n * format_bytes(t.format);
     void *raw = xmalloc(bytes);
@@ -184,7 +185,8 @@ static double *values_of(Model *m, Tensor t) {
     return out;
 }
 
-// Returns the relative error ||a - b|| / ||b|| of arrays a[n] and b[n], or infinity if a value is NaN or inf.
+// Returns the relative error ||a - b|| / ||b|| of arrays a[n] and b[n]. Returns infinity if a value is NaN or inf, or
+// if b is zero and a is not.
 static double relative_error(const double *a, const double *b, size_t n) {
     double difference = 0.0, norm2 = 0.0;
     for (size_t i = 0; i < n; i++) {
@@ -216,8 +218,8 @@ static void check_gradients(Model *m, Model *part) {
         Tensor value = list[i].weight.value, gradient = list[i].grad;
         size_t n = (size_t)tensor_elements(value);
         double *direction = (double *)xmalloc(n * sizeof *direction), slope = 0.0;
-        // The direction is random with a component along the gradient, so that the slope is not near 0 and every
-        // element contributes.
+        // The direction is random, so that every element contributes, plus a component along the gradient, so that the
+        // slope is not near 0.
         double *g = values_of(m, gradient), size = 0.0;
         for (size_t j = 0; j < n; j++) size += g[j] * g[j];
         size = sqrt(size / (double)n);
@@ -229,7 +231,7 @@ static void check_gradients(Model *m, Model *part) {
         }
         // Central differences over one and two steps are combined, so that the error falls with the fourth power of the
         // step. The steps are short, so that the kink of the QKV clip is rarely between two points. Steps of a tower's
-        // parameters are longer, because the loss depends less on them.
+        // parameters are longer, because the loss depends less on the tower's parameters.
         const double step = part != m ? 2e-4 : m->config->shape.clip_qkv > 0 ? 2e-7 : 4e-6;
         double losses[4];
         for (int k = 0; k < 4; k++) {
@@ -261,8 +263,8 @@ static void test_finite_differences(void) {
 }
 
 // Compares the gradients of a small vision-language model with finite differences. The batch has three sequences, of
-// which the second has no image. With PROJECTOR_DOWNSAMPLE, the grid of patches is odd, so that its last column and row
-// have no neighbors.
+// which the second has no image. With PROJECTOR_DOWNSAMPLE, the grid of patches is odd, so that the last column and row
+// of patches have no neighbors to join.
 static void test_vision_differences(VisionKind kind, bool drops_class_row, ProjectorKind projector) {
     Model m;
     Small s = {2, 3, 48, 61, 3, 13, false, 0};
@@ -364,8 +366,8 @@ static void test_recompute(void) {
     }
 }
 
-// Accumulates the gradients of two micro-batches in model `two`. Returns their largest relative error compared with the
-// sum of the gradients that model `one` computes in two separate passes.
+// Accumulates the gradients of two micro-batches in model `two`. Returns the largest relative error of these gradients,
+// compared with the sum of the gradients that model `one` computes in two separate passes.
 static double accumulation_error(Model *one, Model *two) {
     run_batch(one, 11, true, false, 0.5);
     double worst = 0.0, *first[64];

@@ -103,7 +103,7 @@ typedef struct {
     // values that training does not use, but that config.json in a checkpoint must contain
     double init_range; // initializer_range in config.json; 0: checkpoints omit the key
     SpecialIds ids;
-    int pad; // pad_token_id; Hugging Face transformers does not train its embedding row; -1: none
+    int pad; // pad_token_id, whose embedding Hugging Face transformers does not train; -1: none
     VisionShape vision;
     bool tower; // true: this is the shape of a vision tower, which reads images instead of tokens
 } ModelShape;

@@ -52,8 +52,8 @@ static bool check_shape(const Config *c, Error *err) {
     return config_check_tokenizer(c, named_vocabulary(c->tokenizer), err);
 }
 
-// If --resume finds no checkpoint, checks that a flag names the model for a new run. Otherwise a mistyped --out would
-// start a run with the default model.
+// If --resume finds no checkpoint, checks that a flag sets the model, the tokenizer or the batch of a new run.
+// Otherwise a mistyped --out would start a run with the defaults.
 static bool check_resumed(const Config *c, Error *err) {
     if (!c->nothing_to_resume || c->plan != PLAN_NONE) return true;
     if (!path_is_folder(c->out))

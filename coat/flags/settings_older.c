@@ -5,7 +5,7 @@
 
 // Setting that earlier versions recorded and that this version derives from the recipe.
 typedef struct {
-    // `older` is the value of an absent key, `paper` the value with recipe coat-paper, `other` with other recipes
+    // older: value that an absent key means. paper: value with recipe coat-paper. other: value with all other recipes
     const char *key, *older, *paper, *other;
     const char *relevant; // the key was recorded only if the setting `relevant` was `when`; NULL: always
     const char *when;

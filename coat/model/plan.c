@@ -9,8 +9,8 @@ size_t plan_bytes(const Config *config, int ranks, DeviceKind device) {
     return bytes;
 }
 
-// Returns the largest micro-batch whose memory plan is within `limit` bytes; 0 if micro-batch 1 is not. Doubles the
-// micro-batch while it fits, then bisects.
+// Returns the largest micro-batch whose memory plan is within `limit` bytes; 0 if micro-batch 1 exceeds `limit`.
+// Doubles the micro-batch while the plan fits, then bisects.
 static int largest_that_fits(const Config *config, int ranks, DeviceKind device, size_t limit) {
     Arena *trial = (Arena *)xmalloc(sizeof *trial);
     Config c = *config;

@@ -76,8 +76,8 @@ typedef struct {
     Rule rule;
     Stage first, last; // stages that first and last use the tensor
     Stored stored;
-    TensorId source;       // tensor whose memory this one may use
-    TensorId transpose_of; // tensor whose FP8 transpose this one is
+    TensorId source;       // tensor whose memory this tensor may use
+    TensorId transpose_of; // this tensor is the FP8 transpose of tensor transpose_of
     TensorId matmul_of;    // for a matmul's output: the operand whose scales per token the output may have
     bool head;             // true: operand of the output head's matmuls
     bool gradient;         // true: operand that is a gradient

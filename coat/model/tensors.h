@@ -11,14 +11,15 @@ C_LINKAGE_BEGIN
 // Names of tensors: x is the input of a norm, n its output, y the output of a matmul, h and g the input and output of
 // the activation function, o the output of attention. Prefix D: the gradient of the loss with respect to a tensor.
 //   RESID        residual stream. RESID_IN: before a block, RESID_MID: between its sublayers, RESID_FINAL: after the
-//                last block; each of these is RESID, or a tensor that is saved for backward and has the same values
+//                last block; each of these shares the memory of RESID, or of a tensor that is saved for backward and
+//                has the same values
 //   X_IN, X_MID  inputs of a block's two norms, saved for backward: BF16, or E4M3 with a scale per group (COAT)
 //   Y_PROJ, Y    outputs of the matmuls proj and fcproj, which the next norm's operation adds to the residual stream
 //   Y_FC, H      output of the matmul fc without the bias, and with the bias (saved for backward)
 //   QKV_ROPE     q, k and v as attention reads them, after clipping, QK-norm and RoPE; _RECOMPUTED: in backward
 //   DSUBLAYER    gradient of a sublayer's output: DRESID with pre-norm, a separate tensor with post-norm (OLMo 2)
 //   DN, DN2      gradients of N1 and N2
-//   .._Q, .._QT  FP8 values, and FP8 values of the transpose
+//   .._Q, .._QT  FP8 values of a gradient, and FP8 values of the gradient's transpose
 //   .._T         input of a matmul, transposed, as wgrad reads it
 // Vision-language models:
 //   FEATURES     the projector's output, which replaces the embeddings of image tokens. IMAGE_ROWS: row of FEATURES for
@@ -28,7 +29,7 @@ C_LINKAGE_BEGIN
 //   BEST         1 if a token's target has the largest logit, else 0; evaluation writes it
 //   X_PRE        input of the norm before the tower's first block (CLIP); PROJ_IN: input of the projector's first matmul
 // Muon (muon.h):
-//   MUON_X       Nesterov momentum of matrices, whose pieces Newton-Schulz iterations turn into the update
+//   MUON_X       Nesterov momentum of matrices; Newton-Schulz iterations replace each piece by the piece's update
 //   MUON_Y       result of every other iteration; with ZeRO, also this process's shards of the matrices and updates that
 //                the processes exchange. MUON_A: Gram matrix of a piece; MUON_B: polynomial of MUON_A
 // Parameters come first, in the order in which they are initialized, updated and saved. Add a new parameter after all
@@ -66,7 +67,8 @@ typedef enum {
 } TensorId;
 
 // Quantized tensors whose FP8 values are counted for the log (health.h): norm outputs, and gradients, one per pair of
-// dgrad and wgrad. DRESID_Q occurs twice, because the backward of fcproj and of proj read it.
+// dgrad and wgrad. DRESID_Q is counted twice, because fcproj's backward and proj's backward quantize the gradient
+// separately.
 typedef enum {
     GRADIENT_DRESID_FCPROJ, GRADIENT_DRESID_PROJ, GRADIENT_DH, GRADIENT_DQKV, GRADIENT_DLOGITS,
     NORM_N1, NORM_N2, NORM_NF,
@@ -161,10 +163,10 @@ typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 // A tensor's format, shape and place in the arena, for one configuration.
 typedef struct {
     bool exists;
-    // TensorId of the tensor whose memory this one uses; -1: separate memory. In a PLAIN layout, the tensor's own id
+    // TensorId of the tensor whose memory this tensor uses; -1: separate memory. In a PLAIN layout, the tensor's own id
     // means the memory of the same tensor's VALUE, without scales and amaxes
     int alias;
-    int scale_source; // TensorId of the tensor whose scale this one uses; -1: it has its own, or none
+    int scale_source; // TensorId of the tensor whose scale this tensor uses; -1: own scale, or none
     Category category;
     Format format;
     Granularity granularity;
@@ -215,7 +217,7 @@ int tensor_muon_batch(TensorId id, const Config *config);
 // or SwiGLU's gate and up. Returns the number of pieces, 1 for any other parameter.
 enum { MAX_PIECES = 3 };
 int tensor_pieces(TensorId id, const ModelShape *shape, int64_t extents[MAX_PIECES]);
-// True if a parameter's pieces have the same shape. k and v always do.
+// True if a parameter's pieces have the same shape. k and v always have the same shape.
 static inline bool parts_are_equal(const int64_t extents[], int pieces) {
     return extents[0] == extents[pieces - 1];
 }

@@ -20,7 +20,7 @@ typedef enum {
     BOUND_KURTOSIS,
     BOUND_LAG,
     BOUND_UNCHANGED,
-    // only for tensors with one scale per tensor or row: several values of a group may equal its amax without harm
+    // not for tensors with a scale per group, because several values of a group may equal the group's amax without harm
     BOUND_SATURATED,
     BOUND_COUNT
 } HealthBoundId;
