@@ -82,8 +82,8 @@ static Config small_config(Small s) {
     return c;
 }
 
-// Initializes a model as for training, but with random biases and norm weights far from their usual 0 and 1, so that
-// every term of the gradient matters.
+// Initializes a model as for training, but with random biases and norm weights. These are far from the usual 0 and 1,
+// so that every term of the gradient matters.
 static void randomize(Model *m) {
     parameters_init(&m->arena, &m->exec, m->config->seed);
     for (int i = 0; i < m->parameter_count; i++) {
@@ -111,7 +111,7 @@ static Config *lasting_config(const Config *c) {
     return copy;
 }
 
-// Fills the arena of a vision tower, which create() has set to NaN, with its tables and random weights.
+// Fills the arena of a vision tower, which create() has set to NaN, with the tower's tables and random weights.
 static void randomize_vision(Model *v) {
     vision_tables_set(v);
     const Tensor values = arena_tensor(&v->arena, PIXEL_VALUES, VALUE, 0);

@@ -228,7 +228,8 @@ void model_forward(Model *m, KvCache cache) {
 
 // Computes the output head and the loss in chunks of tokens, because the logits of all tokens need much memory. Adds
 // the losses' sum times the step's loss scale to m->state->loss_sum. If `backward`, also computes DN (M, C), the
-// gradient of the final norm's output NF, and the head's wgrad. dlogits overwrites a chunk's logits, unless it is FP8.
+// gradient of the final norm's output NF, and the head's wgrad. dlogits overwrites a chunk's logits, unless dlogits is
+// FP8.
 void model_loss(Model *m, bool backward, bool accumulate) {
     const Ops *ops = m->ops;
     Exec *ex = &m->exec;
@@ -416,7 +417,7 @@ static bool trains_part(const Model *m, int part) {
     return !(m->config->freeze & part);
 }
 
-// Moves the image rows of dresid, the residual stream's gradient, to DFEATURES, and sets them to 0 in dresid.
+// Moves the image rows of dresid, the residual stream's gradient, to DFEATURES, and sets these rows of dresid to 0.
 static void image_rows_backward(Model *m, Tensor dresid) {
     const Arena *vision = &m->vision->arena;
     m->ops->rows_gather(&m->exec, arena_tensor(vision, DFEATURES, VALUE, 0), dresid,
@@ -558,7 +559,7 @@ static void tower_embed_backward(Model *v, Tensor d, bool accumulate) {
 }
 
 // Runs the backward of the projector and the vision tower from DFEATURES, the gradient of the projector's output. If
-// the tower is frozen, runs only the projector's backward. If both are frozen, does nothing.
+// the tower is frozen, runs only the projector's backward. If tower and projector are frozen, does nothing.
 static void vision_backward(Model *m, bool accumulate, bool last) {
     Model *v = m->vision;
     if (!v || !(trains_part(v, PART_VISION) || trains_part(v, PART_PROJECTOR))) return;
@@ -714,8 +715,8 @@ static bool open_device(Model *m, Error *err) {
 
 #define ALLOCATION_TIMEOUT_S 600 // timeout in seconds while other ranks page-lock host memory
 
-// Allocates the arena. If it needs page-locked host memory, the processes of a machine allocate one after the other, so
-// that each process sees how much memory is left.
+// Allocates the arena. If the arena needs page-locked host memory, the processes of a machine allocate one after the
+// other, so that each process sees how much memory is left.
 static bool allocate(Model *m, Error *err) {
     if (!m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
     comm_set_timeout(m->comm, ALLOCATION_TIMEOUT_S);
@@ -863,7 +864,7 @@ int main(int argc, char **argv) {
     on_all_ranks(&run.errors); // all ranks of a host find the same start-up error, so no rank sends it
     config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
-    if (!exit_now) signals_fail_writes(); // not with --help: SIGPIPE must end it silently if its output is closed
+    if (!exit_now) signals_fail_writes(); // not with --help: SIGPIPE must end --help silently if its output is closed
     if (ok && !exit_now) {
         // reads the settings that the checkpoint of --resume or --model, or the log in --out, records
         ok = checkpoint_settings(&recorded, &line.flags, &err);

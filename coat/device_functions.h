@@ -1,7 +1,7 @@
 // The functions of a device besides the model's operations (operations.h). Define
 //     DEVICE_FUNCTION(name, result, parameters)
-// and include this file; ops.h and the backends derive their tables from it. If DEVICE_FUNCTION_OF_GPU is defined, it
-// is used for the functions that only a GPU has, which are NULL in other backends' tables.
+// and include this file; ops.h and the backends derive their tables from this list. DEVICE_FUNCTION_OF_GPU, if defined,
+// is used for the functions that only a GPU has. These functions are NULL in other backends' tables.
 // clang-format off
 #ifndef DEVICE_FUNCTION_OF_GPU
 #define DEVICE_FUNCTION_OF_GPU(name, result, parameters) DEVICE_FUNCTION(name, result, parameters)
@@ -45,7 +45,8 @@ DEVICE_FUNCTION(memory_in_use, int64_t, (Exec *exec))
 DEVICE_FUNCTION(peak_flops, double, (Exec *exec))
 // algos_text() returns the GEMM algorithms that training has used so far (matmul_algos.h), as malloc'ed text; NULL if
 // there are none. Identical runs return identical text. A checkpoint stores the text. algos_load() makes a resumed run
-// use the algorithms in its checkpoint's text. It must run before the first matmul, and ignores entries for other GPUs.
+// use the algorithms in its checkpoint's text. algos_load() must run before the first matmul, and ignores entries for
+// other GPUs.
 DEVICE_FUNCTION_OF_GPU(algos_text, char *, (Exec *exec))
 DEVICE_FUNCTION_OF_GPU(algos_load, void, (Exec *exec, const char *text))
 

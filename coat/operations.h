@@ -1,7 +1,7 @@
 // The list of the model's operations: signature, computation, formats. Define OPERATION(name, parameters), then include
-// this file. ops.h derives the table of functions from it, and each backend derives its declarations and its table.
-// dev/test/order_ops.h lists independently what each operation reads and writes.
-// If OPERATION_BY_FORMAT is defined, it lists the operations that the GPU implements in two versions: plain_NAME for
+// this file. ops.h derives the table of functions from this list, and each backend derives its declarations and its
+// table. dev/test/order_ops.h lists independently what each operation reads and writes.
+// OPERATION_BY_FORMAT, if defined, is used for the operations that the GPU implements in two versions: plain_NAME for
 // unscaled tensors and fp8_NAME for tensors with scales.
 //
 // ops.h explains the notation: M, C, F, Vp, "unscaled", SCALE_ROW, `accumulate`.
@@ -52,7 +52,7 @@ OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor
 
 // Quantizes x to q, in the FP8 format that the next matmul reads, with one scale per tensor or (SCALE_ROW, in one pass)
 // per row. An unscaled q must share x's memory or have no data, because the operation does not copy x. If q.amax
-// exists, it receives the row amaxes, except with SCALE_ROW.
+// exists, q.amax receives the row amaxes, except with SCALE_ROW.
 OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 
 // Adds the bias, applies the activation function and quantizes its output g; fused. Below, "gelu" stands for the
@@ -99,7 +99,7 @@ OPERATION(rows_gather, (Exec *exec, Tensor out, Tensor in, Tensor index, bool ke
 // --- operations of the backward pass -------------------------------------------------------------------------
 // Backward of embed_forward. The order of all sums is fixed.
 //   dwte (Vp, C) FP32: adds each row of the gradient g to its token's row. The caller has set dwte to 0, or the tied
-//   head's backward has written it.
+//   head's backward has written dwte.
 //   dwpe (positions, C) FP32 = (accumulate ? dwpe : 0) + for each position, the sum of g's rows at this row_position()
 OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                            bool accumulate))
@@ -143,7 +143,7 @@ OPERATION_BY_FORMAT(quantize_recompute, (Exec *exec, Tensor q_t, Tensor q, Tenso
 OPERATION_BY_FORMAT(activation_recompute, (Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind))
 // Activation function's backward: dh = dg * gelu'(saved h), quantized to dh_q for dgrad and, transposed, to dh_qt for
 // wgrad. dbias (1, F) FP32 = column sums of dh.
-//   Unscaled dh_q and dh_qt share one memory, which is dg's unless SwiGLU makes dh twice as wide as dg.
+//   Unscaled dh_q and dh_qt share one memory: dg's or, with SwiGLU, separate memory, because dh is then twice as wide.
 //   If dh_q is E4M3 SCALE_ROW, dh_qt is computed from dh_q and has one scale of its own.
 OPERATION_BY_FORMAT(activation_backward, (Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
                                           bool accumulate, ActivationKind kind))
@@ -196,8 +196,8 @@ OPERATION(muon_apply, (Exec *exec, const Parameter *parameters, int count, StepS
 //   x = x / max(Frobenius norm, 1e-7), then NEWTON_SCHULZ_ITERATIONS times, with A = x x^T (x^T x if r > c):
 //   B = b A + c A A;  x = a x + B x (a x + x B if r > c). The last iteration multiplies by `scale`.
 // If state->skips is not 0, x may keep its values or receive arbitrary ones.
-// y (count * r, c), gram and polynomial (count * n, n), n = min(r, c), are scratch in x's format, to which every x, A
-// and B is rounded.
+// y (count * r, c), gram and polynomial (count * n, n), n = min(r, c), are scratch in x's format. Every x, A and B is
+// rounded to this format.
 OPERATION(muon_orthogonalize, (Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial, float scale, StepState *state))
 // Quantizes w.value to w.codes for the weights whose w.codes has data, and to w.codes_t if transposes are cached.
 //   If w.codes.amax exists, it must contain the amax of the entire weight; w.value is then a shard.

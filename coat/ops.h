@@ -3,7 +3,7 @@
 // train_gpt2_fp8.cu calls a backend only through its table.
 //
 // An operation is fused: it reads each input once, writes each output once, and hides how its backend splits the work.
-// The formats and scales in the tensor descriptors decide whether it quantizes, transposes or does nothing:
+// The formats and scales in the tensor descriptors decide whether the operation quantizes, transposes or does nothing:
 //   - An output with data NULL is not computed.
 //   - An output that shares memory with an input (the same data pointer) already contains the input's values. An
 //     operation that would only copy the input returns at once.
@@ -30,7 +30,7 @@
 
 C_LINKAGE_BEGIN
 
-// File of GEMM algorithms in a checkpoint; --autotune also writes it to the run's folder
+// File of GEMM algorithms in a checkpoint; --autotune also writes this file to the run's folder
 #define MATMUL_TABLE_NAME "matmul_table.txt"
 #define MATMUL_TABLE_LIMIT ((size_t)4 << 20) // maximum size of a file of GEMM algorithms in bytes
 
@@ -89,8 +89,8 @@ static inline int64_t row_position(Tensor positions, int64_t row, int64_t T) {
     return positions.data ? ((const int32_t *)positions.data)[row] : row % T;
 }
 
-// Parameters of qk_norm_rope_forward(), which clips q, k and v to [-clip, clip], then applies an RMSNorm to q and k
-// (over all heads together or over each head), then applies RoPE to q and k by row_position().
+// Parameters of qk_norm_rope_forward(). This operation first clips q, k and v to [-clip, clip]. Then it applies an
+// RMSNorm to q and k, over all heads together or over each head. Last, it applies RoPE to q and k by row_position().
 typedef struct {
     AttentionShape shape;
     Tensor positions; // position of each token in its document; data is NULL without document masking

@@ -224,8 +224,8 @@ typedef struct {
 
 // True for recipe coat-paper, which follows the numerics of COAT, section 5: In forward, norms and the activation
 // function read the saved FP8 values. Every FP8 operand has one scale per tensor. Gradients are E5M2. In other recipes,
-// norms and the activation function read unrounded values in forward, and an operand has a scale per token if one pass
-// can compute both the operand and the scales.
+// norms and the activation function read unrounded values in forward. An operand of these recipes has a scale per token
+// if one pass can compute both the operand and the scales.
 static inline bool recipe_is_paper(const Recipe *r) {
     return r->kind == RECIPE_COAT_PAPER;
 }
@@ -267,7 +267,8 @@ typedef struct {
     bool model_named;          // true: the command line sets the model, the tokenizer or the batch
     bool batch_recorded;       // true: settings_recorded, and batch_tokens is recorded and not set by a flag
     bool micro_batch_recorded; // true: settings_recorded, and micro_batch is not set by a flag
-    // reason why this machine's GPU has no FP8 matmuls; "": it has them, or was not checked (--device cpu, --plan)
+    // reason why this machine's GPU has no FP8 matmuls; "": the GPU has FP8 matmuls, or was not checked (--device cpu,
+    // --plan)
     char gpu_without_fp8[320];
     bool no_gpu; // true: this machine has no GPU; false with --device cpu and --plan, because neither checks
     // settings of the batch
@@ -368,7 +369,8 @@ static inline bool config_forward_only(const Config *config) {
     return config->eval_only || config_samples_only(config);
 }
 
-// True if this run has FP8 matmuls in the output head. With --head fp8-backward, only a training run has them.
+// True if this run has FP8 matmuls in the output head. With --head fp8-backward, only a training run has FP8 matmuls in
+// the head.
 static inline bool config_fp8_head(const Config *c) {
     return c->recipe.head == HEAD_FP8 || (c->recipe.head == HEAD_FP8_BACKWARD && !config_forward_only(c));
 }
@@ -434,8 +436,8 @@ static inline int config_sample_sequences(const Config *c) {
 }
 
 // Returns an upper bound of the tokens of a sample and its prompt, at most seq_len. A prompt has at most 1 token per
-// ASCII byte, 3 per other byte (Unicode normalization may add bytes), 2 that the tokenizer adds (such as BOS and a
-// space), and 256 of the prompt format.
+// ASCII byte and 3 per other byte, because Unicode normalization may add bytes. In addition, the tokenizer adds at most
+// 2 tokens (such as BOS and a space), the prompt format at most 256.
 static inline int config_sample_length(const Config *c) {
     const bool formatted =
         prompt_format_named(c->prompt_format) || (c->prompt_format == PROMPT_FORMAT_DATA && c->train[0]);

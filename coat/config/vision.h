@@ -1,4 +1,4 @@
-// Derives the shape and the configuration of a vision-language model's vision tower from those of the entire model.
+// Derives the shape and the configuration of a vision tower from the configuration of the entire vision-language model.
 #pragma once
 #include "base/error.h"
 #include "config.h"

@@ -89,8 +89,8 @@ static bool keeps_logged_model(const Parse *p) {
     return p->recorded->settings_logged && !given(p, "model");
 }
 
-// Sets the values that --recipe, --model and --tokenizer imply, which flags for individual values override later.
-// `chosen` contains the given flags on top of the defaults.
+// Sets the values that --recipe, --model and --tokenizer imply. Flags for individual values override these values
+// later. `chosen` contains the given flags on top of the defaults.
 static void apply_presets(const Parse *p, const Config *chosen) {
     Config *config = p->config;
     if (!keeps_logged_model(p)) {
@@ -150,7 +150,7 @@ static bool same_shape(const Parse *p, Error *err) {
 }
 
 // Checks that the model named by --model has the shape of the resumed checkpoint. The vocabulary size is compared only
-// if --vocab is given, because it otherwise follows from the tokenizer.
+// if --vocab is given, because the size otherwise follows from the tokenizer.
 static bool same_model(const Parse *p, Error *err) {
     int count;
     const Flag *table = flag_table(&count);
@@ -176,8 +176,8 @@ static void finish_vocab(Config *config) {
     if (own) config->shape.ids = named.ids;
 }
 
-// Returns a larger number of channels that is divisible by the number of heads and a multiple of 16 (for FP8), with an
-// even head width (for RoPE).
+// Returns a larger number of channels. The result is divisible by the number of heads, is a multiple of 16 (for FP8),
+// and gives an even head width (for RoPE).
 static int fitting_channels(int channels, int heads, bool heads_given) {
     if (!heads_given) return (channels / 64 + 1) * 64;
     int width = channels / heads + 1;

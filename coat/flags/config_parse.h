@@ -10,8 +10,9 @@ typedef struct {
     Config flags; // defaults with the given flags applied; model_from_files and recipe_final are also set
 } CommandLine;
 
-// Reads the command line into `line`. Fails for unknown or malformed flags. Sets *exit_now to true if a flag only
-// requests text (--help, --version), which is then printed. In both cases, `line` is empty: do not call config_parse().
+// Reads the command line into `line`. Fails for unknown or malformed flags. If a flag only requests text (--help,
+// --version), prints the text and sets *exit_now to true. After a failure, or if *exit_now is true, `line` is empty: do
+// not call config_parse().
 bool command_line_read(CommandLine *line, int argc, char **argv, bool *exit_now, Error *err);
 
 // Sets config to `recorded` with the given flags applied, and releases `line`. Fails for contradictory flags. If

@@ -114,9 +114,9 @@ typedef struct {
     size_t notes_size;
 } Arguments;
 
-// Fills args with the flags in the --config files, in order, and then with the flags in argv[1] ..., which override
-// them. Each flag is joined with its value. Fails with EXIT_USER for an unknown flag or a missing value, with EXIT_DATA
-// for an unreadable file. The caller must call arguments_free(), even after a failure.
+// Fills args with the flags in the --config files, in order, and then with the flags in argv[1] .... Flags in argv
+// override flags in files. Each flag is joined with its value. Fails with EXIT_USER for an unknown flag or a missing
+// value, with EXIT_DATA for an unreadable file. The caller must call arguments_free(), even after a failure.
 bool arguments_rewrite(Arguments *args, int argc, char **argv, char *notes, size_t notes_size, Error *err);
 
 // Appends the flags in words[0] to words[count - 1] to args, as copies, each joined with its value. Fails as
@@ -126,8 +126,9 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err);
 // Appends the flag "--name=value" to args, or "--name" if value is NULL. `length` is the number of characters of name.
 void arguments_append(Arguments *args, const char *name, size_t length, const char *value);
 
-// Appends to args the long flag that replaces llm.c's short flag `name`, if there is one. value is the next word; if it
-// is NULL, fails (EXIT_USER). Sets *flag to the long flag, or to NULL if the short flag is a switch or has no effect.
+// Appends to args the long flag that replaces llm.c's short flag `name`, if there is one. value is the next word; NULL
+// (no next word) is an error (EXIT_USER). Sets *flag to the long flag, or to NULL if the short flag is a switch or has
+// no effect.
 bool arguments_add_short(Arguments *args, const char *name, const char *value, const Flag **flag, Error *err);
 
 // Appends the flags in the --config file `path` to args. Errors begin with "PATH:LINE: ".

@@ -93,8 +93,8 @@ void flag_short_ignored(char text[FLAG_TEXT_LENGTH]) {
             used += snprintf(text + used, FLAG_TEXT_LENGTH - (size_t)used, "%s%s", used ? " " : "", table[i].name);
 }
 
-// Adds the note of short flag `s`, which has no effect, to args. A value of 0 or less requests nothing, so it gets no
-// note.
+// Adds the note of short flag `s`, which has no effect, to args. A value of 0 or less requests nothing, so such a value
+// gets no note.
 static void add_note(Arguments *args, const Short *s, const char *value) {
     if (!*s->note || value[0] == '0' || value[0] == '-') return;
     text_append(args->notes, args->notes_size, "note: %s %s: %s\n", s->name, value, s->note);

@@ -21,16 +21,16 @@ JsonText settings_log(const Config *config);
 bool settings_apply(Config *config, const json_t *settings, bool recipe, const Config *flags, const char *path,
                     Error *err);
 
-// Compares the recorded settings of the file `path` with `config`, except those of the model. Fails (EXIT_USER) if
-// --precision differs, because it determines the format of the weights, or if --optimizer differs in a training run,
-// because it determines the optimizer states. Calls `differs` for every other difference, except in the length of the
-// run (--steps, --epochs).
+// Compares the recorded settings of the file `path` with `config`, except the model's settings. Fails (EXIT_USER) if
+// --precision differs, because --precision determines the format of the weights. Also fails if --optimizer differs in a
+// training run, because --optimizer determines the optimizer states. Calls `differs` for every other difference, except
+// in the length of the run (--steps, --epochs).
 bool settings_compare(const json_t *settings, const Config *config, const char *path,
                       void (*differs)(const char *flag, const char *recorded, const char *now), Error *err);
 
-// Converts `settings`, which an earlier version may have written to the file `path`: renames them, and replaces
-// settings that a recipe now determines with "recipe". If no recipe has their values, sets "recipe" to the nearest
-// recipe and fails (EXIT_DATA).
+// Converts `settings`, which an earlier version may have written to the file `path`: renames old settings, and replaces
+// settings that a recipe now determines with the setting "recipe". If no recipe has their values, sets "recipe" to the
+// nearest recipe and fails (EXIT_DATA).
 bool settings_update(json_t *settings, const char *path, Error *err);
 
 // Return non-negative hashes of settings that must be equal on all ranks.

@@ -161,7 +161,7 @@ void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device
     place_scales(arena, &cursor);
     place_communication(arena, &cursor);
     size_t pool = place_pool(arena, cursor);
-    // bytes of the logits and, if their gradient has separate memory, of the gradient; --logits-chunk can reduce them
+    // bytes of the logits and, if their gradient has separate memory, of the gradient; --logits-chunk can reduce both
     size_t logits = align_up(arena->layout[LOGITS][VALUE].data_bytes);
     if (layout_owns_memory(&arena->layout[DLOGITS_Q][VALUE]))
         logits += align_up(arena->layout[DLOGITS_Q][VALUE].data_bytes);

@@ -29,8 +29,8 @@ typedef struct Arena {
 // Plans the memory of one of `ranks` processes on `device`. Does not access the device and allocates nothing.
 void arena_plan(Arena *arena, const Config *config, int ranks, DeviceKind device);
 
-// Allocates the planned memory and sets exec->workspace to the workspace in it. Returns false with err (EXIT_DEVICE) if
-// there is too little memory; the caller can then add advice to err with plan_advise() (plan.h).
+// Allocates the planned memory, and sets exec->workspace to the workspace in that memory. Returns false with err
+// (EXIT_DEVICE) if there is too little memory; the caller can then add advice to err with plan_advise() (plan.h).
 bool arena_allocate(Arena *arena, Exec *exec, Error *err);
 // Sets the memory of a vision tower's arena, planned with vision_config(), to its part of the language model's memory.
 // Sets exec->workspace to the tower's workspace.
@@ -45,7 +45,7 @@ bool arena_on_host(const Arena *arena, Category category);
 // the configuration does not have the tensor, or the arena is not allocated.
 Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer);
 
-// Returns the tensor that owns the memory of `id` in this layer: `id` itself, or the tensor whose memory it uses.
+// Returns the tensor that owns the memory of `id` in this layer: `id` itself, or the tensor whose memory `id` uses.
 TensorId arena_owner(const Arena *arena, TensorId id, Role role, int layer);
 
 // Returns the descriptor of an activation's VALUE for backward. data is NULL if the activation is not saved from

@@ -51,7 +51,7 @@ static inline Tensor act(const Model *m, TensorId id, int layer) {
 }
 
 // Returns the descriptor of an activation for backward. data is NULL if forward did not save the activation, so that
-// backward must recompute it.
+// backward must recompute the activation.
 static inline Tensor saved(const Model *m, TensorId id, int layer) {
     Tensor t = arena_saved(&m->arena, id, layer);
     t.rows = (int64_t)m->B * m->T;
@@ -100,8 +100,8 @@ void model_forward(Model *m, KvCache cache);
 void vision_forward(Model *m);
 
 // Computes the loss of every token (LOSSES) and adds the losses' sum, times state->loss_scale, to state->loss_sum. With
-// `backward`, also runs the output head's backward, which overwrites the head's gradients or, with `accumulate`, adds
-// to them. Without `backward`, also computes BEST if the model has a vision tower.
+// `backward`, also runs the output head's backward, which overwrites the head's gradient or, with `accumulate`, adds to
+// this gradient. Without `backward`, also computes BEST if the model has a vision tower.
 void model_loss(Model *m, bool backward, bool accumulate);
 
 // Run one optimizer step: step_begin(), then micro_step() per micro-batch, then step_end(), after which m->host

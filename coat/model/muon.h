@@ -23,7 +23,7 @@ typedef struct {
     const Arena *arena;
     Exec *exec;
     Comm *comm;      // connection to the processes that have the other shards; NULL: no ZeRO, entire matrices
-    Parameter *list; // matrices that Muon updates, or this process's shards of them: all layers of one tensor, then of
+    Parameter *list; // matrices that Muon updates, or this process's shards of these: all layers of one tensor, then of
                      // the next
     TensorId *ids;   // tensor of each entry of list
     int count;

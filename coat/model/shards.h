@@ -5,11 +5,11 @@
 //   2  As 1, but the layers' gradients are summed into shards after every micro-batch, layer by layer.
 //   3  As 2, but each process stores only shards of the blocks' weight matrices, which are gathered before each layer's
 //      forward and backward: in FP8 if the layer's matmuls read FP8.
-// The model reports when it needs a layer's weights and when it has computed a layer's gradients. Communication runs on
-// a separate stream (comm.h). Weights are gathered one layer ahead of the computation; gradients are summed while the
-// next layer computes. Over MPI, all stages give the same bits with one micro-batch per step. With several
-// micro-batches, stages 0 and 1 agree, and stages 2 and 3 agree. The two pairs differ, because stages 2 and 3 sum
-// gradients over the processes before they sum over micro-batches.
+// The model calls these functions when it needs a layer's weights, and when it has computed a layer's gradients.
+// Communication runs on a separate stream (comm.h). Weights are gathered one layer ahead of the computation; gradients
+// are summed while the next layer computes. Over MPI, all stages give the same bits with one micro-batch per step. With
+// several micro-batches, stages 0 and 1 agree, and stages 2 and 3 agree. The two pairs differ, because stages 2 and 3
+// sum gradients over the processes before they sum over micro-batches.
 #pragma once
 #include "arena.h"
 #include "comm/comm.h"
@@ -60,8 +60,8 @@ void shards_join(Shards *s, Shards *other);
 // a replay would wait for the tickets of the recorded step.
 bool shards_recordable(const Shards *s, bool first, bool last);
 
-// Waits until the weights that are not per layer are complete. Call it before the embedding. With ZeRO 3, also starts
-// gathering layer 0's weights.
+// Waits until the weights that are not per layer are complete. Call shards_pass_begin() before the embedding. With ZeRO
+// 3, also starts gathering layer 0's weights.
 void shards_pass_begin(Shards *s);
 // Waits until layer l's weights are complete. With ZeRO 3, then starts gathering the weights of `next`, the layer after
 // l in this pass (-1: l is the pass's last layer).
@@ -77,8 +77,8 @@ bool shards_accumulate(const Shards *s, bool accumulate);
 //   last: true in the last micro-batch
 void shards_gradients_begin(Shards *s, int l);
 void shards_gradients_ready(Shards *s, int l, bool accumulate, bool last);
-// In the last micro-batch, sums the gradients that are not per layer over the processes. Call it after the embedding's
-// backward.
+// In the last micro-batch, sums the gradients that are not per layer over the processes. Call shards_pass_end() after
+// the embedding's backward.
 void shards_pass_end(Shards *s, bool last);
 
 // --- functions that an optimizer step, loading or saving calls ---------------------------------------------------
@@ -101,7 +101,7 @@ void shards_sum_loss(Shards *s, StepState *state);
 void shards_weights_wait(Shards *s);
 
 // Gathers the complete value of a weight that is sharded (ZeRO 3), and returns it in device memory, valid until the
-// next call or pass. All processes must call it, between two steps.
+// next call or pass. All processes must call shards_whole_value(), between two steps.
 const void *shards_whole_value(Shards *s, TensorId id, int layer);
 
 // Returns the number of threads for each of local_ranks processes of this machine: --threads if given, otherwise an

@@ -173,8 +173,8 @@ static void resolve_parameter(TensorId id, const Config *c, int ranks, TensorLay
 
 // --- activations: format and memory of each activation -------------------------------------------------------------
 
-// True if the matmuls that read this operand are FP8. With --head fp8-backward, of the head's matmuls only the backward
-// ones are FP8.
+// True if the matmuls that read this operand are FP8. With --head fp8-backward, the head's backward matmuls are FP8,
+// but not the head's forward matmul.
 static bool read_as_fp8(const TableRow *row, const Config *c) {
     if (!row->head) return blocks_in_fp8(&c->recipe);
     return head_in_fp8(c) && (c->recipe.head == HEAD_FP8 || row->gradient || row->transpose_of);

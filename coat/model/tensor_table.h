@@ -12,15 +12,17 @@ typedef enum {
     RULE_SCRATCH,
     RULE_ALIAS,         // stored in the memory of the tensor `source`
     RULE_LOGITS,        // logits: scratch, alive in fewer stages if their gradient has separate memory
-    RULE_QKV_ROPE,      // q, k, v after RoPE: in QKV's memory; scratch if clipping or QK-norm changes them
+    RULE_QKV_ROPE,      // q, k, v after RoPE: in QKV's memory; scratch if clipping or QK-norm changes q, k, v
     RULE_FC_OUT,        // fc matmul's output: in H's memory if H is unscaled, else scratch
     RULE_SUBLAYER_GRAD, // gradient of a sublayer's output: in DRESID's memory; scratch with post-norm
     // residual stream: stored in the norm's saved input or, with post-norm, in the next matmul's saved input, if that
     // tensor is unscaled; otherwise in RESID
     RULE_RESIDUAL,
-    // residual stream before a block: RULE_RESIDUAL, or saved if --recompute 3 needs it and X_IN does not contain it
+    // residual stream before a block: as RULE_RESIDUAL, but saved if --recompute 3 needs the stream and X_IN does not
+    // contain it
     RULE_BLOCK_IN,
-    // operand of a matmul: scratch if it is FP8 or if `source` has a different width, else in the memory of `source`
+    // operand of a matmul: scratch if the operand is FP8 or `source` has a different width, else in the memory of
+    // `source`
     RULE_OPERAND,
     RULE_NORM_OUT, // matmul operand that a norm computes: saved, or scratch if backward recomputes it
     RULE_ACT_OUT   // matmul operand that the activation function computes: saved, or scratch if backward recomputes it

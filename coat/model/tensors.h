@@ -76,7 +76,7 @@ typedef enum {
 } CountedTensor;
 
 // Role of a tensor within its row of the table. An activation has a VALUE and, if the first blocks (--bf16-blocks)
-// store it differently, a PLAIN for these blocks. A parameter has all roles except PLAIN:
+// store the activation differently, a PLAIN for these blocks. A parameter has all roles except PLAIN:
 //   CODES, CODES_T  FP8 values of the weight, and of its transpose
 //   MOMENT_M, _V    AdamW's first and second moment. A matrix that Muon updates has only MOMENT_M, the momentum
 //   GATHERED        ZeRO 3: the weights of entire layers, gathered from all processes for the matmuls

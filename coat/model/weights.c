@@ -6,8 +6,8 @@
 #include "config/shapes.h"
 #include "numerics/rng.h"
 
-// Sets a weight or master weight from FP32 values. A BF16 weight stores values rounded by master_bf16(), and a U16
-// master stores the low 16 bits of the FP32 values, so that master_join() restores the FP32 values.
+// Sets a weight or master weight from FP32 values. A BF16 weight stores values rounded by master_bf16(). A U16 master
+// stores the low 16 bits of the FP32 values. master_join() restores the FP32 values from both.
 static void set_tensor(Exec *exec, Tensor t, const float *values) {
     const size_t n = (size_t)tensor_elements(t), bytes = n * format_bytes(t.format);
     if (!t.data) return;

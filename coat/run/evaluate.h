@@ -29,7 +29,7 @@ int evaluate_hellaswag(Model *m, HellaSwag *set);
 
 // Computes the logits (vocab) of the token that follows ids[0 .. count), from the last --seq-len tokens of ids.
 // `incremental` is true if the previous call was for ids[0 .. count - 1). The pass then reads only the last token and
-// the KV cache; if count exceeds --seq-len, it reads all of the last --seq-len tokens.
+// the KV cache; if count exceeds --seq-len, the pass reads all of the last --seq-len tokens.
 // FP8 matmuls need at least 16 tokens. With FP8, an incremental pass reads 16 tokens: from the last multiple of 16 that
 // is not after the new token, or the last 16 of --seq-len. Zeros fill the rows after the new token. If an operand has
 // one scale per tensor, these 16 tokens determine the scale.
@@ -37,7 +37,8 @@ void sample_logits(Model *m, const int32_t *ids, int count, bool incremental, fl
 
 // Samples up to `more` tokens, appends them to ids[0 .. count) and returns the new count.
 //   - number: index of the sample, so that each sample draws different random numbers
-//   - ends: EOS ids, any of which ends the sample and is its last token; NULL if no token ends the sample
+//   - ends: EOS ids. The first EOS id that is drawn ends the sample and is the sample's last token; NULL if no token
+//     ends the sample
 //   - ended: set to true if an EOS id ended the sample, else to false; may be NULL
 int sample_tokens(Model *m, int32_t *ids, int count, int more, int number, const SpecialIds *ends, bool *ended);
 

@@ -85,8 +85,8 @@ static void collect_counts(Collection *c, Exec *exec) {
     exec->ops->download(exec, c->counts, counts.data, (size_t)tensor_elements(counts));
 }
 
-// Downloads the sample of a moment's FP8 values: HEALTH_SAMPLE values in the middle of the tensor, or all if it has
-// fewer. Returns their number.
+// Downloads the sample of a moment's FP8 values: HEALTH_SAMPLE values in the middle of the tensor, or all values if the
+// tensor has fewer. Returns their number.
 static int64_t download_sample(Exec *exec, Tensor t, uint8_t sample[HEALTH_SAMPLE]) {
     const int64_t elements = tensor_elements(t), count = elements < HEALTH_SAMPLE ? elements : HEALTH_SAMPLE;
     exec->ops->download(exec, sample, (const uint8_t *)t.data + (elements - count) / 2, (size_t)count);

@@ -4,8 +4,8 @@
 // groups with a clamped exponent.
 //   - Tensors are measured after the last micro-batch and update. --recompute 3 leaves only block 0's saved
 //     activations.
-//   - Gradients and norm outputs are counted in the first micro-batch, because each layer overwrites them. The
-//     counts are the fractions of saturated, zero and subnormal values.
+//   - Gradients and norm outputs are counted in the first micro-batch, because the next layer overwrites these tensors.
+//     The counts are the fractions of saturated, zero and subnormal values.
 // The functions measure only the tensors and shards that the calling process stores. The run logs rank 0's results.
 #pragma once
 #include "model/arena.h"
@@ -97,9 +97,9 @@ char *health_activation_json(const Arena *arena, Exec *exec, HealthWarned *warne
 
 // Returns gradients g relative to AdamW's second moments v, for every matrix, as JSON for the caller to free:
 //   {"wte":{"lag":[RMS of g / sqrt(v) per layer]},..}    g is clipped, and v has AdamW's bias correction
-// A value much above 1 means that v follows g too slowly. Call it after an update, before the next one's gradients.
-// Measures this process's shards. NULL if no matrix has a second moment, or before the first update. Writes notes
-// like health_attention_json(). Call health_activation_json() first, because its measurements are overwritten.
+// A value much above 1 means that v follows g too slowly. Call it after an update, before the next step computes
+// gradients. Measures this process's shards. NULL if no matrix has a second moment, or before the first update. Writes
+// notes like health_attention_json(). Call health_activation_json() first, because its measurements are overwritten.
 char *health_optimizer_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 // Appends a line to the text of a warning.

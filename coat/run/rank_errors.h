@@ -19,9 +19,9 @@ bool all_ranks_ok(RankErrors *e, bool ok, Error *err);
 // false.
 bool on_all_ranks(RankErrors *e);
 
-// Prints the error that ends the run, only once. If all ranks know the error, only `rank` 0 prints it, and the other
-// ranks wait until it is printed, because mpirun may kill all processes when one process exits. `rank` is the rank in
-// the run; before the ranks are connected, it is the rank within the host, so that every host prints its error.
+// Prints the error that ends the run, only once. If all ranks know the error, only `rank` 0 prints the error. The other
+// ranks wait until then, because mpirun may kill all processes when one process exits. `rank` is the rank in the run;
+// before the ranks are connected, `rank` is the rank within the host, so that every host prints its error.
 void report_error_once(RankErrors *e, int rank, const Error *err);
 
 C_LINKAGE_END

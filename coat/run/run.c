@@ -39,8 +39,8 @@ static MicroBatch micro_batch(const Run *run, int64_t i) {
                         run->next_pixels + i * vision_pixel_bytes(c)};
 }
 
-// Reads micro-batch i of the next step, which starts at sequence `sequences`. Reads it before that step, because within
-// a step processes wait for each other, so a rank that cannot read its data could not send the error to the others.
+// Reads micro-batch i of the next step, which starts at sequence `sequences`. Must be called before that step: within a
+// step, processes wait for each other, so a rank that cannot read its data could not send the error to the others.
 static void read_ahead(Run *run, int64_t sequences, int64_t i) {
     const Config *c = run->config;
     const int64_t first = (c->overfit_one_batch ? 0 : sequences) + i * c->micro_batch * run->place.ranks;

@@ -52,7 +52,7 @@ bool run_open_tokenizer(Run *run, Config *config, Error *err);
 bool run_join_vision(Config *config, const VisionShape *given, Error *err);
 
 // Executes the run, from opening the device to the last save, and then closes the run on all processes. On failure,
-// prints the error and returns false with err. If the other processes do not know the error, also ends them.
+// prints the error and returns false with err. If the other processes do not know the error, also ends these processes.
 bool run_main(Run *run, Config *config, Error *err);
 
 // --- functions that run.c and run_start.c share ------------------------------------------------------------

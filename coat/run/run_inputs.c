@@ -34,8 +34,8 @@ void run_note_always(const Run *run, const char *format, ...) {
     va_end(args);
 }
 
-// Sets the BOS and EOS ids of a new model to those of its tokenizer. If the tokenizer has no BOS token, its EOS token
-// is used as BOS.
+// Sets the BOS and EOS ids of a new model to those of the model's tokenizer. If the tokenizer has no BOS token, its EOS
+// token is used as BOS.
 static void set_special_ids(Run *run) {
     const int begin = tokenizer_bos(run->tokenizer), end = tokenizer_eos(run->tokenizer);
     model_shape_ids(&run->config->shape, begin < 0 ? end : begin, end);
@@ -53,7 +53,7 @@ bool run_open_tokenizer(Run *run, Config *c, Error *err) {
 }
 
 // Sets the image token of a language model's vocabulary: the tokenizer's <image> or else the id after the tokenizer's
-// last token. If there is no tokenizer, the data files set it.
+// last token. If there is no tokenizer, the data files set the image token.
 static bool choose_image_token(Config *c, Error *err) {
     ModelShape *s = &c->shape;
     const char *file = c->tokenizer_file[0] ? c->tokenizer_file : c->shape_files;
@@ -135,7 +135,7 @@ bool open_tokenizer(Run *run, const Config *c, Error *err) {
     if (own != run->tokenizer) tokenizer_close(own);
     if (!good) return false;
     if (bytes) {
-        // A model of bytes may have more than 257 ids, because --vocab can add unused ones.
+        // A model of bytes may have more than 257 ids, because --vocab can add unused ids.
         return !with_model || c->shape.vocab < MIN_WITHOUT_BYTES ||
                error_set(err, EXIT_USER,
                          "--tokenizer bytes: it has 257 tokens, but the model's vocabulary has %d; give the tokenizer "
@@ -237,7 +237,7 @@ bool choose_prompt_format(Run *run, Error *err) {
 }
 
 // Splits the data into documents at BOS tokens of the tokenizer, else at BOS tokens named in the model's files, else
-// after EOS tokens. Call it after choose_prompt_format(), which adds EOS tokens.
+// after EOS tokens. Call divide_documents() after choose_prompt_format(), which adds EOS tokens.
 bool divide_documents(Run *run, Error *err) {
     const Config *c = run->config;
     if (c->documents != DOCUMENTS_MASKED) return true;

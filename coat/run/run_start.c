@@ -157,8 +157,9 @@ static bool is_common(Run *run, int64_t mine) {
     return comm_max_i64(run->model.comm, mine) == least;
 }
 
-// Returns the name of a flag whose value differs between ranks, or NULL. Searches the table of flags backwards, because
-// --eval-only and --zero change the values of flags that precede them in the table, and must be found first.
+// Returns the name of a flag whose value differs between ranks, or NULL. Searches the table of flags backwards.
+// --eval-only and --zero change the values of flags that precede them in the table, so --eval-only and --zero must be
+// found first.
 static const char *different_flag(Run *run) {
     const Config *c = run->config;
     if (is_common(run, flags_fingerprint(c))) return NULL;

@@ -40,7 +40,7 @@ typedef struct {
 } Threshold;
 
 // True if t's set of tokens to sample from contains the next token, whose key is `key`. Call this function once per
-// token, in the order of token ids, because it counts tokens with the key t->key by decrementing t->ties.
+// token, in the order of token ids, because passes() counts tokens with the key t->key by decrementing t->ties.
 static bool passes(Threshold *t, uint32_t key) {
     return key > t->key || (key == t->key && key != 0 && t->ties-- > 0);
 }
