@@ -262,8 +262,8 @@ static void test_finite_differences(void) {
     model_destroy(&m);
 }
 
-// Compares the gradients of a small vision-language model with finite differences. The batch has three sequences, of
-// which the second has no image. With PROJECTOR_DOWNSAMPLE, the grid of patches is odd, so that the last column and row
+// Compares the gradients of a small vision-language model with finite differences. The batch has three sequences; the
+// second sequence has no image. With PROJECTOR_DOWNSAMPLE, the grid of patches is odd, so that the last column and row
 // of patches have no neighbors to join.
 static void test_vision_differences(VisionKind kind, bool drops_class_row, ProjectorKind projector) {
     Model m;

@@ -716,7 +716,7 @@ static bool open_device(Model *m, Error *err) {
 #define ALLOCATION_TIMEOUT_S 600 // timeout in seconds while other ranks page-lock host memory
 
 // Allocates the arena. If the arena needs page-locked host memory, the processes of a machine allocate one after the
-// other, so that each process sees how much memory is left.
+// other. Therefore each process sees how much memory is left.
 static bool allocate(Model *m, Error *err) {
     if (!m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
     comm_set_timeout(m->comm, ALLOCATION_TIMEOUT_S);

@@ -46,7 +46,7 @@ OPERATION(qk_norm_rope_forward, (Exec *exec, Tensor out, Tensor qkv, QkRope qk_r
 // Attention: o (M, heads*head_dim), and lse (B*heads, T) FP32 = log of the sum of exp of the scaled scores.
 //   A token attends to itself and to earlier tokens of its document, which begins where row_position() is 0. With
 //   shape.bidirectional it attends to all T tokens of its sequence, and positions.data must be NULL.
-//   If k and v have more rows than q, their first rows are a KV cache of the tokens before q's M tokens, and B is 1.
+//   If k and v have more rows than q, the first rows of k and v are a KV cache of the tokens before q's. B is then 1.
 OPERATION(attention_forward, (Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                               AttentionShape shape))
 

@@ -8,8 +8,8 @@
 //   - An output that shares memory with an input (the same data pointer) already contains the input's values. An
 //     operation that would only copy the input returns at once.
 // Operations quantize FP32 results directly. They round a result to BF16 first only if they also store the BF16 value
-// (r_out). A norm or activation computed from a saved tensor reads the tensor's dequantized values, so that recomputing
-// the norm or activation in backward gives the same bits.
+// (r_out). A norm or activation computed from a saved tensor reads the tensor's dequantized values, so that
+// recomputation in backward gives the same bits.
 //
 // An FP8 tensor with granularity SCALE_ROW has one scale per row, row_scale_from_amax() of the row's amax. The pass
 // that computes a row also quantizes the row, and the tensor's amax array is unused. A matmul of the tensor ignores its
@@ -34,8 +34,9 @@ C_LINKAGE_BEGIN
 #define MATMUL_TABLE_NAME "matmul_table.txt"
 #define MATMUL_TABLE_LIMIT ((size_t)4 << 20) // maximum size of a file of GEMM algorithms in bytes
 
-// Inputs and results of an optimizer step, in device memory, so that the device decides whether to skip the update and
-// a captured CUDA graph stays valid. The host writes the first fields before a step, and reads all fields after it.
+// Inputs and results of an optimizer step. They are in device memory, so that the device decides whether to skip the
+// update, and a captured CUDA graph stays valid. The host writes the first fields before a step, and reads all fields
+// after it.
 typedef struct {
     // fields that the host writes
     float lr, beta1, beta2, eps, weight_decay, grad_clip; // gradients are not clipped if grad_clip <= 0

@@ -33,8 +33,8 @@ typedef enum { INIT_KIND_NORMAL, INIT_KIND_MITCHELL, INIT_KIND_TRUNCATED } InitK
 // Parameters of Llama 3.1's RoPE scaling, which multiplies long wavelengths by `factor`.
 typedef struct {
     float factor; // factor that multiplies long wavelengths; 1: no scaling
-    // low, high: RoPE wavelengths above positions / low are scaled fully, wavelengths below positions / high are not
-    // scaled, and wavelengths between the two limits are scaled in part
+    // limits of scaling: RoPE wavelengths above positions / low are scaled fully, those below positions / high are not
+    // scaled. Wavelengths between these limits are scaled in part
     float low, high;
     int positions; // longest sequence in tokens that the model was trained with before RoPE scaling
 } RopeScaling;

@@ -19,7 +19,7 @@ bool vision_named(const char *name, VisionShape *vision);
 // (EXIT_USER) if the flags contradict each other, the tower is unknown, or the language model cannot read images.
 bool vision_finish(Config *config, Error *err);
 
-extern const char *const part_names[3]; // names in --freeze; bit 1 << i is the part's PART_...
+extern const char *const part_names[3]; // names of parts in --freeze; part_names[i]: part with bit 1 << i
 
 // Sets config->freeze from the names in config->frozen, and makes config->frozen empty if it is "none". Also checks the
 // other flags of training a vision-language model (--lr-vision, --vision-recipe, ...). Fails (EXIT_USER) if:

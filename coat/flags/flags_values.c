@@ -19,9 +19,9 @@ static int alternative_index(const char *alternatives, const char *value) {
 
 typedef enum { COUNT_GOOD, COUNT_MALFORMED, COUNT_UNIT, COUNT_OVERFLOW } CountResult;
 
-// Parses an integer written as digits with an optional fraction and an optional exponent or unit k or M, such as "-1",
-// "20k", "0.5M" or "1e6". Unit k multiplies by `kilo`, unit M by the square of `kilo`. If kilo is 0, units are not
-// allowed. A text whose value is not an integer is malformed.
+// Parses an integer such as "-1", "20k", "0.5M" or "1e6": digits, an optional fraction, and optionally an exponent or a
+// unit (k or M). Unit k multiplies by `kilo`, unit M by the square of `kilo`. If kilo is 0, units are not allowed. A
+// text whose value is not an integer is malformed.
 static CountResult parse_count(const char *text, int64_t kilo, int64_t *value) {
     const bool negative = *text == '-';
     const char *at = text + (negative || *text == '+');

@@ -280,8 +280,8 @@ Tensor arena_gradient(const Arena *arena, TensorId id, int layer) {
 
 #define SHARD_UNIT 128 // a shard has a multiple of 128 elements, except the tensor's last shard
 
-// Returns elements [begin, end) of a contiguous tensor as rows of SHARD_UNIT elements, or as one row if end - begin is
-// not a multiple of SHARD_UNIT. sharded: the tensor's memory contains only elements [begin, end).
+// Returns elements [begin, end) of a contiguous tensor as rows of SHARD_UNIT elements. Returns one row if end - begin
+// is not a multiple of SHARD_UNIT. sharded: the tensor's memory contains only elements [begin, end).
 static Tensor elements_of(Tensor t, int64_t begin, int64_t end, bool sharded) {
     int64_t count = end > begin ? end - begin : 0, at = sharded ? 0 : begin;
     t.cols = t.stride = count % SHARD_UNIT == 0 ? SHARD_UNIT : count;

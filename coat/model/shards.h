@@ -33,8 +33,8 @@ typedef struct Shards {
     Parameter *coded;
     int coded_per_layer; // number of FP8 weights in each layer
     int coded_of_none;   // number of FP8 weights that belong to no layer, such as the output head
-    // ticket of each layer's gather of new values after an update; the last entry is for parameters that are not per
-    // layer
+    // ticket (comm_mark(), comm.h) of each layer's gather of new values after an update. The last entry is for
+    // parameters that are not per layer
     int *value_ticket;
     bool *value_pending;
     // ZeRO 3: state of each slot for gathered weights. slot_layer: layer whose weights the slot contains or receives

@@ -173,8 +173,8 @@ typedef struct {
     int group;
     bool transposed, per_layer;
     bool per_layer_scale; // true: each layer has its own scale, even if the layers share one scratch tensor
-    // true: the memory is not shared with tensors of other stages, because the tensor is saved for backward, outlives
-    // the micro-batch (RULE_RESIDENT) or is a double buffer; false for parameters themselves
+    // true: separate memory, not shared with tensors of other stages. The tensor is saved for backward, outlives the
+    // micro-batch (RULE_RESIDENT) or is a double buffer; false for parameters themselves
     bool saved;
     bool has_amax;      // true: has one amax per row
     int64_t rows, cols; // extents of one layer

@@ -20,7 +20,7 @@ bool stop_at_once(const Model *m);
 // processes wait for these passes.
 // Sets *accuracy to the fraction of right answers if the model has a vision tower and the data a loss mask, otherwise
 // to NAN. An answer is a maximal run of unmasked targets in an example. An answer is right if each of its targets has
-// the largest logit given the tokens before, so that sampling with --temperature 0 would generate the answer.
+// the largest logit, so that sampling with --temperature 0 would generate the answer.
 bool evaluate_loss(Model *m, DataLoader *loader, int batches, double *loss, double *accuracy, Error *err);
 
 // Returns the number of HellaSwag examples that the model answers correctly, over all processes, which divide the work.

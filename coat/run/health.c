@@ -239,8 +239,8 @@ static void print_other_counts(FILE *out, const Collection *c) {
     }
 }
 
-// Writes a warning about the first tensor that has an infinity or a NaN, or too many saturated values if its scales are
-// per tensor or per row. The warning also contains the number of other such tensors.
+// Writes a warning about the first tensor that has an infinity, a NaN or too many saturated values. Ignores saturated
+// values if the tensor has a scale per group. The warning also contains the number of other such tensors.
 static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
     int bad = 0;
     char first[192] = "", others[64] = "";

@@ -357,8 +357,8 @@ bool run_missed_evaluations(Run *run, bool val, bool hellaswag, Error *err) {
     return true;
 }
 
-// Opens the saver. The processes of one machine open their savers one after the other, because each process chooses its
-// buffer's size by the host memory that is left.
+// Opens the saver. The processes of one machine open savers one after the other, because each process sizes its buffer
+// by the host memory that is left.
 static void open_saver(Run *run) {
     Model *m = &run->model;
     const int64_t barriers = comm_serialize_begin(m->comm, run->place.local_rank);

@@ -68,7 +68,7 @@ static bool find_checkpoint(Run *run, char *folder, size_t size, Error *err) {
     return step < 0 || checkpoint_folder(c->out, step, folder, size, err);
 }
 
-// Makes new checkpoints copy their tokenizer files from the resumed checkpoint in `folder`, because the checkpoint that
+// Makes new checkpoints copy tokenizer files from the resumed checkpoint in `folder`. The checkpoint that
 // checkpoint_settings() found may be damaged and renamed by now. If --model is a path, keeps using its tokenizer files.
 static void set_source_folder(Run *run, const char *folder) {
     Config *c = run->config;
@@ -170,8 +170,8 @@ static const char *different_flag(Run *run) {
     return NULL;
 }
 
-// Returns false with err if the settings differ between ranks. They can differ even with equal flags, because each rank
-// chooses the recipe for its own GPU and reads the recorded settings from its own files.
+// Returns false with err if the settings differ between ranks. Settings can differ even with equal flags: each rank
+// chooses the recipe for its own GPU, and reads the recorded settings from its own files.
 static bool same_settings(Run *run, Error *err) {
     const Config *c = run->config;
     const bool recipe = is_common(run, recipe_fingerprint(c)), training = is_common(run, training_fingerprint(c));
