@@ -211,8 +211,8 @@ OPERATION(weights_amax, (Exec *exec, const Parameter *parameters, int count))
 // Computes out[i], in host memory, from the FP8 values and scales of tensors[i], none of which is transposed. If data
 // is NULL, the FP8 values were overwritten. Then only amax is computed, as an estimate from the scales:
 //   - one scale: amax; 0 if the scale is 1, the scale of a tensor of zeros
-//   - SCALE_ROW: an upper bound less than twice amax, from the largest scale; the bound itself if activation_bound()
-//     wrote the scales. 0 if the largest scale is the smallest possible one.
+//   - SCALE_ROW: an upper bound of less than twice amax, from the largest scale. If activation_bound() wrote the
+//     scales, the upper bound of that operation. 0 if the largest scale is the smallest possible scale.
 OPERATION(health, (Exec *exec, const Tensor tensors[], int count, Health out[]))
 // Adds the counts of an FP8 tensor, transposed or not, to *counts in device memory. All values of the largest magnitude
 // count as saturated.

@@ -222,8 +222,9 @@ static bool same_documents(Run *run, Error *err) {
         "tokenizer_config.json");
 }
 
-// Abandons the steps after the resumed step: copies their log lines (log_copy_abandoned()) and renames their
-// checkpoints. With --overwrite, deletes the old run. Prints a note if the log contradicts the resumed checkpoint.
+// Abandons the steps after the step where this run starts: copies their log lines (log_copy_abandoned()) and, in a
+// resumed run, renames their checkpoints. With --overwrite, deletes the old run. Prints a note if the log contradicts
+// the resumed checkpoint.
 static bool rename_old_run(Run *run, Error *err) {
     const Config *c = run->config;
     char path[PATH_MAX_LENGTH + 16], contradiction[2 * PATH_MAX_LENGTH] = "";
