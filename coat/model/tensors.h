@@ -27,11 +27,11 @@ C_LINKAGE_BEGIN
 //   TOWER_OUT    residual stream after the tower's last block. MERGED: rows of TOWER_OUT that the projector reads;
 //                SELECT: indices of these rows; SELECT_BACK: row of MERGED for each row of TOWER_OUT
 //   BEST         1 if a token's target has the largest logit, else 0; evaluation writes it
-//   X_PRE        input of the norm before the tower's first block (CLIP); PROJ_IN: input of the projector's first matmul
+//   X_PRE        input of the norm before the tower's first block (CLIP). PROJ_IN: input of the first projector matmul
 // Muon (muon.h):
 //   MUON_X       Nesterov momentum of matrices; Newton-Schulz iterations replace each piece by the piece's update
-//   MUON_Y       result of every other iteration; with ZeRO, also this process's shards of the matrices and updates that
-//                the processes exchange. MUON_A: Gram matrix of a piece; MUON_B: polynomial of MUON_A
+//   MUON_Y       result of every other iteration; with ZeRO, also this process's shards of the matrices and of the
+//                updates that the processes exchange. MUON_A: Gram matrix of a piece; MUON_B: polynomial of MUON_A
 // Parameters come first, in the order in which they are initialized, updated and saved. Add a new parameter after all
 // others, because a parameter's number in this enum seeds its random initial values.
 typedef enum {
