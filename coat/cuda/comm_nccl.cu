@@ -1,6 +1,6 @@
 // Collectives between GPUs over NCCL, on a separate CUDA stream. A kernel before each collective (or group of them) and
-// a kernel after it increment counters in host memory. The watchdog reads the counters to detect a collective that does
-// not finish, because NCCL does not report that another rank is lost.
+// a kernel after it increment counters in host memory. If another rank is lost, NCCL reports no error. The watchdog
+// therefore reads the counters to detect a collective that does not finish.
 #include "comm/comm_internal.h"
 #include "cuda/common/cuda_internal.h"
 
@@ -15,13 +15,14 @@ void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
 
 #include <nccl.h>
 
-// number of CUDA events in the ring; a wait for a ticket whose event was reused waits for a later event
+// number of CUDA events in the ring of marks; nccl_wait() for a mark whose event was reused waits for the newer mark,
+// which is later than needed
 #define MARKS 64
 #define HOST_VALUES 8 // maximum number of values of host_reduce
 
 // Pinned host memory of a communicator.
 typedef struct {
-    uint32_t counters[2];        // numbers of collectives started and finished, which kernels on the GPU increment
+    uint32_t counters[2];        // collectives (or groups) started, finished; written by comm_count_kernel
     int64_t values[HOST_VALUES]; // inputs and results of host_reduce
 } Pinned;
 
@@ -57,7 +58,7 @@ static bool nccl_error(const Comm *comm, ncclResult_t result, const char *doing,
                             : "set NCCL_DEBUG=WARN for details");
 }
 
-// Prints the error and ends the run if NCCL could not enqueue a collective.
+// If NCCL could not enqueue a collective, prints the error and ends this process through comm_abort().
 static void nccl_check(Comm *comm, ncclResult_t result, const char *doing) {
     Error err = {};
     if (result == ncclSuccess || result == ncclInProgress) return;
@@ -188,8 +189,8 @@ static bool comm_nccl_check(Comm *comm, Error *err) {
 
 // --- opening and closing NCCL ---------------------------------------------------------------------------------------
 
-// Releases everything of a communicator except NCCL and MPI. After a failure MPI stays open, because closing MPI would
-// wait for the other ranks.
+// Releases everything of a communicator except NCCL and MPI. After a failed start, the caller leaves MPI open, because
+// closing MPI would wait for the other ranks.
 static void release(Comm *comm) {
     Nccl *n = nccl_of(comm);
     watchdog_close(comm->watchdog);
@@ -223,7 +224,8 @@ static const CommOps nccl_ops = {
     nccl_mark,       nccl_wait,       comm_nccl_check,
 };
 
-// Distributes rank 0's NCCL id to all ranks: over MPI if its launcher started the processes, otherwise over TCP.
+// Distributes rank 0's NCCL id to all ranks: over MPI if an MPI launcher started the processes and --rendezvous is not
+// set, otherwise over TCP.
 static bool exchange_id(Comm *comm, const Config *config, ncclUniqueId *id, Error *err) {
     memset(id, 0, sizeof *id);
     if (comm->place.rank == 0) {

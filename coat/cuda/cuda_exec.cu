@@ -11,15 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Bytes per upload piece. Uploads go through pinned memory piece by piece, so that the host waits for the GPU only if
-// the copies of all pieces are unfinished.
+// Size in bytes of one of the STAGING_PIECES pinned buffers that uploads pass through. The host waits for the GPU only
+// if the copies from all these buffers are unfinished.
 #define STAGING_PIECE ((size_t)1 << 20)
 #define STAGING_PIECES 8
 
 struct Staging {
     char *pinned;                     // pinned host memory of STAGING_PIECES pieces
     cudaEvent_t done[STAGING_PIECES]; // recorded after the copy from each piece
-    int next;                         // piece that the next upload uses
+    int next;                         // index of the piece that the next upload uses
 };
 
 void cuda_fail(cudaError_t error, const char *doing, const char *file, int line) {
@@ -64,8 +64,9 @@ static void query_device(const Exec *exec, const Config *config, DeviceQuery *q,
 }
 
 // Sets the values that select kernels: the compute capability that the loaded code was compiled for, and the shared
-// memory of a block. For tests, COAT_STAND_IN=89 selects the kernels that a GPU of compute capability 8.9 uses, and
-// limits shared memory to that GPU's. It cannot select kernels that the loaded code lacks.
+// memory of a block. For tests, the environment variable COAT_STAND_IN=89 selects the kernels that a GPU of compute
+// capability 8.9 uses, and limits shared memory to that GPU's. COAT_STAND_IN cannot select kernels that are missing in
+// the loaded code.
 static void open_kernels(CudaBackend *backend) {
     const char *const name = getenv("COAT_STAND_IN"), *const doing = "querying the loaded kernels";
     const int stand_in = name ? atoi(name) : 0;
@@ -109,8 +110,8 @@ static void open_ones(CudaBackend *backend, int64_t count) {
     free(host);
 }
 
-// Creates cuDNN's state, except with --precision fp32. If cuDNN will compute the run's attention, plans it now, so that
-// a warning about slow kernels comes before training.
+// Creates cuDNN's state, except with --precision fp32. If the run uses cuDNN for attention, builds cuDNN's plans now,
+// so that a warning about slower kernels is printed before training.
 static void open_attention(CudaBackend *backend, const Config *config) {
     if (config->recipe.precision == PRECISION_FP32) return;
     backend->attention = attention_open(backend->stream, backend->capability);
@@ -135,8 +136,8 @@ void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size) {
     why[0] = '\0';
     if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
     for (int device = 0; device < count && !why[0]; device++) {
-        // Also checks the GPUs of this machine's other processes, so that all processes make the same choice about FP8.
-        // If a process sees only one GPU, its launcher has assigned that GPU.
+        // Also checks the GPUs that other processes of the run use on this machine, so that all processes make the same
+        // choice about FP8. If a process sees only one GPU, its launcher has assigned that GPU.
         const bool used = count == 1 || (local_ranks > 1 ? device < local_ranks : device == local_rank);
         if (!used) continue;
         if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
@@ -227,8 +228,8 @@ void cuda_release(Exec *exec, void *memory) {
     CUDA_CHECK(cudaFree(memory), "releasing GPU memory");
 }
 
-// Sets `set` to the CPU cores of the GPU's NUMA node, which Linux lists in a file, such as "0-31,64-95". Returns false
-// if that file is not available.
+// Sets `set` to the CPU cores of the GPU's NUMA node. Linux lists these cores in the node's cpulist file, for example
+// as "0-31,64-95". Returns false if the node is unknown or the file cannot be read.
 static bool near_processors(cpu_set_t *set) {
     int device, node = -1;
     char path[64], text[4096] = "";
@@ -320,9 +321,10 @@ void cuda_synchronize(Exec *exec) {
 }
 
 // --- CUDA graphs of micro-steps --------------------------------------------------------------------------------------
-// The first run of micro-step `id` is not captured, because libraries then load code and choose algorithms, which graph
-// capture does not allow. The second run is captured into a CUDA graph, which cuda_replay_end() launches. Later runs
-// only launch that graph.
+// id: number of a kind of micro-step, below MAX_REPLAYS. The first run of micro-step `id` is not captured: libraries
+// load code and choose algorithms in it, which stream capture forbids. The second run is captured into a CUDA graph,
+// which cuda_replay_end() launches. In later runs, cuda_replay_begin() launches that graph and returns true, so the
+// caller must skip the micro-step.
 bool cuda_replay_begin(Exec *exec, int id) {
     CudaBackend *backend = cuda_backend(exec);
     if (id < 0 || id >= MAX_REPLAYS || backend->replay_current >= 0)

@@ -1,6 +1,6 @@
-// Computes FP8 statistics for the log, which show how well each tensor's scales fit its values, in the few steps that
-// --health-every and --health-products select. Counts and amaxes are unsigned integers, so that atomics give the same
-// result in any order.
+// Computes FP8 statistics that show how well each tensor's scales fit its values. They are logged only in the steps
+// that --health-every and --health-products select. Counts and amaxes are unsigned integers, so that atomics give the
+// same result in any order.
 #include "cuda/fp8/fp8_kernels.h"
 #include "numerics/moments.h"
 
@@ -8,27 +8,31 @@ namespace {
 
 constexpr int HEALTH_THREADS = 256;
 constexpr int HEALTH_BLOCKS_PER_SM = 8;
-// number of FP8 values that a thread counts at a time if the tensor has a single scale, or in codes_count_kernel
+// maximum number of FP8 values that a thread passes to count_codes() at a time; only used in codes_count_kernel and for
+// tensors with a single scale
 constexpr int TENSOR_GROUP = 128;
 
-// Division of a tensor into groups that have one scale each. A thread counts the values of one group at a time.
+// Division of a tensor into groups, the units that a thread counts at a time. Each group has its own scale, except that
+// all groups share one scale with SCALE_TENSOR.
 struct HealthWalk {
     const uint8_t *codes;
     const void *scale;
     const uint8_t *exponent;
-    int64_t cols, stride, groups, total; // groups: number of groups per row; total: number of groups in all rows
+    int64_t cols, stride, groups, total; // stride: of rows; groups: number per row; total: number in all rows
     int group;
     Format format;
     Granularity granularity;
 };
 
-// Counts of 8-bit values by magnitude. top: values of the largest finite magnitude, inf and NaN. small: values below
-// the smallest normal one, including zeros. largest is not a count, but the largest value without sign.
+// Counts of FP8 or INT8 values by magnitude. top: number of values with the format's largest finite magnitude, inf or
+// NaN. small: number of values below the smallest normal value, including zeros. largest: bits of the largest
+// magnitude, without the sign bit (not a count).
 struct Counts {
     uint32_t largest = 0, zero = 0, top = 0, small = 0;
 };
 
-// Adds the four FP8 or INT8 values in a 32-bit word to the counts.
+// Counts the four FP8 or INT8 values in a 32-bit word. top: bits of the format's largest finite magnitude. normal: bits
+// of its smallest normal value. The four bytes of c.largest are maxima of the respective bytes of all words.
 __device__ inline void count_word(Counts &c, uint32_t word, Format format, uint32_t top, uint32_t normal) {
     const uint32_t magnitude = format == FMT_I8 ? __vabs4(word) : word & 0x7f7f7f7fu;
     c.largest = __vmaxu4(c.largest, magnitude);
@@ -61,8 +65,8 @@ __device__ inline Counts count_codes(const uint8_t *codes, int count, Format for
     return c;
 }
 
-// Returns a group's amax as dequantized. `largest`: the largest of its FP8 values, without sign bit. For 8-bit moments,
-// returns the stored amax.
+// Returns the amax of a group's dequantized values. largest: bits of the group's largest FP8 magnitude, without the
+// sign bit. For 8-bit moments (SCALE_EXPAND), returns the amax that is stored with the group.
 __device__ inline float group_amax(const HealthWalk &w, int64_t group, uint32_t largest) {
     if (largest == 0) return 0.0f;
     if (w.granularity == SCALE_EXPAND) return ((const float *)w.scale)[group];
@@ -71,7 +75,7 @@ __device__ inline float group_amax(const HealthWalk &w, int64_t group, uint32_t 
     return fp8_decode(w.format, (uint8_t)largest) * scale;
 }
 
-// Adds the sum of `value` over the warp to *sum.
+// Adds the sum of `value` over the lanes of the warp to *sum (global memory), by an atomic addition.
 __device__ inline void warp_add(uint64_t *sum, uint64_t value) {
     const uint64_t all = warp_sum((unsigned long long)value);
     if (threadIdx.x % WARP == 0 && all) atomicAdd((unsigned long long *)sum, (unsigned long long)all);
@@ -101,8 +105,8 @@ __global__ __launch_bounds__(HEALTH_THREADS) void health_kernel(HealthWalk w, He
     atomicMax(&out->largest, largest);
 }
 
-// Estimates a tensor's amax from the largest of its `rows` scales, in one warp. none: scale of a tensor of zeros.
-// largest: largest value of the FP8 format.
+// Estimates a tensor's amax from the largest of its `rows` scales, in one warp. none: scale that quantization stores
+// for all-zero values. largest: largest value of the FP8 format.
 __global__ void health_scale_kernel(const float *scale, int64_t rows, float none, float largest, Health *out) {
     float most = *scale;
     for (int64_t row = threadIdx.x; row < rows; row += WARP) most = fmaxf(most, scale[row]);
@@ -110,8 +114,9 @@ __global__ void health_scale_kernel(const float *scale, int64_t rows, float none
     if (threadIdx.x == 0) out->amax = most == none ? 0u : magnitude_bits(most * largest);
 }
 
-// Adds the counts of the FP8 values in memory, `lines` rows of `length` values, to *out. Each row is divided into
-// `pieces` pieces of TENSOR_GROUP values. A thread counts every step-th piece.
+// Adds the counts of `lines` rows of `length` FP8 values to *out. The rows are rows in memory, so they are columns of
+// the tensor if the tensor is stored transposed. Each row is divided into `pieces` pieces of at most TENSOR_GROUP
+// values.
 __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8_t *codes, int64_t lines,
                                                                      int64_t length, int64_t stride, int64_t pieces,
                                                                      Format format, CodeCounts *out) {
@@ -136,7 +141,7 @@ __global__ __launch_bounds__(HEALTH_THREADS) void codes_count_kernel(const uint8
 constexpr int INNER_BLOCKS = 512; // number of partial sums, the same on every GPU to fix the order of addition
 constexpr int HEALTH_WARPS = HEALTH_THREADS / WARP;
 
-// Adds the three inner products over the block's threads. Thread 0 writes the results.
+// Sums ab, aa and bb over the block's threads. Thread 0 writes the three sums to *out.
 __device__ inline void inner_products_store(double ab, double aa, double bb, InnerProducts *out) {
     __shared__ double shared[3][HEALTH_WARPS];
     ab = block_sum<HEALTH_WARPS>(ab, shared[0]);
@@ -176,7 +181,8 @@ __global__ __launch_bounds__(HEALTH_THREADS) void inner_products_sum_kernel(cons
 }
 
 // --- outliers --------------------------------------------------------------------------------------------------------
-// Returns an element of an unscaled or 8-bit tensor. Groups of 8-bit moments may extend into the next row.
+// Returns the dequantized element (row, col) of a BF16, FP32 or 8-bit tensor. Groups of 8-bit moments (SCALE_EXPAND)
+// may extend into the next row, so their index follows from the element's position in the whole tensor.
 __device__ inline float element_of(const Tensor &t, int64_t row, int64_t col) {
     const int64_t at = row * t.stride + col;
     if (t.format == FMT_FP32) return ((const float *)t.data)[at];
@@ -216,7 +222,8 @@ __global__ __launch_bounds__(HEALTH_THREADS) void outliers_kernel(Tensor x, Tens
 
 HealthWalk walk_of(Tensor t) {
     HealthWalk w = {};
-    const bool flat = t.granularity == SCALE_EXPAND; // groups of 8-bit moments may extend into the next row
+    // 8-bit moments count as one row, because their groups may extend into the next row
+    const bool flat = t.granularity == SCALE_EXPAND;
     w.codes = (const uint8_t *)t.data;
     w.scale = t.scale;
     w.exponent = t.exponent;
@@ -310,6 +317,6 @@ void cuda_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
         }
     }
     cuda_download(exec, out, found, bytes);
-    for (int i = 0; i < count; i++) // the value that determined the scale does not count as saturated
+    for (int i = 0; i < count; i++) // the value that set the scale does not count as saturated
         if (tensors[i].granularity == SCALE_TENSOR && out[i].saturated > 0) out[i].saturated--;
 }

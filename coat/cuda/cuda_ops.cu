@@ -6,7 +6,7 @@
 
 // --- attention: choice between the project's kernels and cuDNN -------------------------------------------------------
 
-// Implementations of attention, in order of preference:
+// Implementations of attention; the first one that fits is used:
 //   BF16   Hopper kernels, if they support the GPU and shape, with or without document masking
 //          cuDNN, without document masking, if it supports the shape
 //          this project's kernels for every GPU (attention_plain_forward)
@@ -73,8 +73,8 @@ void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, T
     (fp8 ? fp8_residual_norm_forward : plain_residual_norm_forward)(exec, n, norm, r_out, r_in, y, y_bias);
 }
 
-// Copies an unscaled tensor to another tensor of the same format and shape. Does nothing if `to` has no data or if they
-// share memory.
+// Copies the unscaled tensor `from` to `to`, which must have the same format and shape. Does nothing if to.data is NULL
+// or equals from.data.
 static void copy_rows(Exec *exec, Tensor to, Tensor from) {
     if (!to.data || to.data == from.data || to.rows == 0) return;
     require_format("postnorm_residual_forward", "a copy", to, from.format);
@@ -85,7 +85,8 @@ static void copy_rows(Exec *exec, Tensor to, Tensor from) {
                "copying the residual stream");
 }
 
-// The post-norm kernels write only the residual stream r_out. An unscaled result n with separate memory is copied.
+// The post-norm kernels write r_out (the residual stream) and, if n is FP8, n. If n is unscaled, r_out is copied to n,
+// unless both share memory.
 void cuda_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
     const bool fp8 = is_fp8(n) || is_fp8(norm.x) || y.granularity == SCALE_ROW;
     if (y.data) {

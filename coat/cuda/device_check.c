@@ -61,15 +61,16 @@ static bool has_words(const char *name, const char *words) {
     return false;
 }
 
-// Returns the rate of the first table row whose words occur in the GPU's name, so a variant's row must precede the row
-// of the model that it varies. Rates are from NVIDIA's data sheets of data center GPUs and systems (Ampere to Blackwell
-// Ultra) and its white papers of the RTX Ampere, Ada and Blackwell architectures. The rates of RTX 5080 and RTX PRO
-// 6000 are multiprocessors times boost clock times FLOP per clock, which also gives RTX 5090's published rate. Other
-// GPUs have no row. From compute capability 8.9 on, dense FP8 is twice as fast.
+// Returns the rate of the first table row whose words occur in the GPU's name. Therefore the row of a variant ("H200
+// NVL") must precede the row of its base model ("H200"). Rates are from NVIDIA's data sheets of data center GPUs and
+// systems (Ampere to Blackwell Ultra) and its white papers of the RTX Ampere, Ada and Blackwell architectures. The
+// rates of RTX 5080 and RTX PRO 6000 are SMs times boost clock times FLOP per clock and SM; for RTX 5090, this formula
+// gives the published rate. For other GPUs, returns 0. From compute capability 8.9 on, the dense FP8 peak is twice the
+// BF16 peak.
 double device_peak_flops(const char *name) {
     static const struct {
         const char *words;
-        double tera; // 0: rate unknown
+        double tera; // BF16 peak in TFLOP/s; 0: unknown
     } peaks[] = {
         {"MIG", 0.0},        {"Laptop", 0.0},     {"H200 NVL", 835},
         {"H100 NVL", 835},   {"H100 PCIe", 756},  {"H800 PCIe", 756},

@@ -1,5 +1,5 @@
-// Decides whether this machine's GPU can run the program. This is plain C that works on the driver's answers, so that
-// missing GPUs, old drivers and old GPUs can be tested on any machine.
+// Decides whether this machine's GPU can run the program. device_check() does not call CUDA; its input is a
+// DeviceQuery. Therefore tests can simulate missing GPUs, old drivers and old GPUs on any machine.
 #pragma once
 #include "base/error.h"
 
@@ -10,7 +10,8 @@ typedef struct {
     int driver_version;  // newest CUDA version that the driver supports, 1000 * major + 10 * minor; 0: no driver
     int runtime_version; // CUDA version that the program was built with
     bool driver_too_old; // true if the driver is too old for the CUDA runtime
-    // CUDA's error message if querying the GPUs failed; "" if it did not, if the driver is too old, or without a GPU
+    // CUDA's error message if a query of the GPUs failed; "" if all queries succeeded, if the driver is too old, or if
+    // the machine has no GPU
     char failure[160];
     int count;          // number of GPUs that the driver shows to this process
     int index;          // index of the GPU to use: this process's rank on this machine, or 0 if it sees only one GPU

@@ -1,6 +1,7 @@
 // Loads cuDNN and NCCL when their first function is called. Therefore, the program starts without these libraries, and
-// only a run that needs one of them reports that it is missing. This file defines the libraries' functions that the
-// program calls. If a library is missing, they return an error, and functions that return an error text return why.
+// only a run that needs one of them reports that it is missing. This file defines every cuDNN and NCCL function that
+// the program calls. If a library is missing, these functions return an error status. Those that return an error
+// message return the reason why the library could not be loaded.
 #include "cuda/attention/attention.h"
 
 #include <cudnn.h>
@@ -39,8 +40,8 @@ template <> size_t missing() {
 }
 template <> void missing() {}
 
-// Defines the function `name`. Its first call loads the library and looks up the library's function of that name, which
-// this call and all later calls call.
+// Defines the function `name`. The first call loads the library and looks up the library's function of the same name.
+// Every call forwards its arguments to the library's function.
 #define FORWARD(library, result, name, parameters, arguments)                                                          \
     extern "C" result name parameters {                                                                                \
         static const auto function = (decltype(&name))find(library, #name);                                            \
@@ -73,8 +74,8 @@ const char *libraries_load_nvrtc(void) {
     return dlopen(name, RTLD_NOW | RTLD_LOCAL) ? NULL : dlerror();
 }
 
-// Stubs of the NVRTC functions that the cuDNN frontend's headers refer to, for kernels that this program does not
-// request. The cuDNN library does not use these stubs; it calls the real NVRTC.
+// Stubs of the NVRTC functions that the cuDNN frontend's headers call to compile kernels. This program requests no such
+// kernels. The cuDNN library itself calls the real NVRTC, not these stubs.
 #define UNUSED(name, ...)                                                                                              \
     extern "C" nvrtcResult name(__VA_ARGS__) {                                                                         \
         return NVRTC_ERROR_INTERNAL_ERROR;                                                                             \
