@@ -2,7 +2,8 @@
 // and cached; later calls only pass pointers.
 #include "attention.h"
 
-// Omits the frontend's JSON library, which only storing and printing graphs need, to compile in a third of the time.
+// Omits the cuDNN frontend's JSON library, so that this file compiles in a third of the time. The frontend needs JSON
+// only to store and print graphs.
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
@@ -35,10 +36,10 @@ struct Plan {
 
 struct AttentionState {
     cudaStream_t stream;
-    cudnnHandle_t handle;                         // NULL until the first plan, and always if `device` is set
+    cudnnHandle_t handle;                         // NULL before the first plan; always NULL if `device` is set
     std::shared_ptr<fe::DeviceProperties> device; // description of the GPU to plan for; NULL: the current GPU
     int capability;                               // compute capability of the GPU to plan for: 10 * major + minor
-    Error refusal; // why cuDNN could not compute the latest key that it refused; "" if it refused none
+    Error refusal; // reason of cuDNN's latest refusal to compute a key; "" if there was none
     std::vector<Plan> plans;
 };
 
@@ -49,8 +50,9 @@ static bool same_key(const Key &a, const Key &b) {
            a.T == b.T && a.heads == b.heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
 }
 
-// Runs one call of the cuDNN frontend, which returns a status or throws. On failure, returns false with err, which
-// names the step `doing` and contains only the first line of cuDNN's message, because the other lines list engines.
+// Runs one call of the cuDNN frontend. The call may report failure by its status or by an exception. On failure,
+// returns false with err. err names the step `doing` and contains the first line of cuDNN's message; the other lines
+// only list engines.
 template <typename Step> static bool step(Error *err, const char *doing, Step run) {
     std::string message;
     try {
@@ -62,8 +64,8 @@ template <typename Step> static bool step(Error *err, const char *doing, Step ru
                      message.substr(0, message.find('\n')).c_str());
 }
 
-// Loads NVRTC and creates cuDNN's handle, if that has not been done. A state with `device` needs no handle. Returns
-// false with err on failure.
+// Loads NVRTC and creates cuDNN's handle, unless the handle exists. If state->device is set, only loads NVRTC, because
+// planning for a described GPU needs no handle. Returns false with err on failure.
 static bool open_handle(AttentionState *state, Error *err) {
     if (state->handle) return true;
     const char *missing = libraries_load_nvrtc();
@@ -80,7 +82,8 @@ static bool open_handle(AttentionState *state, Error *err) {
                      cudnnGetErrorString(status), CUDART_VERSION / 1000);
 }
 
-// Describes an operand to cuDNN: shape (B, heads, T, head_dim), stored as (B, T, row); a row has all heads.
+// Describes an operand to cuDNN. Its shape is (B, heads, T, head_dim). In memory it is (B, T, row stride), and a row
+// contains all heads of a token.
 static fe::graph::Tensor_attributes operand(const Key &key, int id) {
     int64_t heads = id == K || id == V || id == DK || id == DV ? key.kv_heads : key.heads;
     int64_t row = key.stride[id];
@@ -135,7 +138,8 @@ static void describe_backward(fe::graph::Graph &graph, const Key &key) {
     set_output(result[2], operand(key, DV));
 }
 
-// Records why cuDNN cannot compute attention. The first time, rank 0 prints a warning, unless state->device is set.
+// Records err as the reason why cuDNN cannot compute attention. On the first refusal, rank 0 prints a warning, unless
+// state->device is set.
 static void refuse(AttentionState *state, bool backward, const Error *err) {
     const bool first = !state->refusal.text[0];
     state->refusal = *err;
@@ -157,15 +161,15 @@ static fe::error_t graph_build(AttentionState *state, Plan *plan) {
         describe_backward(graph, plan->key);
     else
         describe_forward(graph, plan->key);
-    // Uses cuDNN's first choice, which depends only on shape and GPU. Does not time plans, so that runs are
-    // reproducible.
+    // Uses the first plan of cuDNN's heuristic, which depends only on shape and GPU. Timing several plans would make
+    // runs irreproducible.
     fe::error_t status =
         state->device ? graph.build({fe::HeurMode_t::A}) : graph.build(state->handle, {fe::HeurMode_t::A});
     return status.is_good() ? graph.get_workspace_size(plan->workspace_bytes) : status;
 }
 
 // Returns the cached plan for a key; builds the plan on first use. The pointer is valid until the next call. Returns
-// NULL if cuDNN cannot compute the key, and on first use calls refuse() unless the plan is optional.
+// NULL if cuDNN cannot compute the key. The first call with such a key also calls refuse(), unless `optional` is true.
 static const Plan *plan_get(AttentionState *state, const Key &key, bool optional = false) {
     for (const Plan &plan : state->plans)
         if (same_key(plan.key, key)) return plan.graph ? &plan : NULL;
@@ -202,8 +206,8 @@ static Key key_make(AttentionShape shape, AttentionSlice slice, bool backward, b
     return key;
 }
 
-// Returns the address of operand `id` in sequence b: at key/value head h or, if the operand has query heads, at the
-// first query head that reads key/value head h.
+// Returns the address in operand `id` of sequence b and key/value head h. For an operand with query heads, returns the
+// address of the first query head that reads key/value head h.
 static void *operand_at(AttentionShape shape, const Tensor *operands, int id, int b, int h) {
     int group = shape.heads / shape.kv_heads;
     if (id == LSE) return (float *)operands[LSE].data + ((int64_t)b * shape.heads + (int64_t)h * group) * shape.T;
@@ -211,10 +215,11 @@ static void *operand_at(AttentionShape shape, const Tensor *operands, int id, in
     return (uint16_t *)operands[id].data + (int64_t)b * shape.T * operands[id].stride + (int64_t)head * shape.head_dim;
 }
 
-// Chooses the slice of attention's backward: the number of sequences and heads that cuDNN processes at once. Starts
-// with the slice that attention_slice_bytes() predicts to fit ATTENTION_WORKSPACE_LIMIT. Halves the slice while the
-// prediction or the plan exceeds `bytes`, and enlarges it if the plan needs less than half of the prediction. Returns
-// false if cuDNN cannot compute the backward, or if one key/value head needs more than `bytes` bytes.
+// Chooses the slice of attention's backward: the number of sequences and heads that cuDNN processes at once. bytes:
+// size of the workspace. Starts with the slice that attention_slice_bytes() predicts to fit ATTENTION_WORKSPACE_LIMIT.
+// Halves the slice while the prediction or the plan's workspace exceeds `bytes`. Enlarges the slice if the plan needs
+// less than half of the prediction. Returns false if cuDNN cannot compute the backward, or if even one key/value head
+// needs more than `bytes`.
 static bool backward_slice(AttentionState *state, AttentionShape shape, const Tensor *operands, size_t bytes,
                            AttentionSlice *slice) {
     const auto plan_of = [&](AttentionSlice part, bool optional) {

@@ -1,5 +1,5 @@
-// Flash attention in BF16 by cuDNN, with a deterministic backward. The cuDNN frontend is C++ and stays in
-// attention.cpp. This header is C and needs neither CUDA nor cuDNN, so that the workspace can be planned without them.
+// Flash attention in BF16 by cuDNN, with a deterministic backward. Only attention.cpp includes the cuDNN frontend,
+// which is C++. This header is C and needs neither CUDA nor cuDNN, so that CPU builds can plan the workspace.
 #pragma once
 #include "ops.h"
 
@@ -7,7 +7,8 @@ C_LINKAGE_BEGIN
 
 // Maximum workspace in bytes for cuDNN's deterministic attention backward, which stores the BF16 gradient of all
 // scores. The size of that gradient grows with the square of the sequence length. To stay within the limit, the
-// backward processes slices of the batch, or slices of the heads if one sequence needs too much.
+// backward processes a few sequences at a time. If one sequence needs too much, the backward processes a few heads of a
+// sequence at a time.
 #define ATTENTION_WORKSPACE_LIMIT ((size_t)256 * 1000 * 1000)
 
 // Size of a slice of attention's backward: a number of sequences and, in each sequence, a number of key/value heads
@@ -17,7 +18,8 @@ typedef struct {
 } AttentionSlice;
 
 // Predicts the workspace bytes that cuDNN's backward needs for a slice: for each query head, the BF16 gradient of the
-// scores in tiles of 64 x 128 and an FP32 sum per row. With grouped heads, also dk and dv in BF16 for each query head.
+// scores, padded to tiles of 64 x 128, and an FP32 sum per row of the scores. With grouped query heads, each query head
+// also needs its own dk and dv in BF16.
 static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice slice) {
     size_t T = (size_t)shape.T, group = (size_t)(shape.heads / shape.kv_heads);
     size_t scores = (T + 63) / 64 * 64 * ((T + 127) / 128 * 128);
@@ -25,8 +27,8 @@ static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice 
     return head * group * (size_t)slice.kv_heads * (size_t)slice.sequences;
 }
 
-// Returns the largest divisor of `count` that is at most `most`, so that all slices have the same size. If that divisor
-// is below 3/4 of `most`, returns `most`.
+// Returns the size of a slice of `count` items: the largest divisor of `count` that is at most `most`, so that all
+// slices have the same size. If that divisor is below 3/4 of `most`, returns `most`; the last slice is then smaller.
 static inline int attention_even_part(int count, int most) {
     if (most >= count) return count;
     for (int n = most; n > 0 && 4 * n >= 3 * most; n--)
@@ -35,8 +37,8 @@ static inline int attention_even_part(int count, int most) {
 }
 
 // Returns a slice whose backward needs at most `limit` bytes of workspace: several sequences, or some heads of one
-// sequence. If even one key/value head needs more than `limit`, returns a slice of one. head_bytes: bytes that a
-// key/value head with its query heads needs in one sequence.
+// sequence. If even one key/value head needs more than `limit`, returns a slice of one key/value head. head_bytes:
+// workspace bytes for one key/value head, with its query heads, of one sequence.
 static inline AttentionSlice attention_slice_of(AttentionShape shape, size_t head_bytes, size_t limit) {
     const size_t sequence_bytes = head_bytes * (size_t)shape.kv_heads;
     AttentionSlice slice = {1, shape.kv_heads};
@@ -53,15 +55,16 @@ static inline AttentionSlice attention_slice(AttentionShape shape, size_t limit)
     return attention_slice_of(shape, attention_slice_bytes(shape, one_head), limit);
 }
 
-// Returns the workspace bytes to plan for cuDNN's attention: the predicted bytes of the slice for
+// Returns the workspace bytes to plan for cuDNN's attention: the bytes predicted for the slice that fits
 // ATTENTION_WORKSPACE_LIMIT, plus 4 MiB for cuDNN's small buffers.
 static inline size_t attention_workspace_bytes(AttentionShape shape) {
     const size_t room = (size_t)4 * 1024 * 1024;
     return attention_slice_bytes(shape, attention_slice(shape, ATTENTION_WORKSPACE_LIMIT)) + room;
 }
 
-// Loads NVRTC, with which cuDNN compiles its kernels, because cuDNN alone would search for NVRTC in fewer folders than
-// this program does. Returns NULL on success, otherwise the reason why NVRTC cannot be loaded.
+// Loads NVRTC, which cuDNN needs to compile kernels. cuDNN alone would search for NVRTC in fewer folders than this
+// program does, so the program loads NVRTC first. Returns NULL on success, otherwise the reason why NVRTC cannot be
+// loaded.
 const char *libraries_load_nvrtc(void);
 
 typedef struct AttentionState AttentionState;
@@ -71,8 +74,9 @@ typedef struct AttentionState AttentionState;
 AttentionState *attention_open(void *stream, int capability);
 void attention_close(AttentionState *state);
 
-// Creates a state that can build plans but not run them, for a GPU that need not exist. device: the GPU's properties in
-// cuDNN's JSON format. Returns NULL with err (EXIT_DEVICE) if cuDNN does not accept the properties.
+// Creates a state that builds plans for a described GPU, which need not exist; the plans cannot run. device: the GPU's
+// properties in cuDNN's JSON format. capability: 10 * major + minor of the GPU. Returns NULL with err (EXIT_DEVICE) if
+// cuDNN does not accept the properties.
 AttentionState *attention_open_described(const char *device, int capability, Error *err);
 
 typedef struct {
@@ -82,8 +86,9 @@ typedef struct {
 } AttentionPlan;
 
 // Builds cuDNN's plan of attention's forward or backward in training, for q, k and v packed in one tensor (row stride
-// (heads + 2 kv_heads) * head_dim). If cuDNN cannot compute it, rank 0 prints a warning, once per state, unless the
-// state is from attention_open_described().
+// (heads + 2 kv_heads) * head_dim). workspace_bytes: size of the available workspace. If cuDNN cannot compute the
+// shape, rank 0 prints a warning. The warning is printed once per state, and never for a state from
+// attention_open_described().
 AttentionPlan attention_plan(AttentionState *state, AttentionShape shape, bool backward, size_t workspace_bytes);
 
 // Returns the reason of cuDNN's latest failure to compute a shape; "" if there was no failure.
@@ -91,7 +96,7 @@ const char *attention_refusal(const AttentionState *state);
 
 // Compute attention by cuDNN (see operations.h) and return true. q, k, v, o and their gradients are BF16 with 16-byte
 // aligned rows. lse is FP32; lse.data is NULL if no backward follows. Return false if cuDNN cannot compute the shape in
-// this workspace; the outputs are then undefined. Call fatal() if a planned computation fails.
+// this workspace; the outputs are then undefined. Call fatal() if cuDNN accepted the plan but its execution fails.
 bool attention_forward(AttentionState *state, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape,
                        void *workspace, size_t workspace_bytes);
 bool attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,

@@ -3,19 +3,21 @@
 //
 //   ds = p (dp - delta)   dv = p^T do   dk = ds^T q / sqrt(d)   dq = ds k / sqrt(d)
 //
-// The backward is divided into units of work. A unit owns 128 rows of one head, either keys or queries, and iterates
-// over tiles of 64 rows of the other kind. s^T and dp^T are the transposed tiles.
+// The backward is divided into units of work. A unit owns 128 rows of one head. If these rows are keys, the unit
+// iterates over tiles of 64 queries; if they are queries, over tiles of 64 keys. s^T and dp^T are the transposes of s
+// and dp.
 //   keys     owns k, v; streams q, do, lse, delta: s^T, dp^T, then dv += p^T do and dk += ds^T q
 //   queries  owns q, do, lse, delta; streams k, v: s, dp, then dq += ds k
 // Units of both kinds compute s and dp, so that the backward needs seven matmuls instead of five. In return, every sum
-// stays in the registers of one warpgroup and is added in a fixed order: results are the same in every run, and no sums
-// go through memory.
-// Blocks claim units from a counter. Long units are claimed before short ones within a few heads, whose operands stay
-// in the L2 cache. With grouped heads, a unit of keys adds the terms of its group's query heads one after the other.
+// of dq, dk and dv stays in the registers of one warpgroup and is added in a fixed order. So results are the same in
+// every run, and no partial sums go through memory.
+// Thread blocks claim units from a counter. A set of a few heads, whose operands fit in the L2 cache, is finished
+// before the next set. Within a set, long units are claimed before short ones. With grouped query heads, a unit of keys
+// adds the terms of its query heads one after the other.
 //
-// A block has two computing warpgroups, 64 own rows each, that run independently, and two threads that start TMA copies
-// of own rows and of a ring of tiles (attention_copying.h). Exponentials overlap with matmuls of the same warpgroup
-// (attention_backward_unit.h) or of the other warpgroup.
+// A thread block has two computing warpgroups, which run independently. Each owns 64 of the unit's 128 rows. Two more
+// threads start TMA copies: one for the owned rows, one for the ring of streamed tiles (attention_copying.h).
+// Exponentials overlap with matmuls of the same warpgroup (attention_backward_unit.h) or of the other one.
 #include "attention_backward_unit.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
@@ -35,8 +37,8 @@ template <int HEAD> constexpr int ROW_THREADS = HEAD / 8;
 template <int HEAD> constexpr int ROWS_PER_BLOCK = 256 / ROW_THREADS<HEAD>;
 
 // Stores lse / ln 2 and delta = rowsum(do * o) of each row, and zeroes the row amaxes and the counter of claimed units.
-// Each thread processes eight columns of a row of one head. Rows after the end of the sequence get lse = inf, so that
-// their probabilities are 0.
+// Each thread processes eight columns of a row of one head. The rows that pad a sequence to whole blocks get lse = inf,
+// so that their probabilities are 0.
 template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     constexpr int threads = ROW_THREADS<HEAD>;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *x.next_unit = 0;
@@ -60,9 +62,9 @@ template <int HEAD> __global__ static void statistics_kernel(Rows x) {
     to[HALF] = delta;
 }
 
-// Computes Unit.tiles, a number of blocks of TILE rows, of each unit of work if documents are masked; one thread block
-// per sequence. A unit of queries needs the keys back to the start of the document of its first query. A unit of keys
-// needs the queries up to the last block that sees one of its keys.
+// Computes the number of blocks of TILE rows that each unit of work streams (Unit.tiles) with document masking. One
+// thread block processes one sequence. A unit of queries streams keys back to the start of its first query's document.
+// A unit of keys streams queries up to the last block that sees one of its keys.
 __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T, int blocks) {
     positions += (int64_t)blockIdx.x * T;
     tiles += (int64_t)blockIdx.x * 2 * blocks;
@@ -75,7 +77,8 @@ __global__ static void tiles_kernel(const int32_t *positions, int *tiles, int T,
 }
 
 // --- copies of attention's backward from global to shared memory -----------------------------------------------------
-// Two tensors that are copied together, for one head of a sequence: k and v, or q and do. lse and delta accompany q.
+// Two tensors whose tiles are copied together, for one head of a sequence: k and v, or q and do. If they are q and do,
+// lse and delta of the same rows are copied, too.
 struct Source {
     const CUtensorMap *first, *second;
     const float *statistics; // lse and delta of the head's first row; NULL if the source is k and v
@@ -87,7 +90,8 @@ template <int HEAD> __device__ static inline Source source_of(const Problem &x, 
     return {queries ? &x.q : &x.k, queries ? &x.d_o : &x.v, queries ? statistics : NULL, head * HEAD, sequence};
 }
 
-// Copies HALF rows, starting at `row`, of k and v or of q and do. Copies lse and delta of these rows along with q.
+// Copies HALF rows of both tensors of `from`, starting at `row`, to `slot`. If the tensors are q and do, also copies
+// lse and delta of these rows.
 template <int HEAD>
 __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const Source &from, int row) {
     Pair<HEAD> &to = shared->pair[slot];
@@ -102,10 +106,10 @@ __device__ static inline void pair_copy(Shared<HEAD> *shared, int slot, const So
         copy_bytes(shared->statistics[slot], from.statistics + row * 2, sizeof shared->statistics[slot], full);
 }
 
-// Loop of the thread that loads the rows owned by each unit of work. The thread claims a unit, passes it to the
-// streaming thread and copies both warpgroups' tiles. The warpgroup with the smaller part of the previous unit's
-// diagonal block is served first, because it finishes that unit first. A final unit with tiles = 0 ends the loops of
-// all receivers.
+// Loop of the thread that loads the rows owned by each unit of work. The thread claims a unit, passes the unit to the
+// streaming thread and copies both warpgroups' rows. It first serves the warpgroup that had fewer tiles of the previous
+// unit's diagonal block, because that warpgroup finishes first. A final unit with tiles = 0 ends the loops of the
+// streaming thread and of both warpgroups.
 template <int HEAD> __device__ static inline void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = unit_count(x);
     int first_side = 0;
@@ -131,8 +135,8 @@ template <int HEAD> __device__ static inline void copy_own(const Problem &x, Sha
     }
 }
 
-// Loop of the thread that streams tiles: copies the tiles of each unit of work, head by head in the order in which the
-// heads' terms are added to the gradients.
+// Loop of the thread that streams tiles: copies the tiles of each unit of work, one head after the other. The heads'
+// terms are added to the gradients in this order.
 template <int HEAD> __device__ static inline void copy_streams(const Problem &x, Shared<HEAD> *shared) {
     Ring<STAGES<HEAD>> stage = {};
     for (int units = 0;; units++) {
@@ -184,9 +188,9 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 }
 
 // --- host code that launches the backward kernels -----------------------------------------------------------------
-// Returns Problem.kv_heads_together. If there are few units of keys, returns all key/value heads, so that all long
-// units of keys start early. If one started late, the units of queries, 3/7 of the work, would not keep the other SMs
-// busy until that unit ends.
+// Returns Problem.kv_heads_together. If there are few units of keys, returns the number of all key/value heads, so that
+// the longest units of keys of all heads start first. If such a unit started late, other SMs would run out of work
+// before it ends: the units of queries are only 3/7 of the work.
 static int kv_heads_together(const Problem &x, int sm_count) {
     if (x.kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return x.kv_heads;
     return x.heads_together > x.group ? x.heads_together / x.group : 1;

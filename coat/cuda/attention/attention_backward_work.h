@@ -1,9 +1,9 @@
 // Arguments of attention's backward on Hopper, its units of work, and its shared memory. attention_backward.cu explains
 // the algorithm.
 //
-// Tiles are copied in pairs of 64 rows: k and v, or q and do. For each unit of work, a warpgroup owns one pair, which
-// is double-buffered for head width 64 and single-buffered for head width 128. The remaining shared memory holds the
-// ring of streamed pairs.
+// Tiles of 64 rows are copied in pairs: k and v, or q and do. For each unit of work, a warpgroup owns one pair. The
+// owned pairs have two buffers for head width 64, but only one for head width 128. The remaining shared memory holds
+// the ring of streamed pairs.
 #pragma once
 #include "attention_copying.h"
 
@@ -16,13 +16,14 @@ struct Problem {
     CUtensorMap k, v;   // TMA maps of (B, T, kv heads * HEAD) tensors, read in boxes of (1, HALF, PANEL)
     // lse / ln 2 and delta of each row, (B * heads, tiles of HALF rows, 2, HALF), ordered by statistic_at()
     const float *statistics;
-    unsigned *next_unit; // number of units of work claimed so far, not counting each block's first
+    unsigned *next_unit; // units of work claimed so far, except each thread block's first unit
     bf16 *dq, *dk, *dv;
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     // Unit.tiles of each unit of work, (B, 2, blocks), units of queries before units of keys; NULL: no document masking
     const int *tiles;
     const float *rope_table; // RoPE table (T, HEAD) for q and k; NULL: no RoPE
-    // amax of dq, dk and dv over 16 rows, stored at the first of them, (B * T); NULL: not computed
+    // amax of dq, dk and dv over each 16 tokens, stored at the first of these tokens, (B * T) FP32 bits; NULL: not
+    // computed
     uint32_t *amax;
     int64_t dq_stride, dk_stride, dv_stride;
     int heads, kv_heads;                   // numbers of query heads and of key/value heads of all sequences
@@ -31,13 +32,15 @@ struct Problem {
     // T: number of tokens of a sequence. blocks: number of units of work per query head and per key/value head.
     int T, blocks;
     int heads_together; // number of query heads whose units of work are claimed before those of the next heads
-    // number of key/value heads whose units of keys are claimed before those of the next; used if heads are grouped
+    // number of key/value heads whose units of keys are claimed before those of the next heads; used only if query
+    // heads are grouped
     int kv_heads_together;
     float scale; // factor that multiplies the attention scores
 };
 
-// Returns the index of query `row` of a tile in the tile's array of lse or delta. If a unit owns keys, its score tiles
-// have queries as columns. A thread needs 4 queries of 16; their values are adjacent, so that one load reads them.
+// Returns the index of query `row` of a tile in the tile's array of lse or delta. If a unit owns keys, queries are the
+// columns of its score tiles. A thread then needs the values of 4 queries of every 16. This order makes these 4 values
+// adjacent, so that one load reads them.
 __device__ static inline int statistic_at(int row) {
     return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
 }
@@ -58,8 +61,9 @@ __device__ static inline int unit_count(const Problem &x) {
     return (x.heads + x.kv_heads) * x.blocks;
 }
 
-// Returns the unit of work with this index if query heads are not grouped. Units of keys and of queries alternate, the
-// longest first within heads_together heads. Heads are numbered over all sequences.
+// Returns the unit of work with this index if query heads are not grouped. Within a set of heads_together heads, units
+// come in order of falling length. Of each length, the units of keys of all heads come before the units of queries.
+// unit.head counts the heads of all sequences.
 __device__ static inline Unit unit_of_heads(const Problem &x, int index) {
     const Divided group = divide(index, 2 * x.heads_together * x.blocks);
     const int first = group.quotient * x.heads_together, heads = min(x.heads_together, x.heads - first);
@@ -72,8 +76,9 @@ __device__ static inline Unit unit_of_heads(const Problem &x, int index) {
     return unit;
 }
 
-// Returns the unit of work with this index if query heads are grouped. Units of keys are `group` times as long as units
-// of queries, so they all come first, and the shorter units fill the remaining time.
+// Returns the unit of work with this index if query heads are grouped. Units of keys take `group` times as long as
+// units of queries. All units of keys therefore come first, and the shorter units of queries fill the SMs that finish
+// early.
 __device__ static inline Unit unit_of_groups(const Problem &x, int index) {
     Unit unit;
     unit.keys = index < x.kv_heads * x.blocks;
@@ -88,7 +93,7 @@ __device__ static inline Unit unit_of_groups(const Problem &x, int index) {
     return unit;
 }
 
-// Returns the unit of work with this index. With document masking, reads its number of tiles from memory.
+// Returns the unit of work with this index. With document masking, reads unit.tiles from x.tiles.
 __device__ static inline Unit unit_get(const Problem &x, int index) {
     Unit unit = x.group > 1 ? unit_of_groups(x, index) : unit_of_heads(x, index);
     const Divided head = divide(unit.head, unit.keys ? x.sequence_kv_heads : x.sequence_heads);
@@ -114,7 +119,7 @@ template <int HEAD> struct Shared {
     bf16 stored[COMPUTING * 4][STORED];      // staging area in which each warp converts results for sum_store()
     float statistics[SLOTS<HEAD>][2 * HALF]; // for each tile of q and do: lse / ln 2 of its rows, then delta
     uint64_t full[SLOTS<HEAD>], empty[SLOTS<HEAD>];
-    Unit unit[SLOTS<HEAD>]; // unit of work to which the tiles in each own slot belong
+    Unit unit[SLOTS<HEAD>]; // unit of work of the owned tiles in each slot
     Handover<Unit> next;    // passes a unit of work to the thread that streams its tiles
 };
 static_assert(sizeof(Pair<64>) % 1024 == 0, "tiles must begin at periods of the swizzle");
@@ -127,7 +132,8 @@ __device__ static inline uint64_t pair_operand(Shared<HEAD> *shared, int slot, b
     return wgmma_operand_at(wgmma_operand(shared->pair, next_panel), (uint32_t)slot * pair + second * tile);
 }
 
-// Return the slot of a warpgroup's own tiles, and the parity of the slot's barriers, after `units` units of work.
+// Return the slot of the tiles that a warpgroup owns in its next unit of work, and the parity of the slot's barriers in
+// that unit. units: number of units that the block processed before.
 template <int HEAD> __device__ static inline int own_slot(int units, int warpgroup) {
     return STAGES<HEAD> + units % OWN_BUFFERS<HEAD> * COMPUTING + warpgroup;
 }

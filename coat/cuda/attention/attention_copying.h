@@ -1,10 +1,11 @@
-// A block has two copying threads, in different warps so that neither waits for the other. The owner thread claims
-// units of work and copies the rows that the warpgroups own. The streaming thread copies the tiles of the other
-// operand. A single thread would issue copies too slowly for the tensor cores.
+// A thread block has two copying threads, because one thread would issue copies too slowly for the tensor cores. They
+// are in different warps, so that neither waits for the other. The owner thread claims units of work and copies the
+// rows that the warpgroups own. The streaming thread copies the tiles of the other operand.
 //
-// A unit of work is one block of TILE rows of one head, with all tiles of the other operand that these rows need. The
-// rows are queries or, in attention's backward, queries or keys with their values (Work in attention_forward.cu, Unit
-// in attention_backward_work.h). A unit with tiles = 0 tells its receivers that there are no more units.
+// A unit of work is one block of TILE rows of one head, with all tiles of the other operand that these rows need. In
+// the forward, the rows are queries (Work in attention_forward.cu). In the backward, they are queries, or keys with
+// their values (Unit in attention_backward_work.h). A unit with tiles = 0 ends the loops of the threads that receive
+// it.
 #pragma once
 #include "attention_fragments.h"
 
@@ -20,8 +21,8 @@ __device__ static inline Divided divide(int x, int by) {
     return {(int)quotient, (int)((unsigned)x - quotient * (unsigned)by)};
 }
 
-// number of tiles of TILE rows that a unit of work has after the one that the streaming thread copies next, when this
-// thread requests the next unit
+// The streaming thread requests the next unit of work when this many blocks of TILE rows of the current unit remain
+// after the block that it copies next.
 constexpr int REQUEST_AT = 1;
 
 // Mailbox in shared memory that passes units of work from the thread that claims them to the thread that streams their
@@ -36,9 +37,9 @@ template <typename Unit> __device__ static inline void handover_init(Handover<Un
     barrier_init(&x.empty, 1);
 }
 
-// Claims the next unit of work and returns its index, which exceeds the last unit's index if none is left. First waits
-// for the streaming thread's request, because a block that claims too early keeps a unit from idle blocks. units:
-// number of units that this block claimed before.
+// Claims the next unit of work and returns its index. If no unit is left, the index is at least the number of units.
+// First waits for the streaming thread's request, because a thread block that claims too early keeps the unit from an
+// idle block. units: number of units that this thread block claimed before.
 template <typename Unit> __device__ static inline int unit_claim(Handover<Unit> &x, int units, unsigned *counter) {
     barrier_wait(&x.empty, (uint32_t)(units % 2) ^ 1);
     return units == 0 ? (int)blockIdx.x : (int)(gridDim.x + atomicAdd(counter, 1u));
