@@ -5,16 +5,17 @@
 #include "cuda/common/rotation.h"
 
 // --- matmuls of attention's backward, on tensor cores --------------------------------------------------------------
-// AHEAD is true if the registers suffice to compute the next tile's scores in advance and to hold the warpgroup's first
-// operand (k or q). A unit of keys with head width 128 needs 128 registers for dk and dv, so AHEAD is false for it.
+// AHEAD is true if a thread has enough registers to compute the next tile's scores in advance and to hold the
+// warpgroup's rows of k or q. A unit of keys with head width 128 needs 128 registers for dk and dv, so AHEAD is false
+// for such units.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
-// BOTH_OWN is true if the registers suffice to hold both operands that the warpgroup owns (k and v, or q and do).
-// Otherwise the second operand is read from shared memory for every tile.
+// BOTH_OWN is true if a thread has enough registers to hold both operands that the warpgroup owns (k and v, or q and
+// do). Otherwise v or do is read from shared memory for every tile.
 template <int HEAD, bool KEYS> constexpr bool BOTH_OWN = HEAD == 64 && !KEYS;
 
 // Registers of a warpgroup that hold the operands and results of the matmuls of attention's backward.
 template <int HEAD> struct Matmuls {
-    // results of a unit of work: dk and dv if it owns keys; dq, in `first`, if it owns queries
+    // results: `first` is dk and `second` is dv if the unit owns keys; `first` is dq if the unit owns queries
     float first[HALF * HEAD / 128], second[HALF * HEAD / 128];
     float s[HALF / 2], dp[HALF / 2];    // s: scores of own rows and a tile; dp: gradient of the probabilities
     uint32_t p[HALF / 4], ds[HALF / 4]; // p and ds packed to BF16 pairs
@@ -32,7 +33,7 @@ __device__ static inline void scores(Matmuls<HEAD> &x, const Place &place, uint6
         multiply_rows<HEAD, HALF, HALF>(x.s, place.own[0], first);
 }
 
-// Starts the matmul that computes dp, the gradient of a tile's probabilities.
+// Starts the matmul that computes dp, the gradient of a tile's probabilities. slot: slot of the streamed tiles.
 template <int HEAD, bool KEYS>
 __device__ static inline void score_gradients(Matmuls<HEAD> &x, const Place &place, Shared<HEAD> *shared, int slot) {
     wgmma_fence();
@@ -42,7 +43,8 @@ __device__ static inline void score_gradients(Matmuls<HEAD> &x, const Place &pla
         multiply_rows<HEAD, HALF, HALF>(x.dp, place.own[1], pair_operand(shared, slot, true));
 }
 
-// Keeps the compiler from moving computations on the results and on the operands p and ds across this call.
+// Keeps the compiler from moving computations on dk, dv, dq, p and ds across this call. The asynchronous matmuls of
+// sums_add() use these registers.
 template <bool KEYS, int HEAD> __device__ static inline void sums_hold(Matmuls<HEAD> &x) {
     wgmma_hold(x.first);
     wgmma_hold(x.ds);
@@ -69,7 +71,7 @@ __device__ static inline void sums_add(Matmuls<HEAD> &x, Shared<HEAD> *shared, i
 }
 
 // --- elementwise steps between the matmuls of attention's backward -------------------------------------------------
-// lse or delta of the four streamed queries that elements i to i + 7 of a thread's fragment belong to.
+// lse or delta of the four streamed queries to which eight consecutive values of a thread's score fragment belong.
 struct Columns {
     float value[4];
 };
@@ -80,7 +82,7 @@ template <bool KEYS> __device__ static inline Columns columns_get(const float *s
     return {x.x, x.y, x.z, x.w};
 }
 
-// Replaces s with p = 2^(s * scale - lse). scale and lse are in log2 units, that is, already divided by ln 2.
+// Replaces the scores s with the probabilities p = 2^(s * scale - lse). scale and lse are already divided by ln 2.
 template <bool KEYS, int COUNT>
 __device__ static inline void probabilities(float (&s)[COUNT], const Place &place, const float *lse, float scale) {
 #pragma unroll
@@ -116,9 +118,9 @@ __device__ static inline void weights(Matmuls<HEAD> &x, const float (&p)[COUNT],
     }
 }
 
-// Returns 0, computed from p in a way that the compiler cannot predict: neither a probability nor the hardware's NaN
-// has a sign. A barrier wait whose parity includes this value stays after the exponentials that compute p, so that
-// these overlap with matmuls.
+// Returns 0, because probabilities are not negative and the hardware's NaN has no sign bit. The compiler does not know
+// this. If the result is added to the parity of a barrier wait, the compiler cannot move the wait before the
+// exponentials that compute p. Then the exponentials overlap with matmuls.
 template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p)[COUNT]) {
     uint32_t bits = 0;
 #pragma unroll
@@ -127,13 +129,15 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
 }
 
 // --- schedule and execution of a unit of work of attention's backward ------------------------------------------------
-// Processes tile i of a unit of work. In this schedule of a warpgroup, everything in a column runs concurrently:
+// Processes tile i of a unit of work. sums(i) are the matmuls that add tile i's terms to dk and dv, or to dq. With
+// AHEAD, a warpgroup follows this schedule, in which each column runs concurrently:
 //
 //   tensor cores        dp(i), sums(i - 1)   s(i + 1)   dp(i + 1), sums(i)   s(i + 2)
 //   warpgroup           p(i)                 ds(i)      p(i + 1)             ds(i + 1)
 //
-// p(i) needs s(i), ds(i) needs dp(i), and sums(i) needs both, all from earlier columns. s(i + 1) overwrites s(i), so
-// p(i) needs registers of its own. Without these registers (not AHEAD), s(i + 1) has to wait:
+// p(i) needs s(i), ds(i) needs p(i) and dp(i), and sums(i) needs p(i) and ds(i), all from earlier columns. s(i + 1)
+// overwrites s(i), so p(i) needs registers of its own. Without AHEAD, there are no registers for that, and s(i + 1) has
+// to wait until ds(i) is computed:
 //
 //   tensor cores        sums(i - 1), s(i)    dp(i)        sums(i), s(i + 1)    dp(i + 1)
 //   warpgroup                                p(i)  ds(i)                       p(i + 1)  ds(i + 1)
@@ -193,7 +197,8 @@ __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place
     weights<KEYS>(x, p, place, delta);
 }
 
-// Releases the buffer of a tile that this warpgroup skips because the causal mask hides the whole tile from it.
+// Skips a streamed tile whose scores the causal mask hides from this warpgroup: releases the tile's buffer and advances
+// `stage`.
 template <int HEAD>
 __device__ static inline void tile_skip(Shared<HEAD> *shared, const Place &place, Ring<STAGES<HEAD>> &stage) {
     barrier_wait(&shared->full[stage.index], stage.phase);
@@ -201,17 +206,17 @@ __device__ static inline void tile_skip(Shared<HEAD> *shared, const Place &place
     ring_next(stage);
 }
 
-// Raises the amax stored for the warp's first row (`token`) to the largest magnitude that the warp stored. largest:
-// this thread's two largest magnitudes, as sum_store() returns them. The atomic maximum gives the same result in any
-// order.
+// Raises the amax stored for `token`, the warp's first row, to the largest magnitude that the warp stored. largest:
+// this thread's two largest magnitudes, as sum_store() returns them. Units of keys and of queries update the same amax;
+// the atomic maximum does not depend on their order.
 __device__ static inline void amax_store(const Problem &x, int64_t token, uint32_t largest) {
     largest = __reduce_max_sync(0xffffffffu, max(largest << 16, largest & 0xffff0000u));
     if (threadIdx.x % 32 == 0) atomicMax(x.amax + token, largest);
 }
 
 // Processes all tiles of one streamed head: `blocks` blocks of TILE rows, two tiles each. The diagonal block comes
-// first: its first 64 queries see only the first 64 keys, and its last 64 keys are seen only by the last 64 queries.
-// Returns the slot of the last tile, whose terms head_finish() adds.
+// first. In it, the first 64 queries see only the first 64 keys, and only the last 64 queries see the last 64 keys.
+// Returns the slot of the last tile, whose terms the caller must add by head_finish().
 template <int HEAD, bool KEYS, bool MASKED>
 __device__ static inline int head_run(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x,
                                       Ring<STAGES<HEAD>> &stage, int blocks, float scale, Documents documents) {
@@ -254,7 +259,7 @@ __device__ static inline void head_finish(Shared<HEAD> *shared, const Place &pla
     release(place, &shared->empty[slot]);
 }
 
-// Scales a result (dq or dk), rounds it to BF16 and applies RoPE's backward to it.
+// Multiplies a result (dq or dk) by x.scale, rounds the products to BF16 and applies RoPE's backward.
 template <int HEAD>
 __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Problem &x, const Place &place,
                                               const Unit &unit) {
@@ -299,13 +304,13 @@ __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared,
     if (x.amax && warp_row < rows) amax_store(x, token + warp_row, largest);
 }
 
-// Computes the unit of work in slot `own`, which streams `tiles` blocks of TILE rows per head. Returns the number of
-// units that this block has computed so far.
+// Computes the unit of work whose owned rows are in slot `own`, and which streams `tiles` blocks of TILE rows per head.
+// Returns the number of units that this thread block has computed so far, this unit included.
 template <int HEAD, bool KEYS, bool MASKED>
 __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Place place, int tiles, int own,
                                       Ring<STAGES<HEAD>> &stage) {
-    // Initializes all matmul registers here. Otherwise the compiler reserves the accumulators' registers from the start
-    // of the kernel.
+    // Initializes all matmul registers here, because the compiler would otherwise reserve the accumulators' registers
+    // from the start of the kernel.
     Matmuls<HEAD> matmuls = {};
     Documents documents = {};
     if constexpr (AHEAD<HEAD, KEYS>)
@@ -336,7 +341,7 @@ __device__ static inline int unit_run(const Problem &x, Shared<HEAD> *shared, Pl
         if (heads == 1) break;
         head_finish<HEAD, KEYS>(shared, place, matmuls, last);
     }
-    // The unit of work is read from shared memory again, because keeping it would take registers.
+    // Reads the unit of work from shared memory only now, because keeping it during the loop would take registers.
     const Unit unit = shared->unit[own];
     release(place, &shared->empty[own]);
     head_finish<HEAD, KEYS>(shared, place, matmuls, last);

@@ -1,10 +1,11 @@
 // Forward of causal attention on Hopper: BF16, heads 64 or 128 wide, with or without document masking.
 //
-// A unit of work is 128 queries of a head with the tiles of 128 keys and values that they see. The tiles go from the
-// diagonal back to the start of the first query's document. Every query sees its own key, so its running maximum is
-// finite after the first tile. Each SM runs one block, which claims units from a counter. A block has two warpgroups
-// that compute, 64 queries each, and two threads that start TMA copies in advance. The tensor cores multiply one tile's
-// weights by its values while the exponentials of the next tile are computed.
+// A unit of work is 128 queries of a head with all tiles of 128 keys and values that these queries see. The unit
+// streams the tiles from the diagonal back to the start of the first query's document. Every query sees its own key, so
+// every running maximum is finite after the first tile. Each SM runs one block, which claims units from a counter. A
+// block has two computing warpgroups, of 64 queries each, and two threads that start TMA copies in advance. While the
+// tensor cores multiply one tile's softmax weights by the tile's values, the warpgroup computes the exponentials of the
+// next tile.
 #include "attention_copying.h"
 #include "attention_maps.h"
 #include "cuda/common/cuda_kernels.h"
@@ -14,7 +15,7 @@ namespace {
 struct Problem {
     // TMA maps of (B, T, heads * HEAD) tensors, in boxes of (1, HALF, PANEL) for q, (1, TILE, PANEL) for k and v
     CUtensorMap q, k, v;
-    unsigned *next_unit;      // number of units of work claimed so far, not counting each block's first
+    unsigned *next_unit;      // units of work claimed so far, except each block's first unit
     const int32_t *positions; // (B * T) token positions for document masking; NULL: no masking
     bf16 *o;
     float *lse; // log-sum-exp of each query's scores, (B * heads, T); NULL: not written
@@ -46,11 +47,12 @@ template <int HEAD> struct Shared {
     uint64_t q_full[QUERIES<HEAD>], q_empty[QUERIES<HEAD>];
     uint64_t k_full[STAGES<HEAD>], v_full[STAGES<HEAD>], empty[STAGES<HEAD>];
 };
-// bytes of dynamic shared memory, of which the kernel skips up to 1023 to align Shared to 1024 bytes
+// bytes of dynamic shared memory; 1024 more than Shared, because the kernel skips up to 1023 bytes to align Shared to
+// 1024
 template <int HEAD> constexpr size_t SHARED_BYTES = sizeof(Shared<HEAD>) + 1024;
 template <int HEAD> constexpr uint32_t TILE_BYTES = TILE *HEAD * sizeof(bf16);
 
-// Returns the token positions of the sequence of a unit of work, which document masking needs.
+// Returns the token positions of a unit's sequence, for document masking.
 [[maybe_unused]] __device__ const int32_t *positions_of(const Problem &x, const Work &work) {
     return x.positions + (int64_t)work.sequence * x.T;
 }
@@ -96,7 +98,7 @@ __device__ void tile_copy(bf16 *to, const CUtensorMap *from, int head, int row, 
 }
 
 // Loop of the thread that loads queries: claims units of work and copies their queries to shared memory. After the last
-// unit it passes a unit with tiles = 0, which ends the loops of its receivers.
+// unit, passes a unit with tiles = 0, which ends the loops of the streaming thread and of both warpgroups.
 template <int HEAD> __device__ void copy_own(const Problem &x, Shared<HEAD> *shared) {
     const int count = work_count(x);
     Ring<QUERIES<HEAD>> own = {};
@@ -137,8 +139,8 @@ template <int HEAD> __device__ void copy_streams(const Problem &x, Shared<HEAD> 
 
 // --- softmax and matmuls of attention's forward -------------------------------------------------------------------
 // Running softmax of a warpgroup, for two rows per thread. o: weighted sum of the values so far. largest: largest score
-// of each row so far. total: sum of this thread's weights of each row so far. p: weights of the last tile, whose values
-// are not yet added to o.
+// of each row so far. total: sum, for each row, of this thread's weights so far. p: weights of the latest tile, whose
+// values are not yet added to o.
 template <int HEAD> struct Sums {
     float o[HALF * HEAD / 128], largest[2], total[2];
     uint32_t p[TILE / 4];
@@ -152,8 +154,8 @@ template <int HEAD> __device__ void add_values(Shared<HEAD> *shared, Sums<HEAD> 
     wgmma_commit();
 }
 
-// Replaces the scores s with softmax weights and updates the running maximum and sum. Sets `keep` to the factor that
-// the sums of earlier tiles must be multiplied by.
+// Replaces the scores s with softmax weights and updates the running maximum and sum. Sets `keep` to the factor by
+// which the caller must multiply the weighted sums of earlier tiles (Sums.o).
 template <int COUNT>
 __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2], float (&keep)[2], float scale) {
 #pragma unroll
@@ -176,8 +178,8 @@ __device__ void weigh(float (&s)[COUNT], float (&largest)[2], float (&total)[2],
 }
 
 // Computes the softmax weights of the first COLUMNS keys of a tile and sets the other keys' weights to 0. With
-// PREVIOUS, the matmul that adds the previous tile's values runs meanwhile. Without PREVIOUS, the tile is the first
-// one, on the diagonal, and gets the causal mask.
+// PREVIOUS, the matmul that adds the previous tile's values to o runs at the same time. Without PREVIOUS, the tile is
+// the first one, on the diagonal, and the causal mask is applied. masked: true with document masking.
 template <int HEAD, int COLUMNS, bool PREVIOUS>
 __device__ void keys_tile(Shared<HEAD> *shared, const Place &place, Sums<HEAD> &sums, Ring<STAGES<HEAD>> stage,
                           Ring<STAGES<HEAD>> previous, bool masked, const Documents &documents, float scale) {
@@ -265,7 +267,7 @@ __device__ void compute_unit(const Problem &x, Shared<HEAD> *shared, Place &plac
     wgmma_hold(sums.o);
     release(place, &shared->empty[stage.index]);
     ring_next(stage);
-    // Reuses the shared memory of this warp's queries, which are no longer needed, to store its result.
+    // Stages the result in the shared memory of this warp's queries, which are no longer needed.
     bf16 *const queries = shared->q[own] + place.half * HALF * HEAD;
     sums_store<HEAD>(x, work, place, sums, queries + thread_get() / 32 % 4 * STORED);
     copies_fence();

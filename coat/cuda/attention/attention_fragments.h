@@ -10,16 +10,16 @@ typedef __nv_bfloat16 bf16;
 constexpr int TILE = ATTENTION_TILE; // query or key rows that one unit of work owns (attention_copying.h)
 constexpr int HALF = TILE / 2;       // rows per warpgroup; also the rows per tile that attention's backward streams
 constexpr int PANEL = 64;            // columns per panel of a tile
-constexpr int COMPUTING = 2;  // number of warpgroups of a block that compute; two threads of a third one issue copies
-constexpr int WARP_ROWS = 16; // rows of a unit of work that one warp computes
+constexpr int COMPUTING = 2;         // number of computing warpgroups per thread block; a third warpgroup copies
+constexpr int WARP_ROWS = 16;        // owned rows of a unit of work that one warp computes
 constexpr int STORED = WARP_ROWS * PANEL; // number of values in one panel of a warp's rows
 constexpr int THREADS = (COMPUTING + 1) * 128;
 constexpr int COPYING_REGISTERS = 40, COMPUTING_REGISTERS = 232;
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Number of lanes per warp that signal when the warp no longer reads a buffer. One lane suffices after __syncwarp().
-// compute-sanitizer's racecheck does not recognize that the other lanes' reads come before the signal, so its build
-// signals from every lane.
+// Number of lanes per warp that signal when the warp no longer reads a buffer. After __syncwarp(), one lane suffices.
+// compute-sanitizer's racecheck does not see that the other lanes' reads precede this signal. Therefore, in builds for
+// racecheck (RACECHECK), every lane signals.
 #ifdef RACECHECK
 constexpr int SIGNALLING = 32;
 #else
@@ -42,7 +42,7 @@ struct Place {
     float lse[2], delta[2]; // lse and delta of this thread's two rows; used if the rows are queries
 };
 
-// Position in a ring of buffers. The phase of the buffers' barriers flips after each round.
+// Position in a ring of SIZE buffers. phase: parity of the buffers' barriers; it flips after each round.
 template <int SIZE> struct Ring {
     int index;
     uint32_t phase;
@@ -53,7 +53,8 @@ template <int SIZE> __device__ static inline void ring_next(Ring<SIZE> &ring) {
     ring.phase ^= ring.index == 0;
 }
 
-// Signals that the warp no longer reads a buffer, so that it can be refilled.
+// Signals, on the buffer's barrier `empty`, that the calling warp no longer reads the buffer. A copying thread refills
+// the buffer when all warps have signalled.
 __device__ static inline void release(const Place &place, uint64_t *empty) {
     __syncwarp();
     barrier_arrive_if(empty, place.signals);
@@ -70,8 +71,8 @@ __device__ static inline Place place_get(int warpgroup) {
     return place;
 }
 
-// Starts the matmul d = (owned rows) * (the first COLUMNS of the ROWS rows of another tile)^T, 16 columns of the head
-// at a time.
+// Starts the matmul d = (owned rows) * (first COLUMNS rows of another tile)^T. The other tile has ROWS rows. One wgmma
+// instruction multiplies 16 columns of the head.
 template <int HEAD, int ROWS, int COLUMNS>
 __device__ static inline void multiply_rows(float (&d)[COLUMNS / 2], uint64_t own, uint64_t other) {
     constexpr int own_panel = PANEL_BYTES<HALF> / 16, panel = PANEL_BYTES<ROWS> / 16;
@@ -91,7 +92,7 @@ __device__ static inline void multiply_rows(float (&d)[HALF / 2], const uint32_t
     wgmma_commit();
 }
 
-// Loads a warp's 16 rows of a tile of HALF rows into registers, where multiply_rows() uses them as its first operand.
+// Loads a warp's 16 rows of a tile of HALF rows into registers, for multiply_rows() with owned rows in registers.
 template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUNT], const bf16 *tile) {
     const unsigned thread = thread_get(), row = thread / 32 % 4 * WARP_ROWS + thread % 16, chunk = thread / 16 % 2;
 #pragma unroll
@@ -111,8 +112,8 @@ __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, 
     }
 }
 
-// Returns the first token of the document of query t. positions: position of each token of the sequence within its
-// document. The sequence may start in the middle of a document.
+// Returns the first token of the document of query t. positions: for each token of the sequence, its position within
+// its document. If the document starts before the sequence, returns 0.
 __device__ static inline int document_begin(const int32_t *positions, int t) {
     return max(t - positions[t], 0);
 }
@@ -133,15 +134,15 @@ __device__ static inline Documents documents_of(const int32_t *positions, int T,
     return x;
 }
 
-// Sets to -inf the scores of queries and keys in different documents. Returns at once if the tile's last query sees its
-// first key: documents are contiguous, so in that case every query sees every key.
+// Sets to -inf the scores of queries and keys in different documents. Returns at once if the last query of the tile
+// sees the first key of the tile. Documents are contiguous, so every query of the tile then sees every key.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Place &place, const Documents &x) {
     if constexpr (KEYS) {
         const int own = x.own + place.row;
         const int last = min(x.streamed + COLUMNS - 1, x.T - 1);
         if (document_begin(x.positions, last) <= x.own + place.half * HALF) return;
-        // first visible token of COLUMNS / 32 queries; the lanes of a warp share these loads
+        // first token that the lane's queries see; each lane loads COLUMNS / 32 of the COLUMNS values for the whole warp
         int begins[COLUMNS / 32];
 #pragma unroll
         for (int i = 0; i < COLUMNS / 32; i++)
@@ -163,10 +164,10 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
     }
 }
 
-// Multiplies a warpgroup's result by scale, rounds it to BF16 and stores its first `rows` rows at `to`. The result goes
-// through shared memory (`stored`, STORED values per warp), so that eight threads write each row contiguously. Returns
-// the maximum of `largest` and of this thread's magnitudes, as the bits of two BF16 values: one for even columns, one
-// for odd columns.
+// Multiplies a warpgroup's result by scale, rounds the products to BF16 and stores the first `rows` rows at `to`.
+// Copies the rows through `stored` (STORED values in shared memory for this warp), so that eight threads write each row
+// contiguously. Returns the bits of two BF16 magnitudes: the largest in even and in odd columns that this thread
+// stored. `largest` is an earlier result to include, or 0.
 template <int COUNT>
 __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
                                             bf16 *stored, uint32_t largest) {

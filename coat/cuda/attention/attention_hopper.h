@@ -18,8 +18,8 @@ static inline size_t attention_blocks(AttentionShape shape) {
     return ((size_t)shape.T + ATTENTION_TILE - 1) / ATTENTION_TILE;
 }
 
-// Returns the number of heads that attention computes together, before it starts other heads: at most 16, and few
-// enough that their q, k, v and do fit in 32 MiB of the L2 cache, but at least 1.
+// Returns the number of heads that attention computes together, before it starts other heads: the largest number from 1
+// to 16 whose q, k, v and do fit in 32 MiB of the L2 cache. Returns 1 if even one head does not fit.
 static inline int attention_heads_together(AttentionShape shape) {
     const int64_t cached = 32 << 20, head = (int64_t)shape.T * shape.head_dim * 4 * (int64_t)sizeof(uint16_t);
     return head * 16 <= cached ? 16 : head < cached ? (int)(cached / head) : 1;
@@ -27,14 +27,15 @@ static inline int attention_heads_together(AttentionShape shape) {
 
 // Returns the byte offset of an int array (B, 2, blocks) in the workspace of attention's backward. The array stores how
 // many 128-row tiles each unit of work streams: first units of queries, then units of keys. It is used only with
-// document masking. In the workspace, it follows the counter of claimed units (256 bytes) and two FP32 values, lse and
-// delta, per head and query; the queries of a sequence are padded to whole tiles.
+// document masking. In the workspace, the array comes after the counter of claimed units (256 bytes) and after lse and
+// delta, two FP32 values per head and query. Each sequence's queries are padded to a multiple of 128.
 static inline size_t attention_backward_tiles_at(AttentionShape shape) {
     size_t rows = (size_t)shape.B * (size_t)shape.heads * attention_blocks(shape) * ATTENTION_TILE;
     return 256 + rows * 2 * sizeof(float);
 }
 
-// Returns the workspace bytes that attention's backward on Hopper needs. The forward needs only a counter.
+// Returns the workspace bytes that attention's backward on Hopper needs. The forward needs only the counter of claimed
+// units.
 static inline size_t attention_backward_bytes(AttentionShape shape) {
     return attention_backward_tiles_at(shape) + (size_t)shape.B * 2 * attention_blocks(shape) * sizeof(int);
 }

@@ -24,8 +24,8 @@ static EncodeTiled encode_tiled() {
     return found;
 }
 
-// Creates the TMA map of a tensor view, which is copied in boxes of `rows` rows and one panel of columns. Rows beyond T
-// are read as zeros. Returns false on failure.
+// Creates a TMA map of the tensor `view`. A copy with this map reads a box of `rows` rows and one panel of columns.
+// Rows from T on are read as zeros. Returns false on failure.
 template <int HEAD> static bool tile_map(CUtensorMap *map, Tensor view, AttentionShape shape, int heads, int rows) {
     EncodeTiled encode = encode_tiled();
     cuuint64_t row = (cuuint64_t)view.stride * sizeof(bf16);

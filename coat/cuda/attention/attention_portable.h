@@ -16,8 +16,8 @@ void attention_portable_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tens
                                 AttentionShape shape);
 
 // Computes dq, dk and dv as attention_backward() does (operations.h), but without RoPE's backward and amaxes. Results
-// are bit-identical in every run. Calls fatal() if attention_portable_forward() would for the shape and views, or if
-// the workspace is too small.
+// are bit-identical in every run. Calls fatal() if the workspace is too small or if attention_portable_forward()'s
+// conditions on head width and views are not met.
 void attention_portable_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
                                  Tensor q, Tensor k, Tensor v, Tensor positions, AttentionShape shape);
 
