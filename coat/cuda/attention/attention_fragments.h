@@ -142,7 +142,7 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
         const int own = x.own + place.row;
         const int last = min(x.streamed + COLUMNS - 1, x.T - 1);
         if (document_begin(x.positions, last) <= x.own + place.half * HALF) return;
-        // first token that the lane's queries see; each lane loads COLUMNS / 32 of the COLUMNS values for the whole warp
+        // first tokens that queries see; each lane loads COLUMNS / 32 of them for the whole warp
         int begins[COLUMNS / 32];
 #pragma unroll
         for (int i = 0; i < COLUMNS / 32; i++)

@@ -1,10 +1,10 @@
-// Parts that the portable forward and backward of attention share: tiles in shared memory, matmuls by mma.sync, and the
+// Functions that attention's portable forward and backward share: tiles in shared memory, matmuls by mma.sync, and the
 // range of tokens that a row sees.
 //
 // A block owns rows of one head (queries, or keys with their values) and streams tiles of the other operand. Each of
-// its WARPS warps owns M * 16 rows. A matmul's result (16, 8) is distributed over the 32 lanes: lane 4 g + t holds the
-// elements (g, 2t), (g, 2t + 1), (g + 8, 2t) and (g + 8, 2t + 1). Two results next to each other, packed to BF16, have
-// the layout of a first operand (16, 16), so a result can be an operand of the next matmul.
+// its WARPS warps owns M * 16 rows. A matmul's result (16, 8) is distributed over the 32 lanes. Lane 4 g + t (g < 8, t
+// < 4) holds the elements (g, 2t), (g, 2t + 1), (g + 8, 2t) and (g + 8, 2t + 1). Two such results for adjacent columns,
+// packed to BF16, have the layout of A (16, 16) in A * B. So results can be A of the next matmul.
 #pragma once
 #include "attention_hopper.h"
 #include "attention_portable.h"
@@ -13,14 +13,15 @@
 constexpr int WARPS = 4, THREADS = WARPS * WARP;
 constexpr int CHUNK = 8; // number of BF16 values in a 16-byte chunk, the unit of copies and of ldmatrix
 
-// Maximum shared memory of a block (99 KiB) and of each of two blocks on an SM (49 KiB), on the GPUs that have the
-// least: their SMs have 100 KiB and reserve 1 KiB per block.
+// MAX_SHARED_BYTES: maximum shared memory of a block that is alone on an SM. PAIR_BYTES: maximum per block if two
+// blocks run on an SM. Both are for the GPUs with the least shared memory, whose SMs have 100 KiB and reserve 1 KiB per
+// block.
 constexpr int MAX_SHARED_BYTES = 99 * 1024, PAIR_BYTES = 49 * 1024;
 constexpr float LOG2_E = 1.4426950408889634f;
 
 // --- instructions ----------------------------------------------------------------------------------------------------
-// Loads four 8 x 8 blocks of BF16 values. Lane 8 i + r passes the shared-memory address of row r of block i. Lane 4 g +
-// t receives elements (g, 2t) and (g, 2t + 1) of each block.
+// Loads four 8 x 8 blocks of BF16 values. Lane 8 i + r (r < 8) passes the shared-memory address of row r of block i.
+// Lane 4 g + t (t < 4) receives elements (g, 2t) and (g, 2t + 1) of each block.
 __device__ static inline void blocks_load(uint32_t (&block)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(block[0]), "=r"(block[1]), "=r"(block[2]), "=r"(block[3])
@@ -57,18 +58,18 @@ template <int BYTES> __device__ static inline void copy_or_zero(void *to, const 
 }
 
 // --- tiles in shared memory ------------------------------------------------------------------------------------------
-// XOR swizzle, which avoids bank conflicts in a tile whose rows are HEAD values wide. Without it, chunk c of row r
-// would be in bank group (r * HEAD / 8 + c) % 8, so reading chunk c of 8 consecutive rows would access a bank group
-// PERMUTED + 1 times. chunk_at() therefore XORs the index of a chunk with bits of its row's index. PERMUTED is the
-// mask of the index bits that this can change.
+// XOR swizzle, which avoids bank conflicts in a tile whose rows are HEAD values wide. Without the swizzle, chunk c of
+// row r would be in bank group (r * HEAD / 8 + c) % 8. Then reading chunk c of 8 consecutive rows would access each
+// bank group involved PERMUTED + 1 times. chunk_at() therefore XORs the chunk index with bits of the row index.
+// PERMUTED is the mask of the bits of the chunk index that this XOR can change.
 template <int HEAD> constexpr int PERMUTED = HEAD % 64 == 0 ? 7 : HEAD % 32 == 0 ? 3 : HEAD % 16 == 0 ? 1 : 0;
 
-// Returns the index of the first value of a chunk in a tile.
+// Returns the index in a tile (in values, not bytes) of the first value of chunk `chunk` of row `row`.
 template <int HEAD> __device__ static inline int chunk_at(int row, int chunk) {
     return row * HEAD + (chunk ^ (row % 8 / (8 / (PERMUTED<HEAD> + 1)))) * CHUNK;
 }
 
-// Returns the shared-memory address of a chunk of a tile, which must be aligned to 128 bytes.
+// Returns the shared-memory address of a chunk of a tile. The tile must be aligned to 128 bytes.
 template <int HEAD> __device__ static inline uint32_t chunk_address(const bf16 *tile, int row, int chunk) {
     return (uint32_t)__cvta_generic_to_shared(tile + chunk_at<HEAD>(row, chunk));
 }
@@ -81,7 +82,8 @@ template <int HEAD> __device__ static inline uint32_t chunk_next(uint32_t addres
 template <int HEAD> constexpr uint32_t NEXT_ROWS = 16 * HEAD * sizeof(bf16); // distance of rows r and r + 16 in bytes
 
 // Starts asynchronous copies of ROWS rows of a head, starting at token `first`, to a tile. Rows of tokens beyond T and
-// columns beyond head_dim become zeros. `from` begins at the head's first column of the sequence's first row.
+// columns beyond head_dim become zeros. from: matrix that begins at the first row of the sequence and the first column
+// of the head.
 template <int HEAD, int ROWS>
 __device__ static inline void tile_copy(bf16 *tile, Matrix<const bf16> from, int first, int T, int head_dim) {
     constexpr int step = THREADS / 8; // eight threads copy 64 columns of a row
@@ -97,18 +99,18 @@ __device__ static inline void tile_copy(bf16 *tile, Matrix<const bf16> from, int
                                  first + row + i < T && column + chunk * CHUNK < head_dim);
 }
 
-// Returns the first of the M * 16 rows of a block that this warp owns.
+// Returns the index, within the block's rows, of the first of the M * 16 rows that this warp owns.
 template <int M> __device__ static inline int own_row() {
     return (int)thread_get() / WARP * M * 16;
 }
 
-// Returns the address of the chunk of the warp's rows of a tile that this lane passes to operand_load().
+// Returns the address that this lane passes to operand_load(): a chunk of one of the rows of a tile that the warp owns.
 template <int HEAD, int M> __device__ static inline uint32_t own_address(const bf16 *tile) {
     const int lane = (int)thread_get() % WARP;
     return chunk_address<HEAD>(tile, own_row<M>() + lane % 16, lane / 16);
 }
 
-// Loads columns 16 k to 16 k + 15 of the warp's rows of a tile as first operands.
+// Loads columns 16 k to 16 k + 15 of the warp's rows of a tile as operand A of mma(). address: from own_address().
 template <int HEAD, int M> __device__ static inline void operand_load(uint32_t (&a)[M][4], uint32_t address, int k) {
 #pragma unroll
     for (int m = 0; m < M; m++) blocks_load(a[m], chunk_next<HEAD>(address, k) + (uint32_t)m * NEXT_ROWS<HEAD>);
@@ -129,7 +131,7 @@ __device__ static inline void own_load(OwnRows<HEAD, M, KEPT> &own, const bf16 *
         for (int k = 0; k < HEAD / 16; k++) operand_load<HEAD, M>(own.kept[k], own_address<HEAD, M>(tile), k);
 }
 
-// Computes d = (owned rows) * (the N rows of another tile)^T.
+// Computes d = (owned rows) * (the N rows of tile `other`)^T.
 template <int HEAD, int M, bool KEPT, int N>
 __device__ static inline void multiply_rows(float (&d)[M][N / 8][4], const OwnRows<HEAD, M, KEPT> &own,
                                             const bf16 *other) {
@@ -180,7 +182,7 @@ __device__ static inline void multiply_columns(float (&sum)[M][HEAD / 8][4], con
         }
 }
 
-// Rounds a result (M * 16, N) to BF16 as the first operand of multiply_columns().
+// Rounds a matmul's result s (M * 16, N) to BF16 and packs it as the weights of multiply_columns().
 template <int M, int N>
 __device__ static inline void operand_pack(uint32_t (&a)[M][N / 16][4], const float (&s)[M][N / 8][4]) {
 #pragma unroll
@@ -190,9 +192,9 @@ __device__ static inline void operand_pack(uint32_t (&a)[M][N / 16][4], const fl
             a[m][i / 4][i % 4] = bf16_pair(s[m][i / 2][i % 2 * 2], s[m][i / 2][i % 2 * 2 + 1]);
 }
 
-// Multiplies a warp's sums by `factor`, one factor per row, and stores them as BF16 in `to`, in which the block's rows
-// start at `first`. Does not store rows beyond T and columns beyond head_dim. The values go through the warp's rows of
-// `tile`, so that each row is written in 16-byte chunks.
+// Multiplies a warp's sums by `factor`, one factor per row, and stores the products as BF16 in `to`. The block's rows
+// start at row `first` of `to`. Rows from T on and columns from head_dim on are not stored. Copies the values through
+// the warp's rows of `tile` in shared memory, so that each row is written in 16-byte chunks.
 template <int HEAD, int M>
 __device__ static inline void rows_store(const float (&sum)[M][HEAD / 8][4], const float (&factor)[M][2], bf16 *tile,
                                          Matrix<bf16> to, int first, int T, int head_dim) {
@@ -229,12 +231,13 @@ struct Sequence {
     bool bidirectional;
 };
 
-// Returns the first token of the document of token t. The sequence may start in the middle of a document.
+// Returns the first token of the document of token t. Returns 0 if the document starts before the sequence or if
+// documents are not masked.
 __device__ static inline int document_begin(const Sequence &x, int t) {
     return x.positions ? max(t - x.positions[t], 0) : 0;
 }
 
-// Returns the index after the last token of the document of token t, found by bisection.
+// Returns the index after the last token of the document of token t, found by bisection; T if documents are not masked.
 __device__ static inline int document_end(const Sequence &x, int t) {
     int last = t, end = x.T; // invariant: token `last` is in the document, token `end` is not
     while (x.positions && end - last > 1) {
@@ -247,26 +250,27 @@ __device__ static inline int document_end(const Sequence &x, int t) {
     return end;
 }
 
-// Returns the edge of token t's document that bounds the tokens it sees: the first token that query t sees or, with
-// KEYS, the index after the last query that sees key t. A token beyond T has the edge of the last token.
+// Returns one bound of the tokens that row t sees. If rows are queries, this is the first token of the document. With
+// KEYS (rows are keys), it is the index after the document's last token. If t >= T, returns the bound of the last
+// token.
 template <bool KEYS> __device__ static inline int edge_of(const Sequence &x, int t) {
     return KEYS ? document_end(x, min(t, x.T - 1)) : document_begin(x, min(t, x.T - 1));
 }
 
-// Returns the keys that query t sees or, with KEYS, the queries that see key t. Neither end ever decreases as t grows.
-// edge: edge_of() of t.
+// Returns the keys that query t sees or, with KEYS, the queries that see key t. Neither begin nor end decreases when t
+// grows. edge: edge_of(x, t).
 template <bool KEYS> __device__ static inline Range range_of(const Sequence &x, int t, int edge) {
     if (KEYS) return {x.bidirectional ? 0 : min(t, x.T - 1), edge};
     return {edge, x.bidirectional ? x.T : min(t, x.T - 1) + 1};
 }
 
-// Tokens that the rows of this warp see: those that some rows see, and those that all rows see.
+// Tokens that at least one row of this warp sees (some), and tokens that all its rows see (all).
 struct Visible {
     Range some, all;
 };
 
-// Returns the tokens that the rows of this warp see. `edges` in shared memory contains the edges of all rows of the
-// block; the first row is token `row`. Call it again instead of keeping its result in registers.
+// Returns the tokens that the rows of this warp see. edges: edge_of() of each row of the block, in shared memory. row:
+// token of the block's first row. To save registers, callers recompute the result instead of keeping it.
 template <bool KEYS, int M> __device__ static inline Visible visible_of(const Sequence &x, const int *edges, int row) {
     const int first = own_row<M>(), last = first + M * 16 - 1;
     const Range low = range_of<KEYS>(x, row + first, edges[first]), high = range_of<KEYS>(x, row + last, edges[last]);
@@ -280,8 +284,8 @@ __device__ static inline bool sees(const Sequence &x, const int *edges, int row,
     return token < some.end && token + count > some.begin;
 }
 
-// Sets to -inf, in each row of the warp's scores s, the scores of tokens that the row does not see. Column 0 of s is
-// `token`.
+// Sets to -inf, in each row of the warp's scores s, the scores of tokens that the row does not see. token: token of
+// column 0 of s.
 template <bool KEYS, int M, int N>
 __device__ static inline void mask(float (&s)[M][N / 8][4], const Sequence &x, const int *edges, int row, int token) {
     const Range all = visible_of<KEYS, M>(x, edges, row).all;
@@ -308,9 +312,9 @@ struct Work {
 };
 
 // Returns the work of this thread block: one of `blocks` blocks of rows of one of `heads` heads per sequence.
-// all_heads: number of heads of all sequences. Within each set of `together` heads, whose operands fit in the L2 cache,
-// the blocks that see the most tokens come first: the first blocks if `first` is true (rows are keys), otherwise the
-// last blocks.
+// all_heads: number of heads of all sequences. Each set of `together` heads, whose operands fit in the L2 cache, comes
+// before the next set. Within a set, the blocks that see the most tokens come first. These are the first blocks of a
+// head if `first` is true (rows are keys), otherwise the last blocks.
 __device__ static inline Work work_of(int blocks, int heads, int all_heads, int together, bool first) {
     unsigned block;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
@@ -331,8 +335,8 @@ static inline void require_view(const char *operation, Tensor view, AttentionSha
               operation, shape.head_dim, (long long)view.stride, view.data);
 }
 
-// Calls run(std::integral_constant<int, HEAD>) with the smallest head width that the kernels are compiled for and that
-// is at least head_dim.
+// Calls run(std::integral_constant<int, HEAD>()). HEAD is the smallest width that is at least head_dim and for which
+// the kernels are compiled.
 template <typename Run> static void for_head(int head_dim, Run run) {
     if (head_dim <= 64)
         run(std::integral_constant<int, 64>());

@@ -1,14 +1,13 @@
 // Backward of attention in BF16 by mma.sync, for compute capability 8.0 and later.
 //
-// Two kernels: one owns keys and computes dk and dv, one owns queries and computes dq. A block owns rows of a pair of
-// operands (k and v, or q and do, the gradient of o) and streams tiles of the other pair. The matmul of the first
-// operands computes scores, the matmul of the second operands dp. p = exp(score - lse) and ds = p (dp - delta) stay in
-// registers, where they are first operands of the matmuls that add to the sums: dk += ds^T q and dv += p^T do, or
-// dq += ds k.
+// One kernel owns keys and computes dk and dv; another one owns queries and computes dq. A block owns rows of a pair of
+// operands and streams tiles of the other pair. The pairs are q and do (the gradient of o), and k and v. The matmul of
+// q and k computes scores; the matmul of do and v computes dp. p = exp(score - lse) and ds = p (dp - delta) stay in
+// registers as operands of the matmuls that add to the sums: dk += ds^T q and dv += p^T do, or dq += ds k.
 //
 // Both kernels compute scores and dp, so the backward needs 7 matmuls instead of 5. In exchange, every sum is added up
-// in one warp in a fixed order, without atomics or partial sums in memory. With grouped heads, a block of keys iterates
-// over its query heads.
+// in one warp in a fixed order, without atomics or partial sums in memory. With grouped query heads, a block that owns
+// keys iterates over all query heads that use these keys.
 #include "attention_mma.h"
 
 namespace {
@@ -21,7 +20,7 @@ template <int HEAD, bool KEYS> struct Sizes {
     static constexpr bool KEPT = !KEYS && HEAD == 64; // the owned rows stay in registers
 };
 
-// lse / ln 2 and delta (the sum of do * o) of a query, from which p and ds are computed.
+// lse / ln 2 and delta (the sum of do * o over the head) of a query. p and ds are computed from them.
 struct Statistic {
     float lse, delta;
 };
@@ -54,12 +53,13 @@ template <bool KEYS> __device__ Work work_get(const Problem &x) {
     return work_of(x.blocks, x.owned.heads, x.shape.B * x.owned.heads, x.heads_together, KEYS);
 }
 
-// Place of a pair of tiles in the order of streaming: all tiles of a head, then those of the next head.
+// Position of a pair of streamed tiles. All tiles of a head are streamed before those of the next head.
 struct Place {
     int head, tile;
 };
 
-// Starts copies of a pair of tiles to buffer `stage`, with the statistics of streamed queries.
+// Starts copies of a pair of tiles to buffer `stage`. If the tiles are q and do, also copies the statistics of their
+// queries.
 template <int HEAD, bool KEYS>
 __device__ void pair_copy(Shared<HEAD, KEYS> *shared, int stage, const Problem &x, int sequence, Place place) {
     constexpr int rows = Sizes<HEAD, KEYS>::STREAMED;
@@ -77,8 +77,8 @@ __device__ void pair_copy(Shared<HEAD, KEYS> *shared, int stage, const Problem &
     copies_commit();
 }
 
-// Statistics of the queries that a lane's scores belong to. If the block owns queries, the statistics of the lane's
-// rows are in registers. Otherwise, the statistics of the columns are read from shared memory.
+// Statistics of the queries to which a lane's scores belong. If the block owns queries, these are the lane's rows, and
+// their statistics are in registers. Otherwise they are the columns, whose statistics are in shared memory.
 template <int HEAD, bool KEYS> struct Statistics {
     Statistic rows[KEYS ? 1 : Sizes<HEAD, KEYS>::M][2];
     const Statistic *columns; // statistic of column 0
@@ -137,7 +137,8 @@ __device__ void pair_add(Shared<HEAD, KEYS> *shared, int stage, const Owned (&ow
     multiply_columns<HEAD, M, N>(sums.first, weights, shared->streamed[stage][0]);
 }
 
-// Multiplies a warp's sums by `by` and stores them in gradient `to`. The values go through the warp's rows of `tile`.
+// Multiplies a warp's sums by `by` and stores the products in the gradient `to`, through the warp's rows of `tile`
+// (rows_store()).
 template <int HEAD, int M>
 __device__ void gradient_store(const Problem &x, const Work &work, Matrix<bf16> to, const float (&sum)[M][HEAD / 8][4],
                                float by, bf16 *tile) {

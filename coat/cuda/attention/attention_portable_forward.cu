@@ -1,8 +1,9 @@
 // Forward of attention in BF16 by mma.sync, for compute capability 8.0 and later.
 //
-// A block owns 128 queries of a head, 32 per warp, and streams tiles of 64 keys and values, from the last key that a
-// query of the block sees back to the first. Two buffers alternate: the next tile is copied while one is multiplied.
-// Every query sees a key of the first tile that its warp multiplies, so its running maximum is finite from then on.
+// A block owns 128 queries of a head, 32 per warp, and streams tiles of 64 keys and values. The tiles go from the last
+// key that a query of the block sees back to the first such key. Two buffers alternate: one tile is multiplied while
+// the next is copied. Every query sees a key of the first tile that its warp multiplies, so every running maximum is
+// finite after that tile.
 #include "attention_mma.h"
 
 namespace {
@@ -30,17 +31,18 @@ static_assert(sizeof(Shared<64>) <= PAIR_BYTES, "two blocks per SM");
 // True if the queries stay in registers. Wider heads need these registers for the sums of values.
 template <int HEAD> constexpr bool KEPT = HEAD == 64;
 
-// Running softmax of a warp. o: weighted sum of the values so far. largest: score that weights are relative to. total:
-// sum of this lane's weights so far.
+// Running softmax of a warp. o: weighted sum of the values so far. largest: for each row, the score whose weight is 1.
+// It is at most EXCESS log2 units below the largest score so far. total: for each row, the sum of this lane's weights
+// so far.
 template <int HEAD> struct Sums { float o[M][HEAD / 8][4], largest[M][2], total[M][2]; };
 
-// A weight may become as large as 2^EXCESS before the sums are rescaled to a larger score. Most tiles need no
-// rescaling.
+// A softmax weight may become as large as 2^EXCESS before a row's sums are rescaled. With this tolerance, most tiles
+// need no rescaling.
 constexpr float EXCESS = 8.0f;
 
-// Replaces the scores s of one tile with softmax weights. If a row's largest score exceeds the score that its weights
-// are relative to by more than EXCESS log2 units, rescales that row's sums. scale: factor that converts scores to log2
-// units.
+// Replaces the scores s of one tile with softmax weights. If a row's largest score in the tile exceeds Sums.largest by
+// more than EXCESS log2 units, sets Sums.largest to that score and rescales the row's sums. scale: factor that converts
+// scores to log2 units.
 template <int HEAD> __device__ void weigh(float (&s)[M][KEYS / 8][4], Sums<HEAD> &sums, float scale) {
 #pragma unroll
     for (int m = 0; m < M; m++)

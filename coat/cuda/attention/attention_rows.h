@@ -1,5 +1,5 @@
-// Loads one row of an attention head into a warp's registers, N values per lane: lane l gets the values l + 32 i, or 0
-// beyond head_dim. Attention kernels without tensor cores use this function.
+// Loads one row of an attention head into a warp's registers, N values per lane. value[i] of lane l is element l + 32 i
+// of the row, or 0 from head_dim on. Attention kernels without tensor cores use this function.
 #pragma once
 #include "cuda/common/cuda_kernels.h"
 

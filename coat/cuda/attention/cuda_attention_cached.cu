@@ -1,6 +1,6 @@
 // Attention for sampling: computes a few new queries of a sequence whose earlier keys and values are in a KV cache. A
-// block computes one query of one head. Each of its n warps processes every n-th group of CACHED_KEYS keys, with a
-// running maximum and sums of its own, which are combined at the end in the order of the warps.
+// block computes one query of one head. Each of the block's CACHED_WARPS warps processes every CACHED_WARPS-th group of
+// CACHED_KEYS keys, with its own running maximum and sums. At the end, the warps' sums are combined in a fixed order.
 #include "attention_rows.h"
 
 namespace {
@@ -14,7 +14,7 @@ template <typename T> struct Cached {
     Matrix<const T> q, k, v; // k and v contain a row for every token so far, q only for the new ones
     float *lse;              // log-sum-exp of each query's scores, (heads, queries); NULL: not written
     int before, queries;     // `before`: number of cached tokens; `queries`: number of new queries
-    int group, head_dim;     // query heads per key/value head
+    int group, head_dim;     // group: number of query heads per key/value head
     float scale;             // factor that multiplies the attention scores: 1 / sqrt(head_dim)
 };
 

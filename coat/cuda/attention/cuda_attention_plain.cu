@@ -1,5 +1,6 @@
 // Slow, exact attention in FP32 without tensor cores, for --precision fp32 and as a reference. Each warp computes one
-// row of the output and reads the other operand's tokens in order, so sums have a fixed order.
+// row of o, dq, or dk and dv. It reads the tokens that the row depends on one after the other, so sums have a fixed
+// order.
 #include "attention_portable.h"
 #include "attention_rows.h"
 
@@ -18,8 +19,8 @@ struct Operands {
     float scale; // factor that multiplies the attention scores: 1 / sqrt(head_dim)
 };
 
-// Returns the first token that token t of a sequence sees, which is the start of its document if documents are masked.
-// `first` is the index of the sequence's first row.
+// Returns the first token that token t of a sequence sees: the first token of t's document with document masking,
+// otherwise 0. first: row index of the sequence's first token.
 __device__ int document_begin(const Operands &x, int64_t first, int t) {
     return x.positions ? max(t - x.positions[first + t], 0) : 0;
 }

@@ -1,8 +1,8 @@
 // Hopper instructions as functions: TMA copies and warpgroup matmuls (wgmma). For code compiled for sm_90a only.
 //
 // A tile in shared memory consists of rows of 64 BF16 values (128 bytes) in TMA's 128-byte swizzle: the 16-byte chunk c
-// of row r is stored at the position of chunk c ^ (r % 8). Eight rows (1024 bytes) are one period of the swizzle, and
-// tiles begin at multiples of it.
+// of row r is stored at the position of chunk c ^ (r % 8). Eight rows (1024 bytes) are one period of the swizzle, so
+// tiles must begin at multiples of 1024 bytes.
 #pragma once
 #include "cuda/common/barriers.h"
 
@@ -13,8 +13,9 @@ template <typename T> __device__ static inline T warp_uniform(T x) {
     return __shfl_sync(0xffffffffu, x, 0);
 }
 
-// --- TMA copies to shared memory, whose bytes are counted by a barrier -----------------------------------------------
-// Starts copying a box of the tensor that `from` describes to shared memory. The box begins at (sequence, row, column).
+// --- TMA copies to shared memory; a barrier counts the bytes that have arrived
+// ----------------------------------------------- Starts copying a box of the tensor that `from` describes to shared
+// memory. The box begins at (sequence, row, column).
 __device__ static inline void copy_tile(void *to, const CUtensorMap *from, int column, int row, int sequence,
                                         uint64_t *barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -31,7 +32,8 @@ __device__ static inline void copy_bytes(void *to, const void *from, uint32_t by
                  : "memory");
 }
 
-// --- changes of the number of registers per thread to COUNT: release lowers, acquire raises it -----------------------
+// --- functions that lower (release) or raise (acquire) the number of registers per thread to COUNT
+// -----------------------
 template <int COUNT> __device__ static inline void registers_release() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
@@ -44,14 +46,15 @@ template <int COUNT> __device__ static inline void registers_acquire() {
 // wgmma is asynchronous: operands and results belong to the tensor cores from the call until wgmma_wait().
 //
 // A result (64, n) is distributed over 128 threads. Thread 32 w + 4 g + t (w, t < 4; g < 8) holds, for each block of 8
-// columns, the elements (16 w + g, 2t), (16 w + g, 2t + 1), (16 w + g + 8, 2t) and (16 w + g + 8, 2t + 1). A first
-// operand in registers is read 16 columns at a time. It has the layout of two such blocks, with each pair of adjacent
-// elements packed into one register as BF16. Therefore a packed result can be the first operand of the next matmul.
+// columns, the elements (16 w + g, 2t), (16 w + g, 2t + 1), (16 w + g + 8, 2t) and (16 w + g + 8, 2t + 1). Operand A in
+// registers (of A * B) is read 16 columns at a time. These have the layout of two such blocks of 8 columns, with each
+// pair of adjacent elements packed into one register as BF16. Therefore a packed result can be operand A of the next
+// matmul.
 
-// Returns the wgmma descriptor of an operand in shared memory: its address and the distance between periods of the
-// swizzle (8 rows). The dimension that the matmul sums over runs along rows or down columns, as the instruction says.
-// Along rows, the instruction reads 16 columns of one panel of 64. Down columns, it reads all columns of 16 rows:
-// element (row, column) is in period row / 8 of panel column / 64. next_panel is the distance between panels in bytes.
+// Returns the wgmma descriptor of an operand in shared memory. The descriptor contains the operand's address and the
+// distance between periods of the swizzle (8 rows). wgmma_rows() sums over columns of the tile and reads 16 columns of
+// one panel of 64 columns. wgmma_columns() sums over rows of the tile and reads all columns of 16 rows. Element (row,
+// column) is in period row / 8 of panel column / 64. next_panel: distance between panels in bytes.
 __device__ static inline uint64_t wgmma_operand(const void *tile, int next_panel = 1024) {
     const uint64_t swizzle_128 = (uint64_t)1 << 62, distance = 1024 >> 4, panel = (uint64_t)next_panel >> 4;
     return swizzle_128 | distance << 32 | panel << 16 | (uint64_t)(warp_uniform(shared_address(tile)) >> 4 & 0x3fff);
@@ -64,8 +67,8 @@ __device__ static inline uint64_t wgmma_operand_at(uint64_t operand, uint32_t un
 constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // addend that advances a wgmma operand descriptor by 16 columns
 constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // addend that advances a wgmma operand descriptor by 16 rows
 
-// Loads 16 columns of the calling warp's 16 rows of a first operand from shared memory into the registers a[0] to a[3].
-// Lane 16 h + r passes the address of the 8 columns (16 bytes) of row r that start at column 8 h of these 16.
+// Loads 16 columns of the calling warp's 16 rows of operand A from shared memory into the registers a[0] to a[3]. Lane
+// 16 h + r (r < 16) passes the address of 8 columns (16 bytes) of row r, starting at column 8 h of the 16 columns.
 __device__ static inline void wgmma_operand_load(uint32_t *a, const void *half_row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
@@ -73,8 +76,8 @@ __device__ static inline void wgmma_operand_load(uint32_t *a, const void *half_r
                  : "memory");
 }
 
-// Stores four 8 x 8 blocks of packed BF16 results to shared memory. Lane 8 i + r passes the address of row r (16 bytes)
-// of block i.
+// Stores four 8 x 8 blocks of packed BF16 results to shared memory. Lane 8 i + r (r < 8) passes the address of row r
+// (16 bytes) of block i.
 __device__ static inline void blocks_store(void *row, const uint32_t (&block)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
                  "r"(block[0]), "r"(block[1]), "r"(block[2]), "r"(block[3])
@@ -106,8 +109,8 @@ template <int UNFINISHED> __device__ static inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(UNFINISHED) : "memory");
 }
 
-// Keeps the compiler from moving computations on these registers across this call. Call it before wgmma_fence() on
-// registers that matmuls read or accumulate to, and after wgmma_wait() on registers that matmuls wrote.
+// Keeps the compiler from moving computations on these registers across this call. Callers must hold registers that
+// matmuls read or accumulate to before wgmma_fence(), and registers that matmuls wrote after wgmma_wait().
 template <int COUNT> __device__ static inline void wgmma_hold(float (&registers)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(registers[i])::"memory");
@@ -182,7 +185,8 @@ __device__ static inline void wgmma_columns(float (&d)[64], const uint32_t *a, u
 }
 
 // True in code compiled for sm_90a, the only target that has wgmma instructions. On Hopper, the driver could also
-// launch a kernel compiled for plain sm_90, so such a kernel traps instead of returning wrong results.
+// launch a kernel compiled for sm_90. In that kernel, HOPPER_CODE is false, and it traps instead of returning wrong
+// results.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool HOPPER_CODE = true;
 #else
