@@ -259,7 +259,7 @@ __device__ static inline void head_finish(Shared<HEAD> *shared, const Place &pla
     release(place, &shared->empty[slot]);
 }
 
-// Multiplies a result (dq or dk) by x.scale, rounds the products to BF16 and applies RoPE's backward.
+// Multiplies a result (dq or dk) by x.scale, rounds the values to BF16 and applies RoPE's backward.
 template <int HEAD>
 __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Problem &x, const Place &place,
                                               const Unit &unit) {

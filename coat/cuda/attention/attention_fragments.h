@@ -164,8 +164,8 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
     }
 }
 
-// Multiplies a warpgroup's result by scale, rounds the products to BF16 and stores the first `rows` rows at `to`.
-// Copies the rows through `stored` (STORED values in shared memory for this warp), so that eight threads write each row
+// Multiplies a warpgroup's result by scale, rounds the values to BF16 and stores the first `rows` rows at `to`. Copies
+// the rows through `stored` (STORED values in shared memory for this warp), so that eight threads write each row
 // contiguously. Returns the bits of two BF16 magnitudes: the largest in even and in odd columns that this thread
 // stored. `largest` is an earlier result to include, or 0.
 template <int COUNT>

@@ -192,7 +192,7 @@ __device__ static inline void operand_pack(uint32_t (&a)[M][N / 16][4], const fl
             a[m][i / 4][i % 4] = bf16_pair(s[m][i / 2][i % 2 * 2], s[m][i / 2][i % 2 * 2 + 1]);
 }
 
-// Multiplies a warp's sums by `factor`, one factor per row, and stores the products as BF16 in `to`. The block's rows
+// Multiplies a warp's sums by `factor`, one factor per row, and stores the results as BF16 in `to`. The block's rows
 // start at row `first` of `to`. Rows from T on and columns from head_dim on are not stored. Copies the values through
 // the warp's rows of `tile` in shared memory, so that each row is written in 16-byte chunks.
 template <int HEAD, int M>

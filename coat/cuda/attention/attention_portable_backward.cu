@@ -137,7 +137,7 @@ __device__ void pair_add(Shared<HEAD, KEYS> *shared, int stage, const Owned (&ow
     multiply_columns<HEAD, M, N>(sums.first, weights, shared->streamed[stage][0]);
 }
 
-// Multiplies a warp's sums by `by` and stores the products in the gradient `to`, through the warp's rows of `tile`
+// Multiplies a warp's sums by `by` and stores the results in the gradient `to`, through the warp's rows of `tile`
 // (rows_store()).
 template <int HEAD, int M>
 __device__ void gradient_store(const Problem &x, const Work &work, Matrix<bf16> to, const float (&sum)[M][HEAD / 8][4],

@@ -1,5 +1,5 @@
 // Shared-memory barriers (mbarrier, Hopper and later). A phase of a barrier completes when the expected number of
-// arrivals has occurred and the expected bytes have been written.
+// arrivals has occurred and TMA has written the expected number of bytes.
 #pragma once
 #include <stdint.h>
 
@@ -12,14 +12,14 @@ __device__ static inline void barrier_init(uint64_t *barrier, uint32_t arrivals)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 
-// Orders this thread's earlier accesses of shared memory before later TMA copies, including those of another thread
-// that this thread signals after the call.
+// Orders this thread's earlier accesses of shared memory before later TMA copies. This includes copies that another
+// thread starts after this thread has signalled that thread.
 __device__ static inline void copies_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Makes barriers that this thread initialized visible to TMA. The other threads see them after the next barrier of the
-// block or cluster.
+// Makes mbarriers that this thread initialized visible to TMA. Other threads may use these mbarriers after the next
+// __syncthreads() (or cluster barrier).
 __device__ static inline void barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     copies_fence();
@@ -44,7 +44,8 @@ __device__ static inline void barrier_arrive_expect(uint64_t *barrier, uint32_t 
                  : "memory");
 }
 
-// Waits until the barrier's phase of the given parity completes. For a new barrier, parity 1 counts as complete.
+// Waits until the barrier's phase of the given parity completes. Phases have parities 0, 1, 0 and so on. On a new
+// barrier, a wait for parity 1 returns at once.
 __device__ static inline void barrier_wait(uint64_t *barrier, uint32_t parity) {
     uint32_t done;
     do {

@@ -1,9 +1,9 @@
 // Shared declarations of the CUDA backend: its state and error checks of CUDA calls. For CUDA sources only.
 //
 // All operations run on one stream, in the order of the calls; only collectives use another stream (comm_nccl.cu). An
-// operation may use all of Exec.workspace; its contents do not survive the operation. Operations of a training pass may
-// be captured into a CUDA graph, so they do not allocate, do not wait for the device, and do not read host memory that
-// changes later. Values that differ between steps are in StepState, in device memory.
+// operation may use all of Exec.workspace; the workspace's contents do not survive the operation. Operations of a
+// training pass may be captured into a CUDA graph. They must not allocate memory, wait for the device, or read host
+// memory that changes later. Therefore values that differ between steps are in StepState, in device memory.
 #pragma once
 #include "ops.h"
 
@@ -14,7 +14,7 @@ struct MatmulState;    // defined in matmul_plan.h
 struct AttentionState; // defined in attention.cpp
 struct Staging;        // defined in cuda_exec.cu
 
-#define MAX_REPLAYS 16 // maximum number of CUDA graphs that a run may record
+#define MAX_REPLAYS 16 // maximum number of CUDA graphs in a run
 
 typedef enum { REPLAY_COLD, REPLAY_WARM, REPLAY_RECORDED } ReplayStage;
 
@@ -25,7 +25,8 @@ typedef struct {
     cudaGraphExec_t graph;
 } Replay;
 
-// Counters in device memory that the blocks of a kernel share: the amax so far, and the number of finished blocks.
+// Counters in device memory that the blocks of a kernel share. amax: FP32 bits of the amax so far. blocks: number of
+// finished blocks.
 typedef struct {
     uint32_t amax;
     unsigned blocks;
@@ -43,15 +44,15 @@ typedef struct CudaBackend {
     int64_t memory_bytes; // memory of the whole GPU
     char device_name[256];
     Recipe recipe; // settings that tensor descriptors do not record, such as the rounding of moments
-    // true: the optimizer has written the weights' amaxes, and the next weights_quantize() uses them. Always false with
-    // several processes
+    // true: the optimizer has written the weights' amaxes, so the next weights_quantize() does not compute them. Always
+    // false in a run of several processes
     bool amaxes_valid;
     struct MatmulState *matmul;
     struct AttentionState *attention; // cuDNN's attention (attention.cpp); NULL with --precision fp32
     struct Staging *staging;          // pinned host memory through which uploads are copied
     BlockTally *tally;                // counters that the blocks of a kernel share; all 0 between operations
     float *ones;        // `ones_count` ones in FP32, then as many in BF16: the weight of norms that have none
-    int64_t ones_count; // maximum width of a norm without weight: that of the language model or of the vision tower
+    int64_t ones_count; // maximum width of a norm without weight
     Replay replay[MAX_REPLAYS];
     int replay_current; // id of the CUDA graph between replay_begin and replay_end; -1 at other times
 } CudaBackend;
@@ -87,8 +88,8 @@ __device__ static inline uint32_t bf16_pair(float low, float high) {
     return bits;
 }
 
-// Returns threadIdx.x through a volatile asm, so that it is read each time. Otherwise the compiler keeps values derived
-// from it in registers throughout a loop and spills other values.
+// Returns threadIdx.x, read by a volatile asm each time. If the compiler knew that the value is constant, it would keep
+// values derived from threadIdx.x in registers throughout a loop and spill other values.
 __device__ static inline unsigned thread_get() {
     unsigned thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -120,7 +121,7 @@ void matmul_close(struct MatmulState *state);
 // is set, and b if transpose_b is set. k: number of columns of op(a). c has d's format and row stride; if c.data is
 // NULL, beta must be 0.
 // Each tensor consists of `count` matrices, one below the other; matrix i of d is computed from matrix i of a, b and c.
-// A result does not depend on `count`.
+// The bits of a result do not depend on `count`.
 void matmul_add(Exec *exec, int count, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b,
                 int64_t k, float beta, Tensor c);
 
@@ -133,8 +134,8 @@ void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor 
                              AttentionShape shape);
 void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                               Tensor k, Tensor v, Tensor positions, AttentionShape shape);
-// Computes attention_forward with a KV cache: k and v have rows of cached tokens before the rows of q's tokens. Calls
-// fatal() unless shape.B is 1 and the head width is at most 256.
+// Computes attention_forward() (operations.h) with a KV cache. k and v contain the rows of the cached tokens, followed
+// by the rows of q's tokens. Calls fatal() unless shape.B is 1 and the head width is at most 256.
 void attention_cached_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, AttentionShape shape);
 
 // Destroys all recorded CUDA graphs. Must be called before the NCCL communicator is destroyed, because graphs with

@@ -1,10 +1,12 @@
-// The matmuls of linear layers (forward, dgrad, wgrad) and of Muon by cuBLASLt, in BF16, in FP8 and, for exact
-// comparisons, in FP32. In FP8, the forward and, with --fast-accumulation-data, dgrad use the tensor cores' fast
-// accumulation. The other FP8 matmuls use algorithms that accumulate in FP32 (matmul_plan.h).
+// Matmuls by cuBLASLt of linear layers (forward, dgrad, wgrad) and of the Muon optimizer. Their formats are BF16, FP8
+// and FP32. The FP8 forward always uses the tensor cores' fast accumulation. FP8 dgrad uses fast accumulation only with
+// --fast-accumulation-data. Otherwise, and for FP8 wgrad, algorithms that accumulate in FP32 are chosen
+// (matmul_plan.h).
 //
 // cuBLASLt is column-major: a row-major (rows, cols) matrix with a row stride is a column-major (cols, rows) matrix
-// whose leading dimension is that stride. Therefore y = x w^T is computed as y^T = w x^T. On Hopper, k must be the
-// contiguous dimension of both FP8 operands, so FP8 tensors have a transposed copy.
+// whose leading dimension is that stride. Therefore y = x w^T is computed as y^T = w x^T. On Hopper, both FP8 operands
+// must be contiguous along k, the dimension that the matmul sums over. Therefore dgrad and wgrad need transposed copies
+// of FP8 tensors.
 #include "cuda/common/cuda_internal.h"
 #include "cuda/fp8/fp8_ops.h"
 #include "matmul_plan.h"
@@ -49,8 +51,8 @@ static void matmul_size(Matmul *p, int64_t m, int64_t n, int64_t k) {
     p->key.shape.m = m, p->key.shape.n = n, p->key.shape.k = k;
 }
 
-// If the result d has row scales, d is stored without multiplying by b's row scales and shares b's scale pointer. Calls
-// fatal() if only one of d and b has row scales, if their scale pointers differ, or if there is a bias.
+// If b and d have row scales, b's row scales are not applied in the matmul: d has the same row scales, by the same
+// pointer. Calls fatal() if only one of b and d has row scales, if their scale pointers differ, or if there is a bias.
 static void carry_scales(Matmul *p, Tensor d, Tensor b) {
     if (b.granularity != SCALE_ROW && d.granularity != SCALE_ROW) return;
     if (b.granularity != d.granularity || b.scale != d.scale || p->bias)
@@ -72,8 +74,8 @@ void cuda_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) 
 // Computes a linear layer's dgrad: dx^T (in, M) = w^T (in, out) * dy^T (out, M).
 void cuda_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
     bool fp8 = format_is_fp8(dy.format);
-    // Without --cache-transposed, the transposed weights of all layers share one buffer, so the transpose is written
-    // just before dgrad reads it.
+    // Without --cache-transposed, the transposed FP8 weights of all layers share one buffer. Therefore this layer's
+    // transpose is written just before dgrad reads the buffer.
     if (fp8 && !cuda_backend(exec)->recipe.cache_transposed) fp8_transpose_codes(exec, w.codes_t, w.codes);
     Matmul p = matmul_make("linear_backward_data", dx, fp8 ? w.codes_t : w.value, dy, fp8, false);
     matmul_size(&p, w.value.cols, dy.rows, w.value.rows);
@@ -93,8 +95,9 @@ void cuda_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, boo
     matmul_run(exec, &p);
 }
 
-// Returns the distance in elements between consecutive ones of the `count` matrices in a tensor. Sets *aligned to false
-// if that distance is not a multiple of 256 bytes, so that the matrices may differ in alignment.
+// Returns the distance in elements between the starts of consecutive matrices; tensor t consists of `count` matrices.
+// Sets *aligned to false if that distance is not a multiple of 256 bytes, because the matrices may then differ in
+// alignment.
 static int64_t matrix_distance(Tensor t, int count, bool *aligned) {
     const int64_t distance = t.rows / count * t.stride;
     *aligned = *aligned && distance * (int64_t)format_bytes(t.format) % 256 == 0;

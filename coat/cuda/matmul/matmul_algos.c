@@ -8,7 +8,7 @@
 #include "ops.h"
 
 #define ROW_LENGTH 1024
-#define MAX_SIZE ((uint64_t)1 << 40) // maximum of a dimension or stride
+#define MAX_SIZE ((uint64_t)1 << 40) // maximum of a matrix size or stride in elements
 #define MAX_ALIGNMENT 256
 
 bool matmul_same_key(const MatmulKey *x, const MatmulKey *y) {

@@ -1,9 +1,10 @@
-// Tables of GEMM algorithms, as text with one row per GPU, cuBLAS version, shape and memory layout. Tables come from
+// Tables of GEMM algorithms: text with one row for each combination of GPU, cuBLAS version, shape and memory layout. A
+// run reads tables from
 //   - the program: matmul_table_rows.h;
 //   - --matmul-table FILE; --autotune writes such a file to the run's folder;
 //   - a checkpoint, which records the algorithms of the run that wrote it, for runs that resume from it.
-// A GEMM without a row gets the library's first choice (matmul_plan.h). Only --autotune measures times, so without
-// --autotune the same command gives the same bits.
+// matmul_plan.h describes how a GEMM without a row gets its algorithm. Only --autotune chooses algorithms by measured
+// times. Without --autotune, the same command therefore gives bit-identical results.
 //
 // A row: cuBLAS version; m n k; formats of A, B, D and the bias; A, B transposed; fast accumulation; in parentheses the
 // strides of A, B, D, their alignments in bytes, and 1 if the GEMM adds to D; the algorithm; the GPU:
@@ -50,22 +51,22 @@ static inline bool matmul_same_shape(const MatmulShape *x, const MatmulShape *y)
 
 bool matmul_same_key(const MatmulKey *x, const MatmulKey *y);
 
-// True if the table row applies to a GEMM. If `exact`, the keys must be equal. Otherwise the shapes must be equal, and
-// the row must be for every memory layout or for alignments that are at most the GEMM's.
+// True if the table row `algo` applies to a GEMM. If `exact`, their keys must be equal. Otherwise their shapes must be
+// equal, and either algo->any_memory is true or each alignment of the row is at most the GEMM's alignment.
 bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact);
 
 // Parses a table of algorithms and returns its rows for this GPU and cuBLAS version, in the table's order. Skips rows
 // for other GPUs or versions, and lines that are not rows.
 MatmulAlgos algos_read(const char *text, const char *gpu, size_t cublas_version);
-// Appends the rows of table `text` for `gpu` and this cuBLAS version, for example those of another GPU whose algorithms
-// also suit this one. If a shape then has several rows, the first usable one is used.
+// Appends to `algos` the rows of table `text` for `gpu` and this cuBLAS version. `gpu` may be another GPU whose
+// algorithms also suit this one. If a shape then has several rows, the first usable row is used.
 void algos_add(MatmulAlgos *algos, const char *text, const char *gpu, size_t cublas_version);
 // Reads a table of algorithms from the file `path`, as algos_read() parses it. Returns false with err (EXIT_DATA) if
 // the file cannot be read.
 bool algos_read_file(const char *path, const char *gpu, size_t cublas_version, MatmulAlgos *algos, Error *err);
 
-// Returns the rows as text, sorted so that the text does not depend on the order in which GEMMs occurred. The text is
-// allocated with malloc(); NULL if there are no rows.
+// Returns the rows as text, sorted and without duplicates, so that the text does not depend on the order in which GEMMs
+// first ran. The text is allocated with malloc(); NULL if there are no rows.
 char *algos_text(const MatmulAlgo rows[], int count, const char *gpu, size_t cublas_version);
 
 C_LINKAGE_END

@@ -169,8 +169,8 @@ static float timed(Exec *exec, const Matmul *p, const Plan *plan) {
     return ms / (float)RUNS;
 }
 
-// Sets the plan's algorithm from the table's row for this matmul. If `others`, a row with the same shape but a
-// different memory layout is used if there is no exact row. Returns false if no row is usable.
+// Sets the plan's algorithm from the first usable table row whose key equals the plan's. If there is none and `others`
+// is true, uses a row of the same shape for another memory layout (algo_matches()). Returns false if no row is usable.
 static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others, Plan *plan) {
     for (int i = 0; i < (others ? 2 : 1) * table->count; i++) {
         const MatmulAlgo *algo = &table->rows[i % table->count];
@@ -186,8 +186,9 @@ static bool from_table(MatmulState *state, const MatmulAlgos *table, bool others
 }
 
 // Chooses the algorithm of a matmul that adds to D without running it, because trying or timing algorithms would change
-// D. Uses the algorithm of the matmul with the same shape that overwrites D, which comes first in every step. If that
-// shape has not run, uses the algorithm of a matmul with a different k. Returns false if no algorithm is usable.
+// D. Uses the algorithm of the matmul with the same shape that overwrites D; every step runs that matmul first. If no
+// such matmul has run, uses the algorithm of an overwriting matmul that differs only in k. Returns false if no
+// algorithm is usable.
 static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     for (int i = 0; i < 2 * state->count; i++) {
         const Plan *other = &state->plans[i % state->count];
@@ -201,8 +202,8 @@ static bool from_overwriting(MatmulState *state, const Matmul *p, Plan *plan) {
     return false;
 }
 
-// Runs the matmul with this plan's algorithm. Returns the error of samples of its output; the error is INFINITY if
-// cuBLASLt fails.
+// Runs the matmul with this plan's algorithm. Returns the error of samples of the matmul's output, or an error of
+// INFINITY if cuBLASLt fails.
 static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *p, const Plan *plan) {
     const SampledMatmul sampled = {p->key, p->a, p->b, p->d, (const float *)p->scale_a, (const float *)p->scale_b};
     matmul_samples_before(exec, state->samples, &sampled);
@@ -210,8 +211,8 @@ static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *
     return matmul_samples_after(exec, state->samples, &sampled);
 }
 
-// Reports to the test's visitor the error of the algorithm from the committed table, if there is one, and of cuBLASLt's
-// algorithms. For a matmul that adds to D, reports only the algorithm that the matmul would use.
+// Calls the test's visitor with the errors of the committed table's algorithm, if there is one, and of cuBLASLt's
+// algorithms. For a matmul that adds to D, reports only the algorithm that the matmul would use without other tables.
 static void visit(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     const MatmulVisitor *v = &state->visitor;
@@ -226,9 +227,9 @@ static void visit(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     }
 }
 
-// Chooses cuBLASLt's first algorithm or, if `exact`, the first that accumulates in FP32. If none does, warns and
-// chooses the one with the least error. If the operands are all 0 or not finite, as in a skipped step, errors cannot be
-// measured and the first algorithm is used.
+// Chooses cuBLASLt's first algorithm or, if `exact`, the first that accumulates in FP32. If none does, prints a warning
+// and chooses the algorithm with the least error. If the operands are all 0 or not finite, as in a skipped step, errors
+// cannot be measured. Then chooses the first algorithm.
 static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     candidates(state, p, plan, 1, found);
@@ -255,8 +256,8 @@ static void choose_first(Exec *exec, MatmulState *state, const Matmul *p, Plan *
 }
 
 // Chooses the fastest of cuBLASLt's algorithms; if `exact`, the fastest that accumulates in FP32. Returns false if no
-// algorithm is usable. Each round times every algorithm once, because the GPU's clock falls under load and all
-// algorithms must be timed at the same clock.
+// algorithm is usable. The GPU's clock falls under load. Each round therefore times every algorithm once, so that all
+// algorithms are timed at similar clocks.
 static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan, bool exact) {
     constexpr int ROUNDS = 6; // number of rounds that time every algorithm; the first one warms up
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
@@ -278,9 +279,9 @@ static bool choose_fastest(Exec *exec, MatmulState *state, const Matmul *p, Plan
     return true;
 }
 
-// Chooses a plan's algorithm. A resumed run uses the algorithms recorded in its checkpoint, even with --autotune.
-// --autotune tunes only the matmuls of training, because a resumed run does not repeat earlier evaluations. A matmul
-// that the checkpoint does not list has not run before, so its algorithm is chosen as in an uninterrupted run.
+// Chooses a plan's algorithm. A resumed run uses the algorithms recorded in its checkpoint, even with --autotune. A
+// matmul that the checkpoint does not list has not run in training, so its algorithm is chosen as in an uninterrupted
+// run. --autotune tunes only the matmuls of training, because a resumed run does not repeat earlier evaluations.
 static void choose(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     const bool tunes = state->autotune && exec->trains;
     const bool exact = format_is_fp8(p->key.shape.a) && !p->key.shape.fast && !p->key.accumulate;
@@ -292,7 +293,7 @@ static void choose(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) 
     choose_first(exec, state, p, plan, exact);
 }
 
-// Returns the plan of a matmul. Creates the plan when its shape and memory layout first occur.
+// Returns the plan of a matmul. Creates the plan when the matmul's key first occurs.
 static const Plan *plan_get(Exec *exec, const Matmul *p) {
     MatmulState *state = cuda_backend(exec)->matmul;
     for (int i = 0; i < state->count; i++) {

@@ -1,13 +1,13 @@
-// Plans of cuBLASLt matmuls: cuBLASLt's description of a matmul and the chosen algorithm. A plan is created when its
-// key (shape, formats and memory layout) first occurs, and is kept for the run.
+// Plans of cuBLASLt matmuls. A plan contains cuBLASLt's description of a matmul and the chosen algorithm. It is created
+// when a matmul with its key (shape, formats and memory layout) first runs, and exists until the run ends.
 //
 // Sources of the algorithm, in this order: the checkpoint that the run resumes from; --matmul-table; the committed
-// table; cuBLASLt's first choice. With --autotune, cuBLASLt's algorithms are timed instead of using the committed
-// table.
-// An FP8 matmul that must accumulate in FP32 uses the first (or fastest) algorithm that does so: samples of its result
-// are compared with FP64 sums (matmul_samples.h). Algorithms from a checkpoint or table are not checked at run time;
-// test_gpt2 checks those of the committed table.
-// A matmul that adds to D, and is in none of the tables, uses the algorithm of the matmul that overwrites D.
+// table; cuBLASLt's first choice. The committed table is matmul_table_rows.h. With --autotune, matmuls of training do
+// not use the committed table; their algorithm is the fastest of cuBLASLt's algorithms.
+// An FP8 matmul that must accumulate in FP32 uses the first (with --autotune, the fastest) algorithm that does so. To
+// find out, samples of the matmul's result are compared with FP64 sums (matmul_samples.h). Algorithms from a checkpoint
+// or table are not checked at run time; test_gpt2 checks those of the committed table.
+// A matmul that adds to D and has no table row uses the algorithm of the matmul of the same shape that overwrites D.
 #pragma once
 #include "cuda/common/cuda_internal.h"
 #include "matmul_algos.h"
@@ -26,9 +26,10 @@ typedef struct {
     cublasLtMatmulAlgo_t algorithm;
 } Plan;
 
-// Test hook that receives the error of every algorithm that an FP8 matmul could use, when its plan is created. index:
-// the algorithm's position in cuBLASLt's list; -1: the committed table's algorithm. For a matmul that adds to D,
-// receives only the algorithm of the table or, as index 0, that of the matmul that overwrites D.
+// Test hook. When the plan of an FP8 matmul is created, report() is called with the error of every algorithm that the
+// matmul could use. index: the algorithm's position in cuBLASLt's list; -1: the committed table's algorithm. For a
+// matmul that adds to D, report() is called at most once: for the committed table's algorithm (index -1) or, without a
+// row, for the algorithm of the matmul that overwrites D (index 0).
 typedef struct {
     void (*report)(void *context, const MatmulKey *key, int index, MatmulError error);
     void *context;
@@ -39,7 +40,7 @@ struct MatmulState {
     size_t cublas_version;
     char gpu[256];
     bool fast_data, autotune;
-    // algorithm tables, searched in this order: of the checkpoint, of --matmul-table, of the program
+    // algorithm tables in order of search: the checkpoint's, --matmul-table's, the committed table's rows
     MatmulAlgos resumed, given, committed;
     MatmulSamples *samples;
     MatmulVisitor visitor; // receives errors of algorithms for tests; visitor.report is NULL if there is none
@@ -58,7 +59,8 @@ typedef struct {
     const void *c;
     void *d;
     float alpha, beta;
-    // number of matmuls of this shape, and the distances in elements between their operands; c has d's distance
+    // count: number of matmuls of this shape in a batch. distance_: elements between consecutive matrices of a, b and
+    // d; c has d's distance
     int count;
     int64_t distance_a, distance_b, distance_d;
 } Matmul;
@@ -69,6 +71,6 @@ typedef struct {
 // Installs a visitor that receives the errors of all FP8 algorithms, for tests.
 void matmul_visit(Exec *exec, MatmulVisitor visitor);
 
-// Runs a matmul with the algorithm of its plan. When a matmul first occurs, it may run several times, and wait for the
-// GPU, to choose the algorithm.
+// Runs a matmul with the algorithm of its plan. When a matmul's key first occurs, this function may run the matmul
+// several times and wait for the GPU, to choose the algorithm.
 void matmul_launch(Exec *exec, const Matmul *p);

@@ -9,7 +9,7 @@
 
 // One sampled output element of a matmul and its reference sums, which the GPU computes.
 typedef struct {
-    double sum, squares; // FP64 sums of the terms that make up the element, and of the terms' squares
+    double sum, squares; // FP64 sums of the element's terms a * b, and of their squares
     double added, d;     // added: increase of the element of D by the matmul; d: the element after the matmul
 } Sample;
 
@@ -24,7 +24,7 @@ __device__ static inline float element(const MatmulKey &key, const void *d, int6
     return key.shape.d == FMT_BF16 ? bf16_decode(((const uint16_t *)d)[at]) : ((const float *)d)[at];
 }
 
-// Returns the pseudo-random position (i, j) in D of sample s, which is the same in every run.
+// Returns the position (i, j) of sample s in D. It is pseudo-random, but the same in every run.
 __device__ static inline void place_of(const MatmulShape &shape, int s, int64_t *i, int64_t *j) {
     const uint64_t bits = rng_hash(11, 0, (uint64_t)s);
     *i = (int64_t)((bits & 0xffffffffu) % (uint64_t)shape.m);

@@ -1,5 +1,5 @@
-// Measures whether an FP8 matmul algorithm accumulates in FP32 over all of k, or with fewer bits as the tensor cores'
-// fast accumulation does. Samples of the output are compared with sums in FP64.
+// Measures whether an FP8 matmul algorithm accumulates in FP32 over all of k, or with fewer bits, as the tensor cores'
+// fast accumulation does. For this, samples of the algorithm's output are compared with FP64 sums.
 #pragma once
 #include "cuda/common/cuda_internal.h"
 #include "matmul_algos.h"
@@ -12,18 +12,18 @@ typedef struct {
     const float *scale_a, *scale_b; // addresses of the operands' scales; if scale_b is NULL, b's scale is 1
 } SampledMatmul;
 
-// Error of a matmul, summed over samples of its output. For each sample, S is the FP64 sum of the terms t, D the output
-// and `added` the output's increase by the matmul. The denominator includes the terms and D, because sums may cancel
-// and D is rounded.
+// Error of a matmul, summed over samples of its output. For each sample, S is the FP64 sum of the terms t, D is the
+// output after the matmul, and `added` is the increase of the output by the matmul. The denominator includes t^2
+// because the terms may cancel, and D^2 because D is rounded.
 typedef struct {
     double error; // relative error: sqrt(sum |added - S|^2 / sum max(S^2, sum t^2, D^2))
     double bias;  // relative bias: sum added * S / sum S^2 - 1
 } MatmulError;
 
 // Maximum relative error of an algorithm that accumulates in FP32, including the rounding of D to BF16 (at most 2^-9).
-// Measured on an H200, in E4M3 and E5M2: at most 0.002 with FP32 accumulation; 0.005 if one value of 4096 is 2^12 times
-// the others, because a tensor core drops terms below 2^-13 of the largest of its 32; up to 0.39 with fast
-// accumulation.
+// Measured on an H200, in E4M3 and E5M2: at most 0.002 with FP32 accumulation; up to 0.39 with fast accumulation. If
+// one value in 4096 is 2^12 times the others, FP32 accumulation has an error of 0.005. The reason is that a tensor core
+// adds 32 terms at a time and drops terms below 2^-13 of the largest of them.
 #define MATMUL_ERROR_LIMIT 0.01
 #define MATMUL_BIAS_LIMIT 0.01
 
@@ -32,9 +32,9 @@ typedef struct MatmulSamples MatmulSamples;
 MatmulSamples *matmul_samples_open(void); // allocates 36 KiB of device memory
 void matmul_samples_close(MatmulSamples *samples);
 
-// Measure a matmul's error. matmul_samples_before() must run before the matmul and saves samples of D if the matmul
-// adds to D. matmul_samples_after() must run after the matmul. It waits for the GPU and returns the error, or NaN if
-// the operands are all 0 or not finite.
+// Measure a matmul's error. matmul_samples_before() must be called before the matmul; if the matmul adds to D, it saves
+// samples of D. matmul_samples_after() must be called after the matmul. matmul_samples_after() waits for the GPU and
+// returns the error, or NaN if the operands are all 0 or not finite.
 void matmul_samples_before(Exec *exec, MatmulSamples *samples, const SampledMatmul *p);
 MatmulError matmul_samples_after(Exec *exec, MatmulSamples *samples, const SampledMatmul *p);
 
