@@ -79,7 +79,8 @@ static void count(Nccl *n, int which) {
     LAUNCH_CHECK("comm_count_kernel");
 }
 
-// begin() and end() must enclose every NCCL group and every ungrouped collective, so that the watchdog counts them.
+// begin() and end() must enclose every NCCL group and every ungrouped collective, so that comm_count_kernel counts each
+// of them for the watchdog.
 static Nccl *begin(Comm *comm) {
     Nccl *n = nccl_of(comm);
     if (!n->in_group) count(n, 0);

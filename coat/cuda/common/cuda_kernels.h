@@ -1,5 +1,5 @@
-// Helpers for memory-bound kernels: vector loads and stores, reductions in a fixed order, dispatch on the storage
-// format, and the column walk, a loop that element-wise kernels and column sums share. For CUDA sources only.
+// Helpers for memory-bound kernels: vector loads and stores, reductions in a fixed order, and dispatch on the storage
+// format. Also the column walk, the loop of element-wise kernels that may also sum columns. For CUDA sources only.
 #pragma once
 #include <type_traits>
 
@@ -11,12 +11,12 @@ constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
 // --- lists of model parameters as kernel arguments ----------------------------------------------------------
-// Maximum bytes of a kernel's arguments, as CUDA 12.1 and later allow. A list of parameters that needs more is split
-// into several launches.
+// Maximum bytes of a kernel's arguments in CUDA 12.1 and later. A list of model parameters that needs more bytes is
+// split between several kernel launches.
 constexpr size_t TABLE_BYTES = 32764;
 
-// Returns the table entry that contains work item `piece`, that is, first_piece[entry] <= piece < first_piece[entry +
-// 1]. first_piece has count + 1 ascending values.
+// Returns the index of the table entry that contains work item `piece`, that is, first_piece[entry] <= piece <
+// first_piece[entry + 1]. first_piece has count + 1 ascending values, the last of which is the number of work items.
 __device__ static inline int table_find(const int *first_piece, int count, int piece) {
     int low = 0, high = count; // invariant: first_piece[low] <= piece < first_piece[high]
     while (high - low > 1) {
@@ -31,7 +31,7 @@ __device__ static inline int table_find(const int *first_piece, int count, int p
 
 // --- vectors of adjacent values in memory ----------------------------------------------------------------------------
 // Vector of V adjacent values of type T in memory, loaded and stored in accesses of up to 16 bytes. For BF16 and FP32
-// tensors, V is usually 8, or 1 if the shape is not a multiple of 8.
+// tensors, V is usually 8, or 1 if tensor_wide() is false.
 template <typename T, int V> struct Pack {
     static constexpr int bytes = V * (int)sizeof(T);
     static constexpr int word_bytes = bytes < 16 ? bytes : 16;
@@ -51,8 +51,8 @@ enum CachePolicy {
     CACHE_PARAMETER // policy for data that many blocks read and none writes: parameters
 };
 
-// Loads V adjacent values. `address` must be a multiple of Pack<T, V>::word_bytes. With CACHE_DEFAULT it may be in
-// shared memory; the other policies and store() need global memory.
+// Loads V adjacent values. `address` must be a multiple of Pack<T, V>::word_bytes. With CACHE_DEFAULT, `address` may be
+// in shared memory. The other policies and store() require an address in global memory.
 template <int V, CachePolicy POLICY = CACHE_DEFAULT, typename T>
 __device__ static inline Pack<T, V> load(const T *address) {
     typedef typename WordOf<Pack<T, V>::word_bytes>::type Word;
@@ -103,7 +103,7 @@ template <typename T> static Matrix<T> matrix_of(Tensor t) {
 
 // --- asynchronous copies from global to shared memory -------------------------------------------------------
 // Starts an asynchronous copy of V values to shared memory; both addresses must be 16-byte aligned. A thread that reads
-// only its own copies needs copies_wait() but no __syncthreads().
+// only values that it copied itself needs copies_commit() and copies_wait(), but no __syncthreads().
 template <int V, typename T> __device__ static inline void copy_async(Pack<T, V> *shared, const T *address) {
     static_assert(Pack<T, V>::word_bytes == 16, "whole 16-byte words");
     const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
@@ -124,8 +124,9 @@ template <int PENDING> __device__ static inline void copies_wait(void) {
 }
 
 // --- overlapping kernels (programmatic dependent launch) -------------------------------------------------------------
-// Allows the stream's next kernel, if launch_after() launched it with `overlaps`, to start before this kernel ends
-// (compute capability 9.0 or later). That kernel must call first_stage_wait() before it reads this kernel's results.
+// Allows the stream's next kernel to start before this kernel ends. Has an effect only if launch_after() launches the
+// next kernel with `overlaps`, and only from compute capability 9.0 on. The next kernel must call first_stage_wait()
+// before it reads this kernel's results.
 __device__ static inline void second_stage_allow(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -142,7 +143,7 @@ __device__ static inline void first_stage_wait(void) {
 
 // Launches a kernel. If `overlaps` is true and the loaded code was compiled for Hopper or later, uses programmatic
 // dependent launch: the kernel may start once all blocks of the previous kernel have called second_stage_allow() or
-// ended. It must call first_stage_wait() before it reads the previous kernel's output.
+// ended. The launched kernel must call first_stage_wait() before it reads the previous kernel's output.
 template <typename... P, typename... A>
 static void launch_after(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
                          bool overlaps, A... arguments) {
@@ -204,9 +205,9 @@ template <typename T> __device__ static inline float stored(float x) {
 }
 
 // --- fast exponential, reciprocal and sigmoid ---------------------------------------------------------------
-// Returns exp(x), computed by the hardware's 2^x; results below 2^-126 become 0. The relative error is about 2^-22 near
-// 0 and 2^-18 at the ends of the range. __expf() is not used, because most of its instructions handle subnormal
-// results.
+// Returns exp(x), computed by the hardware's 2^x; results below 2^-126 become 0. The relative error is about 2^-22 for
+// x near 0 and 2^-18 for the largest |x| whose result is finite and not 0. __expf() is not used, because most of its
+// instructions handle subnormal results.
 __device__ static inline float fast_exp(float x) {
     return fast_exp2(x * 1.4426950408889634f);
 }
@@ -231,7 +232,8 @@ template <typename F> __device__ static inline F warp_sum(F x) {
     return x;
 }
 
-// Return the maximum and the sum of x over the four lanes 4 i to 4 i + 3, in each of them.
+// Return the maximum (quad_max) or the sum (quad_sum) of x over four adjacent lanes, 4 i to 4 i + 3, in each of these
+// lanes.
 __device__ static inline float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
     return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
@@ -242,8 +244,8 @@ __device__ static inline float quad_sum(float x) {
     return x + __shfl_xor_sync(ALL_LANES, x, 2);
 }
 
-// Sums N values over a warp; N is a power of two. Lane l returns the sum of value[l % N]. In each exchange a lane sends
-// the half of the values that it does not keep, so N sums take about N exchanges instead of 5 N.
+// Sums N values over a warp; N is a power of two. Lane l returns the sum of value[l % N]. In each round, a lane keeps
+// half of its values and exchanges the other half, so N sums take about N shuffles instead of 5 N.
 template <int N> __device__ static inline float warp_sums(float value[N]) {
     const int lane = (int)threadIdx.x % WARP;
 #pragma unroll
@@ -260,8 +262,8 @@ template <int N> __device__ static inline float warp_sums(float value[N]) {
     return value[0];
 }
 
-// Returns the sum of x over a block of WARPS warps, in every thread. `shared` holds WARPS values; it may be reused
-// after the next __syncthreads().
+// Returns the sum of x over a block of WARPS warps, in every thread. shared: WARPS values in shared memory, which may
+// be reused after the next __syncthreads().
 template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *shared) {
     x = warp_sum(x);
     if constexpr (WARPS == 1) return x;
@@ -273,8 +275,8 @@ template <int WARPS, typename F> __device__ static inline F block_sum(F x, F *sh
     return total;
 }
 
-// Calls take(x) in thread 0 with the maximum of x over the block's threads. All threads must call this function, and
-// the block must synchronize before it is called again.
+// Calls take(x) in thread 0 with the maximum of x over the block's threads. All threads must call this function. Before
+// another call, the block must synchronize.
 template <int THREADS, typename Take> __device__ static inline void block_max(uint32_t x, Take take) {
     __shared__ uint32_t shared[THREADS / WARP];
     x = __reduce_max_sync(ALL_LANES, x);
@@ -317,10 +319,10 @@ template <typename F> static void for_layout(const char *operation, Format forma
 }
 
 // --- column walk: a pass over a matrix that can also sum the matrix's columns ----------------------------------------
-// One pass over a (rows, cols) matrix. Each thread keeps its V columns and iterates over rows, so per-column data (a
-// bias, a norm's weight) stays in registers, and column sums need an exchange only at the end.
-// A block has 8 warps, each of which processes one row at a time. blockIdx.x selects a tile of columns; blockIdx.y
-// selects rows of the tile.
+// One pass over a (rows, cols) matrix. Each thread processes the same V columns of many rows. So per-column data (a
+// bias, a norm's weight) stays in registers, and threads combine column sums only at the end.
+// A block has 8 warps, each of which processes one row at a time. blockIdx.x selects WARP * V columns; blockIdx.y
+// selects the first rows, and the block then advances by gridDim.y * COLUMN_WARPS rows.
 // `Op` defines the work on each vector: begin(column), load(row, column) -> Loaded, apply(row, column, loaded, sum).
 //   Op::unroll    number of vectors that a thread loads before it uses the first
 //   Op::rolling   false: loads all these vectors, then uses them; true: loads the next vector as soon as one is used,
@@ -381,14 +383,14 @@ __global__ __launch_bounds__(COLUMN_WARPS *WARP, COLUMN_BLOCKS_PER_SM) void colu
 // Computes out (cols) = (accumulate ? out : 0) + the sum of the `count` rows of partials (count, cols), in a fixed
 // order.
 void partials_sum(Exec *exec, float *out, const float *partials, int count, int64_t cols, bool accumulate);
-// Sums partials (count, 2, cols) over count: [.][0] to first (cols) and [.][1] to second (cols), in a fixed order. With
-// `accumulate`, adds the sums to first and second. Either may be NULL.
+// Sums partials (count, 2, cols) over count, in a fixed order. Writes the sums of [.][0] to first (cols) and of [.][1]
+// to second (cols). With `accumulate`, adds the sums to first and second instead. first and second may be NULL.
 void partials_sum_pair(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
                        bool accumulate);
 
 // Runs the column walk over a (rows, cols) matrix. With Op::sums, sum_out (cols) FP32 = (accumulate ? sum_out : 0) +
-// the column sums. The division of the rows depends only on the shape and the number of SMs. Does nothing, and does not
-// write sum_out, if rows or cols is 0.
+// the column sums. The division of the rows between blocks, and so the order of addition, depends only on the shape and
+// the number of SMs. Does nothing, and does not write sum_out, if rows or cols is 0.
 template <int V, typename Op>
 static void columns_run(Exec *exec, Op op, int64_t rows, int64_t cols, float *sum_out, bool accumulate) {
     if (rows == 0 || cols == 0) return;
@@ -408,7 +410,8 @@ static void columns_run(Exec *exec, Op op, int64_t rows, int64_t cols, float *su
     if (Op::sums) partials_sum(exec, sum_out, partials, (int)share, cols, accumulate);
 }
 
-// Calls run(std::integral_constant<ActivationKind, kind>) for a kind of GELU. Every other kind counts as tanh-GELU.
+// Calls run(std::integral_constant<ActivationKind, kind>()) for a kind of GELU. Any kind that is not a GELU is treated
+// as ACT_GELU_TANH.
 template <typename Run> void for_gelu(ActivationKind kind, Run run) {
     if (kind == ACT_GELU_ERF)
         run(std::integral_constant<ActivationKind, ACT_GELU_ERF>());
