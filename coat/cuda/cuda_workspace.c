@@ -21,7 +21,7 @@ static size_t reductions_bytes(const Config *config) {
 }
 
 // Returns the workspace bytes that attention's backward needs: the largest need of cuDNN, the Hopper kernels and the
-// portable kernels, because the plan does not know the GPU and each of these implementations may run.
+// portable kernels. The memory plan does not know the GPU, so each of these implementations may run.
 static size_t attention_bytes(const Config *config) {
     if (config->recipe.precision == PRECISION_FP32) return 0;
     const AttentionShape shape = attention_shape(&config->shape, config->micro_batch, config->seq_len);

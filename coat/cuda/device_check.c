@@ -62,11 +62,11 @@ static bool has_words(const char *name, const char *words) {
 }
 
 // Returns the rate of the first table row whose words occur in the GPU's name. Therefore the row of a variant ("H200
-// NVL") must precede the row of its base model ("H200"). Rates are from NVIDIA's data sheets of data center GPUs and
-// systems (Ampere to Blackwell Ultra) and its white papers of the RTX Ampere, Ada and Blackwell architectures. The
-// rates of RTX 5080 and RTX PRO 6000 are SMs times boost clock times FLOP per clock and SM; for RTX 5090, this formula
-// gives the published rate. For other GPUs, returns 0. From compute capability 8.9 on, the dense FP8 peak is twice the
-// BF16 peak.
+// NVL") must precede the row of its base model ("H200"). For data center GPUs (Ampere to Blackwell Ultra), rates are
+// from NVIDIA's data sheets. For RTX GPUs, they are from NVIDIA's white papers of the Ampere, Ada and Blackwell
+// architectures. The rates of RTX 5080 and RTX PRO 6000 are SMs times boost clock times FLOP per clock and SM; for RTX
+// 5090, this formula gives the published rate. For other GPUs, returns 0. From compute capability 8.9 on, the dense FP8
+// peak is twice the BF16 peak.
 double device_peak_flops(const char *name) {
     static const struct {
         const char *words;

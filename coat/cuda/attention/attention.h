@@ -17,9 +17,9 @@ typedef struct {
     int sequences, kv_heads;
 } AttentionSlice;
 
-// Predicts the workspace bytes that cuDNN's backward needs for a slice: for each query head, the BF16 gradient of the
-// scores, padded to tiles of 64 x 128, and an FP32 sum per row of the scores. With grouped query heads, each query head
-// also needs its own dk and dv in BF16.
+// Predicts the workspace bytes that cuDNN's backward needs for a slice: for each query head, the scores' BF16 gradient,
+// padded to tiles of 64 x 128, and an FP32 sum per row of the scores. With grouped query heads, each query head also
+// needs its own dk and dv in BF16.
 static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice slice) {
     size_t T = (size_t)shape.T, group = (size_t)(shape.heads / shape.kv_heads);
     size_t scores = (T + 63) / 64 * 64 * ((T + 127) / 128 * 128);
@@ -85,8 +85,8 @@ typedef struct {
     AttentionSlice slice;   // sequences and heads that the plan processes at a time
 } AttentionPlan;
 
-// Builds cuDNN's plan of attention's forward or backward in training, for q, k and v packed in one tensor (row stride
-// (heads + 2 kv_heads) * head_dim). workspace_bytes: size of the available workspace. If cuDNN cannot compute the
+// Builds cuDNN's plan of attention's forward or backward in training. q, k and v are packed in one tensor with row
+// stride (heads + 2 kv_heads) * head_dim. workspace_bytes: size of the available workspace. If cuDNN cannot compute the
 // shape, rank 0 prints a warning. The warning is printed once per state, and never for a state from
 // attention_open_described().
 AttentionPlan attention_plan(AttentionState *state, AttentionShape shape, bool backward, size_t workspace_bytes);

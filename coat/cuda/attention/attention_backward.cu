@@ -188,9 +188,9 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 }
 
 // --- host code that launches the backward kernels -----------------------------------------------------------------
-// Returns Problem.kv_heads_together. If there are few units of keys, returns the number of all key/value heads, so that
-// the longest units of keys of all heads start first. If such a unit started late, other SMs would run out of work
-// before it ends: the units of queries are only 3/7 of the work.
+// Returns Problem.kv_heads_together. If there are few units of keys, returns the number of all key/value heads: all
+// heads' longest units of keys then start first. If such a unit started late, other SMs would run out of work before it
+// ends: the units of queries are only 3/7 of the work.
 static int kv_heads_together(const Problem &x, int sm_count) {
     if (x.kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return x.kv_heads;
     return x.heads_together > x.group ? x.heads_together / x.group : 1;

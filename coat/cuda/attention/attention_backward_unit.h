@@ -5,9 +5,8 @@
 #include "cuda/common/rotation.h"
 
 // --- matmuls of attention's backward, on tensor cores --------------------------------------------------------------
-// AHEAD is true if a thread has enough registers to compute the next tile's scores in advance and to hold the
-// warpgroup's rows of k or q. A unit of keys with head width 128 needs 128 registers for dk and dv, so AHEAD is false
-// for such units.
+// AHEAD is true if there are enough registers to compute the next tile's scores in advance and to hold the owned rows
+// of k or q. A unit of keys with head width 128 needs 128 registers for dk and dv, so AHEAD is false for such units.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
 // BOTH_OWN is true if a thread has enough registers to hold both operands that the warpgroup owns (k and v, or q and
 // do). Otherwise v or do is read from shared memory for every tile.

@@ -132,8 +132,8 @@ __device__ static inline uint64_t pair_operand(Shared<HEAD> *shared, int slot, b
     return wgmma_operand_at(wgmma_operand(shared->pair, next_panel), (uint32_t)slot * pair + second * tile);
 }
 
-// Return the slot of the tiles that a warpgroup owns in its next unit of work, and the parity of the slot's barriers in
-// that unit. units: number of units that the block processed before.
+// own_slot() returns the slot of the tiles that a warpgroup owns in its next unit of work. own_phase() returns the
+// parity of the slot's barriers in that unit. units: number of units that the block processed before.
 template <int HEAD> __device__ static inline int own_slot(int units, int warpgroup) {
     return STAGES<HEAD> + units % OWN_BUFFERS<HEAD> * COMPUTING + warpgroup;
 }

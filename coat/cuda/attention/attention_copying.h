@@ -21,8 +21,8 @@ __device__ static inline Divided divide(int x, int by) {
     return {(int)quotient, (int)((unsigned)x - quotient * (unsigned)by)};
 }
 
-// The streaming thread requests the next unit of work when this many blocks of TILE rows of the current unit remain
-// after the block that it copies next.
+// Number of blocks of TILE rows of the current unit of work that remain, after the one copied next, when the streaming
+// thread requests the next unit.
 constexpr int REQUEST_AT = 1;
 
 // Mailbox in shared memory that passes units of work from the thread that claims them to the thread that streams their

@@ -27,8 +27,8 @@ static inline int attention_heads_together(AttentionShape shape) {
 
 // Returns the byte offset of an int array (B, 2, blocks) in the workspace of attention's backward. The array stores how
 // many 128-row tiles each unit of work streams: first units of queries, then units of keys. It is used only with
-// document masking. In the workspace, the array comes after the counter of claimed units (256 bytes) and after lse and
-// delta, two FP32 values per head and query. Each sequence's queries are padded to a multiple of 128.
+// document masking. The array comes after the counter of claimed units (256 bytes) and after lse and delta, two FP32
+// values per head and query. Each sequence's queries are padded to a multiple of 128.
 static inline size_t attention_backward_tiles_at(AttentionShape shape) {
     size_t rows = (size_t)shape.B * (size_t)shape.heads * attention_blocks(shape) * ATTENTION_TILE;
     return 256 + rows * 2 * sizeof(float);
@@ -41,8 +41,8 @@ static inline size_t attention_backward_bytes(AttentionShape shape) {
 }
 
 // Computes o and lse as attention_forward() does (operations.h). lse.data is NULL if no backward follows. Returns false
-// without doing anything if the shape or GPU is not supported, if a view is not BF16 with 16-byte aligned rows, or if
-// there is no workspace.
+// without doing anything in three cases: the shape or GPU is not supported, a view is not BF16 with 16-byte aligned
+// rows, or there is no workspace.
 bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                               AttentionShape shape);
 

@@ -41,8 +41,8 @@ template <int HEAD> struct Sums { float o[M][HEAD / 8][4], largest[M][2], total[
 constexpr float EXCESS = 8.0f;
 
 // Replaces the scores s of one tile with softmax weights. If a row's largest score in the tile exceeds Sums.largest by
-// more than EXCESS log2 units, sets Sums.largest to that score and rescales the row's sums. scale: factor that converts
-// scores to log2 units.
+// more than EXCESS log2 units, that score becomes Sums.largest. The row's sums are then rescaled. scale: factor that
+// converts scores to log2 units.
 template <int HEAD> __device__ void weigh(float (&s)[M][KEYS / 8][4], Sums<HEAD> &sums, float scale) {
 #pragma unroll
     for (int m = 0; m < M; m++)

@@ -68,7 +68,7 @@ constexpr int WGMMA_NEXT_COLUMNS = 16 * 2 >> 4; // addend that advances a wgmma 
 constexpr int WGMMA_NEXT_ROWS = 16 * 128 >> 4;  // addend that advances a wgmma operand descriptor by 16 rows
 
 // Loads 16 columns of the calling warp's 16 rows of operand A from shared memory into the registers a[0] to a[3]. Lane
-// 16 h + r (r < 16) passes the address of 8 columns (16 bytes) of row r, starting at column 8 h of the 16 columns.
+// 16 h + r (r < 16) passes the address of columns 8 h to 8 h + 7 (16 bytes) of row r.
 __device__ static inline void wgmma_operand_load(uint32_t *a, const void *half_row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])

@@ -232,8 +232,7 @@ template <typename F> __device__ static inline F warp_sum(F x) {
     return x;
 }
 
-// Return the maximum (quad_max) or the sum (quad_sum) of x over four adjacent lanes, 4 i to 4 i + 3, in each of these
-// lanes.
+// Return the maximum (quad_max) or sum (quad_sum) of x over the lanes 4 i to 4 i + 3, in each of these lanes.
 __device__ static inline float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
     return fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
@@ -245,7 +244,7 @@ __device__ static inline float quad_sum(float x) {
 }
 
 // Sums N values over a warp; N is a power of two. Lane l returns the sum of value[l % N]. In each round, a lane keeps
-// half of its values and exchanges the other half, so N sums take about N shuffles instead of 5 N.
+// half of its values and exchanges the other half. So N sums take about N shuffles instead of 5 N.
 template <int N> __device__ static inline float warp_sums(float value[N]) {
     const int lane = (int)threadIdx.x % WARP;
 #pragma unroll

@@ -127,8 +127,8 @@ void matmul_add(Exec *exec, int count, Tensor d, float alpha, Tensor a, Tensor b
 }
 
 // --- opening and closing cuBLASLt, and reading the tables of algorithms ----------------------------------------------
-// Returns the committed table's rows for this GPU. Any Hopper GPU with 132 SMs also uses the H200's rows for shapes
-// without a row of its own, because an 80 GB H100 is the same chip with different memory.
+// Returns the committed table's rows for this GPU. For shapes without such a row, any Hopper GPU with 132 SMs uses the
+// H200's rows: the 80 GB H100 is the same chip with different memory.
 static MatmulAlgos committed_algos(const CudaBackend *backend, size_t cublas_version) {
     MatmulAlgos algos = algos_read(matmul_table_rows, backend->device_name, cublas_version);
     if (backend->capability == 90 && backend->sm_count == 132)

@@ -26,8 +26,8 @@ bool algo_matches(const MatmulAlgo *algo, const MatmulKey *key, bool exact) {
 }
 
 // ---------------------------------------------------------------- parsing a table of algorithms
-// The read_ functions with a parameter `at` of type const char ** parse one item of a table row at *at and advance *at
-// past the item. They return false if the item is not valid. Rows end with '\n' or 0.
+// The read_ functions with a parameter const char **at parse the item of a table row at *at and advance *at past the
+// item. They return false if the item is not valid. Rows end with '\n' or 0.
 
 static int digit_value(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : 16;

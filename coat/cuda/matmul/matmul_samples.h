@@ -12,9 +12,9 @@ typedef struct {
     const float *scale_a, *scale_b; // addresses of the operands' scales; if scale_b is NULL, b's scale is 1
 } SampledMatmul;
 
-// Error of a matmul, summed over samples of its output. For each sample, S is the FP64 sum of the terms t, D is the
-// output after the matmul, and `added` is the increase of the output by the matmul. The denominator includes t^2
-// because the terms may cancel, and D^2 because D is rounded.
+// Error of a matmul, summed over samples of its output. For each sample, S is the FP64 sum of the terms t, and D is the
+// output after the matmul. `added` is the increase of the output by the matmul. The denominator includes t^2 because
+// the terms may cancel, and D^2 because D is rounded.
 typedef struct {
     double error; // relative error: sqrt(sum |added - S|^2 / sum max(S^2, sum t^2, D^2))
     double bias;  // relative bias: sum added * S / sum S^2 - 1
