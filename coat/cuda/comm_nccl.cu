@@ -190,8 +190,8 @@ static bool comm_nccl_check(Comm *comm, Error *err) {
 
 // --- opening and closing NCCL ---------------------------------------------------------------------------------------
 
-// Releases everything of a communicator except NCCL and MPI. After a failed start, the caller leaves MPI open, because
-// closing MPI would wait for the other ranks.
+// Releases all resources of a communicator except NCCL's and MPI's. After a failed start, the caller leaves MPI open,
+// because closing MPI would wait for the other ranks.
 static void release(Comm *comm) {
     Nccl *n = nccl_of(comm);
     watchdog_close(comm->watchdog);

@@ -52,7 +52,8 @@ static bool is_fp8(Tensor t) {
     return t.data && format_is_fp8(t.format);
 }
 
-// Returns a copy of `norm`, with a weight of ones (FP32 if `like` is FP32, else BF16) if the norm has no weight.
+// Returns `norm` or, if it has no weight, a copy with a weight of ones. The ones are FP32 if `like` is FP32, otherwise
+// BF16.
 static Norm with_weight(Exec *exec, Norm norm, Tensor like) {
     const CudaBackend *backend = cuda_backend(exec);
     if (norm.weight.data) return norm;

@@ -13,10 +13,10 @@ typedef struct {
     // CUDA's error message if a query of the GPUs failed; "" if all queries succeeded, if the driver is too old, or if
     // the machine has no GPU
     char failure[160];
-    int count;          // number of GPUs that the driver shows to this process
-    int index;          // index of the GPU to use: this process's rank on this machine, or 0 if it sees only one GPU
-    char name[256];     // name of GPU `index`; undefined, like the following fields, if this process has no such GPU
-    int major, minor;   // compute capability of the GPU
+    int count;        // number of GPUs that the driver shows to this process
+    int index;        // index of the GPU to use: rank of this process on this machine, or 0 if only one GPU is visible
+    char name[256];   // name of GPU `index`; undefined, like the following fields, if this process has no such GPU
+    int major, minor; // compute capability of the GPU
     bool kernels_match; // true if the program contains code that this GPU can run
     bool needs_fp8;     // true if the recipe uses FP8 matmuls
 } DeviceQuery;

@@ -1,7 +1,7 @@
-// Loads cuDNN and NCCL when their first function is called. Therefore, the program starts without these libraries, and
-// only a run that needs one of them reports that it is missing. This file defines every cuDNN and NCCL function that
-// the program calls. If a library is missing, these functions return an error status. Those that return an error
-// message return the reason why the library could not be loaded.
+// Loads cuDNN and NCCL when their first function is called. Therefore the program starts without these libraries. If a
+// library is missing, only a run that needs this library fails or prints a warning. This file defines every cuDNN and
+// NCCL function that the program calls. If a library is missing, these functions return an error status. Those that
+// return an error message return the reason why the library could not be loaded.
 #include "cuda/attention/attention.h"
 
 #include <cudnn.h>

@@ -102,7 +102,7 @@ bool attention_forward(AttentionState *state, Tensor o, Tensor lse, Tensor q, Te
 bool attention_backward(AttentionState *state, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
                         Tensor q, Tensor k, Tensor v, AttentionShape shape, void *workspace, size_t workspace_bytes);
 
-// Returns the largest workspace of the plans built so far, in bytes, for reports.
+// Returns the largest workspace, in bytes, that a plan built so far needs. For reports.
 size_t attention_workspace_used(const AttentionState *state);
 
 C_LINKAGE_END

@@ -5,8 +5,8 @@
 #include "cuda/common/rotation.h"
 
 // --- matmuls of attention's backward, on tensor cores --------------------------------------------------------------
-// AHEAD is true if there are enough registers to compute the next tile's scores in advance and to hold the owned rows
-// of k or q. A unit of keys with head width 128 needs 128 registers for dk and dv, so AHEAD is false for such units.
+// AHEAD is true if there are enough registers to compute the next tile's scores in advance and to hold owned rows of k
+// or q. A unit of keys with head width 128 needs 128 registers for dk and dv, so AHEAD is false for such units.
 template <int HEAD, bool KEYS> constexpr bool AHEAD = HEAD == 64 || !KEYS;
 // BOTH_OWN is true if a thread has enough registers to hold both operands that the warpgroup owns (k and v, or q and
 // do). Otherwise v or do is read from shared memory for every tile.
@@ -141,8 +141,8 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
 //   tensor cores        sums(i - 1), s(i)    dp(i)        sums(i), s(i + 1)    dp(i + 1)
 //   warpgroup                                p(i)  ds(i)                       p(i + 1)  ds(i + 1)
 //
-// previous: slot of the previous tile, released after the tile's sums; -1 if this is the first tile. next: slot of the
-// next tile, used only if NEXT is true.
+// previous: slot of tile i - 1, which is released after sums(i - 1); -1 if tile i is the first tile of its head. next:
+// slot of the next tile, used only if NEXT is true.
 template <int HEAD, bool KEYS, bool NEXT, bool MASKED>
 __device__ static inline void unit_tile(Shared<HEAD> *shared, const Place &place, Matmuls<HEAD> &x, int tile,
                                         int previous, Ring<STAGES<HEAD>> stage, Ring<STAGES<HEAD>> next, float scale,

@@ -120,7 +120,7 @@ template <int HEAD> struct Shared {
     float statistics[SLOTS<HEAD>][2 * HALF]; // for each tile of q and do: lse / ln 2 of its rows, then delta
     uint64_t full[SLOTS<HEAD>], empty[SLOTS<HEAD>];
     Unit unit[SLOTS<HEAD>]; // unit of work of the owned tiles in each slot
-    Handover<Unit> next;    // passes a unit of work to the thread that streams its tiles
+    Handover<Unit> next;    // passes units of work to the streaming thread
 };
 static_assert(sizeof(Pair<64>) % 1024 == 0, "tiles must begin at periods of the swizzle");
 

@@ -21,12 +21,11 @@ __device__ static inline Divided divide(int x, int by) {
     return {(int)quotient, (int)((unsigned)x - quotient * (unsigned)by)};
 }
 
-// Number of blocks of TILE rows of the current unit of work that remain, after the one copied next, when the streaming
-// thread requests the next unit.
+// Number of blocks of TILE rows, after the one copied next, that the current unit still has when the streaming thread
+// requests the next unit.
 constexpr int REQUEST_AT = 1;
 
-// Mailbox in shared memory that passes units of work from the thread that claims them to the thread that streams their
-// tiles.
+// Mailbox in shared memory through which the owner thread passes units of work, one at a time, to the streaming thread.
 template <typename Unit> struct Handover {
     Unit unit;
     uint64_t full, empty;
@@ -59,8 +58,8 @@ template <typename Unit> __device__ static inline Unit unit_receive(Handover<Uni
     return x.unit;
 }
 
-// Allows the owner thread to claim the next unit of work. Called by the streaming thread once per unit, shortly before
-// the unit's end (REQUEST_AT).
+// Allows the owner thread to claim the next unit of work. The streaming thread calls this once per unit, shortly before
+// it has copied all of the unit's tiles (REQUEST_AT).
 template <typename Unit> __device__ static inline void unit_request(Handover<Unit> &x) {
     barrier_arrive(&x.empty);
 }

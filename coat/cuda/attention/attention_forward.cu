@@ -43,7 +43,7 @@ struct Work {
 template <int HEAD> struct Shared {
     bf16 q[QUERIES<HEAD>][TILE * HEAD], k[STAGES<HEAD>][TILE * HEAD], v[STAGES<HEAD>][TILE * HEAD];
     Work work[QUERIES<HEAD>]; // unit of work whose queries each buffer contains
-    Handover<Work> next;      // passes a unit of work to the thread that streams its keys and values
+    Handover<Work> next;      // passes units of work to the streaming thread
     uint64_t q_full[QUERIES<HEAD>], q_empty[QUERIES<HEAD>];
     uint64_t k_full[STAGES<HEAD>], v_full[STAGES<HEAD>], empty[STAGES<HEAD>];
 };

@@ -130,8 +130,8 @@ __global__ void backward_query_kernel(Operands x) {
     row_store(x, x.dq, first + t, head, sum, x.scale);
 }
 
-// Computes dk and dv of one key: dk = sum of ds * q * scale and dv = sum of p * do, over all queries of all heads that
-// use the key.
+// Computes dk and dv of one key: dk = sum of ds * q * scale and dv = sum of p * do. Both sums run over all query heads
+// that use the key and, in each head, over the queries that see the key.
 __global__ void backward_key_kernel(Operands x) {
     int b, t, kv_head;
     if (!warp_row(x.shape, x.shape.kv_heads, &b, &t, &kv_head)) return;

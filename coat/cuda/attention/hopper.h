@@ -43,7 +43,8 @@ template <int COUNT> __device__ static inline void registers_acquire() {
 }
 
 // --- matmuls of a warpgroup with wgmma instructions ------------------------------------------------------------------
-// wgmma is asynchronous: operands and results belong to the tensor cores from the call until wgmma_wait().
+// wgmma is asynchronous. From the call until wgmma_wait(), operands must not be changed and results must not be read or
+// changed.
 //
 // A result (64, n) is distributed over 128 threads. Thread 32 w + 4 g + t (w, t < 4; g < 8) holds, for each block of 8
 // columns, the elements (16 w + g, 2t), (16 w + g, 2t + 1), (16 w + g + 8, 2t) and (16 w + g + 8, 2t + 1). Operand A in

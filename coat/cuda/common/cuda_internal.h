@@ -61,7 +61,8 @@ static inline CudaBackend *cuda_backend(Exec *exec) {
     return (CudaBackend *)exec->backend;
 }
 
-// Ends the process with one line that names the failed CUDA call, the rank, the source position and a remedy.
+// Ends the process with a one-line error message: the rank, the failed action (`doing`), CUDA's error, the source
+// position and a remedy.
 [[noreturn]] void cuda_fail(cudaError_t error, const char *doing, const char *file, int line);
 
 static inline void cuda_check(cudaError_t error, const char *doing, const char *file, int line) {

@@ -6,8 +6,9 @@
 // matmul_plan.h describes how a GEMM without a row gets its algorithm. Only --autotune chooses algorithms by measured
 // times. Without --autotune, the same command therefore gives bit-identical results.
 //
-// A row: cuBLAS version; m n k; formats of A, B, D and the bias; A, B transposed; fast accumulation; in parentheses the
-// strides of A, B, D, their alignments in bytes, and 1 if the GEMM adds to D; the algorithm; the GPU:
+// Fields of a row: cuBLAS version; m n k; formats of A, B, D and the bias; three flags (0 or 1): A is transposed, B is
+// transposed, fast accumulation. Then, in parentheses: strides of A, B, D in elements; alignments of A, B, D in bytes;
+// flag: the GEMM adds to D. Then the algorithm (eight hexadecimal words) and the name of the GPU:
 //   130100 768 1024 768 bf16 bf16 bf16 none 0 0 0 (768 768 768 256 256 256 0) 1d00000042 ... 44000e000e 0 NVIDIA H200
 // A row without parentheses holds for every memory layout.
 #pragma once
