@@ -11,9 +11,9 @@
 // Units of both kinds compute s and dp, so that the backward needs seven matmuls instead of five. In return, every sum
 // of dq, dk and dv stays in the registers of one warpgroup and is added in a fixed order. So results are the same in
 // every run, and no partial sums go through memory.
-// Thread blocks claim units from a counter. A set of a few heads, whose operands fit in the L2 cache, is finished
-// before the next set. Within a set, long units are claimed before short ones. With grouped query heads, a unit of keys
-// adds the terms of its query heads one after the other.
+// Thread blocks claim units from a counter. All units of a set of a few heads, whose operands fit in the L2 cache, are
+// claimed before those of the next set. Within a set, long units are claimed first. With grouped query heads, a unit of
+// keys adds the terms of its query heads one after the other.
 //
 // A thread block has two computing warpgroups, which run independently. Each owns 64 of the unit's 128 rows. Two more
 // threads start TMA copies: one for the owned rows, one for the ring of streamed tiles (attention_copying.h).

@@ -118,8 +118,8 @@ __device__ static inline void weights(Matmuls<HEAD> &x, const float (&p)[COUNT],
 }
 
 // Returns 0, because probabilities are not negative and the hardware's NaN has no sign bit. The compiler does not know
-// this. If the result is added to the parity of a barrier wait, the compiler cannot move the wait before the
-// exponentials that compute p. Then the exponentials overlap with matmuls.
+// this. If this 0 is added to the parity of a barrier wait, the compiler cannot move the wait before the exponentials
+// that compute p. The exponentials then overlap with matmuls that are already running.
 template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p)[COUNT]) {
     uint32_t bits = 0;
 #pragma unroll

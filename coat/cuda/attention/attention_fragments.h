@@ -100,8 +100,9 @@ template <int COUNT> __device__ static inline void own_load(uint32_t (&own)[COUN
         wgmma_operand_load(own + 4 * k, tile + (k / 4 * HALF + row) * PANEL + (k % 4 * 2 + chunk ^ row % 8) * 8);
 }
 
-// Applies the causal mask: sets the scores of keys that come after their query to -inf. With KEYS, the owned rows are
-// keys and the streamed rows are queries. from: first streamed row, relative to the start of the unit of work.
+// Applies the causal mask: sets to -inf the score of each query and key for which the key comes after the query. With
+// KEYS, the owned rows are keys and the streamed rows are queries. from: first streamed row, relative to the start of
+// the unit of work.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask(float (&s)[COLUMNS / 2], const Place &place, int from) {
     const int ahead = place.row - place.pair - from; // owned row minus streamed row, for this thread's first score

@@ -81,8 +81,8 @@ template <int HEAD> __device__ static inline uint32_t chunk_next(uint32_t addres
 }
 template <int HEAD> constexpr uint32_t NEXT_ROWS = 16 * HEAD * sizeof(bf16); // distance of rows r and r + 16 in bytes
 
-// Starts asynchronous copies of ROWS rows of a head, starting at token `first`, to a tile. Rows of tokens beyond T and
-// columns beyond head_dim become zeros. from: matrix that begins at the first row of the sequence and the first column
+// Starts asynchronous copies of ROWS rows of a head, starting at token `first`, to a tile. Rows of tokens from T on and
+// columns from head_dim on become zeros. from: matrix that begins at the first row of the sequence and the first column
 // of the head.
 template <int HEAD, int ROWS>
 __device__ static inline void tile_copy(bf16 *tile, Matrix<const bf16> from, int first, int T, int head_dim) {
@@ -250,9 +250,9 @@ __device__ static inline int document_end(const Sequence &x, int t) {
     return end;
 }
 
-// Returns one bound of the tokens that row t sees. If rows are queries, this is the first token of the document. With
-// KEYS (rows are keys), it is the index after the document's last token. If t >= T, returns the bound of the last
-// token.
+// Returns one bound of the tokens that row t sees. If rows are queries, this is the first token of t's document. With
+// KEYS (rows are keys), this is the index after the last token of t's document. If t >= T, returns the bound of the
+// last token.
 template <bool KEYS> __device__ static inline int edge_of(const Sequence &x, int t) {
     return KEYS ? document_end(x, min(t, x.T - 1)) : document_begin(x, min(t, x.T - 1));
 }
@@ -312,9 +312,9 @@ struct Work {
 };
 
 // Returns the work of this thread block: one of `blocks` blocks of rows of one of `heads` heads per sequence.
-// all_heads: number of heads of all sequences. Each set of `together` heads, whose operands fit in the L2 cache, comes
-// before the next set. Within a set, the blocks that see the most tokens come first. These are the first blocks of a
-// head if `first` is true (rows are keys), otherwise the last blocks.
+// all_heads: number of heads of all sequences. Thread blocks process one set of `together` heads after the other, so
+// that a set's operands stay in the L2 cache. Within a set, the blocks that see the most tokens come first. These are
+// the first blocks of a head if `first` is true (rows are keys), otherwise the last blocks.
 __device__ static inline Work work_of(int blocks, int heads, int all_heads, int together, bool first) {
     unsigned block;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));

@@ -59,8 +59,8 @@ typedef struct {
     const void *c;
     void *d;
     float alpha, beta;
-    // count: number of matmuls of this shape in a batch. distance_: elements between consecutive matrices of a, b and
-    // d; c has d's distance
+    // count: number of matmuls of this shape in a batch. distance_a, distance_b, distance_d: elements between
+    // consecutive matrices; c has d's distance
     int count;
     int64_t distance_a, distance_b, distance_d;
 } Matmul;
