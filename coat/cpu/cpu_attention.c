@@ -1,5 +1,6 @@
-// Computes self-attention on the CPU, in tiles of CPU_QUERY_ROWS queries. A tile computes its scores with all visible
-// keys, their softmax, and the matmul with v. Backward recomputes the probabilities from the saved log-sum-exp.
+// Computes self-attention on the CPU, in tiles of CPU_QUERY_ROWS queries. For each tile, forward computes the scores
+// with all visible keys, the softmax of the scores, and the matmul with v. Backward recomputes the probabilities from
+// the saved log-sum-exp.
 #include "cpu_internal.h"
 
 #include <math.h>
@@ -29,7 +30,8 @@ static int64_t visible_keys(AttentionShape shape, int64_t query, int64_t keys) {
 }
 
 // Replaces the scores of `rows` queries with unnormalized probabilities, 0 for keys that a query does not attend to.
-// The last query attends to all keys. Writes each row's sum of probabilities and the log-sum-exp of its scores.
+// `keys` must be the number of keys that the last query attends to. Writes each row's sum of unnormalized probabilities
+// and the log-sum-exp of the row's scores.
 static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t keys, AttentionShape shape, real *sums,
                          real *lse) {
     const real scale = score_scale(shape);

@@ -1,4 +1,4 @@
-// The CPU's implementation of the FP8 statistics in the log. They show how well each tensor's scales fit its values.
+// Computes, on the CPU, the FP8 statistics in the log, which show how well a tensor's scales fit the tensor's values.
 #include "cpu_internal.h"
 
 #include <stdlib.h>
@@ -127,8 +127,8 @@ void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
 
 #define OUTLIER_PIECE 4096 // number of elements that are decoded at a time: a multiple of the moments' group size
 
-// Adds n elements of a row of x, starting at column `begin`, to the sums of *out. If v has data, it contains the
-// elements' second moments, and x and v have one row.
+// Adds n elements of a row of x, starting at column `begin`, to the sums of *out. v: second moments of the elements,
+// which divide their squares; x and v must then have one row. v may have no data.
 static void add_outliers(const Cpu *cpu, Tensor x, Tensor v, int64_t row, int64_t begin, int64_t n, Outliers *out) {
     real x_buffer[OUTLIER_PIECE], v_buffer[OUTLIER_PIECE];
     const real *a = row_load(cpu, x, row, begin, n, x_buffer), *b = v_buffer;

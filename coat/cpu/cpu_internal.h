@@ -70,7 +70,7 @@ typedef struct {
 
 // Returns an allocator for the entire workspace.
 Scratch scratch_begin(Exec *exec);
-// Allocates `count` reals, undefined. Calls fatal() if the workspace is too small.
+// Allocates `count` reals with undefined values. Calls fatal() if the workspace is too small.
 real *scratch_take(Scratch *s, int64_t count);
 // Returns the n values of a (1, n) tensor as reals; NULL if t has no data.
 const real *scratch_vector(Scratch *s, const Cpu *cpu, Tensor t);
@@ -138,7 +138,7 @@ void blas_matmul(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, co
                  int64_t ldb, bool add, real *c, int64_t ldc);
 
 // Returns the block of `rows` rows and `cols` columns at (row, col) of a tensor as reals, and sets *ld to the distance
-// between its rows in elements. If t is FP32, returns the tensor's memory; otherwise decodes the block into `buffer`.
+// between the block's rows in elements. If t is FP32, returns t's memory; otherwise decodes the block into `buffer`.
 const real *block_load(const Cpu *cpu, Tensor t, int64_t row, int64_t rows, int64_t col, int64_t cols, real *buffer,
                        int64_t *ld);
 

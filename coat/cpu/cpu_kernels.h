@@ -28,8 +28,8 @@ static inline int64_t panel_stride(int64_t width, int64_t depth) {
 // Inner loops of matmuls, implemented in cpu_matmul_body.h.
 typedef struct {
     int rows, columns; // number of rows of a panel of A, and of columns of a panel of B
-    // Computes c (m, n) = (add ? c : 0) + a b from packed panels. First rounds m up to a multiple of rows / 3, and n to
-    // a multiple of columns, so it also writes elements of c outside (m, n).
+    // Computes c (m, n) = (add ? c : 0) + a b from packed panels. First rounds m up to a multiple of rows / 3, and n up
+    // to a multiple of columns. Elements of c outside (m, n) are therefore overwritten, too.
     void (*multiply)(real *c, int64_t ldc, const real *a, const real *b, int64_t m, int64_t n, int64_t depth, bool add);
     // Packs one panel from `rows` rows of x, whose columns are the summation index: out[k * width + r] = x[r * ld + k]
     // for k < depth; 0 for r >= rows. width: the panel's full number of rows or columns.

@@ -62,7 +62,7 @@ static void orthogonalize(Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor po
     const Cpu *cpu = cpu_of(exec);
     const double norm = frobenius_norm(cpu, x);
     scale_matrix(cpu, y, x, (real)(1 / fmax(norm, (double)NEWTON_SCHULZ_EPS)));
-    // The iterations alternate between y and x. Their number is odd, so that the last writes x.
+    // The iterations alternate between y and x. The number of iterations is odd, so the last iteration writes x.
     for (int i = 0; i < NEWTON_SCHULZ_ITERATIONS; i++) {
         const bool last = i + 1 == NEWTON_SCHULZ_ITERATIONS;
         iterate(exec, i % 2 ? y : x, i % 2 ? x : y, gram, polynomial, newton_schulz[i], last ? (real)scale : 1);

@@ -126,8 +126,8 @@ static bool store_moment(const Cpu *cpu, Tensor moment, int64_t begin, int64_t n
     return true;
 }
 
-// Returns the amax of a block of a parameter's stored values, as FP32 bits. The stored values are rounded; matmuls
-// quantize these.
+// Returns the amax of a block of a parameter's stored values, as FP32 bits. Uses the values after they were rounded to
+// the storage format, because the next quantization reads these values.
 static uint32_t block_amax(const Cpu *cpu, const Parameter *p, int64_t begin, int64_t n) {
     real buffer[BLOCK];
     return cpu->kernels->amax_bits(row_load(cpu, flat(p->weight.value), 0, begin, n, buffer), n);
@@ -154,8 +154,8 @@ static AdamwStep adamw_step(const StepState *state) {
 // Updates n elements of a parameter starting at element `begin`. Returns false if an 8-bit moment became inf or NaN.
 typedef bool UpdateBlock(const Update *u, const Parameter *p, int64_t begin, int64_t n);
 
-// Calls update() for all blocks of all parameters, on all threads. weights: true if update() changes the weights, whose
-// amaxes are then written. Sets state->nonfinite if update() returns false for a block.
+// Calls update() for all blocks of all parameters, on all threads. Sets state->nonfinite if update() returns false for
+// a block. weights: true if update() changes the weights; the amaxes of the weights are then written.
 static void update_all(const Update *u, const Parameter *parameters, int count, UpdateBlock *update, bool weights,
                        StepState *state) {
     int nonfinite = 0;

@@ -1,5 +1,5 @@
-// Quantizes to FP8 on the CPU. If a tensor has one scale, a first pass over its rows computes their amaxes, which
-// determine the scale (COAT's Group Scaling). A second pass computes the FP8 values and their transpose.
+// Quantizes to FP8 on the CPU. If a tensor has one scale, a first pass computes the amax of each row, and the largest
+// amax determines the scale (COAT's Group Scaling). A second pass computes the FP8 values and their transpose.
 #pragma once
 #include "cpu_internal.h"
 
@@ -10,13 +10,13 @@ typedef struct {
 
 RowBuffers row_buffers(Scratch *slot, int64_t cols);
 
-// A matrix to be quantized, which need not be stored. Each pass over its rows calls make(), which computes a row from
-// the inputs `from`, with identical bits every time. make() may return a row in `buffers`.
+// A matrix to be quantized, which need not be in memory. Each pass over the rows calls make(), which computes a row
+// from the operation's inputs (`from`), with identical bits in every pass. make() may compute the row in `buffers`.
 typedef struct {
     const real *(*make)(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
     const void *from;
     int64_t rows, cols;
-    int64_t widest; // width of the row buffers: the larger of cols and the inputs' widths
+    int64_t widest; // width of the row buffers: the maximum of cols and the widths of the inputs
 } RowSource;
 
 // RowSource.make for a matrix that is stored as a Tensor, to which `from` points.
@@ -28,16 +28,16 @@ void note_amax(Exec *exec, uint32_t amax);
 // Writes q's per-tensor scale for the given amax, and sets exec->state->nonfinite if amax is inf or NaN.
 void write_scale(Exec *exec, Tensor q, uint32_t amax);
 
-// Quantizes the matrix `source` to q and its transpose to q_t, each with the scale that q or q_t already has. q or q_t
-// may have no data. scratch: the part of the workspace that the caller does not use.
+// Quantizes the matrix `source` to q, and its transpose to q_t. The scales of q and q_t must already be in memory. q or
+// q_t may have no data. scratch: the part of the workspace that the caller does not use.
 void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor q, Tensor q_t);
 
 // Quantizes `values` to one row of an FP8 SCALE_ROW tensor, and writes the row's scale. Returns the amax of `values` as
 // FP32 bits.
 uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
 
-// True if q is FP8 with one scale for the tensor. Its quantization needs two passes over the rows: the first finds the
-// scale, the second quantizes.
+// True if q is FP8 with one scale for the tensor. Quantizing to q then needs two passes over the rows: the first
+// computes the scale, the second quantizes.
 static inline bool has_second_pass(Tensor q) {
     return q.data && format_is_fp8(q.format) && q.granularity == SCALE_TENSOR;
 }

@@ -57,8 +57,8 @@ static inline size_t cpu_row_slot(int64_t columns) {
     return CPU_ROW_BUFFERS * cpu_piece(columns);
 }
 
-// Number of rows of FP8 values that a thread collects in a buffer before it writes them transposed: 64, so that it
-// writes entire cache lines (64 bytes). cpu_code_block() returns the size of the buffer in reals.
+// Number of rows of FP8 values that a thread collects in a buffer before writing the values transposed: 64, so that
+// every write is an entire cache line (64 bytes). cpu_code_block() returns the size of the buffer in reals.
 #define CPU_CODE_ROWS 64
 static inline int64_t cpu_code_block(int64_t columns) {
     return CPU_CODE_ROWS * columns / (int64_t)sizeof(real);

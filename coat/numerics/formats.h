@@ -1,7 +1,7 @@
 // Number formats: FP32, BF16, and the 8-bit floats E4M3 and E5M2. The functions here run on host and device and define
-// every conversion: decoding is exact, encoding rounds once. Kernels use the hardware's conversions if it has them;
-// dev/test/test_formats.cu compares both bit by bit on a GPU (all FP8 values, all BF16 values, random FP32). They
-// differ only for NaN, which stays a NaN with the hardware's sign and payload.
+// every conversion: decoding is exact, encoding rounds once. Kernels use the GPU's conversion instructions if there are
+// any. dev/test/test_formats.cu compares these instructions with this file (all FP8 values, all BF16 values, random
+// FP32). The results are bitwise equal, except that NaNs may differ in sign and payload.
 #pragma once
 #include <math.h>
 #include <stdbool.h>
@@ -48,7 +48,7 @@ static inline bool format_is_fp8(Format f) {
     return f == FMT_E4M3 || f == FMT_E5M2;
 }
 
-// True for the formats of 8-bit optimizer states, which have an amax and an exponent per group (SCALE_EXPAND).
+// True if f is a format of 8-bit optimizer states. Such states have an amax and an exponent per group (SCALE_EXPAND).
 static inline bool format_has_groups(Format f) {
     return format_is_fp8(f) || f == FMT_I8;
 }
@@ -79,9 +79,9 @@ COAT_HD static inline float bf16_decode(uint16_t b) {
     return bits_float((uint32_t)b << 16);
 }
 
-// Encodes x as an 8-bit float with `mbits` mantissa bits and exponent bias `bias`. Rounds to nearest even. Larger
-// values and infinities become the largest finite value, whose bits are `max_code`. NaN gives 0x7f with its sign. To
-// detect an infinity, callers must check x before the cast.
+// Encodes x as an 8-bit float with `mbits` mantissa bits and exponent bias `bias`. Rounds to nearest even. Infinities
+// and values above the format's largest finite value saturate to that value, whose bits are `max_code`. A NaN becomes
+// 0x7f with the sign of x. To detect an infinity, callers must check x before the cast.
 COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint8_t max_code) {
     uint32_t u = float_bits(x), sign = u >> 31, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) return (uint8_t)(sign << 7 | 0x7fu);
@@ -117,8 +117,8 @@ COAT_HD static inline float e4m3_decode(uint8_t c) {
     return (c & 0x7fu) == 0x7fu ? bits_float(0x7fc00000u) : fp8_decode_bits(c, 3, 7);
 }
 
-// Rounds x to E5M2: largest finite value 57344, infinities 0x7c and 0xfc; larger codes of either sign are NaN. The cast
-// saturates, so it never produces infinities.
+// Rounds x to E5M2, whose largest finite value is 57344. Infinity is 0x7c or 0xfc; 0x7d to 0x7f and 0xfd to 0xff are
+// NaN. The cast saturates, so it never produces infinities.
 COAT_HD static inline uint8_t e5m2_encode(float x) {
     return fp8_encode_bits(x, 2, 15, 0x7b);
 }
@@ -129,8 +129,8 @@ COAT_HD static inline float e5m2_decode(uint8_t c) {
     return fp8_decode_bits(c, 2, 15);
 }
 
-// Rounds a master weight to BF16, halves away from zero (--master split16). Bit 15 of the FP32 number then shows if its
-// magnitude was rounded up, so master_join() restores the number from the BF16 weight and the low 16 bits.
+// Rounds a master weight to the nearest BF16, ties away from zero (--master split16). Bit 15 of x is 1 if and only if
+// the magnitude was rounded up. master_join() uses this bit to restore x from the BF16 weight and the low 16 bits of x.
 COAT_HD static inline uint16_t master_bf16(float x) {
     return (uint16_t)((float_bits(x) + 0x8000u) >> 16);
 }

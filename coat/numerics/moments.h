@@ -1,24 +1,26 @@
 // The optimizer's 8-bit states with dynamic range expansion (COAT, section 4). A group of consecutive elements is
-// stored as FP8 values, its amax a, and an exponent k that stretches the group's range to the format's range. Muon's
-// momentum may be stored as INT8 values instead, which divide [-a, a] into equal steps; k is then 1.
+// stored as FP8 values, an amax a, and an exponent k that stretches the group's range to the format's range. Muon's
+// momentum may be stored as INT8 values instead: integer multiples of a / 127, with k = 1.
 //
 // Host and device compute identical bits for a (a maximum of raw bits) and for k. k comes from moment_log2(), which
 // uses only integer operations, fmaf, and multiplications whose result is not added to anything. Compile with
-// -ffp-contract=off and -fmad=false, and do not flush subnormals. For the elements, the device uses its
-// special-function unit: FP8 values then differ only if a value lies within about 1e-5 of a rounding boundary.
+// -ffp-contract=off and -fmad=false, and do not flush subnormals. The device encodes and decodes elements with its
+// special-function unit. FP8 values from host and device therefore differ if x lies within about 1e-5 of a rounding
+// boundary.
 //
-// The gradient norm detects non-finite gradients before the update. If a non-finite value still reaches a moment, its
-// group's a is non-finite, and all the group's codes except 0 decode to inf or NaN, so that later checks find it.
+// The gradient norm detects non-finite gradients before the update. If a moment still becomes non-finite, so does the
+// amax a of the moment's group. Every FP8 or INT8 value of the group except 0 then decodes to inf or NaN, which later
+// checks detect.
 #pragma once
 #include "base/c_linkage.h"
 #include "rng.h"
 
 C_LINKAGE_BEGIN
 
-// number of elements per group, also in checkpoint files; the size of a process's shard is a multiple of it
+// number of elements per group, also in checkpoint files; every process's shard is a multiple of this size
 #define MOMENT_GROUP 128
 #define MOMENT_K_ONE 16 // stored exponent of a group with k = 1; k is stored in sixteenths, 1 to 255
-// largest stored exponent: k of groups whose largest |x| is less than 2.1 (E4M3) or 3.8 (E5M2) times the smallest
+// largest stored exponent: for groups whose largest |x| is less than 2.1 (E4M3) or 3.8 (E5M2) times their smallest
 #define MOMENT_K_MAX 255
 #define MOMENT_TINY 0x1p-149f // smallest positive FP32 number; no nonzero FP8 value decodes to a smaller magnitude
 
@@ -87,8 +89,8 @@ COAT_HD static inline float element_exp2(float x) {
 // --- magnitudes of FP8 values ---------------------------------------------------------------------------------------
 
 // moment_largest() returns F, the FP8 format's largest value. moment_max_code() returns the FP8 bits of F, or the
-// largest INT8 value. moment_target() returns the range log2(F / 2s) that k stretches a group to; s is the format's
-// smallest subnormal.
+// largest INT8 value. moment_target() returns log2(F / 2s), the range in octaves that k stretches a group to; s is the
+// format's smallest subnormal.
 COAT_HD static inline float moment_largest(Format format) {
     return format == FMT_E4M3 ? E4M3_MAX : E5M2_MAX;
 }
@@ -134,7 +136,7 @@ typedef struct {
     float log2_a;    // log2 of a; 0 if a is 0 or not finite
     float k, k_inv;  // exponent k and 1 / k
     uint8_t k_16ths; // k in sixteenths, as it is stored
-    bool deep;       // true: the smallest FP8 values decode to less than 2^-126 * a
+    bool deep;       // true: the smallest FP8 values decode to less than 2^-126 * a, so moment_scaled() needs 3 steps
 } MomentGroup;
 
 // Returns a group's exponent k in sixteenths. range: log2(largest |x|) - log2(smallest nonzero |x|), by moment_log2().
@@ -191,19 +193,19 @@ COAT_HD static inline float moment_position(float magnitude, MomentGroup group, 
     return log2_ratio < 0.0f ? element_position(log2_ratio, group.k, format) : moment_largest(format);
 }
 
-// Returns a factor that corrects the rounding bias of a second moment v in E5M2: moment_position(v) is multiplied by it
-// before rounding. If k > 1, v is a concave function of its position, so rounding to the nearest position in every step
-// would make v too low on average, by 1.1 % for rare gradients. The mean of the values at positions c (1 - e) and
-// c (1 + e) is the value at c (1 - (1 - 1/k) e^2 / 2), and the mean of e^2 / 2 is 0.0042. The factor is at least 0.95,
-// so that encoding a decoded value returns the same FP8 value. E4M3 has no correction, because v is only 0.4 % too low
-// there, and COAT rounds v to nearest.
+// Returns a factor that corrects the rounding bias of a second moment v in E5M2. Callers multiply moment_position(v) by
+// the factor before rounding. If k > 1, v is a concave function of its position. Rounding to the nearest position in
+// every step would therefore make v too low on average, by 1.1 % for rare gradients. The mean of the values at
+// positions c (1 - e) and c (1 + e) is the value at c (1 - (1 - 1/k) e^2 / 2).
+// The mean of e^2 / 2 is 0.0042. The factor is at least 0.95, so that encoding a decoded value returns the same FP8
+// value. E4M3 has no correction, because v is only 0.4 % too low there, and COAT rounds v to nearest.
 COAT_HD static inline float moment_raise(float k_inv) {
     float raise = 1.0042f - 0.0042f * k_inv;
     return raise > 0.95f ? raise : 0.95f;
 }
 
-// Returns the FP8 value of x, rounded to nearest even; a zero keeps its sign. second: x is a second moment. It has no
-// sign and becomes 0 only if x is 0, because the update m / (sqrt(v) + eps) would explode with v = 0 and m != 0.
+// Returns the FP8 value of x, rounded to nearest even; a zero keeps its sign. second: x is a second moment, which has
+// no sign. A second moment becomes 0 only if x is 0, because m / (sqrt(v) + eps) would explode with v = 0 and m != 0.
 COAT_HD static inline uint8_t moment_encode(float x, MomentGroup group, Format format, bool second) {
     uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
     float position = moment_position(bits_float(magnitude), group, format);
@@ -214,7 +216,8 @@ COAT_HD static inline uint8_t moment_encode(float x, MomentGroup group, Format f
     return (uint8_t)(sign | (magnitude == 0 ? 0 : code));
 }
 
-// Returns a * 2^exponent for exponent <= 0 and a > 0, in steps that do not underflow. Never returns 0.
+// Returns a * 2^exponent for exponent <= 0 and a > 0. Never returns 0. deep: the exponent may be below -126; a is then
+// multiplied by three powers of two, because a single power might underflow.
 COAT_HD static inline float moment_scaled(float a, float exponent, bool deep) {
     float first = exponent > -126.0f ? exponent : -126.0f;
     float x = a * element_exp2(first);

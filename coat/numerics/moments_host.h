@@ -3,15 +3,17 @@
 #include "tensor.h"
 
 typedef struct {
-    // true (--moments coat): k stretches a group's range to the format's; false (--moments fp8): k is 1. INT8: k is 1
+    // true (--moments coat): a group's exponent k stretches the group's range to the format's range. false (--moments
+    // fp8): k is 1. Ignored for INT8, whose k is always 1
     bool expand;
-    bool second; // true: second moment, which has no sign and is stored as 0 only if it is 0
+    bool second; // true: second moment, which has no sign; only an exact 0 is stored as 0
 } MomentStore;
 
-// Decodes elements [begin, begin + n) of a contiguous SCALE_EXPAND tensor to `values`. The range must begin at a group
-// and contain entire groups, except that the tensor's last group may be shorter.
+// Decodes elements [begin, begin + n) of a contiguous SCALE_EXPAND tensor to `values`. The range must consist of entire
+// groups; the tensor's last group may have fewer elements than the others.
 void moments_load(Tensor moment, int64_t begin, int64_t n, real *values);
 
-// Encodes `values` as elements [begin, begin + n) of a contiguous SCALE_EXPAND tensor, a range as in moments_load().
-// Returns false if a value is not finite; its group's a is then not finite either.
+// Encodes `values` as elements [begin, begin + n) of a contiguous SCALE_EXPAND tensor. The range must consist of entire
+// groups, as in moments_load(). If a value is not finite, stores a non-finite amax for that value's group and returns
+// false.
 bool moments_store(Tensor moment, int64_t begin, int64_t n, const real *values, const MomentStore *how);

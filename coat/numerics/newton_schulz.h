@@ -1,12 +1,12 @@
-// Constants of the Newton-Schulz iterations with which Muon orthogonalizes a matrix X: A = X X^T, B = b A + c A A,
-// X = a X + B X.
+// Constants of the Newton-Schulz iterations that orthogonalize a matrix X in Muon. Each iteration computes A = X X^T,
+// B = b A + c A A, X = a X + B X.
 #pragma once
 
 #define NEWTON_SCHULZ_ITERATIONS 5
-#define NEWTON_SCHULZ_EPS 1e-7f // the initial X is divided by its Frobenius norm or, if that is less, by this number
+#define NEWTON_SCHULZ_EPS 1e-7f // the initial X is divided by max(Frobenius norm of X, this number)
 
 // Coefficients of an iteration (Jordan et al., Muon). Five iterations map the singular values of a matrix of Frobenius
-// norm 1 into [0.68, 1.14], except singular values below 0.01, which they multiply by at most 485.
+// norm 1 into [0.68, 1.14] if they are at least 0.01. Smaller singular values are multiplied by at most 485.
 typedef struct {
     float a, b, c;
 } NewtonSchulz;

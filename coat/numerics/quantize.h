@@ -1,9 +1,9 @@
 // FP8 scales from amaxes, shared by host and device, so that both compute the same FP8 values.
 //
-// A scale is the dequantization multiplier. It is computed from the amax (largest absolute value), rounded to the type
-// that it is stored in, and only then used: FP8 value = cast(x * r) with r = RN(1 / scale). Amax values are the raw
-// bits of |x|, compared as unsigned integers. In that order NaN > inf > every finite value, so a NaN or inf always
-// survives the reduction, and the result does not depend on the order of comparison.
+// A scale is the dequantization multiplier. The scale is computed from the amax (largest absolute value) and rounded to
+// the scale's storage type. Quantization uses the rounded scale: FP8 value = cast(x * r), r = 1 / scale rounded to
+// FP32. Amaxes are the raw bits of |x|, compared as unsigned integers. In that order NaN > inf > every finite value, so
+// a NaN or inf always survives the reduction, and the result does not depend on the order of comparison.
 #pragma once
 #include "base/c_linkage.h"
 #include "formats.h"
@@ -34,8 +34,8 @@ COAT_HD static inline float scale_from_amax(uint32_t amax, float largest) {
     return scale < SCALE_MIN ? SCALE_MIN : scale;
 }
 
-// Returns the BF16 scale of a group with this amax. If rounding makes the scale smaller, the largest element exceeds
-// the format's range by less than 2^-8 of itself, and the cast saturates it.
+// Returns the BF16 scale of a group with this amax. If rounding to BF16 makes the scale smaller, amax / scale exceeds
+// `largest` by less than 0.4 %, and the cast saturates.
 COAT_HD static inline uint16_t group_scale_from_amax(uint32_t amax, float largest) {
     return bf16_encode(scale_from_amax(amax, largest));
 }
@@ -68,16 +68,20 @@ COAT_HD static inline float squares_of(const float *value, int64_t count) {
     return sum;
 }
 
-// Returns an upper bound of slope * |dy w| for one row of dy (Cauchy-Schwarz). row_squares: sum of squares of the row;
-// column_squares: largest sum of squares of a column of w; both sums are of unscaled FP8 values. The factor 1.02 covers
-// the matmul's rounding.
+// Returns an upper bound of slope * |dy w| for one row of dy (Cauchy-Schwarz). The factor 1.02 covers the matmul's
+// rounding.
+//   row_squares      sum of squares of the row's FP8 values, without their scale
+//   column_squares   maximum over w's columns of the sum of squares of FP8 values, without their scale
+//   scale            scale of dy
+//   weight_scale     scale of w
 COAT_HD static inline float gradient_bound(double row_squares, double column_squares, float scale, float weight_scale,
                                            float slope) {
     return (float)(sqrt(row_squares * column_squares) * 1.02 * ((double)scale * (double)weight_scale)) * slope;
 }
 
-// Upper bounds of the derivative of GELU, and of silu(gate) * up with respect to gate and up. gate_scale and up_scale
-// are the largest group scales of a row. Uses |silu'| < 1.1 and |silu(x)| <= |x|.
+// GELU_MAX_SLOPE: upper bound of |gelu'|. swiglu_slope(): upper bound of the derivatives of silu(gate) * up with
+// respect to gate and to up, from |silu'| < 1.1 and |silu(x)| <= |x|. gate_scale, up_scale: largest group scale in the
+// gate columns and in the up columns of a row.
 #define GELU_MAX_SLOPE 1.13f
 COAT_HD static inline float swiglu_slope(float gate_scale, float up_scale) {
     return fmaxf(E4M3_MAX * gate_scale, 1.1f * E4M3_MAX * up_scale);
@@ -88,9 +92,9 @@ COAT_HD static inline float scale_reciprocal(float scale) {
 }
 
 // Returns the E5M2 scale of the loss gradient (softmax - onehot) * scale. No amax is needed, because the gradient lies
-// within [-scale, scale]; -scale becomes exactly -2^15. Probabilities down to 2^-29 keep E5M2's precision.
-// Probabilities below 2^-32 become 0; together they are less than 2^-16 of a token's gradient if the vocabulary has at
-// most 65536 tokens.
+// within [-scale, scale]; -scale becomes exactly -2^15. Probabilities of at least 2^-29 keep E5M2's precision.
+// Probabilities below 2^-32 become 0. With at most 65536 tokens in the vocabulary, the dropped probabilities of a
+// position sum to less than 2^-16.
 COAT_HD static inline float loss_gradient_scale(float scale) {
     float quantum = scale * 0x1p-15f;
     return quantum < SCALE_MIN ? SCALE_MIN : quantum;

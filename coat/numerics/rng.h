@@ -6,7 +6,7 @@
 
 C_LINKAGE_BEGIN
 
-// odd number, 2^64 divided by the golden ratio, which spreads consecutive counters
+// distance between consecutive counters: an odd number, 2^64 divided by the golden ratio
 #define RNG_STRIDE 0x9e3779b97f4a7c15ULL
 
 // Mixes 64 bits with a bijection in which each input bit flips each output bit with a probability of about 1/2: two
@@ -37,7 +37,7 @@ COAT_HD static inline float rng_uniform(uint64_t seed, uint64_t stream, uint64_t
 // that math libraries that differ in the last bit agree in nearly every float.
 COAT_HD static inline float rng_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     const double unit = 1.0 / 9007199254740992.0; // 2^-53
-    // in (0, 1], so that it has a logarithm
+    // in (0, 1], because the logarithm of 0 is infinite
     double radius = ((double)(rng_hash(seed, stream, 2 * index) >> 11) + 1.0) * unit;
     double angle = (double)(rng_hash(seed, stream, 2 * index + 1) >> 11) * unit;
     return (float)(sqrt(-2.0 * log(radius)) * cos(6.283185307179586 * angle));

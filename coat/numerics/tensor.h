@@ -15,8 +15,8 @@ typedef enum {
     // that read FP8 values and ignored their row scales (value = stored * scale, exactly)
     SCALE_ROW,
     SCALE_GROUP, // one BF16 scale per `group` consecutive elements of a row: (rows, ceil(cols / group)) scales
-    // COAT's optimizer states: per `group` consecutive elements of the flat tensor, an FP32 amax a (in scale) and an
-    // exponent k in sixteenths (in exponent)
+    // COAT's optimizer states. Each `group` consecutive elements of the flat tensor have an FP32 amax a, stored in
+    // Tensor.scale, and an exponent k in sixteenths, stored in Tensor.exponent
     SCALE_EXPAND,
 } Granularity;
 
@@ -26,8 +26,8 @@ typedef struct {
     void *data;
     void *scale;       // scales as described by Granularity; NULL with SCALE_NONE
     uint8_t *exponent; // SCALE_EXPAND only: exponent k of each group, in sixteenths
-    // (rows) amaxes of the rows as raw FP32 bits, written by the operation that computes the tensor. One entry may be
-    // the amax of several rows; the entries of the other rows are then 0. NULL: no amaxes are stored
+    // amax of each row as raw FP32 bits, (rows), written by the operation that computes the tensor. The operation may
+    // write the amax of several rows to one row's entry, and 0 to the others'. NULL: no amaxes are stored
     uint32_t *amax;
     int64_t rows, cols, stride;
     Format format;
@@ -41,7 +41,7 @@ typedef struct {
     Tensor value;      // weight (out, in) in BF16 or FP32
     Tensor codes;      // weight (out, in) in E4M3 with SCALE_TENSOR; data is NULL if no matmul reads it
     Tensor codes_t;    // transpose of codes, which dgrad reads
-    uint32_t *maximum; // bits of the amax of `value`, which the optimizer writes for the next quantization; NULL: none
+    uint32_t *maximum; // amax of `value` as FP32 bits, from the optimizer, for the next quantization; NULL: not stored
 } Weight;
 
 // Alignment of every tensor in bytes. The fastest paths of cuBLASLt and cuDNN need it.

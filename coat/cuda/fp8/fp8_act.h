@@ -171,7 +171,8 @@ SourceOf<GRADIENT, OUTPUTS, Function> source_of(const Function &function) {
 
 // --- amax over all blocks of a kernel --------------------------------------------------------------------------------
 // Counts a finished block, whose amax is *amax. One thread of each block of a one-dimensional grid calls this function.
-// In the last block, returns true, sets *amax to the amax of all blocks, and resets the tally for the next kernel.
+// In the block that finishes last, returns true, sets *amax to the amax of all blocks, and resets the tally for the
+// next kernel. In the other blocks, returns false.
 __device__ inline bool last_block(BlockTally *tally, uint32_t *amax) {
     atomicMax(&tally->amax, *amax);
     __threadfence();

@@ -1,5 +1,5 @@
 // Computes an activation function or its gradient tile by tile: evaluates a function object (fp8_act.h) for every
-// element and writes the results transposed. Of a gradient, also writes the untransposed results and column sums.
+// element and writes the results transposed. For a gradient, also writes the untransposed results and column sums.
 #pragma once
 #include "fp8_act.h"
 #include "fp8_tile.h"
@@ -101,8 +101,8 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
 }
 
 // Runs the activation pass over tiles. If dbias has data, dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column
-// sums. An FP8 gradient's kernel follows the pass that computes the gradient's amaxes. It may start before that pass
-// ends, because that pass writes nothing that the function object reads.
+// sums. An FP8 gradient's kernel follows the pass that computes the gradient's amaxes. The kernel may start before that
+// pass ends, because that pass writes nothing that the function object reads.
 template <Format F, Format T, bool GRADIENT, typename Function>
 void act_tiles_run(Exec *exec, const char *operation, const Function &function, Tensor plain, Tensor transposed,
                    int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {

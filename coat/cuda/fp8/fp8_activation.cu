@@ -1,6 +1,6 @@
 // GELU and SwiGLU between FP8 matmuls. The input h is saved in E4M3 with a scale per group, or in BF16. Outputs with a
-// scale per row are written in one pass: g is then computed from h before it is quantized. With one scale per tensor
-// (Group Scaling), each of two passes computes GELU or its derivative from the saved h, so that neither is stored.
+// scale per row are written in one pass; g is then computed from h before h is quantized. With one scale per tensor
+// (Group Scaling), each of two passes computes g or dh from the saved h, so that g and dh are never stored in BF16.
 //
 // Bytes of device memory per element: y and dg 2, h 1.125 (groups of 16), g and dh and their transposes 1 each.
 //                                               reads                       writes

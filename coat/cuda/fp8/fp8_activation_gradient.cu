@@ -67,8 +67,8 @@ struct Slopes {
     int groups, gate, group;
     bool wide; // true if 8 scales can be loaded at a time
 
-    // True if a group of h contains only zeros. The bound must ignore such a group's scale, because it is 1 and so says
-    // nothing about magnitudes.
+    // True if group i of h's row contains only zeros. The bound must ignore such a group, because a group of zeros has
+    // scale 1, which could make the bound far too large.
     __device__ bool zeros(int64_t row, int i) const {
         uint32_t any = 0;
         for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
@@ -125,9 +125,11 @@ __global__ __launch_bounds__(SQUARES_WARPS *WARP) void bound_kernel(CodeRows dy,
 }
 
 // --- fused pass: activation function's backward and recomputation of g -----------------------------------------------
-// Inputs of the fused backward pass for GELU. load(row, column) -> Loaded; word(loaded) as in fp8_act.h; values(loaded,
-// reciprocal, d, g) computes d, 16 values of each of HALVES gradients of the activation's input, and g, 16 values of
-// its output times reciprocal. COLUMNS: tile width. BLOCKS: minimum number of resident blocks per SM.
+// Source of the fused backward pass for GELU.
+//   load(row, column) -> Loaded, word(loaded)   as in fp8_act.h
+//   values(loaded, reciprocal, d, g)            d: 16 values of dh, for each of the HALVES parts of h (gate, up)
+//                                               g: 16 values of the activation's output, times reciprocal
+// COLUMNS: tile width. BLOCKS: minimum number of resident blocks per SM.
 template <ActivationKind K> struct GeluBoth {
     static constexpr int HALVES = 1, COLUMNS = 128, BLOCKS = 2;
     struct Loaded {
@@ -145,8 +147,8 @@ template <ActivationKind K> struct GeluBoth {
     __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
         const float scale = GroupReader<true>::scale(now.h);
         const GeluScaled<K> gelu(scale);
-        // The limit keeps 0 * inf out of g. The factor exceeds it only if g's scale is so small that all g are 0 or
-        // underflow.
+        // The limit keeps 0 * inf out of g. The factor exceeds the limit only if g's scale is so small that all g are 0
+        // or underflow.
         const float factor = fminf(scale * reciprocal, 0x1p100f);
         float t[SPAN];
         GroupReader<true>::unscaled(now.h, t);

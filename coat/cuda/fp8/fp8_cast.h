@@ -1,14 +1,15 @@
-// A pass over a tensor that computes values, casts them to FP8 or BF16 and writes them untransposed, transposed, or
-// both. Its blocks may start before the kernel that computes the scale has finished. A block usually processes one
-// tile, or a few tiles if the partial sums of more blocks would not fit in the workspace. If a block must first compute
-// factors of its columns, it is persistent: it loops over tiles and loads the next tile's rows in advance.
+// Cast pass over a tensor: computes values, casts them to FP8 or BF16 and writes them untransposed, transposed, or
+// both. The pass may start before the kernel that computes the scale has finished. A block usually processes one tile,
+// or a few tiles if the partial sums of more blocks would not fit in the workspace. A transposing pass whose source
+// computes factors of the columns uses persistent blocks, which loop over tiles and load the next tile's rows in
+// advance.
 #pragma once
 #include "fp8_readers.h"
 #include "fp8_tile.h"
 
 constexpr int CAST_COLUMNS = 64; // width of a tile; more models' widths are multiples of 64 than of 128
 
-// --- sources of a cast pass: readers that supply its values ----------------------------------------------------------
+// --- sources: readers that supply the values of a cast pass ----------------------------------------------------------
 // A source has begin(column), called once per thread, load(row, column) -> Loaded, and one of
 //   codes(loaded, reciprocal, out)   16 FP8 values, if makes_codes is true
 //   values(loaded, out)              16 values; if scaled is true, times the reciprocal given to scale_by()
@@ -80,8 +81,8 @@ struct CastRows {
     int rest;  // maximum number of rows in a block's last tile
 };
 
-// Converts 16 values of a row. Stores them in format F at `plain` unless it is NULL, and returns them in `code` in
-// format TRANSPOSED, for the transposed copy. If `sums`, adds the values to `sum`.
+// Converts 16 values of a row. Stores the values in format F at `plain` unless `plain` is NULL. Returns the values in
+// format TRANSPOSED in `code`, for the transposed copy. If `sums` is true, adds the values to `sum`.
 template <Format F, Format TRANSPOSED, typename Source>
 __device__ static inline void tile_convert(const Source &source, const typename Source::Loaded &loaded,
                                            float reciprocal, float reciprocal_transposed, void *plain,
@@ -120,7 +121,7 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     const int first_column = (int)blockIdx.x * CAST_COLUMNS, row_group = (int)threadIdx.x / TILE_LANES<CAST_COLUMNS>;
     const int column = first_column + (int)threadIdx.x % TILE_LANES<CAST_COLUMNS> * SPAN;
     const bool inside = column < cols;
-    // begin_of and end_of return the first row of this block's tile `index`, and the row after its last.
+    // begin_of returns the first row of this block's tile `index`; end_of returns the row after the tile's last row.
     const auto begin_of = [&](int index) {
         return index < deal.whole ? (index * (int)gridDim.y + (int)blockIdx.y) * TILE_ROWS
                                   : deal.whole * (int)gridDim.y * TILE_ROWS + (int)blockIdx.y * deal.rest;
@@ -177,8 +178,9 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
 }
 
 // Runs the cast pass over a tensor. If dbias has data, dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums.
-// The distribution of rows depends on the shape and the workspace; with persistent blocks, BLOCKS per SM, also on the
-// number of SMs. If `overlaps`, the cast may start before the previous kernel, which computes the scale, ends.
+// The distribution of rows depends on the shape and the workspace. Of persistent blocks, BLOCKS run per SM, so their
+// distribution also depends on the number of SMs. If `overlaps`, the cast may start before the previous kernel, which
+// computes the scale, ends.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
                      Tensor dbias, bool accumulate, bool overlaps) {

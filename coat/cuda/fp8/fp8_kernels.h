@@ -14,8 +14,8 @@ constexpr int SPAN = 16;       // number of columns that a thread processes at a
 constexpr int THREAD_ROWS = 4; // number of rows of a tile that a thread processes
 
 // --- BF16 values, packed in pairs in 32-bit words --------------------------------------------------------------------
-// N BF16 values packed in 32-bit words. Values that are loaded in advance stay packed, because the compiler unpacks
-// 16-bit values that live across a branch right after the load, and thus waits for the load.
+// N BF16 values packed in 32-bit words. Kernels keep values that they load in advance in this form. If the values were
+// 16-bit variables and live across a branch, the compiler would unpack the values right after the load, and so wait.
 template <int N> struct alignas(16) Bf16Words { uint32_t word[N / 2]; };
 
 template <int N, CachePolicy POLICY> __device__ static inline Bf16Words<N> load_words(const bf16 *address) {
@@ -116,8 +116,8 @@ template <int N> __device__ static inline void decode(const uint32_t code[N / 4]
 }
 
 // Multiplies N E4M3 values by a power of two and converts the results to format TO. Computes in FP16, which represents
-// E4M3 exactly. The factor must be at most 1 if TO is E4M3, and at most 2^7 if TO is E5M2. A value that FP16 rounds
-// becomes 0 in FP8, so the result is always correctly rounded.
+// E4M3 exactly. The factor must be at most 1 if TO is E4M3, and at most 2^7 if TO is E5M2. FP16 rounds only numbers so
+// small that their FP8 result is 0, so every result is correctly rounded.
 template <Format TO, int N>
 __device__ static inline void rescale_codes(const uint32_t code[N / 4], float factor, uint32_t out[N / 4]) {
 #if __CUDA_ARCH__ >= 890
@@ -198,9 +198,9 @@ __device__ static inline float lanes_amax(float amax, int lanes) {
     return amax;
 }
 
-// Returns the BF16 scale of an E4M3 group with this amax, and the scale as FP32. Same result as group_scale_from_amax()
-// in fewer instructions: multiplying by 1 / 448 and one correction step give the correctly rounded quotient for every
-// amax.
+// Returns the BF16 scale of an E4M3 group with this amax; *scale is the same scale as FP32. Computes the result of
+// group_scale_from_amax() in fewer instructions: multiplying by 1 / 448 and one correction step give the correctly
+// rounded quotient for every amax.
 __device__ static inline __nv_bfloat16 group_scale(float amax, float *scale) {
     constexpr float part = 1.0f / E4M3_MAX;
     const float finite = fminf(amax, bits_float(NONFINITE_BITS - 1u)); // finite even if amax is NaN
@@ -240,8 +240,8 @@ uint32_t *amaxes_of(Exec *exec, const char *operation, Tensor t);
 // Writes t's scale, computed from amaxes. Sets the step's nonfinite flag if an amax is inf or NaN.
 void scale_from_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
 // Writes t's scale, computed from amaxes, in a kernel that may start before the amaxes are complete. The kernel that
-// computes the amaxes must call second_stage_allow(). The kernel after the scale's kernel may start early, too: before
-// its first_stage_wait() it may read everything except the scale.
+// computes the amaxes must call second_stage_allow(). The kernel that follows the scale's kernel may start early, too.
+// Before that kernel calls first_stage_wait(), it may read everything except the scale.
 void scale_after_amaxes(Exec *exec, Tensor t, const uint32_t *amaxes, int64_t count);
 
 // Returns the maximum of `count` amaxes in thread 0 of a block.

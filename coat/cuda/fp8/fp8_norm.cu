@@ -20,8 +20,9 @@
 namespace {
 
 // Storage of the norm's input, which is the residual stream (pre-norm) or the sublayer's output (post-norm).
-// PLAIN: BF16. SAVED: E4M3 with group scales, which the norm reads. RESIDUAL: E4M3 with group scales, which only
-// backward reads.
+//   PLAIN      saved in BF16
+//   SAVED      saved in E4M3 with group scales; the forward norm is computed from the FP8 values
+//   RESIDUAL   saved in E4M3 with group scales for backward; the forward norm is computed from the input in BF16
 enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 
 struct Fp8NormForward {
@@ -192,8 +193,8 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &
     return largest;
 }
 
-// Kernel of the forward norms. It processes the last rows first, so that the second pass, which starts with the first
-// rows, finds them in the L2 cache.
+// Kernel of the forward norms. Processes the last rows first and the first rows last, so that the first rows are still
+// in the L2 cache when the second pass starts with them.
 template <NormInput INPUT, NormPlace PLACE, typename Shape>
 __global__
 __launch_bounds__(ROW_THREADS,

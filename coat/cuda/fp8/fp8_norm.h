@@ -1,4 +1,5 @@
-// Shared code of the FP8 norm kernels: sums over lanes, and the normalized input xhat and the norm as affine functions.
+// Shared code of the FP8 norm kernels: sums over lanes, and affine functions that compute the normalized input xhat and
+// the norm.
 #pragma once
 #include "fp8_kernels.h"
 
@@ -11,8 +12,8 @@ __device__ static inline HatOf hat_of(float mean, float rstd) {
     return {rstd, -mean * rstd};
 }
 
-// Returns one value of the norm, divided by a scale if weight and bias are divided by that scale (NormOf). Forward,
-// recompute and backward get identical bits from the same x.
+// Returns one value of the norm. If the caller has divided weight and bias by a scale (NormOf), the result is divided
+// by that scale, too. Forward, recompute and backward get identical bits from the same x.
 __device__ static inline float norm_affine(float x, HatOf hat, float weight, float bias) {
     return fmaf(fmaf(x, hat.factor, hat.shift), weight, bias);
 }

@@ -1,5 +1,5 @@
-// Backward of norms from an input saved in E4M3 with a scale per group or in BF16: the gradient of the residual stream
-// with its row amaxes, and the gradients of the norm's parameters, reduced in a fixed order.
+// Backward of norms whose input is saved in E4M3 with a scale per group or in BF16. Computes the gradient g of the
+// residual stream, g's row amaxes, and the gradients of the norm's parameters, reduced in a fixed order.
 //
 // Bytes per element with groups of 16: reads dn 2, x 1.125, residual's gradient 2; writes residual's gradient 2.
 #include "fp8_norm.h"
@@ -101,9 +101,10 @@ __device__ inline void means_of_rows(const float (&shared)[WARPS][2 * ROWS], int
     }
 }
 
-// Kernel of the norms' backward. Persistent blocks process groups of ROWS rows, with one barrier per group. Row amaxes
-// are written one group later. A thread keeps its 8 columns, so the weight and the partial sums of dweight and dbias
-// stay in registers. a.rows is a multiple of ROWS. Threads without columns have zeros in their slots.
+// Kernel of the norms' backward. Persistent blocks process groups of ROWS rows, with one barrier per group. A group's
+// row amaxes are written after the next group's barrier, so they need no barrier of their own. A thread processes the
+// same 8 columns of every row, so the weight and the partial sums of dweight and dbias stay in registers. a.rows is a
+// multiple of ROWS. The slots of threads whose columns do not exist contain zeros.
 template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 __global__ __launch_bounds__(THREADS,
                              BLOCKS_PER_SM) void fp8_norm_backward_kernel(const __grid_constant__ Fp8NormBackward a) {
@@ -177,7 +178,7 @@ __global__ __launch_bounds__(THREADS,
         for (int r = 0; r < ROWS; r++) {
             hat[r] = hat_of(next.mean.value[r], next.rstd.value[r]);
             if (GROUPED)
-                // x was read without its group scale, so the scale is multiplied into the factor
+                // x is unpacked without the group scale, so the factor of xhat includes the scale
                 hat[r].factor *= bf16_decode(next.scale[r]);
             rstd[r] = next.rstd.value[r];
             dn_scale[r] = next.dn_scale.value[r];

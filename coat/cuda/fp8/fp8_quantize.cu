@@ -14,7 +14,7 @@ namespace {
 // --- scales of tensors, computed from row amaxes or row scales -------------------------------------------------------
 constexpr int SCALE_THREADS = 1024;
 
-// A scale to write: that of a tensor, or that of its transpose if the transpose has a different format.
+// A scale to write: a tensor's scale, or the scale of its transpose if the transpose has a different format.
 struct ScaleOf {
     float *scale;  // address of the scale; NULL: not written
     float largest; // largest finite value of the FP8 format
@@ -23,7 +23,7 @@ struct ScaleOf {
 __global__ __launch_bounds__(SCALE_THREADS) void scale_kernel(ScaleOf q, ScaleOf q_t, const uint32_t *amaxes,
                                                               int64_t count, StepState *state) {
     first_stage_wait();
-    // allows the next kernel to start; it may read all results except the scale that this kernel writes
+    // allows the next kernel to start; the next kernel may read all results except the scale that this kernel writes
     second_stage_allow();
     const uint32_t amax = block_amax<SCALE_THREADS>(amaxes, count);
     if (threadIdx.x != 0) return;
@@ -44,8 +44,8 @@ __global__ __launch_bounds__(SCALE_THREADS) void scale_over_rows_kernel(float *s
 // --- row amaxes of BF16 tensors, and rescaling of FP8 tensors --------------------------------------------------------
 constexpr int AMAX_WARPS = 8;
 
-// Writes the amax of each row; one warp processes a row. The last rows come first, so that the next pass, which starts
-// with the first rows, finds them in the L2 cache.
+// Writes the amax of each row; one warp processes a row. The first rows come last, so that they are still in the L2
+// cache when the next pass starts with them.
 __global__ __launch_bounds__(AMAX_WARPS *WARP) void bf16_amaxes_kernel(const bf16 *x, int64_t stride, uint32_t *amaxes,
                                                                        int64_t rows, int64_t cols) {
     constexpr int V = 8, UNROLL = 8;

@@ -14,8 +14,8 @@ template <int WARPS_, int VECTORS_> struct RowShape {
     static constexpr int ROWS = ROW_THREADS / LANES; // number of rows per block
 };
 
-// Part of a row that a thread holds: its first column, and which of its vectors exist. Only the last vector may be
-// missing. If SPARE is set, the shape may have more vectors than the row needs.
+// Part of a row that a thread holds: the part's first column, and which of the thread's vectors exist. Without SPARE,
+// at most the thread's last vector is missing. With SPARE, several may be missing.
 template <typename Shape, bool SPARE = false> struct RowPart {
     int64_t row;
     int lane, column, cols;

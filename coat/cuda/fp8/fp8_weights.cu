@@ -1,7 +1,7 @@
 // Quantizes all weights to FP8 in a few launches; each launch has a table of weights.
 //
-// Bytes of device memory per element: reads the weight (2), once more if the optimizer has not just written its amax;
-// writes FP8 values and, with cached transposes, their transpose (1 each).
+// Bytes of device memory per element: reads the weight (2), and reads the weight a second time (2) unless the optimizer
+// has just written the weight's amax. Writes FP8 values and, with cached transposes, their transpose (1 each).
 #include "fp8_readers.h"
 #include "fp8_tile.h"
 
@@ -110,8 +110,8 @@ __global__ __launch_bounds__(TILE_THREADS<WEIGHT_COLUMNS>,
     tile_write(&tile, e.codes_t, e.rows, first_row, first_column, e.rows, e.cols);
 }
 
-// True if weight `index` has a transpose that shares its memory with no other weight's. A transpose with shared memory
-// is written just before the matmul that reads it, not here.
+// True if weight `index` has a transpose with memory of its own. A transpose that shares memory with another weight's
+// transpose is written just before the matmul that reads it, not here.
 bool has_own_transpose(const Parameter *parameters, int count, int index) {
     const void *const memory = parameters[index].weight.codes_t.data;
     for (int i = 0; i < count; i++)

@@ -53,7 +53,7 @@ __device__ inline LaneGroup group_measured(const CodeTables *tables, LaneExtreme
     return group;
 }
 
-// Loads a lane's elements of the momentum. first: index of its first element. group: index of its group.
+// Loads a lane's elements of the momentum. first: index of the lane's first element. group: index of the lane's group.
 template <MomentumStore STORE>
 __device__ inline void momentum_load(const MuonEntry &e, const CodeTables *tables, int64_t first, int64_t group,
                                      float m[LANE_ELEMENTS]) {
@@ -84,7 +84,8 @@ __device__ inline void momentum_load(const MuonEntry &e, const CodeTables *table
     }
 }
 
-// Stores a lane's elements of the momentum, and its group's amax and exponent. All lanes of the warp must call it.
+// Stores a lane's elements of the momentum, and the amax and exponent of the lane's group. All lanes of the warp must
+// call this function.
 template <MomentumStore STORE>
 __device__ inline void momentum_store(const MuonEntry &e, const CodeTables *tables, int64_t first, int64_t group,
                                       const float m[LANE_ELEMENTS]) {
@@ -395,7 +396,7 @@ void cuda_muon_orthogonalize(Exec *exec, Tensor x, int count, Tensor y, Tensor g
             (T *)y.data, (const T *)x.data, elements, wide, (const double *)exec->workspace, partials);
         LAUNCH_CHECK("normalize_kernel");
     });
-    // The iterations alternate between y and x. Their number is odd, so that the last writes x.
+    // The iterations alternate between y and x. The number of iterations is odd, so the last iteration writes x.
     for (int i = 0; i < NEWTON_SCHULZ_ITERATIONS; i++) {
         const bool last = i + 1 == NEWTON_SCHULZ_ITERATIONS;
         iterate(exec, count, i % 2 ? y : x, i % 2 ? x : y, gram, polynomial, newton_schulz[i], last ? scale : 1.0f);

@@ -40,7 +40,7 @@ __device__ inline void group_store(const MomentEntry &e, int64_t at, bool inside
     if (!(x.a[0] < INFINITY) || !(x.a[1] < INFINITY)) state->nonfinite = 1;
 }
 
-// Returns the amaxes and exponents of the group that lane `lane` holds. All lanes of the warp must call it.
+// Returns the amaxes and exponents of the group that lane `lane` holds. All lanes of the warp must call this function.
 __device__ inline RunGroup group_of_lane(RunGroup x, int lane) {
     x.a[0] = __shfl_sync(ALL_LANES, x.a[0], lane);
     x.a[1] = __shfl_sync(ALL_LANES, x.a[1], lane);

@@ -1,5 +1,5 @@
 // Device code for groups of 8-bit moments (numerics/moments.h): 8 lanes share a group, 16 elements each. Memory
-// bandwidth is the limit, but the arithmetic takes more than half as long, so it is shortened:
+// bandwidth is the limit, but the arithmetic takes more than half as long, so the arithmetic is shortened:
 //   - log2(value / F) of an FP8 value is read from a table in shared memory;
 //   - the four extremes of a group (largest and smallest of m and of v) end up in different lanes, which compute the
 //     four logarithms of the two exponents k in parallel;

@@ -140,8 +140,8 @@ template <int V> __device__ inline void add_to(float *out, Pack<float, V> before
 }
 
 // Sums the runs of equal tokens in a chunk. A block processes a chunk and up to 128 vectors of its columns. All data of
-// a batch of rows is loaded together, including the current dwte rows of the tokens whose runs end in the batch. These
-// rows are different, because different runs have different tokens.
+// a batch of rows is loaded together, including the current dwte rows of the tokens whose runs end in the batch.
+// Loading these dwte rows early is safe, because each run has a different token and thus a different row.
 template <typename T, int V>
 __global__ __launch_bounds__(EMBED_THREADS, sizeof(T) == 2 ? 4 : 2) void token_gradient_kernel(TokenGradient<T> a) {
     constexpr int BATCH = 8;
@@ -199,7 +199,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
     if (column >= a.cols || next >= a.rows) return;
     const int token = a.tokens[next - 1];
     if (a.tokens[next] != token) return; // no run of equal tokens continues into the next chunk
-    // If the whole chunk belongs to a run that started in an earlier chunk, that chunk's block adds the partial sums.
+    // If the whole chunk belongs to a run that started in an earlier chunk, the earlier chunk's block adds the sums.
     if (a.tokens[begin] == token && begin > 0 && a.tokens[begin - 1] == token) return;
     float *const out = a.dwte + token * a.dwte_stride + column;
     const Pack<float, V> before = load<V>(out);
@@ -242,7 +242,8 @@ struct Pieces {
     size_t left;
 };
 
-// Returns memory for `count` values, aligned to 256 bytes, from the workspace. Calls fatal() if it is too small.
+// Takes memory for `count` values, aligned to 256 bytes, from the workspace. Calls fatal() if the workspace is too
+// small.
 template <typename T> T *piece_take(Pieces *pieces, int64_t count) {
     const size_t bytes = ((size_t)count * sizeof(T) + 255) / 256 * 256;
     if (bytes > pieces->left)

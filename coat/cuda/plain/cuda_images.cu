@@ -18,8 +18,8 @@ template <int V> dim3 pack_grid(int64_t rows, int64_t cols) {
     return grid_of(ceil_div(rows * (cols / V), IMAGE_THREADS));
 }
 
-// Computes V columns of a row of patches. An image's bytes are read about once from memory, because the threads of
-// neighboring columns read neighboring bytes.
+// Computes V columns of a row of patches. The threads of neighboring columns read neighboring bytes of the image, so
+// each byte is read from device memory about once.
 template <typename T, int V>
 __global__ __launch_bounds__(IMAGE_THREADS) void patches_kernel(Matrix<T> out, int64_t rows, int cols,
                                                                 const uint8_t *pixels, const float *table, int side,

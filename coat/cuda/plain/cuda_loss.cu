@@ -1,6 +1,7 @@
-// Computes the cross-entropy loss of a chunk of tokens and its gradient. The gradient overwrites the logits, the
-// model's widest tensor, with one read and one write. With --head fp8, the gradient is written in FP8 (2 bytes read, 1
-// written per element). A second pass then transposes the FP8 gradient for wgrad (1 byte read, 1 written).
+// Computes the cross-entropy loss of a chunk of tokens, and the gradient of the loss by the logits. The gradient
+// overwrites the logits, the model's widest tensor; each element is read once and written once. With --head fp8, the
+// gradient is written to another tensor in FP8 (2 bytes read, 1 written per element). A second pass transposes the FP8
+// gradient for wgrad (1 byte read, 1 written).
 #include "cuda/fp8/fp8_kernels.h"
 
 #include "loss_parts.h"
@@ -60,9 +61,10 @@ template <> struct Largest<bf16, 8> {
     }
 };
 
-// Reads a block's part of a row, which starts at vector `begin`. With STAGED, reads it through shared memory by
-// asynchronous copies; otherwise the part is too long, and each pass reads it from device memory. A thread reads only
-// vectors that it copied itself, so no barrier is needed, and the next row is copied while the current one is written.
+// Reads a block's part of a row; the part starts at vector `begin` of the row. With STAGED, asynchronous copies bring
+// the part into shared memory. Without STAGED, the part is too long for that, and each pass reads device memory. A
+// thread reads only vectors that the same thread copied, so no barrier is needed. The next row is copied while the
+// current row is written.
 template <typename T, int V, bool STAGED> struct RowReader {
     Pack<T, V> *staged;
     int begin;
@@ -86,7 +88,7 @@ template <typename T, int V, bool STAGED> struct RowReader {
     }
 };
 
-// Writes the gradient over the logits. The gradient needs no scale, so `unit`, by which callers multiply it, is 1.
+// Writes the gradient over the logits. Callers multiply the gradient by `unit`, which is 1 because there is no scale.
 template <typename T, int V> struct GradientInPlace {
     T *row;
     static constexpr float unit = 1.0f;
@@ -96,7 +98,7 @@ template <typename T, int V> struct GradientInPlace {
     __device__ void element(int column, float x) const { store(row + column, packed<T, 1>(&x)); }
 };
 
-// Writes the gradient in E5M2. Callers multiply the gradient by `unit`, the reciprocal of its scale, before writing.
+// Writes the gradient in E5M2. Callers first multiply the gradient by `unit`, the reciprocal of the gradient's scale.
 template <typename T, int V> struct GradientCodes {
     uint8_t *row;
     float unit;
@@ -157,7 +159,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
         const Gradient gradient(a, row, scale);
         const float inverse = scale / all.sum, factor = inverse * gradient.unit;
 
-        // vector of logits that contains the target; its thread computes and writes the row's loss
+        // vector of logits that contains the target; the vector's thread computes and writes the row's loss
         const int from = target < 0 ? 0 : target / V;
         const bool owner = from >= begin && from < end && (from - begin) % threads == thread;
         float target_gradient = 0.0f;
@@ -220,12 +222,13 @@ bool loss_launch(const CudaBackend *backend, const LossArguments &a, int threads
     return true;
 }
 
-// Chooses how many blocks share a row, and launches the kernel: enough blocks that four fit in an SM with their parts
-// of a row, but at most LOSS_PARTS, and fewer if the GPU cannot run that many as a cluster. Below compute capability
-// 9.0, rows are not shared. Chooses STAGED if the block's part of a row fits in shared memory.
+// Chooses how many blocks share a row (parts), and launches the kernel. Doubles the number until four blocks, each with
+// its part of a row in shared memory, fit in an SM, but not beyond LOSS_PARTS. Halves the number if the GPU cannot run
+// that many blocks as a cluster. Below compute capability 9.0, each row has one block. Chooses STAGED if a block's part
+// of a row fits in shared memory.
 template <typename T, int V, typename Gradient> void loss_run(const CudaBackend *backend, LossArguments a) {
-    // An SM has 1 KiB more than a block may use. Of its quarter, a block needs 1 KiB for the system and up to 2 KiB for
-    // statistics.
+    // An SM has 1 KiB more shared memory than a block may use. Each of four blocks gets a quarter of the SM's shared
+    // memory. CUDA reserves 1 KiB of a quarter, and statistics take up to 2 KiB.
     const size_t four_fit = (backend->shared_bytes + (1 << 10)) / 4 - (3 << 10);
     const auto part = [&] { return (size_t)ceil_div(a.cols / V, a.parts) * sizeof(Pack<T, V>); };
     a.parts = 1;

@@ -123,7 +123,7 @@ __device__ inline void token_norms(const HeadsOf<T> &a, const NormsShared<T> &sh
 }
 
 // Replaces d, the gradient of V values of a norm's output, with the gradient of the norm's input. The values start at
-// value `at` of head `head`. Adds their terms to the gradient of the norm's weight.
+// value `at` of head `head`. Adds the contribution of these values to the gradient of the norm's weight.
 template <int V, typename T>
 __device__ inline void norm_gradient(const HeadsOf<T> &a, const NormsShared<T> &shared, const T *x, int head, int at,
                                      float d[V]) {
@@ -158,7 +158,7 @@ template <typename T> __device__ inline void store_partials(const HeadsOf<T> &a,
 }
 
 // Computes the backward of clipping, QK-norm and RoPE in place. A block processes every gridDim.x-th token. With NORMS,
-// it also sums the gradients of the norms' weights over its tokens.
+// the block also sums the gradients of the norms' weights over these tokens.
 template <typename T, int V, bool NORMS>
 __global__ __launch_bounds__(NORMS ? NORMS_THREADS : HEADS_THREADS,
                              NORMS ? NORMS_BLOCKS_PER_SM

@@ -37,9 +37,9 @@ template <typename T> __device__ inline const float *rotation_of(const HeadsOf<T
     return a.rope_table + position * 2 * a.half;
 }
 
-// Calls body(head, i, cosines, sines) for each part of a head that this thread processes: the V values starting at i in
-// each half of the head, which RoPE pairs. cosines and sines belong to these V pairs; they are undefined if `rotation`
-// is NULL. All heads of a token have the same cosines and sines, which are loaded once.
+// Calls body(head, i, cosines, sines) for every V RoPE pairs (i, i + half) to (i + V - 1, i + V - 1 + half) of a head
+// that this thread processes. cosines and sines belong to these pairs; both are undefined if `rotation` is NULL. All
+// heads of a token share the cosines and sines, so a thread loads them once.
 template <int V, typename T, typename Body>
 __device__ inline void each_half_head(const HeadsOf<T> &a, const float *rotation, Body body) {
     const int first = (int)threadIdx.x / a.across;
@@ -100,7 +100,8 @@ __device__ inline void head_adds(const HeadsOf<T> &a, float *of_heads, int head,
     *at = i < a.across * V ? value : *at + value;
 }
 
-// Sums of_heads (and also_of_heads if it is not NULL) over each norm. Calls finish(norm, width, sum, also) in one lane.
+// Sums of_heads, and also_of_heads unless NULL, over each norm. Calls finish(norm, width, sum, also) in one lane per
+// norm; `also` is the sum of also_of_heads.
 template <typename T, typename Finish>
 __device__ inline void each_norm(const HeadsOf<T> &a, const float *of_heads, const float *also_of_heads,
                                  Finish finish) {

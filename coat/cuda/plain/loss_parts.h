@@ -93,8 +93,8 @@ struct RowParts {
 #endif
     }
 
-    // Waits until other blocks and this one have written `bytes` bytes to this block's shared memory, which the barrier
-    // counts. All threads of the block must call this function.
+    // Waits until the row's blocks, including this block, have written `bytes` bytes to this block's shared memory. The
+    // barrier counts these bytes. parity: the barrier's phase parity. All threads of the block must call this function.
     __device__ static void receive(uint64_t *barrier, uint32_t bytes, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
         if (threadIdx.x == 0) barrier_arrive_expect(barrier, bytes);

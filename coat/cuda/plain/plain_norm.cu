@@ -17,9 +17,9 @@ template <typename T> struct NormForward {
     float eps;
 };
 
-// Computes a norm of any width, one block per row; every pass reads the row from memory. Of the row that the block
-// stores, a thread reads only values that it wrote itself. If y has data, r_out or x must have data, too. With
-// RECOMPUTE, computes the norm of r_in with the saved statistics.
+// Computes a norm of any width, one block per row; every pass reads the row from memory. A thread rereads only those
+// values of the stored row that the same thread wrote, so no barrier is needed. If y has data, r_out or x must have
+// data, too. With RECOMPUTE, computes the norm of r_in with the saved statistics.
 template <typename T, bool RECOMPUTE> __global__ __launch_bounds__(ANY_THREADS) void norm_any_kernel(NormForward<T> a) {
     __shared__ float shared[2][ANY_THREADS / WARP];
     const int64_t row = blockIdx.x;

@@ -15,8 +15,8 @@ template <typename T> struct NormBackward {
     bool add;
 };
 
-// Computes the residual stream's gradient g for norms of any width, one block per row. Column walks then compute the
-// gradients of the norm's parameters from dn and x, which g must not overwrite.
+// Computes the residual stream's gradient g for norms of any width, one block per row. g must not share memory with dn
+// or x, because column sums over dn and x later give the gradients of the norm's parameters.
 template <typename T> __global__ __launch_bounds__(ANY_THREADS) void norm_backward_kernel(NormBackward<T> a) {
     __shared__ float shared[2][ANY_THREADS / WARP];
     __shared__ uint32_t shared_max[ANY_THREADS / WARP];
