@@ -66,7 +66,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     int64_t M = y.rows, F = y.cols, width = g.data ? g.cols : F;
     if (h.data == y.data && !bias.data && !g.data) return;
     bool codes = g.data && format_is_fp8(g.format);
-    from_saved |= has_second_pass(g); // both passes of quantizing g must read the same h, the saved one
+    from_saved |= has_second_pass(g); // because both passes that quantize g must read the same h
     if (!codes) require_plain(operation, g);
     Scratch scratch = scratch_begin(exec);
     const real *added = scratch_vector(&scratch, cpu, bias);
@@ -98,7 +98,7 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
 void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
     if (!g_t.data || g_t.data == g.data) return;
     if (!format_is_fp8(g_t.format)) {
-        // Passing h also as y makes activation_forward compute only g.
+        // With h passed as both h and y, activation_forward computes only g.
         cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true, kind);
     } else if (g.data) {
         scale_over_rows(exec, g_t, g);

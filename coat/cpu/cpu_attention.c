@@ -167,7 +167,8 @@ static void store_matrix(const Cpu *cpu, Tensor to, Tensor from) {
     for (int64_t i = 0; i < to.rows; i++) row_store(cpu, to, i, 0, to.cols, (const real *)row_address(from, i));
 }
 
-// Writes to amax the row amaxes of a tensor whose column ranges are parts[0] to [2]. Reads `width` columns at a time.
+// Writes the row amaxes of the tensor that consists of the column ranges parts[0] to parts[2] to `amax`. Reads `width`
+// columns at a time.
 static void store_amaxes(const Cpu *cpu, Scratch *scratch, int threads, uint32_t *amax, const Tensor parts[3],
                          int64_t width) {
 #pragma omp parallel num_threads(threads)

@@ -75,8 +75,9 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
     return memory;
 }
 
-// Returns the bytes that can be allocated: memory_available() or, if that is less, memory_limit_left() minus a reserve
-// and minus OpenBLAS's buffers for one more thread than configured.
+// Returns the number of bytes that can be allocated: the smaller of memory_available() and the usable rest of the
+// process's memory limit. The usable rest is memory_limit_left() minus a reserve and minus OpenBLAS's buffers for one
+// more thread than configured.
 int64_t cpu_memory_free(Exec *exec) {
     const Cpu *cpu = (const Cpu *)exec->backend;
     const int64_t available = memory_available();

@@ -53,8 +53,8 @@ void row_store(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t cou
 // Quantizes `values` to a row of an E4M3 SCALE_GROUP tensor, and writes the row's group scales. Returns the amax of
 // `values` as FP32 bits.
 uint32_t row_store_groups(const Cpu *cpu, Tensor t, int64_t row, const real *values);
-// Returns memory in which to compute columns from `begin` on of a row before row_store(): the row itself if t is FP32,
-// otherwise `buffer`.
+// Returns the memory in which the caller should compute a row's columns from `begin` on before it calls row_store():
+// the row itself if t is FP32, otherwise `buffer`.
 static inline real *row_target(Tensor t, int64_t row, int64_t begin, real *buffer) {
     return t.format == FMT_FP32 ? (real *)row_address(t, row) + begin : buffer;
 }

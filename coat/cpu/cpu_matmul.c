@@ -2,8 +2,8 @@
 // are decoded to FP32 while they are packed, so BF16 and FP8 operands need no FP32 copy.
 //
 // Results do not depend on the number of threads:
-//   panel kernels   The tile size depends on the number of threads, but not the order in which an element is summed.
-//   OpenBLAS        The order depends on the tile size, so the tile size does not depend on the number of threads.
+//   panel kernels   The number of threads affects the tile size, but no element of C is summed in another order.
+//   OpenBLAS        The tile size affects the order of sums, so the tile size does not depend on the number of threads.
 #include "cpu_internal.h"
 
 #define BLAS_TILE_THREADS 16 // with OpenBLAS, tiles are sized for this number of threads
@@ -124,7 +124,8 @@ static void matmul_tile_number(const Cpu *cpu, Scratch slot, const Matmul *p, in
     matmul_tile(cpu, slot, p, number / columns * p->tile_m, number % columns * p->tile_n);
 }
 
-// Returns a tensor's scale (1 if it has none per tensor), and makes row_load() read the FP8 values without the scale.
+// Returns t's scale if t has one scale per tensor, otherwise 1. After this call, row_load() reads t's FP8 values
+// without that scale.
 static real take_scale(Tensor *t) {
     if (t->granularity != SCALE_TENSOR) return 1;
     t->granularity = SCALE_NONE;

@@ -39,7 +39,7 @@ static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tenso
     return r;
 }
 
-// Inputs of norm_row(), which computes a row of norm(x) from x and its saved statistics. Every pass over the rows
+// Inputs of norm_row(), which computes a row of norm(x) from x and the saved row statistics. Every pass over the rows
 // computes identical bits.
 typedef struct {
     Tensor x;
@@ -54,7 +54,7 @@ static const real *norm_row(const Cpu *cpu, const void *from, int64_t row, RowBu
     return buffers.out;
 }
 
-// Stores a row of norm.x, the norm's saved input. Returns the row's amax if x is FP8, else 0.
+// Stores a row of x, the norm's saved input. Returns the row's amax as FP32 bits if x is FP8, else 0.
 static uint32_t save_row(const Cpu *cpu, Tensor x, int64_t row, const real *values) {
     if (x.granularity == SCALE_GROUP) return row_store_groups(cpu, x, row, values);
     row_store(cpu, x, row, 0, x.cols, values);

@@ -6,7 +6,7 @@
 // Columns [begin, begin + heads * head_dim) of a packed row of q, k and v: those of q, or those of k.
 typedef struct {
     int64_t begin, heads;
-    int64_t width;      // number of columns that one QK-norm normalizes together: those of one head, or all
+    int64_t width;      // number of columns that one QK-norm normalizes together: one head's, or those of all heads
     const real *weight; // weight of the QK-norm; NULL: there is no QK-norm
 } HeadColumns;
 

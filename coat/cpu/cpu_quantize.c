@@ -102,8 +102,8 @@ const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers
     return row_load(cpu, *t, row, 0, t->cols, buffers.x);
 }
 
-// Returns the amax of x as FP32 bits. If `amax` is not NULL, writes the amax of each row to it. If by_row has data,
-// writes x to it, quantized with a scale per row.
+// Returns the amax of x as FP32 bits. If `amax` is not NULL, writes the amax of each row to `amax`. If by_row has data,
+// quantizes x to by_row with a scale per row.
 static uint32_t stored_amax(Exec *exec, Tensor x, uint32_t *amax, Tensor by_row) {
     const Cpu *cpu = cpu_of(exec);
     Scratch scratch = scratch_begin(exec);
@@ -196,8 +196,8 @@ static void column_sums(Exec *exec, Tensor dbias, Tensor dy, bool accumulate) {
     reduce_partials(cpu, dbias, sums, blocks, accumulate);
 }
 
-// Returns the amax of a gradient dy: the largest of the row amaxes in dy.amax if that exists, otherwise computed from
-// dy. In the latter case, `amax` receives the row amaxes unless it is NULL.
+// Returns the amax of a gradient dy. If dy.amax is not NULL, this is the largest of the row amaxes in dy.amax.
+// Otherwise computes the row amaxes from dy, and writes them to `amax` unless `amax` is NULL.
 static uint32_t gradient_amax(Exec *exec, Tensor dy, uint32_t *amax) {
     return dy.amax ? largest_of_rows(dy) : stored_amax(exec, dy, amax, (Tensor){0});
 }

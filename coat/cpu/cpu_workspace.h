@@ -44,8 +44,8 @@ static inline size_t cpu_matmul_slot(void) {
            cpu_piece(CPU_PANEL_WIDTH * CPU_TILE_K);
 }
 
-// Returns the bytes of attention's buffers per thread: dk and dv of a head, a tile's scores, their gradients, outputs
-// and sums, one row each of o and of its gradient, and a matmul's buffers.
+// Returns the bytes of attention's buffers per thread: dk and dv of a head; scores, score gradients, outputs and sums
+// of a tile; one row of o and one of o's gradient; and a matmul's buffers.
 static inline size_t cpu_attention_slot(int64_t T, int64_t head_dim) {
     return 2 * cpu_piece(T * head_dim) + 2 * cpu_piece(CPU_QUERY_ROWS * T) + cpu_piece(CPU_QUERY_ROWS * head_dim) +
            cpu_piece(CPU_QUERY_ROWS) + cpu_piece(2 * head_dim) + cpu_matmul_slot();

@@ -15,8 +15,8 @@
 //   gated: true for SwiGLU; gradient: true for gradients; sums: true if columns may be summed
 //   finish(own): called after a thread's last row
 //
-// A pass that computes amaxes goes from the last row to the first, and the cast after it from the first to the last, so
-// that each pass starts with the rows that the previous pass left in the L2 cache.
+// A pass that computes amaxes goes from the last row to the first. The cast pass that follows goes from the first row
+// to the last. The cast pass thus starts with the rows that the previous pass left in the L2 cache.
 #pragma once
 #include "fp8_readers.h"
 
@@ -91,10 +91,10 @@ template <bool ALL, typename Run> void for_fp8_gelu(ActivationKind kind, Run run
 }
 
 // --- order in which a thread loads operands and computes -------------------------------------------------------------
-// Fixes the order of a thread's loads. A thread should start its next loads as soon as the previous ones have arrived,
-// and then compute. The compiler would move the loads later, or so early that waiting for the previous loads also waits
-// for the next. Two values that the compiler cannot know prevent this: a load's address includes (words of the previous
-// loads) & opaque_zero, and the computation is inside a branch on row != no_row, which is always true.
+// Fixes the order of a thread's loads. A thread should start its next loads as soon as its previous loads have arrived,
+// and then compute. The compiler would move the next loads later, or so early that waiting for the previous loads also
+// waits for the next loads. Two values that the compiler cannot know prevent this. A load's address includes (words of
+// the previous loads) & opaque_zero. The computation is inside a branch on row != no_row, which is always true.
 struct LoadOrder {
     uint32_t opaque_zero;
     int no_row;

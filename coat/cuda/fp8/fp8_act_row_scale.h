@@ -14,9 +14,9 @@ __device__ inline void store_sums(float *to, const float sum[SPAN]) {
 }
 
 // Arguments of act_row_kernel. A block processes every gridDim.x-th row. A thread owns SPANS spans of 16 columns,
-// THREADS spans apart, and loads its part of the next row while it computes the current row. Each row needs one
-// barrier, for its amax. Biases are held in shared memory if they fit PARAMETER_BYTES. The scale of a gradient's
-// transpose is computed from the largest row scale. `Op` is a source (fp8_act.h).
+// THREADS spans apart, and loads these spans of the next row while it computes the current row. Each row needs one
+// barrier, for the row's amax. Biases are held in shared memory if they fit in PARAMETER_BYTES. For a gradient, the
+// scale of the transpose is computed from the largest row scale. `Op` is a source (fp8_act.h).
 struct RowWalk {
     char *codes;       // output: E4M3 values, (rows, outputs * cols)
     float *scales;     // output: row scales, (rows)
@@ -135,8 +135,8 @@ void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w,
 }
 
 // Writes q's FP8 values and row scales. For a gradient, also writes its column sums and the scale of its transpose q_t.
-// The number of threads is close to the number of 16-column spans of common widths. With more blocks per SM, more rows
-// are loaded at a time; with fewer, each thread has more registers for sums or for SwiGLU's two inputs.
+// The number of threads is close to the number of 16-column spans of common widths. More blocks per SM load more rows
+// at a time. Fewer blocks per SM leave each thread more registers for column sums or for SwiGLU's two inputs.
 template <typename Op>
 void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
                   bool accumulate) {

@@ -1,6 +1,6 @@
 // Activation pass over rows that computes amaxes, or casts to BF16 or to FP8 with one scale per tensor. The grid has as
-// many blocks as the SMs can hold, or more if a block would process over ACT_WALK_ROWS rows. A thread loads its next
-// values while it converts the previous ones.
+// many blocks as the SMs can hold, or more if a block would otherwise process over ACT_WALK_ROWS rows. A thread loads
+// its next values while it converts the values loaded before.
 #pragma once
 #include "fp8_act.h"
 

@@ -86,8 +86,9 @@ void gradient_amaxes(Exec *exec, Tensor dh, Tensor dh_t, Tensor dg, Tensor h, ui
     });
 }
 
-// Computes the input's gradient dh, its transpose (not if dh is BF16) and dh's column sums, with scales that are
-// already in memory. If dh is BF16, h has group scales, because otherwise plain_activation.cu computes dh.
+// Computes the input's gradient dh, dh's column sums and, unless dh is BF16, dh's transpose. The scales of dh and of
+// the transpose must already be in memory. If dh is BF16, h has group scales, because otherwise plain_activation.cu
+// computes dh.
 void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate, ActivationKind kind) {
     if (dh.format == FMT_BF16)
@@ -105,7 +106,7 @@ void gradient_cast(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Te
 }
 
 // Computes the input's gradient dh with row scales, from h with group scales, and sums dh's columns. Then writes dh's
-// transpose, with one scale.
+// transpose, which has one scale.
 void gradient_rows(Exec *exec, const char *operation, Tensor dh, Tensor dh_t, Tensor dbias, Tensor dg, Tensor h,
                    bool accumulate, ActivationKind kind) {
     if (!is_grouped(h))

@@ -15,8 +15,8 @@ struct HiddenGroups {
     StepState *state;
     int codes_bytes, scale_bytes, group_bits;
 
-    // Quantizes x, 16 values of h, and stores them if `inside`. With SAVED, sets x to the decoded FP8 values. Raises
-    // *largest_h to the amax of x's group before quantization. All lanes of the warp must call this function.
+    // Quantizes x, 16 values of h, and stores the FP8 values if `inside`. With SAVED, sets x to the decoded FP8 values.
+    // Raises *largest_h to the amax of the unquantized group. All lanes of the warp must call this function.
     template <bool SAVED>
     __device__ void keep(int row, int column, bool inside, float x[SPAN], float *largest_h) const {
         const int group_lanes = (1 << group_bits) / SPAN;

@@ -102,9 +102,9 @@ __device__ inline void means_of_rows(const float (&shared)[WARPS][2 * ROWS], int
 }
 
 // Kernel of the norms' backward. Persistent blocks process groups of ROWS rows, with one barrier per group. A group's
-// row amaxes are written after the next group's barrier, so they need no barrier of their own. A thread processes the
-// same 8 columns of every row, so the weight and the partial sums of dweight and dbias stay in registers. a.rows is a
-// multiple of ROWS. The slots of threads whose columns do not exist contain zeros.
+// row amaxes are written after the next group's barrier, so only the last group needs a second barrier. A thread
+// processes the same 8 columns of every row, so the weight and the partial sums of dweight and dbias stay in registers.
+// a.rows is a multiple of ROWS. The slots of threads whose columns do not exist contain zeros.
 template <bool GROUPED, int THREADS, int BLOCKS_PER_SM, int ROWS, int STAGES>
 __global__ __launch_bounds__(THREADS,
                              BLOCKS_PER_SM) void fp8_norm_backward_kernel(const __grid_constant__ Fp8NormBackward a) {
@@ -267,8 +267,8 @@ bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float 
     return true;
 }
 
-// Processes two rows at a time if their number is even, the shared memory suffices and the width is at most 4096;
-// otherwise one row at a time. Returns false if the width exceeds 8192 or one row's ring does not fit in shared memory.
+// Processes two rows at a time if a.rows is even, the shared memory suffices and the width is at most 4096; otherwise
+// one row at a time. Returns false if the width exceeds 8192 or one row's ring does not fit in shared memory.
 template <bool GROUPED>
 bool fp8_norm_backward_launch(Exec *exec, const Fp8NormBackward &a, float *dweight, float *dbias, bool accumulate) {
     const auto try_run = [&](auto run) { return run(exec, a, dweight, dbias, accumulate); };

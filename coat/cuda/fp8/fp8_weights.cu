@@ -17,7 +17,7 @@ struct WeightEntry {
     // FP8 values and their transpose; codes_t is NULL if the transpose is written later, just before it is used
     uint8_t *codes, *codes_t;
     float *scale;
-    uint32_t *amax;       // amax of the weight, which the optimizer wrote; NULL: not stored
+    uint32_t *amax;       // amax of the weight, written by the optimizer or an earlier quantization; NULL: not stored
     uint32_t *whole_amax; // amax of the entire weight if this table entry is a shard of a weight; else NULL
     int rows, cols;
 };
@@ -77,7 +77,7 @@ __global__ void shard_scales_kernel(const __grid_constant__ WeightTable table) {
     scale_write(e.scale, *e.whole_amax, E4M3_MAX, table.state);
 }
 
-// Quantizes a tile of a weight and, if codes_t exists, writes its transpose.
+// Quantizes a tile of a weight and, if codes_t exists, also writes the tile's transpose.
 __global__ __launch_bounds__(TILE_THREADS<WEIGHT_COLUMNS>,
                              2) void weight_codes_kernel(const __grid_constant__ WeightTable table) {
     __shared__ Tile<WEIGHT_COLUMNS> tile;

@@ -152,7 +152,8 @@ __device__ inline void momentum_chunk(const MuonEntry &e, const CodeTables *tabl
     momentum_store<STORE>(e, tables, first, group, m);
 }
 
-// Returns an element of a momentum, of group `group` if it has groups. Gives the same result as moments_load().
+// Returns element `at` of a momentum, the same value as moments_load(). group: parameters of the element's group; used
+// with FP8 and INT8 only.
 template <MomentumStore STORE>
 __device__ inline float rest_momentum(const MuonEntry &e, MomentGroup group, int64_t at) {
     if constexpr (STORE == MOMENTUM_FP32) return ((const float *)e.m)[at];
@@ -161,7 +162,7 @@ __device__ inline float rest_momentum(const MuonEntry &e, MomentGroup group, int
     return STORE == MOMENTUM_INT8 ? moment_i8_decode(code, group.a) : moment_decode(code, group, FMT_E4M3);
 }
 
-// Updates group number `at`, which does not belong to a full chunk, with the functions of moments.h. Called by a warp.
+// Updates group number `at`, which is not in a full chunk, with the functions of moments.h. One warp updates the group.
 template <MomentumStore STORE, typename G, typename U>
 __device__ inline void momentum_rest(const MuonEntry &e, const MomentumScalars &s, int64_t at) {
     constexpr bool GROUPS = STORE == MOMENTUM_INT8 || STORE == MOMENTUM_FP8;
@@ -255,7 +256,8 @@ __global__ __launch_bounds__(OPTIMIZER_THREADS) void apply_kernel(const __grid_c
 
 // --- division by the Frobenius norm ----------------------------------------------------------------------------------
 // Computes y = x / max(norm, NEWTON_SCHULZ_EPS) for matrix number blockIdx.y of `elements` elements. The Frobenius norm
-// is the root of the sum of the matrix's `count` partials, which every block adds in the same order.
+// is the square root of the sum of the matrix's `count` partial sums of squares. Every block adds these partial sums in
+// the same order.
 template <typename T>
 __global__ __launch_bounds__(OPTIMIZER_THREADS) void normalize_kernel(T *y, const T *x, int64_t elements, bool wide,
                                                                       const double *partials, int count) {

@@ -110,8 +110,8 @@ __device__ inline void prefetch_l2(const void *address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
 }
 
-// The lanes of a warp prefetch the cache lines of a later chunk, in which each array is contiguous. A lane prefetches
-// two lines if a chunk has more lines than a warp has lanes.
+// The lanes of a warp prefetch the cache lines of a later chunk. A chunk is contiguous in each array (values,
+// gradients, moments). A lane prefetches two lines if a chunk has more lines than a warp has lanes.
 constexpr int LINE_BYTES = 128;
 
 template <MasterStore MASTER, typename G> struct ChunkLines {
@@ -130,7 +130,7 @@ struct LaneLine {
     int64_t chunk_bytes; // distance in bytes between the lines of two consecutive chunks
 };
 
-// Returns cache line number `line` of a chunk, which this lane prefetches.
+// Locates cache line number `line` of the chunks of an entry. This lane prefetches that line.
 template <MasterStore MASTER, typename G> __device__ inline LaneLine lane_line(const MomentEntry &e, int line) {
     using Lines = ChunkLines<MASTER, G>;
     const auto inside = [&](const void *array, int lines) {
@@ -201,7 +201,7 @@ __launch_bounds__(CHUNK_THREADS,
 // 16-byte aligned. A warp updates one group, using the functions of moments.h.
 
 // Returns, in every lane of the warp, the amax and exponent of group number `at` of m (which = 0) or v (which = 1).
-// Lane 0 stores them. x: this lane's elements.
+// Lane 0 also stores the amax and the exponent. x: this lane's elements of the group.
 __device__ inline MomentGroup rest_measure(const MomentTable &table, const MomentEntry &e, int which, int64_t at,
                                            const float x[GROUP / WARP]) {
     uint32_t largest = 0, negated = 0;

@@ -50,13 +50,13 @@ __device__ static inline float fast_log2(float x) {
 }
 
 // --- decoding and measuring groups of moments ---------------------------------------------------------------
-// Parameters of a group of moments, identical in the eight lanes that share it. Used by the fast code path.
+// Parameters of a group of moments, identical in the eight lanes that share the group. Used by the fast code path.
 struct LaneGroup {
     float a, k_inverse; // a: amax of the group, times beta for decoding; k_inverse: 1 / k
     uint8_t k_16ths;    // exponent k in sixteenths
     bool decodes;       // true if the fast path decodes the group exactly, because no intermediate is subnormal
     bool encodes;       // true if the fast path encodes the group exactly, because no element is subnormal
-    bool floors;        // v only: true if a nonzero element could round to 0; it becomes the smallest nonzero FP8 value
+    bool floors;        // v only: true if nonzero elements could round to 0, and must become the smallest FP8 value
 };
 
 __device__ static inline LaneGroup lane_group(const CodeTables *tables, float a, uint32_t k_16ths) {
@@ -91,8 +91,8 @@ __device__ static inline void decode_lane(const CodeTables *tables, LaneGroup gr
     }
 }
 
-// Extremes of a lane's elements: the largest |x| as raw bits, and the largest -bits as an unsigned number, which gives
-// the smallest nonzero |x|.
+// Extremes of a lane's elements. largest: raw bits of the largest |x|. negated: 2^32 minus the raw bits of the smallest
+// nonzero |x|, so that both extremes are reduced by a maximum; 0 if all elements are 0.
 struct LaneExtremes {
     uint32_t largest, negated;
 };
@@ -111,9 +111,9 @@ __device__ static inline LaneExtremes lane_extremes(const float x[LANE_ELEMENTS]
     return e;
 }
 
-// Computes the groups of the new m and v, in every lane, from the extremes of their eight lanes. Lanes 0, 2, 4 and 6 of
-// a group reduce m's largest, m's smallest, v's largest and v's smallest value. Each odd lane duplicates the lane
-// before it.
+// Computes the parameters of the new groups of m and v from the extremes of the eight lanes that share the groups. All
+// eight lanes get the results. Of these lanes, 0, 2, 4 and 6 reduce m's largest, m's smallest, v's largest and v's
+// smallest value. Each odd lane repeats the work of the preceding even lane.
 __device__ static inline void groups_measure(const CodeTables *tables, LaneExtremes m, LaneExtremes v, bool expand,
                                              LaneGroup *group_m, LaneGroup *group_v) {
     const int lane = (int)threadIdx.x % WARP, first = lane & ~(GROUP_LANES - 1);
@@ -127,8 +127,8 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
     const float log2 = moment_log2(bits_float(bits)), other = __shfl_xor_sync(ALL_LANES, log2, 2);
     const float range = smallest ? other - log2 : log2 - other;
     uint32_t k = expand ? moment_exponent_of(range, FMT_E4M3) : MOMENT_K_ONE;
-    // floors: true if the smallest element could round to 0. An element of at least 2^-1/2 times the smallest nonzero
-    // FP8 value cannot.
+    // floors: true if the smallest element could round to 0. An element cannot if its position (moment_position()) is
+    // at least 2^-1/2 times the smallest nonzero FP8 value.
     const bool floors = !(range * (float)k <= MOMENT_K_ONE * (moment_target(FMT_E4M3) + 1.5f));
     const uint32_t told = k | (uint32_t)(bits >= 0x00800000u) << 8 | (uint32_t)floors << 9;
     const auto group_of = [&](int at) {

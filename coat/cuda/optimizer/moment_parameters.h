@@ -87,7 +87,7 @@ template <MasterStore MASTER> __device__ inline void master_values(const MasterP
     }
 }
 
-// Combine the lower or the upper 16 bits of two words into one word; those of `first` become its lower half.
+// Combine the lower or the upper 16 bits of two words into one word. The bits of `first` become the lower half.
 __device__ inline uint32_t lower_halves(uint32_t first, uint32_t second) {
     return __byte_perm(first, second, 0x5410);
 }

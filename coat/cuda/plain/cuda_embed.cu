@@ -19,9 +19,9 @@ template <typename T> struct EmbedForward {
     int cols, T_length;
 };
 
-// Each thread computes V columns of the embeddings of the tokens with the same index in ROWS sequences. The position
-// embedding is thus read once for these sequences, and the token embeddings are loaded in parallel. With document
-// masking, each row has a position of its own.
+// Each thread computes V columns of ROWS rows: of the tokens that have the same index in ROWS consecutive sequences.
+// The thread loads the token embeddings in parallel, and the position embedding once for all these rows. With document
+// masking, each row has its own position, so the thread loads a position embedding per row.
 template <typename T, int V, int ROWS>
 __global__ __launch_bounds__(EMBED_THREADS) void embed_forward_kernel(EmbedForward<T> a) {
     const unsigned vectors = (unsigned)(a.cols / V);

@@ -61,7 +61,7 @@ __global__ __launch_bounds__(HEADS_THREADS) void qk_norm_rope_forward_kernel(Hea
 }
 
 // --- backward of QKV clip, QK norm and RoPE -------------------------------------------------------------------------
-// Loads a head's gradient, V values of each half of the head, and applies RoPE's backward to it.
+// Loads V values from each half of a head's gradient, and applies RoPE's backward to these values.
 template <int V, typename T>
 __device__ inline void load_gradient(const HeadsOf<T> &a, const T *g, int column, const float *rotation,
                                      const float cosine[V], const float sine[V], float d[2][V]) {
