@@ -1,4 +1,4 @@
-// Implements the operations of vision towers on the CPU: patches of images, their embedding, and gathering of rows.
+// Implements the operations of vision towers on the CPU: patches from pixels, embedding of patches, gathering of rows.
 #include "cpu_internal.h"
 
 #include <string.h>

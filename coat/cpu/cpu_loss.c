@@ -1,5 +1,5 @@
-// Computes the cross-entropy loss of a chunk of tokens and its gradient on the CPU. An unscaled gradient overwrites the
-// logits; an FP8 gradient has separate memory.
+// Computes the cross-entropy loss of a chunk of tokens, and the gradient of the loss by the logits, on the CPU. An
+// unscaled gradient overwrites the logits; an FP8 gradient has separate memory.
 #include "cpu_quantize.h"
 
 #include <math.h>
@@ -36,8 +36,8 @@ static real element(Tensor t, int64_t row, int64_t column) {
                                 : (real)bf16_decode(((const uint16_t *)row_address(t, row))[column]);
 }
 
-// True if logit `target` is the largest of the row's first `vocab` logits, and no earlier logit is equal to it. False
-// for NaN.
+// True if logit `target` is the largest of the row's first `vocab` logits, and no earlier logit is equally large. False
+// if one of these logits is NaN.
 static bool is_best(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab, int32_t target) {
     const real logit = element(logits, row, target);
     real buffer[CHUNK];

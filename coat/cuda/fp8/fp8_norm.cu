@@ -116,9 +116,10 @@ __device__ inline void row_statistics(const Fp8NormForward &a, const RowPart<Sha
     }
 }
 
-// Loads a row of r_in to r and of y to y. s is the row's entry of a.y_scales, or 1 if that is NULL. With post-norm, y
-// becomes y * s. With pre-norm, r and `value` become r_in + y * s + y_bias; without a.y, r is r_in and `value` is not
-// set.
+// Loads a row of a.r_in to r and a row of a.y to y. Below, s is the row's entry of a.y_scales, or 1 without y_scales.
+//   post-norm              y becomes y * s
+//   pre-norm               r and `value` become r_in + y * s + y_bias
+//   pre-norm without a.y   r is r_in, and `value` is not set
 template <NormPlace PLACE, typename Shape>
 __device__ inline void row_sum(const Fp8NormForward &a, const RowPart<Shape> &at, Bf16Words<ROW_WIDTH> *r,
                                Bf16Words<ROW_WIDTH> *y, float (*value)[ROW_WIDTH]) {

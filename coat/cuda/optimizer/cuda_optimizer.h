@@ -28,10 +28,10 @@ __device__ static inline UpdateScalars with_rate(UpdateScalars s, float rate) {
 // IN_FP32: FP32 master weights. IN_SPLIT16: BF16 value as upper half, U16 master weights as lower half.
 enum MasterStore { IN_VALUE, IN_VALUE_BF16, IN_FP32, IN_SPLIT16 };
 
-// Returns how the parameter's full-precision value is stored. Calls fatal() if its formats are not supported.
+// Returns how the parameter's full-precision value is stored. Calls fatal() if the parameter's formats are unsupported.
 MasterStore master_store(const Parameter &p);
 
-// Returns the number of elements of a tensor. Calls fatal() if its rows are not contiguous.
+// Returns the number of elements of t. Calls fatal() if there are gaps between the rows of t.
 int64_t flat_elements(const char *operation, Tensor t);
 
 static inline bool aligned16(const void *address) {

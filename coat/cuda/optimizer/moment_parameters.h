@@ -41,8 +41,8 @@ struct MomentEntry : ParameterEntry {
 
 struct MomentTable {
     MomentEntry entry[ENTRIES];
-    // first work item of each entry, which is a run of chunks or a remaining group; the last element is the total
-    // number of items
+    // index of each entry's first work item, followed by the total number of work items. A work item is a run of chunks
+    // or a remaining group
     int first[ENTRIES + 1];
     int count;
     bool expand;

@@ -229,7 +229,7 @@ __global__ __launch_bounds__(EMBED_THREADS) void token_gradient_join_kernel(Toke
     add_to<V>(out, before, sum);
 }
 
-// Sets numbers[i] = i. These row numbers are the values of the sort by token.
+// Sets numbers[i] = i. These row numbers are the values that are sorted with the tokens as keys.
 __global__ void row_numbers_kernel(int32_t *numbers, int count) {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < count) numbers[i] = i;

@@ -78,8 +78,8 @@ template <int V> __device__ inline void rotate_back(float d[2][V], const float c
 }
 
 // --- QK-norm: norms of q and k ---------------------------------------------------------------------------------------
-// Describes the norm that a head belongs to: whether it is a norm of k, the norm's number within the token, and the
-// head's first column within the norm.
+// Describes the norm that a head belongs to. k: 0 for a norm of q, 1 for a norm of k. number: index of the norm among
+// the token's norms. begin: the head's first column within the norm.
 template <typename T> struct HeadNorm {
     int k, number, begin;
 
@@ -92,8 +92,8 @@ template <typename T> struct HeadNorm {
     }
 };
 
-// Stores a thread's partial sum of a head in of_heads (heads, across), or adds it to the thread's earlier sum of that
-// head. i: first of the values that `value` covers.
+// Stores `value`, a thread's partial sum of a head, in of_heads (heads, across), or adds `value` to the thread's
+// earlier sum of that head. i: index, within half a head, of the first element that `value` sums.
 template <int V, typename T>
 __device__ inline void head_adds(const HeadsOf<T> &a, float *of_heads, int head, int i, float value) {
     float *const at = of_heads + head * a.across + i / V % a.across;

@@ -5,8 +5,8 @@
 namespace {
 
 // Tanh-GELU and quick GELU are x * gate(x) with gate(x) = 1 / (1 + exp(-u)), u = slope * (x + cubic * x^3). With slope
-// 2 sqrt(2/pi), the gate equals 0.5 (1 + tanh(u / 2)) without its cancellation for negative u. NaN stays NaN, and both
-// tails are correct. ACT_GELU_ERF has the normal distribution function as its gate.
+// 2 sqrt(2/pi), the gate equals 0.5 (1 + tanh(u / 2)), but has no cancellation for negative u. NaN stays NaN, and both
+// tails are correct. The gate of ACT_GELU_ERF is the normal distribution function.
 template <ActivationKind K> struct Gelu {
     static constexpr bool quick = K == ACT_GELU_QUICK;
     static constexpr float slope = quick ? 1.702f : 1.5957691216057308f, cubic = quick ? 0.0f : 0.044715f;
@@ -24,7 +24,7 @@ template <ActivationKind K> struct Gelu {
     }
 };
 
-// Computes GELU's forward: h = y + bias in its storage format, and g = gelu(h). If h.data is NULL, h is y.
+// Computes GELU's forward: h = y + bias, rounded to T, and g = gelu(h). If h.data is NULL, computes g = gelu(y).
 template <typename T, int V, ActivationKind K> struct GeluForward {
     static constexpr int unroll = sizeof(T) == 4 ? 2 : 5;
     static constexpr bool sums = false, rolling = false;
@@ -142,8 +142,8 @@ template <typename T, int V> struct SwigluBackward {
     }
 };
 
-// Computes g from y. With GELU, first adds the bias and stores h = y + bias if h.data is not NULL; otherwise, and with
-// SwiGLU, y must be the complete h.
+// Computes and stores h = y + bias unless h.data is NULL; y must then already be h. Computes g from h unless g.data is
+// NULL. With SwiGLU, g and h must not both have data.
 void activation_launch(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y, Tensor bias,
                        ActivationKind kind) {
     require_format(operation, "g", g, y.format);
