@@ -106,8 +106,8 @@ typedef struct {
     AttentionShape shape;
 } KeyValueHead;
 
-// Replaces a tile's scores S with the probabilities P = exp(S * scale - lse), which are 0 for keys that a query does
-// not attend to.
+// Replaces a tile's scores S with the probabilities P = exp(S * scale - lse). P is 0 for keys that a query does not
+// attend to.
 static void probabilities(const Cpu *cpu, Tensor p, const real *lse, int64_t begin, AttentionShape shape) {
     for (int64_t i = 0; i < p.rows; i++) {
         real *row = (real *)row_address(p, i);

@@ -1,5 +1,5 @@
-// Loops that encode and decode FP8, included by cpu_kernels_body.h. Their results are bit-identical to those of
-// formats.h and quantize.h. They have no branches, so that the compiler can vectorize them.
+// Loops that encode and decode FP8, included by cpu_kernels_body.h. The results are bit-identical to the results of
+// formats.h and quantize.h. The loops have no branches, so that the compiler can vectorize them.
 #ifdef VARIANT
 
 // Decodes one FP8 value. For a normal value, moves the bits to FP32's fields and corrects the exponent's bias. For a

@@ -127,8 +127,8 @@ void cpu_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
 
 #define OUTLIER_PIECE 4096 // number of elements that are decoded at a time: a multiple of the moments' group size
 
-// Adds n elements of a row of x, starting at column `begin`, to the sums of *out. v: second moments of the elements,
-// which divide their squares; x and v must then have one row. v may have no data.
+// Adds n elements of a row of x, starting at column `begin`, to the sums of *out. If v has data, divides the square of
+// each element by the element's second moment in v; x and v must then have one row.
 static void add_outliers(const Cpu *cpu, Tensor x, Tensor v, int64_t row, int64_t begin, int64_t n, Outliers *out) {
     real x_buffer[OUTLIER_PIECE], v_buffer[OUTLIER_PIECE];
     const real *a = row_load(cpu, x, row, begin, n, x_buffer), *b = v_buffer;

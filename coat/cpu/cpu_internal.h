@@ -53,8 +53,8 @@ void row_store(const Cpu *cpu, Tensor t, int64_t row, int64_t begin, int64_t cou
 // Quantizes `values` to a row of an E4M3 SCALE_GROUP tensor, and writes the row's group scales. Returns the amax of
 // `values` as FP32 bits.
 uint32_t row_store_groups(const Cpu *cpu, Tensor t, int64_t row, const real *values);
-// Returns the memory in which the caller should compute a row's columns from `begin` on before it calls row_store():
-// the row itself if t is FP32, otherwise `buffer`.
+// Returns the memory in which to compute a row's columns from `begin` on, to be passed to row_store(): the row itself
+// if t is FP32, otherwise `buffer`.
 static inline real *row_target(Tensor t, int64_t row, int64_t begin, real *buffer) {
     return t.format == FMT_FP32 ? (real *)row_address(t, row) + begin : buffer;
 }
@@ -82,8 +82,8 @@ Scratch scratch_slot(const Scratch *s);
 
 // --- sums over rows, in an order that does not depend on the number of threads ---------------------------
 
-// Returns the number of rows that one partial sum covers. A sum over rows is split into blocks of rows, and the blocks'
-// sums are added in order, so the result does not depend on the number of threads.
+// Returns the number of rows that one partial sum covers. A sum over rows is split into blocks of rows. The sums of the
+// blocks are added in order, so the result does not depend on the number of threads.
 static inline int64_t reduction_rows(int64_t rows) {
     int64_t share = (rows + CPU_REDUCTION_BLOCKS - 1) / CPU_REDUCTION_BLOCKS;
     return share < 16 ? 16 : share;
@@ -102,7 +102,7 @@ typedef struct {
 } Operand;
 
 // A matmul: c (m, n) = (accumulate ? c : 0) + bias + beta * addend + alpha * sum over k of a (m, k) b (n, k). If a or b
-// is FP8 with one scale per tensor, the sum is over the FP8 values without the scale, and is then multiplied by the
+// is FP8 with one scale per tensor, the sum is over the FP8 values without the scale. The sum is then multiplied by the
 // scale.
 typedef struct {
     Operand a, b;

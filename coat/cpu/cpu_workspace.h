@@ -11,9 +11,9 @@
 // threads, so that the order of addition depends only on the shape.
 #define CPU_REDUCTION_BLOCKS 64
 
-// Largest tile of a matmul C = A B: CPU_TILE_M rows and CPU_TILE_N columns of C, summed in steps of CPU_TILE_K, so that
-// the packed panels of A and B and the tile fit in the L2 cache. CPU_TILE_M is a multiple of every kernel's panel rows,
-// CPU_TILE_N of its panel columns. CPU_PANEL_WIDTH is the largest number of panel rows or columns.
+// Largest tile of a matmul C = A B: CPU_TILE_M rows and CPU_TILE_N columns of C, summed in steps of CPU_TILE_K. The
+// packed panels of A and B and the tile together fit in the L2 cache. For every kernel variant, CPU_TILE_M is a
+// multiple of the panel's rows, and CPU_TILE_N of the panel's columns. CPU_PANEL_WIDTH is the largest number of either.
 #define CPU_TILE_M 240
 #define CPU_TILE_N 512
 #define CPU_TILE_K 256

@@ -1,4 +1,4 @@
-// Converts 8-bit moments (moments.h) between their format (E4M3, E5M2 or INT8) and reals, on the host.
+// Converts 8-bit moments (moments.h) in E4M3, E5M2 or INT8 to reals and back, on the host.
 #pragma once
 #include "tensor.h"
 

@@ -3,7 +3,7 @@
 // A scale is the dequantization multiplier. The scale is computed from the amax (largest absolute value) and rounded to
 // the scale's storage type. Quantization uses the rounded scale: FP8 value = cast(x * r), r = 1 / scale rounded to
 // FP32. Amaxes are the raw bits of |x|, compared as unsigned integers. In that order NaN > inf > every finite value, so
-// a NaN or inf always survives the reduction, and the result does not depend on the order of comparison.
+// a NaN or inf always survives the reduction. The result does not depend on the order of comparison.
 #pragma once
 #include "base/c_linkage.h"
 #include "formats.h"
@@ -41,9 +41,9 @@ COAT_HD static inline uint16_t group_scale_from_amax(uint32_t amax, float larges
 }
 
 // Returns the scale of a row with this amax: the smallest power of two that makes the amax representable. Because all
-// row scales are powers of two, FP8 values can later be converted to the scale of the whole tensor without a second
-// rounding, except values that become subnormal. A row of zeros gets the smallest scale, so that it does not raise the
-// tensor's scale, which is the largest row scale.
+// row scales are powers of two, FP8 values can later be converted to one scale per tensor. Only values that become
+// subnormal are then rounded a second time. The tensor's scale is the largest row scale. A row of zeros therefore gets
+// the smallest scale, so that this row does not raise the tensor's scale.
 COAT_HD static inline float row_scale_from_amax(uint32_t amax, Format f) {
     // The largest values of both formats are 1.75 times a power of two: 2^8 for E4M3, 2^15 for E5M2.
     const uint32_t largest_exponent = f == FMT_E5M2 ? 15u : 8u,

@@ -17,8 +17,8 @@ COAT_HD static inline uint64_t rng_mix(uint64_t x) {
     return x ^ (x >> 32);
 }
 
-// Returns the first counter of (seed, stream). The stream is mixed before it is combined with the seed, so that neither
-// (seed + 1, stream) nor (seed, stream + 1) is a shifted copy of (seed, stream).
+// Returns the first counter of (seed, stream). Mixes the stream before combining the stream with the seed, so that
+// neither (seed + 1, stream) nor (seed, stream + 1) is a shifted copy of (seed, stream).
 COAT_HD static inline uint64_t rng_start(uint64_t seed, uint64_t stream) {
     return rng_mix(rng_mix(seed + RNG_STRIDE) ^ rng_mix(~stream * RNG_STRIDE));
 }

@@ -44,7 +44,7 @@ typedef struct {
     uint32_t *maximum; // amax of `value` as FP32 bits, from the optimizer, for the next quantization; NULL: not stored
 } Weight;
 
-// Alignment of every tensor in bytes. The fastest paths of cuBLASLt and cuDNN need it.
+// Alignment of every tensor in bytes. The fastest paths of cuBLASLt and cuDNN need this alignment.
 #define TENSOR_ALIGNMENT 256
 static inline size_t align_up(size_t bytes) {
     return (bytes + TENSOR_ALIGNMENT - 1) / TENSOR_ALIGNMENT * TENSOR_ALIGNMENT;

@@ -156,7 +156,7 @@ template <WalkMakes MAKES, typename Source> struct WalkOf : Source {
 };
 
 // Runs the activation pass over rows. t: the output, `cols` wide; with MAKES_AMAXES, the tensor whose scale is
-// computed. transposed: the transpose of t; if it has its own scale, that scale is written, too.
+// computed. transposed: the transpose of t; if the transpose has its own scale, that scale is written, too.
 template <WalkMakes MAKES, int BATCH, int BLOCKS, bool BACKWARD, typename Source>
 void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, Tensor t, uint32_t *amaxes = NULL,
                   Tensor transposed = Tensor{}) {

@@ -1,6 +1,6 @@
 // Implements activation_bound and activation_backward_recompute. The scales of dh's rows are computed from an upper
-// bound of |dh| instead of the amax. Therefore no value has to wait for the rest of its row, and one pass over tiles
-// writes dh, its transpose and the transpose of g.
+// bound of |dh| instead of the amax. Therefore no value has to wait for the rest of its row. One pass over tiles writes
+// dh, dh's transpose and the transpose of g.
 //
 // Bytes of memory per element of g with groups of 16: reads dg (2) and h (1.125), writes dh and the transposes of dh
 // and g (1 each). SwiGLU doubles h and dh. activation_bound reads dy, w and SwiGLU's scales of h once.

@@ -132,7 +132,8 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     };
     int begin = begin_of(0), end = end_of(0, begin);
     typename Source::Loaded loaded[THREAD_ROWS];
-    // Loads all rows that this thread processes in a tile. If the tile has fewer rows, loads its last row repeatedly.
+    // Loads the THREAD_ROWS rows that this thread processes in a tile. Loads the tile's last row instead of rows that
+    // the tile does not have.
     const auto load_rows = [&](int row, int behind) {
         if (!inside || row >= behind) return;
 #pragma unroll

@@ -1,7 +1,7 @@
 // Forward norms and their recompute for wgrad: residual add, norm, the norm's input saved in E4M3 with a scale per
 // group or in BF16, and the result n in E4M3 or BF16. Recipes without FP8 use these kernels for BF16, too. If n has one
-// scale per tensor (Group Scaling), it is never stored in BF16: the first pass computes its amaxes, the second pass
-// recomputes n and casts it.
+// scale per tensor (Group Scaling), n is never stored in BF16: the first pass computes n's amaxes, the second pass
+// recomputes n and casts n to E4M3.
 //
 // Bytes of memory per element: r_in, y, r_out 2 each; x 1.125 (FP8 in groups of 16); FP8 n and its transpose 1 each.
 //                                                       reads      writes
@@ -194,8 +194,8 @@ __device__ inline float row_norm(const Fp8NormForward &a, const RowPart<Shape> &
     return largest;
 }
 
-// Kernel of the forward norms. Processes the last rows first and the first rows last, so that the first rows are still
-// in the L2 cache when the second pass starts with them.
+// Kernel of the forward norms. Processes the first rows last, because the second pass starts with the first rows and
+// then finds them in the L2 cache.
 template <NormInput INPUT, NormPlace PLACE, typename Shape>
 __global__
 __launch_bounds__(ROW_THREADS,

@@ -67,7 +67,7 @@ template <int ROWS> struct RowFactors {
     uint16_t scale[ROWS];
 };
 
-// Converts dn, the gradient of the norm's result, to FP32 and multiplies it by its row scale.
+// Converts dn, the gradient of the norm's result, to FP32 and multiplies dn by the row scale.
 __device__ inline void unpack_scaled(const Pack<bf16, V> &dn, float scale, float out[V]) {
     unpack<V>(dn, out);
 #pragma unroll

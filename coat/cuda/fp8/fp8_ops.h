@@ -3,7 +3,7 @@
 #include "cuda/common/cuda_internal.h"
 
 // Transposes x's FP8 values into `out`, which shares x's scale. If x has row scales, first writes out's own scale, the
-// largest row scale converted to out's format, and rescales the values to it.
+// largest row scale converted to out's format, and rescales the values to that scale.
 void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x);
 // Transposes x, which has row scales, into `out` and rescales the values to out's scale, which must already be written.
 void fp8_transpose_rescaled(Exec *exec, Tensor out, Tensor x);

@@ -14,7 +14,7 @@ constexpr int64_t WEIGHT_ELEMENTS = 32768; // number of elements per block in th
 
 struct WeightEntry {
     const bf16 *value;
-    // FP8 values and their transpose; codes_t is NULL if the transpose is written later, just before it is used
+    // FP8 values and their transpose; codes_t is NULL if a later operation writes the transpose, just before its use
     uint8_t *codes, *codes_t;
     float *scale;
     uint32_t *amax;       // amax of the weight, written by the optimizer or an earlier quantization; NULL: not stored

@@ -1,6 +1,6 @@
 // Muon's update on the GPU. muon_momentum and muon_apply are bound by memory: with an INT8 momentum, BF16 gradients,
-// BF16 updates and split16 master weights, they transfer 6 and 10 bytes per element. muon_orthogonalize runs 15
-// matmuls, and is bound by their arithmetic if both dimensions of the matrix are large.
+// BF16 updates and split16 master weights, muon_momentum transfers 6 bytes per element and muon_apply 10.
+// muon_orthogonalize runs 15 matmuls, and is bound by arithmetic if both dimensions of the matrix are large.
 #include "moment_parameters.h"
 #include "numerics/newton_schulz.h"
 
@@ -13,8 +13,8 @@ enum MomentumStore { MOMENTUM_FP32, MOMENTUM_BF16, MOMENTUM_INT8, MOMENTUM_FP8 }
 
 struct MuonEntry : ParameterEntry {
     void *m;
-    float *scale;      // amaxes of the momentum's groups (SCALE_EXPAND); NULL if it has no groups
-    uint8_t *exponent; // exponents of the momentum's groups; NULL if it has no groups
+    float *scale;      // amaxes of the momentum's groups (SCALE_EXPAND); NULL if the momentum has no groups
+    uint8_t *exponent; // exponents of the momentum's groups; NULL if the momentum has no groups
     void *update;
     StepState *state;
     bool expand, wide; // wide: true if all tensors are 16-byte aligned

@@ -11,7 +11,7 @@ constexpr int CHUNK = WARP / GROUP_LANES * GROUP; // number of elements in a chu
 constexpr int RUN = WARP / (CHUNK / GROUP);
 
 // Number of resident blocks per SM. Stochastic rounding computes a random number per element, and more warps hide that
-// arithmetic. Without stochastic rounding, memory bandwidth is the limit, and more warps only compete for it.
+// arithmetic. Without stochastic rounding, memory bandwidth is the limit, and more warps only compete for bandwidth.
 template <MasterStore MASTER> constexpr int CHUNK_BLOCKS = MASTER == IN_VALUE_BF16 ? 5 : 4;
 
 // --- update of full chunks of a parameter ----------------------------------------------------------------------------

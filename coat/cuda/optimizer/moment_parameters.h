@@ -1,5 +1,5 @@
-// Defines the kernel argument that lists the parameters with 8-bit moments, and functions that load and store values of
-// parameters, WIDTH at a time or one by one. Included by fp8_moments.cu and cuda_muon.cu.
+// Defines the kernel argument that lists the parameters with 8-bit moments, and functions that load and store parameter
+// values, WIDTH at a time or one by one. Included by fp8_moments.cu and cuda_muon.cu.
 #pragma once
 #include "fp8_moments.h"
 

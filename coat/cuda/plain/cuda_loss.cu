@@ -113,7 +113,7 @@ template <typename T, int V> struct GradientCodes {
     __device__ void element(int column, float x) const { row[column] = (uint8_t)encode_pair<FMT_E5M2>(x, 0.0f); }
 };
 
-// Computes the loss and, with a.backward, its gradient. a.parts consecutive blocks share a row; with a.parts > 1, these
+// Computes the loss and, with a.backward, the gradient. a.parts consecutive blocks share a row; if a.parts > 1, these
 // blocks are a cluster. Each group of blocks processes every step-th row.
 template <typename T, int V, bool STAGED, typename Gradient>
 __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(LossArguments a) {

@@ -1,5 +1,5 @@
 // Combines the softmax statistics of a row of logits over a block, or over several blocks that share the row. A row is
-// read once if it fits in shared memory. Several blocks must fit in an SM, so that one block computes while another
+// read once if the row fits in shared memory. Several blocks must fit in an SM, so that one computes while another
 // block's row is being copied. Therefore, on Hopper and later, the blocks of a cluster share a long row: each block
 // processes a part, and each warp sends its statistics to all blocks.
 #pragma once
