@@ -1,6 +1,6 @@
 // Defines the CPU backend's inner loops. cpu_kernels.c includes this file once per instruction set; VARIANT(name) gives
 // each copy a separate name. The compiler vectorizes element-wise loops. Sums use LANES independent partial sums that
-// are added in a fixed order, so that the order depends only on the number of elements.
+// are added in a fixed order. The order of a sum therefore depends only on the number of elements.
 #ifdef VARIANT
 
 typedef real VARIANT(vector) __attribute__((vector_size(LANES * sizeof(real))));

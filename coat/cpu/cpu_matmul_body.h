@@ -18,7 +18,7 @@ INLINE VARIANT(wide) VARIANT(load_wide)(const real *x) {
 }
 
 // Computes c (rows, PANEL_COLUMNS) = (add ? c : 0) + a b for one panel a of A and one panel b of B. Callers pass a
-// constant number of rows, for which the compiler inlines and unrolls this function.
+// constant as `rows`, so that the compiler unrolls the loops over rows.
 INLINE void VARIANT(multiply_panel)(real *c, int64_t ldc, const real *a, const real *b, int64_t depth, bool add,
                                     const int rows) {
     VARIANT(wide) sum[PANEL_ROWS][2];

@@ -19,7 +19,7 @@ typedef struct {
     int64_t widest; // width of the row buffers: the maximum of cols and the widths of the inputs
 } RowSource;
 
-// RowSource.make for a matrix that is stored as a Tensor, to which `from` points.
+// RowSource.make for a matrix that is stored in a tensor. from: address of the Tensor.
 const real *stored_row(const Cpu *cpu, const void *from, int64_t row, RowBuffers buffers);
 
 // Sets exec->state->nonfinite if amax, as FP32 bits, is inf or NaN.

@@ -9,8 +9,8 @@ C_LINKAGE_BEGIN
 // distance between consecutive counters: an odd number, 2^64 divided by the golden ratio
 #define RNG_STRIDE 0x9e3779b97f4a7c15ULL
 
-// Mixes 64 bits with a bijection in which each input bit flips each output bit with a probability of about 1/2: two
-// rounds of xor-shift and multiplication by an odd constant, and a last xor-shift.
+// Mixes 64 bits: two rounds of xor-shift and multiplication by an odd constant, and a last xor-shift. The function is a
+// bijection. A flipped input bit flips each output bit with a probability of about 1/2.
 COAT_HD static inline uint64_t rng_mix(uint64_t x) {
     x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ULL;
     x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9ULL;

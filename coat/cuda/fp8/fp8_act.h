@@ -38,7 +38,7 @@ template <ActivationKind K> struct GeluConstants {
                            SLOPE_SQUARE = 3.0f * U_CUBIC * SLOPE; // 2 u'(x) = SLOPE + SLOPE_SQUARE x^2
 };
 
-// Maximum scale from which GELU's coefficients are computed, because they would overflow at larger scales. The limit
+// GELU's coefficients are computed from min(scale, this limit), because larger scales would overflow. The limit
 // changes no result, because at this scale even the smallest nonzero FP8 value, 2^-9, saturates the gate.
 constexpr float GATE_SCALE_MAX = 0x1p30f;
 

@@ -1,8 +1,8 @@
 // Device code for groups of 8-bit moments (numerics/moments.h): 8 lanes share a group, 16 elements each. Memory
 // bandwidth is the limit, but the arithmetic takes more than half as long, so the arithmetic is shortened:
 //   - log2(value / F) of an FP8 value is read from a table in shared memory;
-//   - the four extremes of a group (largest and smallest of m and of v) are reduced into different lanes, which compute
-//     the logarithms of these extremes, needed for the exponents k of m and v, in parallel;
+//   - the exponents k of m and v need four logarithms: of m's and v's largest and smallest |x| in the group. Four lanes
+//     compute these logarithms in parallel;
 //   - cases near the ends of FP32's range (subnormal elements, ranges beyond 2^126, inf, NaN) use the functions of
 //     moments.h, group by group. In all other cases the short code here gives the same bits.
 // Included by fp8_moments.cu and cuda_muon.cu.
