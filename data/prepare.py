@@ -10,14 +10,14 @@
     data/prepare.py --out picture --tokenizer FOLDER --image-processor FOLDER picture.png
 
 Writes OUT_train_000000.bin, ..., OUT_val_000000.bin, ... in llm.c's format (uint16, or uint32 for a vocabulary of more
-than 65536 tokens) and OUT_manifest.json. Documents get the BOS and EOS tokens of the tokenizer's family. The output and
-the manifest name these tokens; with GPT-2, the end-of-text token precedes each document. The same command continues a
-run that was stopped. It first verifies the checksums of finished files. With --chat, the inputs are records of questions
-and answers, and the files contain a loss mask.
+than 65536 tokens) and OUT_manifest.json. Documents get the BOS and EOS tokens of the tokenizer's family. The program
+prints these tokens and records them in the manifest; with GPT-2, the end-of-text token precedes each document. After an
+interruption, the same command verifies the checksums of the finished files and continues. With --chat, the inputs are
+records of questions and answers, and the token files contain a loss mask.
 
-A document is a text file, a record of JSON or Parquet, or the text between two <|endoftext|>. Validation gets entire
-documents, chosen by the hash of their text. If there are too few of them for --val-fraction, it gets the end of each.
-Examples of --chat are never divided; the hash of their messages or tokens chooses those for validation.
+A document is a text file, a record of JSON or Parquet, or the text between two <|endoftext|>. The hash of its text
+decides whether an entire document is for validation. If there are too few documents for --val-fraction, the end of each
+document is for validation. Examples of --chat are never divided; the hash of their messages or tokens decides.
 """
 import argparse
 import collections
@@ -41,15 +41,15 @@ from prepare_splits import BY_HASH, parts_of, rule_of
 from prepare_tokenizers import (COMMAND, NAME, Bytes, Failure, Pairs, encode_each, first_line, open_tokenizer, say,
                                 several, width_of, write_atomically)
 
-VERSION = 2  # raised when the order or the split of documents changes; output of another version is not continued
+VERSION = 2  # increased when the order or the split of documents changes; a run of another version is not continued
 MUCH_VAL = 0.2  # a note is printed if more than this fraction of the tokens is held out for validation
-# flags that need another flag, and their defaults
+# {flag: default} of the flags that need --chat, and of those that need --image-processor
 OF_CHAT = {"--prompt-format": "template", "--trained": "answers"}
 OF_IMAGES = {"--image-folder": None, "--image-aspect": "processor", "--image-token": None}
 
 # --- work ---------------------------------------------------------------------------------------------------
 
-worker = None  # state of this worker process: (tokenizer, field, rule, fraction, Chat or None, Skipped)
+worker = None  # this worker process's (tokenizer, --field, validation rule, --val-fraction, Chat or None, Skipped)
 
 
 def start_worker(spec, field, rule, fraction, chat, skip_malformed):
@@ -60,7 +60,7 @@ def start_worker(spec, field, rule, fraction, chat, skip_malformed):
 
 
 def start_process(*initial):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers ignore Ctrl-C; the parent ends them
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers ignore Ctrl-C; the parent process ends the workers
     start_worker(*initial)
 
 
@@ -69,8 +69,8 @@ def is_val(document, fraction):
 
 
 def work_examples(number, pieces, wanted, chat, fraction):
-    """Tokenizes a unit of chat records. Returns (number, {split: [(tokens, mask, images), ...]}, skipped records,
-    notes)."""
+    """Tokenizes unit `number`, whose pieces contain chat records. Returns (number, {split: [(tokens, mask, images),
+    ...]}, descriptions of skipped records, {name: warning}). wanted: names of the splits to return."""
     out = {split: [] for split in wanted}
     for identity, tokens, mask, images in chat.examples(pieces):
         split = "val" if is_val(identity, fraction) else "train"
@@ -80,7 +80,7 @@ def work_examples(number, pieces, wanted, chat, fraction):
 
 
 def not_utf8(text, path):
-    """Returns {path: note} for a text that is not UTF-8, else {}."""
+    """Returns {path: warning} if a text of this file is not UTF-8, else {}."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -90,8 +90,8 @@ def not_utf8(text, path):
 
 
 def work(job):
-    """Tokenizes a unit. job: (number of the unit, its pieces, names of the splits that still need it). Returns (number,
-    {split: bytes of its tokens}, skipped records, notes)."""
+    """Tokenizes a unit. job: (number of the unit, pieces of the unit, names of the splits whose files still lack the
+    unit). Returns (number, {split: bytes of the unit's tokens}, descriptions of skipped records, {path: warning})."""
     number, pieces, wanted = job
     tokenizer, field, rule, fraction, chat, skipped = worker
     if chat:
@@ -127,7 +127,8 @@ def work(job):
 
 
 def run_jobs(jobs, workers, initial):
-    """Yields work(job) for every job, in order. `workers` processes work on at most 4 * workers jobs at a time."""
+    """Yields work(job) for every job, in order. `workers` processes run jobs; at most 4 * workers jobs are queued at a
+    time."""
     if workers == 1:
         start_worker(*initial)
         for job in jobs:
@@ -157,7 +158,7 @@ def run_jobs(jobs, workers, initial):
 
 def tokenize(options, inputs):
     spec = "bytes" if options.bytes else options.tokenizer
-    tokenizer = open_tokenizer(spec)  # opens the tokenizer in the parent, too, so that an error in it is reported once
+    tokenizer = open_tokenizer(spec)  # fails here, so that the workers do not all report an error
     if spec not in ("bytes", "gpt2"):
         spec_identity = file_hash(Pairs.find(spec))
     else:
@@ -169,7 +170,7 @@ def tokenize(options, inputs):
     if options.chat:
         images = read_processor(options, tokenizer) if options.image_processor is not None else None
         settings.update(chat_settings(spec, options, images))
-    if tokenizer.strict:  # settings that the tokens depend on, in addition to the inputs
+    if tokenizer.strict:  # the tokens also depend on these settings
         settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
     shards, skipped, complete = nothing() if options.overwrite else read_manifest(manifest, options.out, settings)
@@ -210,8 +211,8 @@ def tokenize(options, inputs):
 
 
 def make(options, inputs, spec, settings, manifest, splits, skipped, rule, strict):
-    """Writes the missing files. Returns {unit: number of skipped records}. skipped: the same dictionary of an earlier,
-    stopped run."""
+    """Writes the missing token files. Returns {unit: number of skipped records}. skipped: this dictionary as an
+    earlier, interrupted run recorded it."""
     def save(complete):
         record = {"settings": settings, "documents": rule, "complete": complete, "skipped": skipped,
                   "shards": {n: s.finished for n, s in splits.items()}}
@@ -272,7 +273,7 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
         raise Failure("no %s left in %s%s" % ("examples" if options.chat else "text", ", ".join(options.inputs),
                                               " (%s skipped)" % format(shown, ",") if shown or options.chat else ""))
     made = {"%s_%s_%06d" % (options.out, name, i) for name, split in splits.items() for i in range(len(split.finished))}
-    for path in present:  # a stopped run with other settings may have written more files than its manifest names
+    for path in present:  # removes files of an earlier run that are not in the new manifest
         if os.path.splitext(path)[0] not in made and os.path.exists(path):
             os.remove(path)
     save(True)

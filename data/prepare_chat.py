@@ -6,8 +6,10 @@ The keys of a record are one of these:
     instruction, [input,] output   (Alpaca)
     prompt, response
     query, response
-    input_ids, labels              lists of the same length; label -100: the token has no loss. Other keys are ignored.
-A record may also have an image or a list of images: paths, or objects with bytes or path.
+    input_ids, labels              lists of the same length; a token with label -100 has no loss. If a record has
+                                   input_ids, its texts are ignored.
+The key `image` or `images` of a record has one image or a list of images. An image is a path, or an object with the key
+`bytes` or `path`.
 Answers with weight 0 have no loss. Tokens whose `attention_mask` is 0 are dropped.
 """
 import hashlib
@@ -38,7 +40,7 @@ def text_of(record, key):
 
 
 def turns_of(record):
-    """Returns the messages of a ShareGPT record: its "system" text, if any, then its conversations."""
+    """Returns the messages of a ShareGPT record: the text of "system", if any, then the turns of "conversations"."""
     turns = record["conversations"]
     if not isinstance(turns, list) or not turns:
         raise Malformed('"conversations" is not a list of turns')
@@ -56,8 +58,8 @@ def turns_of(record):
 
 
 def messages_of(record, kind, name, lists):
-    """Returns the messages of a record, and True if it is an Alpaca record with an input. name: prompt format. lists: True
-    if the content of a message may be a list of parts."""
+    """Returns the messages of a record, and True if it is an Alpaca record with an input. name: prompt format. lists:
+    True if the content of a message may be a list of parts."""
     if kind == ("messages",):
         messages = record["messages"]
         if not isinstance(messages, list) or not messages:
@@ -81,7 +83,8 @@ def messages_of(record, kind, name, lists):
 
 
 def answers_that_count(messages, trained):
-    """Returns for each answer whether it has a loss: False for weight 0; with trained "last", True only for the last."""
+    """Returns a list with True for each answer that has a loss. trained: "all": every answer; "answers": every answer
+    except those with weight 0; "last": the last answer whose weight is not 0."""
     weights = [message.get("weight") for message in messages]
     wrong = next((weight for weight in weights if weight is not None and (
         isinstance(weight, bool) or weight not in (0, 1))), None)
@@ -96,13 +99,14 @@ def answers_that_count(messages, trained):
 
 
 def identity_of(messages):
-    """Returns the key that chooses an example's split. It depends on the messages alone, not on the record's form."""
+    """Returns bytes whose hash chooses an example's split. They depend on roles and contents alone, not on the kind of
+    record."""
     return json.dumps([(message["role"], message["content"]) for message in messages], sort_keys=True,
                       default=str).encode()
 
 
 def without_padding(ids, labels, kept):
-    """Returns (ids, labels or None) without padding, the tokens whose attention_mask is 0."""
+    """Returns (ids, labels or None) without padding. kept: the record's attention_mask, 0 for padding, or None."""
     if kept is None:
         return ids, labels
     if not isinstance(kept, list) or len(kept) != len(ids) or not all(type(k) is int and k in (0, 1) for k in kept):
@@ -115,7 +119,8 @@ def without_padding(ids, labels, kept):
 
 
 def labelled(record, vocab, trained):
-    """Returns (ids, mask) of a record with input_ids. The mask is 1 for tokens with a loss."""
+    """Returns (ids, mask) of a record with input_ids. A token with a loss has 1 in the mask. vocab: number of
+    tokens."""
     ids = record["input_ids"]
     if not isinstance(ids, list) or not all(type(token) is int for token in ids):
         raise Malformed('"input_ids" is not a list of whole numbers')
@@ -139,7 +144,8 @@ def labelled(record, vocab, trained):
 
 
 def without_nulls(record):
-    """Returns a Parquet row without its null fields, because Parquet gives every message every field."""
+    """Removes null fields, except "content", from the messages of a Parquet row, because Parquet gives every message
+    all fields. Returns the row."""
     turns = record.get("messages")
     for message in filter(lambda m: isinstance(m, dict), turns if isinstance(turns, list) else ()):
         for key in [key for key, value in message.items() if value is None and key != "content"]:
@@ -148,17 +154,19 @@ def without_nulls(record):
 
 
 class Chat:
-    """Makes examples from records, in one worker process. name: prompt format; images: settings of images, or None."""
+    """Makes examples from records, in one worker process. name: prompt format; images: an Images, or None without
+    --image-processor."""
 
     def __init__(self, tokenizer, spec, name, trained, images, skipped):
         self.images, self.decode = images, None
         self.tokenizer, self.trained, self.skipped = tokenizer, trained, skipped
-        # the format is opened at first use, because records of tokens need none
+        # the prompt format is opened at first use, because records with input_ids do not need one
         self.spec, self.name, self.format = spec, name, None
 
     def parts(self, record, folder):
-        """Returns the key of the example, its images, and its parts, or (ids, mask) if the record has input_ids.
-        folder: the folder that paths of images are relative to."""
+        """Returns (key, images, parts) of an example. key: bytes whose hash chooses the split; parts: the prompt
+        format's, or (ids, mask) if the record has input_ids. folder: the folder that paths of images are relative
+        to."""
         if isinstance(record, Malformed):
             raise record
         kind = kind_of_record(record)
@@ -194,11 +202,12 @@ class Chat:
         return identity + b"".join(digest for digest, _ in images), images, made
 
     def notes(self):
-        """Returns {name: warning} for the examples made so far."""
+        """Returns {name: warning}: a warning if the chat template ended an answer without a special token, else {}."""
         return {"endless": ENDLESS} if self.format is not None and self.format.endless else {}
 
     def examples(self, pieces):
-        """Returns [(key, tokens, mask, images), ...] of the examples of a unit."""
+        """Returns [(key, tokens, mask, images), ...] of the examples of a unit, whose pieces are `pieces`. The hash of
+        key chooses the split."""
         kept, rows, self.decode = [], [], Decoder(self.images)
         for piece in pieces:
             folder = self.images and self.images.folder or os.path.dirname(piece[1])
@@ -238,7 +247,7 @@ class Chat:
 
 
 def chat_settings(spec, options, images):
-    """Returns the settings that the examples depend on, for the manifest."""
+    """Returns the manifest's record of all settings that change the examples of --chat."""
     path, _, text, config = read_template(spec) if options.prompt_format == "template" else (None,) * 4
     template = json.dumps([text, special_tokens(path, config)]) if path else ""
     return {"field": None, "prompt_format": options.prompt_format, "trained": options.trained,
@@ -247,7 +256,7 @@ def chat_settings(spec, options, images):
 
 
 def describe(splits, skipped):
-    """Prints a summary of all files."""
+    """Prints the numbers of images, examples and skipped records, and the percentage of tokens with a loss."""
     shards = [shard for split in splits for shard in split.finished]
     tokens, counted, examples = (sum(shard[key] for shard in shards) for key in ("tokens", "counted", "examples"))
     longest = max((shard["longest"] for shard in shards), default=0)

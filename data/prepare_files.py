@@ -1,4 +1,4 @@
-"""The input files of prepare.py: reads their contents, decompressed if needed, and finds files by folder or pattern."""
+"""The input files of prepare.py: reads files, decompressed if needed, and finds files by folder or pattern."""
 import glob
 import os
 import re
@@ -7,9 +7,9 @@ import zlib
 from prepare_tokenizers import Failure, first_line, need, no_pointer, say, several
 
 READ = 1 << 16  # bytes read at a time
-READ_PACKED = 1 << 12  # bytes of compressed data read at a time; they decompress to at most 128 MiB
-HEAD = 1 << 16  # first bytes of a file, which decide its kind
-NAMES = 3  # a note names at most this many of its files
+READ_PACKED = 1 << 12  # bytes read at a time from a compressed file; 4 KiB decompress to at most 128 MiB
+HEAD = 1 << 16  # number of bytes at the beginning of a file by which its kind is recognized
+NAMES = 3  # maximum number of files that a note names
 PACKED = re.compile(r"\.(gz|zst)$", re.I)
 
 
@@ -19,7 +19,8 @@ def stem(path):
 
 
 def packing(path):
-    """Returns (function that makes a decompressor, its exception) for a gzip or zstd file, else (None, None)."""
+    """Returns (function that makes a decompressor, exception that the decompressor raises) for a gzip or zstd file,
+    else (None, None)."""
     with open(no_pointer(path), "rb") as file:
         magic = file.read(4)
     if magic.startswith(b"\x1f\x8b"):
@@ -65,7 +66,8 @@ def head(path):
 
 
 class Contents:
-    """Reads the contents of a file in increasing order. It discards bytes before the newest `begin`."""
+    """Reads the decompressed contents of a file from start to end. Keeps only the bytes from position `begin` on;
+    move() increases `begin`."""
 
     def __init__(self, path, begin=0):
         self.path, self.begin, self.text = path, begin, bytearray()
@@ -105,11 +107,12 @@ class Contents:
                 return self.begin + found if found >= 0 else -1
 
 
-readers = {}  # {class: this process's newest reader of it}, because the next piece often continues the same file
+readers = {}  # {class: newest object of this class}; kept because the next piece often continues the same file
 
 
 def reader(kind, path, begin, *more):
-    """Returns a reader of the file whose position is at most `begin`."""
+    """Returns a reader (Contents or Table) of the file from which `begin` can still be read. Reuses the newest reader
+    if possible."""
     last = readers.get(kind)
     if last is None or last.path != path or last.begin > begin:
         last = readers[kind] = kind(path, begin, *more)
@@ -127,7 +130,7 @@ def contents(path, begin, end):
 
 
 class Notes:
-    """Collects files that were left out, by reason, and links that were followed, and reports each group once."""
+    """Collects ignored files by reason, and links that were followed. say() prints one note for each of the two."""
 
     def __init__(self):
         self.left_out, self.links = {}, []
@@ -174,7 +177,8 @@ def files_under(folder, notes):
 
 
 def files_of(argument, notes):
-    """Yields (path, True if it was named itself) of the files of an argument: a file, a folder or a pattern."""
+    """Yields (path, named) for each file of an argument, which is a file, a folder or a pattern. named: True if the
+    file was not found inside a folder."""
     paths = [argument] if os.path.exists(argument) else sorted(glob.glob(argument, recursive=True))
     for path in paths:
         if os.path.isfile(path):

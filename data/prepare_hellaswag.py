@@ -3,9 +3,10 @@
 A line has "ctx" (the context), "endings" (four texts) and "label" (the number of the right ending). An ending is encoded
 with a space before it, because it follows the context. If the tokenizer's family has a BOS token, the context starts
 with it.
-File: 256 int32 (magic, version, examples, bytes of the longest example), then per example, as uint16: 65535, its bytes,
-its number, the label, the number of endings, and count and tokens of the context and of each ending. If the vocabulary
-has more than 65536 tokens, these are uint32 and the version is 2, which llm.c does not have.
+The file begins with 256 int32: magic, version, number of examples, bytes of the longest example, then zeros. Each
+example follows as uint16: 65535, bytes of the example, number of the example, label, number of endings, then the number
+of tokens and the tokens of the context and of each ending. If the vocabulary has more than 65536 tokens, examples are
+uint32 and the version is 2, which llm.c cannot read.
 """
 import array
 import os
@@ -20,7 +21,7 @@ MAGIC, VERSIONS, START, ENDINGS = 20240522, {2: 1, 4: 2}, 65535, 4  # VERSIONS: 
 
 
 def examples_of(path):
-    """Yields ([context, four endings], label) of every line. The texts are UTF-8 bytes."""
+    """Yields ([context, ending, ending, ending, ending], label) of every line. Texts are UTF-8 bytes."""
     text = b"".join(blocks(path))
     encoding = foreign_encoding(text)
     if encoding:

@@ -1,5 +1,5 @@
-"""Images of prepare.py: reads the settings of a Hugging Face image processor, prepares pixels with Pillow as it
-does, and writes the file of images next to a token file. README.md describes that file."""
+"""Images of prepare.py: reads the settings of a Hugging Face image processor, prepares pixels with Pillow as the
+processor does, and writes the .images file next to a token file. README.md describes the .images file."""
 import array
 import collections
 import hashlib
@@ -20,30 +20,32 @@ from prepare_tokenizers import (Bytes, Failure, first_line, little_endian, need,
 
 MARK = "<image>"  # stands for an image in the text of a record
 MAGIC, VERSION, HEADER_BYTES = 20261129, 1, 1024
-ASPECTS = ("processor", "pad", "resize")  # values of --image-aspect; a file of images stores the index
-# Pillow's names of the formats that are read; some others start programs (EPS) or need more libraries
+ASPECTS = ("processor", "pad", "resize")  # values of --image-aspect; an .images file stores the index in this list
+# Pillow's names of the accepted formats. Other formats start programs (EPS) or need more libraries.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MAX_PIXELS = 178956970  # Pillow refuses to open larger images
 BLOCK = 1 << 20  # bytes copied at a time
-BYTE_TOKEN = 255  # the placeholder of byte-level tokens, because UTF-8 never contains this byte
+BYTE_TOKEN = 255  # placeholder of an image with byte-level tokens, because UTF-8 never contains this byte
 
 CLIP = {"size": 224, "crop_size": 224, "do_center_crop": True, "square": False,
         "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 SIGLIP = {"size": 224, "square": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-DEFAULTS = {"CLIP": CLIP, "Llava": CLIP, "Siglip": SIGLIP}  # settings of transformers' classes that a file may omit
+# {prefix of transformers' class name: settings that the processor's file may omit}
+DEFAULTS = {"CLIP": CLIP, "Llava": CLIP, "Siglip": SIGLIP}
 REQUIRED = {"do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255, "do_pad": False}
 
-# The settings of images. Workers get them, and the manifest records them.
+# Settings by which images are prepared. They are passed to workers and recorded in the manifest.
 #   side: width and height of the result
 #   size: shortest edge, or [height, width], of the resized image, which is then cropped to side x side
 #   pad: True if images are first padded to a square with the mean color
-#   rows: placeholders per image; token: their id; name: the placeholder's text in a chat template
-#   folder: the folder that paths are relative to; "": that of the records
+#   rows: placeholder tokens per image; token: id of the placeholder; name: its text in a chat template
+#   folder: the folder that paths of images are relative to; "": the folder of the file with the records
 Images = collections.namedtuple("Images", "side size pad resample mean std rows token name aspect folder")
 
 
 def edges(value, square):
-    """Returns a size of an image processor as [height, width], or as the length of the shortest edge; None: neither."""
+    """Returns an image processor's size as [height, width] or as the length of the shortest edge; None if it is
+    neither. square: True if a single number means height and width."""
     if isinstance(value, dict):
         value = {key: length for key, length in value.items() if length is not None}
         if set(value) == {"height", "width"}:
@@ -57,8 +59,9 @@ def edges(value, square):
 
 
 def rows_of(folder, side, processor, config):
-    """Returns the number of placeholders per image, as transformers' LlavaProcessor computes it, or VILA's if config.json
-    has its projector. A config.json without vision_config is that of a vision tower alone, whose class token is dropped."""
+    """Returns the number of placeholders per image, as transformers' LlavaProcessor computes it. If config.json names
+    VILA's projector (mlp_downsample), returns VILA's number. If config.json has no vision_config, it describes a vision
+    tower alone, and CLIP's class token is dropped. processor, config: the folder's JSON files."""
     vision = config["vision_config"] if isinstance(config.get("vision_config"), dict) else config
     patch, kind = processor.get("patch_size"), str(vision.get("model_type"))
     if patch is not None:
@@ -81,7 +84,7 @@ def rows_of(folder, side, processor, config):
 
 
 def token_of(options, tokenizer, processor, config):
-    """Returns the id of the placeholder token, and its text."""
+    """Returns (id, text) of the placeholder token."""
     if isinstance(tokenizer, Bytes) and options.image_token is None:
         return BYTE_TOKEN, MARK
     name = options.image_token or token_text(processor.get("image_token")) or MARK
@@ -94,7 +97,7 @@ def token_of(options, tokenizer, processor, config):
 
 
 def read_processor(options, tokenizer):
-    """Returns the Images of the command's flags and of the folder --image-processor."""
+    """Returns the Images given by the command's flags and the files in the folder --image-processor."""
     folder = options.image_processor
 
     def read(name):
@@ -160,8 +163,8 @@ def sources_of(record, folder):
 
 
 def parts_of(content):
-    """Returns a message's content, a text or a list of parts, as a list of parts without marks. A mark becomes an image
-    part, without the line ends next to it."""
+    """Returns a message's content, which is a text or a list of parts, as a list of parts. Each MARK in a text becomes
+    an image part; line ends next to the MARK are removed."""
     parts = []
     for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
         kind = part.get("type") if isinstance(part, dict) else None
@@ -178,8 +181,9 @@ def parts_of(content):
 
 
 def with_marks(messages, count):
-    """Returns the messages of a record with `count` images twice: with text in which MARK stands for an image, and with
-    lists of parts. Images without a mark are put in front of the first question."""
+    """Returns (texts, lists), two copies of the messages of a record with `count` images. In texts, contents are text
+    with a MARK for each image; in lists, contents are lists of parts. If the record has no MARK, the images are put in
+    front of the first question."""
     texts = [dict(message) for message in messages]
     lists = [dict(message) for message in messages]
     marks = 0
@@ -203,8 +207,8 @@ def with_marks(messages, count):
 
 
 def expanded(tokens, mask, images, width):
-    """Returns (tokens, mask, count): an example in which each of its `count` placeholders is repeated `rows` times. The
-    repeated ones have no loss. width: bytes per token."""
+    """Returns (tokens, mask, count) of an example after replacing each of its `count` placeholders by images.rows
+    placeholders without a loss. width: bytes per token."""
     token, out, kept, at, count = images.token.to_bytes(width, "little"), bytearray(), bytearray(), 0, 0
     found = tokens.find(token)
     while found >= 0:
@@ -220,8 +224,9 @@ def expanded(tokens, mask, images, width):
 
 
 def pixels_of(source, images):
-    """Returns the prepared pixels of an image (a path, or the contents of a file) in the order (channel, row, column).
-    They equal those of transformers 5's processors that use Pillow, for the path of an image."""
+    """Returns the prepared pixels of an image as bytes in the order (channel, row, column). source: a path, or the
+    contents of an image file. The pixels equal those that a Pillow processor of transformers 5 makes from the image's
+    path."""
     pillow, operations = need("PIL.Image", "pillow"), need("PIL.ImageOps", "pillow")
     name = source if isinstance(source, str) else "in the record"
     if isinstance(source, str) and not os.path.isfile(source):
@@ -245,8 +250,8 @@ def pixels_of(source, images):
 
 
 def prepared(pillow, image, images):
-    """Returns the bytes of an RGB image after padding, resizing and cropping. Raises ValueError if a step would make more
-    than MAX_PIXELS pixels."""
+    """Returns the bytes of an RGB image after padding, resizing and cropping. Raises ValueError if a step would make
+    more than MAX_PIXELS pixels."""
     def limited(size):
         if size[0] * size[1] > MAX_PIXELS:
             raise ValueError("%d x %d pixels become %d x %d, more than %d" % (*image.size, *size, MAX_PIXELS))
@@ -269,13 +274,14 @@ def prepared(pillow, image, images):
 
 
 class Decoder:
-    """Prepares the images of a unit of work. Equal images become one object, which the parent process gets once."""
+    """Prepares the images of a unit of work. Equal images share one object, so their pixels are sent to the parent
+    process once."""
 
     def __init__(self, images):
         self.images, self.of_path, self.of_pixels = images, {}, {}
 
     def __call__(self, source):
-        """Returns (hash of the pixels, pixels) of a path or of contents."""
+        """Returns (hash of the pixels, pixels) of an image. source: a path, or the contents of an image file."""
         if source not in self.of_path:
             pixels = pixels_of(source, self.images)
             digest = hashlib.blake2b(pixels, digest_size=16).digest()
@@ -287,7 +293,8 @@ class Decoder:
 
 
 class ImageFile:
-    """Collects the images of the next token file, each once, in an unnamed file of the output's folder."""
+    """Collects the images of the next token file in a temporary file in the output's folder. Equal images are stored
+    once."""
 
     def __init__(self, out, images):
         self.folder, self.images = os.path.dirname(out) or ".", images
@@ -312,8 +319,8 @@ class ImageFile:
         return iter(lambda: self.file.read(BLOCK), b"")
 
     def write(self, path):
-        """Writes the file, and starts the next one. Returns its entries of the manifest. Without images, no file is
-        written."""
+        """Writes the .images file `path`, unless no image was added, and forgets the images. Returns what the manifest
+        records about the file."""
         facts, images = {"images": len(self.numbers), "places": len(self.places), "images_sha256": ""}, self.images
         if self.file is not None:
             places = little_endian(self.places)
@@ -338,7 +345,7 @@ class ImageFile:
 
 
 def make_images(options, tokenizer):
-    """Writes OUT.images with the images of the inputs, for the trainer's --image."""
+    """Writes the input images to OUT.images, for the trainer's --image."""
     images = read_processor(options, tokenizer)
     decode, file, path = Decoder(images), ImageFile(options.out, images), options.out + ".images"
     try:

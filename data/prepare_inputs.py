@@ -1,10 +1,13 @@
 """The inputs of prepare.py: finds them, determines their kinds, and divides them into units of work.
 
-Kinds of an Input: "text" (one document), "documents" (text with separators between them), "jsonl" (a record per line),
-"json" (an array of records, or one record), "parquet". A piece of an Input is (kind, path, begin, end, split, starts,
-ends): begin and end are positions in bytes, or row numbers of Parquet. split is the split of all its text; None: each
-document has its own. starts, ends: True if the piece starts or ends a document. A unit of work is (pieces, weight in
-bytes). Units and their order depend only on the inputs and on the rule that chooses validation documents.
+Kinds of an Input: "text" (one document), "documents" (text with <|endoftext|> between documents), "jsonl" (a record per
+line), "json" (an array of records, or one record), "parquet". A piece of an Input is a tuple:
+    kind, path    of the Input
+    begin, end    bytes or, in Parquet, rows [begin, end); array_pieces() defines another meaning
+    split         "train" or "val" if all text of the piece belongs to this split; None: chosen per document
+    starts, ends  True if the piece contains the start or the end of a document
+A unit of work is (pieces, weight in bytes). Units and their order depend only on the inputs and on the rule that
+chooses validation documents.
 """
 import collections
 import hashlib
@@ -19,15 +22,15 @@ from prepare_splits import end_of, key_of, split_of
 from prepare_tokenizers import Failure, need, not_downloaded, write_atomically
 
 UNIT_BYTES = 1 << 20  # bytes of text per unit of work
-IMAGE_UNIT_BYTES = 1 << 14  # size of a unit if its records name images, whose pixels need much more memory
-PIECE_BYTES = 1 << 28  # maximum line of JSON or document between separators; a text without line ends is cut here
+IMAGE_UNIT_BYTES = 1 << 14  # bytes per unit if records name images; their pixels need much more memory
+PIECE_BYTES = 1 << 28  # maximum bytes of a line of JSON or of a document; longer lines of text are cut
 SEPARATOR = b"<|endoftext|>"
 LOCAL = "name local files instead"
-RECORDS = (".jsonl", ".ndjson", ".jsonlines", ".jl", ".json")  # file name endings of records
-# file name endings that are not supported
+RECORDS = (".jsonl", ".ndjson", ".jsonlines", ".jl", ".json")  # file name extensions
+# file name extensions of compressed files and archives that are not supported
 ARCHIVES = (".bz2", ".xz", ".lzma", ".lz4", ".br", ".zip", ".7z", ".rar", ".tar", ".tgz")
 
-# Every data set is pinned: by the checksum of the file, or by a commit of the data set's repository.
+# Public data sets. Each is pinned by the checksum of its file or by a commit of its repository.
 SETS = {
     "tinyshakespeare": {
         "url": "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
@@ -41,12 +44,13 @@ SETS = {
                     "revision": "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"},
 }
 
-Input = collections.namedtuple("Input", "kind path identity size")  # identity: SHA-256 of the file; size: in bytes
+Input = collections.namedtuple("Input", "kind path identity size")  # identity: SHA-256 or repo@commit/file; size: bytes
 stamps = {}  # {path: (size, time of the last change) of the file when text_input() read it}
 
 
 class Unfit(Exception):
-    """A file that is not read, with the reason. named: error message if the user named the file; None: skip it, too."""
+    """The reason why a file is ignored. named: error message that ends the program if the user named the file itself;
+    None: a named file is ignored, too."""
 
     def __init__(self, reason, named):
         super().__init__(reason)
@@ -63,7 +67,7 @@ def file_hash(path):
 
 
 def first_keys(kind, path):
-    """Returns the keys of the first record, or the columns of Parquet; an empty list if the record is malformed."""
+    """Returns the keys of a file's first record, or the columns of Parquet. Returns [] if the record is malformed."""
     if kind == "parquet":
         return open_parquet(path)[1]
     try:
@@ -79,7 +83,8 @@ def first_keys(kind, path):
 
 
 def kind_of(path, named, field):
-    """Returns the kind of a file by its name and first bytes. Does not distinguish "text" from "documents"."""
+    """Returns the kind of a file by its name and first bytes; "text" also for files of kind "documents". Raises Unfit
+    if the file is to be ignored. named: True if the user named the file itself."""
     name, start = stem(path).lower(), head(path)
     encoding = foreign_encoding(start)
     if encoding:
@@ -97,7 +102,7 @@ def kind_of(path, named, field):
         raise Unfit("binary", "it contains zero bytes, so it is not text in UTF-8; convert it, for example from UTF-16")
     elif kind == "text" and field is None:
         raise Unfit("neither JSON nor Parquet", "it is neither JSON nor Parquet by its name")
-    # ignores JSON descriptions and unrelated tables in a folder of data
+    # ignores descriptions in JSON and unrelated tables that a folder of data may contain
     if kind == "parquet" and field is not None or not named and name.endswith((".json", ".parquet")):
         keys = first_keys(kind, path)
         if not (field in keys if field is not None else kinds_in(keys)):
@@ -112,14 +117,14 @@ def stamp_of(path):
 
 
 def check_unchanged(inputs):
-    """Fails if a file is no longer as text_input() has read it."""
+    """Fails if a file has changed since text_input() read it."""
     for made in inputs:
         if made.path in stamps and stamp_of(made.path) != stamps[made.path]:
             raise Failure("%s: changed while it was read; run this command again with --overwrite" % made.path)
 
 
 def text_input(kind, path):
-    """Returns the Input of a file. Searches a text for separators."""
+    """Returns the Input of a file. A text that contains <|endoftext|> becomes an Input of kind "documents"."""
     digest, size, end, separated = hashlib.sha256(), 0, b"", False
     stamps[path] = stamp_of(path)
     for block in blocks(path):
@@ -133,8 +138,8 @@ def text_input(kind, path):
 
 
 def local_inputs(arguments, field):
-    """Returns the Inputs of files, folders and patterns. Identical files count once. field None: the inputs are chat
-    records."""
+    """Returns the Inputs of files, folders and patterns; of identical files, only the first. field: key of the text in
+    records; None: the inputs are chat records."""
     inputs, seen, notes = [], set(), Notes()
     for argument in arguments:
         paths, found = list(files_of(argument, notes)), []
@@ -166,7 +171,7 @@ def local_inputs(arguments, field):
 
 
 def named_inputs(name, sample, cache):
-    """Returns the Inputs of a public data set. Downloads its files to the cache."""
+    """Returns the Inputs of the public data set `name`. Downloads missing files to the folder `cache`."""
     entry = SETS[name]
     if "url" in entry:
         path = os.path.join(cache, name + ".txt")
@@ -197,14 +202,15 @@ def named_inputs(name, sample, cache):
 
 
 def text_cut(text, at, size, strict):
-    """Returns a position in text after `at` where cutting changes no token of GPT-2: before a line end that text follows.
-    strict: also changes no token of Llama, OLMo and Qwen, which join a line end with a preceding character that is not a
-    letter or number. A line of PIECE_BYTES is cut inside."""
+    """Returns a position from `at` on where a text can be cut without changing GPT-2's tokens: before a line end that
+    is followed by an ASCII character other than white space. strict: also without changing tokens of Llama, OLMo and
+    Qwen: a letter or digit precedes the line end. Without such a position in the next PIECE_BYTES bytes, returns their
+    end."""
     last = min(size, at + PIECE_BYTES)
     while True:
         at = text.find(b"\n", at, last - 1)
         if at < 0:
-            while last < size and text.part(last, last + 1)[0] & 0xC0 == 0x80:  # inside a UTF-8 character
+            while last < size and text.part(last, last + 1)[0] & 0xC0 == 0x80:  # not the start of a UTF-8 character
                 last += 1
             return last
         after = text.part(at + 1, at + 2)
@@ -215,8 +221,8 @@ def text_cut(text, at, size, strict):
 
 
 def cuts(kind, path, size, strict=False, unit=None):
-    """Yields the ends of the pieces of a file (not Parquet), about `unit` (default UNIT_BYTES) bytes apart. The last end
-    is the file's size."""
+    """Yields the position after each piece of a file that is not Parquet. A piece has at least `unit` bytes (default
+    UNIT_BYTES), except the last, which ends at `size`, the file's size. A file of kind "json" is one piece."""
     text, at = Contents(path), 0
     while at < size:
         begin, mark = at + (unit or UNIT_BYTES), SEPARATOR if kind == "documents" else b"\n"
@@ -236,7 +242,8 @@ def cuts(kind, path, size, strict=False, unit=None):
 
 
 def text_pieces(path, size, split, fraction, strict):
-    """Returns the pieces of a text. split None: the end of the text becomes a validation document of its own."""
+    """Returns the pieces of a text. split: "train" or "val" for the entire text; None: the last `fraction` of the text
+    becomes a separate validation document."""
     border = {"train": size, "val": 0}.get(split)
     if border is None:
         border = end_of(size, fraction, lambda begin, end: contents(path, begin, end))
@@ -246,8 +253,8 @@ def text_pieces(path, size, split, fraction, strict):
 
 
 def array_pieces(path, size):
-    """Yields (piece, weight) of a file that is one JSON value and whose records name images. A piece has the number of its
-    first record as begin and a list of records as end, so that several processes prepare the images of one file."""
+    """Yields (piece, weight) of a file that is one JSON value and whose records name images. `begin` of a piece is the
+    number of its first record, and `end` is the list of its records. Several processes can thus share one file."""
     try:
         records = value_records(path)
     except Malformed as error:
@@ -259,7 +266,7 @@ def array_pieces(path, size):
 
 
 def record_pieces(made, field, images=False):
-    """Yields (piece, weight) of an input that is not a text. images: True if records may name images."""
+    """Yields (piece, weight in bytes) of an Input whose kind is not "text". images: True if records may name images."""
     kind, path, _, size = made
     if kind == "parquet":
         for begin, end, weight in row_pieces(path, None if field is None else [field], UNIT_BYTES):
@@ -275,7 +282,7 @@ def record_pieces(made, field, images=False):
 
 
 def documents_in(inputs, field):
-    """Yields (key, size) of all documents."""
+    """Yields (key, size in bytes) of every document. Identical documents have the same key."""
     ignored = Skipped(True, DESCRIBED)
     yield from ((made.identity[:16], made.size) for made in inputs if made.kind == "text")
     for made in inputs:
@@ -285,7 +292,7 @@ def documents_in(inputs, field):
 
 
 def units(inputs, rule, fraction, field, strict=False, images=False):
-    """Yields the units of work, in order. images: True if records may name images."""
+    """Yields (pieces, weight in bytes) of each unit of work, in order. images: True if records may name images."""
     batch, weight, unit = [], 0, IMAGE_UNIT_BYTES if images else UNIT_BYTES
     for made in inputs:
         if made.kind == "text":
@@ -305,7 +312,8 @@ def units(inputs, rule, fraction, field, strict=False, images=False):
 
 
 def records_of(piece, columns=None):
-    """Yields (place, record or its error) of a piece of records. columns: Parquet columns to read; None: all."""
+    """Yields (place, record) for each record in a piece; a Malformed instead of a malformed record. place: position of
+    the record, for messages. columns: Parquet columns to read; None: all."""
     kind, path, begin, end, *_ = piece
     if kind == "parquet":
         for number, row in rows_of(path, begin, end, columns):
@@ -328,7 +336,8 @@ def records_of(piece, columns=None):
 
 
 def documents_of(piece, field, skipped):
-    """Yields (place, document as bytes) of a piece of separated documents or records."""
+    """Yields (place, document as bytes) for each document in a piece of kind "documents" or of records. place: position
+    of the document, for messages. Adds records without text to `skipped`."""
     kind, path, begin, end, *_ = piece
     if kind == "documents":
         for document in contents(path, begin, end).split(SEPARATOR):

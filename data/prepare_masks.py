@@ -5,7 +5,7 @@ import struct
 from prepare_tokenizers import little_endian
 
 MAGIC, VERSION, HEADER_BYTES, HASH_AT = 20261124, 1, 1024, 32
-VERSION_IMAGES = 2  # of files with image placeholders, so that programs that read no .images file refuse them
+VERSION_IMAGES = 2  # version of files with image placeholders; refused by programs that cannot read .images files
 P1, P2, P3, P4, P5 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
                       0x27D4EB2F165667C5)
 M = 2**64 - 1
@@ -16,7 +16,8 @@ def rotated(x, bits):
 
 
 def xxh64(data):
-    """Returns the XXH64 of bytes with seed 0. In Python, to avoid a package; 20 MB take one or two seconds."""
+    """Returns the XXH64 hash, with seed 0, of bytes. Written in Python to avoid a package; 20 MB take one or two
+    seconds."""
     view, size = memoryview(data), len(data)
     whole = size // 32 * 32
     a, b, c, d = P1 + P2 & M, P2, 0, -P1 & M
@@ -50,14 +51,18 @@ def xxh64(data):
 
 
 def masked_file(width, tokens, starts, counted, prompt_format=0, version=VERSION):
-    """Returns the bytes of a file. tokens: little-endian, `width` bytes each; starts: first token of each example; counted:
-    a byte per token, 1 if the token is a target with a loss, else 0; prompt_format: number of the format, 0 for none.
-    version: VERSION_IMAGES if the tokens contain placeholders of images."""
+    """Returns the bytes of a token file with a loss mask.
+
+    tokens: bytes of little-endian tokens of `width` bytes each
+    starts: index of each example's first token
+    counted: one byte per token: 1 if the token has a loss as a target, else 0
+    prompt_format: number of the fixed prompt format; 0: none, or a chat template
+    version: VERSION_IMAGES if `tokens` contains placeholders of images, else VERSION"""
     count = len(tokens) // width
     header = struct.pack("<7i", MAGIC, version, count, width, len(starts), sum(counted), prompt_format)
     header = header.ljust(HEADER_BYTES, b"\0")
     bits = bytes(counted) + bytes(-count % 8)
-    # packs eight bytes of 0 or 1 into one byte; the first becomes the lowest bit
+    # packs eight bytes of 0 or 1 into one byte; the first of the eight becomes the lowest bit
     mask = bytes((word * 0x0102040810204080 >> 56) & 0xFF for word, in struct.iter_unpack("<Q", bits))
     data = bytearray().join((header, tokens, little_endian(array.array("I", starts)), mask))
     data[HASH_AT:HASH_AT + 8] = xxh64(data).to_bytes(8, "little")

@@ -1,5 +1,5 @@
-"""Tokenizers of Hugging Face models: tokenizer.json with the package tokenizers, tokenizer.model with sentencepiece.
-The model family decides which tokens surround a document; data/README.md has the table."""
+"""Tokenizers of Hugging Face models. Reads tokenizer.json with the Python package tokenizers, and tokenizer.model with
+sentencepiece. The model family decides which tokens surround a document; data/README.md has the table."""
 import functools
 import json
 import os
@@ -8,10 +8,10 @@ import re
 from prepare_tokenizers import (PLACES, Encoder, Failure, PackageFailure, first_line, from_package, need, no_pointer,
                                 places_before)
 
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # coat/text/tokenizer_json.c has the same list
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")  # EOS tokens; coat/text/tokenizer_json.c has the same list
 SPACE = "\u2581"  # SentencePiece's space marker
-LETTERS, FOLLOWING = "aZ1\u00e9\u5b57", "a1.' \n\u5b57"  # one character of every kind that tokenizers distinguish
-# Candidates for head_text: characters that merge with neither line ends nor spaces.
+LETTERS, FOLLOWING = "aZ1\u00e9\u5b57", "a1.' \n\u5b57"  # samples of the characters before and after a division
+# candidates for Encoder.head_text: characters that tokenizers do not merge with line ends or spaces
 HEADS = "\x01", "a"
 
 
@@ -38,8 +38,8 @@ def token_text(entry):
 
 
 def template_token(processor):
-    """Returns the name of the special token that a post_processor puts first, or None. Of several templates, the last one
-    decides, because it is applied to the output of the others."""
+    """Returns the name of the special token that a post_processor puts in front of a text, or None. If the
+    post_processor has several templates, the last decides, because it is applied to the output of the others."""
     name = None
     for step in processor["processors"] if processor.get("type") == "Sequence" else [processor]:
         if step.get("type") == "TemplateProcessing" and step["single"]:
@@ -48,13 +48,15 @@ def template_token(processor):
 
 
 class Model(Encoder):
-    """Base of both kinds of tokenizers. `rule` describes which tokens, `before` and `after`, surround a document."""
+    """Base class of JsonModel and SentencePiece. before, after: token ids that precede and follow every document; rule:
+    a description of these tokens."""
 
-    strict = True  # a text may be cut only at places where no rule merges characters of both sides
+    strict = True  # parameter `strict` of text_cut(): these tokenizers allow fewer places to cut than GPT-2's
 
     def finish(self, path, vocab, characters, bos, end, name_of):
-        """Sets the fields that a subclass does not set. characters: True for SentencePiece; bos, end: ids or None, used
-        unless tokenizer_config.json overrides them."""
+        """Sets the fields that JsonModel and SentencePiece have in common. characters: True if tokens consist of
+        characters (SentencePiece), False if of bytes. bos, end: ids of BOS and EOS, or None. tokenizer_config.json
+        overrides bos, and names EOS if end is None."""
         config = config_beside(path)
         named = self.named(config, "bos_token")
         if config.get("add_bos_token") is False:
@@ -74,7 +76,8 @@ class Model(Encoder):
         rule = ["%s (%d) before" % (name_of(token), token) for token in self.before]
         rule += ["%s (%d) after" % (name_of(token), token) for token in self.after]
         self.rule = " and ".join(rule) + " each document"
-        # True if all unknown characters share one id. Adjacent ones may then become one token, so "a" is the head.
+        # True if all characters outside the vocabulary share one id. Adjacent characters of this kind may become one
+        # token, so head_text is then "a" instead of "\x01".
         unknown = self.ids(["\x01"]) == self.ids(["\x02"])
         self.head_text = HEADS[unknown]
         self.head = self.ids([self.head_text])[0]
@@ -90,7 +93,7 @@ class Model(Encoder):
         return places_before("".join(filter(self.is_place, PLACES)))
 
     def is_place(self, character):
-        """True if dividing a text between a letter or digit and this character never changes its tokens."""
+        """True if a text has the same tokens after it is divided between a letter or digit and this character."""
         joint = re.compile(r"[^\W_]" + re.escape(character))
         if any(joint.search(name.replace(SPACE, " ")) for name in self.spanning(character)):
             return False
@@ -103,7 +106,7 @@ class Model(Encoder):
 
 
 class JsonModel(Model):
-    """tokenizer.json."""
+    """The tokenizer of a tokenizer.json, with the package tokenizers."""
 
     def __init__(self, path):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes already use all cores
@@ -121,7 +124,8 @@ class JsonModel(Model):
         self.finish(path, vocab, characters, bos and self.token(bos), end, self.tokenizer.id_to_token)
 
     def check_ids(self, path, added):
-        """Fails if the package gives an added token another id than the file, because the trainer uses the file's ids."""
+        """Fails if the package tokenizers does not use the id that the file gives an added token. The trainer uses the
+        file's ids."""
         self.tokenizer.encode_special_tokens = False
         rows = self.ids([token["content"] for token in added])
         self.tokenizer.encode_special_tokens = True  # encodes <|endoftext|> in a text as ordinary text
@@ -142,8 +146,8 @@ class JsonModel(Model):
         return self.tokenizer.token_to_id(name)
 
     def add_special(self, tokens):
-        """Makes the tokenizer find these special tokens in text, as transformers does. tokens: texts, or entries with
-        flags."""
+        """Makes the tokenizer recognize these special tokens in text, as transformers does. tokens: names, or
+        dictionaries of a name and flags such as lstrip."""
         made, names = need("tokenizers").AddedToken, ("lstrip", "rstrip", "normalized", "single_word")
         for token in tokens:
             given = token if isinstance(token, dict) else {}
@@ -157,7 +161,7 @@ class JsonModel(Model):
         rule = self.tokenizer.pre_tokenizer
         if rule and all(any(begin == 1 for _, (begin, _) in rule.pre_tokenize_str(a + character + b))
                         for a in LETTERS for b in FOLLOWING):
-            return names  # other tokens begin or end at the division
+            return names  # pre-tokenization separates other tokens at the division
         return names + (list(self.tokenizer.get_vocab()) if self.characters else ["a" + character])
 
     def ids(self, texts):
@@ -165,7 +169,7 @@ class JsonModel(Model):
 
 
 class SentencePiece(Model):
-    """tokenizer.model."""
+    """The tokenizer of a tokenizer.model, with the package sentencepiece."""
 
     def __init__(self, path):
         self.pieces = need("sentencepiece").SentencePieceProcessor(model_file=path)
@@ -184,7 +188,7 @@ class SentencePiece(Model):
 
 
 def open_model(path):
-    """Returns the tokenizer of a file; None if it is neither tokenizer.json nor tokenizer.model."""
+    """Opens the tokenizer in a file. Returns None if the file is neither tokenizer.json nor tokenizer.model."""
     if re.search(r"\.model(\.v\d+)?$", path):
         kind = SentencePiece
         what = "SentencePiece's tokenizer.model (%s); of tiktoken's ranks, name the model's tokenizer.json"

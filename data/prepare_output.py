@@ -16,19 +16,20 @@ HEADER_BYTES = 1024
 
 
 class Split:
-    """The files of one split: manifest entries of the finished files, and the tokens collected for the next file."""
+    """The token files of one split. finished: manifest entries of finished files; waiting: tokens for the next file."""
 
     def __init__(self, name, out, settings, finished):
         self.name, self.out, self.finished = name, out, finished
         self.width = width_of(settings["vocab"])
         self.shard_bytes = settings["shard_tokens"] * self.width
         self.waiting = bytearray()
-        self.unit = finished[-1]["unit"] if finished else 0  # unit in which the next file begins
-        # number of bytes of the current unit's tokens that finished files already contain
+        self.unit = finished[-1]["unit"] if finished else 0  # number of the unit in which the next file begins
+        # number of bytes of unit self.unit that finished files already contain
         self.skip = finished[-1]["unit_bytes"] if finished else 0
 
     def add(self, unit, tokens):
-        """Adds a unit's tokens, except those in finished files. Returns True if this finished a file."""
+        """Adds the tokens of unit `unit`, except tokens that finished files contain. Returns True if a file was
+        written."""
         begin = self.skip if unit == self.unit else 0
         if unit < self.unit:
             return False
@@ -43,7 +44,7 @@ class Split:
         return wrote
 
     def contents(self):
-        """Returns the parts of the next file's bytes, and its further entries in the manifest."""
+        """Returns (blocks of bytes of the next file, dictionary of additional manifest entries of this file)."""
         magic, version = (20240520, 1) if self.width == 2 else (20240801, 7)
         tokens = len(self.waiting) // self.width
         words = (magic, version, tokens, 0, 0, 0, 0, 0, zlib.crc32(self.waiting), 1)
@@ -66,8 +67,9 @@ class Split:
 
 
 class ExampleSplit(Split):
-    """The files of one split of chat examples. An example is (tokens, mask, images): one mask byte per token, 1 if it
-    has a loss. No file divides an example; `unit_bytes` counts examples."""
+    """The token files of one split of chat examples. An example is (tokens, mask, images); mask has one byte per token,
+    1 if the token has a loss. An example is never divided between files, and "unit_bytes" of the manifest counts
+    examples instead of bytes."""
 
     def __init__(self, name, out, settings, finished):
         super().__init__(name, out, settings, finished)
@@ -103,12 +105,12 @@ class ExampleSplit(Split):
 
 
 def images_path(path):
-    """Returns the path of the images of a token file."""
+    """Returns the path of the .images file that belongs to the token file `path`."""
     return path[:-len(".bin")] + ".images"
 
 
 def verified(out, shards):
-    """Returns the finished files up to the first whose checksum does not match."""
+    """Returns the manifest entries before the first file that is missing or whose checksum does not match."""
     folder = os.path.dirname(out)
     for i, shard in enumerate(shards):
         path = os.path.join(folder, shard["file"])
@@ -121,12 +123,12 @@ def verified(out, shards):
 
 
 def nothing():
-    """Returns the result of read_manifest() if there is no earlier run."""
+    """Returns what read_manifest() returns if there is no earlier run: no files, no skipped records, not complete."""
     return {"train": [], "val": []}, {}, False
 
 
 def check_manifest(manifest, out):
-    """Raises KeyError, TypeError or ValueError if an entry is not one that prepare.py writes."""
+    """Raises an exception, for example KeyError or ValueError, if an entry lacks a value or has an invalid one."""
     def number(value):
         return type(value) is int and 0 <= value < 1 << 62
 
@@ -145,8 +147,8 @@ def check_manifest(manifest, out):
 
 
 def read_manifest(path, out, settings):
-    """Returns (finished files per split, number of skipped records by unit, True if complete) of an earlier run with the
-    same settings. Fails if the settings differ."""
+    """Returns ({split: manifest entries of finished files}, {unit: number of skipped records}, True if the run is
+    complete) of an earlier run. Fails if the earlier run has finished files and other settings."""
     try:
         with open(path, encoding="utf-8") as file:
             manifest = json.load(file)
@@ -167,7 +169,7 @@ def read_manifest(path, out, settings):
 
 
 class Progress:
-    """Shows progress with tqdm if it is installed, else as one line; nothing if stderr is not a terminal."""
+    """Shows progress with tqdm if it is installed, else as one line. Shows nothing if stderr is not a terminal."""
 
     def __init__(self, total):
         self.total, self.done, self.start, self.last, self.bar = max(1, total), 0, time.time(), 0.0, None

@@ -1,6 +1,5 @@
-"""Parquet inputs of prepare.py: pieces of rows, and a reader that holds a bounded number of bytes in memory.
-
-Parquet stores repeated values once, in a dictionary, so a file of 1 KB can contain 16 GB of text.
+"""Parquet inputs of prepare.py: divides files into pieces of rows, and reads the rows with bounded memory. A bound is
+needed because Parquet stores repeated values once, in a dictionary, so a file of 1 KB can contain 16 GB of text.
 """
 from prepare_files import reader
 from prepare_tokenizers import Failure, first_line, need
@@ -21,8 +20,8 @@ def open_parquet(path, **options):
 
 
 def groups_of(file, leaves, columns):
-    """Yields (first row, last row + 1, uncompressed bytes of `columns`) for each row group. If columns is None, all columns
-    count."""
+    """Yields (first row, last row + 1, uncompressed bytes) for each row group. Only bytes of `columns` count; None: all
+    columns. leaves: paths of the leaf columns."""
     end = 0
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
@@ -33,7 +32,8 @@ def groups_of(file, leaves, columns):
 
 
 def row_pieces(path, columns, size_wanted):
-    """Yields (first row, end, bytes) of pieces of about `size_wanted` bytes. No piece spans row groups."""
+    """Yields (first row, last row + 1, bytes) of pieces of about `size_wanted` uncompressed bytes and at most ROWS
+    rows. A piece never spans row groups."""
     file, _, leaves = open_parquet(path)
     for begin, end, size in groups_of(file, leaves, columns):
         step = max(1, min(ROWS, size_wanted * (end - begin) // max(1, size)))
@@ -43,7 +43,7 @@ def row_pieces(path, columns, size_wanted):
 
 
 class Table:
-    """Reads the rows of a Parquet file in increasing order."""
+    """Reads rows of the Parquet row group that contains row `begin`, in increasing order."""
 
     def __init__(self, path, begin, columns):
         self.path, self.begin, self.columns, self.batch = path, begin, columns, None
@@ -55,7 +55,7 @@ class Table:
         repeated = [leaf for leaf, chunk in zip(leaves, chunks) if chunk.has_dictionary_page]
         first = self.guarded(next, open_parquet(path, read_dictionary=repeated)[0].iter_batches(
             1, row_groups=[number], columns=columns))
-        # DELTA_BYTE_ARRAY stores only what differs from the previous row, so one row can be as long as the entire group
+        # DELTA_BYTE_ARRAY stores only the difference from the previous row, so one row can be as long as the row group
         deltas = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
         # first.nbytes includes the dictionaries, which contain every repeated value
         longest = max(1, first.nbytes, size if deltas else size // (self.end - self.begin))
@@ -64,11 +64,12 @@ class Table:
     def guarded(self, function, *arguments):
         try:
             return function(*arguments)
-        except Exception as error:  # including StopIteration: a row group has fewer rows than its header
+        except Exception as error:  # including StopIteration, if a row group has fewer rows than its header states
             raise Failure("%s: could not be read (%s)" % (self.path, first_line(error)))
 
     def rows(self, begin, end):
-        """Yields (number, row as a dict) of the rows from begin to end. Numbers start at 1."""
+        """Yields (number, row as a dict) for rows begin to end - 1, counted from 0. `number` is counted from 1, for
+        messages."""
         if begin >= self.end:
             self.__init__(self.path, begin, self.columns)
         size = 0
@@ -90,5 +91,6 @@ class Table:
 
 
 def rows_of(path, begin, end, columns=None):
-    """Returns (number, row) of the rows of a piece. columns: the columns to read; None: all."""
+    """Yields (number from 1, row as a dict) for rows begin to end - 1. columns: names of the columns to read; None:
+    all."""
     return reader(Table, path, begin, columns).rows(begin, end)

@@ -1,8 +1,9 @@
 """Prompt formats of prepare.py --chat: convert messages to the parts of an example, some of which have a loss.
 
-A fixed format yields parts (text or token id, True if it has a loss). Parts are encoded one by one, because at inference
-the prompt is encoded before the answer exists. The name of a special token in a message is ordinary text. A model's chat
-template is rendered and encoded as a whole, as in transformers; names of special tokens in messages become these tokens.
+A fixed format yields parts (text or token id, True if the part has a loss). Parts are encoded one by one, because at
+inference the prompt is encoded before the answer exists. The name of a special token in a message is ordinary text.
+A model's chat template is rendered to one text, which is encoded as a whole, as in transformers. There, the name of a
+special token in a message becomes the token.
 """
 import contextlib
 import datetime
@@ -16,8 +17,8 @@ from prepare_models import config_beside, read_json, token_text
 from prepare_records import Malformed
 from prepare_tokenizers import MAX_PART, Failure, Pairs, first_line, need, no_pointer, pack, width_of
 
-MAX_SECONDS = 10  # CPU time limit for parsing a chat template, and for rendering one text
-# Special tokens that transformers' tokenizer classes use if no file of the model names others.
+MAX_SECONDS = 10  # limit of CPU time for parsing a chat template, and for each rendering
+# Special tokens of transformers' tokenizer classes, unless a file of the model names other tokens.
 END = "<|endoftext|>"
 GPT2 = {"bos_token": END, "eos_token": END, "unk_token": END}
 LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -38,7 +39,8 @@ QWEN = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
 
 def alternating(messages):
-    """Returns (system or None, [(user, answer), ...]). Fails for other roles and orders."""
+    """Returns (text of the system message or None, [(user, answer), ...]). Raises Malformed if user and assistant do
+    not alternate."""
     system = messages[0]["content"] if messages and messages[0]["role"] == "system" else None
     turns = messages[system is not None:]
     if [turn["role"] for turn in turns] != ["user", "assistant"] * (len(turns) // 2):
@@ -83,7 +85,7 @@ def llama2(messages, ids, _):
     system, turns = alternating(messages)
     before = "<<SYS>>\n%s\n<</SYS>>\n\n" % system if system is not None else ""
     for number, (user, answer) in enumerate(turns):
-        if number and ids["begin"] is not None:  # not in the first turn: parts() adds that BOS token in every format
+        if number and ids["begin"] is not None:  # Fixed.parts() adds the BOS token of the first turn in every format
             yield ids["begin"], False
         yield "[INST] %s%s [/INST]" % (before, user.strip()), False
         yield " %s " % answer.strip(), True
@@ -113,7 +115,7 @@ def vicuna(messages, ids, _):
 
 
 def caption(messages, ids, _):
-    """Yields the images of each question, without its text, and the answer."""
+    """Yields, for each turn, the images of the question without the question's text, then the answer and EOS."""
     for user, answer in alternating(messages)[1]:
         if IMAGE in user:
             yield IMAGE * user.count(IMAGE), False
@@ -122,7 +124,7 @@ def caption(messages, ids, _):
 
 
 # A file stores the number of its format, counted from 1. The first six have the numbers of PromptFormat in
-# coat/config/config.h; coat/text/prompt_format.c has their prompts and chat templates. The trainer does not know the rest.
+# coat/config/config.h; coat/text/prompt_format.c has their prompts and chat templates. The trainer lacks the others.
 FORMATS = {"plain": plain, "alpaca": alpaca, "chatml": chatml, "qwen": qwen, "llama2": llama2, "llama3": llama3,
            "vicuna": vicuna, "caption": caption}
 IM = ("<|im_start|>", "<|im_end|>")
@@ -136,7 +138,7 @@ def check_messages(messages):
 
 
 class Fixed:
-    """Applies a fixed prompt format. image: id of the token that replaces <image>; None: <image> is text."""
+    """Applies a fixed prompt format. image: id of the token that replaces <image>; None: <image> stays text."""
 
     endless = False
 
@@ -150,7 +152,7 @@ class Fixed:
                               "plain" % (name, token))
 
     def with_images(self, parts):
-        """Yields parts, with the token of images in place of <image>."""
+        """Yields the parts after replacing <image> by the placeholder token, which has no loss."""
         for value, counts in parts:
             first, *more = value.split(IMAGE) if self.image is not None and isinstance(value, str) else [value]
             if first or not more:
@@ -161,7 +163,8 @@ class Fixed:
                     yield text, counts
 
     def parts(self, messages, counted, has_input, _=None):
-        """Returns the parts of an example. counted: for each answer, True if it has a loss."""
+        """Returns [(text or token id, True if the part has a loss), ...]. counted: for each answer, True if it has a
+        loss."""
         check_messages(messages)
         parts = [] if self.ids["begin"] is None else [(self.ids["begin"], False)]
         for value, counts in self.with_images(FORMATS[self.name](messages, self.ids, has_input)):
@@ -179,7 +182,7 @@ class Fixed:
         return parts
 
     def encode(self, rows):
-        """Returns [(ids, mask)] of rows of parts."""
+        """Yields (tokens as bytes, mask with a byte per token) for each example. rows: the parts of each example."""
         texts, continued = [], []
         for parts in rows:
             before = None
@@ -200,13 +203,14 @@ class Fixed:
 
 
 def read_template(spec):
-    """Returns (path of a tokenizer, path of its chat template, the template or None, the tokenizer_config.json)."""
+    """Returns (path of the tokenizer, path of the file with the chat template, text of the template or None, parsed
+    tokenizer_config.json)."""
     path = Pairs.find(spec) if spec not in ("bytes", "gpt2") else None
     if path is None:
         return None, None, None, {}
     source, config = os.path.join(os.path.dirname(path), "tokenizer_config.json"), config_beside(path)
     text = config.get("chat_template")
-    if isinstance(text, list):  # several templates by name
+    if isinstance(text, list):  # a list of named templates
         text = {entry.get("name"): entry.get("template") for entry in text if isinstance(entry, dict)}
     text = text.get("default") if isinstance(text, dict) else text
     own = os.path.join(os.path.dirname(path), "chat_template.jinja")
@@ -224,11 +228,12 @@ MARK = "\ufdd0\ufdd1"  # noncharacters of Unicode, which do not occur in text
 
 
 def special_tokens(path, config):
-    """Returns the special tokens that transformers finds in a folder: ({name: text} of those that a chat template can use
-    by name, [text, or entry with flags, of all])."""
+    """Returns (variables, tokens) as transformers reads them from a folder. variables: {name: text} of special tokens
+    that a chat template uses by name, such as bos_token. tokens: texts, or dictionaries of text and flags, of all
+    special tokens."""
     name = str(config.get("tokenizer_class")).replace("Fast", "")
     if name == "LlamaTokenizer" and "ByteLevel" in json.dumps(read_json(path, "tokenizer.json").get("pre_tokenizer")):
-        name = None  # transformers ignores the class of Llama-3's
+        name = None  # transformers ignores the class that Llama-3's configuration names
     named, extra, files = dict(CLASS_TOKENS.get(name, {})), [], [config]
     own = os.path.join(os.path.dirname(path), "special_tokens_map.json")
     if "added_tokens_decoder" not in config and os.path.exists(own):  # otherwise transformers ignores this file
@@ -260,12 +265,13 @@ def time_limit():
 
 
 class Overtime(BaseException):
-    """The time limit. It does not derive from Exception because Jinja2 handles any Exception."""
+    """Raised at the time limit. It does not derive from Exception, because Jinja2 would catch an Exception."""
 
 
 class Template:
-    """Applies the chat template of a tokenizer's folder, in Jinja2's sandbox, with the functions of transformers.
-    images: True to put BOS before a text if the template does not write it, as transformers' image processors do."""
+    """Applies the chat template of a tokenizer's folder. Runs the template in Jinja2's sandbox, with the functions that
+    transformers provides. images: True to put BOS before a text unless the template writes BOS, as transformers'
+    processors of images do."""
 
     def __init__(self, tokenizer, spec, images=False):
         path, self.source, text, config = read_template(spec)
@@ -281,20 +287,20 @@ class Template:
         self.compile(text)
         added = tokenizer.tokenizer.get_added_tokens_decoder()
         self.ends = {token for token in added if added[token].content.strip()} | {tokenizer.end_of_text}
-        self.endless = False  # True if an example's last answer ended without any special token
+        self.endless = False  # True if, in any example, the last token with a loss was not a special token
         tokenizer.tokenizer.encode_special_tokens = False  # the template writes special tokens by name
 
     def compile(self, text):
         jinja2 = need("jinja2")
-        # Templates are code of other people, and the sandboxes of older versions can be escaped.
+        # Templates are untrusted code, and code can escape from the sandboxes of older versions.
         if [int(part) for part in re.findall(r"\d+", jinja2.__version__)] < [3, 1, 6]:
             raise Failure("the Python package jinja2 is version %s, whose sandbox is not safe; run: pip install 'jinja2>=3.1.6'"
                           % jinja2.__version__)
         sandbox, extensions = need("jinja2.sandbox", "jinja2"), need("jinja2.ext", "jinja2")
 
         class Generation(extensions.Extension):
-            """Handles {% generation %}, which encloses the model's own text: adds marks around it, which are removed
-            later."""
+            """Handles {% generation %}, which encloses the model's answers: puts MARK before and after each answer,
+            where parts() divides the text."""
 
             tags = {"generation"}
 
@@ -332,7 +338,7 @@ class Template:
             with time_limit():
                 return self.template.render(messages=messages, tools=tools, documents=None,
                                             add_generation_prompt=prompt, **self.variables)
-        except (Exception, Overtime) as error:  # the template's own code fails for this record
+        except (Exception, Overtime) as error:  # the template's code raised an error for this record
             lost = re.match(r"'(\w+_token)' is undefined", str(error))
             if lost:
                 raise Failure("the chat template %s needs %s; name the token in tokenizer_config.json"
@@ -340,7 +346,7 @@ class Template:
             raise Malformed("the chat template %s rejects it (%s)" % (self.source, first_line(error)))
 
     def takes_parts(self):
-        """True if the template renders contents that are lists of parts; false if it expects text."""
+        """True if the template accepts contents that are lists of parts; False if it expects text."""
         probe = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "probe"}]}]
         try:
             text = self.render(probe, None)
@@ -349,7 +355,7 @@ class Template:
         return "probe" in text and "'type'" not in text
 
     def parts(self, messages, counted, _, tools):
-        """Returns [(text, True if it has a loss), ...] of the example. counted: for each answer, True if it has a loss."""
+        """Returns [(text, True if the text has a loss), ...]. counted: for each answer, True if it has a loss."""
         if self.marks:
             pieces = self.render(messages, tools).split(MARK)
             if all(counted):
@@ -360,10 +366,10 @@ class Template:
             return [(piece, number % 2 == 1 and counted[number // 2]) for number, piece in enumerate(pieces)]
         whole, at, parts, answers = self.render(messages, tools), 0, [], iter(counted)
         for number, message in enumerate(messages):
-            if message["role"] != "assistant" or not next(answers):  # only the positions of answers with a loss matter
+            if message["role"] != "assistant" or not next(answers):  # skips answers without a loss
                 continue
             before = self.render(messages[:number], tools, True)
-            after = self.render(messages[:number + 1], tools).rstrip("\n")  # ends with the token that ends the answer
+            after = self.render(messages[:number + 1], tools).rstrip("\n")  # now ends with the answer's end token
             if not after.startswith(before) or not whole.startswith(after) or len(before) < at:
                 raise Malformed("the chat template changes earlier text when an answer or further messages follow, so the "
                                 "answer's position is unknown; enclose answers in {% generation %}")
@@ -391,7 +397,7 @@ class Template:
                     spans.append((at, at + len(part)))
                 at += len(part)
             mask, span = bytearray(len(row.ids)), 0
-            for i, (begin, end) in enumerate(row.offsets):  # in increasing order, like the spans
+            for i, (begin, end) in enumerate(row.offsets):  # offsets and spans are both in increasing order
                 while span < len(spans) and spans[span][1] <= begin:
                     span += 1
                 mask[i] = span < len(spans) and max(end, begin + 1) > spans[span][0]

@@ -1,4 +1,5 @@
-"""Records of prepare.py: parses JSON, locates records, describes malformed ones, and knows the kinds of --chat."""
+"""Records of prepare.py: parses JSON, finds the line of a record, describes malformed records, and recognizes the kinds
+of records that --chat accepts."""
 import json
 import os
 import re
@@ -7,13 +8,13 @@ import shlex
 from prepare_files import blocks, stem
 from prepare_tokenizers import Failure
 
-DESCRIBED = 10  # skipped records that are described one by one
+DESCRIBED = 10  # maximum number of skipped records that are described
 VALUE_BYTES = 1 << 30  # maximum bytes of a file that is one JSON value
-SHOWN = 8  # maximum number of keys shown of an unknown record
-# key pairs of question and answer, or the key of an entire example
+SHOWN = 8  # maximum number of a record's keys that an error message shows
+# kinds of chat records: the keys that a record of this kind has
 KINDS = (("messages",), ("conversations",), ("instruction", "output"), ("prompt", "response"), ("query", "response"),
          ("input_ids",))
-OTHERS = {"question": "prompt", "completion": "response", "answer": "response"}  # keys used by other programs
+OTHERS = {"question": "prompt", "completion": "response", "answer": "response"}  # {other programs' key: key of KINDS}
 
 
 class Malformed(Exception):
@@ -21,8 +22,8 @@ class Malformed(Exception):
 
 
 class Skipped:
-    """Counts the records that a process skips. malformed: True to skip malformed records, too. described: the number of
-    records described so far, at most DESCRIBED."""
+    """Collects the records that a process skips. malformed: True to skip malformed records, False to end the program.
+    described: number of records skipped so far; only the first DESCRIBED records are described."""
 
     def __init__(self, malformed, described=0):
         self.malformed, self.described, self.of_unit = malformed, described, []
@@ -32,19 +33,20 @@ class Skipped:
         self.described += 1
 
     def wrong(self, place, reason):
-        """Skips a malformed record, or ends the program."""
+        """Skips a malformed record if --skip-malformed is set; otherwise ends the program."""
         if not self.malformed:
             raise Failure("%s: %s (use --skip-malformed to skip such records)" % (place, reason))
         self.add(place, reason)
 
     def take(self):
-        """Returns the descriptions of the records skipped since the last call; None for those after the first DESCRIBED."""
+        """Returns a list with an entry per record skipped since the last call: a description, or None after the first
+        DESCRIBED records."""
         taken, self.of_unit = self.of_unit, []
         return taken
 
 
 class Place:
-    """The position of a record. Its line number is counted only when an error needs it."""
+    """The position of a record: `number` lines after byte `begin`. str() counts the lines before `begin`."""
 
     def __init__(self, path, begin, number):
         self.path, self.begin, self.number = path, begin, number
@@ -60,7 +62,7 @@ class Place:
 
 
 def to_utf8(path, encoding):
-    """Returns the shell command that converts a file, which may be compressed, to UTF-8."""
+    """Returns a shell command that decompresses a file if needed and converts it to UTF-8."""
     name, shown = stem(path), shlex.quote(path)
     unpacked = "" if name == path else "%s -dc %s | " % ("gzip" if path.lower().endswith(".gz") else "zstd", shown)
     return "%siconv -f %s -t utf-8 %s>NEW%s" % (unpacked, encoding, "" if unpacked else shown + " ",
@@ -68,7 +70,8 @@ def to_utf8(path, encoding):
 
 
 def foreign_encoding(head):
-    """Returns iconv's name of the encoding if a file with these first bytes seems to be UTF-16 or UTF-32, else None."""
+    """Returns the encoding, by its name for iconv, if these first bytes of a file look like UTF-16 or UTF-32, else
+    None."""
     found = json.detect_encoding(head[:4])
     if found.startswith("utf-8"):
         return None
@@ -83,7 +86,7 @@ def encoding_error(path, encoding):
 
 
 def parsed(text, path):
-    """Parses bytes of a file, one line or all of it, as one JSON value."""
+    """Parses bytes as one JSON value. path: the file, for messages. Raises Malformed on failure."""
     try:
         # accepts unpaired surrogates, because they do not indicate another encoding
         return json.loads(text.decode("utf-8-sig", "surrogatepass"))
@@ -101,7 +104,8 @@ def parsed(text, path):
 
 
 def is_one_value(name, head):
-    """True if a file with these first bytes is one array, or (.json) one object, rather than a record per line."""
+    """True if a file is one JSON array or, with the extension .json, one object. False if it has a record per line.
+    head: first bytes of the file."""
     if re.match(rb"(\xef\xbb\xbf)?\s*\[\s*([{\]]|$)", head):
         return True
     line, end, _ = head.lstrip().partition(b"\n")
@@ -113,8 +117,8 @@ def is_one_value(name, head):
 
 
 def value_records(path):
-    """Returns the records of a file that is one JSON value: the array's elements, or the value itself. Raises Malformed for
-    any other file."""
+    """Returns the records of a file that is one JSON value: the elements of an array, else a list of the value. Raises
+    Malformed if the file is not one JSON value or exceeds VALUE_BYTES."""
     text = bytearray()
     for block in blocks(path):
         text += block
@@ -126,7 +130,7 @@ def value_records(path):
 
 
 def as_record(value):
-    """Returns the value if it is an object, else the error."""
+    """Returns the value if it is an object or a Malformed, else a Malformed."""
     return value if isinstance(value, (dict, Malformed)) else Malformed("it is not a JSON object")
 
 
@@ -135,12 +139,13 @@ def listed(keys):
 
 
 def kinds_in(keys):
-    """Returns the kinds of records all of whose keys are present."""
+    """Returns those of KINDS whose keys are all in `keys`."""
     return [kind for kind in KINDS if all(key in keys for key in kind)]
 
 
 def kind_of_record(record):
-    """Returns the kind of a record. A null key counts as missing, because a table gives every row the keys of all rows."""
+    """Returns the kind of a chat record, one of KINDS. A key with the value null counts as missing, because a table
+    gives every row all keys."""
     keys = [key for key, value in record.items() if value is not None]
     found = kinds_in(keys)
     if ("input_ids",) in found:  # ignores the record's other texts, from which input_ids were made
@@ -165,7 +170,7 @@ def kind_of_record(record):
 
 
 def text_in(record, field):
-    """Returns the text that a record has in the key `field`; None if it is null."""
+    """Returns record[field], a text, or None if the value is null. Raises Malformed if the key is missing."""
     if isinstance(record, Malformed):
         raise record
     text = record.get(field)
@@ -177,7 +182,8 @@ def text_in(record, field):
 
 
 def without_field(keys, field):
-    """Returns the error message for a record or a table that lacks the key or column `field`. keys: those that it has."""
+    """Returns the error message for a record without the key `field`, or a table without this column. keys: the keys or
+    columns that exist."""
     found = kinds_in(keys)
     if found:
         return "it has %s; add --chat" % listed(list(found[0]))

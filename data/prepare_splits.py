@@ -2,18 +2,19 @@
 import collections
 import hashlib
 
-TOLERANCE = 0.01  # maximum difference from --val-fraction, as a fraction of the text
-MANY = 40000  # with this many documents of equal size, choosing each by its own hash stays within TOLERANCE
+TOLERANCE = 0.01  # the validation text may differ from --val-fraction by this fraction of all text
+MANY = 40000  # from this many documents of equal size on, choosing each by its hash stays within TOLERANCE
 BY_HASH, ENDS = "by hash", "ends"  # two of the three rules; the third is a set of keys of validation documents
 
 
 def key_of(document):
-    """Returns the key of a document. Identical documents have the same key, so they are in the same split."""
+    """Returns the key of a document, a hash of its bytes. Identical documents are therefore in the same split."""
     return hashlib.sha256(document).hexdigest()[:16]
 
 
 def rule_of(documents, fraction):
-    """Returns the rule that chooses validation documents. documents: (key, size) of all; stops early if there are many."""
+    """Returns the rule that chooses validation documents: BY_HASH, ENDS, or the set of their keys. documents: iterator
+    over (key, size) of all documents; not read to the end if the first ones suffice for BY_HASH."""
     sizes, total, squares, held, keys = collections.Counter(), 0, 0, 0, set()
     if not fraction:
         return frozenset()
@@ -32,15 +33,16 @@ def rule_of(documents, fraction):
 
 
 def split_of(key, rule, fraction):
-    """Returns the split of a document; None: its end is for validation and the rest for training."""
+    """Returns "train" or "val"; None if the document's end is for validation and the rest for training."""
     if rule == ENDS:
         return None
     return "val" if (int(key, 16) < fraction * 2.0**64 if rule == BY_HASH else key in rule) else "train"
 
 
 def end_of(size, fraction, part):
-    """Returns the position where the validation part of a text begins: after a line end near the wanted position or, if
-    there is none, at the next UTF-8 character boundary. part(begin, end) returns bytes [begin, end) of the text."""
+    """Returns the position where the validation part of a text of `size` bytes begins: after the line end nearest to
+    (1 - fraction) * size. If no line end is near, returns the next start of a UTF-8 character. part(begin, end) returns
+    bytes [begin, end) of the text."""
     at = round((1 - fraction) * size)
     slack = int(min(TOLERANCE, fraction / 2, (1 - fraction) / 2) * size)
     begin = max(0, at - slack)
@@ -54,7 +56,7 @@ def end_of(size, fraction, part):
 
 
 def parts_of(document, rule, fraction):
-    """Returns [(split, text), ...] of the parts of a document."""
+    """Divides a document by split. Returns [(split, text), ...]: one or two parts."""
     split = split_of(key_of(document), rule, fraction)
     if split is not None:
         return [(split, document)]

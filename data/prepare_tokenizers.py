@@ -1,4 +1,4 @@
-"""The tokenizers of prepare.py: encode documents (bytes) to little-endian token ids. Imports packages only when used."""
+"""The tokenizers of prepare.py: encode documents (bytes) to little-endian ids. Packages are imported at first use."""
 import array
 import contextlib
 import functools
@@ -12,24 +12,24 @@ import sys
 COMMAND = os.environ.get("COAT_PROGRAM", "data/prepare.py")
 NAME = os.path.basename(COMMAND)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SETUP = "scripts/setup.sh --python"  # does not exist in the folder that `make install` fills
+SETUP = "scripts/setup.sh --python"  # `make install` does not install this script
 SETUP_HAS = ("tokenizers", "sentencepiece", "tiktoken", "jinja2") if os.path.exists(
     os.path.join(ROOT, SETUP.split()[0])) else ()
-sys.path.append(os.path.join(ROOT, "third_party", "python"))  # searched after the installed packages
+sys.path.append(os.path.join(ROOT, "third_party", "python"))  # the last folder that is searched for packages
 # Class names of the download errors of urllib, requests, httpx and huggingface_hub. These are names, because the
 # packages may be missing.
 NO_CONNECTION = {"URLError", "ConnectionError", "ConnectError", "ConnectTimeout", "Timeout", "TimeoutError",
                  "TimeoutException", "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 
-# key in a tokenizer.json written by the trainer: coat/text/tokenizer_json_write.c
+# marks a tokenizer.json that coat/text/tokenizer_json_write.c made from a tokenizer.model
 MADE = '"made_from":"tokenizer.model"'
 POINTER = b"version https://git-lfs.github.com/spec/v1"  # first bytes of a Git LFS pointer
 RANKS = re.compile(rb"(?:[A-Za-z0-9+/=]{4})+ [0-9]")  # a line of tiktoken's files: a token in base64, a space, its rank
 PART = 1 << 20  # characters encoded at once, because the package tokenizers needs up to 260 bytes of memory for each
-# maximum characters of a part; tokenizers' regular expressions fail at 10 million spaces
+# maximum characters of a part, because the regular expressions of the package tokenizers fail at 10 million spaces
 MAX_PART = 1 << 23
 PLACES = " \n,.\u3002\u3001"  # long texts are divided between a letter or digit and one of these
-# White space in Rust's regular expressions. tiktoken fails at a run of a million.
+# Long runs of white space, as Rust's regular expressions define it. tiktoken fails at a run of a million characters.
 LONG_RUN = re.compile("[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{65536,}")
 
 
@@ -56,7 +56,7 @@ def need(module, package=None):
 
 
 def no_pointer(path):
-    """Returns the path unchanged. Fails if the file is a Git LFS pointer."""
+    """Returns the path unchanged. Fails if the file is a Git LFS pointer instead of the real file."""
     with open(path, "rb") as file:
         if file.read(len(POINTER)) == POINTER:
             raise Failure("%s: is a Git LFS pointer, not the file; run git lfs pull" % path)
@@ -68,7 +68,8 @@ def first_line(error):
 
 
 def from_package(function, *arguments, **more):
-    """Returns function(...) of a package. Turns its errors, including panics of Rust, into PackageFailures."""
+    """Returns the result of a package's function. Raises the function's errors, including panics of Rust, as
+    PackageFailure."""
     try:
         return function(*arguments, **more)
     except (Failure, KeyboardInterrupt, SystemExit):
@@ -78,7 +79,8 @@ def from_package(function, *arguments, **more):
 
 
 def encode_each(encode, rows, places):
-    """Returns encode(rows). If that fails, encodes the rows one by one, so that the error names the row that fails."""
+    """Returns encode(rows) as a list. If the call fails, encodes the rows one by one, so that the error names the place
+    of the row that fails."""
     try:
         return from_package(lambda: list(encode(rows)))
     except Failure:
@@ -93,13 +95,14 @@ def encode_each(encode, rows, places):
 
 
 def places_before(characters):
-    """Returns a pattern that matches one of `characters` directly after a letter or digit; texts may be divided before the
-    match. If `characters` is empty, the pattern matches nothing."""
+    """Returns a pattern that matches one of `characters` if a letter or digit precedes it. Texts may be divided before
+    the match. If `characters` is empty, the pattern matches nothing."""
     return re.compile(r"(?<=[^\W_])[%s]" % re.escape(characters) if characters else "(?!)")
 
 
 def divided(text, places):
-    """Returns a text in parts of about PART characters, divided at `places`. Fails if a part would exceed MAX_PART."""
+    """Divides a text into parts of at least PART characters, except the last, at matches of the pattern `places`. Fails
+    if a part would exceed MAX_PART."""
     parts, at = [], 0
     while len(text) - at > PART:
         found = places.search(text, at + PART)
@@ -114,7 +117,7 @@ def divided(text, places):
 
 
 def not_downloaded(what, error, instead):
-    """Returns the Failure of a download, in one line, because a library's own message can fill pages."""
+    """Returns the one-line Failure of a download, because a library's own message can fill pages."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     status = getattr(error, "code", None) or getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, ImportError) and error.name:
@@ -146,7 +149,7 @@ def width_of(vocab):
 
 
 def remove_leftovers(path):
-    """Removes temporary files of `path` that killed processes of this machine left."""
+    """Removes temporary files of `path` whose processes no longer run on this machine."""
     for leftover in glob.glob(glob.escape(path) + ".tmp.*"):
         with contextlib.suppress(ValueError, OSError):  # not a process id, or the file cannot be removed
             try:
@@ -156,11 +159,11 @@ def remove_leftovers(path):
 
 
 def write_atomically(path, *parts):
-    """Writes a file in one step. parts: bytes, or iterables of bytes."""
+    """Writes a temporary file, then renames it to `path`. parts: contents, each bytes or an iterable of bytes."""
     temporary = "%s.tmp.%d" % (path, os.getpid())
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        if os.path.lexists(temporary):  # removes a temporary file of a crashed run, or a link to another place
+        if os.path.lexists(temporary):  # a file that a crashed run left, or a link
             os.remove(temporary)
         with open(temporary, "xb") as file:
             for part in parts:
@@ -176,10 +179,11 @@ def write_atomically(path, *parts):
 
 
 class Encoder:
-    """Encodes documents with ids(texts), in parts of bounded length whose tokens are those of the entire document.
+    """Encodes documents with ids(texts) in parts of bounded length. Documents are divided only where this does not
+    change their tokens.
 
-    prefixed: True if ids() puts a space before each text. A text that continues another is then encoded after head_text,
-    whose tokens are `head`."""
+    prefixed: True if ids() puts a space before each text. A part that continues a document must not get this space.
+    Therefore head_text is put in front of the part, and its tokens, `head`, are removed from the result."""
 
     places, prefixed, head_text, head = places_before(PLACES), False, "", []
 
@@ -187,8 +191,8 @@ class Encoder:
         return divided(text, self.places) if len(text) > PART else [text]
 
     def encode(self, texts, continued=False):
-        """Returns the little-endian tokens of documents (bytes). continued: True for a document that continues the one
-        before (one value for all, or one per document)."""
+        """Returns the little-endian tokens of each text in `texts` (bytes). continued: True if a text continues the
+        text before it; one value for all texts, or a list with one value per text."""
         flags = [continued] * len(texts) if isinstance(continued, bool) else continued
         out, batch, characters = [[] for _ in texts], [], 0
         for number, (text, flag) in enumerate(zip(texts, flags)):
@@ -202,7 +206,8 @@ class Encoder:
         return [b"".join(parts) for parts in out]
 
     def encode_parts(self, batch, out):
-        """Appends the tokens of parts (number of the document, text, True if it follows head_text) to out[number]."""
+        """Encodes parts (number, text, True to encode the text after head_text), and appends the tokens to
+        out[number]."""
         rows = self.ids([self.head_text + text if headed else text for _, text, headed in batch])
         for (number, _, headed), row in zip(batch, rows):
             if headed and row[:len(self.head)] != self.head:
@@ -212,7 +217,8 @@ class Encoder:
 
 
 class Plain:
-    """A tokenizer whose documents begin with the end-of-text token, and whose tokens do not depend on earlier text."""
+    """Base class of Bytes and Pairs, whose documents begin with the end-of-text token and whose text_cut() is not
+    strict."""
 
     strict, bos, after = False, [], []
 
@@ -235,7 +241,7 @@ class Bytes(Plain):
     vocab, end_of_text = 257, 256
 
     def encode(self, texts, continued=False):
-        """Returns for each document (bytes) its little-endian uint16 tokens as bytes."""
+        """Returns the little-endian uint16 tokens, as bytes, of each document (bytes)."""
         out = []
         for text in texts:
             tokens = bytearray(2 * len(text))
@@ -245,7 +251,8 @@ class Bytes(Plain):
 
 
 class Pairs(Encoder, Plain):
-    """GPT-2's byte-pair encoding, with tiktoken if it is installed and supports the vocabulary, else with tokenizers."""
+    """GPT-2's byte-pair encoding. Uses tiktoken if it is installed and supports the vocabulary, else the package
+    tokenizers."""
 
     def __init__(self, spec):
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the worker processes already use all cores
@@ -259,7 +266,7 @@ class Pairs(Encoder, Plain):
 
     @staticmethod
     def find(spec):
-        """Returns the file of a tokenizer given as a folder or file; None for the published GPT-2."""
+        """Returns the file of the tokenizer `spec`, a folder or a file; None for the published GPT-2."""
         if spec == "gpt2":
             return None
         if os.path.isdir(spec):
@@ -274,7 +281,7 @@ class Pairs(Encoder, Plain):
 
     @staticmethod
     def made_of(path):
-        """Returns the tokenizer.model from which the trainer made this tokenizer.json, else the path itself."""
+        """Returns the path of the tokenizer.model from which the trainer made this tokenizer.json; otherwise `path`."""
         model = os.path.join(os.path.dirname(path), "tokenizer.model")
         if not path.endswith("tokenizer.json") or not os.path.exists(model):
             return path
@@ -282,7 +289,8 @@ class Pairs(Encoder, Plain):
             return no_pointer(model) if MADE in file.read(4096) else path
 
     def check_gpt2(self, path):
-        """Checks that a vocabulary without a pre-tokenization rule is GPT-2's. Fails for other models' pairs of files."""
+        """Fails if a pair of files seems to belong to another model than GPT-2, because such files contain no
+        pre-tokenization rule."""
         from prepare_models import config_beside
 
         name, why = config_beside(path).get("tokenizer_class"), None
@@ -338,7 +346,7 @@ class Pairs(Encoder, Plain):
         self.end_of_text = vocabulary.get("<|endoftext|>")
         ordered = all(vocabulary[a + b] == 256 + rank for rank, (a, b) in enumerate(pairs))
         self.check_gpt2(path)
-        if ordered:  # tiktoken uses a token's id as the rank of its merge
+        if ordered:  # tiktoken needs merges in the order of ids, because it uses a token's id as the rank of the merge
             try:
                 import tiktoken
             except ImportError:
@@ -366,7 +374,7 @@ class Pairs(Encoder, Plain):
         return tiktoken.Encoding("local", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
 
     def divide(self, text):
-        return super().divide(text) if self.encoding is None else [text]  # because tiktoken needs little memory
+        return super().divide(text) if self.encoding is None else [text]  # tiktoken needs little memory for long texts
 
     def ids(self, texts):
         if self.encoding is not None:
@@ -374,10 +382,11 @@ class Pairs(Encoder, Plain):
         return [row.ids for row in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def with_long_runs(self, text):
-        """Returns token ids with tiktoken, without matching its pattern against long runs of white space.
+        """Returns the ids that tiktoken gives a text. Encodes long runs of white space separately, because tiktoken's
+        pattern fails on them.
 
-        GPT-2's pattern takes a run at the end of the text as one pretoken. Of any other run, it takes all but the last
-        character as one pretoken, and matches that character together with the following text."""
+        GPT-2's pattern matches a run at the end of the text as one pretoken. In any other run, all characters except
+        the last are one pretoken, and the last character is matched together with the following text."""
         ids, at = [], 0
         for run in LONG_RUN.finditer(text):
             end = run.end() - (run.end() < len(text))
@@ -388,7 +397,7 @@ class Pairs(Encoder, Plain):
 
     @functools.cached_property
     def pieces(self):
-        """Returns the encoding with a pattern that matches any text as one pretoken."""
+        """An encoding with GPT-2's vocabulary and a pattern that matches any text as one pretoken."""
         ranks = {self.encoding.decode_single_token_bytes(token): token for token in range(self.vocab)
                  if token != self.end_of_text}
         return type(self.encoding)("pieces", pat_str="(?s:.+)", mergeable_ranks=ranks, special_tokens={})
@@ -401,7 +410,7 @@ def little_endian(tokens):
 
 
 def pack(ids, vocab):
-    """Returns tokens as the bytes of a file of this vocabulary."""
+    """Returns token ids as little-endian bytes: uint16, or uint32 for a vocabulary of more than 65536 tokens."""
     return little_endian(array.array("H" if width_of(vocab) == 2 else "I", ids))
 
 
