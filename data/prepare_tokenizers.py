@@ -217,8 +217,7 @@ class Encoder:
 
 
 class Plain:
-    """Base class of Bytes and Pairs, whose documents begin with the end-of-text token and whose text_cut() is not
-    strict."""
+    """Base class of Bytes and Pairs, which put the end-of-text token before each document. strict: see text_cut()."""
 
     strict, bos, after = False, [], []
 

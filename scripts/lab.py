@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The laboratory: experiments that compare recipes with BF16 and with the paper. Each writes one page into its folder.
+"""Runs experiments that compare recipes with BF16 and with the paper. Each one writes a page to its --out folder.
 
     scripts/lab.py fidelity     losses of recipes compared with BF16's, over several seeds
-    scripts/lab.py stability    losses over learning rates, and how sharp the minimum is
-    scripts/lab.py time-to-loss steps, tokens and seconds to one loss, with AdamW and Muon
-    scripts/lab.py reproduce    the paper's tables
+    scripts/lab.py stability    loss at several learning rates, and sharpness of the minimum
+    scripts/lab.py time-to-loss steps, tokens and seconds to a target loss, with AdamW and Muon
+    scripts/lab.py reproduce    the paper's tables, measured with this program
     scripts/lab.py draw         figures of these experiments
     scripts/lab.py COMMAND --help
 

@@ -5,16 +5,17 @@
     scripts/plot.py runs/gpt2
         writes curves.png and curves.svg
     scripts/plot.py BF16=runs/bf16 COAT=runs/coat --out loss
-        writes loss.png and loss.svg, with these names in the legend
+        writes loss.png and loss.svg, with BF16 and COAT as names in the legend
     scripts/plot.py runs/gpt2 --ref 'OpenAI GPT-2=3.42'
-        adds a dashed line to the loss
+        adds a dashed line at loss 3.42
 
-Draws training loss (every step faint, smoothed on top) and validation loss (dots) over
-tokens and over hours of training, gradient norm and tokens per second, and, if
-HellaSwag was evaluated, HellaSwag and the learning rate. A run whose log has FP8 health
-gets a second picture, OUT-fp8-NAME, with one panel each for the largest value and for
-the fractions of saturated, zero and subnormal values and of clamped groups. A panel has
-a strip per tensor, and a strip has a row per layer.
+Draws training loss (every step faint, smoothed values on top) and validation loss (dots)
+over tokens and over hours of training. Also draws gradient norm and tokens per second
+and, if HellaSwag was evaluated, HellaSwag and the learning rate. If the log of a run has
+statistics of FP8 tensors (--health-every), a second picture, OUT-fp8-NAME, shows them.
+It has panels for amax, for the percentages of saturated, zero and subnormal values, and
+for the percentage of groups with clamped k. In a panel, each tensor has a strip with one
+row per layer.
 
 Needs matplotlib (pip install matplotlib). Without Python, build/plot_loss draws the
 loss of one run.
@@ -52,7 +53,7 @@ STYLE = {"font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axe
 # --- logs -------------------------------------------------------------------------------------------------------------
 
 class Run:
-    """The figures of a log: lists over steps, and evaluations as (tokens, hours, value)."""
+    """The values in a log.jsonl: a list of values per step, and evaluations as (tokens, hours, value)."""
 
     def __init__(self, name, path):
         self.name, self.path, self.val, self.hellaswag, self.fp8 = name, path, [], [], []
@@ -67,7 +68,7 @@ class Run:
             try:
                 fields = json.loads(line)
                 step = fields["step"]
-            except (ValueError, KeyError, TypeError):  # a line truncated when the run was killed
+            except (ValueError, KeyError, TypeError):  # the line was truncated when the run was killed
                 continue
             if "loss" in fields:
                 hours, tokens = hours + (fields.get("ms") or 0) / 3.6e6, fields.get("tokens") or tokens
@@ -92,14 +93,15 @@ def finite(values):
 
 
 def find_run(argument):
-    """Returns the run of a folder or of a log.jsonl, with an optional NAME= in front."""
+    """Returns the Run of [NAME=]PATH. PATH: the folder of a run, or its log.jsonl."""
     name, _, path = argument.partition("=") if "=" in argument and not os.path.exists(argument) else ("", "", argument)
     log = os.path.join(path, "log.jsonl") if os.path.isdir(path) else path
     return Run(name or os.path.basename(os.path.dirname(os.path.abspath(log))), log)
 
 
 def smoothed(values, steps):
-    """Returns the mean of about `steps` values around each, of fewer near the start, where curves bend. NaN stays NaN."""
+    """Returns a moving average over about `steps` values. The average of values near the start is over fewer values,
+    because curves bend there. NaN stays NaN."""
     sums, counts, out = [0.0], [0], []
     for value in values:
         good = math.isfinite(value)
@@ -116,7 +118,7 @@ def smoothed(values, steps):
 # --- curves -----------------------------------------------------------------------------------------------------------
 
 def short(value, _=None):
-    """Returns 1.5M for 1500000."""
+    """Returns a number with a unit prefix, for example 1.5M for 1500000."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return "%.4g%s" % (value / size, unit)
@@ -141,7 +143,8 @@ def mark(axis, text, value):
 
 
 def loss_limits(runs, curves, references):
-    """Returns axis limits that ignore the first 1/12 of the losses, because their range would flatten all later ones."""
+    """Returns the limits (low, high) of the loss axis. Ignores the first 1/12 of the losses, because with their range
+    all later losses would look flat."""
     lows = [min(finite(curve)) for curve in curves] + [value for run in runs for _, _, value in run.val]
     lows += [percentile(run.loss[len(run.loss) // 2:], 0.02) for run in runs if len(run.loss) > 4]
     lines = [value for _, value in references]
@@ -178,7 +181,7 @@ def draw_loss(axis, runs, curves, over, references):
 def draw_key(axis, runs, key, steps, title, label):
     for run in runs:
         values = getattr(run, key)
-        # drops the first step, which includes setup
+        # ignores the speed of the first step, which includes setup
         smooth = [math.nan] + values[1:] if key == "speed" else values
         draw_series(axis, run, run.tokens, values, smoothed(smooth, steps(run)))
     found = finite([value for run in runs for value in getattr(run, key)])
@@ -186,7 +189,7 @@ def draw_key(axis, runs, key, steps, title, label):
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_minor_formatter(NullFormatter())
-    elif found:  # the axis begins at 0, so that heights are comparable; a rare spike may be outside the figure
+    elif found:  # begins the axis at 0, so that heights are comparable; rare spikes are cut off
         axis.set_ylim(0, 1.12 * max(percentile(found, 0.99), percentile(found, 0.5)) or 1)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda v, _: "0" if v == 0 else power(v) if key == "lr" else short(v)))
     axis.set_title(title)
@@ -245,7 +248,8 @@ NO_VALUE, ZERO, NOT_FINITE = "#FFFFFF", "#ECEEF1", "#E6007E"
 
 
 def grid_of(run, tensor, key):
-    """Returns (layers x log lines) values, with NaN for null or missing ones; None if the log has none."""
+    """Returns the values of a statistic, a list per layer with one value per log line. NaN stands for a missing value.
+    Returns None if the log does not have the statistic for this tensor."""
     columns = [line.get(tensor, {}).get(key) for _, line in run.fp8]
     layers = max((len(column) for column in columns if isinstance(column, list)), default=0)
     filled = [list(column or []) + [None] * layers for column in columns]
@@ -253,7 +257,7 @@ def grid_of(run, tensor, key):
 
 
 def edges_of(centres):
-    """Returns the edges of the cells around these values."""
+    """Returns the edges of cells whose centres are `centres`: one edge more than centres."""
     if len(centres) == 1:
         return [centres[0] - 0.5, centres[0] + 0.5]
     between = [(x + y) / 2 for x, y in zip(centres, centres[1:])]
@@ -261,21 +265,21 @@ def edges_of(centres):
 
 
 def decades(values, most):
-    """Returns a colour scale of at most `most` complete decades that contains the largest values."""
+    """Returns a logarithmic colour scale of one to `most` complete decades whose end is above the largest value."""
     top = math.ceil(math.log10(max(values)) + 1e-9)
     low = math.floor(math.log10(min(values)) + 1e-9)
     return LogNorm(10.0 ** max(min(low, top - 1), top - most), 10.0**top)
 
 
 def draw_health(run):
-    """Draws a panel per statistic in HEALTH. A panel has one strip per tensor, with the first layer at the bottom.
-    Returns None if the log has no statistics."""
+    """Draws a panel per statistic in HEALTH. A panel has a strip per tensor; the first layer is the bottom row of the
+    strip. Returns the figure, or None if the log has no such statistics."""
     tensors = list(dict.fromkeys(tensor for _, line in run.fp8 for tensor in line))
     grids = {key: {tensor: grid_of(run, tensor, key) for tensor in tensors} for key, _ in HEALTH}
     panels = [(key, title) for key, title in HEALTH if any(grids[key].values())]
     if not panels:
         return None
-    strips, top = {}, 0.0  # start and end of a tensor's strip; the first tensor is on top
+    strips, top = {}, 0.0  # {tensor: (bottom, top) of its strip}; the first tensor is on top
     for tensor in reversed(tensors):
         layers = max(len(grids[key][tensor] or []) for key, _ in panels)
         strips[tensor] = (top, top + (1.0 if layers > 1 else 0.6))
@@ -297,7 +301,8 @@ def draw_health(run):
 
 
 def draw_health_panel(figure, axis, run, key, grids, strips):
-    """Draws one statistic of all tensors with one logarithmic colour scale, so that tensors are comparable."""
+    """Draws the statistic `key` of all tensors. They share one logarithmic colour scale, so that their colours are
+    comparable."""
     scale = 1 if key == "amax" else 100
     positive = [scale * value for grid in grids.values() for row in grid or [] for value in row if value > 0]
     norm = decades(positive, 12 if scale == 1 else 4) if positive else LogNorm(0.01, 1)

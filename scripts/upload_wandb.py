@@ -4,16 +4,16 @@
     scripts/upload_wandb.py runs/gpt2 --project coat
         uploads the existing steps
     scripts/upload_wandb.py runs/gpt2 --project coat --follow
-        also uploads new steps, until none has appeared for 15 minutes
+        also uploads new steps, and ends when no step has appeared for 15 minutes
     WANDB_MODE=offline scripts/upload_wandb.py runs/gpt2
         writes to a local folder, without an account
 
 Curves are named after the log's fields (loss, val_loss, grad_norm, lr, tokens,
-tokens_per_s, ms, skipped, hellaswag). Health becomes fp8/TENSOR/FIGURE,
-products/TENSOR/FIGURE and so on; the value is that of the layer with the largest magnitude.
-W&B's step is the optimizer step. A second upload of a folder adds only new steps. Steps
-that a resumed training repeats keep their first upload, because W&B accepts a step only
-once; --id NAME starts another run.
+tokens_per_s, ms, skipped, hellaswag). Statistics of tensors (--health-every) become
+fp8/TENSOR/FIGURE and so on, --health-products becomes products/TENSOR/FIGURE; of the layers' values, the one with
+the largest magnitude is uploaded. W&B's step is the optimizer step. A second upload of a
+folder adds only new steps. If a resumed training repeats steps, W&B keeps their first
+values, because it accepts a step only once. --id NAME uploads to another W&B run.
 
 Needs wandb (pip install wandb) and a login (wandb login). The trainer itself never uses
 the network.
@@ -27,7 +27,8 @@ import time
 
 
 def flatten(fields):
-    """Returns the numbers of a log line, without null."""
+    """Returns {curve: value} of a log line, without null values. Of a list over layers, takes the value of the largest
+    magnitude."""
     figures = {}
     for key, value in fields.items():
         if key in ("fp8", "products", "attention", "activation", "optimizer") and isinstance(value, dict):
@@ -48,10 +49,11 @@ class Log:
         self.path, self.offset, self.step, self.figures = path, 0, None, {}
 
     def new_steps(self, ended):
-        """Yields (step, figures) of new complete steps: a later step has begun, or the training has ended."""
+        """Yields (step, {curve: value}) of each new step whose lines are complete: a later step has begun, or `ended`
+        is true."""
         try:
             with open(self.path, "rb") as file:
-                # reads the log from the beginning again, because a resumed training has truncated it
+                # a resumed training has truncated the log: reads it from the beginning
                 if file.seek(0, os.SEEK_END) < self.offset:
                     self.offset = 0
                 file.seek(self.offset)
@@ -76,7 +78,8 @@ class Log:
 
 
 def model_of(folder):
-    """Returns the model's settings in the newest checkpoint's config.json, for W&B's table of runs."""
+    """Returns the model's sizes from config.json of the newest checkpoint, for W&B's table of runs; {} without
+    checkpoint."""
     steps = sorted(name for name in os.listdir(folder) if name.startswith("step-"))
     try:
         with open(os.path.join(folder, steps[-1], "config.json"), encoding="utf-8") as file:

@@ -2,16 +2,16 @@
 
     scripts/lab.py draw FOLDER...
 
-  fidelity.tsv                   SETTING.svg: differences from the baseline during the
-                                 run and at its end, a thin line per pair and a thick
-                                 mean; differences above 10 percent are outside
-  stability.tsv, sharpness.tsv   stability.svg: the loss over learning rates, from the
-                                 lowest seed to the highest; crosses are diverged
-                                 runs. sharpness.svg: the loss along random directions
-                                 from the weights, and its mean
-  reproduce.md                   memory.svg: peak memory of table 7, the paper's light
-  ranges*.tsv                    ranges and exponents of the optimizer's states, as
-                                 counted by build/quant_error
+  fidelity.tsv    makes SETTING.svg: differences from the baseline during the run and
+                  at the end of the run; a thin line per pair of runs, a thick line
+                  for their mean. Differences above 10 percent are cut off
+  stability.tsv   makes stability.svg: mean loss over learning rates; a band shows the
+                  range over the seeds, a cross a diverged run
+  sharpness.tsv   makes sharpness.svg: loss along each random direction from the
+                  weights, and the mean over the directions
+  reproduce.md    makes memory.svg: peak memory of table 7. The paper's bars are light
+  ranges*.tsv     makes figures of the ranges and exponents of the optimizer's states,
+                  which build/quant_error has counted
 
 Needs matplotlib (pip install matplotlib).
 """
@@ -81,7 +81,7 @@ def draw_stability(plot, path):
         axis.plot(lost, [0.97 - 0.03 * k] * len(lost), "x", color=colour, transform=axis.get_xaxis_transform())
         everything = sorted(everything + [loss for found in losses.values() for loss in found])
     low, middle, high = (everything[k] for k in (0, len(everything) // 2, -1)) if everything else (0, 0, 0)
-    # a run that nearly diverged is outside the figure
+    # cuts off a run that nearly diverged
     high = min(high, low + 6 * (middle - low)) if middle > low else high
     axis.set_ylim(low - 0.05 * (high - low) - 1e-3, high + 0.2 * (high - low) + 1e-3)
     axis.set_xscale("log")
@@ -114,7 +114,7 @@ def draw_sharpness(plot, path):
 
 
 def draw_memory(plot, path):
-    """Draws the paper's rows of table 7 at equal batches, in BF16 and COAT."""
+    """Draws peak memory, in BF16 and COAT, of the equal-batch rows of table 7 for which the paper has a figure."""
     lines = [line for line in read_text(path).splitlines() if "| equal batch |" in line]
     rows = [[x.strip() for x in line.split("|")[1:-1]] for line in lines]
     rows = [row for row in rows if " → " in row[11] and row[4] in ("bf16", "coat")]
@@ -139,7 +139,8 @@ def draw_memory(plot, path):
 
 
 def draw_ranges(plot, path):
-    """Yields a figure per combination of the columns before `quantity`, with a panel per row of the file."""
+    """Yields (name, figure). Rows of the file that agree in all columns before `quantity` are the panels of one
+    figure."""
     head, *rows = [line.split("\t") for line in read_text(path).splitlines() if line[0] != "#"]
     first = head.index("quantity")
     for key in dict.fromkeys(tuple(row[:first]) for row in rows):

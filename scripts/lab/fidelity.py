@@ -10,12 +10,12 @@ long before the end, with a single seed.
 SETTING: see the table below (default: 262k). Without token files the setting is
 `bytes`, a small model that reads this machine's headers.
 
-OUT/fidelity.tsv has the figures of all runs that have ended. These are not
-repeated, and a run that was stopped resumes from its last checkpoint: start the
+OUT/fidelity.tsv has the figures of all runs that have ended. Runs that have ended
+are not repeated, and a stopped run resumes from its last checkpoint: start the
 same command again, or one with more seeds, recipes or settings. The page is built
-from OUT/fidelity.tsv alone. A run that diverges (exit code 4) is a result. Any other failure is
-reported, the other runs continue, and the exit code is 1. `scripts/lab.py draw OUT`
-draws the differences.
+from OUT/fidelity.tsv alone. A run that diverges (exit code 4) is a result. Any other
+failure is reported, the other runs continue, and the exit code is 1.
+`scripts/lab.py draw OUT` draws the differences.
 Expected time per run: 3 minutes for 65k or 262k on an H200, 8 for 524k, 8 for
 1558M; 18 (coat) to 24 (bf16) for olmo-1b on an H100; 1 for bytes on two cores.
 
@@ -24,11 +24,12 @@ Environment:
                         NAME:RECIPE,... names a recipe: paper:coat-paper,head=fp8.
                         A recipe's flags override the setting's: slow:bf16,lr=2.9e-4
   SEEDS="1 2 3"         1@16 is seed 1 with micro-batches of 16 sequences and the same
-                        tokens per step. Such runs of the baseline show the run-to-run
-                        noise; the page reports it. Smaller differences mean nothing
-  FROM=STEP             trains the baseline to that step of its schedule, once per
-                        seed, and continues with all recipes from this checkpoint,
-                        so that random differences of the first steps do not count.
+                        tokens per step. The page reports by how much 1 and 1@16 of
+                        the baseline differ. Differences between recipes below this
+                        run-to-run noise mean nothing
+  FROM=STEP             trains the baseline to STEP of its schedule, once per seed.
+                        All recipes continue from this checkpoint, so that random
+                        differences of the first steps do not count.
                         With 262k and FROM=150, runs of BF16 end within 0.06 % of
                         each other
   TO=STEP               ends runs at STEP of their schedule. A drift shows within a
@@ -36,18 +37,19 @@ Environment:
   KEEP_BRANCH_POINTS=1  keeps the checkpoints of FROM for further recipes (124M: 1.7
                         GB each)
   EVALUATE="bf16 coat"  also evaluates the last checkpoint of every run in these
-                        recipes, which separates a difference of the weights from the
-                        rounding of the forward pass
+                        recipes. In one recipe, losses differ only because of the
+                        weights, not because of rounding in the forward pass
   TEXTS="NAME=GLOB ..." also evaluates the last checkpoint of every run on these token
                         files. A run that ended before a NAME was added is not
                         evaluated on it, because its checkpoint is deleted. The
                         program lists such runs
-  LIMIT=0.2             percent: the page judges whether a mean ends within it
-  EIGHTH_LIMIT=0.4      the limit for the means of the windows
+  LIMIT=0.2             percent; the page states whether the mean difference of the
+                        final losses is within this limit
+  EIGHTH_LIMIT=0.4      percent; limit for the mean difference in each window
   STEPS=N               replaces the setting's steps
   MODEL="--layers ..."  replaces the setting's model; BATCH="--seq-len N --micro-batch
                         N ..." its batch; TRAINING="--schedule ..." its optimizer
-  SAVES=4               checkpoints per run, removed when it has ended
+  SAVES=4               checkpoints during a run; all are removed when the run ends
   JOBS=N                runs at a time (default: one per GPU; 1 on a CPU)
   TEXT=FOLDER           text for the byte-level model
   BIN=. BUILD=build     folders of the programs
@@ -63,7 +65,8 @@ from .results import Failure, write_file
 from .work import number, recipe_flags, setting
 
 GPT2 = "--model gpt2"
-# columns: flags of the model; length, micro-batch, tokens per step; rate, warm-up, last rate; steps; description
+# columns: flags of the model; (sequence length, micro-batch, tokens per step); (--lr, --warmup, --lr-final); steps;
+# description
 SETTINGS = {
     "65k": (GPT2, (1024, 64, 65536), ("6e-4", 100, "0.1"), 1526, "124M, 65,536 tokens per step, as in docs/loss.md"),
     "262k": (GPT2, (1024, 64, 262144), ("3e-4", 80, 0), 400, "124M, 262,144 tokens per step: seeds vary by 0.4 %"),
@@ -83,7 +86,7 @@ COMMAND = ["RECIPES", "SEEDS", "FROM", "TO", "EVALUATE", "TEXTS", "STEPS", "MODE
 
 
 class Fidelity:
-    """The requested study. Checks that all of it is possible before anything is written."""
+    """The study that the command requests. Checks all settings before anything is written."""
 
     def __init__(self, out, dry_run):
         self.out, self.work, self.named = out, lab.Work(out, dry_run), {}
@@ -135,12 +138,14 @@ class Fidelity:
                               f"{of.micro_batch * of.length} tokens")
 
     def flags(self, name):
-        """Returns the flags of a recipe. In all recipes, masters and weights take 4 bytes per parameter."""
+        """Returns the trainer's flags of a recipe. All recipes use --master split16: BF16 weight and master take 4
+        bytes."""
         flags = recipe_flags(self.named.get(name, name))
         return flags[:2] + ["--master", "split16"] + flags[2:]
 
     def record(self, arguments):
-        """Records the command and the meaning of settings and names in fidelity.tsv."""
+        """Records in fidelity.tsv the command, the flags and data of settings, and the meanings of recipe and text
+        names."""
         for of in self.settings:
             self.results.note("setting", of.name, of.note(self.baseline), "--out")
         for name, recipe in self.named.items():
@@ -166,7 +171,8 @@ class Fidelity:
 
     @staticmethod
     def about(name, note):
-        """Returns the description of a setting; "" if MODEL, BATCH or TRAINING replaced its flags."""
+        """Returns the description of the setting `name`; "" if MODEL, BATCH or TRAINING replaced flags of the
+        setting."""
         base = base_of(name)
         model, batch, training = flags_of(base, SETTINGS[base])
         flags = [model + " --tokenizer bytes" * (base == "bytes"), batch, training, "--steps "]

@@ -1,15 +1,16 @@
 """The results of `scripts/lab.py fidelity`, their statistics, and the page.
 
 OUT/fidelity.tsv has comment lines that describe the study (`# setting NAME: ...`, `# recipe NAME: ...`, `# text NAME:
-...`, `# command: ...`), then a row per run that has ended:
+...`, `# command: ...`), then a row per run that has ended. Training columns cover the steps after FROM:
 
-    ended               done, or diverged: exit code 4, or a final loss above that of the first step
-    val_loss            at the last step
-    loss_1 ... loss_8   mean training losses over windows of 1/8 of the steps, after the branch point if there is one
-    largest_grad_norm   over the same steps
-    ms                  median time per step over the same steps
-    in RECIPE, on TEXT  the last checkpoint's loss in another recipe, or on another text
-    right on TEXT       fraction of a text's answers that are right, for vision-language models
+    ended               done, or diverged: exit code 4, or a final loss above the loss of the first step
+    val_loss            validation loss at the last step
+    loss_1 ... loss_8   mean training loss in each of eight equal windows of the steps
+    largest_grad_norm   largest gradient norm
+    ms                  median time per step in milliseconds
+    in RECIPE           loss of the last checkpoint if it is evaluated in this recipe
+    on TEXT             loss of the last checkpoint on this text
+    right on TEXT       fraction of right answers in this text, for vision-language models
 """
 import datetime
 import math
@@ -38,7 +39,7 @@ def base_of(name):
 
 
 class Results(Table):
-    """A fidelity.tsv. settings, recipes: the order of its rows and of the page."""
+    """A fidelity.tsv. settings, recipes: names in the order in which rows and tables list them."""
 
     def __init__(self, folder, settings=(), recipes=("bf16", "coat")):
         super().__init__(os.path.join(folder, "fidelity.tsv"), *COLUMNS)
@@ -55,20 +56,21 @@ class Results(Table):
 
 
 class Difference(Sample):
-    """The differences of pairs of runs, in percent."""
+    """Differences in percent, one for each pair of a run and a run of the baseline."""
 
     def percent(self):
-        """Returns the mean and its standard error: "+0.22 ± 0.10 %"."""
+        """Returns the mean difference and its standard error as text, for example "+0.22 ± 0.10 %"."""
         return signed(self.mean) + (f" ± {self.error:.2f}" if self.count > 1 else "") + " %" if self.count else "–"
 
     def is_within(self, limit):
-        """True if the mean is within the limit. Also true if the standard error is at most 0.15 % and the mean is
-        within two standard errors of 0."""
+        """True if the mean is at most `limit` percent from 0. Also true if the mean is within two standard errors of 0
+        and the standard error is at most 0.15 %."""
         return abs(self.mean) <= limit or (self.count > 1 and self.error <= 0.15 and abs(self.mean) <= 2 * self.error)
 
 
 class Comparison:
-    """The runs of one setting. Compares each with the run of the baseline (the first recipe) that has the same seed."""
+    """The runs of one setting. Compares each run with the baseline's run of the same seed. The baseline is the first
+    recipe."""
 
     def __init__(self, results, name):
         self.name, self.baseline = name, results.recipes[0]
@@ -85,13 +87,15 @@ class Comparison:
         self.unfinished = sorted({tuple(path.split(os.sep)[-2:]) for path in folders} - ended)
 
     def value(self, row, key):
-        """Returns a figure of a run; None if it has none. Runs that diverged have no final loss and no losses on texts."""
+        """Returns the value of column `key` in a run's row; None if there is none. A diverged run has no final loss and
+        no loss on texts."""
         lost = row["ended"] != "done" and (key == "val_loss" or key.startswith("on "))
         return float(row[key]) if is_number(row.get(key)) and not lost else None
 
     def difference(self, row, key):
-        """Returns by how many percent the run's loss exceeds that of the baseline's run of the same seed; None without
-        such a run. A run of the baseline is compared only if its seed names a micro-batch: 1@16 with 1."""
+        """Returns by how many percent a loss (column `key`) of the run `row` exceeds that of the baseline's run with
+        the same seed; None without such a run. Of the baseline itself, only seeds with a micro-batch are compared: 1@16
+        with 1."""
         seed = row["seed"].split("@")[0] if row["recipe"] == self.baseline else row["seed"]
         if row["recipe"] == self.baseline and seed == row["seed"]:
             return None
@@ -106,7 +110,7 @@ class Comparison:
         return Difference(self.difference(row, key) for row in self.runs[recipe])
 
     def diverged(self, recipe, without=()):
-        """Returns the seeds of a recipe's runs that diverged, except those in `without`."""
+        """Returns the seeds, except those in `without`, with which runs of a recipe diverged."""
         lost = [row["seed"] for row in self.runs.get(recipe, []) if row["ended"] == "diverged"]
         return [seed for seed in lost if seed not in without]
 
@@ -154,7 +158,7 @@ def unpaired_rows(study):
 
 
 def text_table(study):
-    """Returns the table of TEXTS: losses, perplexities, and differences of the losses."""
+    """Returns the table of losses on TEXTS, perplexities, and differences from the baseline's losses."""
     recipes = [name for name in study.runs if any(study.values(name, key).count for key in study.texts)]
     head, rows, lacking = ["text"], [], []
     for recipe in recipes:
@@ -179,7 +183,8 @@ def text_table(study):
 
 
 def remarks(study):
-    """Yields the baseline's run-to-run noise, the pairs on different GPUs, and the missing runs."""
+    """Yields paragraphs about run-to-run noise of the baseline, pairs that ran on different GPUs, and unfinished
+    runs."""
     base = study.runs.get(study.baseline, [])
     losses = {row["seed"]: study.value(row, "val_loss") for row in base if study.value(row, "val_loss") is not None}
     for seed in dict.fromkeys(key.split("@")[0] for key in losses):
@@ -246,8 +251,8 @@ def heading(title, rows):
 
 
 def page(results, abouts, limits):
-    """Returns the text of the page. abouts: {setting: description, or ""}; limits: those of the final mean and of the
-    mean of a window, in percent, as text."""
+    """Returns the text of the page. abouts: {setting: description or ""}; limits: (LIMIT, EIGHTH_LIMIT) in percent, as
+    text."""
     baseline, studies = results.recipes[0], [Comparison(results, name) for name in results.settings()]
     lines = heading("Recipes compared with " + baseline, [row for study in studies for row in study.all])
     for kind in ("recipe", "text"):

@@ -1,4 +1,5 @@
-"""The runs of `scripts/lab.py fidelity`: trains, resumes or skips each, and evaluates its last checkpoint."""
+"""The runs of `scripts/lab.py fidelity`. Trains or resumes every run that has not ended, and evaluates its last
+checkpoint."""
 import collections
 import dataclasses
 import glob
@@ -21,20 +22,21 @@ def bytes_of(pattern):
 
 
 def flags_of(name, row):
-    """Returns three strings for a row of SETTINGS: the flags of the model, of the batch and of the optimizer."""
+    """Returns the trainer's flags of a row of SETTINGS as three strings: model, batch, optimizer."""
     training = "--lr %s --schedule cosine --warmup %s --lr-final %s --beta2 0.95 --weight-decay 0.1" % row[2]
     return (row[0], "--seq-len %s --micro-batch %s --batch-tokens %s" % row[1],
             training + " --eps 1e-5" * (name == "olmo-1b"))
 
 
 def list_settings(settings):
-    """Returns the list of settings for --help."""
+    """Returns the part of --help that lists the settings."""
     return "\nSettings:\n" + "".join(f"  {name:8} {row[-1]}\n           {' '.join(flags_of(name, row))}, {row[3]} steps\n"
                                      for name, row in settings.items())
 
 
 def read_settings(words, work, settings, default, start=None, end=None):
-    """Returns the settings of the arguments [TRAIN_GLOB VAL_GLOB [SETTING...]]; `bytes` without token files."""
+    """Returns a Setting per SETTING in the arguments [TRAIN_GLOB VAL_GLOB [SETTING...]]. Without SETTING, returns
+    `default` or, without token files, `bytes`. start, end: FROM and TO."""
     files, own = lab.token_globs(words, work), lab.token_globs([], work)
     names = words[2:] or [default if words else "bytes"]
     for name in names:
@@ -44,7 +46,8 @@ def read_settings(words, work, settings, default, start=None, end=None):
 
 
 def choose_trainer(work, settings):
-    """Returns the GPU's trainer if it can run here, else the CPU's, which trains the byte-level model."""
+    """Returns the path of the GPU trainer if it can run here, else of the CPU trainer. Fails if a setting other than
+    `bytes` lacks a GPU."""
     large = [of.name for of in settings if not of.on_bytes]
     if not lab.is_built(lab.GPU_TRAINER):
         work.gpus = []
@@ -58,8 +61,9 @@ def choose_trainer(work, settings):
 
 
 class Setting:
-    """A setting, named SETTING[-from-STEP][-to-STEP]. Its schedule has `schedule` steps, of which runs train the first
-    `steps`. If `start` > 0, only the baseline trains the first `start` steps; all runs continue from its checkpoint."""
+    """A setting, named SETTING[-from-STEP][-to-STEP]. The schedule has `schedule` steps; runs end after the first
+    `steps` of them. If `start` > 0, only the baseline trains the first `start` steps, and all runs continue from its
+    checkpoint."""
 
     def __init__(self, name, row, files, start, end):
         model, batch, training = flags_of(name, row)
@@ -68,7 +72,7 @@ class Setting:
         batch = setting("BATCH", batch).split()
         self.flags = setting("MODEL", model).split() + ["--tokenizer", "bytes"] * self.on_bytes + batch
         self.flags += setting("TRAINING", training).split()
-        value = dict(zip(batch, batch[1:]))  # value of the last flag with a name
+        value = dict(zip(batch, batch[1:]))  # {flag: its last value}
         self.length = number("--seq-len", value.get("--seq-len", "missing"), 1)
         self.micro_batch = number("--micro-batch", value.get("--micro-batch", "missing"), 1)
         self.schedule = number("STEPS", setting("STEPS", row[3]))
@@ -82,7 +86,7 @@ class Setting:
                           f"the run (are {self.steps - self.start})")
 
     def note(self, baseline):
-        """Returns the description of what comparable runs must have in common: flags, data and branch point."""
+        """Returns the flags, the data and the branch point as text. Runs are comparable only if this text is equal."""
         files = [f"{name}: {os.path.basename(files)}, {bytes_of(files)} bytes"
                  for name, files in (("data", self.train), ("validation", self.val))]
         start = [f"from step {self.start} of {baseline}"] if self.start else []
@@ -92,12 +96,13 @@ class Setting:
         return int(seed.split("@")[1]) if "@" in seed else self.micro_batch
 
     def tokens_of(self, pattern):
-        """Returns a lower bound of the tokens that complete sequences in these files have, for tokens of 2 bytes. Too
-        large for tokens of 4 bytes; the trainer's evaluation then ends at the end of the data."""
+        """Returns a lower bound of the number of tokens in complete sequences of these files, if tokens have 2 bytes.
+        The number is too large for tokens of 4 bytes; the trainer then stops evaluating at the end of the data."""
         return bytes_of(pattern) // 2 - len(glob.glob(pattern)) * (512 + self.length)
 
     def val_batches(self, seed, pattern):
-        """Returns the number of micro-batches for which all runs of the setting read the same tokens."""
+        """Returns --val-batches of a run: a number of micro-batches with which all seeds of the setting evaluate the
+        same tokens."""
         tokens = min(self.val_tokens, self.tokens_of(pattern)) if glob.glob(pattern) else self.val_tokens
         batches = tokens // (self.micro_batch * self.length)
         return str(batches * (self.micro_batch // self.micro_batch_of(seed)) if batches > 0 else 1)
@@ -105,7 +110,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run of the setting `of`. Its folder contains the log, the output and, until it ends, checkpoints."""
+    """A run of the setting `of`. The run's folder contains the log, the output and, until the run ends, checkpoints."""
 
     of: Setting
     recipe: str
@@ -136,7 +141,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Point(Run):
-    """The baseline's run to the step FROM, from which all runs of its seed continue."""
+    """A branch point: the baseline's run to step FROM. All runs with the same seed continue from its checkpoint."""
 
     @property
     def folder(self):
@@ -157,11 +162,12 @@ class Runs:
                                        for of in study.settings for seed in study.seeds for recipe in study.recipes))
 
     def row_of(self, run):
-        """Returns the figures of a run; None if it has not ended."""
+        """Returns the run's row of fidelity.tsv; None if the run has not ended."""
         return self.results.find(**dict(zip(KEY, run.key)))
 
     def tell_what_is_missing(self):
-        """Lists the runs that ended before a name was added to EVALUATE or TEXTS, because their checkpoints are gone."""
+        """Prints the ended runs that lack an evaluation of EVALUATE or TEXTS. Their checkpoints are deleted, so they
+        cannot be evaluated."""
         for column in ["in " + name for name in self.study.evaluations] + ["on " + name for name in self.study.texts]:
             rows = [row for row in map(self.row_of, self.runs) if row and row["ended"] == "done"]
             names = [" ".join(row[key] for key in KEY) for row in rows if row.get(column, "-") == "-"]
@@ -179,12 +185,12 @@ class Runs:
         finally:
             point = self.point_of(run)
             if run.of.start and not self.dry and not setting("KEEP_BRANCH_POINTS"):
-                with self.point_locks[point]:  # two runs of a seed may end at the same time
+                with self.point_locks[point]:  # because two runs of a seed may end at the same time
                     if not self.is_needed(point):
                         remove(point.folder, "step-*", "events.*")
 
     def command(self, run, save_every, *more):
-        """Returns the command that trains or resumes a run."""
+        """Returns the command that trains or resumes a run. more: further flags of the trainer."""
         of, (seed, *cut) = run.of, run.seed.split("@")
         flags = of.flags + self.study.flags(run.recipe) + ["--micro-batch", *cut] * len(cut)
         val_every = of.steps if of.steps < of.schedule else 0
@@ -194,7 +200,8 @@ class Runs:
                 "--out", run.folder, "--resume"]
 
     def is_trained(self, run):
-        """True if the run has ended and, if EVALUATE or TEXTS need it, its last checkpoint exists."""
+        """True if the log has the final validation loss. If EVALUATE or TEXTS are set, the last checkpoint must exist,
+        too."""
         needed = self.study.evaluations or self.study.texts
         return run.is_validated() and (not needed or os.path.exists(run.checkpoint(run.of.steps)))
 
@@ -227,7 +234,8 @@ class Runs:
         remove(run.folder, "step-*", "events.*")
 
     def evaluate(self, run):
-        """Returns the losses of a run's last checkpoint in the recipes of EVALUATE, and of its own recipe on TEXTS."""
+        """Evaluates a run's last checkpoint in the recipes of EVALUATE and, in the run's own recipe, on TEXTS. Returns
+        {column: value}."""
         of, losses = run.of, {}
         jobs = [("in " + name, name, f"evaluated-{name}.txt", of.val) for name in self.study.evaluations]
         jobs += [("on " + name, run.recipe, f"text-{name}.txt", files) for name, files in self.study.texts.items()]
@@ -256,8 +264,8 @@ class Runs:
         return any(self.point_of(run) == point and not self.has_begun(run) for run in self.runs)
 
     def with_branch_points(self):
-        """Returns the items for work_on(). Each seed's branch point comes JOBS seeds ahead of its runs, so that the
-        point is usually trained when they start."""
+        """Returns the runs and branch points as arguments of work_on(), in order. A branch point comes JOBS seeds
+        before the runs that continue from it, so that its training has usually ended when these runs start."""
         if not setting("FROM"):
             return [(run,) for run in self.runs]
         runs, items = collections.defaultdict(list), []
@@ -269,7 +277,8 @@ class Runs:
         return items
 
     def train_point(self, point):
-        """Trains the baseline until step FROM is saved. The first run that needs it trains, the others wait."""
+        """Trains the baseline until step FROM is saved, unless its checkpoint exists. If several threads need the
+        branch point, the first trains it and the others wait."""
         checkpoint, output = point.checkpoint(point.of.start), point.folder + "/output.txt"
         command = self.command(point, point.of.start)
         if self.dry:
@@ -278,7 +287,7 @@ class Runs:
             return
         with self.point_locks[point]:
             if point in self.lost_points:
-                raise Failure("")  # stays silent, because the run that trained the branch point reports the failure
+                raise Failure("")  # no message: the thread that trained the branch point reports the failure
             if os.path.exists(checkpoint):
                 return
             self.lost_points.add(point)
@@ -287,14 +296,15 @@ class Runs:
             status = self.work.run(output, command, lambda: os.path.exists(checkpoint))
             if not os.path.exists(checkpoint):
                 raise self.work.failure(point, status, output)
-            for path in set(find(point.folder, "step-*")) - {checkpoint}:  # the logs may have a few more steps
+            for path in set(find(point.folder, "step-*")) - {checkpoint}:  # removes checkpoints of steps after FROM
                 shutil.rmtree(path)
             self.check_point(point, checkpoint)
             self.lost_points.remove(point)
 
     @staticmethod
     def check_point(point, checkpoint):
-        """Compares a branch point that was trained again with the logs of earlier runs."""
+        """Fails if loss or gradient norm at step FROM differ between the branch point and the logs of runs that
+        continued from an earlier training of it. Removes the checkpoint in this case."""
         start, seed = point.of.start, point.seed
         runs = find(os.path.join(point.out, point.of.name), f"*/{seed}/log.jsonl", f"*/{seed}@*/log.jsonl")
         ways = {(value_at(log, start, "loss"), value_at(log, start, "grad_norm")) for log in [point.log, *runs]}
@@ -304,8 +314,8 @@ class Runs:
                           "machine; choose another --out")
 
     def start_from_point(self, run):
-        """Puts the branch point's checkpoint and log into a run's folder, unless the run has begun. Hard links suffice
-        for the checkpoint, because checkpoints are never written in place."""
+        """Copies the branch point's checkpoint and log to a run's folder, unless the run has begun. Files of the
+        checkpoint become hard links if possible, because checkpoints are never modified in place."""
         if not run.of.start or self.has_begun(run):
             return
         point, copy = self.point_of(run), run.folder + "/.copy"
@@ -313,7 +323,7 @@ class Runs:
         remove(run.folder, ".copy")
         try:
             shutil.copytree(point.checkpoint(run.of.start), copy, copy_function=os.link)
-        except OSError:  # shutil.Error is an OSError
+        except OSError:  # hard links are not possible here (shutil.Error is an OSError)
             remove(run.folder, ".copy")
             shutil.copytree(point.checkpoint(run.of.start), copy)
         with open(point.log, encoding="utf-8") as log:
@@ -323,11 +333,12 @@ class Runs:
 
 
 def figures(path, start, steps, failed):
-    """Returns the columns of fidelity.tsv from a log."""
+    """Returns the columns of fidelity.tsv that come from the log `path`: {column: text}. failed: True if the trainer
+    reported divergence."""
     sums, counts, times, largest, first, val, last = [0.0] * 8, [0] * 8, [], 0.0, None, None, 0
     for line in read_log(path):
         step = line["step"]
-        if step > steps:  # ignores later lines, because a run that was told to end may have done a few more steps
+        if step > steps:  # a run that TO ended may have trained a few more steps
             continue
         val = line.get("val_loss", val) if step == steps else val
         if "loss" not in line:

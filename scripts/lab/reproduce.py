@@ -1,24 +1,26 @@
 """Compares the paper's tables with this program's figures for the same models, measured
-on this machine's GPUs. Figures that the machine cannot measure come from --plan and are
-marked. Writes OUT/reproduce.md and the logs of everything that ran. `scripts/lab.py draw
-OUT` draws the memory of table 7 and the states of table 1. Losses, other programs, and
-differences from the paper's method are in scripts/results.
+on this machine's GPUs. Memory that the machine cannot measure comes from the trainer's
+--plan and is marked as planned. Writes OUT/reproduce.md and a log per command.
+`scripts/lab.py draw OUT` draws the memory of table 7 and the optimizer states of table 1.
+scripts/results contains losses, figures of other programs, and differences from the
+paper's method.
 
     scripts/lab.py reproduce [--dry-run] [--out runs/reproduce] [PIECE...]
 
   table1        quantization error of the optimizer's states of OLMo-1B, at several
                 points of training
-  table2        saved activations of a layer, by purpose; needs no GPU
+  table2        bytes of a layer's saved activations by kind of operation; needs no GPU
   table6        one layer, forward and backward: time and memory
   table7        speed and memory of Llama-2-7B, -13B and -30B, and of OLMo-7B, on 1 to
                 8 GPUs of 80 GB
-  figure4       the amax of a tensor with and without Group Scaling
+  figure4       time to find the amax of a tensor with and without Group Scaling
   gpt2          speed and memory of GPT-2 124M and 1558M on one GPU
-  all           all pieces (default). Takes 6 minutes on one H100 with QUICK=1, about 50
-                without (table1 18, gpt2 24); 1 minute without a GPU
+  all           all pieces (default). Takes about 50 minutes on one H100 (table1 18, gpt2
+                24), 6 minutes with QUICK=1, 1 minute without a GPU
 
-The page has the named pieces, and replaces an earlier one in OUT. On several GPUs,
-measurements of one GPU run at the same time, one on each; those of several GPUs follow.
+The page contains only the named pieces, and replaces an earlier page in OUT. If the
+machine has several GPUs, measurements that need one GPU run first, one on each GPU at the
+same time. Measurements that need several GPUs follow.
 
 Environment:
   TRAIN=GLOB            GPT-2 tokens of real text. Without it, or without a GPU, a small
@@ -26,10 +28,10 @@ Environment:
                         vocabulary of 32,000 are dropped
   TOKENS=33554432       tokens of each of table1's two runs of OLMo-1B (2097152 with
                         QUICK=1). A run takes 30 GB of disk until it ends
-  QUICK=1               fewer repetitions; the rows of the largest micro-batches are
-                        planned, not measured
-  TEXT=FOLDER STEPS=400 text of the byte-level model (default: this machine's headers),
-                        and its steps
+  QUICK=1               fewer steps per measurement; rows with the largest micro-batches
+                        are planned, not measured
+  TEXT=FOLDER           text of the byte-level model (default: this machine's headers)
+  STEPS=400             training steps of the byte-level model
   SPEED_STEPS=20        steps of each speed measurement (6 with QUICK=1); only the
                         second half is timed
   MPIRUN="mpirun --bind-to none"   starts measurements of several GPUs
@@ -61,7 +63,7 @@ LAYER_RECIPES = ["bf16", "bf16 --recompute 2", "fp8-linear", "coat"]
 # The paper's layer is OLMo's with heads of 128 and an MLP of 2.69 times the width.
 LAYERS = ["2048", "4096", "llama2-7b", "olmo-1b"]
 BENCH_LAYER = ["bench_layer", "--block", "olmo", "--model", "llama2-7b", "--model", "olmo-1b"]
-# the rows of the paper's table 7, and OLMo-7B: model, GPUs, micro-batch (the same for all recipes), length
+# rows of the paper's table 7, and of OLMo-7B: model, GPUs, micro-batch of all recipes, sequence length
 PAPER_MODELS = [("llama2-7b", 1, 1, 2048), ("olmo-7b", 1, 1, 2048), ("llama2-7b", 2, 2, 2048), ("olmo-7b", 2, 2, 2048),
                 ("llama2-13b", 2, 1, 1024), ("llama2-7b", 4, 2, 2048), ("llama2-7b", 8, 2, 2048),
                 ("llama2-13b", 4, 1, 2048), ("llama2-13b", 8, 1, 2048), ("llama-30b", 8, 1, 2048)]
@@ -70,7 +72,7 @@ NARROW_TOKENS = 4194304  # more tokens than any speed measurement of a large mod
 
 
 class Broken(Failure):
-    """A command has failed. `row`: a paragraph about it for the page."""
+    """Raised if a command fails. row: a paragraph for the page about the failure."""
 
     def __init__(self, command, status, reason, log):
         super().__init__(f"{reason} (see {log})")
@@ -85,7 +87,7 @@ class Reproduce:
         self.tokens, self.steps, self.speed_steps = (number(name, setting(name, default), 1) for name, default in (
             ("TOKENS", 2097152 if self.quick else 33554432), ("STEPS", 400), ("SPEED_STEPS", 6 if self.quick else 20)))
         memory = lab.query_gpus("memory.total", "csv,noheader,nounits") if self.gpus else []
-        # bytes of the smallest GPU; 0: unknown
+        # memory of the GPU with the least memory, in bytes; 0: unknown
         self.memory = min((int(line) * 2**20 if line.isdigit() else 0 for line in memory), default=0)
         self.real_text = bool(self.gpus and self.train)
         if self.train and not self.gpus:
@@ -103,7 +105,8 @@ class Reproduce:
             check_built(needed.get(piece, []), piece + ": ")
 
     def run(self, log, command):
-        """Runs a command once, with its output in OUT/LOG, and returns the output. A dry run prints the command."""
+        """Runs a command and writes its output to OUT/LOG, unless that has been done. Returns the output; "" in a dry
+        run, which prints the command."""
         path = os.path.join(self.out, log)
         if log not in self.done:
             if not self.dry:
@@ -121,13 +124,13 @@ class Reproduce:
             self.page += [*([paragraph] if isinstance(paragraph, str) else paragraph), ""]
 
     def broken(self, failure):
-        """Reports a failed command, also on the page."""
+        """Reports a failed command on stderr and on the page."""
         self.work.report(failure)
         self.say(failure.row)
 
     @functools.lru_cache(None)
     def plan(self, *flags):
-        """Returns the memory plan; an empty one if no batch fits."""
+        """Returns the memory plan for these flags of the trainer, as parsed JSON; {} if no micro-batch fits."""
         command = [self.planner, "--plan=json", *map(str, flags)]
         if self.dry:
             print(shlex.join(command))
@@ -152,8 +155,8 @@ class Reproduce:
 
     @functools.lru_cache(None)
     def states_model(self):
-        """Returns a description, the trainer's flags, N (quant_error measures one of every N groups), and the steps at
-        which the states are measured."""
+        """Returns (description, flags of the trainer, N, steps at which the states are measured). quant_error measures
+        one of every N groups."""
         if self.real_text:
             about, steps, every = "OLMo-1B, 65,536 tokens per step, one " + lab.gpu_name(), -(-self.tokens // 65536), 16
             flags = "--model olmo-1b --seq-len 2048 --micro-batch 8 --batch-tokens 65536 --lr 2e-4 --eps 1e-5"
@@ -169,7 +172,8 @@ class Reproduce:
         return about, [*flags.split(), "--train", files], every, points
 
     def measure_states(self, beta):
-        """Returns the errors at each step. Always removes the checkpoints, which take gigabytes."""
+        """Trains with this beta2. Returns quant_error's output for each measured step. Removes the checkpoints even
+        after a failure, because they take gigabytes."""
         _, model, every, points = self.states_model()
         folder, logs = f"{self.out}/states-{beta}", []
         try:
@@ -203,7 +207,7 @@ class Reproduce:
     # --- tables 2 and 6, figure 4 -------------------------------------------------------------------------------------
 
     def layer_plans(self, layer, length, recipe):
-        """Returns the memory plans of one and of two layers."""
+        """Returns the memory plans of a model with one such layer and of a model with two."""
         for layers in (1, 2):
             flags = ["--model", layer, "--layers", layers]
             if layer.isdigit():
@@ -253,13 +257,14 @@ class Reproduce:
 
     def model_plan(self, model, gpus, length, recipe, *flags):
         recipe, *more = recipe_flags(recipe)[1:]
-        master = ["--master", "fp32"] * (recipe == "fp8-linear")  # the same values as scripts/measure.sh
+        master = ["--master", "fp32"] * (recipe == "fp8-linear")  # --master must have the values of scripts/measure.sh
         return self.plan("--model", model, "--seq-len", length, "--gpus", gpus, "--zero", 3 if gpus > 1 else 0,
                          "--recipe", recipe, "--master", "split16", *more, *master, *flags)
 
     def model_settings(self, model, gpus, batch, length):
-        """Yields (setting, recipe, micro-batch, plan): first the same micro-batch for each recipe, then each recipe's
-        largest; 0 if none fits."""
+        """Yields (setting, recipe, micro-batch, plan). The setting "equal batch" has micro-batch `batch` in all
+        recipes. The other settings have each recipe's largest micro-batch in the setting's memory, or 0 and {} if none
+        fits."""
         gpt2 = model.startswith("gpt2")
         for name in ["equal batch", "largest in 80GB"] + ["largest in 141GB"] * (gpt2 and self.memory >= 141e9):
             for recipe in ["bf16", "fp8-linear", "coat"] + ["coat,head=fp8"] * gpt2:
@@ -270,8 +275,8 @@ class Reproduce:
                 yield name, recipe, largest, self.model_plan(*of, "--micro-batch", largest) if largest else {}
 
     def is_measured(self, gpus, name, plan):
-        """True if text, GPUs and memory suffice. The plan omits CUDA, which takes 0.6 GB, and NCCL, which takes up to
-        1.5. QUICK=1 measures only equal batches."""
+        """True if token files, enough GPUs and enough memory exist to measure this row. The plan does not contain the
+        memory of CUDA (0.6 GB) and NCCL (up to 1.5 GB). QUICK=1 measures only equal batches."""
         room = plan.get("total_bytes", 0) + (2.2e9 if gpus > 1 else 1e9)
         return (self.real_text and len(self.gpus) >= gpus and (self.dry or not self.memory or self.memory >= room) and
                 (gpus == 1 or shutil.which(self.mpirun.split()[0])) and (not self.quick or name == "equal batch"))
@@ -281,7 +286,8 @@ class Reproduce:
                                 self.out + "/narrow.bin"])
 
     def measure_model(self, model, gpus, recipe, batch, length):
-        """Returns tokens/s per GPU, GB of the plan and GB of the driver; None if scripts/measure.sh prints no such row."""
+        """Returns (tokens/s per GPU, planned GB, GB that the driver reports) as text; None if scripts/measure.sh
+        measured nothing."""
         name, llama = f"speed-{model}-{gpus}-{recipe}-{batch}", model.startswith("llama")
         if llama:
             self.narrow_text()
@@ -335,7 +341,8 @@ class Reproduce:
     # --- all of it ----------------------------------------------------------------------------------------------------
 
     def list_jobs(self):
-        """Yields (GPUs, function, argument...) of everything that the pieces will run, the longest first."""
+        """Yields (number of GPUs, function, argument...) of each measurement that the pieces need, the longest
+        first."""
         for beta in BETAS if "table1" in self.pieces else []:
             yield 1, self.measure_states, beta
         for piece, models in (("gpt2", GPT2_MODELS), ("table7", PAPER_MODELS)):
@@ -348,9 +355,10 @@ class Reproduce:
                 yield (1, self.bench, *bench)
 
     def use_all_gpus(self):
-        """Runs everything that the pieces need: first measurements of one GPU, one on each, then those of several GPUs."""
+        """Runs all measurements that the pieces need. Measurements that need one GPU come first, one on each GPU at a
+        time. Measurements that need several GPUs follow."""
         def do(function, *arguments):
-            with contextlib.suppress(Broken):  # its piece reports the failure
+            with contextlib.suppress(Broken):  # the piece that needs the measurement reports the failure
                 function(*arguments)
 
         jobs = list(dict.fromkeys(self.list_jobs()))
@@ -359,7 +367,7 @@ class Reproduce:
         self.say(f"Measurements that need one GPU ran on {len(self.gpus)} GPUs at the same time; those that need "
                  "several GPUs followed, in as many groups as fit.")
         if any(str(word).startswith("llama") for job in jobs for word in job[2:3]):
-            do(self.narrow_text)  # before two threads need it
+            do(self.narrow_text)  # so that two threads do not write the file at the same time
         if "table1" in self.pieces:
             do(self.states_model)
         for count in sorted({job[0] for job in jobs}):
@@ -393,9 +401,10 @@ class Reproduce:
 
 
 def library_versions(program):
-    """Returns the versions of CUDA, cuBLAS and cuDNN that a program uses: those in the names of their files
-    (libcudnn.so.9.19.0), else those of the headers next to these. The program loads cuDNN itself, so cuDNN is searched
-    in the program's library folders, then in the system's."""
+    """Returns the versions of CUDA, cuBLAS and cuDNN that a program uses. The version of a library is read from its
+    file name (libcudnn.so.9.19.0), else from its headers in ../include. ldd does not list cuDNN, because the program
+    loads it at run time. cuDNN is therefore searched in the program's RPATH or RUNPATH, then in the system's
+    folders."""
     folders = (re.search(r"PATH\).*\[(.*)\]|$", output_of("readelf", "-d", program))[1] or "").split(":")
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     versions = [re.search(r"release ([\d.]+)|$", output_of(nvcc, "--version"))[1] or "unknown"]

@@ -3,11 +3,12 @@ import re
 
 from .results import markdown, read_text
 
-KEYS = {"table1": 2, "table2": 1, "table6": 3, "table7": 5, "figure4": 2}  # key words of a row
+KEYS = {"table1": 2, "table2": 1, "table6": 3, "table7": 5, "figure4": 2}  # {table: words that identify a row}
 
 
 def read_paper(path="scripts/results/paper.txt"):
-    """Returns the paper's figures, {table: {key: figures}}. A line is: table, KEYS[table] words of the key, figures."""
+    """Reads the paper's figures. Returns {table: {key: figures}}. A line has the table, the KEYS[table] words of the
+    key, and the figures."""
     paper = {name: {} for name in KEYS}
     for name, *words in (line.split() for line in read_text(path).splitlines() if line and line[0] != "#"):
         paper[name][tuple(words[:KEYS[name]])] = words[KEYS[name]:]
@@ -15,7 +16,7 @@ def read_paper(path="scripts/results/paper.txt"):
 
 
 def value(x):
-    """Returns a figure as a number; None if it is "-" (there is none), "OOM" (out of memory) or 0."""
+    """Returns a figure as a number; None for "-" (no figure), "OOM" (out of memory), 0 and None."""
     try:
         return float(x) or None
     except (TypeError, ValueError):
@@ -31,7 +32,8 @@ def show(x, digits):
 
 
 def cell(paper, here, digits, paper_digits=None):
-    """Returns "the paper's → this program's (ratio)", or this program's alone if the paper has none."""
+    """Returns "PAPER → HERE (HERE / PAPER)", or "HERE" if the paper has no figure. digits: decimals of the two figures;
+    paper_digits: decimals of the paper's figure if different."""
     ratio = f" ({quotient(here, paper):.2f})" if quotient(here, paper) else ""
     its = show(paper, digits if paper_digits is None else paper_digits)
     return show(here, digits) if its == "–" else f"{its} → {show(here, digits)}{ratio}"
@@ -40,14 +42,14 @@ def cell(paper, here, digits, paper_digits=None):
 # --- table 1 ----------------------------------------------------------------------------------------------------------
 
 def error_rows(log):
-    """Returns the formats of v, and {format of m: errors}, from the output of quant_error."""
+    """Returns (formats of v, {format of m: errors, one per format of v}) from the output of quant_error."""
     rows = [words for words in map(str.split, log.splitlines()) if len(words) in (6, 7)]
     rows = [words for words in rows if re.match("E4M3|E5M2|DE8", words[0])]
     return rows[0], {row[0]: list(map(float, row[1:])) for row in rows[1:]}
 
 
 def error_table(paper, log):
-    """Returns the errors of all pairs of formats, relative to E4M3 for both."""
+    """Returns the table of errors for all pairs of formats of m and v, divided by the error with E4M3 for both."""
     (formats, errors), its = error_rows(log), {key: figures[0] for key, figures in paper["table1"].items()}
     base, ours = its["E4M3", "E4M3"], errors["E4M3"][0]
     return markdown(["m \\ v"] + formats, [
@@ -56,7 +58,8 @@ def error_table(paper, log):
 
 
 def states_table(logs):
-    """Returns the table of expansion's gains and the states' spread. logs: (beta2, step, output of quant_error)."""
+    """Returns the table of how much expansion reduces the error, and of the spread of m and v within groups. logs:
+    (beta2, step, output of quant_error) of each row."""
     rows = []
     for beta, step, log in logs:
         errors = error_rows(log)[1]
@@ -74,8 +77,8 @@ def states_table(logs):
 # --- tables 2 and 6, figure 4 -----------------------------------------------------------------------------------------
 
 def saved_units(one, two, unit):
-    """Returns the activations that the second layer saves, in units: norms, activation function, RoPE, attention,
-    matmuls, all. one, two: plans of models with one and with two layers; unit: bytes."""
+    """Returns the saved activations of one layer as [norms, activation function, RoPE, attention, matmuls, all], in
+    units of `unit` bytes. one, two: plans of models with one layer and with two; their difference is one layer."""
     parts = ((r"x_in|x_mid|mean[12]|rstd[12]", 0), ("h", 1), ("qkv|lse", 3), ("x_final|meanf|rstdf", 5), (".*", 4))
     sums = [0.0] * 6
     for sign, plan in ((-1, one), (1, two)):
@@ -87,7 +90,8 @@ def saved_units(one, two, unit):
 
 
 def saved_table(paper, plans, unit):
-    """Returns table 2. plans: (recipe, plan of one layer, plan of two), BF16 first."""
+    """Returns table 2. plans: (recipe, plan of a model with one layer, plan with two layers); the first recipe is
+    BF16."""
     rows, bf16 = [], saved_units(*plans[0][1:], unit)[-1]
     for recipe, one, two in plans:
         its, units = paper["table2"].get((recipe,)), saved_units(one, two, unit)
@@ -99,13 +103,14 @@ def saved_table(paper, plans, unit):
 
 
 def layer_table(paper, layers):
-    """Returns table 6. layers: (layer, hidden, length, recipe, ms forward, backward, both, bytes per token), BF16 first."""
+    """Returns table 6. layers: (layer, channels, length, recipe, ms of forward, ms of backward, ms of both, saved bytes
+    per token). Of each layer, the first recipe is BF16."""
     rows, none, bf16 = [], [None] * 4, {}
     for layer, hidden, length, recipe, *ms, saved in layers:
         bf16 = {"ms": ms[2], "saved": saved} if recipe == "bf16" else bf16
         its, base = (paper["table6"].get((hidden, str(length), name), none) if layer == "olmo" else none
                      for name in (recipe, "bf16"))
-        unit = 2 * int(hidden)  # one U; the paper's MB are those of eight sequences
+        unit = 2 * int(hidden)  # one U, in bytes per token; the paper's MB are for a batch of eight sequences
         rows.append([layer, f"{hidden}, {length}", recipe, *(cell(a, b, 2) for a, b in zip(its, ms)),
                      cell(quotient(base[2], its[2]), quotient(bf16["ms"], ms[2]), 2), str(saved),
                      cell(quotient(its[3], 8 * int(length) * unit / 2**20), saved / unit, 2),
@@ -116,7 +121,8 @@ def layer_table(paper, layers):
 
 
 def maximum_table(paper, measured):
-    """Returns figure 4. measured: {(columns, rows): ms of a pass over the tensor, from row amaxes, from group amaxes}."""
+    """Returns figure 4. measured: {(columns, rows): (ms to reduce the tensor, ms to reduce row amaxes, ms to reduce
+    group amaxes)}."""
     rows = []
     for key in measured or paper["figure4"]:
         (plain, group), ms = paper["figure4"].get(key, [None] * 2), measured.get(key, [None] * 3)
@@ -130,7 +136,8 @@ def maximum_table(paper, measured):
 # --- table 7 ----------------------------------------------------------------------------------------------------------
 
 def models_table(paper, models, limit=80):
-    """Returns table 7. models: rows of Reproduce.models_rows(), BF16 first in each model and setting."""
+    """Returns table 7. models: rows of Reproduce.models_rows(); of each model and setting, the first row is BF16's.
+    limit: GB of a GPU."""
     rows, none, bf16 = [], [None] * 5, {}
     for row in models:
         its, base = (paper["table7"].get((row["model"], row["gpus"], row["length"], row["batch"], recipe), none)
@@ -139,7 +146,7 @@ def models_table(paper, models, limit=80):
         # the paper reports memory at equal batches, but speed at each recipe's largest batch
         (moments, saved, driver), (micro, speed) = (its[:3], [None] * 2) if equal else ([None] * 3, its[3:])
         less, here = "–", quotient(bf16["driver"], row["driver"])
-        if equal:  # at each recipe's largest micro-batch, the memory is nearly the same
+        if equal:  # not at the largest micro-batches, with which all recipes use nearly the same memory
             less = cell(quotient(base[2], driver), here or quotient(bf16["plan"], row["plan"]), 2)
             less += ", planned" if value(row["driver"]) and not here else ""
         too_large = row["plan"] == "OOM" or (equal and value(row["plan"]) > limit)

@@ -1,4 +1,4 @@
-"""Files of results: the trainer's log.jsonl, and TSV files with comment lines; means, and Markdown tables."""
+"""Reads the trainer's log.jsonl, reads and writes TSV files of results, and makes means and Markdown tables."""
 import contextlib
 import glob
 import json
@@ -9,8 +9,8 @@ import shutil
 
 
 class Failure(Exception):
-    """An error for the user, in one line; without text, nothing is printed. Ends the program with exit code 1. If a run
-    raises it, the error is printed and the other runs continue."""
+    """An error for the user, printed as one line; an empty text is not printed. If one of several runs raises the
+    error, the other runs continue. The program's exit code is 1."""
 
 
 def read_text(path):
@@ -36,7 +36,7 @@ def remove(folder, *patterns):
 
 
 def read_log(path):
-    """Returns the lines of a log.jsonl as dictionaries, with numbers as text. Skips damaged lines."""
+    """Returns each line of a log.jsonl as a dictionary whose numbers are text. Skips damaged lines."""
     lines = []
     for line in read_text(path).splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -46,7 +46,7 @@ def read_log(path):
 
 
 def value_at(log, step, key):
-    """Returns the last value of `key` that a log has at `step`; None without one."""
+    """Returns the last value of `key` at step `step` of a log.jsonl; None if the log has none."""
     return ([line[key] for line in read_log(log) if line["step"] == step and key in line] or [None])[-1]
 
 
@@ -60,8 +60,11 @@ def markdown(columns, rows):
 
 
 class Table:
-    """A TSV file: comment lines `# KIND NAME: TEXT` (`notes`) and `# command: TEXT` (`commands`), a header, and `rows`,
-    which are dictionaries. "-" stands for a figure that a row does not have."""
+    """A TSV file.
+
+    notes: {(KIND, NAME): TEXT} of comment lines `# KIND NAME: TEXT`
+    commands: texts of comment lines `# command: TEXT`
+    rows: a dictionary per row, {column: text}; "-" stands for a missing figure"""
 
     def __init__(self, path, *columns):
         self.path, self.first_columns = path, columns
@@ -90,24 +93,25 @@ class Table:
         write_file(self.path, "\n".join(lines) + "\n")
 
     def note(self, kind, name, text, remedy):
-        """Records the meaning of a name. Fails if the file has another meaning for it."""
+        """Adds the note `text` of (kind, name). Fails if the file has another note of (kind, name). remedy: what the
+        error message suggests to change."""
         there = self.notes.setdefault((kind, name), text)
         if there != text:
             raise Failure(f"{kind} {name}: {self.path} has '{there}', this command '{text}'; "
                           f"choose another {remedy}")
 
     def add_command(self, command):
-        """Records a command unless the file already has it."""
+        """Adds a command unless the file already contains the command."""
         if command not in self.commands:
             self.commands.append(command)
 
     def find(self, **cells):
-        """Returns the first row with these cells; None without one."""
+        """Returns the first row that has these values in these columns; None if there is none."""
         return next((row for row in self.rows if cells.items() <= row.items()), None)
 
 
 class Sample:
-    """Mean, standard deviation and standard error of the mean, of the values that are not None."""
+    """Mean, standard deviation and standard error of the mean. Values that are None are ignored."""
 
     def __init__(self, values):
         values = [value for value in values if value is not None]

@@ -1,15 +1,15 @@
 """How does training depend on the learning rate in each recipe, and how sharp is the
 minimum? Trains a small model with every recipe, rate and seed, then moves the
-weights of one run per recipe along random directions. Writes OUT/stability.md;
-OUT/stability.tsv and OUT/sharpness.tsv have the figures, and `scripts/lab.py draw
-OUT` draws them.
+weights of one run per recipe along random directions. Writes the page
+OUT/stability.md, and the figures to OUT/stability.tsv and OUT/sharpness.tsv.
+`scripts/lab.py draw OUT` draws the figures.
 
     scripts/lab.py stability [--dry-run] [--out runs/stability] [TRAIN_GLOB VAL_GLOB]
 
 Without token files it trains a byte-level model on this machine's headers. Runs that
-have ended are not repeated, and one that was stopped resumes from its last checkpoint:
-start the same command again, or one with more rates or seeds. A run has diverged if
-the trainer ends with exit code 4 or if its final loss is above that of its first step.
+have ended are not repeated, and a stopped run resumes from its last checkpoint: start
+the same command again, or one with more rates or seeds. A run has diverged if the
+trainer ends with exit code 4, or if the final loss is above the loss of the first step.
 Any other failure is reported, the other runs continue, and the exit code is 1.
 Expected time without token files, on two cores: 54 runs of a minute, and six minutes
 for the sharpness.
@@ -17,9 +17,10 @@ for the sharpness.
 Environment:
   RECIPES="bf16 fp8-linear coat"  RECIPE,FLAG=VALUE,... adds flags to a recipe
   RATES="5e-4 1e-3 2e-3 4e-3 8e-3 1.6e-2" SEEDS="1 2 3"
-  MODEL="--layers 6 ..."          flags of the model; BATCH="--seq-len ..." of the
-                                  batch and the validation; TRAINING="--schedule ..."
-                                  of the optimizer; STEPS: number of steps
+  MODEL="--layers 6 ..."          flags of the model
+  BATCH="--seq-len ..."           flags of the batch and of the validation
+  TRAINING="--schedule ..."       flags of the optimizer
+  STEPS=N                         number of training steps
   DIRECTIONS=8                    random directions in which the sharpness is measured
                                   (0: none)
   CURVES=2                        number of directions whose loss curves are drawn
@@ -38,7 +39,7 @@ from .results import Failure, Sample, Table, find, is_number, markdown, read_log
 from .work import check_built, is_built, number, recipe_flags, setting
 
 COMMAND = ["RECIPES", "RATES", "SEEDS", "MODEL", "BATCH", "TRAINING", "STEPS", "DIRECTIONS", "CURVES", "POINTS", "TEXT"]
-# (flags of the model, flags of the batch, steps) without token files, and with them
+# (flags of the model, flags of the batch, steps): first without token files, then with token files
 DEFAULTS = (("--layers 4 --heads 4 --channels 128", "--seq-len 128 --micro-batch 8 --val-batches 40", 400),
             ("--layers 6 --heads 6 --channels 384", "--seq-len 1024 --micro-batch 32 --val-batches 20", 1600))
 TRAINING = "--schedule cosine --warmup %d --lr-final 0.1 --beta2 0.95 --weight-decay 0.1"
@@ -108,15 +109,16 @@ class Stability:
                  first_loss=first)
 
     def distances(self, direction):
-        """Returns the distances along a direction, as multiples of the weights' norm: 0 for direction 0, all for directions
-        that are drawn, and for the others the two that the curvature needs."""
+        """Returns the distances to evaluate along a direction, as multiples of the weights' norm. Direction 0 stands
+        for the unmoved weights: distance 0. Directions 1 to CURVES are drawn: all distances except 0. Later directions
+        only need the two distances nearest to 0, from which curvature() is computed."""
         half = (self.points - 1) // 2
         near = range(-half, half + 1) if direction <= self.curves else (-1, 1)
         return ["0"] if direction == 0 else [f"{k / half:.6g}" for k in near if k]
 
     def look_along(self, recipe, rate, direction):
-        """Moves the weights of a recipe's run at this rate along a direction, and evaluates them at each distance that
-        has no result yet."""
+        """Moves the weights of a run, of the first seed, along a direction. Evaluates the moved weights at each
+        distance that has no result yet."""
         folder = self.folder(recipe, rate, self.seeds[0])
         checkpoints = [folder + "/step-LAST"] if self.work.dry_run else sorted(find(folder, "step-*"))
         if not checkpoints:
@@ -149,7 +151,8 @@ class Stability:
         return Sample(float(row["loss"]) for row in self.rows(recipe, rate) if row["ended"] == "done")
 
     def best_rate(self, recipe):
-        """Returns the rate with the lowest mean loss among rates whose runs have all ended well; None without one."""
+        """Returns the rate with the lowest mean loss. Considers only rates at which the runs of all seeds ended without
+        diverging; None if there is no such rate."""
         good = [rate for rate in self.rates if self.sample(recipe, rate).count == len(self.seeds)]
         return min(good, key=lambda rate: self.sample(recipe, rate).mean, default=None)
 

@@ -1,6 +1,7 @@
 """How many steps, tokens and seconds do AdamW and Muon need to reach the same loss, in
-BF16 and with COAT? Trains the arms BF16 AdamW, COAT AdamW, BF16 Muon and COAT Muon on
-one GPU. Writes OUT/time-to-loss.md; OUT/time-to-loss.tsv has a row per finished run.
+BF16 and with COAT? Trains four arms (combinations of recipe and optimizer) on one GPU:
+BF16 AdamW, COAT AdamW, BF16 Muon and COAT Muon. Writes the page OUT/time-to-loss.md, and
+a row per finished run to OUT/time-to-loss.tsv.
 
     scripts/lab.py time-to-loss [--dry-run] [--out runs/time-to-loss]
         [TRAIN_GLOB VAL_GLOB [SETTING...]]
@@ -8,27 +9,28 @@ one GPU. Writes OUT/time-to-loss.md; OUT/time-to-loss.tsv has a row per finished
 SETTING: see the table below (default: gpt2). Without token files the setting is
 `bytes`, a small model that reads this machine's headers.
 
-1. BF16 trains the full length with three rates per optimizer. The rate with the lowest
-   final validation loss is the rate of both arms of this optimizer.
+1. BF16 trains the full length with three learning rates per optimizer. Both arms of an
+   optimizer then use its rate with the lowest final validation loss.
 2. The target is the lowest final validation loss of BF16 AdamW.
-3. Each other arm trains the full length. If it reaches the target, shorter runs follow
-   until one ends above the target; otherwise longer runs until one reaches it. Every run
-   has a complete schedule; its warm-up is the same fraction of the setting's, but at
-   least 10 steps.
-4. The steps to the target are interpolated, linearly over log(steps), between the two
-   lengths whose losses bracket it. The seconds are these steps times the median time
-   per step of the arm's run of full length.
+3. Each other arm trains the full length. If the final loss reaches the target, shorter
+   runs follow until one ends above the target. Otherwise longer runs follow until one
+   reaches the target. Every run has a complete schedule. Its warm-up is shortened or
+   extended like the run, but has at least 10 steps.
+4. The steps to the target are interpolated, linearly over log(steps), between the run
+   that ends above the target and the run that reaches it. The seconds are these steps
+   times the median time per step of the arm's full-length run.
 
-Finished runs are not repeated, and a stopped one resumes from its last checkpoint: start
+Finished runs are not repeated, and a stopped run resumes from its last checkpoint: start
 the same command again. A run that diverges (exit code 4) counts as above the target.
 Any other failure is reported, the other runs continue, and the exit code is 1.
 Expected time: an hour for gpt2 or llama on an H200, 15 minutes for bytes on two cores.
 
 Environment:
-  RATES_ADAMW="3e-4 6e-4 1.2e-3"   rates; --lr in TRAINING has no effect
+  RATES_ADAMW="3e-4 6e-4 1.2e-3"   learning rates; --lr in TRAINING has no effect
   RATES_MUON="1.2e-3 2.4e-3 4.8e-3"
-  FRACTIONS="0.75 0.6 0.45 0.3"    lengths of all arms, as a fraction of the full length;
-                                   at most 2 (default: these for Muon, 0.9 1.1 1.2 for AdamW)
+  FRACTIONS="0.75 0.6 0.45 0.3"    lengths of shorter and longer runs, as fractions of the
+                                   full length; at most 2. Default: these for Muon, 0.9
+                                   1.1 1.2 for AdamW
   SEED=1
   STEPS=N                          replaces the setting's steps
   MODEL="--layers ..."             replaces the setting's model; BATCH="--seq-len N
@@ -75,8 +77,8 @@ def loss_of(row):
 
 
 def steps_to(target, rows):
-    """Returns the steps to the target loss, and whether they are only an upper bound; None if no run reaches the target.
-    rows: an arm's runs, longest first."""
+    """Returns (steps to the target loss, True if the number is only an upper bound); None if no run reaches the target.
+    rows: the rows of an arm's runs, longest run first."""
     points = [(math.log(int(row["steps"])), loss_of(row)) for row in rows]
     reached = [k for k, (_, loss) in enumerate(points) if loss <= target]
     if not reached:
@@ -89,7 +91,7 @@ def steps_to(target, rows):
 
 
 class TimeToLoss:
-    """The requested study. Checks that all of it is possible before anything is written."""
+    """The study that the command requests. Checks all settings before anything is written."""
 
     def __init__(self, options):
         self.out, self.work = options.out, lab.Work(options.out, options.dry_run)
@@ -100,7 +102,7 @@ class TimeToLoss:
             if not re.fullmatch(r"[0-9]*\.?[0-9]+", word) or not 0 < float(word) <= 2:
                 raise Failure(f"FRACTIONS: {word}: must be a number above 0 and at most 2")
         self.seeds, self.saves = [str(number("SEED", setting("SEED", "1")))], 4
-        self.recipes, self.evaluations, self.texts = [], [], {}  # which Runs reads
+        self.recipes, self.evaluations, self.texts = [], [], {}  # Runs reads these fields
         for of in self.settings:
             value = dict(zip(of.flags, of.flags[1:]))
             of.warmup, of.batch_tokens = (number(name, value.get(name, "missing")) for name in
@@ -115,15 +117,16 @@ class TimeToLoss:
 
     @staticmethod
     def flags(name):
-        """Returns the flags of RECIPE-OPTIMIZER-RATE. In all arms, masters and weights take 4 bytes per parameter."""
+        """Returns the trainer's flags of the name RECIPE-OPTIMIZER-RATE. With --master split16, weight and master take
+        4 bytes in all arms."""
         recipe, optimizer, rate = name.split("-", 2)
         return ["--recipe", recipe, "--master", "split16", "--optimizer", optimizer, "--lr", rate]
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
     def run_of(self, of, recipe, optimizer, rate, steps):
-        """Returns a run of the setting's model and data whose schedule has `steps` steps and a warm-up in
-        proportion."""
+        """Returns the Run of an arm in the setting `of` with a schedule of `steps` steps. The warm-up has the same
+        fraction of the steps as in the setting, but at least 10 steps."""
         length = copy.copy(of)
         length.name, length.schedule, length.steps = f"{of.name}-{steps}", steps, steps
         length.flags = of.flags + ["--warmup", str(max(10, round(of.warmup * steps / of.schedule)))]
@@ -133,13 +136,14 @@ class TimeToLoss:
         return self.runs.row_of(self.run_of(*arguments))
 
     def train(self, *arguments):
-        """Trains the run of run_of(...) unless it has ended. Returns its row; None in a dry run."""
+        """Trains the run run_of(*arguments) unless it has ended. Returns the run's row; None in a dry run."""
         run = self.run_of(*arguments)
         self.runs.train(run)
         return self.runs.row_of(run)
 
     def choose_rates(self, of):
-        """Chooses the rates of a setting from its full-length runs in BF16."""
+        """Chooses the learning rate of each optimizer: the rate with which BF16's full-length run has the lowest
+        loss."""
         for optimizer, rates in self.rates.items():
             rows = {rate: self.row_of(of, "bf16", optimizer, rate, of.schedule) for rate in rates}
             if self.work.dry_run:
@@ -157,20 +161,21 @@ class TimeToLoss:
         return loss_of(self.row_of(of, "bf16", "adamw", self.best[of, "adamw"], of.schedule))
 
     def rows(self, of, recipe, optimizer, get):
-        """Returns the rows of an arm, longest run first; None for a run that has not ended. get: train or row_of."""
+        """Returns the rows of an arm's runs, longest run first; None instead of the row of a run that has not ended.
+        get: self.train, to train missing runs, or self.row_of."""
         lengths = sorted({max(1, round(float(word) * of.schedule)) for word in self.fractions[optimizer]})
         shorter = [steps for steps in reversed(lengths) if steps < of.schedule]
         longer = [steps for steps in lengths if steps > of.schedule]
         if (recipe, optimizer) == BASE:
             shorter = longer = []
         rate, rows = self.best[of, optimizer], {}
-        if self.work.dry_run:  # omits full-length BF16 runs, which chose the rate
+        if self.work.dry_run:  # full-length BF16 runs have been printed for the choice of the rates
             for steps in [of.schedule] * (recipe != "bf16") + shorter + longer:
                 get(of, recipe, optimizer, rate, steps)
             return []
 
         def reaches(steps):
-            """Returns whether the run of this length reaches the target; None if it has not ended."""
+            """True if the run of `steps` steps reaches the target, False if not, None if the run has not ended."""
             rows[steps] = get(of, recipe, optimizer, rate, steps)
             return rows[steps] and loss_of(rows[steps]) <= self.target(of)
 
@@ -183,7 +188,7 @@ class TimeToLoss:
     # --- the page -----------------------------------------------------------------------------------------------------
 
     def cells(self, of, recipe, optimizer):
-        """Returns the steps, tokens and seconds to the target as text, and the seconds; None if there are none."""
+        """Returns steps, tokens and seconds to the target as text, then the seconds as a number, or None if unknown."""
         rows = self.rows(of, recipe, optimizer, self.row_of)
         if None in rows:
             return ["not finished", "–", "–"], None

@@ -1,5 +1,5 @@
-"""Shared by the experiments of scripts/lab.py: settings from the environment, the machine's GPUs, and a folder in which
-programs run, several at a time."""
+"""Functions that all experiments of scripts/lab.py use: they read settings from the environment, find GPUs, and run
+several programs at a time, with the programs' results in one folder."""
 import argparse
 import contextlib
 import fcntl
@@ -16,14 +16,14 @@ from .results import Failure, read_text, write_file
 
 
 def tell(text):
-    sys.stderr.write(text + "\n")  # writes the line in one call, so that other threads cannot interrupt it
+    sys.stderr.write(text + "\n")  # one call, so that lines of several threads do not mix
 
 
 # --- the command line and the environment -----------------------------------------------------------------------------
 
 class Parser(argparse.ArgumentParser):
-    """Parses a command line. --help prints the module's docstring. runs: adds --dry-run and --out, for commands that
-    train or measure."""
+    """Parses the command line of an experiment. about: text of --help; runs: True to add the flags --dry-run and
+    --out."""
 
     def __init__(self, command, about, runs=True):
         super().__init__("scripts/lab.py " + command, description=about, allow_abbrev=False,
@@ -42,7 +42,8 @@ def setting(name, default=""):
 
 
 def number(name, text, least=0):
-    """Returns the whole number in `text`. Fails if it is below `least`, has leading zeros, or is not a number."""
+    """Returns `text` as a whole number. Fails if `text` is not a whole number of at least `least` or has leading zeros.
+    name: the setting, for the error."""
     if not re.fullmatch("0|[1-9][0-9]*", str(text)) or int(text) < least:
         raise Failure(f"{name}: must be a whole number of at least {least} (is {text})")
     return int(text)
@@ -54,7 +55,8 @@ def check_tokens(prefix, pattern):
 
 
 def token_globs(words, work):
-    """Returns the arguments TRAIN_GLOB and VAL_GLOB, by default the files of prepare_text()."""
+    """Returns [TRAIN_GLOB, VAL_GLOB] from the arguments `words`; without arguments, the files that prepare_text()
+    makes."""
     if len(words) == 1:
         raise Failure(f"{words[0]}: name TRAIN_GLOB and VAL_GLOB, or neither")
     for pattern in [] if work.dry_run else words[:2]:
@@ -63,7 +65,8 @@ def token_globs(words, work):
 
 
 def command_line(command, names, arguments):
-    """Returns a command with its environment, for a page. Shortens absolute paths to their last part."""
+    """Returns a command line, with the environment variables `names` in front, for a page. Shortens absolute paths to
+    their last part."""
     values = [(name, re.sub("(^|[= ])/[^ ]*/", r"\1", " ".join(setting(name).split()))) for name in names if setting(name)]
     return " ".join([f"{name}={shlex.quote(value)}" for name, value in values] + ["scripts/lab.py " + command] +
                     [shlex.quote(re.sub("(^|=)/.*/", r"\1", word)) for word in arguments])
@@ -72,7 +75,7 @@ def command_line(command, names, arguments):
 # --- GPUs -------------------------------------------------------------------------------------------------------------
 
 def output_of(*command):
-    """Returns a command's output; "" if it fails or does not exist."""
+    """Returns the output of a command; "" if the command fails or does not exist."""
     with contextlib.suppress(OSError):
         done = subprocess.run(command, capture_output=True, text=True)
         return done.stdout if done.returncode == 0 else ""
@@ -80,14 +83,15 @@ def output_of(*command):
 
 
 def query_gpus(fields, form="csv,noheader"):
-    """Returns a line of nvidia-smi for each visible GPU."""
+    """Returns nvidia-smi's output for the given fields, a line per visible GPU."""
     visible = setting("CUDA_VISIBLE_DEVICES")
     options = ["-i", visible] if visible else []
     return output_of("nvidia-smi", *options, "--query-gpu=" + fields, "--format=" + form).splitlines()
 
 
 def fp8_gpus():
-    """Returns the visible GPUs; none if the first does not support FP8, which needs compute capability 8.9."""
+    """Returns the ids of the visible GPUs; [] if the first GPU does not support FP8 (compute capability 8.9 or
+    later)."""
     capability = query_gpus("compute_cap")
     if not capability or float(re.match("[0-9.]*", capability[0])[0] or 0) < 8.9:
         return []
@@ -116,20 +120,20 @@ def check_built(programs, needed_by=""):
 
 
 def version_of(program):
-    """Returns the version for a page: VERSION, else the git version, else the program's."""
+    """Returns the version that pages show: VERSION if it is set, else git describe, else the program's --version."""
     return setting("VERSION") or (output_of("git", "describe", "--always", "--dirty") or
                                   output_of(program, "--version")).strip()
 
 
 def recipe_flags(recipe):
-    """Returns the flags of RECIPE[,FLAG=VALUE...]."""
+    """Converts RECIPE[,FLAG=VALUE...] to a list of the trainer's flags."""
     name, *flags = recipe.split(",")
     return ["--recipe", name] + ["--" + flag for flag in flags]
 
 
 def check_flags(what, trainer, flags):
-    """Fails if the trainer's --plan refuses the flags. If the trainer is not built, as in a dry run, asks the CPU trainer.
-    Checks nothing if neither is built."""
+    """Fails if --plan of the trainer refuses the flags. Uses the CPU trainer if the trainer is not built, as may be the
+    case in a dry run. Checks nothing if neither is built. what: the setting, for the error."""
     planner = trainer if is_built(trainer) else CPU_TRAINER
     if is_built(planner):
         done = subprocess.run([planner, "--plan=json", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -139,7 +143,7 @@ def check_flags(what, trainer, flags):
 
 
 def error_in(output):
-    """Returns the error in a program's output, else its last line."""
+    """Returns the text after "error: " in a program's output; without this text, the last line of the output."""
     found = re.search(r"\berror: (.*)", output)
     return found[1] if found else (output.splitlines() or ["no output"])[-1]
 
@@ -147,14 +151,15 @@ def error_in(output):
 # --- a folder at work -------------------------------------------------------------------------------------------------
 
 class Work:
-    """Runs programs whose results are in the folder `out`, several at a time. A signal ends them. Thread-safe."""
+    """Runs several programs at a time, with their results in the folder `out`. A signal ends all programs.
+    Thread-safe."""
 
     def __init__(self, out, dry_run):
         self.out, self.dry_run, self.stopped, self.failed, self.gpus = out, dry_run, False, False, fp8_gpus()
         self.running, self.guard, self.mine = set(), threading.RLock(), threading.local()
 
     def begin(self):
-        """Locks the folder. Its programs inherit the lock."""
+        """Locks the folder. Programs that run() starts inherit the lock, so it lasts until they end."""
         if self.dry_run:
             return
         os.makedirs(self.out, exist_ok=True)
@@ -178,8 +183,8 @@ class Work:
             os.killpg(process.pid, signal.SIGTERM)
 
     def run(self, log, command, until=None):
-        """Runs a command with its output in the file `log`, and returns its exit code. A dry run prints the command.
-        until: a function; as soon as it returns true, the command is told to end."""
+        """Runs a command, writes its output to the file `log`, and returns its exit code. A dry run only prints the
+        command and returns 0. until: a function; when it returns true, the command gets SIGTERM."""
         if self.dry_run:
             print(shlex.join(command))
             return 0
@@ -193,7 +198,7 @@ class Work:
             except OSError as error:
                 raise Failure(f"{command[0]} cannot be started: {error.strerror}")
             self.running.add(process)
-            if self.stopped:  # ends the process if a signal came while it started
+            if self.stopped:  # a signal came while the process was started
                 self.end(process)
         while process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -207,7 +212,8 @@ class Work:
 
     @staticmethod
     def failure(what, status, log):
-        """Returns the Failure of a program, with the error that its output contains."""
+        """Returns a Failure with the exit status of a program and the error in its output. what: the program, for the
+        error."""
         return Failure(f"{what}, status {status}: {error_in(read_text(log))} (see {log})")
 
     def report(self, failure):
@@ -216,11 +222,13 @@ class Work:
             tell(f"failed: {failure}")
 
     def places(self, jobs):
-        """Returns CUDA_VISIBLE_DEVICES for each of `jobs` threads: one of several GPUs, or None to leave it unchanged."""
+        """Returns the value of CUDA_VISIBLE_DEVICES for each of `jobs` threads. With several GPUs, each thread gets one
+        GPU; otherwise None, which leaves the variable unchanged."""
         return [self.gpus[k % len(self.gpus)] if len(self.gpus) > 1 else None for k in range(jobs)]
 
     def each(self, function, items, places):
-        """Calls function(*item) for each item, with one thread per place. Reports failures and continues."""
+        """Calls function(*item) for each item in one thread per place. Reports a failure and continues with the other
+        items. places: values of CUDA_VISIBLE_DEVICES, or None."""
         rest = iter(items)
 
         def work(place):
@@ -242,13 +250,13 @@ class Work:
             thread.start()
         for thread in threads:
             while thread.is_alive():
-                thread.join(0.5)  # lets Python handle signals
+                thread.join(0.5)  # timeout, so that Python handles signals
         if self.stopped:
             raise Failure("stopped; run the same command again to continue")
 
     def prepare_text(self):
-        """Makes OUT/text_train.bin and OUT/text_val.bin for the byte-level model, unless they exist. Fails if they were made
-        from another TEXT."""
+        """Makes OUT/text_train.bin and OUT/text_val.bin for the byte-level model, unless these files exist. Fails if
+        the existing files were made from another TEXT."""
         log, text, source = self.out + "/text.log", self.out + "/text", setting("TEXT", "--headers")
         if not os.path.exists(text + "_val.bin"):
             status = self.run(log, [BUILD + "/prepare_bytes", source, "--overwrite", "--out", text])
