@@ -4,16 +4,17 @@
 # both backends. make first reports the libraries that it found and, for each missing one, the features that the build
 # lacks. Object files and small programs go to build/.
 #
-#   GPU=native, GPU=90a, GPU=all     code for this machine's GPUs (default if there are any), for another kind, or for
-#                                    8.0, 8.9, 9.0a, 10.0 and 12.0, and PTX, which the driver compiles for others
-#   GPU=ptx80                        PTX of 8.0 alone, which newer GPUs run as an 8.0 would: for tests
-#   ARCH=native                      code for this processor only (default: for all; the CPU's inner loops choose
-#                                    their instruction set when the program starts)
+#   GPU=native                       code for this machine's GPUs (default if it has GPUs)
+#   GPU=90a                          code for GPUs of another compute capability
+#   GPU=all                          code for 8.0, 8.9, 9.0a, 10.0 and 12.0; PTX, which the driver compiles for others
+#   GPU=ptx80                        only PTX of 8.0, for tests: newer GPUs then run the code paths of 8.0
+#   ARCH=native                      code for this processor only (default: code for all processors, whose inner loops
+#                                    choose an instruction set when the program starts)
 #   WERROR=1                         warnings are errors
 #   SANITIZE=1                       address and undefined-behaviour sanitizers, built in build/asan
 #   RACECHECK=1                      kernels that compute-sanitizer's racecheck can follow, built in build/racecheck
 #   OPENBLAS=0 MPI=0 NCCL=0 CUDA=0   do not use an installed library
-#   CUDA_HOME CUDNN_HOME NCCL_HOME   folders of libraries that are not in the usual places
+#   CUDA_HOME CUDNN_HOME NCCL_HOME   folders of libraries that the compiler does not find by itself
 #   CUDNN_FRONTEND                   include folder of the cuDNN frontend
 #   PREFIX=/usr/local DESTDIR=       target of make install; DESTDIR is put in front of PREFIX, for packages
 #   V=1                              show the commands
@@ -48,7 +49,7 @@ test:
 test-long:
 	@scripts/test.sh --long
 
-# Installs existing programs and builds nothing, because root may find fewer libraries than the user who built them.
+# Installs only programs that exist. A build by root might find fewer libraries than the user's build did.
 PREFIX ?= /usr/local
 install uninstall:
 	@BUILD="$(BUILD)" BIN="$(or $(BIN:/=),.)" PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh $@
@@ -59,7 +60,7 @@ CLANG_FORMAT ?= $(firstword $(wildcard third_party/python/clang_format/data/bin/
 format:
 	$(Q)$(CLANG_FORMAT) -i $(SOURCES)
 
-# clang-format does not change comments. Three spaces inside a comment mean columns of a table, which may be wider.
+# clang-format ignores the width of comments. Comments with three spaces between words are tables and may be wider.
 check-format:
 	$(Q)$(CLANG_FORMAT) --dry-run -Werror $(SOURCES)
 	$(Q)awk '/^ *\/\// && length > 120 && !/[^ ]   +[^ ]/ { bad = 1; \
@@ -96,24 +97,24 @@ endif
 WARNINGS := -Wall -Wextra -Wshadow -Wno-psabi -Wno-format-truncation $(if $(WERROR),-Werror)
 ifneq ($(SANITIZE),)
 OPTIMISE ?= -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-WARNINGS += -Wno-maybe-uninitialized # the inserted checks hide assignments from the compiler
+WARNINGS += -Wno-maybe-uninitialized # gcc reports false positives, because the sanitizers' checks hide assignments
 else
 OPTIMISE ?= -O3
 endif
-# Results must not depend on the compiler's contraction. Code uses a fused multiply-add explicitly where one is
-# intended, on the host (fmaf) and on the device.
+# Forbids the compiler to contract a * b + c, so that results do not depend on its choice. Code on the host and on the
+# device calls fmaf if a fused multiply-add is intended.
 FLAGS := $(OPTIMISE) $(ARCH:%=-march=%) -ffp-contract=off -fno-math-errno -fopenmp $(WARNINGS)
 HOST_FLAGS := $(FLAGS) $(HOST_INCLUDES) $(HOST_DEFINES)
 C_FLAGS := -std=gnu11 -D_GNU_SOURCE -Wstrict-prototypes
 LINK_FLAGS := $(filter -fsanitize% -fopenmp,$(FLAGS)) -Wl,--as-needed
 
 ifneq ($(FOUND_NVCC),)
-# The architectures that this nvcc knows, and those of this machine's GPUs, from the driver: "9.0" becomes 90. All
-# architectures if there is no GPU, or one that this nvcc does not know, for which the driver compiles PTX.
+# KNOWN: architectures that this nvcc knows. NATIVE: architectures of this machine's GPUs, for example 90 if the driver
+# reports "9.0"; `all` if nvcc does not know one of them, because the driver then compiles the PTX.
 KNOWN := $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code))
 NATIVE := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk '$$1 + 0 >= 8 { print $$1 * 10 }' | sort -un)
 NATIVE := $(if $(filter-out $(KNOWN),$(NATIVE)),all,$(NATIVE))
-# Replaces 90 by 90a, because kernels that only 9.0 supports are launched on every 9.0.
+# Replaces 90 by 90a, because on GPUs of 9.0 the program launches kernels that need the features of 9.0a.
 GPU_ARCH := $(patsubst 90,90a,$(or $(patsubst native,$(NATIVE),$(GPU)),$(NATIVE),all))
 ALL_ARCH := $(patsubst 90,90a,$(filter 80 89 90 100 120,$(KNOWN)))
 GENCODE := $(foreach a,$(patsubst all,$(ALL_ARCH) ptx90,$(GPU_ARCH)),-gencode \
@@ -129,14 +130,18 @@ NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)
 endif
 
 # --- what is built ---------------------------------------------------------------------------------------------------
-# A file's folder decides how it is built. All C files in coat/ go into every program, .cu and .cpp of coat/cuda into
-# GPU programs. dev/test/test_*.c are unit tests, test_*.cu tests on the GPU. check_*.cu go into test_gpt2 and each into
-# the benchmark of its name. dev/bench contains benchmarks. Every C file in dev/tools and data is a program; data/NAME.c
-# becomes build/prepare_NAME. dev/tools/NAME.cu becomes two programs, like the trainer: build/NAME, compiled as C, and
-# build/NAME_gpu.
+# A file's folder decides how it is built:
+#   coat/**/*.c                 linked into every program
+#   coat/cuda/**/*.cu, *.cpp    linked into every GPU program
+#   dev/test/test_*.c, *.cu     unit tests; tests on the GPU
+#   dev/test/check_NAME.cu      linked into test_gpt2 and into build/bench_NAME_gpu
+#   dev/bench/*                 benchmarks
+#   dev/tools/NAME.c            program build/NAME
+#   dev/tools/NAME.cu           two programs: build/NAME, compiled as C, and build/NAME_gpu
+#   data/NAME.c                 program build/prepare_NAME
 
 MODULES := $(wildcard coat/*.c coat/*/*.c coat/*/*/*.c)
-# The slowest files come first, so that no core waits for one of them at the end.
+# Files that take longest to compile come first, so that no core is idle while the last of them is compiled.
 SLOW_KERNELS := $(wildcard $(addprefix coat/cuda/*/,attention.cpp attention_backward.cu fp8_activation.cu fp8_norm.cu))
 KERNELS := $(SLOW_KERNELS) $(filter-out $(SLOW_KERNELS),$(wildcard coat/cuda/*.cu coat/cuda/*/*.cu coat/cuda/*/*.cpp))
 names = $(patsubst $(1),%,$(wildcard $(subst %,*,$(1))))
@@ -148,7 +153,7 @@ UNIT_TESTS := $(if $(FOUND_CMOCKA),$(addprefix $(BUILD)/,$(call names,dev/test/%
 MODEL_TESTS := $(if $(wildcard test_gpt2.cu),$(BIN)test_gpt2_cpu $(BUILD)/gradient_check)
 BENCHES := $(addprefix $(BUILD)/,$(call names,dev/bench/%.c))
 
-# GPU programs need everything in this list. The report of scripts/find.mk names what is missing.
+# Not empty if everything that GPU programs need exists. scripts/find.mk reports what is missing.
 HAVE_GPU_BUILD := $(and $(FOUND_NVCC),$(FOUND_CXX),$(FOUND_CUDNN),$(FOUND_FRONTEND),$(KERNELS),$(if $(SANITIZE),,yes))
 ifneq ($(HAVE_GPU_BUILD),)
 ifneq ($(filter all,$(GOALS)),)
@@ -169,11 +174,11 @@ tools: $(TOOLS)
 unit-tests: $(UNIT_TESTS)
 tests: all $(UNIT_TESTS) $(MODEL_TESTS) $(filter %/bench_traffic,$(BENCHES))
 
-# $(call remember,NAME,TEXT): writes TEXT to build/flags/NAME if it has changed. Objects depend on the files of flags,
-# archives on those of their module lists, so a change rebuilds them. make -n leaves an existing file unchanged.
+# $(call remember,NAME,TEXT): writes TEXT to build/flags/NAME if the file has another text. Objects depend on files with
+# their flags, archives on files with their module lists, so a change rebuilds them. make -n does not change the files.
 remember = $(if $(and $(findstring n,$(firstword -$(MAKEFLAGS))),$(wildcard $(BUILD)/flags/$(1))),,$(shell \
 	mkdir -p $(BUILD)/flags && echo "$(2)" | cmp -s - $(BUILD)/flags/$(1) || echo "$(2)" > $(BUILD)/flags/$(1)))
-# Goals that build nothing do not search for libraries and do not know the flags.
+# Skipped for goals that build nothing, because they do not include scripts/find.mk and therefore have no flags.
 ifneq ($(HOST_INCLUDES),)
 $(call remember,modules,$(MODULES))
 $(call remember,kernels,$(KERNELS))
@@ -188,12 +193,13 @@ define archive
 $(Q)ar rcs $@ $(filter %.o,$^)
 endef
 
-# Modules that depend on CUDA_DEFINES, and modules that can depend on COAT_DOUBLE, which changes the size of FP32 values.
+# GPU_MODULES: modules that test a macro of CUDA_DEFINES. DOUBLE_MODULES: modules that may depend on COAT_DOUBLE, which
+# replaces FP32 values by doubles.
 GPU_MODULES := $(shell grep -lE 'COAT_(CUDA|NCCL)' $(MODULES) /dev/null)
 DOUBLE_MODULES := $(filter-out $(addprefix coat/,$(addsuffix /%,base flags io log text)),$(MODULES))
 
-# $(call compile,VARIANT,FLAGS,FILES): rules for build/VARIANT/x.o from x.c, and for build/VARIANT/lib.a. Only FILES are
-# compiled with FLAGS; the archive contains build/cpu's objects of all other modules.
+# $(call compile,VARIANT,FLAGS,FILES): rules for build/VARIANT/x.o from x.c, and for build/VARIANT/lib.a. The archive
+# contains FILES, compiled with FLAGS, and build/cpu's objects of all other modules.
 define compile
 $$(BUILD)/$(1)/%.o: %.c $$(BUILD)/flags/host
 	@mkdir -p $$(@D) && echo "  CC    $$@"
@@ -201,13 +207,13 @@ $$(BUILD)/$(1)/%.o: %.c $$(BUILD)/flags/host
 $$(BUILD)/$(1)/lib.a: $(patsubst %.c,$(BUILD)/$(1)/%.o,$(3)) $(patsubst %.c,$(BUILD)/cpu/%.o,$(filter-out $(3),$(MODULES))) $$(BUILD)/flags/modules
 	$$(archive)
 endef
-# $(call compile_as_c,VARIANT,FLAGS): rules for build/VARIANT/x.o from CUDA C files, which are compiled as C
+# $(call compile_as_c,VARIANT,FLAGS): a rule for build/VARIANT/x.o from x.cu, compiled as C for CPU programs
 define compile_as_c
 $$(BUILD)/$(1)/%.o: %.cu $$(BUILD)/flags/host
 	@mkdir -p $$(@D) && echo "  CC    $$@"
 	$$(Q)$$(CC) -x c $$(C_FLAGS) $$(HOST_FLAGS) $(2) -MMD -MP -c $$< -o $$@
 endef
-# Tests spend their time in the code that they call, so they are compiled with less optimization.
+# Test code is compiled with -O1 to save compile time, because tests spend their run time in the code that they call.
 $(BUILD)/cpu/dev/test/%.o: HOST_FLAGS += $(if $(SANITIZE),,-O1)
 $(eval $(call compile,cpu,,$(MODULES)))
 $(eval $(call compile_as_c,cpu))
@@ -215,8 +221,8 @@ $(eval $(call compile,double,-DCOAT_DOUBLE,$(DOUBLE_MODULES)))
 $(eval $(call compile_as_c,double,-DCOAT_DOUBLE))
 $(eval $(call compile,gpu,$(CUDA_INCLUDES) $(CUDA_DEFINES),$(GPU_MODULES)))
 
-# dev/ has a more specific rule, which make prefers to compile()'s rule for .c files: if test_x.c and test_x.cu both
-# exist, build/gpu/dev/test/test_x.o must come from test_x.cu.
+# If test_x.c and test_x.cu both exist, build/gpu/dev/test/test_x.o must come from test_x.cu. The rule for dev/ achieves
+# this, because it is more specific than compile()'s rule for .c files, and make prefers specific rules.
 define compile_cuda
 $$(BUILD)/gpu/$(1)%.o: $(1)%.cu $$(BUILD)/flags/gpu
 	@mkdir -p $$(@D) && echo "  NVCC  $$@"
@@ -231,7 +237,7 @@ $(BUILD)/gpu/%.o: %.cpp $(BUILD)/flags/gpu
 	@mkdir -p $(@D) && echo "  CXX   $@"
 	$(Q)$(CXX) -std=c++20 $(GPU_FLAGS) -O1 -MMD -MP -c $< -o $@
 
-# A library, not a program: the CUDA driver loads it (scripts/profile.sh).
+# The CUDA driver loads this library into a traced program (scripts/profile.sh).
 $(BUILD)/libtrace.so: dev/tools/trace.cpp $(BUILD)/flags/gpu
 	@echo "  CXX   $@"
 	$(Q)$(CXX) -std=c++20 $(GPU_FLAGS) -fPIC -shared $< $(addprefix -L,$(CUDA_LIB)) -lcupti -o $@
@@ -240,7 +246,7 @@ $(BUILD)/gpu/kernels.a: $(patsubst %,$(BUILD)/gpu/%.o,$(basename $(KERNELS))) $(
 	$(archive)
 
 LINK = $(CC) $(LINK_FLAGS) $(filter %.o %.a,$^) $(HOST_LIBS) -o $@
-# kernels.a and lib.a form a group, because each calls functions of the other.
+# --start-group, because kernels.a and lib.a call functions of each other.
 LINK_GPU = $(NVCC) $(NVCC_LINK) -Xlinker --start-group $(filter %.o %.a,$^) -Xlinker --end-group $(HOST_LIBS) $(CUDA_LIBS) -o $@
 
 $(BIN)train_gpt2_fp8_cpu $(BIN)test_gpt2_cpu: $(BIN)%_cpu: $(BUILD)/cpu/%.o $(BUILD)/cpu/lib.a
@@ -271,7 +277,8 @@ $(BIN)train_gpt2_fp8 $(BIN)test_gpt2: $(BIN)%: $(BUILD)/gpu/%.o $(BUILD)/gpu/ker
 	@echo "  LINK  $@"
 	$(Q)$(LINK_GPU)
 
-# check_NAME.cu compares GPU operations with the CPU reference. test_gpt2 links all of them, bench_NAME_gpu its own.
+# check_NAME.cu compares GPU operations with the CPU reference. test_gpt2 links all check_*.cu, bench_NAME_gpu only
+# check_NAME.cu.
 CHECKS := $(call names,dev/test/check_%.cu)
 $(BIN)test_gpt2: $(CHECKS:%=$(BUILD)/gpu/dev/test/check_%.o)
 $(CHECKS:%=$(BUILD)/bench_%_gpu): $(BUILD)/bench_%_gpu: $(BUILD)/gpu/dev/test/check_%.o
@@ -285,7 +292,7 @@ $(eval $(call link_gpu,test_,dev/test))
 $(eval $(call link_gpu,bench_,dev/bench))
 $(eval $(call link_gpu,,dev/tools))
 
-# Benchmarks run one after the other, so that they do not disturb each other. Those of the GPU need a GPU.
+# Benchmarks run one after the other, so that they do not disturb each other. GPU benchmarks are skipped without a GPU.
 HAVE_GPU = $(shell nvidia-smi -L 2>/dev/null | grep -q GPU && echo yes)
 benches: $(BENCHES)
 bench: $(BENCHES)

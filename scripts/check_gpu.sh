@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # Checks and measures everything that this repository claims about the GPU. Expect half
 # an hour on an H100: memcheck and initcheck take five minutes each, racecheck more.
-# Ends with 1 if a check failed or could not run, with 3 without a GPU for FP8.
+# The exit code is 1 if a check failed or could not run, and 3 if no GPU supports FP8.
 #
 #   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers
-#       GPT-2 tokens, for repeat and training; byte tokens (prepare_bytes), for curve
+#       The first argument is a pattern of GPT-2 tokens, for the parts repeat and
+#       training. The second is the path of byte tokens (prepare_bytes), for curve,
+#       without _train.bin and _val.bin
 #
-#   BIN=. BUILD=build OUT=runs/check     folders of the programs and of the logs
+#   BIN=. BUILD=build OUT=runs/check     BIN, BUILD: folders of programs; OUT: of logs
 #   PARTS="..."    parts to run (default: all), in this order:
 #       reference  every operation and entire models, compared with the CPU reference
-#       memcheck initcheck racecheck     memory errors and races in these comparisons
-#       repeat     identical runs have identical checkpoints
-#       curve      the loss curve and a sample, compared with the CPU's
+#       memcheck initcheck racecheck     compute-sanitizer's tools, applied to the
+#                  comparisons of reference
+#       repeat     two runs of one command write identical checkpoints
+#       curve      final validation loss and a sample, compared with the CPU's
 #       families   training compared with PyTorch's; needs torch and transformers
 #       kernels    bandwidth of every memory-bound kernel
 #       training   speed and memory of training
@@ -48,8 +51,8 @@ verdict() { if [ "$1" -eq 0 ]; then echo "good: $2"; else echo "FAILED: $2"; fai
 
 wanted() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 
-# Prints the first test that test_gpt2 skipped; true if there is one. If test_gpt2 finds no GPU, it skips tests and ends
-# with 0.
+# skipped LOG: prints the first test that test_gpt2 skipped; true if there is one. Without a GPU, test_gpt2 skips tests
+# but still ends with 0.
 skipped() { grep -m 1 '^skip - ' "$1"; }
 
 if wanted reference; then
@@ -69,9 +72,9 @@ for tool in memcheck initcheck; do
     compute-sanitizer --tool $tool --error-exitcode 9 "$bin/test_gpt2" --small >"$out/$tool.log" 2>&1 && ! skipped "$out/$tool.log"
     verdict $? "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
 done
-# racecheck reports false hazards in the libraries' kernels, because it cannot follow their synchronization. cuDNN's
-# kernels are excluded, which also saves time. cuBLAS's kernels (nvjet) fail if they are excluded, so their hazards are not
-# counted. RACECHECK=1 builds kernels of this program that racecheck can follow.
+# racecheck reports false hazards in kernels of cuDNN and cuBLAS, because it cannot follow their synchronization. The
+# kernels of cuDNN are excluded, which also saves time. Kernels of cuBLAS (nvjet) fail if they are excluded. They are
+# therefore included, but their hazards are not counted. RACECHECK=1 builds kernels of this program that racecheck can follow.
 if wanted racecheck && has_sanitizer racecheck; then
     for part in optimizer kernels fp8-kernels operations fp8 models; do
         log=$out/racecheck-$part.log

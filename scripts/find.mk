@@ -1,14 +1,16 @@
-# Included by the Makefile. Finds compilers and libraries, sets the flags that they need, and reports each missing one
-# with the features that the build lacks without it. Ends make with an error only if nothing can be built.
+# Included by the Makefile. Finds compilers and libraries and sets their flags. Reports each missing compiler or library
+# with the features that the build lacks. Ends make with an error only if nothing can be built.
 
 HASH := \#
 
-# $(call probe,HEADERS,VALUE,FLAGS): VALUE with the headers' macros expanded; empty if the compiler cannot find HEADERS.
+# $(call probe,HEADERS,VALUE,FLAGS): VALUE after expansion of the macros of HEADERS. Empty if $(CXX) FLAGS does not find
+# HEADERS.
 probe = $(shell out=$$({ printf '$(HASH)include <%s>\n' $(1); echo 'probed $(2)'; } | $(CXX) $(3) -E -P -x c++ - 2>/dev/null) \
 	&& echo "$$out" | tr -d ' ' | sed -n '$$s/^probed//p')
 # $(call library,NAME): links libNAME.a if it exists, else libNAME.so.
 library = $(if $(findstring /,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
-# $(call report,NAME,FOUND,COST): prints a line of the report at the start of `make`.
+# $(call report,NAME,FOUND,COST): prints that NAME was found, with the version FOUND or, if FOUND is empty, that NAME is
+# missing, with the COST of building without it.
 report = $(info $(if $(2),found    $(1)$(if $(filter yes,$(2)),, $(2)),missing  $(1): $(3)))
 # $(call wanted,VARIABLE): empty if the user set VARIABLE=0, otherwise not empty.
 wanted = $(filter-out 0,$(or $($(1)),1))
@@ -43,8 +45,8 @@ HOST_DEFINES += -DCOAT_MPI
 HOST_INCLUDES += $(MPI_INCLUDES)
 HOST_LIBS += $(MPI_LIBS)
 endif
-# Links OpenMP's library statically if possible, because the program sets how its threads wait before the library starts
-# (coat/cpu/cpu_exec.c).
+# Links OpenMP's library statically if possible. The program sets how OpenMP's threads wait (coat/cpu/cpu_exec.c), which
+# must happen before the library is initialized.
 HOST_LIBS += $(call library,gomp) -lm -lpthread -ldl
 
 # --- CUDA --------------------------------------------------------------------------------------------------------
@@ -54,13 +56,13 @@ NVCC ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $
 endif
 ifneq ($(NVCC),)
 NVCC_RELEASE := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
-# The toolkit that nvcc itself uses, even if nvcc is a link or a wrapper.
+# Folder of the CUDA toolkit that nvcc uses, also if nvcc is a link or a wrapper.
 CUDA_ROOT := $(abspath $(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p'))
-# $(call folders,HOMES,NAMES): existing folders HOME/NAME and, as in conda, HOME/targets/*/NAME. Drops /usr/include,
-# because g++ does not find its own headers if -isystem names that folder.
+# $(call folders,HOMES,NAMES): the existing folders among HOME/NAME and, for conda, HOME/targets/*/NAME. Omits
+# /usr/include, because g++ does not find its own headers after -isystem /usr/include.
 folders = $(filter-out /usr/include,$(wildcard $(foreach h,$(abspath $(1)),$(foreach n,$(2),$(h)/$(n) $(h)/targets/*/$(n)))))
 CUDA_INCLUDE := $(call folders,$(CUDA_ROOT),include)
-# Version of the newest g++ that this nvcc accepts: CUDA's headers refuse later ones with an #error.
+# Major version of the newest g++ that CUDA's headers accept; they stop with an #error for later versions.
 NEWEST_CXX := $(shell sed -n 's/^$(HASH)if __GNUC__ > \([0-9]*\)$$/\1/p' $(firstword $(wildcard $(CUDA_INCLUDE:%=%/crt/host_config.h)) /dev/null))
 # $(call later,A,B): "yes" if version A is later than version B, else empty.
 later = $(shell printf '%s\n' $(1) $(2) | sort -CV || echo yes)
@@ -73,7 +75,7 @@ FOUND_NVCC := $(NVCC_RELEASE)
 endif
 endif
 ifneq ($(FOUND_NVCC),)
-# -I puts these folders before CUDA's, which nvcc itself searches before those of -isystem.
+# Uses -I for cuDNN and NCCL, so that nvcc searches their folders before CUDA's. Folders of -isystem come after CUDA's.
 CUDA_INCLUDES := $(addprefix -I,$(call folders,$(CUDNN_HOME) $(NCCL_HOME),include)) $(CUDA_INCLUDE:%=-isystem %)
 CUDA_LIB := $(call folders,$(CUDNN_HOME) $(NCCL_HOME) $(CUDA_ROOT),lib64 lib)
 CUDA_LIBS := $(CUDA_LIB:%=-L%)
@@ -89,7 +91,7 @@ endif
 ifneq ($(FOUND_NCCL),)
 CUDA_DEFINES += -DCOAT_NCCL
 endif
-# The program loads cuDNN and NCCL itself (coat/cuda/libraries.cu).
+# cuDNN and NCCL are not linked, because the program loads them at run time (coat/cuda/libraries.cu).
 CUDA_LIBS += -lcublasLt -lcublas -lcuda
 endif
 

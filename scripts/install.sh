@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # `make install` copies the built programs, data/prepare.py, man pages and bash
-# completion to $DESTDIR$PREFIX. `make uninstall` removes exactly these files, and
-# their folders if they are then empty. PREFIX/lib/coat/installed lists the installed
-# files. A second installation adds to the list.
+# completion to $DESTDIR$PREFIX, and adds their paths to the list
+# PREFIX/lib/coat/installed. `make uninstall` removes exactly the listed files, and
+# the folders that are then empty.
 #
 #   scripts/install.sh install|uninstall
 #
@@ -19,7 +19,7 @@ fail() {
 }
 case $prefix in /*) ;; *) fail "PREFIX=$prefix: must begin with /" ;; esac
 prefix=${prefix%/} own=${prefix%/}/lib/coat
-list=$own/installed # relative to $root, like the paths in it
+list=$own/installed # this path, and the paths in the list, are relative to $root
 
 listed() { grep -qxF -- "$1" "$root$list" 2>/dev/null; }
 
@@ -33,7 +33,7 @@ put() {
     echo "  $root$3"
 }
 
-# check_current PROGRAM SOURCE...: fails if the program does not start, or is older than a source
+# check_current PROGRAM SOURCE...: fails if PROGRAM does not start, or is older than one of its sources
 check_current() {
     local said newer
     said=$("$1" --version 2>&1) || fail "$1 does not start: ${said#error: }; run make, or remove it"
@@ -48,7 +48,7 @@ man_page() {
     "$root$prefix/bin/$1" --help | sed 's/\\/\\e/g; s/-/\\-/g; s/^/\\\&/'
 }
 
-# completion NAME: prints bash's completion of the program's flags; values are completed as file names
+# completion NAME: prints the bash completion of a program; completes flags and, as values of flags, file names
 completion() {
     local flags
     flags=$("$root$prefix/bin/$1" --help=markdown | sed -n 's/^| `\(--[^`]*\)`.*/\1/p' | grep -oE -- '--[a-z0-9-]+' | paste -sd ' ')

@@ -5,37 +5,38 @@
 #   scripts/run_NAME.sh [--dry-run] [--gpus N] [FLAG...]
 #       FLAGs follow the script's flags in the command and override them
 #
-#   GPUS=1              number of GPUs; several are started by LAUNCHER, one process
+#   GPUS=1              number of GPUs; if it is above 1, LAUNCHER starts a process
 #                       per GPU
 #   LAUNCHER=mpirun     or srun, inside a Slurm job (scripts/slurm_*.sbatch)
-#   RECIPE=             bf16, fp8-linear, coat or coat-paper; unset: coat, or the
-#                       recipe of the run that is resumed
+#   RECIPE=             bf16, fp8-linear, coat or coat-paper; default: the recipe of
+#                       the run that is resumed, or coat for a new run
 #   DATA=data/tokens    folder of the token files; TRAIN and VAL name other files
 #   OUT=runs/NAME       the run's folder, also set by --out; an existing run is
 #                       resumed
-#   HELLASWAG=FILE      default: DATA/hellaswag_val.bin if it exists
+#   HELLASWAG=FILE      evaluates HellaSwag; default: DATA/hellaswag_val.bin if this
+#                       file exists
 #   TOKENIZER=FILE      a vocabulary, for samples of text during training
-#   MICRO_BATCH=N       sequences per GPU and pass, for GPUs with less memory than
-#                       an H200
-#   RESTARTS=0          how often to restart if a GPU or a process was lost (exit
-#                       codes 3 and 5, and those of a crash or kill -9)
+#   MICRO_BATCH=N       sequences per GPU and micro-batch; lower it for GPUs with
+#                       less memory than an H200
+#   RESTARTS=0          maximum number of restarts after the loss of a GPU or process
+#                       (exit codes 3 and 5, or that of a crash or kill -9)
 #   PROGRAM=./train_gpt2_fp8
 #
 # As root, in a container, Open MPI's mpirun requires OMPI_ALLOW_RUN_AS_ROOT=1 and
 # OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1.
 #
 # NCCL reads settings from the environment, which mpirun passes to the processes of
-# this machine. None is needed:
-#   NCCL_NVLS_ENABLE=0         no sums inside NVSwitch, if NCCL fails to start for
-#                              lack of multicast memory (containers)
-#   NCCL_DEBUG=WARN            prints why a call failed; INFO also prints the links
-#                              in use, for a run that is too slow
-#   NCCL_P2P_LEVEL=NVL         direct copies between GPUs only over NVLink, if those
-#                              over PCIe hang (virtual machines)
-#   NCCL_SHM_DISABLE=1         no shared memory between processes, if /dev/shm is
-#                              too small (containers)
-#   NCCL_SOCKET_IFNAME=lo      the network interface by which the processes connect,
-#                              if NCCL's choice is firewalled
+# this machine. Set one only if its problem occurs:
+#   NCCL_NVLS_ENABLE=0         if NCCL fails to start for lack of multicast memory
+#                              (containers): does not add inside NVSwitch
+#   NCCL_DEBUG=WARN            if a call fails: prints the reason. If a run is too
+#                              slow, INFO also prints the links in use
+#   NCCL_P2P_LEVEL=NVL         if direct copies between GPUs over PCIe hang (virtual
+#                              machines): copies directly only over NVLink
+#   NCCL_SHM_DISABLE=1         if /dev/shm is too small (containers): does not use
+#                              shared memory between processes
+#   NCCL_SOCKET_IFNAME=lo      if a firewall blocks the interface that NCCL chooses:
+#                              names the network interface by which processes connect
 set -euo pipefail
 [ -n "${name:-}" ] || { echo "launch.sh: is not a command; run one of scripts/run_*.sh, for example scripts/run_gpt2_124M.sh" >&2; exit 1; }
 case ${1:-} in
@@ -59,7 +60,7 @@ while [ $# -gt 0 ]; do
         shift
         ;;
     --gpus=*) gpus=${1#--gpus=} ;;
-    --out | -o) # sets the folder that is created and searched below, too
+    --out | -o) # also sets the folder that is created and searched below
         OUT=${2:?--out: needs a folder}
         shift
         ;;
@@ -73,13 +74,13 @@ case $gpus in '' | *[!0-9]* | 0*) echo "GPUS, --gpus: must be a number of GPUs (
 data=${DATA:-data/tokens}
 train=(--train "${TRAIN:-$data/$train}")
 for flag in "${flags[@]}"; do
-    case $flag in --train | --train=* | -i) train=() ;; esac # because several --train would add up
+    case $flag in --train | --train=* | -i) train=() ;; esac # because files of several --train flags would add up
 done
 val=${VAL:-$data/$val} out=${OUT:-runs/$out}
 recipe=${RECIPE:-}
 [ -n "$recipe" ] || compgen -G "$out/step-*" >/dev/null || recipe=coat
 seq_len=${seq_len:-1024} usual=${MICRO_BATCH:-$micro_batch}
-# the largest micro-batch, at most the usual one, that divides a step
+# chooses the largest micro-batch, at most the usual one, whose tokens on all GPUs divide batch_tokens
 for ((micro_batch = usual; micro_batch > 0 && batch_tokens % (micro_batch * seq_len * gpus); micro_batch--)); do :; done
 if [ "$micro_batch" -ne "$usual" ]; then
     advice="choose another MICRO_BATCH or GPUS"
@@ -124,9 +125,9 @@ for tool in mpirun pkill; do
     fi
 done
 
-# Forwards Ctrl-C, SIGTERM and SIGHUP to the training process, or to one of several; then all save and end. mpirun runs
-# in a session of its own, so that it does not get these signals: it would kill its processes within two seconds, before
-# they have saved. In its own session, Ctrl-Z does not reach it either and stops only this script.
+# Forwards Ctrl-C, SIGTERM and SIGHUP to the training process or, of several, to one process. Then all processes save
+# and end. mpirun itself must not get these signals, because it would kill the processes within two seconds, before they
+# have saved. mpirun therefore runs in its own session. Ctrl-Z does not reach this session and stops only this script.
 child='' asked=''
 end_training() {
     if [ "${command[0]}" = mpirun ]; then # signals the children of mpirun, or mpirun itself if it has no children yet

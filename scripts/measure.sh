@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures training speed and memory of models for each recipe: tokens per second and
-# GPU over the second half of the steps, the memory plan, and the memory that the
-# driver reports in use (1 GB = 10^9 bytes).
+# Measures training speed and memory of models in each recipe. Prints tokens per second
+# and GPU over the second half of the steps, the planned memory, and the memory that
+# the driver reports as in use (1 GB = 10^9 bytes).
 #
 #   scripts/measure.sh 'data/tokens/mine_train_*.bin' [RECIPE[,FLAG=VALUE...]...]
 #       RECIPE: bf16 (default), fp8-linear, coat or coat-paper; coat,head=fp8 adds a flag
@@ -9,16 +9,17 @@
 # Environment:
 #   MODELS="gpt2 gpt2-xl" STEPS=20 OUT=runs/measure PROGRAM=./train_gpt2_fp8
 #   LENGTH=1024         tokens per sequence
-#   MICRO_BATCH=N       default, like llm.c: 64 for gpt2, 16 for other models
+#   MICRO_BATCH=N       sequences per GPU and micro-batch; default, like llm.c: 64 for
+#                       gpt2, 16 for other models
 #   STEP_TOKENS=N       approximate tokens per GPU and step; default, like llm.c:
 #                       524288 for gpt2, 131072 for other models, 32768 for sequences
 #                       longer than 1024
-#   GPUS=1              several GPUs, started by MPIRUN="mpirun --bind-to none", shard
-#                       weights, gradients and states (ZeRO 3)
+#   GPUS=1              number of GPUs; several GPUs use ZeRO 3
+#   MPIRUN="mpirun --bind-to none"   starts a process per GPU if GPUS is above 1
 #
-# A row that fails shows the reason. The other rows are measured, and the exit code is 1.
-# Llama 1 and 2 have a smaller vocabulary than GPT-2: `build/narrow_tokens 32000 4194304
-# 'GPT2_TOKENS' OUT.bin` drops the tokens that they lack.
+# If a row fails, it shows the reason. The other rows are measured, and the exit code is
+# 1. Llama 1 and 2 lack tokens of GPT-2's vocabulary: `build/narrow_tokens 32000 4194304
+# 'GPT2_TOKENS' OUT.bin` makes a token file without these tokens.
 set -euo pipefail
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 case ${1:-} in -h | --help) usage; exit 0 ;; esac
@@ -44,7 +45,7 @@ read -r -a mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 [ "$gpus" -eq 1 ] || launch=("${mpirun[@]}" -np "$gpus" "$program" --zero 3)
 mkdir -p "$out"
 
-settings() { # MODEL: prints the flags of its batch
+settings() { # MODEL: prints the flags of the model's batch
     local batch=16 tokens=131072 passes
     [ "$1" != gpt2 ] || batch=64 tokens=524288
     batch=${MICRO_BATCH:-$batch}
@@ -54,14 +55,14 @@ settings() { # MODEL: prints the flags of its batch
     echo "--seq-len $length --micro-batch $batch --batch-tokens $((gpus * batch * length * (passes > 0 ? passes : 1)))"
 }
 
-# Prints why a run ended: its own error, else mpirun's message between lines of dashes, else the last line.
+# Prints why a run ended: the trainer's error, else mpirun's message between lines of dashes, else the log's last line.
 reason() { # LOG STATUS
     grep -m 1 '^error: ' "$1" || echo "error: ended with $2: $(awk '/^---+$/ { box = 1; next } NF { last = $0; if (box) exit } END { print last }' "$1")"
 }
 
-trap 'exit 130' INT # the trainer has handled the signal itself
+trap 'exit 130' INT # the trainer also gets the signal and handles it
 failed=0
-failure() { # REASON: prints it in the row
+failure() { # REASON: prints a row that shows REASON
     printf '%-10s %-*s %s\n' "$model" "$width" "$recipe" "$1"
     failed=1
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Measures training on the GPUs of this machine, all together and each alone. Prints
 # Markdown tables:
-#   speed   tokens/s with each ZeRO stage, and as a percentage of the sum of the speeds
-#           that the GPUs reach if each trains alone, all at the same time (GPUs of one
-#           host differ, and the slowest one limits the others); memory that the driver
-#           reports
+#   speed   tokens/s of all GPUs with each ZeRO stage, also as a percentage of the sum of
+#           their single speeds, and the memory that the driver reports. For the single
+#           speeds, each GPU trains alone, all at the same time. GPUs of one host differ
+#           in speed, and in a common run the slowest GPU limits the others
 #   large   tokens/s and memory of a model of 7B's size, with ZeRO 3
-#   loss    validation losses of one GPU and of all, over several seeds
+#   loss    validation losses after training on one GPU and on all, for several seeds
 #
 #   scripts/measure_gpus.sh [--dry-run] 'data/tokens/mine_train_*.bin' \
 #       'data/tokens/mine_val_*.bin' [PART...]
@@ -15,13 +15,17 @@
 # Environment:
 #   GPUS=2                  number of GPUs (default: all visible ones)
 #   STAGES="1 2 3"          ZeRO stages
-#   SEEDS="1 2 3 4 5 6" WARMUP=700   of loss, which trains 200 steps while the rate
-#                           rises towards 6e-4 over WARMUP steps
+#   SEEDS="1 2 3 4 5 6"     seeds of loss
+#   WARMUP=700              warm-up steps of loss, to a learning rate of 6e-4. Each run
+#                           ends after 200 steps
 #   MPIRUN="mpirun --bind-to none" PROGRAM=./train_gpt2_fp8 OUT=runs/gpus
-#   MODEL="--model gpt2-xl --micro-batch 16" PASSES=8 STEPS=8
-#                           of speed, with PASSES micro-batches per GPU and step and
-#                           with one; only the second half of STEPS is timed
-#   LARGE="..." SMALL="..." flags of the models of large and of loss
+#   MODEL="--model gpt2-xl --micro-batch 16"   model and micro-batch of speed
+#   PASSES=8                speed is measured with PASSES micro-batches per GPU and step,
+#                           and with one
+#   STEPS=8                 steps of a run of speed (4 times as many with one micro-batch)
+#                           and of large; only the second half is timed
+#   LARGE="..."             flags of the model of large
+#   SMALL="..."             flags of the model of loss
 set -euo pipefail
 cd "$(dirname "$0")/.."
 usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; }
@@ -62,7 +66,7 @@ number() { # FLAG DEFAULT FLAGS...: prints the last value of FLAG in FLAGS, else
     echo "$value"
 }
 
-trains() { # LOG PROCESSES PASSES STEPS FLAGS...: trains with a process per GPU, or one process on GPU $on
+trains() { # LOG PROCESSES PASSES STEPS FLAGS...: trains with PROCESSES GPUs; if PROCESSES is 1, on the GPU $on
     local log=$1 processes=$2 tokens
     # shellcheck disable=SC2086 # flags are words
     tokens=$(($(number --micro-batch 16 ${*:5}) * $(number --seq-len 1024 ${*:5}) * $3 * processes))
@@ -71,7 +75,7 @@ trains() { # LOG PROCESSES PASSES STEPS FLAGS...: trains with a process per GPU,
     start "$log" "${command[@]}"
 }
 
-speed_of() { # LOG: prints the tokens/s of the second half of its steps
+speed_of() { # LOG: prints the tokens/s over the second half of the run's steps
     sed -n 's/.*"tokens_per_s":\([0-9.]*\).*/\1/p' "$out/$1.json" |
         awk '{ x[NR] = $1 } END { for (i = int(NR / 2) + 1; i <= NR; i++) { s += 1 / x[i]; n++ } printf "%.0f", n ? n / s : 0 }'
 }
@@ -87,11 +91,11 @@ alone() { # LOG PASSES STEPS: trains on each GPU alone, all at the same time
     for ((i = 0; i < gpus; i++)); do wait "${workers[i]}" || exit 1; done
 }
 
-speeds_alone() { # LOG: prints the speed of each GPU alone
+speeds_alone() { # LOG: prints the tokens/s that each GPU reached alone, separated by commas
     local i
     for ((i = 0; i < gpus; i++)); do speed_of "$1-$i" && echo; done | paste -sd, | sed 's/,/, /g'
 }
-of_all() { # LOG SPEEDS: prints its tokens/s, also as a percentage of the sum of SPEEDS
+of_all() { # LOG SPEEDS: prints the tokens/s of the run LOG, also as a percentage of the sum of SPEEDS
     awk -v speed="$(speed_of "$1")" -v alone="$2" 'BEGIN {
         for (i = split(alone, x, ", "); i; i--) all += x[i]
         printf "%d (%.1f %%)", speed, all ? 100 * speed / all : 0 }'

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Prints where the time of a training step goes, on one GPU or on the first of several:
-# the time that each kind of kernel adds to a micro-batch, with the GPU's power and
-# clock; for several GPUs also the cost of communication. OUT/profile.md has all
-# kernels, OUT/trace.tsv the trace.
+# Profiles a training step on one GPU, or on the first of several. Prints the time that
+# each kind of kernel adds to a micro-batch, the GPU's power and clock and, for several
+# GPUs, the cost of communication. OUT/profile.md lists all kernels, OUT/trace.tsv all
+# kernel launches.
 #
 #   scripts/profile.sh 'data/tokens/mine_train_*.bin' [FLAGS OF THE TRAINER...]
 #       for example --model gpt2-xl --micro-batch 16
@@ -10,11 +10,12 @@
 # Environment:
 #   STEPS=6 OUT=runs/profile PROGRAM=./train_gpt2_fp8 LIBRARY=build/libtrace.so
 #   GPUS=1 MPIRUN="mpirun --bind-to none"
-#   TRAFFIC=build/bench_traffic   counts the bytes that operations must move; without
-#                                 it, the table has no bandwidth
-#   CEILINGS="3005 1480 775"      GB/s of a copy, TFLOP/s of a large matmul in FP8 and
-#                                 in BF16, as build/bench_head_gpu prints first; adds
-#                                 a lower bound of each kind of kernel's time
+#   TRAFFIC=build/bench_traffic   program that counts the bytes that operations must
+#                                 move; without it, the table has no bandwidth
+#   CEILINGS="3005 1480 775"      adds a lower bound of the time of each kind of kernel,
+#                                 computed from three rates: GB/s of a copy, TFLOP/s of
+#                                 a large matmul in FP8, and in BF16. The first lines of
+#                                 build/bench_head_gpu print the rates
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }
@@ -33,12 +34,12 @@ mkdir -p "$out"
 rm -f "$out/traffic.tsv"
 
 : >"$out/power.csv" # empty file, in case the run ends before nvidia-smi starts
-# exec makes $watcher the process id of nvidia-smi, which would otherwise survive this script
+# exec makes $watcher the process id of nvidia-smi. Otherwise `kill` would end only the subshell
 (exec nvidia-smi -i "${devices%%,*}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 >"$out/power.csv" 2>/dev/null) &
 watcher=$!
 trap 'kill $watcher 2>/dev/null || true' EXIT
 status=0
-# shellcheck disable=SC2016 # expanded by each process, not by mpirun
+# shellcheck disable=SC2016 # each process expands the variables
 TRACE=$(realpath "$library") OUT=$out ${launch[@]+"${launch[@]}"} bash -c '
     rank=${OMPI_COMM_WORLD_RANK:-0}
     export CUDA_INJECTION64_PATH=$TRACE TRACE_FILE=$OUT/trace.tsv
@@ -62,8 +63,8 @@ head_weights=$(weights headw)
 [ "$head_weights" -gt 0 ] || head_weights=$(weights wte)
 head_flops=$((6 * tokens * head_weights))
 setting() { sed -n "1s/.*\"$1\":\"\{0,1\}\([a-z0-9]*\).*/\1/p" "$out/log.jsonl"; } # NAME: prints the run's setting
-# FLOPs of the blocks' BF16 matmuls: all with --linear bf16. Otherwise, in forward, the first --bf16-blocks blocks run
-# proj in BF16 and, unless n1 is saved in FP8, also qkv and fc.
+# FLOPs of the blocks' BF16 matmuls. With --linear bf16, all matmuls are in BF16. Otherwise only forward matmuls of the
+# first --bf16-blocks blocks are: proj and, unless n1 is saved in FP8, also qkv and fc.
 bf16_flops=0 layers=$(setting layers) blocks=$(setting bf16-blocks)
 if [ "$(setting linear)" = bf16 ]; then
     bf16_flops=$block_flops
@@ -72,8 +73,8 @@ elif [ "${blocks:-0}" -gt 0 ]; then
     [ "$(values n1 saved 1)" -gt 0 ] || bf16_weights=$((bf16_weights + $(weights qkvw) + $(weights fcw)))
     bf16_flops=$((2 * tokens * bf16_weights / layers * blocks))
 fi
-# FLOPs of one of attention's matmuls: 2 per token pair and channel of the heads. A token attends to half a sequence on
-# average; --documents apart needs less.
+# FLOPs of one of attention's matmuls: 2 per channel of the heads and pair of tokens. A token attends to half of the
+# sequence on average. With --documents apart the number is an upper bound.
 attention_flops=$tokens
 for name in layers heads head-dim seq-len; do
     number=$(setting $name)

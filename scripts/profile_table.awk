@@ -1,20 +1,22 @@
-# Prints the Markdown tables of scripts/profile.sh from the trace of build/libtrace.so: how much time each kind of
-# kernel, and each kernel, adds to a micro-batch. Columns of the trace: start, end (nanoseconds), stream, mangled name.
+# Prints the Markdown tables of scripts/profile.sh from the trace of build/libtrace.so: the time that each kind of
+# kernel, and each kernel, adds to a micro-batch. Columns of the trace: start, end (both in ns), stream, mangled name.
 #
 #   sort -n trace.tsv | awk [-v block_flops=N -v bf16_flops=N -v head_flops=N -v attention_flops=N -v traffic=FILE]
 #       [-v ceilings="GB/S FP8 BF16"] -f scripts/profile_table.awk
 #
-# A kernel adds the time by which it ends later than all earlier ones, so that overlap counts once. Time without kernels is
-# a gap. Communication adds the time in which it runs alone. Figures are means per micro-batch of the last complete step.
-#   block_flops      FLOPs of the blocks' matmuls in a micro-batch; bf16_flops of these are in BF16
+# Overlap of kernels counts once: a kernel adds only the time by which it ends later than all kernels that began before.
+# A communication kernel adds only the time in which no other kernel runs. Time without kernels is a gap. Figures are
+# means per micro-batch of the last complete step.
+#   block_flops      FLOPs of the blocks' matmuls in a micro-batch
+#   bf16_flops       FLOPs of those of the blocks' matmuls that are in BF16; contained in block_flops
 #   head_flops       FLOPs of the head's matmuls in a micro-batch
 #   attention_flops  FLOPs of one of attention's two forward and five backward matmuls
 #   traffic          output of bench_traffic --tsv: bytes that each operation must move
 #   ceilings         highest rates, for lower bounds of the times: GB/s of a copy, TFLOP/s of a matmul in FP8 (with fast
-#                    accumulation) and in BF16. The head and attention use the rate of BF16.
+#                    accumulation), TFLOP/s of a matmul in BF16, which is also used for the head and attention
 
-# Returns the identifier in a mangled name that ends with "_kernel". A mangled name states each identifier's length
-# before the identifier.
+# Returns the identifier, within a mangled name, that ends with "_kernel". Finds the start of the identifier by its
+# length, which the mangled name states before the identifier.
 function kernel_name(name,    end, from, count) {
     if (name !~ /^_Z/ || !match(name, /_kernel/)) return ""
     end = RSTART + RLENGTH
@@ -25,7 +27,7 @@ function kernel_name(name,    end, from, count) {
     return ""
 }
 
-# Returns file and name of this program's kernels; for a library's kernel, the beginning of its name.
+# Returns "FILE: KERNEL" for this program's kernels and the first 60 characters of the name for a library's kernel.
 function short(name,    file, kernel) {
     if (match(name, /_GLOBAL__N__[0-9a-f]+_[0-9]+_[a-z0-9_]+_cu_/)) {
         file = substr(name, RSTART, RLENGTH)
@@ -40,7 +42,7 @@ function is_matmul(name) { return name ~ /nvjet|gemm|cutlass|cublas|splitK/ && n
 
 function is_communication(name) { return name ~ /nccl|comm_count/ }
 
-# Returns the nanoseconds of [from, to] in which communication runs. Calls must be in order of time.
+# Returns for how many nanoseconds between `from` and `to` communication runs. `from` must not decrease between calls.
 function communicated(from, to,    sum, k) {
     while (seen < intervals && sent_end[seen + 1] <= from) seen++
     for (k = seen + 1; k <= intervals && sent_start[k] < to; k++)
@@ -67,11 +69,11 @@ function kind(name) {
     return "others"
 }
 
-# Returns the kind of kernel of an operation that is bound by memory alone, else "".
+# Returns the kind of kernel that computes an operation, if memory bandwidth alone limits the operation; else "".
 function kind_of(part, operation) {
     if (operation == "gradients_add") return "" # does not run in all micro-batches
     if (part == "update") return "update"
-    if (operation ~ /^embed_/) return "" # repeated tokens are read and added only once
+    if (operation ~ /^embed_/) return "" # moves fewer bytes than counted if tokens repeat
     if (operation ~ /^qk_norm_rope_/) return "RoPE and norms of q, k"
     if (operation ~ /^activation_/) return "activation"
     if (operation ~ /quantize/) return "gradients and o quantized"
@@ -80,7 +82,8 @@ function kind_of(part, operation) {
     return ""
 }
 
-# lower_bound: returns the fewest nanoseconds that a micro-batch's kernels of a kind can take at `ceilings`.
+# lower_bound(of): returns the least time in nanoseconds that all kernels of the kind `of` need for a micro-batch at the
+# rates of `ceilings`.
 function attention_matmuls(of) { return of == "attention forward" ? 2 : of == "attention backward" ? 5 : 0 }
 function lower_bound(of) {
     if (of == "matmuls") return (block_flops - bf16_flops) / fp8_rate / 1000 + bf16_flops / bf16_rate / 1000
@@ -115,7 +118,7 @@ BEGIN {
 END {
     if (!first) { print "error: the trace has no complete step; at least two updates are needed" > "/dev/stderr"; exit 1 }
     for (i = first; i <= last; i++) passes += name[i] ~ /embed_forward_kernel/
-    # the head's matmuls: the one before each kernel of the loss, and the two after it
+    # marks the head's matmuls: the last one before each kernel of the loss, and the first two after it
     for (i = first; i <= last; i++) {
         if (name[i] !~ /loss_kernel/) continue
         for (k = i - 1; k >= first && !is_matmul(name[k]); k--);

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# `make run`: trains a first model in a few minutes, without a download. Builds the
-# program, collects text that every machine with a compiler has (the headers of the
-# system's libraries), trains a small GPT on its bytes, and prints how good it is and
-# where its files are. On a GPU that supports FP8 the model is larger.
+# `make run`: trains a first model in a few minutes, without downloading data. Builds
+# the program, collects the headers of the system's libraries as text, and trains a
+# small GPT on the bytes of this text. Prints the model's losses and the paths of its
+# files. On a GPU that supports FP8 the model is larger.
 #
-#   STEPS=50 OUT=runs/short scripts/run.sh     settings are environment variables
+#   STEPS=50 OUT=runs/short scripts/run.sh     STEPS: training steps; OUT: folder of the run
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
-unset MAKEFLAGS MFLAGS MAKELEVEL # drops a calling make's flags; its settings remain, as environment variables
+unset MAKEFLAGS MFLAGS MAKELEVEL # drops the flags of a calling make; make's settings remain as environment variables
 
 out=${OUT:-runs/demo}
 data=data/tokens/headers
 
 cpu_model=(--layers 4 --heads 4 --channels 128 --seq-len 128 --positions 128 --micro-batch 8)
-# Uses bf16 instead of the default, because a CPU has no FP8 units: COAT takes twice as long there, and in a model this
-# narrow it ends at a higher loss (1.88 instead of 1.80 after 2400 steps).
+# Uses the recipe bf16 instead of the default, coat. Without FP8 units, COAT takes twice as long on a CPU. In a model of
+# only 128 channels, COAT also ends at a higher loss than BF16 (1.88 instead of 1.80 after 2400 steps).
 cpu_steps=1000
 cpu_training=(--recipe bf16 --lr 4e-3 --warmup 100 --val-every 300 --val-batches 40)
 gpu_model=(--layers 12 --heads 12 --channels 768 --seq-len 1024 --micro-batch 32)
@@ -49,7 +49,7 @@ bigram=$(awk '$1 == "bigram" { print $2 }' <<<"$baselines")
 echo "all bytes equally likely: $uniform nats per byte; a table of byte pairs: $bigram"
 
 say "training"
-every=$((steps > 20 ? steps / 20 : 1)) # number of steps between printed lines, so that the run fits a screen
+every=$((steps > 20 ? steps / 20 : 1)) # steps between printed lines: about 20 lines fit on a screen
 $program --tokenizer bytes --train ${data}_train.bin --val ${data}_val.bin "${model[@]}" "${training[@]}" \
     --steps "$steps" --log-every "$every" "${sample[@]}" --out "$out" --overwrite
 

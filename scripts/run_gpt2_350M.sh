@@ -5,7 +5,7 @@
 #   python3 data/prepare.py --out data/tokens/fineweb100B --sample 100BT fineweb
 #   GPUS=8 scripts/run_gpt2_350M.sh             or --dry-run; --help: settings
 #
-# Batch      524,288 tokens per step, 64 x 1024 per GPU and pass; 60,000 steps,
+# Batch      524,288 tokens per step, 64 x 1024 per micro-batch; 60,000 steps,
 #            31.5 billion tokens
 # One H200   about 282,000 tokens/s with COAT and --head bf16 (estimated from 124M
 #            and 1558M): 31 hours; 29.7 GB (planned); BF16 58.2 GB (planned)

@@ -5,7 +5,7 @@
 #   python3 data/prepare.py --out data/tokens/fineweb100B --sample 100BT fineweb
 #   GPUS=8 scripts/run_gpt2_774M.sh             or --dry-run; --help: settings
 #
-# Batch      524,288 tokens per step, 32 x 1024 per GPU and pass; 286,102 steps,
+# Batch      524,288 tokens per step, 32 x 1024 per micro-batch; 286,102 steps,
 #            150 billion tokens
 # One H200   about 143,000 tokens/s with COAT and --head bf16 (estimated from 124M
 #            and 1558M): 12 days; 32.1 GB (planned); BF16 60.7 GB (planned)

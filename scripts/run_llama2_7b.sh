@@ -5,8 +5,8 @@
 #       --out data/tokens/llama2 --sample 100BT fineweb
 #   GPUS=8 scripts/run_llama2_7b.sh             or --dry-run; --help: settings
 #
-# Batch      4,194,304 tokens per step, 2 x 4096 per GPU and pass; the rate falls
-#            over 476,837 steps, 2 trillion tokens
+# Batch      4,194,304 tokens per step, 2 x 4096 per micro-batch; the learning rate
+#            falls over 476,837 steps, 2 trillion tokens
 # One GPU    87.0 GB with COAT, 77.7 GB with MICRO_BATCH=1 (planned)
 # Eight      62.9 GB each with ZeRO 1, 29.9 GB with --zero 3 (planned)
 name=llama2_7b model=llama2-7b micro_batch=2 seq_len=4096 batch_tokens=4194304 zero=1 out=llama2_7b

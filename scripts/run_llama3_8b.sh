@@ -5,7 +5,7 @@
 #       --out data/tokens/llama3 --sample 100BT fineweb
 #   GPUS=8 scripts/run_llama3_8b.sh             or --dry-run; --help: settings
 #
-# Batch      4,194,304 tokens per step, 1 x 8192 per GPU and pass; 25,000 steps,
+# Batch      4,194,304 tokens per step, 1 x 8192 per micro-batch; 25,000 steps,
 #            105 billion tokens
 # One GPU    100.6 GB with COAT (planned)
 # Eight      72.0 GB each with ZeRO 1, 36.4 GB with --zero 3 (planned)

@@ -4,15 +4,15 @@
 #   python3 data/prepare.py --tokenizer OLMO_FOLDER \
 #       --out data/tokens/dolma dolma/*.jsonl
 #   GPUS=8 scripts/run_olmo_1b.sh               or --dry-run; --help: settings
-#   TRAIN='part-*.npy' scripts/run_olmo_1b.sh   OLMo's own memory maps
+#   TRAIN='part-*.npy' scripts/run_olmo_1b.sh   reads OLMo's own token files
 #
-# Batch      4,194,304 tokens per step, 8 x 2048 per GPU and pass; the rate falls
-#            over 739,328 steps, 3.1 trillion tokens. The paper reports 300 billion
-#            tokens, step 71,526, long before the end of the schedule
+# Batch      4,194,304 tokens per step, 8 x 2048 per micro-batch; the learning rate
+#            falls over 739,328 steps, 3.1 trillion tokens. The paper's results are
+#            those after 300 billion tokens, at step 71,526 of this schedule
 # One GPU    24.0 GB with COAT (planned)
 # Eight      19.8 GB each with ZeRO 1 (planned)
-# Expect     after 300 billion tokens a loss of 2.551 in BF16 and 2.568 in COAT
-#            (the paper)
+# Expect     the paper's losses after 300 billion tokens: 2.551 in BF16, 2.568 with
+#            COAT
 # Differences from OLMo: the embedding has weight decay, too, and warm-up begins at 0.
 name=olmo_1b model=olmo-1b micro_batch=8 seq_len=2048 batch_tokens=4194304 out=olmo_1b
 train='dolma_train_*.bin' val='dolma_val_*.bin'

@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
-# Installs the libraries and tools that this machine lacks. Prints nothing if
-# nothing is missing.
+# Installs missing libraries and tools. Prints nothing if nothing is missing.
 #
 #   scripts/setup.sh           installs what `make` and `make run` need
-#   scripts/setup.sh --python  also installs the packages with which data/prepare.py
-#                              reads tokenizers and chat templates
-#                              (data/requirements.txt), to third_party/python
+#   scripts/setup.sh --python  also installs Python packages to third_party/python;
+#                              data/prepare.py needs them for tokenizers and chat
+#                              templates (data/requirements.txt)
 #   scripts/setup.sh --all     also installs what mpirun, `make test` and `make
-#                              check-format` need: Open MPI, cmocka, Python,
+#                              check-format` need: Open MPI, cmocka, Python, Python
 #                              packages (dev/test/requirements.txt), and others
 #
-# On Debian and Ubuntu it installs packages if run by root; otherwise it prints the
-# command. If nvcc is installed, it also downloads the headers of the cuDNN frontend
-# to third_party/cudnn-frontend. Everything that cannot be installed is named in one
-# line. The exit code is 1 only if the build needs it or, with --python, if packages
-# are missing.
+# On Debian and Ubuntu, installs system packages if root runs the script; otherwise
+# prints the command. If nvcc is installed, also downloads the headers of the cuDNN
+# frontend to third_party/cudnn-frontend. Prints a line for everything that cannot be
+# installed. The exit code is 1 if the build lacks a library or tool, or if --python
+# could not install the Python packages.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
@@ -34,7 +33,7 @@ has_header() { has gcc && printf '#include <%s>\n' "$@" | gcc -E -x c - >/dev/nu
 has_libc() { has gcc && echo 'int main(void) { return 0; }' | gcc -x c - -o /dev/null >/dev/null 2>&1; }
 has_pip() { python3 -m pip --version >/dev/null 2>&1; }
 
-# The missing Debian packages. Nothing can be built without those of `needed`.
+# Missing Debian packages. needed: nothing can be built without these packages; optional: all others.
 needed=() optional=()
 has gcc || needed+=(gcc)
 has_libc || needed+=(libc6-dev)
@@ -51,7 +50,7 @@ if [ "$level" = --all ]; then
     has man || has mandoc || has groff || optional+=(groff-base)
 fi
 
-# data/prepare.py searches this folder after the installed packages; scripts/test.sh puts it first.
+# Folder of Python packages. data/prepare.py searches it after the installed packages, scripts/test.sh before them.
 python=third_party/python requirements='' modules='tokenizers, sentencepiece, google.protobuf, tiktoken, jinja2'
 case $level in
 --python) requirements=data/requirements.txt ;;
@@ -94,7 +93,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     [ ${#needed[@]} -eq 0 ] || exit 1
 fi
 
-# fetch COMMAND FLAG...: pip installs only wheels, and only those with listed checksums.
+# fetch COMMAND FLAG...: runs pip COMMAND, which accepts only wheels whose checksums are listed.
 fetch() {
     PIP_ROOT_USER_ACTION=ignore python3 -m pip "$@" --retries 2 --no-deps --only-binary=:all: --require-hashes >"$log" 2>&1
 }

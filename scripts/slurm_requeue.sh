@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# An example for Slurm: a run that is longer than a job's time limit. The program
-# gets SIGTERM two minutes before the limit, or when the job is preempted. It saves
-# and ends with 0. The job is then requeued and resumes, until the checkpoint of the
-# last step exists. An error (any other exit code) ends the job for good.
+# An example for Slurm: a run that is longer than a job's time limit. Two minutes
+# before the limit, or when the job is preempted, the program gets SIGTERM, saves a
+# checkpoint and ends with 0. The script then requeues the job, and the run resumes,
+# until the checkpoint of the last step exists. If the program ends with another exit
+# code, the job is not requeued.
 #
 #   sbatch scripts/slurm_requeue.sh [FLAGS...]
 #       FLAGS of the program follow the script's flags and override them
@@ -13,10 +14,9 @@
 # --dry-run among the FLAGS prints the command. One GPU needs no communication. With
 # several (sbatch --ntasks=8 --gpus=8 ... --zero 1), NCCL reads the variables that
 # were exported before sbatch:
-#   NCCL_NVLS_ENABLE=0         no sums inside NVSwitch, if NCCL fails to start for
-#                              lack of multicast memory
-#   NCCL_DEBUG=WARN            prints why a call failed, because a job that is
-#                              requeued by itself leaves only its log
+#   NCCL_NVLS_ENABLE=0         if NCCL fails to start for lack of multicast memory:
+#                              does not add inside NVSwitch
+#   NCCL_DEBUG=WARN            writes to the job's log why a call failed
 #SBATCH --job-name=gpt2
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
@@ -40,7 +40,7 @@ while [ $# -gt 0 ]; do
     --steps | -x) steps=${2:?--steps: needs a number} && shift ;;
     --steps=*) steps=${1#--steps=} ;;
     *)
-        case $1 in --train | --train=* | -i) train=() ;; esac # because several --train would add up
+        case $1 in --train | --train=* | -i) train=() ;; esac # because files of several --train flags would add up
         flags+=("$1")
         ;;
     esac

@@ -4,22 +4,23 @@
 #
 #   awk -f scripts/step_time.awk [-v inside=250e9] [-v outside=45e9] [-v hop=8e-6]
 #
-# inside, outside: bytes/s of a GPU's links within a host (measured by NCCL) and between hosts (400 Gbit/s, 90 % used);
-# hop: seconds that one more GPU adds to a ring.
+#   inside    bytes/s of a GPU within a host of 8 GPUs, as measured with NCCL
+#   outside   bytes/s of a GPU between hosts: 90 % of 400 Gbit/s
+#   hop       seconds that a ring between hosts takes longer for each additional GPU; within a host, hop / 8
 function beyond(a, b) { return a > b ? a - b : 0 }
-# P: parameters of the blocks' matrices; L: layers; rate: FLOP/s of one GPU in a step of COAT (measured); M: tokens of a
-# GPU's micro-batch; k: micro-batches per step; n: GPUs
+# P: parameters of the blocks' matrices; L: layers; rate: FLOP/s that one GPU reached in training steps of COAT; M:
+# tokens of a GPU's micro-batch; k: micro-batches per step; n: GPUs. Times are in seconds.
 function percent(P, L, rate, M, k, n, stage,    speed, late, pass, reduce, gather8, exposed) {
     speed = n > 8 ? outside : inside
-    late = L * (n - 1) * (n > 8 ? hop : hop / 8) # a collective per layer
-    pass = 6 * P * M / rate                      # a third of it forward
-    reduce = 2 * P * (n - 1) / n / speed + late  # BF16 gradients into shards; BF16 weights from shards take as long
-    gather8 = P * (n - 1) / n / speed + late     # FP8 weights
+    late = L * (n - 1) * (n > 8 ? hop : hop / 8) # latency of a collective per layer
+    pass = 6 * P * M / rate                      # computation of a micro-batch: a third is forward
+    reduce = 2 * P * (n - 1) / n / speed + late  # reduce-scatter of BF16 gradients, or all-gather of BF16 weights
+    gather8 = P * (n - 1) / n / speed + late     # all-gather of FP8 weights
     exposed = (stage == 2 ? k : 1) * beyond(reduce, pass * 2 / 3) + beyond(reduce, pass / 3)
     if (stage == 3) exposed = k * (beyond(gather8, pass / 3) + beyond(reduce + gather8, pass * 2 / 3))
     return 100 * k * pass / (k * pass + exposed)
 }
-# first8, first: the lowest ZeRO stage whose plan fits 80 GB, on 8 GPUs and on more; 4: none fits
+# first8: the lowest ZeRO stage whose memory plan fits in 80 GB on 8 GPUs; 4: none fits. first: this stage on more GPUs.
 function row(name, P, L, rate, M, k, first8, first,    i, n, stage) {
     printf "| %s | %d | %d |", name, M, k
     split("8 64 1024", n, " ")

@@ -4,25 +4,25 @@
 # and its exit code is 1 if a test failed.
 #
 #   scripts/test.sh [--long] [--unit] [NAME...]
-#       --long: also dev/test/long_*.sh, and the long parts of other suites
+#       --long: also runs dev/test/long_*.sh, and the long parts of other suites
 #       --unit: only the unit tests dev/test/test_*.c
 #       NAME: only suites whose name contains NAME; if there is none, the exit code is 1
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
-#   TEST_JOBS=2                          suites at the same time (default: one more
-#                                        than cores, because some wait; at most 4).
-#                                        Suites that need a GPU run alone
+#   TEST_JOBS=2                          number of suites that run at the same time
+#                                        (default: cores + 1, because some suites wait;
+#                                        at most 4). A suite that needs a GPU runs alone
 #
 # A suite is a program or script that prints a line per test in TAP format, as cmocka
 # does:
 #   ok - name      not ok - name      skip - name: reason
 #   ok 3 - name    ok 3 - name # SKIP reason
-# A suite that ends with an error but reports no failure has crashed and counts as one
-# failure. One that succeeds without a report is one passed test, and exit status 77
-# without a report is one skipped test.
+# A suite whose exit status is not 0 counts as one failed test if it reports no failure.
+# A suite without such lines counts as one test: passed with exit status 0, skipped with
+# 77. Status 77 after a skipped test is not a failure.
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
-unset MAKEFLAGS MFLAGS MAKELEVEL # drops a calling make's flags; its settings remain, as environment variables
+unset MAKEFLAGS MFLAGS MAKELEVEL # drops the flags of a calling make; make's settings remain as environment variables
 
 long='' unit=''
 names=()
@@ -44,7 +44,7 @@ has_gpu() { nvidia-smi -L 2>/dev/null | grep GPU >/dev/null; }
 cores=$(nproc)
 jobs=${TEST_JOBS:-$((cores < 4 ? cores + 1 : 4))}
 case $jobs in 0 | *[!0-9]*) echo "error: TEST_JOBS: must be a number of at least 1 (is '$jobs')" >&2; exit 1 ;; esac
-# Number of OpenMP threads of each suite. Waiting threads spin and would take the cores from other suites.
+# OpenMP threads of each suite. More threads than cores would be slow, because waiting threads spin.
 threads=${OMP_NUM_THREADS:-$((cores > jobs ? cores / jobs : 1))}
 
 finish() {
@@ -56,11 +56,11 @@ finish() {
 
 outputs=$(mktemp -d)
 trap 'rm -rf "$outputs"' EXIT
-trap 'for job in $(jobs -p); do pkill -P "$job" || true; done; exit 130' INT TERM # so that Ctrl-C also ends the suites
+trap 'for job in $(jobs -p); do pkill -P "$job" || true; done; exit 130' INT TERM # ends the suites, too
 passed=0 failed=0 skipped=0
 failed_suites=()
 
-# A program that cannot be built is one failure. The rest is tested.
+# If programs cannot be built, this counts as one failed test, and all programs that were built are tested.
 scripts/setup.sh --all
 export PYTHONPATH=$PWD/third_party/python${PYTHONPATH:+:$PYTHONPATH}
 if ! make -k -j"$(nproc)" "${make_flags[@]}" ${unit:+unit-}tests; then
@@ -75,7 +75,8 @@ wanted() {
     return 1
 }
 
-# Prints one line per suite and the lines of skipped tests; if a test failed, all output of the suite.
+# Counts a suite's tests and prints a line about the suite. If a test failed, also prints the suite's output; otherwise
+# also prints the lines of skipped tests.
 report() { # SUITE OUTPUT STATUS SECONDS
     local ok bad skip output=$2 skips='^(skip - |(not )?ok\b.*# *SKIP)'
     skip=$(grep -cE "$skips" "$output" || true)
@@ -98,8 +99,8 @@ report() { # SUITE OUTPUT STATUS SECONDS
     fi
 }
 
-# Several suites run at the same time, but are reported in order: suite N writes its output to N and then, to N.ended,
-# its status and seconds.
+# Several suites run at the same time, but are reported in the order of their start. The output of suite N goes to file
+# N; when the suite has ended, N.ended is written with the exit status and the duration in seconds.
 suites=() reported=0 running=0
 report_ended() {
     local status seconds
@@ -174,7 +175,7 @@ if [ -n "$unit" ]; then
     exit
 fi
 
-export TEST_LONG=$long # tells suites to run the parts that only make test-long runs
+export TEST_LONG=$long # if it is not empty, suites also run their long parts
 [ -x $bin/test_gpt2_cpu ] && run_suite test_gpt2_cpu $bin/test_gpt2_cpu
 [ -x $build/gradient_check ] && run_suite gradient_check $build/gradient_check
 
@@ -193,7 +194,7 @@ if [ "$build" = build ]; then
     fi
 fi
 
-# Scripts test the programs as users run them. These variables name the build.
+# Scripts test the programs as users run them; BUILD and BIN are the folders of these programs.
 export BUILD=$build BIN=$bin
 for script in $(longest_first dev/test/test_*.sh); do run_suite "$(basename "$script")" bash "$script"; done
 for script in dev/test/test_*.py; do

@@ -138,8 +138,8 @@ class Fidelity:
                               f"{of.micro_batch * of.length} tokens")
 
     def flags(self, name):
-        """Returns the trainer's flags of a recipe. All recipes use --master split16: BF16 weight and master take 4
-        bytes."""
+        """Returns the trainer's flags of a recipe. By default, all recipes get --master split16, so that BF16 weights
+        and masters together take 4 bytes per parameter."""
         flags = recipe_flags(self.named.get(name, name))
         return flags[:2] + ["--master", "split16"] + flags[2:]
 
