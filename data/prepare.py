@@ -127,8 +127,8 @@ def work(job):
 
 
 def run_jobs(jobs, workers, initial):
-    """Yields work(job) for every job, in order. `workers` processes run jobs; at most 4 * workers jobs are queued at a
-    time."""
+    """Yields work(job) for every job, in order. `workers` processes run the jobs; at most 4 * workers jobs are queued or
+    running."""
     if workers == 1:
         start_worker(*initial)
         for job in jobs:
@@ -158,7 +158,7 @@ def run_jobs(jobs, workers, initial):
 
 def tokenize(options, inputs):
     spec = "bytes" if options.bytes else options.tokenizer
-    tokenizer = open_tokenizer(spec)  # fails here, so that the workers do not all report an error
+    tokenizer = open_tokenizer(spec)  # in this process, too, so that errors of the tokenizer are reported once
     if spec not in ("bytes", "gpt2"):
         spec_identity = file_hash(Pairs.find(spec))
     else:
@@ -170,7 +170,7 @@ def tokenize(options, inputs):
     if options.chat:
         images = read_processor(options, tokenizer) if options.image_processor is not None else None
         settings.update(chat_settings(spec, options, images))
-    if tokenizer.strict:  # the tokens also depend on these settings
+    if tokenizer.strict:  # the token files also depend on which tokens surround documents
         settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
     shards, skipped, complete = nothing() if options.overwrite else read_manifest(manifest, options.out, settings)

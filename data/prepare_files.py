@@ -178,7 +178,7 @@ def files_under(folder, notes):
 
 def files_of(argument, notes):
     """Yields (path, named) for each file of an argument, which is a file, a folder or a pattern. named: True if the
-    file was not found inside a folder."""
+    argument names or matches the file itself, False if it names or matches a folder of the file."""
     paths = [argument] if os.path.exists(argument) else sorted(glob.glob(argument, recursive=True))
     for path in paths:
         if os.path.isfile(path):

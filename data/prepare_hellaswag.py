@@ -4,9 +4,9 @@ A line has "ctx" (the context), "endings" (four texts) and "label" (the number o
 with a space before it, because it follows the context. If the tokenizer's family has a BOS token, the context starts
 with it.
 The file begins with 256 int32: magic, version, number of examples, bytes of the longest example, then zeros. Each
-example follows as uint16: 65535, bytes of the example, number of the example, label, number of endings, then the number
-of tokens and the tokens of the context and of each ending. If the vocabulary has more than 65536 tokens, examples are
-uint32 and the version is 2, which llm.c cannot read.
+example follows as uint16: 65535, bytes of the example, number of the example, label, number of endings, context,
+endings. The context and each ending consist of the number of tokens and the tokens. If the vocabulary has more than
+65536 tokens, examples are uint32 and the version is 2, which llm.c cannot read.
 """
 import array
 import os

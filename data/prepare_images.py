@@ -1,5 +1,5 @@
-"""Images of prepare.py: reads the settings of a Hugging Face image processor, prepares pixels with Pillow as the
-processor does, and writes the .images file next to a token file. README.md describes the .images file."""
+"""Images of prepare.py: prepares pixels with Pillow as a Hugging Face image processor does. Writes them to the .images
+file next to a token file. README.md describes the .images file."""
 import array
 import collections
 import hashlib

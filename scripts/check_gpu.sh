@@ -74,7 +74,8 @@ for tool in memcheck initcheck; do
 done
 # racecheck reports false hazards in kernels of cuDNN and cuBLAS, because it cannot follow their synchronization. The
 # kernels of cuDNN are excluded, which also saves time. Kernels of cuBLAS (nvjet) fail if they are excluded. They are
-# therefore included, but their hazards are not counted. RACECHECK=1 builds kernels of this program that racecheck can follow.
+# therefore included, but their hazards are not counted. RACECHECK=1 builds kernels of this program that racecheck can
+# follow.
 if wanted racecheck && has_sanitizer racecheck; then
     for part in optimizer kernels fp8-kernels operations fp8 models; do
         log=$out/racecheck-$part.log

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures training speed and memory of models in each recipe. Prints tokens per second
-# and GPU over the second half of the steps, the planned memory, and the memory that
-# the driver reports as in use (1 GB = 10^9 bytes).
+# and GPU over the second half of the steps. Also prints the planned memory and the
+# memory that the driver reports as in use (1 GB = 10^9 bytes).
 #
 #   scripts/measure.sh 'data/tokens/mine_train_*.bin' [RECIPE[,FLAG=VALUE...]...]
 #       RECIPE: bf16 (default), fp8-linear, coat or coat-paper; coat,head=fp8 adds a flag

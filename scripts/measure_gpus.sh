@@ -20,8 +20,8 @@
 #                           ends after 200 steps
 #   MPIRUN="mpirun --bind-to none" PROGRAM=./train_gpt2_fp8 OUT=runs/gpus
 #   MODEL="--model gpt2-xl --micro-batch 16"   model and micro-batch of speed
-#   PASSES=8                speed is measured with PASSES micro-batches per GPU and step,
-#                           and with one
+#   PASSES=8                micro-batches per GPU and step, of speed and large; speed is
+#                           also measured with one micro-batch
 #   STEPS=8                 steps of a run of speed (4 times as many with one micro-batch)
 #                           and of large; only the second half is timed
 #   LARGE="..."             flags of the model of large

@@ -1,8 +1,8 @@
 """Does a recipe train as well as BF16? Trains every recipe with the same seeds and
 data, one run per GPU at a time. Writes OUT/fidelity.md: final validation losses,
-the mean difference from BF16 with its standard error, and the differences of the
-mean training losses in eight windows of 1/8 of the run. The windows show a drift
-long before the end, with a single seed.
+and the mean difference from BF16 with its standard error. Also divides the run into
+eight windows, and compares the mean training losses of each. The windows show a
+drift long before the end, with a single seed.
 
     scripts/lab.py fidelity [--dry-run] [--out runs/fidelity] [--page-only]
         [TRAIN_GLOB VAL_GLOB [SETTING...]]

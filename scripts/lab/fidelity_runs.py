@@ -303,8 +303,8 @@ class Runs:
 
     @staticmethod
     def check_point(point, checkpoint):
-        """Fails if loss or gradient norm at step FROM differ between the branch point and the logs of runs that
-        continued from an earlier training of it. Removes the checkpoint in this case."""
+        """Compares loss and gradient norm at step FROM in the logs of the branch point and of earlier runs. If one of
+        them differs, removes the checkpoint and fails, because earlier runs continued from another checkpoint."""
         start, seed = point.of.start, point.seed
         runs = find(os.path.join(point.out, point.of.name), f"*/{seed}/log.jsonl", f"*/{seed}@*/log.jsonl")
         ways = {(value_at(log, start, "loss"), value_at(log, start, "grad_norm")) for log in [point.log, *runs]}
