@@ -15,8 +15,8 @@ prints these tokens and records them in the manifest; with GPT-2, the end-of-tex
 interruption, the same command verifies the checksums of the finished files and continues. With --chat, the inputs are
 records of questions and answers, and the token files contain a loss mask.
 
-A document is a text file, a record of JSON or Parquet, or the text between two <|endoftext|>. The hash of its text
-decides whether an entire document is for validation. If there are too few documents for --val-fraction, the end of each
+A document is a text file, a record of JSON or Parquet, or the text between two <|endoftext|>. The hash of a
+document decides whether all of it is for validation. If there are too few documents for --val-fraction, the end of each
 document is for validation. Examples of --chat are never divided; the hash of their messages or tokens decides.
 """
 import argparse
@@ -127,8 +127,8 @@ def work(job):
 
 
 def run_jobs(jobs, workers, initial):
-    """Yields work(job) for every job, in order. `workers` processes run the jobs; at most 4 * workers jobs are queued or
-    running."""
+    """Yields work(job) for every job, in order. `workers` processes run the jobs; at most 4 * workers jobs are queued
+    or running."""
     if workers == 1:
         start_worker(*initial)
         for job in jobs:

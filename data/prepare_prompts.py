@@ -366,7 +366,7 @@ class Template:
             return [(piece, number % 2 == 1 and counted[number // 2]) for number, piece in enumerate(pieces)]
         whole, at, parts, answers = self.render(messages, tools), 0, [], iter(counted)
         for number, message in enumerate(messages):
-            if message["role"] != "assistant" or not next(answers):  # skips answers without a loss
+            if message["role"] != "assistant" or not next(answers):  # skips all but answers with a loss
                 continue
             before = self.render(messages[:number], tools, True)
             after = self.render(messages[:number + 1], tools).rstrip("\n")  # now ends with the answer's end token

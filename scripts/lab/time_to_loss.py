@@ -117,8 +117,8 @@ class TimeToLoss:
 
     @staticmethod
     def flags(name):
-        """Returns the trainer's flags of the name RECIPE-OPTIMIZER-RATE. With --master split16, weight and master take
-        4 bytes in all arms."""
+        """Returns the trainer's flags of the name RECIPE-OPTIMIZER-RATE. In all arms, --master split16 makes weights
+        and masters together take 4 bytes per parameter."""
         recipe, optimizer, rate = name.split("-", 2)
         return ["--recipe", recipe, "--master", "split16", "--optimizer", optimizer, "--lr", rate]
 
