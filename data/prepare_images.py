@@ -207,8 +207,8 @@ def with_marks(messages, count):
 
 
 def expanded(tokens, mask, images, width):
-    """Returns (tokens, mask, count) of an example after replacing each of its `count` placeholders by images.rows
-    placeholders without a loss. width: bytes per token."""
+    """Repeats each image placeholder of an example images.rows times, with mask 0. Returns (tokens, mask, number of
+    placeholders before). width: bytes per token."""
     token, out, kept, at, count = images.token.to_bytes(width, "little"), bytearray(), bytearray(), 0, 0
     found = tokens.find(token)
     while found >= 0:

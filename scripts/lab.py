@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs experiments that compare recipes with BF16 and with the paper. Each one writes a page to its --out folder.
+"""Runs experiments that compare recipes with BF16 and with the COAT paper. Each one writes a page to its --out folder.
 
     scripts/lab.py fidelity     losses of recipes compared with BF16's, over several seeds
     scripts/lab.py stability    loss at several learning rates, and sharpness of the minimum

@@ -33,8 +33,8 @@ typedef enum { INIT_KIND_NORMAL, INIT_KIND_MITCHELL, INIT_KIND_TRUNCATED } InitK
 // Parameters of Llama 3.1's RoPE scaling, which multiplies long wavelengths by `factor`.
 typedef struct {
     float factor; // factor that multiplies long wavelengths; 1: no scaling
-    // limits of scaling: RoPE wavelengths above positions / low are scaled fully, those below positions / high are not
-    // scaled. Wavelengths between these limits are scaled in part
+    // divisors of `positions`: RoPE wavelengths above positions / low are multiplied by `factor`, and those below
+    // positions / high are unchanged. Wavelengths in between are interpolated
     float low, high;
     int positions; // longest sequence in tokens that the model was trained with before RoPE scaling
 } RopeScaling;
@@ -265,7 +265,7 @@ typedef struct {
     bool settings_logged;      // true: settings and model were read from log.jsonl, because there is no checkpoint yet
     bool nothing_to_resume;    // true: --resume found neither a checkpoint nor settings in log.jsonl
     bool model_named;          // true: the command line sets the model, the tokenizer or the batch
-    bool batch_recorded;       // true: settings_recorded, and batch_tokens is recorded and not set by a flag
+    bool batch_recorded;       // true: batch_tokens comes from the recorded settings, and no flag overrides it
     bool micro_batch_recorded; // true: settings_recorded, and micro_batch is not set by a flag
     // reason why this machine's GPU has no FP8 matmuls; "": the GPU has FP8 matmuls, or was not checked (--device cpu,
     // --plan)

@@ -31,7 +31,8 @@ static void transpose_bytes(uint8_t *out, int64_t out_stride, const uint8_t *in,
 
 static void require_codes(Tensor t) {
     if (t.data && (!format_is_fp8(t.format) || t.granularity != SCALE_TENSOR || !t.scale))
-        fatal(EXIT_DEVICE, "internal error: the CPU backend cannot quantize to %s without a per-tensor scale",
+        fatal(EXIT_DEVICE,
+              "internal error: the CPU backend quantizes only to FP8 with a per-tensor scale, not to this %s",
               format_name(t.format));
 }
 

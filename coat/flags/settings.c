@@ -28,8 +28,8 @@ static const char *write_patterns(JsonText *t, const char *lines) {
     return lines + (*lines == '\n');
 }
 
-// Writes the setting "train", a list of all file patterns. If the data sets have weights, "train" is a list of patterns
-// per set, and "train-weight" the list of weights.
+// Writes "train" as a list of file patterns. If the data sets have weights, writes "train" as a list of lists, one per
+// data set, and "train-weight" as a list of one weight per data set.
 static void write_train(JsonText *t, const Config *c) {
     const bool sets = config_weights(c) != NULL;
     json_text_open(t, "train", '[');

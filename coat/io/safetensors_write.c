@@ -144,7 +144,9 @@ bool safewriter_write(SafeWriter *writer, const void *data, size_t bytes, Error 
     const char *at = (const char *)data;
     while (bytes) {
         if (writer->current == writer->count)
-            return error_set(err, EXIT_DATA, "%s: more bytes were written than its tensors have", writer->path);
+            return error_set(err, EXIT_DATA,
+                             "internal error: %s: more bytes were written than the tensors of its header have",
+                             writer->path);
         uint64_t room = writer->tensors[writer->current].bytes - writer->written;
         size_t part = bytes < room ? bytes : (size_t)room;
         if (!append_tensor(writer, at, part, err)) return false;

@@ -21,7 +21,7 @@ COAT_HD static inline float format_max(Format f) {
     return f == FMT_E5M2 ? E5M2_MAX : E4M3_MAX;
 }
 
-// Returns the bits, without sign, of the format's smallest normal value. FP8 values with smaller bits are subnormal.
+// Returns the code of the format's smallest positive normal value. Smaller positive codes are subnormal values.
 COAT_HD static inline uint8_t fp8_smallest_normal_code(Format f) {
     return f == FMT_E5M2 ? 0x04 : 0x08;
 }

@@ -95,11 +95,11 @@ char *health_attention_json(const Arena *arena, Exec *exec, HealthWarned *warned
 // NULL if no layer was measured. Writes notes like health_attention_json().
 char *health_activation_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
-// Returns gradients g relative to AdamW's second moments v, for every matrix, as JSON for the caller to free:
-//   {"wte":{"lag":[RMS of g / sqrt(v) per layer]},..}    g is clipped, and v has AdamW's bias correction
-// A value much above 1 means that v follows g too slowly. Call it after an update, before the next step computes
-// gradients. Measures this process's shards. NULL if no matrix has a second moment, or before the first update. Writes
-// notes like health_attention_json(). Call health_activation_json() first, because its measurements are overwritten.
+// Returns JSON for the caller to free: {"wte":{"lag":[RMS of g / sqrt(v) per layer]},..} with an entry for every matrix.
+// g is the clipped gradient, v the second moment of AdamW with bias correction. A lag much above 1 means that v follows
+// g too slowly. Measures the shards of this process. NULL if no matrix has a second moment, or before the first update.
+// Call health_activation_json() first, because this function overwrites the measurements that it reads. Call both after
+// an update, before the next step computes gradients. Appends notes to `warning`, as health_attention_json() does.
 char *health_optimizer_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 // Appends a line to the text of a warning.

@@ -192,7 +192,8 @@ static bool is_of_examples(const Run *run) {
     return run->train ? data_masked(run->train) : c->shape_files[0] && checkpoint_is_masked(c->shape_files);
 }
 
-// Prints a note if no prompt format is known (`unnamed`), and a note if --train and --val use different prompt formats.
+// On rank 0, prints a note if --prompt is sampled from a model trained on examples and no prompt format is known
+// (`unnamed`), and a note if --train and --val use different prompt formats.
 static void note_prompts(const Run *run, bool unnamed) {
     const Config *c = run->config;
     PromptFormat ignored[2];

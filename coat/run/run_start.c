@@ -273,8 +273,8 @@ static bool has_room(Run *run, Error *err) {
     return true;
 }
 
-// Sets run->steps, the total number of steps. With --epochs, drops sequences at the end that do not fill a step. After
-// a resume with a different batch size, the sequences that were already read still count.
+// Sets run->steps to --steps or, with --epochs, to the number of full steps in these epochs. Sequences that were read
+// before a resume count toward --epochs, even if the batch size was different. Fails if not one step is full.
 static bool set_steps(Run *run, Error *err) {
     const Config *c = run->config;
     // number of sequences of one step

@@ -17,7 +17,8 @@ int token_file_descriptor(DataLoader *loader, int index, Error *err) {
     return loader->descriptors[slot];
 }
 
-// Returns a set's file patterns on one line, such as "a/*.bin" or "a/1.bin and 7 more". Allocated with malloc().
+// Returns a name for a set: its first file pattern and the number of other patterns, such as "a/1.bin and 7 more". The
+// caller frees the name.
 static char *name_of(const char *patterns, size_t length) {
     const size_t first = strcspn(patterns, "\n") < length ? strcspn(patterns, "\n") : length, size = first + 32;
     int more = 0;

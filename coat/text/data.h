@@ -158,8 +158,8 @@ typedef struct {
 } DataExamples;
 DataExamples data_examples(const DataLoader *loader);
 
-// Returns a hash of the headers, sizes, first and last tokens of the files in order, and of the headers of their
-// images. If there are several sets, also hashes each set's number of files and weight. File names are not hashed.
+// Returns a hash of each file's size, of the first and last 4,096 bytes of each file, and of the headers of the files
+// of images. If there are several sets, also hashes each set's number of files and weight. File names are not hashed.
 // Checkpoints record the hash, so that resuming with other data is detected.
 uint64_t data_fingerprint(const DataLoader *loader);
 

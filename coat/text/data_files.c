@@ -147,7 +147,8 @@ int token_file_open(const TokenFile *file, Error *err) {
              info.st_mtim.tv_nsec == file->changed.tv_nsec)
         return fd;
     else
-        error_set(err, EXIT_DATA, "%s was replaced or changed during the run; start again with --resume", path);
+        error_set(err, EXIT_DATA, "%s was replaced or changed during the run; restore it, then continue with --resume",
+                  path);
     if (fd >= 0) close(fd);
     return -1;
 }
@@ -295,8 +296,8 @@ static bool read_tokens(const TokenFile *file, int fd, int64_t first, int64_t co
     return true;
 }
 
-// Sets the positions of T tokens of the stream, starting with token `first`. Positions count from 0 in each example.
-// The first example may be incomplete; its positions count from the start of the sequence.
+// Writes positions[T] of the file's tokens [first, first + T). Positions restart at 0 at the start of each example. If
+// `first` is within an example, or the file has no examples, positions count from `first`.
 static void count_positions(const TokenFile *file, int64_t first, int T, int32_t *positions) {
     // binary search for the first example that starts after `first`
     int64_t low = 0, high = file->starts ? file->examples : 0;

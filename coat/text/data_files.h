@@ -79,10 +79,10 @@ bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Er
 int64_t token_file_kept(const TokenFile *file, int64_t example, int T);
 
 // Reads a sequence. Returns false with err (EXIT_DATA) if the file cannot be read or a token is outside the vocabulary.
-//   inputs      T tokens; 0 after the last packed example
+//   inputs      T tokens; filled with 0 after the last packed example
 //   targets     the token after each input; -1: masked or padding
 //   positions   position of each token in its example or, without examples, in the sequence; 0: padding. Can be NULL.
-//   buffer      room for T + 1 tokens of 4 bytes
+//   buffer      scratch memory of (T + 1) * 4 bytes
 bool token_file_read(const TokenFile *file, int fd, int64_t sequence, int T, int vocab, void *buffer, int32_t *inputs,
                      int32_t *targets, int32_t *positions, Error *err);
 

@@ -11,7 +11,7 @@ C_LINKAGE_BEGIN
 #define IMAGES_MAGIC 20261129
 #define IMAGES_VERSION 1
 
-// Words of an image file's header, which are int32 unless noted. The words after the last one are 0.
+// Indices of the words of an image file's header. Words are int32 unless noted. All words that have no name here are 0.
 enum {
     IMAGES_WORD_MAGIC,
     IMAGES_WORD_VERSION,

@@ -61,8 +61,8 @@ const char *prompt_format_name(PromptFormat format) {
     return formats[format].name;
 }
 
-// State of encoding a prompt. `text` is the text after the last special token, because the tokenizer encodes each text
-// between special tokens separately.
+// State while a prompt is encoded. `text` is the text since the most recent special token. It is encoded when the next
+// special token or the end of the prompt is reached, because special tokens divide texts.
 typedef struct {
     const Tokenizer *tokenizer;
     PromptFormat format;

@@ -53,7 +53,8 @@ size_t tokenizer_decode(const Tokenizer *tokenizer, int32_t id, char *out, size_
 // True if encoding prepends a space to the text because the vocabulary is SentencePiece's. Decoding keeps the space.
 bool tokenizer_adds_space(const Tokenizer *tokenizer);
 
-// True if a byte-level tokenizer prepends a space to a text that does not begin with one.
+// True if the tokenizer is byte-level and prepends a space to a text that does not begin with one. False for
+// SentencePiece's tokenizers; see tokenizer_adds_space().
 bool tokenizer_has_prefix_space(const Tokenizer *tokenizer);
 
 // Encodes text, without BOS. The text need not be valid UTF-8; names of special tokens are encoded as ordinary text.

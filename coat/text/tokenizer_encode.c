@@ -34,7 +34,7 @@ char *tokenizer_normalize(const Tokenizer *t, const char *text, size_t length, s
 
 static bool put_ids(Encoder *e, const int32_t *ids, int count) {
     if (count > e->max - e->count)
-        return error_set(e->err, EXIT_USER, "the text has more than %d tokens, the maximum; shorten the prompt",
+        return error_set(e->err, EXIT_USER, "the prompt has more than %d tokens, which is the maximum; shorten it",
                          e->max);
     memcpy(e->ids + e->count, ids, (size_t)count * sizeof *ids);
     e->count += count;

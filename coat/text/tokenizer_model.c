@@ -16,7 +16,7 @@ typedef struct {
 typedef struct {
     int number;     // field number; 0: end of the message
     uint64_t value; // value of a number field, or length of a bytes field
-    Reader content; // contents of a bytes field or of a number of 4 or 8 bytes
+    Reader content; // contents of a length-delimited, fixed32 or fixed64 field; a varint is in `value`
 } Field;
 
 // A token of the model, which SentencePiece calls a piece.

@@ -46,8 +46,8 @@ def read_settings(words, work, settings, default, start=None, end=None):
 
 
 def choose_trainer(work, settings):
-    """Returns the path of the GPU trainer if it can run here, else of the CPU trainer. Fails, except in a dry
-    run, if a setting other than `bytes` lacks a GPU."""
+    """Returns the path of the GPU trainer if a GPU is usable or a setting other than `bytes` is requested, else of the
+    CPU trainer. Outside a dry run, fails if programs are not built, or if such a setting has no GPU."""
     large = [of.name for of in settings if not of.on_bytes]
     if not lab.is_built(lab.GPU_TRAINER):
         work.gpus = []

@@ -255,8 +255,8 @@ class Work:
             raise Failure("stopped; run the same command again to continue")
 
     def prepare_text(self):
-        """Makes OUT/text_train.bin and OUT/text_val.bin for the byte-level model, unless these files exist. Fails if
-        the existing files were made from another TEXT."""
+        """Makes OUT/text_train.bin and OUT/text_val.bin for the byte-level model from the text that the environment
+        variable TEXT names, unless text_val.bin exists. Fails if the existing files were made from another text."""
         log, text, source = self.out + "/text.log", self.out + "/text", setting("TEXT", "--headers")
         if not os.path.exists(text + "_val.bin"):
             status = self.run(log, [BUILD + "/prepare_bytes", source, "--overwrite", "--out", text])

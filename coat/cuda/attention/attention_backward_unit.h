@@ -283,7 +283,7 @@ __device__ static inline void sum_rotate_back(float (&sum)[HEAD / 2], const Prob
     }
 }
 
-// Stores the gradients of a finished unit of work: dk and dv, or dq.
+// Stores the gradients of a finished unit of work: dk and dv if KEYS, otherwise dq.
 template <int HEAD, bool KEYS>
 __device__ static inline void unit_store(const Problem &x, Shared<HEAD> *shared, int warpgroup, Matmuls<HEAD> &sums,
                                          Unit unit) {

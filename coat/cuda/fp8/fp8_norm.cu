@@ -354,7 +354,8 @@ void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm,
     });
 }
 
-// Calls fatal() if the norm kernels do not support the formats of n and of the norm's tensors.
+// Calls fatal() unless the norm kernels support the formats of n, norm.x, the weight and the bias, and unless n and
+// norm.x can be accessed SPAN columns at a time.
 void require_norm(const char *operation, Tensor n, Norm norm) {
     if (n.data && n.format != FMT_BF16) require_format(operation, "n", n, FMT_E4M3);
     if (!is_grouped(norm.x)) require_format(operation, "x", norm.x, FMT_BF16);

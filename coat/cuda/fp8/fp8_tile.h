@@ -55,8 +55,8 @@ __device__ static inline void tile_put(Tile<COLUMNS> *tile, const uint32_t code[
     for (int w = 0; w < SPAN / 4; w++) codes_transpose<TILE_WORDS>(first + 4 * w * TILE_WORDS, code, w);
 }
 
-// Writes the tile as rows of the transposed output; 8 threads write 128 contiguous bytes. Skips rows >= end and columns
-// >= cols.
+// Writes the tile transposed: each column of the tile becomes part of an output row. Eight threads write 128 contiguous
+// bytes. Skips rows of the tile's source >= end, and columns of the source >= cols.
 template <int COLUMNS>
 __device__ static inline void tile_write(Tile<COLUMNS> *tile, uint8_t *transposed, int stride, int first_row,
                                          int first_column, int end, int cols) {

@@ -52,7 +52,7 @@ __device__ static inline float fast_log2(float x) {
 // --- decoding and measuring groups of moments ---------------------------------------------------------------
 // Parameters of a group of moments, identical in the eight lanes that share the group. Used by the fast code path.
 struct LaneGroup {
-    float a, k_inverse; // a: amax of the group, times beta for decoding; k_inverse: 1 / k
+    float a, k_inverse; // a: amax of the group; for decoding, times beta1 (m) or beta2 (v). k_inverse: 1 / k
     uint8_t k_16ths;    // exponent k in sixteenths
     bool decodes;       // true if the fast path decodes the group exactly, because no intermediate is subnormal
     bool encodes;       // true if the fast path encodes the group exactly, because no element is subnormal
