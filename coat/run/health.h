@@ -95,7 +95,7 @@ char *health_attention_json(const Arena *arena, Exec *exec, HealthWarned *warned
 // NULL if no layer was measured. Writes notes like health_attention_json().
 char *health_activation_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
-// Returns JSON for the caller to free: {"wte":{"lag":[RMS of g / sqrt(v) per layer]},..} with an entry for every matrix.
+// Returns JSON for the caller to free: {"wte":{"lag":[RMS of g / sqrt(v) per layer]},..} with an entry per matrix.
 // g is the clipped gradient, v the second moment of AdamW with bias correction. A lag much above 1 means that v follows
 // g too slowly. Measures the shards of this process. NULL if no matrix has a second moment, or before the first update.
 // Call health_activation_json() first, because this function overwrites the measurements that it reads. Call both after
