@@ -194,10 +194,10 @@ class Runs:
         of, (seed, *cut) = run.of, run.seed.split("@")
         flags = of.flags + self.study.flags(run.recipe) + ["--micro-batch", *cut] * len(cut)
         val_every = of.steps if of.steps < of.schedule else 0
-        return [self.study.trainer, *flags, "--train", of.train, "--val", of.val, "--steps", str(of.schedule),
-                "--seed", seed, "--val-every", str(val_every), "--val-batches", of.val_batches(run.seed, of.val),
-                "--sample-tokens", "0", "--health-every", "0", "--quiet", "--save-every", str(save_every), *more,
-                "--out", run.folder, "--resume"]
+        return [self.study.trainer, "--health-every", "0", *flags, "--train", of.train, "--val", of.val,
+                "--steps", str(of.schedule), "--seed", seed, "--val-every", str(val_every),
+                "--val-batches", of.val_batches(run.seed, of.val), "--sample-tokens", "0", "--quiet",
+                "--save-every", str(save_every), *more, "--out", run.folder, "--resume"]
 
     def is_trained(self, run):
         """True if the log has the final validation loss. If EVALUATE or TEXTS are set, the last checkpoint must exist,
