@@ -10,7 +10,7 @@ const HealthBound health_bounds[BOUND_COUNT] = {
                    "reduce --lr, or train a model that normalizes q and k"},
     [BOUND_OUTLIER] = {"activation", "g", "outlier", 1000, "FP8 resolves only the outliers",
                        "reduce --lr, or use --linear bf16"},
-    [BOUND_KURTOSIS] = {"activation", "g", "kurtosis", 1000, "few values have almost all of the energy",
+    [BOUND_KURTOSIS] = {"activation", "g", "kurtosis", 100000, "few values have almost all of the energy",
                         "reduce --lr, or use --linear bf16"},
     [BOUND_LAG] = {"optimizer", "*", "lag", 3, "v follows the gradient too slowly, so updates are too large",
                    "reduce --beta2 or --lr"},

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.." || exit 1
 # --- dry runs and errors
 said=$(scripts/lab.py fidelity --dry-run --out "$folder/dry" 'a b*' v 65k 1558M 2>&1)
 check "--dry-run succeeds" $? "$said"
-has "--dry-run prints the runs of setting 65k" "$said" 'train_gpt2_fp8 --model gpt2 --seq-len 1024 --micro-batch 64 --batch-tokens 65536 --lr 6e-4 --schedule cosine --warmup 100 --lr-final 0\.1 --beta2 0\.95 --weight-decay 0\.1 --recipe coat --master split16 --train .a b\*. --val v --steps 1526 --seed 3 '
+has "--dry-run prints the runs of setting 65k" "$said" 'train_gpt2_fp8 --health-every 0 --val-every 0 --model gpt2 --seq-len 1024 --micro-batch 64 --batch-tokens 65536 --lr 6e-4 --schedule cosine --warmup 100 --lr-final 0\.1 --beta2 0\.95 --weight-decay 0\.1 --recipe coat --master split16 --train .a b\*. --val v --steps 1526 --seed 3 '
 has "--dry-run prints the runs of setting 1558M" "$said" '--model gpt2-xl .*--micro-batch 16 --batch-tokens 131072 .*--recipe bf16 --master split16 .*--steps 240 --seed 1 '
 has "--dry-run prints OLMo-1B with its length and eps" "$(SEEDS=1 scripts/lab.py fidelity --dry-run --out "$folder/dry" a v olmo-1b 2>&1)" '--model olmo-1b --seq-len 2048 --micro-batch 8 --batch-tokens 131072 --lr 2e-4 .*--warmup 160 --lr-final 0 .*--eps 1e-5 --recipe coat --master split16 .*--val-batches 128 '
 [ "$(grep -c -- ' --seed ' <<<"$said")" -eq 12 ]
@@ -18,7 +18,7 @@ check "--dry-run writes nothing" $?
 mkdir -p "$folder/begun/262k-to-350/coat/1"
 said=$(SEEDS=1 TO=350 BIN="$folder/begun" scripts/lab.py fidelity --dry-run --out "$folder/begun" a v 2>&1)
 check "--dry-run with TO succeeds" $? "$said"
-has "--dry-run with TO prints the runs" "$said" 'train_gpt2_fp8 --model gpt2 .*--recipe coat .*--steps 400 .*--val-every 350 '
+has "--dry-run with TO prints the runs" "$said" 'train_gpt2_fp8 --health-every 0 --val-every 0 --model gpt2 .*--recipe coat .*--steps 400 .*--val-every 350 '
 has "--dry-run with TO prints their last step" "$said" '^# ended at step 350$'
 [ "$(find "$folder/begun" -type f | wc -l)" -eq 0 ]
 check "--dry-run runs nothing in a folder with a started run" $? "$(find "$folder/begun")"

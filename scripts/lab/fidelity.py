@@ -48,7 +48,9 @@ Environment:
   EIGHTH_LIMIT=0.4      percent; limit for the mean difference in each window
   STEPS=N               replaces the setting's steps
   MODEL="--layers ..."  replaces the setting's model; BATCH="--seq-len N --micro-batch
-                        N ..." its batch; TRAINING="--schedule ..." its optimizer
+                        N ..." its batch; TRAINING="--schedule ..." its optimizer.
+                        With --health-every N or --val-every N in one of them, the
+                        runs' log.jsonl has these values, too
   SAVES=4               checkpoints during a run; all are removed when the run ends
   JOBS=N                runs at a time (default: one per GPU; 1 on a CPU)
   TEXT=FOLDER           text for the byte-level model

@@ -193,9 +193,9 @@ class Runs:
         """Returns the command that trains or resumes a run. more: further flags of the trainer."""
         of, (seed, *cut) = run.of, run.seed.split("@")
         flags = of.flags + self.study.flags(run.recipe) + ["--micro-batch", *cut] * len(cut)
-        val_every = of.steps if of.steps < of.schedule else 0
-        return [self.study.trainer, "--health-every", "0", *flags, "--train", of.train, "--val", of.val,
-                "--steps", str(of.schedule), "--seed", seed, "--val-every", str(val_every),
+        end = ["--val-every", str(of.steps)] if of.steps < of.schedule else []
+        return [self.study.trainer, "--health-every", "0", "--val-every", "0", *flags,
+                "--train", of.train, "--val", of.val, "--steps", str(of.schedule), "--seed", seed, *end,
                 "--val-batches", of.val_batches(run.seed, of.val), "--sample-tokens", "0", "--quiet",
                 "--save-every", str(save_every), *more, "--out", run.folder, "--resume"]
 
