@@ -54,6 +54,13 @@ int64_t checkpoint_step(const char *folder) {
     return step_of(path_base(path));
 }
 
+bool checkpoint_is_leftover(const char *name, const char *suffix) {
+    char step[NAME_BUFFER];
+    if (name[0] != '.' || !text_ends_with(name, suffix)) return false;
+    snprintf(step, sizeof step, "%.*s", (int)(strlen(name) - strlen(suffix)) - 1, name + 1);
+    return step_of(step) >= 0;
+}
+
 int64_t checkpoint_weights_step(const char *folder) {
     RunState recorded;
     run_state_summary(folder, &recorded);
@@ -207,10 +214,9 @@ static void remove_leftovers(const char *out, bool replaced) {
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         char path[PATH_BUFFER];
         Error err;
-        size_t length = strlen(entry->d_name);
-        if (strncmp(entry->d_name, ".step-", 6) != 0 || length < 10) continue;
-        const char *end = entry->d_name + length - 4;
-        if (strcmp(end, ".tmp") != 0 && (!replaced || strcmp(end, ".old") != 0)) continue;
+        if (!checkpoint_is_leftover(entry->d_name, ".tmp") &&
+            !(replaced && checkpoint_is_leftover(entry->d_name, ".old")))
+            continue;
         if (!path_join(path, sizeof path, out, entry->d_name, &err) || !folder_remove(path, &err))
             print_remark("", "%s", err.text);
     }

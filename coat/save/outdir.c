@@ -12,18 +12,10 @@
 #include "log/events.h"
 #include "log/terminal.h"
 
-// True for names like step-00000020, .step-00000020.tmp and .step-00000020.old. False for a name that a user gave to a
-// copy, like step-00000020-good.
-static bool is_own_checkpoint(const char *name) {
-    if (*name != '.') return checkpoint_step(name) >= 0;
-    const char *end = strrchr(name, '.');
-    return strncmp(name, ".step-", 6) == 0 && strspn(name + 6, "0123456789") >= 8 &&
-           (strcmp(end, ".tmp") == 0 || strcmp(end, ".old") == 0);
-}
-
 bool out_is_run_file(const char *name) {
     return strcmp(name, "log.jsonl") == 0 || strcmp(name, "loss.svg") == 0 || strcmp(name, MATMUL_TABLE_NAME) == 0 ||
-           events_is_name(name) || is_own_checkpoint(name);
+           events_is_name(name) || checkpoint_step(name) >= 0 || checkpoint_is_leftover(name, ".tmp") ||
+           checkpoint_is_leftover(name, ".old");
 }
 
 // Finds a file of an earlier run. Of several files, picks the last name in alphabetical order, so that a complete

@@ -240,7 +240,8 @@ UNIT_TEST(copies_of_a_checkpoint_are_not_files_of_the_run) {
     const char *const own[] = {"step-00000020", "step-123456789", ".step-00000020.tmp", ".step-00000020.old",
                                "log.jsonl"};
     const char *const others[] = {"step-00000020-good", "step-00000020.bak", "step-20",
-                                  ".step-00000020",     "a-step-00000020",   "log.jsonl.bak"};
+                                  ".step-00000020",     "a-step-00000020",   "log.jsonl.bak",
+                                  ".step-notes.old",    ".step-20.tmp",      ".step-00000020-good.old"};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) assert_true(out_is_run_file(own[i]));
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) assert_false(out_is_run_file(others[i]));
 }
