@@ -142,7 +142,7 @@ int data_sets(const DataLoader *loader);
 DataSet data_set(DataLoader *loader, int set, int64_t position);
 
 // Describes the data in text[size], such as "2 shards, 1,234,567 tokens, uint16". Returns text.
-//   several sets       "3 sets of 5 : 3 : 2, " is added at the start
+//   several sets       "3 sets of 5 : 3 : 2, ", with the weights of at most 8 sets, is added at the start
 //   files with masks   the fraction of unmasked tokens, such as ", 37.5 % in the loss", is added at the end
 //   files with images  the number of stored images, such as ", 600 images", is added at the end
 const char *data_describe(const DataLoader *loader, char *text, size_t size);

@@ -170,28 +170,29 @@ bool data_describes_mask(const char *text) {
 }
 
 const char *data_describe(const DataLoader *loader, char *text, size_t size) {
+    enum { SHOWN = 8 }; // maximum number of listed weights; more would leave no room for the rest of the text
     int wide = 0;
-    for (int i = 0; i < loader->count; i++) wide += loader->files[i].token_bytes == 4;
+    int64_t images = 0;
+    for (int i = 0; i < loader->count; i++) {
+        wide += loader->files[i].token_bytes == 4;
+        images += loader->files[i].images ? loader->files[i].images->count : 0;
+    }
     char tokens[32];
     format_thousands(loader->tokens, tokens);
-    int used = loader->set_count == 1 ? 0 : snprintf(text, size, "%d sets of ", loader->set_count);
-    for (int k = 0; k < loader->set_count && loader->set_count > 1 && used < (int)size; k++)
-        used += snprintf(text + used, size - (size_t)used, "%s%.3g", k ? " : " : "", loader->sets[k].weight);
-    if (used > 0 && used < (int)size) used += snprintf(text + used, size - (size_t)used, ", ");
-    if (used >= (int)size) return text;
-    char share[48] = "";
+    text[0] = 0;
+    if (loader->set_count > 1) {
+        text_append(text, size, "%d sets of ", loader->set_count);
+        for (int k = 0; k < loader->set_count && k < SHOWN; k++)
+            text_append(text, size, "%s%.3g", k ? " : " : "", loader->sets[k].weight);
+        text_append(text, size, "%s, ", loader->set_count > SHOWN ? " : ..." : "");
+    }
+    text_append(text, size, "%d shard%s, %s token%s, %s", loader->count, plural(loader->count), tokens,
+                plural(loader->tokens),
+                wide == 0               ? "uint16"
+                : wide == loader->count ? "uint32"
+                                        : "uint16 and uint32");
     if (loader->masked)
-        snprintf(share, sizeof share, ", %.3g %% " IN_THE_LOSS,
-                 100.0 * (double)loader->counted / (double)loader->tokens);
-    char pictures[48] = "";
-    int64_t images = 0;
-    for (int i = 0; i < loader->count; i++) images += loader->files[i].images ? loader->files[i].images->count : 0;
-    if (images > 0) snprintf(pictures, sizeof pictures, ", %" PRId64 " image%s", images, plural(images));
-    snprintf(text + used, size - (size_t)used, "%d shard%s, %s token%s, %s%s%s", loader->count, plural(loader->count),
-             tokens, plural(loader->tokens),
-             wide == 0               ? "uint16"
-             : wide == loader->count ? "uint32"
-                                     : "uint16 and uint32",
-             share, pictures);
+        text_append(text, size, ", %.3g %% " IN_THE_LOSS, 100.0 * (double)loader->counted / (double)loader->tokens);
+    if (images > 0) text_append(text, size, ", %" PRId64 " image%s", images, plural(images));
     return text;
 }

@@ -89,6 +89,24 @@ UNIT_TEST(masked_targets_are_not_trained) {
     }
 }
 
+// Tests that a checkpoint's description of the data mentions the loss mask if there are many sets.
+UNIT_TEST(the_description_of_many_sets_includes_the_loss_mask) {
+    const File f = make_file(2, 101, 7, 9, "01");
+    write_as("a.bin", &f);
+    static char patterns[MAX_SETS * TEST_PATH];
+    char text[192];
+    double weights[MAX_SETS];
+    Error err;
+    for (int k = 0; k < MAX_SETS; k++) {
+        text_append(patterns, sizeof patterns, "%s\n\n", path_of("a.bin"));
+        weights[k] = 1.0 / 3;
+    }
+    DataLoader *loader = data_open_sets(patterns, weights, EXAMPLES_SPLIT, 1, T, 0, 1, 1, false, VOCAB, NULL, &err);
+    if (!loader) fail_msg("%s", err.text);
+    if (!data_describes_mask(data_describe(loader, text, sizeof text))) fail_msg("%s", text);
+    data_close(loader);
+}
+
 // Tests that sequences without an unmasked target are skipped and get no sequence number.
 UNIT_TEST(sequences_without_unmasked_targets_are_skipped) {
     const File f = make_file(2, 41, 0, 41,
