@@ -10,7 +10,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "coat/io/files.h"
 #include "coat/text/data_verify.h"
 #include "documents.h"
 
@@ -187,14 +186,14 @@ static void document_part(const Document *document, const unsigned char *text, b
 }
 
 // Writes the path of the validation file (val), NAME_val.bin, or of the training file, NAME_train.bin, to `path`.
-static void output_path(char path[PATH_BYTES], const Options *options, bool val) {
-    snprintf(path, PATH_BYTES, "%s_%s.bin", options->out, val ? "val" : "train");
+static void output_path(char path[PATH_BUFFER], const Options *options, bool val) {
+    snprintf(path, PATH_BUFFER, "%s_%s.bin", options->out, val ? "val" : "train");
 }
 
 // Writes the validation file (val) or the training file under a temporary name, then renames the file. Reads each
 // document again, so that memory holds one document at a time. Fails if a document has changed since it was chosen.
 static bool write_file(const Documents *documents, const Options *options, bool val, int64_t *tokens, Error *err) {
-    char path[PATH_BYTES], temporary[PATH_BYTES + 8];
+    char path[PATH_BUFFER], temporary[PATH_BUFFER + 8];
     output_path(path, options, val);
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
     unlink(temporary); // removes a temporary file that a killed run left, or a link to another place
@@ -293,7 +292,7 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
         return error_set(err, EXIT_USER,
                          "--out %s: must not end in /; name the files in the folder, for example --out %stext",
                          options->out, options->out);
-    if (strlen(options->out) > PATH_BYTES - 64) return error_set(err, EXIT_USER, "--out is too long");
+    if (strlen(options->out) > PATH_BUFFER - 64) return error_set(err, EXIT_USER, "--out is too long");
     if (*count == 0 && !options->headers)
         return error_set(err, EXIT_USER, "no input: name files or folders, or use --headers");
     options->max_bytes = max_bytes >= 0 ? max_bytes : options->headers ? 12000000 : 0;
@@ -302,7 +301,7 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
 
 // Fails if output of an earlier run exists and --overwrite is not given.
 static bool check_output(const Options *options, Error *err) {
-    char path[PATH_BYTES];
+    char path[PATH_BUFFER];
     for (int val = 0; val < 2 && !options->overwrite; val++) {
         output_path(path, options, val);
         if (access(path, F_OK) == 0)
@@ -366,7 +365,7 @@ static bool gather(Documents *documents, const Options *options, int count, char
 // Removes the validation file of an earlier run if this run writes none. Otherwise, the new training text might contain
 // the old validation text.
 static bool remove_old_val(const Options *options, Error *err) {
-    char path[PATH_BYTES];
+    char path[PATH_BUFFER];
     output_path(path, options, true);
     if (unlink(path) == 0 || errno == ENOENT) return true;
     return error_set(err, EXIT_DATA, "%s: could not be removed: %s", path, strerror(errno));
@@ -390,7 +389,7 @@ static void held_out_text(char *text, size_t size, const Documents *documents) {
 }
 
 static void say_result(const Documents *documents, const Options *options, int64_t train_tokens, int64_t val_tokens) {
-    char cut[80], held_out[80], out[PATH_BYTES];
+    char cut[80], held_out[80], out[PATH_BUFFER];
     snprintf(out, sizeof out, "%s", options->out);
     text_printable(out, strlen(out), "");
     snprintf(cut, sizeof cut, " file%s", plural(documents->count));
@@ -418,7 +417,7 @@ int main(int argc, char **argv) {
     memset(&options, 0, sizeof options);
     memset(&documents, 0, sizeof documents);
     if (usage_asked(argc, argv, usage)) return EXIT_DONE;
-    char folder[PATH_BYTES];
+    char folder[PATH_BUFFER];
     int count;
     int64_t train_tokens = 0, val_tokens = 0;
     bool ok = parse(&options, argc, argv, &count, &err) && check_output(&options, &err) &&

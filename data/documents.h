@@ -12,9 +12,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "coat/base/error.h"
+#include "coat/io/files.h"
 
-#define PATH_BYTES 4096
 #define LARGE_BYTES (1 << 20)       // bytes; larger files of a folder are cut into pieces
 #define PIECE_BYTES (1 << 16)       // bytes of a piece; small, so that pieces can be held out of only a few MB of text
 #define FILE_MAX ((int64_t)1 << 30) // maximum bytes of a file named on the command line
@@ -48,9 +47,9 @@ typedef struct {
     int64_t count, capacity;
     int64_t cut; // number of files that were divided into several documents
     Named left_out[REASONS];
-    Named links;              // links that were followed out of the folders named on the command line
-    char pointer[PATH_BYTES]; // path of a file that is a Git LFS pointer; "": none
-    Folder *folders;          // folders that have been read
+    Named links;               // links that were followed out of the folders named on the command line
+    char pointer[PATH_BUFFER]; // path of a file that is a Git LFS pointer; "": none
+    Folder *folders;           // folders that have been read
     int64_t folder_count;
 } Documents;
 
@@ -77,11 +76,9 @@ static unsigned char *read_part(const char *path, int64_t offset, int64_t bytes,
 static void add_document(Documents *documents, const char *path, const unsigned char *text, Document document) {
     if (documents->count == documents->capacity) {
         documents->capacity = documents->capacity ? 2 * documents->capacity : 1024;
-        documents->list = (Document *)realloc(documents->list, (size_t)documents->capacity * sizeof *documents->list);
-        if (!documents->list) fatal(EXIT_DEVICE, "host memory: could not hold a list of the files");
+        documents->list = (Document *)xrealloc(documents->list, (size_t)documents->capacity * sizeof *documents->list);
     }
-    size_t length = strlen(path) + 1;
-    document.path = (char *)memcpy(xmalloc(length), path, length);
+    document.path = xstrdup(path);
     document.hash = XXH3_128bits(text, (size_t)document.bytes);
     documents->list[documents->count++] = document;
 }
@@ -117,12 +114,6 @@ static void leave_out(Documents *documents, Reason reason, const char *path) {
     add_name(&documents->left_out[reason], path);
 }
 
-// True if a file begins like a Git LFS pointer.
-static bool is_pointer(const unsigned char *text, int64_t bytes) {
-    static const char start[] = "version https://git-lfs.github.com/spec/v1";
-    return bytes >= (int64_t)strlen(start) && memcmp(text, start, strlen(start)) == 0;
-}
-
 static void add_file(Documents *documents, const char *path, int64_t bytes, Large large) {
     if (bytes > (large == LARGE_LEFT ? LARGE_BYTES : large == LARGE_WHOLE ? FILE_MAX : INT64_MAX)) {
         leave_out(documents, LARGE, path);
@@ -143,7 +134,7 @@ static void add_file(Documents *documents, const char *path, int64_t bytes, Larg
         } else if (memchr(text, 0, (size_t)document.bytes)) {
             reason = BINARY;
         } else {
-            if (at == 0 && is_pointer(text, document.bytes))
+            if (at == 0 && bytes >= (int64_t)strlen(LFS_POINTER) && !memcmp(text, LFS_POINTER, strlen(LFS_POINTER)))
                 snprintf(documents->pointer, sizeof documents->pointer, "%s", path);
             if (at + document.bytes < bytes) document.bytes = cut_of(text, document.bytes);
             add_document(documents, path, text, document);
@@ -170,8 +161,7 @@ static bool is_new_folder(Documents *documents, int fd) {
     const int64_t count = documents->folder_count;
     for (int64_t i = 0; i < count; i++)
         if (documents->folders[i].inode == info.st_ino && documents->folders[i].device == info.st_dev) return false;
-    documents->folders = (Folder *)realloc(documents->folders, (size_t)(count + 1) * sizeof *documents->folders);
-    if (!documents->folders) fatal(EXIT_DEVICE, "host memory: could not hold a list of the folders");
+    documents->folders = (Folder *)xrealloc(documents->folders, (size_t)(count + 1) * sizeof *documents->folders);
     documents->folders[count].device = info.st_dev;
     documents->folders[count].inode = info.st_ino;
     documents->folder_count++;
@@ -198,7 +188,7 @@ static void add_folder(Documents *documents, const char *folder, const char *roo
         return;
     }
     for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
-        char path[PATH_BYTES];
+        char path[PATH_BUFFER];
         struct stat info;
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
         const int length = snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);

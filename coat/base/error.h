@@ -116,7 +116,8 @@ __attribute__((format(printf, 2, 3), noreturn)) static inline void fatal(ExitCod
     error_exit(code);
 }
 
-// xmalloc() and xcalloc() never return NULL: fatal() ends the process if memory is exhausted. 0 bytes are allowed.
+// The functions xmalloc(), xcalloc(), xrealloc() and xstrdup() never return NULL: fatal() ends the process if memory is
+// exhausted. 0 bytes are allowed.
 static inline void *xmalloc(size_t bytes) {
     void *p = malloc(bytes ? bytes : 1);
     if (!p) fatal(EXIT_DEVICE, "host memory: could not allocate %zu bytes", bytes);
@@ -127,6 +128,17 @@ static inline void *xcalloc(size_t count, size_t bytes) {
     void *p = calloc(count ? count : 1, bytes ? bytes : 1);
     if (!p) fatal(EXIT_DEVICE, "host memory: could not allocate %zu times %zu bytes", count, bytes);
     return p;
+}
+
+static inline void *xrealloc(void *memory, size_t bytes) {
+    void *p = realloc(memory, bytes ? bytes : 1);
+    if (!p) fatal(EXIT_DEVICE, "host memory: could not allocate %zu bytes", bytes);
+    return p;
+}
+
+static inline char *xstrdup(const char *text) {
+    const size_t bytes = strlen(text) + 1;
+    return (char *)memcpy(xmalloc(bytes), text, bytes);
 }
 
 C_LINKAGE_END

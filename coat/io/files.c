@@ -7,9 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PATH_BUFFER 4096
-#define LFS_POINTER "version https://git-lfs.github.com/spec/v1" // first line of a Git LFS pointer file
-
 bool path_is_file(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);

@@ -9,6 +9,9 @@
 
 C_LINKAGE_BEGIN
 
+#define PATH_BUFFER 4096                                         // size of buffers for paths in bytes
+#define LFS_POINTER "version https://git-lfs.github.com/spec/v1" // first line of a Git LFS pointer file
+
 bool path_is_file(const char *path);
 bool path_is_folder(const char *path);
 bool folder_has_file(const char *folder, const char *name);

@@ -10,9 +10,7 @@
 static void append(JsonText *t, const char *bytes, size_t count) {
     if (t->size + count + 1 > t->capacity) {
         t->capacity = (t->size + count + 1) * 2;
-        char *grown = (char *)realloc(t->text, t->capacity);
-        if (!grown) fatal(EXIT_DEVICE, "host memory: could not allocate %zu bytes", t->capacity);
-        t->text = grown;
+        t->text = (char *)xrealloc(t->text, t->capacity);
     }
     memcpy(t->text + t->size, bytes, count);
     t->size += count;

@@ -121,8 +121,7 @@ static bool parse_tensors(SafeFile *file, json_t *header, Error *err) {
         if (!json_is_object(entry))
             return error_set(err, EXIT_DATA, "%s: the entry of tensor '%.200s' is not an object", file->path, name);
         SafeTensor *tensor = &file->tensors[file->count++];
-        tensor->name = strdup(name);
-        if (!tensor->name) fatal(EXIT_DEVICE, "host memory: could not allocate a tensor's name");
+        tensor->name = xstrdup(name);
         uint64_t expected;
         if (!parse_dtype(tensor, entry, file->path, err)) return false;
         if (!parse_shape(tensor, entry, file->path, &expected, err)) return false;
@@ -140,8 +139,7 @@ bool safetensors_parse(SafeFile *file, const char *path, const char *header, siz
     memset(file, 0, sizeof *file);
     file->fd = -1;
     file->data_bytes = data_bytes;
-    file->path = strdup(path);
-    if (!file->path) fatal(EXIT_DEVICE, "host memory: could not allocate a path");
+    file->path = xstrdup(path);
     json_t *object = json_parse_object(header, header_bytes, path, err);
     bool good = object && parse_tensors(file, object, err);
     json_decref(object);

@@ -14,14 +14,11 @@
 void safewriter_declare(SafeWriter *writer, const char *name, Dtype dtype, int rank, const int64_t *shape, int tag) {
     if (writer->count == writer->capacity) {
         writer->capacity = writer->capacity ? writer->capacity * 2 : 64;
-        SafeTensor *grown = (SafeTensor *)realloc(writer->tensors, (size_t)writer->capacity * sizeof *writer->tensors);
-        if (!grown) fatal(EXIT_DEVICE, "host memory: could not grow the list of tensors");
-        writer->tensors = grown;
+        writer->tensors = (SafeTensor *)xrealloc(writer->tensors, (size_t)writer->capacity * sizeof *writer->tensors);
     }
     SafeTensor *tensor = &writer->tensors[writer->count++];
     memset(tensor, 0, sizeof *tensor);
-    tensor->name = strdup(name);
-    if (!tensor->name) fatal(EXIT_DEVICE, "host memory: could not allocate a tensor's name");
+    tensor->name = xstrdup(name);
     tensor->dtype = dtype;
     tensor->rank = rank;
     tensor->tag = tag;
@@ -124,8 +121,7 @@ static void finish_tensors(SafeWriter *writer) {
 
 bool safewriter_begin(SafeWriter *writer, const char *path, Error *err) {
     if (writer->count) qsort(writer->tensors, (size_t)writer->count, sizeof *writer->tensors, compare_declared);
-    writer->path = strdup(path);
-    if (!writer->path) fatal(EXIT_DEVICE, "host memory: could not allocate a path");
+    writer->path = xstrdup(path);
     writer->fd = file_open_write(path, O_EXCL, err);
     if (writer->fd < 0) return false;
     writer->open = true;

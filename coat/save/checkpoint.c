@@ -20,7 +20,6 @@
 #include "text/data.h"
 #include "tokenizer_files.h"
 
-#define PATH_BUFFER 4096
 #define NAME_BUFFER 64
 
 // ---------------------------------------------------------------- naming and listing checkpoint folders
@@ -79,23 +78,20 @@ static int compare_descending(const void *a, const void *b) {
 }
 
 int checkpoint_steps(const char *out, int64_t **steps, Error *err) {
-    int count = 0, capacity = 16;
-    *steps = (int64_t *)xmalloc((size_t)capacity * sizeof **steps);
+    int count = 0;
+    *steps = NULL;
     DIR *dir = opendir(out);
-    bool good = dir || errno == ENOENT;
-    for (struct dirent *entry; dir && (errno = 0, (entry = readdir(dir)) || (good = errno == 0, false));) {
-        int64_t step = step_of(entry->d_name);
+    for (struct dirent *entry; dir && (errno = 0, entry = readdir(dir));) {
+        const int64_t step = step_of(entry->d_name);
         if (step < 0) continue;
-        if (count == capacity) {
-            capacity *= 2;
-            *steps = (int64_t *)realloc(*steps, (size_t)capacity * sizeof **steps);
-            if (!*steps) fatal(EXIT_DEVICE, "host memory: could not grow the list of checkpoints");
-        }
+        *steps = (int64_t *)xrealloc(*steps, (size_t)(count + 1) * sizeof **steps);
         (*steps)[count++] = step;
     }
+    // errno of opendir(), or of the last readdir(), which leaves errno at 0 at the folder's end
+    const bool good = errno == 0 || (!dir && errno == ENOENT);
     if (!good) error_set(err, EXIT_DATA, "the folder %s cannot be read: %s", out, strerror(errno));
     if (dir) closedir(dir);
-    qsort(*steps, (size_t)count, sizeof **steps, compare_descending);
+    if (count > 0) qsort(*steps, (size_t)count, sizeof **steps, compare_descending);
     return good ? count : -1;
 }
 

@@ -12,7 +12,6 @@
 #include "run_state.h"
 #include "states_read.h"
 
-#define PATH_BUFFER 4096
 #define PIECE_BYTES ((size_t)8 << 20)
 #define ACTIVATION_NAMES "gelu|swiglu|quick_gelu|gelu_erf" // names of ActivationKind
 #define BF16_OVERFLOW 0x1.ffp127f                          // smallest FP32 value that rounds to infinity in BF16

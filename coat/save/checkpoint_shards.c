@@ -6,7 +6,6 @@
 
 #include "io/files.h"
 
-#define PATH_BUFFER 4096
 #define NAME_BUFFER 64
 #define NOTE_LIMIT (16u << 20) // maximum size of a note file in bytes
 #define ABSENT_SECONDS 300   // seconds to wait for a rank's file, which never appears if that rank sees another folder

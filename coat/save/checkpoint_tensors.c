@@ -8,7 +8,6 @@
 #include "io/files.h"
 
 #define PIECE_BYTES ((size_t)8 << 20) // size in bytes of the host buffer between device and file
-#define PATH_BUFFER 4096
 
 static Dtype dtype_of(Format format) {
     switch (format) {

@@ -12,7 +12,6 @@
 #define CONFIG_LIMIT (1u << 20)
 #define INDEX_LIMIT (16u << 20)
 #define MAX_FILES 1024
-#define PATH_BUFFER 4096
 #define PIECE_BYTES ((size_t)1 << 20)
 
 // ---------------------------------------------------------------- reading model shapes

@@ -9,7 +9,6 @@
 #include "io/files.h"
 
 #define LIMIT ((size_t)1 << 20)
-#define PATH_BUFFER 4096
 // names, for messages, of the files that may contain the image processor
 #define IMAGE_FILES HF_IMAGE_PROCESSOR_NAME " or " HF_PROCESSOR_NAME
 #define INNER "image_processor" // key in processor_config.json; its object has the contents of preprocessor_config.json

@@ -11,7 +11,6 @@
 #define MANIFEST_LIMIT (1u << 30)
 #define READ_PIECE (1u << 20)
 #define CHECKERS 8 // number of threads that hash files
-#define PATH_BUFFER 4096
 #define TAIL_BYTES 64
 
 // Writes the last lines of manifest.json, which contain the hash of all text before them. Returns their length.
@@ -75,8 +74,7 @@ bool manifest_open(Manifest *manifest, const char *folder, Error *err) {
            json_get_int(manifest->root, path, "format", 1, 1, &format, err) &&
            json_get_object(manifest->root, path, "files", &files, err);
     free(text);
-    manifest->folder = strdup(folder);
-    if (!manifest->folder) fatal(EXIT_DEVICE, "host memory: could not allocate a path");
+    manifest->folder = xstrdup(folder);
     if (!good) manifest_close(manifest);
     return good;
 }

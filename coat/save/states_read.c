@@ -12,7 +12,6 @@
 #include "numerics/moments.h"
 #include "numerics/moments_host.h"
 
-#define PATH_BUFFER 4096
 #define NAME_BUFFER 160
 #define PIECE ((int64_t)1 << 20) // number of elements read at a time; a multiple of MOMENT_GROUP
 

@@ -8,7 +8,6 @@
 #include "manifest.h"
 #include "text/prompt_format.h"
 
-#define PATH_BUFFER 4096
 #define TOKENIZER_LIMIT ((size_t)256 << 20)
 #define CONFIG_NAME "tokenizer_config.json"
 #define TEMPLATE_NAME "chat_template.jinja"

@@ -372,13 +372,11 @@ static bool add_matches(const char *pattern, TokenFile **files, int *count, Erro
         return error_set(err, EXIT_DATA, "no file matches %s; make token files with %s or %s, or correct the pattern",
                          pattern, prepare_name(), prepare_bytes_name());
     }
-    *files = (TokenFile *)realloc(*files, ((size_t)*count + found.gl_pathc) * sizeof **files);
-    if (!*files) fatal(EXIT_DEVICE, "host memory: could not allocate the list of token files");
+    *files = (TokenFile *)xrealloc(*files, ((size_t)*count + found.gl_pathc) * sizeof **files);
     for (size_t i = 0; i < found.gl_pathc; i++) {
-        size_t length = strlen(found.gl_pathv[i]) + 1;
         TokenFile *file = &(*files)[(*count)++];
         memset(file, 0, sizeof *file);
-        file->path = (char *)memcpy(xmalloc(length), found.gl_pathv[i], length);
+        file->path = xstrdup(found.gl_pathv[i]);
     }
     globfree(&found);
     return true;

@@ -110,7 +110,7 @@ static bool read_added(Tokenizer *t, const char *path, json_t *tokens, json_t *a
         if (token.normalized)
             token.text = tokenizer_normalize(t, content, strlen(content), &token.length);
         else
-            token.text = strdup(content);
+            token.text = xstrdup(content);
         if (token.normalized && t->added_alone && token.length > 0) // removes the prepended space
             memmove(token.text, token.text + 1, --token.length);
         list[i] = token;

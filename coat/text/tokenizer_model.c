@@ -78,8 +78,7 @@ static bool read_piece(Model *m, Reader r) {
     }
     if (m->count == m->room) {
         m->room = m->room ? 2 * m->room : 1024;
-        m->pieces = (Piece *)realloc(m->pieces, (size_t)m->room * sizeof *m->pieces);
-        if (!m->pieces) fatal(EXIT_DEVICE, "host memory: could not allocate a vocabulary");
+        m->pieces = (Piece *)xrealloc(m->pieces, (size_t)m->room * sizeof *m->pieces);
     }
     m->pieces[m->count++] = piece;
     return !r.bad && m->count <= VOCABULARY_MAX;
