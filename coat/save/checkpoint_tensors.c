@@ -60,8 +60,9 @@ static CheckpointTensor *flatten(CheckpointTensor *entry, void *data, int64_t el
 }
 
 // Appends list entries for a moment or master weights, and, if the format has groups, for their amaxes (".a") and
-// exponents (".k"). With `sharded`, appends only this process's shard, or nothing if the shard is empty.
-static void add_state(List *list, const Arena *arena, TensorId id, Role role, int layer, bool sharded) {
+// exponents (".k"). With several processes, appends only this process's shard, or nothing if the shard is empty.
+static void add_state(List *list, const Arena *arena, TensorId id, Role role, int layer) {
+    const bool sharded = arena->ranks > 1;
     int64_t begin;
     Tensor t = arena_tensor(arena, id, role, layer);
     if (!t.data) return;
@@ -143,23 +144,15 @@ int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **out) {
     return list.count;
 }
 
-static int optimizer_tensors(const Arena *arena, bool sharded, CheckpointTensor **out) {
+int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **out) {
     static const Role states[] = {MOMENT_M, MOMENT_V, MASTER};
     List list = new_list(arena, 7, 0); // 7 per parameter: two moments of up to 3 tensors, and the master weights
     for (const Arena *a = arena; a; a = a->vision)
         for (int id = 0; id < PARAMETER_COUNT; id++)
             for (int layer = 0; layer < a->layout[id][VALUE].layers; layer++)
-                for (int i = 0; i < 3; i++) add_state(&list, a, (TensorId)id, states[i], layer, sharded);
+                for (int i = 0; i < 3; i++) add_state(&list, a, (TensorId)id, states[i], layer);
     *out = list.entries;
     return list.count;
-}
-
-int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **out) {
-    return optimizer_tensors(arena, false, out);
-}
-
-int checkpoint_shard_tensors(const Arena *arena, CheckpointTensor **out) {
-    return optimizer_tensors(arena, true, out);
 }
 
 void checkpoint_file_shape(const CheckpointTensor *t, int64_t shape[HF_MAX_RANK]) {

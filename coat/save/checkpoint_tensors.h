@@ -31,10 +31,8 @@ typedef struct {
 // (hf_carried_parts()). Returns the number of listed tensors.
 int checkpoint_model_tensors(const Arena *arena, CheckpointTensor **list);
 // Lists the optimizer's states in *list (malloc'ed) and returns their number. The states are the moments, their amaxes
-// and exponents, and the master weights.
+// and exponents, and the master weights. With several processes, lists this process's nonempty shards, flattened.
 int checkpoint_optimizer_tensors(const Arena *arena, CheckpointTensor **list);
-// Lists this process's nonempty shards of the optimizer's states, flattened, in *list (malloc'ed). Returns their count.
-int checkpoint_shard_tensors(const Arena *arena, CheckpointTensor **list);
 
 // Writes the shape that a tensor has in the file to shape[]. Only the first t->rank values are meaningful.
 void checkpoint_file_shape(const CheckpointTensor *t, int64_t shape[HF_MAX_RANK]);

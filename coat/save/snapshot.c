@@ -18,8 +18,7 @@ void snapshot_open(Snapshot *snapshot, const Arena *arena, Exec *exec) {
     if (arena->rank == 0 && arena->vision)
         snapshot->processor = hf_processor_open(config_vision_files(arena->config), &ignored);
     snapshot->model_count = checkpoint_model_tensors(arena, &snapshot->model);
-    snapshot->optimizer_count = arena->ranks > 1 ? checkpoint_shard_tensors(arena, &snapshot->optimizer)
-                                                 : checkpoint_optimizer_tensors(arena, &snapshot->optimizer);
+    snapshot->optimizer_count = checkpoint_optimizer_tensors(arena, &snapshot->optimizer);
     for (int i = 0; i < snapshot->model_count && arena->rank == 0; i++)
         *(snapshot->model[i].arena ? &snapshot->bytes : &snapshot->carried_bytes) +=
             checkpoint_tensor_bytes(&snapshot->model[i]);
