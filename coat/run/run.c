@@ -264,7 +264,7 @@ static bool stop(Run *run, const char *reason, int64_t begun, Error *err) {
                  saves        ? "saved; continue with --out "
                  : run->saver ? "this process has done no step, so nothing new is saved in "
                               : "nothing is saved without --out",
-                 run->saver ? saver_out(run->saver) : c->out, saves ? " --resume" : "");
+                 c->out, saves ? " --resume" : "");
     return true;
 }
 
@@ -290,7 +290,7 @@ static bool has_saved(Run *run) {
     Error ignored;
     if (!run->saver) return false;
     saver_step(run->saver);
-    const bool saved = checkpoint_steps(saver_out(run->saver), &steps, &ignored) > 0;
+    const bool saved = checkpoint_steps(run->config->out, &steps, &ignored) > 0;
     free(steps);
     return saved;
 }

@@ -20,7 +20,7 @@ struct Saver {
     int64_t saved;     // step of the last complete checkpoint; 0: none
     char vocabulary[PATH_MAX_LENGTH + 64]; // last checkpoint folder that contains a tokenizer; "": none
     Snapshot snapshot;
-    Shards *shards; // shards of several processes; NULL: there is one process
+    Comm *comm; // NULL: there is one process
     // true: at least one process lacks host memory for a snapshot, so training waits on all processes during every save
     bool foreground;
     bool agreed; // true: agree() was called since the latest save, or there is one process
@@ -58,10 +58,10 @@ static void write_files(Saver *s) {
     const Config *c = s->config;
     const char *vocabulary = path_is_folder(s->vocabulary) ? s->vocabulary : c->vocabulary;
     log_sync(s->log); // flushes the log first, so that after a power failure the log has every step of the checkpoint
-    s->good = check_lock(s, &s->err) && checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err);
+    char folder[sizeof s->vocabulary];
+    s->good = check_lock(s, &s->err) && checkpoint_write(c->out, &s->snapshot, vocabulary, &s->err) &&
+              checkpoint_folder(c->out, s->snapshot.run.step, folder, sizeof folder, &s->err);
     if (!s->good) return;
-    char folder[PATH_MAX_LENGTH + 64];
-    snprintf(folder, sizeof folder, "%s/step-%08lld", c->out, (long long)s->snapshot.run.step);
     if (tokenizer_is_in(folder)) snprintf(s->vocabulary, sizeof s->vocabulary, "%s", folder);
     if (c->autotune && s->snapshot.algos) write_tuned(c->out, s->snapshot.algos);
     // While updates are skipped or weights are not finite, no checkpoint is deleted, because the older ones may be the
@@ -112,12 +112,11 @@ static void join(Saver *s) {
 static void agree(Saver *s) {
     if (s->agreed) return;
     s->agreed = true;
-    Comm *comm = s->shards->comm;
-    const int rank = comm_rank(comm);
-    comm_set_timeout(comm, FILES_TIMEOUT_S);
+    const int rank = comm_rank(s->comm);
+    comm_set_timeout(s->comm, FILES_TIMEOUT_S);
     if (rank > 0) join(s);
     Error failed = s->err;
-    if (comm_all_good(comm, rank == 0 || s->good, &failed)) return; // rank 0's thread may still be writing
+    if (comm_all_good(s->comm, rank == 0 || s->good, &failed)) return; // rank 0's thread may still be writing
     s->snapshot.others_error = failed;
     __atomic_store_n(&s->snapshot.others_failed, true, __ATOMIC_RELEASE);
     if (rank == 0) return;
@@ -180,10 +179,11 @@ void saver_watch(Saver *s, OutFolder *folder) {
 }
 
 bool saver_set_shards(Saver *s, Shards *shards, Error *err) {
-    s->shards = s->snapshot.shards = shards;
+    s->comm = shards->comm;
+    s->snapshot.shards = shards;
     bool gathers = shards->zero >= 3 && s->snapshot.exec->rank == 0;
     bool room = s->snapshot.memory || (gathers && snapshot_reserve(&s->snapshot));
-    s->foreground = comm_max_i64(shards->comm, !room);
+    s->foreground = comm_max_i64(s->comm, !room);
     if (room || !gathers) return true;
     char bytes[MEMORY_TEXT];
     return error_set(err, EXIT_DEVICE,
@@ -212,12 +212,11 @@ static bool ensure_folder(Saver *s) {
 
 // Lets rank 0 create the folder of the checkpoint while the other processes wait for it.
 static bool begin_together(Saver *s, const RunState *run) {
-    Comm *comm = s->shards->comm;
     bool mine =
         s->snapshot.exec->rank > 0 || (ensure_folder(s) && checkpoint_prepare(s->config->out, run->step, &s->err));
-    comm_set_timeout(comm, FILES_TIMEOUT_S); // long timeout, because rank 0 may still be writing files
-    s->good = comm_all_good(comm, mine, &s->err);
-    comm_set_timeout(comm, 0);
+    comm_set_timeout(s->comm, FILES_TIMEOUT_S); // long timeout, because rank 0 may still be writing files
+    s->good = comm_all_good(s->comm, mine, &s->err);
+    comm_set_timeout(s->comm, 0);
     return s->good;
 }
 
@@ -229,11 +228,11 @@ void saver_save(Saver *s, const RunState *run) {
     double begin = now_ms();
     s->step = run->step;
     s->ms = 0;
-    s->good = s->shards ? begin_together(s, run) : ensure_folder(s);
+    s->good = s->comm ? begin_together(s, run) : ensure_folder(s);
     // if another run has taken the folder, saver_poll() and saver_finish() report the error
     s->reported = s->taken.code != EXIT_DONE;
     if (!s->good) return;
-    s->agreed = !s->shards;
+    s->agreed = !s->comm;
     s->snapshot.others_failed = false;
     snapshot_copy(&s->snapshot, run);
     s->ms = now_ms() - begin;
@@ -244,8 +243,8 @@ void saver_save(Saver *s, const RunState *run) {
     if (!s->writing.running && s->ms > s->longest_ms) s->longest_ms = s->ms;
     if (!s->foreground) return;
     agree(s);
-    comm_barrier(s->shards->comm);
-    comm_set_timeout(s->shards->comm, 0);
+    comm_barrier(s->comm);
+    comm_set_timeout(s->comm, 0);
 }
 
 int64_t saver_step(Saver *s) {
@@ -257,11 +256,10 @@ int64_t saver_step(Saver *s) {
 }
 
 void saver_save_last(Saver *s, const RunState *run) {
-    Comm *comm = s->shards ? s->shards->comm : NULL;
-    if (comm) comm_set_timeout(comm, FILES_TIMEOUT_S);
+    if (s->comm) comm_set_timeout(s->comm, FILES_TIMEOUT_S);
     bool missing = saver_step(s) != run->step;
-    if (comm) missing = comm_max_i64(comm, missing);
-    if (comm) comm_set_timeout(comm, 0);
+    if (s->comm) missing = comm_max_i64(s->comm, missing);
+    if (s->comm) comm_set_timeout(s->comm, 0);
     if (!missing) return;
     if (s->step == run->step) s->reported = true; // the failed save is not reported, because the save is repeated now
     saver_save(s, run);
@@ -284,7 +282,7 @@ void saver_give_up(Saver *s) {
     agree(s);
     join(s);
     report_save(s);
-    comm_set_timeout(s->shards->comm, 0);
+    comm_set_timeout(s->comm, 0);
 }
 
 bool saver_is_taken(Saver *s, Error *err) {
@@ -293,10 +291,6 @@ bool saver_is_taken(Saver *s, Error *err) {
     update_saved(s);
     if (s->taken.code != EXIT_DONE) *err = s->taken;
     return s->taken.code != EXIT_DONE;
-}
-
-const char *saver_out(const Saver *s) {
-    return s->config->out;
 }
 
 bool saver_finish(Saver *s, Error *err) {

@@ -58,9 +58,6 @@ bool saver_finish(Saver *saver, Error *err);
 // True, with err (EXIT_DATA), if another run uses the folder. Waits until the save in progress is written.
 bool saver_is_taken(Saver *saver, Error *err);
 
-// Returns the folder that the checkpoints are saved in.
-const char *saver_out(const Saver *saver);
-
 // Waits until the save in progress is written. Returns the step of the latest save; -1 if there was no save or it
 // failed. On rank 0, also returns -1 if the checkpoint no longer exists.
 int64_t saver_step(Saver *saver);
