@@ -227,11 +227,13 @@ static void mpi_comm_abort(Comm *comm, int code) {
     mpi_abort((CommMpi *)comm->backend, code);
 }
 
-static const CommOps mpi_ops = {
-    "MPI",          mpi_comm_close, mpi_comm_abort, mpi_all_reduce, mpi_reduce_scatter,
-    mpi_all_gather, mpi_all_to_all, NULL,           NULL,           NULL,
-    NULL,           NULL,           NULL,
-};
+static const CommOps mpi_ops = {.name = "MPI",
+                                .close = mpi_comm_close,
+                                .abort = mpi_comm_abort,
+                                .all_reduce = mpi_all_reduce,
+                                .reduce_scatter = mpi_reduce_scatter,
+                                .all_gather = mpi_all_gather,
+                                .all_to_all = mpi_all_to_all};
 
 bool comm_mpi_open(Comm *comm, Error *err) {
     uint64_t id[2] = {0, 0};
