@@ -287,8 +287,7 @@ bool checkpoint_expect(const char *out, int64_t step, Error *err) {
     char newest[96] = "";
     for (int i = 0; i < count; i++) {
         found = found || steps[i] == step;
-        if (i < 3)
-            snprintf(newest + strlen(newest), sizeof newest - strlen(newest), "%s%" PRId64, i ? ", " : "", steps[i]);
+        if (i < 3) text_append(newest, sizeof newest, "%s%" PRId64, i ? ", " : "", steps[i]);
     }
     free(steps);
     if (found || count < 0) return found;
@@ -349,13 +348,13 @@ static bool find_newest(const char *out, char *folder, size_t size, Error *err) 
                          "%s: none of its checkpoints (%d) is valid; restore a backup, start from intact weights with "
                          "--model FOLDER and another --out, or use --overwrite to delete all and start again",
                          out, count);
-    if (!found && size) folder[0] = 0;
+    if (!found) folder[0] = 0;
     return good;
 }
 
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err) {
     const bool good = step < 0 ? find_newest(out, folder, size, err) : find_step(out, step, folder, size, err);
-    if (!good && size) folder[0] = 0;
+    if (!good) folder[0] = 0;
     return good;
 }
 

@@ -268,8 +268,7 @@ static bool holds_no_weights(const ModelShape *shape, const char *name) {
     } buffers[] = {{POSITIONS_ROTARY, ".rotary_emb.inv_freq"},
                    {POSITIONS_LEARNED, ".attn.bias"}, // the causal mask
                    {POSITIONS_LEARNED, ".attn.masked_bias"}};
-    const char *numbers = strstr(name, ".embeddings.position_ids");
-    if (shape->vision.kind != VISION_NONE && numbers && strcmp(numbers, ".embeddings.position_ids") == 0) return true;
+    if (shape->vision.kind != VISION_NONE && text_ends_with(name, ".embeddings.position_ids")) return true;
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         if (shape->position_kind == buffers[i].positions && text_ends_with(name, buffers[i].end)) return true;
     return false;

@@ -64,28 +64,26 @@ static bool check_json(const char *path, json_t *root, int *count, size_t *text_
 bool tokenizer_read_pair(Tokenizer *t, const char *path, json_t *root, Error *err) {
     int count = 0;
     size_t text_bytes = 0;
-    bool ok = check_json(path, root, &count, &text_bytes, err);
-    if (ok) {
-        vocabulary_init(&t->bpe.vocabulary, count, text_bytes);
-        const char *key;
-        json_t *value;
-        char *bytes = (char *)xmalloc(text_bytes);
-        json_object_foreach(root, key, value) {
-            int id = (int)json_integer_value(value);
-            int64_t length = bytes_of_characters(key, strlen(key), bytes);
-            // A token with a character outside GPT-2's table of bytes is special: the token's name is used without
-            // conversion.
-            const char *token = length < 0 ? key : bytes;
-            ok = ok && vocabulary_set(&t->bpe.vocabulary, id, token, length < 0 ? strlen(key) : (size_t)length);
-            if (!ok) {
-                error_set(err, EXIT_DATA, "tokenizer %s: two tokens have the id %d", path, id);
-                break;
-            }
-        }
-        free(bytes);
-        vocabulary_index(&t->bpe.vocabulary);
+    if (!check_json(path, root, &count, &text_bytes, err)) return false;
+    vocabulary_init(&t->bpe.vocabulary, count, text_bytes);
+    const char *key;
+    json_t *value;
+    char *bytes = (char *)xmalloc(text_bytes);
+    bool good = true;
+    json_object_foreach(root, key, value) {
+        const int id = (int)json_integer_value(value);
+        const int64_t length = bytes_of_characters(key, strlen(key), bytes);
+        // A token with a character outside GPT-2's table of bytes is special: the token's name is used without
+        // conversion.
+        good = length < 0 ? vocabulary_set(&t->bpe.vocabulary, id, key, strlen(key))
+                          : vocabulary_set(&t->bpe.vocabulary, id, bytes, (size_t)length);
+        if (good) continue;
+        error_set(err, EXIT_DATA, "tokenizer %s: two tokens have the id %d", path, id);
+        break;
     }
-    return ok;
+    free(bytes);
+    if (good) vocabulary_index(&t->bpe.vocabulary);
+    return good;
 }
 
 // Adds the merge of one line of a merges file ("left right") with the given rank. Returns false if the line is not

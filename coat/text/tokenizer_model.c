@@ -147,7 +147,7 @@ static bool rank_pieces(Tokenizer *t, const Model *m) {
         scores[i] = m->pieces[i].score;
         good = good && isfinite(scores[i]);
     }
-    qsort(scores, (size_t)m->count, sizeof *scores, compare_scores);
+    if (good) qsort(scores, (size_t)m->count, sizeof *scores, compare_scores); // NaN would have no place in the order
     for (int i = 0; good && i < m->count; i++) {
         int low = 0, high = m->count - 1; // binary search for the first of the equal scores
         while (low < high) {
