@@ -61,6 +61,11 @@ static void lead_in(JsonText *t, const char *key) {
     append_text(t, t->pretty ? ": " : ":");
 }
 
+void json_text_begin(JsonText *t, bool pretty) {
+    *t = (JsonText){.pretty = pretty};
+    json_text_open(t, NULL, '{');
+}
+
 void json_text_open(JsonText *t, const char *key, char bracket) {
     lead_in(t, key);
     append(t, &bracket, 1);

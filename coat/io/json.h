@@ -11,8 +11,9 @@
 
 C_LINKAGE_BEGIN
 
-// A JSON text that is being written. Initialize the struct with zeros; free the text with json_text_free(). If `pretty`
-// is true, each value is on its own line. The parameter `key` is NULL inside arrays and for the outermost value.
+// A JSON text that is being written. Initialize the struct with json_text_begin() or zeros; free the text with
+// json_text_free(). If `pretty` is true, each value is on its own line. The parameter `key` is NULL inside arrays and
+// for the outermost value.
 typedef struct {
     char *text;
     size_t size, capacity;
@@ -20,6 +21,8 @@ typedef struct {
     bool pretty, started; // started: true if the innermost open object or array already has a value
 } JsonText;
 
+// Begins a text, which need not be initialized, with its outermost object.
+void json_text_begin(JsonText *t, bool pretty);
 void json_text_open(JsonText *t, const char *key, char bracket); // opens an object '{' or an array '['
 void json_text_close(JsonText *t, char bracket);                 // closes an object '}' or an array ']'
 // Writes a string. If `value` is not valid UTF-8, each of its bytes above 127 becomes '?'.

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "files.h"
-#include "json.h"
 
 static const struct {
     const char *name;

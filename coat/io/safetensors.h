@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "json.h"
 
 C_LINKAGE_BEGIN
 
@@ -78,6 +79,9 @@ bool safetensors_read(const SafeFile *file, const SafeTensor *tensor, uint64_t o
                       Error *err);
 
 // ---------------------------------------------------------------- writing safetensors files
+
+// Writes a tensor's entry to the text of a safetensors header.
+void safetensors_write_entry(JsonText *t, const SafeTensor *tensor);
 
 // Writes a safetensors file. Zero the struct, then call these functions in order:
 //   safewriter_declare()   for every tensor

@@ -6,7 +6,6 @@
 
 #include "base/background.h"
 #include "files.h"
-#include "json.h"
 #include "safetensors.h"
 
 #define LARGE_BYTES ((size_t)1 << 20) // number of bytes whose writing takes much longer than starting a thread
@@ -36,13 +35,25 @@ static int compare_declared(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
+void safetensors_write_entry(JsonText *t, const SafeTensor *tensor) {
+    json_text_open(t, tensor->name, '{');
+    json_text_string(t, "dtype", dtype_name(tensor->dtype));
+    json_text_open(t, "shape", '[');
+    for (int d = 0; d < tensor->rank; d++) json_text_int(t, NULL, tensor->shape[d]);
+    json_text_close(t, ']');
+    json_text_open(t, "data_offsets", '[');
+    json_text_int(t, NULL, (int64_t)tensor->begin);
+    json_text_int(t, NULL, (int64_t)(tensor->begin + tensor->bytes));
+    json_text_close(t, ']');
+    json_text_close(t, '}');
+}
+
 // Returns the JSON header of the sorted tensors, and sets their byte ranges. The header is padded with spaces to a
 // multiple of 8 bytes, so that the data is aligned.
 static JsonText header_text(SafeWriter *writer) {
     JsonText t;
-    memset(&t, 0, sizeof t);
     uint64_t at = 0;
-    json_text_open(&t, NULL, '{');
+    json_text_begin(&t, false);
     json_text_open(&t, "__metadata__", '{');
     json_text_string(&t, "format", "pt");
     json_text_close(&t, '}');
@@ -50,16 +61,7 @@ static JsonText header_text(SafeWriter *writer) {
         SafeTensor *tensor = &writer->tensors[i];
         tensor->begin = at;
         at += tensor->bytes;
-        json_text_open(&t, tensor->name, '{');
-        json_text_string(&t, "dtype", dtype_name(tensor->dtype));
-        json_text_open(&t, "shape", '[');
-        for (int d = 0; d < tensor->rank; d++) json_text_int(&t, NULL, tensor->shape[d]);
-        json_text_close(&t, ']');
-        json_text_open(&t, "data_offsets", '[');
-        json_text_int(&t, NULL, (int64_t)tensor->begin);
-        json_text_int(&t, NULL, (int64_t)at);
-        json_text_close(&t, ']');
-        json_text_close(&t, '}');
+        safetensors_write_entry(&t, tensor);
     }
     json_text_close(&t, '}');
     while (t.size % 8) json_text_space(&t);

@@ -1,12 +1,10 @@
 #include "llmc_weights.h"
 
-#include <string.h>
 #include <unistd.h>
 
 #include "config/shapes.h"
 #include "hf_names.h"
 #include "io/files.h"
-#include "io/json.h"
 
 #define LLMC_MAGIC 20240326
 #define LLMC_FP32 3
@@ -44,18 +42,14 @@ static bool parse_header(const int32_t header[LLMC_HEADER_BYTES / 4], const char
 
 // Adds a tensor of rows * cols elements, stored at byte *at, to a safetensors header. Moves *at to the tensor's end.
 static void add_tensor(JsonText *t, const char *name, Dtype dtype, int rank, int64_t rows, int64_t cols, uint64_t *at) {
-    json_text_open(t, name, '{');
-    json_text_string(t, "dtype", dtype_name(dtype));
-    json_text_open(t, "shape", '[');
-    if (rank == 2) json_text_int(t, NULL, rows);
-    json_text_int(t, NULL, cols);
-    json_text_close(t, ']');
-    json_text_open(t, "data_offsets", '[');
-    json_text_int(t, NULL, (int64_t)*at);
-    *at += (uint64_t)rows * (uint64_t)cols * dtype_bytes(dtype);
-    json_text_int(t, NULL, (int64_t)*at);
-    json_text_close(t, ']');
-    json_text_close(t, '}');
+    const SafeTensor tensor = {.name = (char *)name,
+                               .dtype = dtype,
+                               .rank = rank,
+                               .shape = {rank == 2 ? rows : cols, cols},
+                               .begin = *at,
+                               .bytes = (uint64_t)rows * (uint64_t)cols * dtype_bytes(dtype)};
+    safetensors_write_entry(t, &tensor);
+    *at += tensor.bytes;
 }
 
 // Writes the safetensors header that describes the parameters in an llm.c weight file. Returns their size in bytes.
@@ -67,7 +61,7 @@ static uint64_t tensors_text(JsonText *t, const ModelShape *shape, Dtype dtype) 
     config->micro_batch = config->seq_len = 1;
     tensors_resolve(config, 1, layout);
     uint64_t at = 0;
-    json_text_open(t, NULL, '{');
+    json_text_begin(t, false);
     for (int id = 0; id < PARAMETER_COUNT; id++) {
         for (int layer = 0; layer < layout[id][VALUE].layers; layer++) {
             HfPart part[HF_MAX_PARTS];
@@ -92,7 +86,6 @@ bool llmc_open(SafeFile *file, ModelShape *shape, const char *path, Error *err) 
     bool good = file_read_at(fd, path, 0, header, sizeof header, err) && parse_header(header, path, shape, &dtype, err);
     if (good) {
         JsonText text;
-        memset(&text, 0, sizeof text);
         const uint64_t bytes = tensors_text(&text, shape, dtype), expected = bytes + LLMC_HEADER_BYTES;
         good = (size == expected ||
                 error_set(err, EXIT_DATA,
