@@ -102,9 +102,7 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err) {
 static void index_text(JsonText *t, const CheckpointTensor *list, int count) {
     size_t bytes = 0;
     for (int i = 0; i < count; i++) bytes += checkpoint_tensor_bytes(&list[i]);
-    memset(t, 0, sizeof *t);
-    t->pretty = true;
-    json_text_open(t, NULL, '{');
+    json_text_begin(t, true);
     json_text_open(t, "metadata", '{');
     json_text_int(t, "total_size", (int64_t)bytes);
     json_text_close(t, '}');

@@ -146,9 +146,7 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
             "the model cannot be saved, because no supported architecture (GPT-2, Llama, OLMo, Qwen, ...) has its "
             "combination of norm, activation, position encoding and biases");
     const char *dtype = weights == DTYPE_BF16 ? "bfloat16" : weights == DTYPE_F64 ? "float64" : "float32";
-    memset(t, 0, sizeof *t);
-    t->pretty = true;
-    json_text_open(t, NULL, '{');
+    json_text_begin(t, true);
     if (s->vision.kind == VISION_NONE)
         text_fields(t, s, architecture);
     else
@@ -164,9 +162,7 @@ bool hf_config_text(JsonText *t, const ModelShape *s, Dtype weights, Error *err)
 void hf_generation_text(JsonText *t, const ModelShape *s, const json_t *source) {
     const char *key;
     json_t *value;
-    memset(t, 0, sizeof *t);
-    t->pretty = true;
-    json_text_open(t, NULL, '{');
+    json_text_begin(t, true);
     ids_fields(t, &s->ids);
     json_object_foreach((json_t *)source, key, value) {
         if (strcmp(key, "bos_token_id") != 0 && strcmp(key, "eos_token_id") != 0) json_text_value(t, key, value);

@@ -122,9 +122,7 @@ static json_t *usual_image_processor(const VisionShape *v) {
 static void begin(JsonText *t, const json_t *source) {
     const char *key;
     json_t *value;
-    memset(t, 0, sizeof *t);
-    t->pretty = true;
-    json_text_open(t, NULL, '{');
+    json_text_begin(t, true);
     json_object_foreach((json_t *)source, key, value) {
         if (strcmp(key, INNER) != 0) json_text_value(t, key, value);
     }

@@ -19,9 +19,7 @@ static int tail_text(char tail[TAIL_BYTES], uint64_t hash) {
 }
 
 void manifest_begin(JsonText *t) {
-    memset(t, 0, sizeof *t);
-    t->pretty = true;
-    json_text_open(t, NULL, '{');
+    json_text_begin(t, true);
     json_text_int(t, "format", 1);
     json_text_open(t, "files", '{');
 }

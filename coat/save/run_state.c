@@ -33,9 +33,7 @@ static void window_field(JsonText *t, const char *key, const GuardWindow *window
 
 void run_state_text(JsonText *t, const RunState *run, const Config *config, int ranks) {
     const StepState *s = &run->state;
-    memset(t, 0, sizeof *t);
-    t->pretty = true;
-    json_text_open(t, NULL, '{');
+    json_text_begin(t, true);
     json_text_int(t, "format", 1);
     json_text_int(t, "step", run->step);
     json_text_int(t, "sequences", run->sequences);

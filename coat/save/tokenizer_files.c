@@ -45,9 +45,7 @@ static void token_field(JsonText *text, const char *key, const Tokenizer *t, int
 // which may tokenize differently.
 static void config_text(JsonText *text, const char *class_name, const Tokenizer *t) {
     const int begin = tokenizer_bos(t), end = tokenizer_eos(t);
-    memset(text, 0, sizeof *text);
-    text->pretty = true;
-    json_text_open(text, NULL, '{');
+    json_text_begin(text, true);
     json_text_string(text, "tokenizer_class", class_name);
     token_field(text, "bos_token", t, begin);
     token_field(text, "eos_token", t, end);

@@ -233,8 +233,7 @@ void tokenizer_write_json(const Tokenizer *t, JsonText *out) {
     const size_t name_bytes = 2 * strlen(MARK) * ((size_t)longest + sizeof BYTE_NAME);
     const Writer w = {t, (bool *)xcalloc((size_t)v->count, sizeof(bool)), (char *)xmalloc(name_bytes), out};
     for (int i = 0; i < t->added.count; i++) w.found[t->added.tokens[i].id] = true;
-    memset(out, 0, sizeof *out);
-    json_text_open(out, NULL, '{');
+    json_text_begin(out, false);
     json_text_string(out, "version", "1.0");
     json_text_null(out, "truncation");
     json_text_null(out, "padding");
