@@ -34,7 +34,7 @@ from prepare_hellaswag import make_hellaswag
 from prepare_images import ASPECTS, Images, make_images, read_processor
 from prepare_inputs import (SETS, check_unchanged, documents_in, documents_of, file_hash, local_inputs, named_inputs,
                             units)
-from prepare_output import ExampleSplit, Progress, Split, nothing, read_manifest, verified
+from prepare_output import ExampleSplit, Progress, Split, locked, nothing, read_manifest, verified
 from prepare_prompts import FORMATS
 from prepare_records import DESCRIBED, Skipped, to_utf8
 from prepare_splits import BY_HASH, parts_of, rule_of
@@ -383,7 +383,8 @@ def main(arguments):
             inputs = named_inputs(named[0], options.sample, options.cache)
         else:
             inputs = local_inputs(options.inputs, None if options.chat else options.field)
-        tokenize(options, inputs)
+        with locked(options.out):
+            tokenize(options, inputs)
         return 0
     except Failure as failure:
         say("%s: %s" % (NAME, failure))

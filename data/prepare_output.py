@@ -1,4 +1,6 @@
 """The output of prepare.py: token files, their manifest, and the progress line."""
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -120,6 +122,23 @@ def verified(out, shards):
                 say("note: %s %s; this file and those after it will be written again" % (path, state))
                 return shards[:i]
     return shards
+
+
+@contextlib.contextmanager
+def locked(out):
+    """Locks the output `out` while the body runs. Fails if another run has locked it. If the folder cannot be written, the
+    body runs without a lock, because it writes nothing or reports the error."""
+    with contextlib.ExitStack() as stack:
+        try:
+            os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
+            path = os.path.join(os.path.dirname(out), ".%s.lock" % os.path.basename(out))
+            # lockf() instead of flock(), because worker processes would inherit the lock, and they can outlive this one
+            fcntl.lockf(stack.enter_context(open(path, "a")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Failure("%s: another run writes these files; wait for it, or use another --out" % out)
+        except OSError:
+            pass
+        yield
 
 
 def nothing():

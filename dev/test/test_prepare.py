@@ -236,6 +236,23 @@ class PrepareTest(unittest.TestCase):
         arguments.remove("--overwrite")
         self.assertGreater(self.stop_everywhere([*arguments, self.path("r")], expected), 5)
 
+    def test_second_run_with_the_same_output_is_refused(self):
+        source, out, original, ended = self.write("d.txt", words(1, 3000)), self.path("r"), prepare.work, []
+        arguments = ["--bytes", "--workers", "1", "--val-fraction", "0", "--out", out, source]
+
+        def with_second_run(job):
+            if not ended:
+                ended.append(subprocess.run([sys.executable, prepare.__file__, *arguments, "--shard-tokens", "9000"],
+                                            capture_output=True, text=True))
+            return original(job)
+
+        with unittest.mock.patch.object(prepare, "work", with_second_run):
+            self.run_program(*arguments)
+        self.assertEqual((ended[0].returncode, ended[0].stderr), (2, (
+            "prepare.py: %s: another run writes these files; wait for it, or use another --out\n" % out)))
+        self.assertEqual(os.listdir(self.folder).count("r_train_000001.bin"), 0)
+        self.run_program(*arguments, "--overwrite")  # the lock has ended with the run
+
     def test_temporary_files_of_killed_runs_are_removed(self):
         process = subprocess.Popen([sys.executable, "-c", ""])
         process.wait()
