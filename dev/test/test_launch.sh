@@ -171,7 +171,7 @@ said=$(PATH=$folder/few GPUS=2 PROGRAM=$folder/program "$(command -v bash)" "$sc
 has "slurm_single.sbatch runs srun" "$(bash scripts/slurm_single.sbatch 350M --seed 3)" "srun --kill-on-bad-exit=1 ./train_gpt2_fp8 --model gpt2-medium"
 line=$(SLURM_NTASKS=32 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NODELIST='node[7-8]' bash scripts/slurm_multi.sbatch 124M --dry-run --seed 3)
 has "slurm_multi.sbatch reduces the micro-batch for 32 GPUs" "$line" "--micro-batch 16"
-has "slurm_multi.sbatch uses the first node for the rendezvous" "$line" "--seed 3 --rendezvous node7"
+has "slurm_multi.sbatch uses the first node for the rendezvous, and FLAGs override it" "$line" "--rendezvous node7 --seed 3"
 has "slurm_multi.sbatch uses ZeRO 1" "$line" "--zero 1"
 said=$(bash scripts/slurm_multi.sbatch 124M 2>&1) && bad "slurm_multi.sbatch outside a job is refused" "$said" || has "slurm_multi.sbatch outside a job is refused" "$said" "slurm_multi.sbatch: must run as a Slurm job;"
 has "slurm_multi.sbatch --dry-run prints the command outside a job" "$(bash scripts/slurm_multi.sbatch 124M --dry-run)" "--rendezvous FIRST_NODE"
