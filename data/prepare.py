@@ -147,7 +147,8 @@ def run_jobs(jobs, workers, initial):
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool:
-            raise Failure("a worker process was killed, perhaps because memory ran out; start again with fewer --workers")
+            raise Failure("a worker process was killed, perhaps because memory ran out; start again with fewer "
+                          "--workers")
         finally:
             for future in waiting:
                 future.cancel()
@@ -157,19 +158,16 @@ def run_jobs(jobs, workers, initial):
 
 
 def tokenize(options, inputs):
-    spec = "bytes" if options.bytes else options.tokenizer
+    spec = options.tokenizer
     tokenizer = open_tokenizer(spec)  # in this process, too, so that errors of the tokenizer are reported once
-    if spec not in ("bytes", "gpt2"):
-        spec_identity = file_hash(Pairs.find(spec))
-    else:
-        spec_identity = spec
-    identities = [[made.kind, made.identity] for made in inputs]
-    settings = {"version": VERSION, "inputs": hashlib.sha256(json.dumps(identities).encode()).hexdigest(), "tokenizer": spec_identity,
-                "vocab": tokenizer.vocab, "field": options.field, "val_fraction": options.val_fraction,
-                "shard_tokens": options.shard_tokens, "skip_malformed": options.skip_malformed}
+    path, identities = Pairs.find(spec), json.dumps([[made.kind, made.identity] for made in inputs])
+    settings = {"version": VERSION, "inputs": hashlib.sha256(identities.encode()).hexdigest(),
+                "tokenizer": file_hash(path) if path else spec, "vocab": tokenizer.vocab, "field": options.field,
+                "val_fraction": options.val_fraction, "shard_tokens": options.shard_tokens,
+                "skip_malformed": options.skip_malformed}
     if options.chat:
         images = read_processor(options, tokenizer) if options.image_processor is not None else None
-        settings.update(chat_settings(spec, options, images))
+        settings.update(chat_settings(options, images))
     if tokenizer.strict:  # the token files also depend on which tokens surround documents
         settings["documents"] = tokenizer.rule
     manifest = options.out + "_manifest.json"
@@ -183,8 +181,7 @@ def tokenize(options, inputs):
     say("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), width, rule), sys.stdout)
     if not complete:
         try:
-            skipped = make(options, inputs, spec, settings, manifest, splits, skipped, rule,
-                           tokenizer.strict)
+            skipped = make(options, inputs, settings, manifest, splits, skipped, rule, tokenizer.strict)
         except (Failure, OSError):
             left = ["%s_%s_*.bin" % (options.out, name) for name, split in splits.items() if split.finished]
             if left:
@@ -210,7 +207,7 @@ def tokenize(options, inputs):
             % ("example" if options.chat else "document"))
 
 
-def make(options, inputs, spec, settings, manifest, splits, skipped, rule, strict):
+def make(options, inputs, settings, manifest, splits, skipped, rule, strict):
     """Writes the missing token files. Returns {unit: number of skipped records}. skipped: this dictionary as an
     earlier, interrupted run recorded it."""
     def save(complete):
@@ -246,7 +243,7 @@ def make(options, inputs, spec, settings, manifest, splits, skipped, rule, stric
     shown = 0
     images = Images(*settings["images"]) if "images" in settings else None
     chat = (options.prompt_format, options.trained, images) if options.chat else None
-    initial = (spec, options.field, held_out, options.val_fraction, chat, options.skip_malformed)
+    initial = (options.tokenizer, options.field, held_out, options.val_fraction, chat, options.skip_malformed)
     noted = set()
     for number, tokens, records, notes in run_jobs(jobs(), options.workers, initial):
         for record in records[:max(0, DESCRIBED - shown)]:
@@ -319,37 +316,45 @@ def parse(arguments):
     parser.add_argument("inputs", nargs="+", metavar="INPUT",
                         help="input files, folders or patterns, or one public data set: %s" % ", ".join(SETS))
     parser.add_argument("--out", required=True, type=output, help="path of the output files without _train_000000.bin")
-    parser.add_argument("--tokenizer", default="gpt2", help="folder or file of the tokenizer: tokenizer.json, tokenizer.model, "
-                        "GPT-2's encoder.json with vocab.bpe, or vocab.json with merges.txt (default gpt2: downloaded once)")
-    parser.add_argument("--bytes", action="store_true", help="write byte-level tokens (token = byte, 256 = end of text), without a tokenizer")
+    parser.add_argument("--tokenizer", default="gpt2", help="folder or file of the tokenizer: tokenizer.json, "
+                        "tokenizer.model, GPT-2's encoder.json with vocab.bpe, or vocab.json with merges.txt (default "
+                        "gpt2: downloaded once)")
+    parser.add_argument("--bytes", action="store_true", help="write byte-level tokens (token = byte, 256 = end of "
+                        "text), without a tokenizer")
     parser.add_argument("--hellaswag", action="store_true", help="convert HellaSwag's JSONL file to OUT.bin, for "
                         "the trainer's --hellaswag")
-    parser.add_argument("--chat", action="store_true", help="write examples with a loss mask from JSON or Parquet records of messages, instruction "
-                        "and output, prompt or query and response, or input_ids and labels")
+    parser.add_argument("--chat", action="store_true", help="write examples with a loss mask from JSON or Parquet "
+                        "records of messages, instruction and output, prompt or query and response, or input_ids and "
+                        "labels")
     parser.add_argument("--prompt-format", choices=["template", *FORMATS],
-                        help="with --chat: format that turns messages into text (default template: the chat template in the "
-                        "tokenizer's folder)")
+                        help="with --chat: format that turns messages into text (default template: the chat template "
+                        "in the tokenizer's folder)")
     parser.add_argument("--trained", choices=["answers", "last", "all"],
-                        help="with --chat: tokens that have a loss; answers: those of all answers (default); last: those of the last "
-                        "answer; all: all tokens")
-    parser.add_argument("--image-processor", metavar="FOLDER", help="prepare images with the settings of this model folder's "
-                        "image processor: with --chat the images of the records; otherwise the inputs, as OUT.images for the trainer's --image")
+                        help="with --chat: tokens that have a loss; answers: those of all answers (default); last: "
+                        "those of the last answer; all: all tokens")
+    parser.add_argument("--image-processor", metavar="FOLDER", help="prepare images with the settings of this model "
+                        "folder's image processor: with --chat the images of the records; otherwise the inputs, as "
+                        "OUT.images for the trainer's --image")
     parser.add_argument("--image-folder", metavar="DIR", help="folder that the paths of images are relative to "
                         "(default: that of each input file)")
     parser.add_argument("--image-aspect", choices=ASPECTS, help="how images become square; processor: as the "
                         "processor's settings say (default); pad: pad with the mean color first; resize: distort")
     parser.add_argument("--image-token", metavar="NAME|ID", help="placeholder token of images (default: <image> of the "
-                        "tokenizer, else the image token of config.json in --image-processor, else the id after the tokenizer's last)")
+                        "tokenizer, else the image token of config.json in --image-processor, else the id after the "
+                        "tokenizer's last)")
     parser.add_argument("--skip-malformed", action="store_true", help="skip and count malformed records "
                         "(default: the first one is an error)")
     parser.add_argument("--field", help="key or column with the text of a record (default text)")
-    parser.add_argument("--val-fraction", type=fraction, default=0.01, help="fraction of the text for validation (default 0.01)")
+    parser.add_argument("--val-fraction", type=fraction, default=0.01,
+                        help="fraction of the text for validation (default 0.01)")
     parser.add_argument("--shard-tokens", type=number, default=10**8, help="tokens per file (default 100M)")
-    parser.add_argument("--workers", type=number, default=os.cpu_count() or 1, help="number of worker processes (default: one per core)")
+    parser.add_argument("--workers", type=number, default=os.cpu_count() or 1,
+                        help="number of worker processes (default: one per core)")
     parser.add_argument("--sample", default="10BT", help="sample of fineweb or fineweb-edu (default 10BT)")
     parser.add_argument("--cache", default=os.path.join(os.path.expanduser("~"), ".cache", "train_gpt2_fp8"),
                         help="folder of downloaded texts (default ~/.cache/train_gpt2_fp8)")
-    parser.add_argument("--overwrite", action="store_true", help="replace the output of an earlier run instead of continuing it")
+    parser.add_argument("--overwrite", action="store_true",
+                        help="replace the output of an earlier run instead of continuing it")
     options = parser.parse_args(arguments)
     for flags, needed, given in ((OF_CHAT, "--chat", options.chat),
                                  (OF_IMAGES, "--image-processor", options.image_processor is not None)):
@@ -364,6 +369,7 @@ def parse(arguments):
     if options.field is not None and options.chat:
         raise Failure("--field: has no effect with --chat, whose records have fixed keys; remove it", 1)
     options.field = options.field or "text"
+    options.tokenizer = "bytes" if options.bytes else options.tokenizer
     return options
 
 
@@ -371,10 +377,10 @@ def main(arguments):
     try:
         options = parse(arguments)
         if options.hellaswag:
-            make_hellaswag(options.inputs, options.out, "bytes" if options.bytes else options.tokenizer)
+            make_hellaswag(options.inputs, options.out, options.tokenizer)
             return 0
         if options.image_processor is not None and not options.chat:
-            make_images(options, open_tokenizer("bytes" if options.bytes else options.tokenizer))
+            make_images(options, open_tokenizer(options.tokenizer))
             return 0
         named = [name for name in options.inputs if name in SETS and not os.path.exists(name) and not options.chat]
         if named and len(options.inputs) > 1:

@@ -26,8 +26,8 @@ from prepare_tokenizers import encode_each, pack, say, several, width_of
 
 IGNORED = -100  # label of a token without a loss
 LABELS = '"labels" is not a list as long as "input_ids"'
-ENDLESS = ("the chat template ends answers without a special token that has a loss, so the model would not learn to stop; "
-           "use a fixed --prompt-format, or a template whose answers end with a special token")
+ENDLESS = ("the chat template ends answers without a special token that has a loss, so the model would not learn to "
+           "stop; use a fixed --prompt-format, or a template whose answers end with a special token")
 SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant",
             "assistant": "assistant"}
 
@@ -50,7 +50,8 @@ def turns_of(record):
             raise Malformed('a turn lacks a "value" that is text')
         speaker = turn.get("from")
         if not isinstance(speaker, str) or speaker not in SPEAKERS:
-            raise Malformed('a turn has "from" %s, which must be one of %s' % (json.dumps(speaker)[:40], ", ".join(SPEAKERS)))
+            raise Malformed('a turn has "from" %s, which must be one of %s' % (
+                json.dumps(speaker)[:40], ", ".join(SPEAKERS)))
         messages.append({"role": SPEAKERS[speaker], "content": turn["value"]})
         if turn.get("weight") is not None:
             messages[-1]["weight"] = turn["weight"]
@@ -246,13 +247,12 @@ class Chat:
         return examples
 
 
-def chat_settings(spec, options, images):
+def chat_settings(options, images):
     """Returns the manifest's record of all settings that change the examples of --chat."""
-    path, _, text, config = read_template(spec) if options.prompt_format == "template" else (None,) * 4
+    path, _, text, config = read_template(options.tokenizer) if options.prompt_format == "template" else (None,) * 4
     template = json.dumps([text, special_tokens(path, config)]) if path else ""
     return {"field": None, "prompt_format": options.prompt_format, "trained": options.trained,
-            "template": hashlib.sha256(template.encode()).hexdigest(), "skip_malformed": options.skip_malformed,
-            **({"images": list(images)} if images else {})}
+            "template": hashlib.sha256(template.encode()).hexdigest(), **({"images": list(images)} if images else {})}
 
 
 def describe(splits, skipped):

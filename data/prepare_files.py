@@ -146,7 +146,8 @@ class Notes:
             say("note: ignored files: " + "; ".join("%s %s (%s)" % (format(len(paths), ","), reason, names(paths))
                                                for reason, paths in self.left_out.items()))
         if self.links:
-            say("note: links to outside the given folders were followed: %s (%s)" % (several(len(self.links), "link"), names(self.links)))
+            say("note: links to outside the given folders were followed: %s (%s)" % (
+                several(len(self.links), "link"), names(self.links)))
 
 
 def files_under(folder, notes):

@@ -1,8 +1,8 @@
 """prepare.py --hellaswag: converts HellaSwag's published JSON lines to llm.c's evaluation file.
 
-A line has "ctx" (the context), "endings" (four texts) and "label" (the number of the right ending). An ending is encoded
-with a space before it, because it follows the context. If the tokenizer's family has a BOS token, the context starts
-with it.
+A line has "ctx" (the context), "endings" (four texts) and "label" (the number of the right ending). An ending is
+encoded with a space before it, because it follows the context. If the tokenizer's family has a BOS token, the context
+starts with it.
 The file begins with 256 int32: magic, version, number of examples, bytes of the longest example, then zeros. Each
 example follows as uint16: 65535, bytes of the example, number of the example, label, number of endings, context,
 endings. The context and each ending consist of the number of tokens and the tokens. If the vocabulary has more than

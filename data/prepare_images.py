@@ -137,8 +137,8 @@ def read_processor(options, tokenizer):
     side, aspect = result[0], options.image_aspect
     token, name = token_of(options, tokenizer, processor, config)
     return Images(side, result if aspect == "resize" else size, aspect == "pad" or aspect == "processor" and pad,
-                  values["resample"], values["image_mean"], values["image_std"], rows_of(folder, side, processor, config),
-                  token, name, aspect, options.image_folder or "")
+                  values["resample"], values["image_mean"], values["image_std"],
+                  rows_of(folder, side, processor, config), token, name, aspect, options.image_folder or "")
 
 
 # --- records -------------------------------------------------------------------------------------------------

@@ -138,8 +138,8 @@ def text_input(kind, path):
 
 
 def local_inputs(arguments, field):
-    """Returns one Input for each readable file that the arguments (files, folders, patterns) name. Leaves out duplicates
-    and unsuitable files, with notes. field: key of a record's text; None: the files contain chat records."""
+    """Returns one Input for each readable file that the arguments (files, folders, patterns) name. Leaves out
+    duplicates and unsuitable files, with notes. field: key of a record's text; None: the files contain chat records."""
     inputs, seen, notes = [], set(), Notes()
     for argument in arguments:
         paths, found = list(files_of(argument, notes)), []

@@ -205,7 +205,7 @@ class Fixed:
 def read_template(spec):
     """Returns (path of the tokenizer, path of the file with the chat template, text of the template or None, parsed
     tokenizer_config.json)."""
-    path = Pairs.find(spec) if spec not in ("bytes", "gpt2") else None
+    path = Pairs.find(spec)
     if path is None:
         return None, None, None, {}
     source, config = os.path.join(os.path.dirname(path), "tokenizer_config.json"), config_beside(path)
@@ -294,8 +294,8 @@ class Template:
         jinja2 = need("jinja2")
         # Templates are untrusted code, and code can escape from the sandboxes of older versions.
         if [int(part) for part in re.findall(r"\d+", jinja2.__version__)] < [3, 1, 6]:
-            raise Failure("the Python package jinja2 is version %s, whose sandbox is not safe; run: pip install 'jinja2>=3.1.6'"
-                          % jinja2.__version__)
+            raise Failure("the Python package jinja2 is version %s, whose sandbox is not safe; run: pip install "
+                          "'jinja2>=3.1.6'" % jinja2.__version__)
         sandbox, extensions = need("jinja2.sandbox", "jinja2"), need("jinja2.ext", "jinja2")
 
         class Generation(extensions.Extension):
@@ -371,8 +371,8 @@ class Template:
             before = self.render(messages[:number], tools, True)
             after = self.render(messages[:number + 1], tools).rstrip("\n")  # now ends with the answer's end token
             if not after.startswith(before) or not whole.startswith(after) or len(before) < at:
-                raise Malformed("the chat template changes earlier text when an answer or further messages follow, so the "
-                                "answer's position is unknown; enclose answers in {% generation %}")
+                raise Malformed("the chat template changes earlier text when an answer or further messages follow, so "
+                                "the answer's position is unknown; enclose answers in {% generation %}")
             parts += [(whole[at:len(before)], False), (whole[len(before):len(after)], True)]
             at = len(after)
         return parts + [(whole[at:], False)]
@@ -385,8 +385,8 @@ class Template:
                               % (format(len(text), ","), format(MAX_PART, ",")))
             lost = next((token for token in self.missing if token in text), None)
             if lost is not None:
-                raise Failure("its text has the special token %s, which %s lacks; load the folder with transformers and "
-                              "save it again (save_pretrained)" % (lost, self.path))
+                raise Failure("its text has the special token %s, which %s lacks; load the folder with transformers "
+                              "and save it again (save_pretrained)" % (lost, self.path))
         encoded = self.tokenizer.tokenizer.encode_batch(texts, add_special_tokens=False)
         for parts, text, row in zip(rows, texts, encoded):
             written = self.variables.get("bos_token")

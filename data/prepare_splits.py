@@ -47,7 +47,8 @@ def end_of(size, fraction, part):
     slack = int(min(TOLERANCE, fraction / 2, (1 - fraction) / 2) * size)
     begin = max(0, at - slack)
     near = part(begin, min(at + slack, size - 1))
-    places = [begin + place for place in (near.rfind(b"\n", 0, at - begin) + 1, near.find(b"\n", at - begin) + 1) if place]
+    after = near.rfind(b"\n", 0, at - begin) + 1, near.find(b"\n", at - begin) + 1  # 0: no line end
+    places = [begin + place for place in after if place]
     if places:
         return min(places, key=lambda place: abs(place - at))
     while at < size and part(at, at + 1)[0] & 0xC0 == 0x80:

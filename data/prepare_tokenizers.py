@@ -211,8 +211,8 @@ class Encoder:
         rows = self.ids([self.head_text + text if headed else text for _, text, headed in batch])
         for (number, _, headed), row in zip(batch, rows):
             if headed and row[:len(self.head)] != self.head:
-                raise Failure("this tokenizer merges tokens across the places where texts are divided; write each document as "
-                              "one record of a JSONL file")
+                raise Failure("this tokenizer merges tokens across the places where texts are divided; write each "
+                              "document as one record of a JSONL file")
             out[number].append(little_endian(array.array(self.code, row[len(self.head):] if headed else row)))
 
 
@@ -265,14 +265,15 @@ class Pairs(Encoder, Plain):
 
     @staticmethod
     def find(spec):
-        """Returns the file of the tokenizer `spec`, a folder or a file; None for the published GPT-2."""
-        if spec == "gpt2":
+        """Returns the file of the tokenizer `spec`, a folder or a file; None for "bytes" and the published "gpt2"."""
+        if spec in ("bytes", "gpt2"):
             return None
         if os.path.isdir(spec):
             for name in ("tokenizer.json", "tokenizer.model", "encoder.json", "vocab.json"):
                 if os.path.exists(os.path.join(spec, name)):
                     return Pairs.made_of(no_pointer(os.path.join(spec, name)))
-            raise Failure("tokenizer %s: the folder contains no tokenizer.json, tokenizer.model, encoder.json or vocab.json" % spec)
+            raise Failure("tokenizer %s: the folder contains no tokenizer.json, tokenizer.model, encoder.json or "
+                          "vocab.json" % spec)
         if not os.path.exists(spec):
             raise Failure("tokenizer %s: no such file or folder; for a model of Hugging Face, name the "
                           "folder that contains its downloaded tokenizer files" % spec)
@@ -298,8 +299,8 @@ class Pairs(Encoder, Plain):
         elif self.end_of_text != self.vocab - 1:
             why = "its last token is not <|endoftext|>"
         if why:
-            raise Failure("tokenizer %s: %s, so GPT-2's pre-tokenization rule may be wrong for it; name a tokenizer.json, "
-                          "which contains the rule" % (path, why))
+            raise Failure("tokenizer %s: %s, so GPT-2's pre-tokenization rule may be wrong for it; name a "
+                          "tokenizer.json, which contains the rule" % (path, why))
 
     def open_published(self):
         """Opens GPT-2's published encoding. tiktoken or tokenizers downloads it once and caches it."""
@@ -323,13 +324,14 @@ class Pairs(Encoder, Plain):
         """Opens encoder.json with vocab.bpe, or vocab.json with merges.txt."""
         with open(path, "rb") as file:
             if RANKS.match(file.read(1 << 16)):
-                raise Failure("tokenizer %s: tiktoken's ranks lack the pre-tokenization rule and the special tokens; name "
-                              "the model's tokenizer.json" % path)
+                raise Failure("tokenizer %s: tiktoken's ranks lack the pre-tokenization rule and the special tokens; "
+                              "name the model's tokenizer.json" % path)
         folder = os.path.dirname(path)
         merges = [os.path.join(folder, name) for name in ("vocab.bpe", "merges.txt")]
         merges = [name for name in merges if os.path.exists(name)]
         if not merges:
-            raise Failure("tokenizer %s: its merges are missing; put vocab.bpe or merges.txt into the same folder" % path)
+            raise Failure("tokenizer %s: its merges are missing; put vocab.bpe or merges.txt into the same folder"
+                          % path)
         try:
             from_package(self.read_pair, path, merges[0])
         except PackageFailure as error:
