@@ -39,6 +39,13 @@ refuses "SEED@MICRO_BATCH that does not divide the setting's is refused" 'SEEDS:
 refuses "a seed that is not a number is refused" 'SEEDS: one: ' env SEEDS=one scripts/lab.py fidelity --out "$folder/refused"
 refuses "a recipe that is not a valid folder name is refused" 'RECIPES: coat/x: ' env RECIPES=coat/x scripts/lab.py fidelity --out "$folder/refused"
 refuses "a recipe name that is not a valid folder name is refused" 'RECIPES: a/b:coat: ' env RECIPES=a/b:coat scripts/lab.py fidelity --out "$folder/refused"
+refuses "a recipe name with two meanings is refused" 'RECIPES: x:coat: two recipes have the name x' env RECIPES="bf16 x:coat-paper x:coat" scripts/lab.py fidelity --out "$folder/refused"
+said=$(RECIPES=' ' SEEDS=' ' scripts/lab.py fidelity --dry-run --out "$folder/dry" 2>&1)
+[ "$(grep -c -- --recipe <<<"$said")" -eq 6 ]
+check "a variable of spaces sets nothing" $? "$said"
+for limit in LIMIT EIGHTH_LIMIT; do
+    refuses "$limit that is not a percentage is refused before anything is trained" "$limit: must be a percentage" env $limit=0,2 scripts/lab.py fidelity --dry-run --out "$folder/refused"
+done
 refuses "a recipe that the trainer refuses is refused" 'RECIPES: coatt: --recipe coatt: must be one of bf16' env RECIPES="bf16 coatt" scripts/lab.py fidelity --out "$folder/refused"
 refuses "--dry-run refuses a flag that the trainer refuses" 'RECIPES: slow: --lrr: unknown flag' env RECIPES="bf16 slow:bf16,lrr=1" scripts/lab.py fidelity --dry-run --out "$folder/refused"
 refuses "EVALUATE with a flag that the trainer refuses is refused" 'EVALUATE: coat,head=fp9: --head fp9: must be one of' env EVALUATE="bf16 coat,head=fp9" scripts/lab.py fidelity --out "$folder/refused"

@@ -101,6 +101,10 @@ class Fidelity:
             if name in self.texts:
                 raise Failure(f"TEXTS: {name}: two texts have this name")
             self.texts[name] = pattern
+        self.limits = [setting("LIMIT", "0.2"), setting("EIGHTH_LIMIT", "0.4")]
+        for name, limit in zip(("LIMIT", "EIGHTH_LIMIT"), self.limits):
+            if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", limit):
+                raise Failure(f"{name}: must be a percentage (is {limit})")
         self.results = Results(out, SETTINGS, self.recipes)
 
     def read_recipes(self, variable, default=""):
@@ -110,7 +114,8 @@ class Fidelity:
             if not found:
                 raise Failure(f"{variable}: {word}: must be RECIPE, RECIPE,FLAG=VALUE,... or NAME:RECIPE,...")
             names.append(found[1] or found[2])
-            self.named.update({found[1]: found[2]} if found[1] else {})
+            if found[1] and self.named.setdefault(found[1], found[2]) != found[2]:
+                raise Failure(f"{variable}: {word}: two recipes have the name {found[1]}")
         return names
 
     def read_arguments(self, words):
@@ -181,14 +186,10 @@ class Fidelity:
         return SETTINGS[base][-1] if note.startswith(" ".join(flags)) else ""
 
     def write_page(self):
-        limits = [setting("LIMIT", "0.2"), setting("EIGHTH_LIMIT", "0.4")]
-        for name, limit in zip(("LIMIT", "EIGHTH_LIMIT"), limits):
-            if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", limit):
-                raise Failure(f"{name}: must be a percentage (is {limit})")
         if not self.results.settings():
             raise Failure(f"{self.results.path}: contains no results of scripts/lab.py fidelity")
         abouts = {name: self.about(name, note) for (kind, name), note in self.results.notes.items() if kind == "setting"}
-        write_file(self.out + "/fidelity.md", page(self.results, abouts, limits))
+        write_file(self.out + "/fidelity.md", page(self.results, abouts, self.limits))
         print(f"written: {self.out}/fidelity.md")
 
 

@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def setting(name, default=""):
-    return os.environ.get(name) or default
+    return os.environ.get(name, "").strip() or default
 
 
 def number(name, text, least=0):
