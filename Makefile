@@ -146,21 +146,21 @@ SLOW_KERNELS := $(wildcard $(addprefix coat/cuda/*/,attention.cpp attention_back
 KERNELS := $(SLOW_KERNELS) $(filter-out $(SLOW_KERNELS),$(wildcard coat/cuda/*.cu coat/cuda/*/*.cu coat/cuda/*/*.cpp))
 names = $(patsubst $(1),%,$(wildcard $(subst %,*,$(1))))
 
-PROGRAMS := $(addprefix $(BIN),$(if $(wildcard train_gpt2_fp8.cu),train_gpt2_fp8_cpu))
+PROGRAMS := $(BIN)train_gpt2_fp8_cpu
 TOOL_PAIRS := $(call names,dev/tools/%.cu)
 TOOLS := $(addprefix $(BUILD)/,$(call names,dev/tools/%.c) $(TOOL_PAIRS) $(addprefix prepare_,$(call names,data/%.c)))
 UNIT_TESTS := $(if $(FOUND_CMOCKA),$(addprefix $(BUILD)/,$(call names,dev/test/%.c)))
-MODEL_TESTS := $(if $(wildcard test_gpt2.cu),$(BIN)test_gpt2_cpu $(BUILD)/gradient_check)
+MODEL_TESTS := $(BIN)test_gpt2_cpu $(BUILD)/gradient_check
 BENCHES := $(addprefix $(BUILD)/,$(call names,dev/bench/%.c))
 
 # Not empty if everything that GPU programs need exists. scripts/find.mk reports what is missing.
-HAVE_GPU_BUILD := $(and $(FOUND_NVCC),$(FOUND_CXX),$(FOUND_CUDNN),$(FOUND_FRONTEND),$(KERNELS),$(if $(SANITIZE),,yes))
+HAVE_GPU_BUILD := $(and $(FOUND_NVCC),$(FOUND_CXX),$(FOUND_CUDNN),$(FOUND_FRONTEND),$(if $(SANITIZE),,yes))
 ifneq ($(HAVE_GPU_BUILD),)
 ifneq ($(filter all,$(GOALS)),)
 $(info for GPUs: $(if $(filter all,$(GPU_ARCH)),8.0 and later,$(addprefix sm_,$(GPU_ARCH)) alone; GPU=all builds for the others too))
 endif
-PROGRAMS += $(if $(wildcard train_gpt2_fp8.cu),$(BIN)train_gpt2_fp8)
-MODEL_TESTS += $(if $(wildcard test_gpt2.cu),$(BIN)test_gpt2)
+PROGRAMS += $(BIN)train_gpt2_fp8
+MODEL_TESTS += $(BIN)test_gpt2
 TOOLS += $(TOOL_PAIRS:%=$(BUILD)/%_gpu)
 UNIT_TESTS += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(filter test_%,$(call names,dev/test/%.cu))))
 BENCHES += $(addprefix $(BUILD)/,$(addsuffix _gpu,$(call names,dev/bench/%.cu)))

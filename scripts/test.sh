@@ -179,19 +179,16 @@ export TEST_LONG=$long # if it is not empty, suites also run their long parts
 [ -x $bin/test_gpt2_cpu ] && run_suite test_gpt2_cpu $bin/test_gpt2_cpu
 [ -x $build/gradient_check ] && run_suite gradient_check $build/gradient_check
 
-gpu_suites=(dev/test/test_*.cu)
 if [ "$build" = build ]; then
     reason=
     [ -x train_gpt2_fp8 ] || reason="not built: no nvcc, cuDNN or cuDNN frontend"
     [ -n "$reason" ] || has_gpu || reason="no GPU"
-    for source in "${gpu_suites[@]}"; do
+    for source in dev/test/test_*.cu; do
         [ "$source" != dev/test/test_attention_plan.cu ] || continue # test_attention_plan.sh runs it
         name=$(basename "$source" .cu)_gpu
         if [ -n "$reason" ]; then skip_suite "$name" "$reason"; else run_alone "$name" build/"$name"; fi
     done
-    if [ -f test_gpt2.cu ]; then
-        if [ -n "$reason" ]; then skip_suite test_gpt2 "$reason"; else run_alone test_gpt2 ./test_gpt2; fi
-    fi
+    if [ -n "$reason" ]; then skip_suite test_gpt2 "$reason"; else run_alone test_gpt2 ./test_gpt2; fi
 fi
 
 # Scripts test the programs as users run them; BUILD and BIN are the folders of these programs.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tests the launch scripts: they are valid, print and run the right commands, and the program accepts these.
+# Tests that all shell scripts are valid, and that launch scripts print and run the right commands, which the program
+# accepts.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -9,9 +10,8 @@ export OUT=$folder/run RESTART_PAUSE=0
 # has NAME TEXT WORDS: checks that the text contains the words
 has() { if [[ " $2 " == *" $3 "* ]]; then ok "$1"; else bad "$1" "no '$3' in: $2"; fi; }
 
-for script in scripts/*.sh scripts/*.sbatch; do
-    said=$(bash -n "$script" 2>&1); check "$script is a valid script" $? "$said"
-done
+said=$(for script in scripts/*.sh scripts/*.sbatch dev/*/*.sh .ci/run; do bash -n "$script" 2>&1; done)
+[ -z "$said" ]; check "all shell scripts are valid" $? "$said"
 
 # A program and launchers that record how they were called.
 printf '#!/bin/sh\necho "$0 $*" >>"%s"\nexit $(cat "%s" 2>/dev/null || echo 0)\n' "$folder/calls" "$folder/status" >"$folder/program"
