@@ -58,7 +58,7 @@ completion() {
 install_all() {
     local name program generated sources
     [ -x "$bin/train_gpt2_fp8_cpu" ] || fail "there is no $bin/train_gpt2_fp8_cpu: run make first"
-    sources=(train_gpt2_fp8.cu coat/*.[ch] coat/[!c]*/*.[ch] coat/co*/*.[ch] coat/cpu/*.[ch] coat/cuda/*.[ch])
+    sources=(train_gpt2_fp8.cu coat/*.[ch] coat/*/*.[ch] coat/*/*/*.c)
     check_current "$bin/train_gpt2_fp8_cpu" "${sources[@]}"
     [ ! -x "$bin/train_gpt2_fp8" ] || check_current "$bin/train_gpt2_fp8" "${sources[@]}" coat/cuda/*.cu coat/cuda/*/*
     if ! { mkdir -p "$root$own" && touch "$root$list"; } 2>/dev/null; then

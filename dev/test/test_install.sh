@@ -57,14 +57,15 @@ stale "a program that is older than its source is not installed" "train_gpt2_fp8
 printf '#!/bin/sh\necho "error: no libcudart" >&2\nexit 127\n' >"$folder/both/train_gpt2_fp8"
 stale "a program that does not start is not installed" "train_gpt2_fp8 .*no libcudart"
 
-# headers are sources, too; headers of CUDA are sources of train_gpt2_fp8 only
+# headers are sources, too; headers of CUDA are sources of train_gpt2_fp8 only, C files of all programs
 mkdir "$folder/tree" && cp -r scripts coat data train_gpt2_fp8.cu "$folder/tree"
 for name in train_gpt2_fp8 train_gpt2_fp8_cpu; do cp "$program" "$folder/both/$name"; done
-newer() { # HEADER PROGRAM
+newer() { # SOURCE PROGRAM
     touch -d '+1 hour' "$folder/tree/$1"
     stale "$1 is newer than $2" "$2 .* $1" "$folder/tree"
 }
 newer coat/cuda/common/cuda_internal.h train_gpt2_fp8
+newer coat/cuda/matmul/matmul_algos.c train_gpt2_fp8_cpu
 newer coat/run/run.h train_gpt2_fp8_cpu
 
 # --- the installed programs run in another folder
