@@ -22,6 +22,7 @@
 # 'GPT2_TOKENS' OUT.bin` makes a token file without these tokens.
 set -euo pipefail
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
+fail() { echo "error: $*" >&2; exit 1; }
 case ${1:-} in -h | --help) usage; exit 0 ;; esac
 [ $# -ge 1 ] || { usage >&2; exit 1; }
 train=$1
@@ -29,17 +30,22 @@ shift
 recipes=("$@")
 [ ${#recipes[@]} -gt 0 ] || recipes=(bf16)
 program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/measure} steps=${STEPS:-20} length=${LENGTH:-1024} gpus=${GPUS:-1}
-case $train in -*) echo "error: $train: the first argument must be a pattern of token files; see --help" >&2; exit 1 ;; esac
-for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}" "LENGTH $length" "GPUS $gpus" "STEP_TOKENS ${STEP_TOKENS:-1}"; do
-    case ${setting#* } in 0* | *[!0-9]*) echo "error: ${setting% *}: must be a number of at least 1 without leading zeros (is ${setting#* })" >&2; exit 1 ;; esac
+case $train in -*) fail "$train: the first argument must be a pattern of token files; see --help" ;; esac
+for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}" "LENGTH $length" "GPUS $gpus" "STEP_TOKENS ${STEP_TOKENS:-1}"
+do
+    case ${setting#* } in
+    0* | *[!0-9]*) fail "${setting% *}: must be a number of at least 1 without leading zeros (is ${setting#* })" ;;
+    esac
 done
 width=12
 for recipe in "${recipes[@]}"; do
     [[ $recipe =~ ^(bf16|fp8-linear|coat|coat-paper)(,[a-z0-9-]+(=[A-Za-z0-9_.-]+)?)*$ ]] ||
-        { echo "error: $recipe: must be bf16, fp8-linear, coat or coat-paper, optionally with flags, for example coat,head=fp8; quote the pattern of token files" >&2; exit 1; }
+        fail "$recipe: must be bf16, fp8-linear, coat or coat-paper, optionally with flags, for example coat,head=fp8;" \
+            "quote the pattern of token files"
     [ ${#recipe} -le "$width" ] || width=${#recipe}
 done
-command -v "$program" >/dev/null || { echo "error: $program: is not built; run make on a machine with nvcc and cuDNN, or set PROGRAM" >&2; exit 1; }
+command -v "$program" >/dev/null ||
+    fail "$program: is not built; run make on a machine with nvcc and cuDNN, or set PROGRAM"
 launch=("$program")
 read -r -a mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 [ "$gpus" -eq 1 ] || launch=("${mpirun[@]}" -np "$gpus" "$program" --zero 3)
@@ -57,12 +63,14 @@ settings() { # MODEL: prints the flags of the model's batch
 
 # Prints why a run ended: the trainer's error, else mpirun's message between lines of dashes, else the log's last line.
 reason() { # LOG STATUS
-    grep -m 1 '^error: ' "$1" || echo "error: ended with $2: $(awk '/^---+$/ { box = 1; next } NF { last = $0; if (box) exit } END { print last }' "$1")"
+    grep -m 1 '^error: ' "$1" || echo "error: ended with $2: $(
+        awk '/^---+$/ { box = 1; next } NF { last = $0; if (box) exit } END { print last }' "$1"
+    )"
 }
 
 trap 'exit 130' INT # the trainer also gets the signal and handles it
 failed=0
-failure() { # REASON: prints a row that shows REASON
+print_failure() { # REASON: prints a row that shows REASON
     printf '%-10s %-*s %s\n' "$model" "$width" "$recipe" "$1"
     failed=1
 }
@@ -73,10 +81,10 @@ for model in ${MODELS:-gpt2 gpt2-xl}; do
         master='' status=0
         [[ $recipe != bf16* ]] || master='--master split16'
         # shellcheck disable=SC2046,SC2086 # flags are words
-        "${launch[@]}" --device cuda --model "$model" $(settings "$model") $master --recipe ${recipe//,/ --} --train "$train" \
-            --steps "$steps" --lr 3e-4 --warmup 10 --sample-tokens 0 --json >"$name.jsonl" 2>"$name.log" || status=$?
+        "${launch[@]}" --device cuda --model "$model" $(settings "$model") $master --recipe ${recipe//,/ --} \
+            --train "$train" --steps "$steps" --lr 3e-4 --warmup 10 --sample-tokens 0 --json >"$name.jsonl" 2>"$name.log" || status=$?
         if [ $status -ne 0 ]; then
-            failure "$(reason "$name.log" $status)"
+            print_failure "$(reason "$name.log" $status)"
             continue
         fi
         awk -v model="$model" -v recipe="$recipe" -v width="$width" -v half=$((steps / 2)) -v gpus="$gpus" '
@@ -86,7 +94,7 @@ for model in ${MODELS:-gpt2 gpt2-xl}; do
             $1 == "total" { plan = gb($2, $3) } $1 == "driver" { driver = gb($3, $4) }
             END { if (!(sum > 0)) exit 1
                   printf "%-10s %-" width "s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / gpus / (sum / count) * 1000, sum / count, plan, driver }
-        ' "$name.jsonl" "$name.log" || failure "error: no step was timed, see $name.log"
+        ' "$name.jsonl" "$name.log" || print_failure "error: no step was timed, see $name.log"
     done
 done
 exit $failed

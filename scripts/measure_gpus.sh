@@ -28,6 +28,7 @@
 #   SMALL="..."             flags of the model of loss
 set -euo pipefail
 cd "$(dirname "$0")/.."
+fail() { echo "error: $*" >&2; exit 1; }
 usage() { sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; }
 case ${1:-} in -h | --help) usage; exit 0 ;; esac
 dry_run=''
@@ -37,12 +38,12 @@ train=$1 val=$2
 shift 2
 parts=" ${*:-speed large loss} "
 for part in $parts; do
-    case $part in speed | large | loss) ;; *) echo "error: $part: must be one of speed, large, loss" >&2; exit 1 ;; esac
+    case $part in speed | large | loss) ;; *) fail "$part: must be one of speed, large, loss" ;; esac
 done
 . scripts/gpu.sh
 mapfile -t ids < <(list_gpus 2>/dev/null)
 gpus=${GPUS:-${#ids[@]}}
-case $gpus in '' | 0 | 1 | *[!0-9]*) echo "error: GPUS: must be at least 2 (is '$gpus')" >&2; exit 1 ;; esac
+case $gpus in '' | 0 | 1 | *[!0-9]*) fail "GPUS: must be at least 2 (is '$gpus')" ;; esac
 [ ${#ids[@]} -ge "$gpus" ] || mapfile -t ids < <(seq 0 $((gpus - 1)))
 program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/gpus} steps=${STEPS:-8} passes=${PASSES:-8} stages=${STAGES:-1 2 3}
 model=${MODEL:---model gpt2-xl --micro-batch 16}
@@ -56,7 +57,8 @@ start() { # LOG COMMAND...: runs COMMAND; stdout goes to OUT/LOG.json, stderr to
     shift
     if [ -n "$dry_run" ]; then printf '%s\n' "$(printf '%q ' "$@" | sed 's/ $//')"; return; fi
     "$@" >"$out/$log.json" 2>"$out/$log.err" </dev/null || status=$?
-    [ $status -eq 0 ] || { echo "error: $log ended with $status: $(grep -m 1 '^error' "$out/$log.err" || tail -n 1 "$out/$log.err")" >&2; exit 1; }
+    [ $status -eq 0 ] ||
+        fail "$log ended with $status: $(grep -m 1 '^error' "$out/$log.err" || tail -n 1 "$out/$log.err")"
 }
 
 number() { # FLAG DEFAULT FLAGS...: prints the last value of FLAG in FLAGS, else DEFAULT
@@ -70,9 +72,10 @@ trains() { # LOG PROCESSES PASSES STEPS FLAGS...: trains with PROCESSES GPUs; if
     local log=$1 processes=$2 tokens
     # shellcheck disable=SC2086 # flags are words
     tokens=$(($(number --micro-batch 16 ${*:5}) * $(number --seq-len 1024 ${*:5}) * $3 * processes))
-    local command=("$program" --recipe coat --train "$train" --batch-tokens $tokens --steps "$4" --lr 3e-4 --warmup 10 --sample-tokens 0 --json "${@:5}")
-    if [ "$processes" -gt 1 ]; then command=("${mpirun[@]}" -np "$processes" "${command[@]}"); else command=(env CUDA_VISIBLE_DEVICES="$on" "${command[@]}"); fi
-    start "$log" "${command[@]}"
+    local launch=(env CUDA_VISIBLE_DEVICES="${on:-}")
+    [ "$processes" -eq 1 ] || launch=("${mpirun[@]}" -np "$processes")
+    start "$log" "${launch[@]}" "$program" --recipe coat --train "$train" --batch-tokens $tokens --steps "$4" --lr 3e-4 \
+        --warmup 10 --sample-tokens 0 --json "${@:5}"
 }
 
 speed_of() { # LOG: prints the tokens/s over the second half of the run's steps

@@ -17,19 +17,21 @@
 #                                 a large matmul in FP8, and in BF16. The first lines of
 #                                 build/bench_head_gpu print the rates
 set -euo pipefail
+fail() { echo "error: $*" >&2; exit 1; }
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 [ $# -ge 1 ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 . "$(dirname "$0")/gpu.sh"
 train=$1
 shift
-case $train in -*) echo "error: $train: the first argument must be a pattern of token files; see --help" >&2; exit 1 ;; esac
-program=${PROGRAM:-./train_gpt2_fp8} library=${LIBRARY:-build/libtrace.so} out=${OUT:-runs/profile} steps=${STEPS:-6} gpus=${GPUS:-1}
-case $steps in 0* | 1 | *[!0-9]*) echo "error: STEPS: must be a number of at least 2 (is $steps)" >&2; exit 1 ;; esac
-case $gpus in 0* | '' | *[!0-9]*) echo "error: GPUS: must be a number of at least 1 (is '$gpus')" >&2; exit 1 ;; esac
+case $train in -*) fail "$train: the first argument must be a pattern of token files; see --help" ;; esac
+program=${PROGRAM:-./train_gpt2_fp8} library=${LIBRARY:-build/libtrace.so}
+out=${OUT:-runs/profile} steps=${STEPS:-6} gpus=${GPUS:-1}
+case $steps in 0* | 1 | *[!0-9]*) fail "STEPS: must be a number of at least 2 (is $steps)" ;; esac
+case $gpus in 0* | *[!0-9]*) fail "GPUS: must be a number of at least 1 (is '$gpus')" ;; esac
 devices=${CUDA_VISIBLE_DEVICES:-0} launch=()
 [ "$gpus" -eq 1 ] || read -ra launch <<<"${MPIRUN:-mpirun --bind-to none} -np $gpus"
-[ -x "$program" ] || { echo "error: $program: is not built; run make on a machine with nvcc and cuDNN, or set PROGRAM" >&2; exit 1; }
-[ -r "$library" ] || { echo "error: $library: is not built; run make $library with a CUDA that has CUPTI" >&2; exit 1; }
+[ -x "$program" ] || fail "$program: is not built; run make on a machine with nvcc and cuDNN, or set PROGRAM"
+[ -r "$library" ] || fail "$library: is not built; run make $library with a CUDA that has CUPTI"
 mkdir -p "$out"
 rm -f "$out/traffic.tsv"
 
@@ -40,21 +42,22 @@ watcher=$!
 trap 'kill $watcher 2>/dev/null || true' EXIT
 status=0
 # shellcheck disable=SC2016 # each process expands the variables
-TRACE=$(realpath "$library") OUT=$out ${launch[@]+"${launch[@]}"} bash -c '
+TRACE=$(realpath "$library") OUT=$out "${launch[@]}" bash -c '
     rank=${OMPI_COMM_WORLD_RANK:-0}
     export CUDA_INJECTION64_PATH=$TRACE TRACE_FILE=$OUT/trace.tsv
     [ "$rank" = 0 ] || TRACE_FILE=$OUT/trace-$rank.tsv
     exec "$@"' trace "$program" --device cuda --train "$train" --steps "$steps" \
     --sample-tokens 0 --health-every 0 --json "$@" >"$out/log.jsonl" 2>"$out/output.txt" || status=$?
 kill $watcher 2>/dev/null || true
-[ $status -eq 0 ] || { echo "error: the training ended with $status: $(tail -n 1 "$out/output.txt")" >&2; exit 1; }
-[ -s "$out/trace.tsv" ] || { echo "error: $out/trace.tsv: nothing was traced; see $out/output.txt" >&2; exit 1; }
+[ $status -eq 0 ] || fail "the training ended with $status: $(tail -n 1 "$out/output.txt")"
+[ -s "$out/trace.tsv" ] || fail "$out/trace.tsv: nothing was traced; see $out/output.txt"
 
 # Counts the FLOPs of a micro-batch's matmuls: six per weight and token. --zero 0 makes the plan list complete weights,
 # not shards.
 plan=$("$program" --plan=json "$@" --zero 0)
 values() { # NAME CATEGORY BYTES: prints how many values of BYTES bytes a tensor has
-    if [[ $plan =~ \"name\":\ \"$1\",\ \"format\":\ \"[a-z0-9]*\",\ \"category\":\ \"$2\",\ \"bytes\":\ ([0-9]+) ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi;
+    local tensor="\"name\": \"$1\", \"format\": \"[a-z0-9]*\", \"category\": \"$2\", \"bytes\": ([0-9]+)"
+    if [[ $plan =~ $tensor ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi
 }
 weights() { values "$1" weights 2; } # NAME: prints the number of BF16 weights
 tokens=$(values tokens scratch 4)
@@ -89,7 +92,9 @@ traffic=${TRAFFIC:-build/bench_traffic}
         END { for (i = 1; i <= NR; i++) if (power[i] > 0.75 * most) { p += power[i]; c += clock[i]; n++ }
         if (n) printf "(%.0f W, %.0f MHz: means while it draws more than 3/4 of its maximum)\n", p / n, c / n }' "$out/power.csv"
     echo
-    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v bf16_flops="$bf16_flops" -v head_flops="$head_flops" -v attention_flops="$attention_flops" -v traffic="$out/traffic.tsv" -v ceilings="${CEILINGS:-}" -f scripts/profile_table.awk
+    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v bf16_flops="$bf16_flops" -v head_flops="$head_flops" \
+        -v attention_flops="$attention_flops" -v traffic="$out/traffic.tsv" -v ceilings="${CEILINGS:-}" \
+        -f scripts/profile_table.awk
 } >"$out/profile.md"
 sed '/^| kernel /,$d' "$out/profile.md"
 echo "all kernels: $out/profile.md"

@@ -28,21 +28,23 @@
 #   ONLY="torch-bf16 coat"        rows to measure
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+fail() { echo "error: $*" >&2; exit 1; }
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 dry_run=''
 [ "${1:-}" != --dry-run ] || { dry_run=yes && shift; }
-case ${1:-} in -*) echo "error: $1: must be --dry-run or --help" >&2; exit 1 ;; esac
-[ $# -ge 1 ] || { echo "error: a token file is missing; see --help" >&2; exit 1; }
-tokens=$1 packages=${BASELINES:-build/baselines} python=${PYTHON:-python3} steps=${STEPS:-12} step_tokens=${STEP_TOKENS:-524288}
+case ${1:-} in -*) fail "$1: must be --dry-run or --help" ;; esac
+[ $# -ge 1 ] || fail "a token file is missing; see --help"
+tokens=$1 packages=${BASELINES:-build/baselines} python=${PYTHON:-python3}
+steps=${STEPS:-12} step_tokens=${STEP_TOKENS:-524288}
 shift
 shapes=("$@")
 [ ${#shapes[@]} -gt 0 ] || shapes=(gpt2:64x1024 gpt2-xl:16x1024 olmo-1b:32x1024)
-[ -n "$dry_run" ] || [ -r "$tokens" ] || { echo "error: $tokens: no such file; make one with data/prepare.py" >&2; exit 1; }
+[ -n "$dry_run" ] || [ -r "$tokens" ] || fail "$tokens: no such file; make one with data/prepare.py"
 for shape in "${shapes[@]}"; do
-    [[ $shape =~ ^[a-z0-9.-]+:[1-9][0-9]*x[1-9][0-9]*$ ]] || { echo "error: $shape: must be MODEL:MICRO_BATCHxLENGTH" >&2; exit 1; }
+    [[ $shape =~ ^[a-z0-9.-]+:[1-9][0-9]*x[1-9][0-9]*$ ]] || fail "$shape: must be MODEL:MICRO_BATCHxLENGTH"
     case ${shape%:*} in
     gpt2 | gpt2-xl | olmo-1b | llama2-7b | qwen2.5-1.5b | qwen2.5-7b) ;;
-    *) echo "error: ${shape%:*}: must be one of gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b, qwen2.5-7b" >&2; exit 1 ;;
+    *) fail "${shape%:*}: must be one of gpt2, gpt2-xl, olmo-1b, llama2-7b, qwen2.5-1.5b, qwen2.5-7b" ;;
     esac
 done
 rows=(bf16 coat "coat,head=fp8" torch-bf16 torchao-tensorwise torchao-rowwise te fp8-coat pyllmq-bf16 pyllmq-e4m3)
@@ -108,16 +110,17 @@ ours() { # RECIPE
     local master=''
     [ "$1" != bf16 ] || master='--master split16'
     # shellcheck disable=SC2086 # flags are words
-    run "$work/log" ./train_gpt2_fp8 --device cuda --model "$model" $master --recipe ${1//,/ --} --micro-batch "$micro_batch" --seq-len "$length" \
-        --batch-tokens $((passes * micro_batch * length)) --steps "$steps" --lr 3e-4 --warmup 10 --train "$tokens" --sample-tokens 0 --json || return
+    run "$work/log" ./train_gpt2_fp8 --device cuda --model "$model" $master --recipe ${1//,/ --} \
+        --micro-batch "$micro_batch" --seq-len "$length" --batch-tokens $((passes * micro_batch * length)) --steps "$steps" \
+        --lr 3e-4 --warmup 10 --train "$tokens" --sample-tokens 0 --json || return
     figures "$work/log" "$work/log.err"
 }
 
 theirs() { # SCRIPT [FLAG...]
     local parameters=0 # number of parameters that the other program's model must have; 0: not checked
     [ ! -x ./train_gpt2_fp8 ] || parameters=$(./train_gpt2_fp8 --plan=json --model "$model" | sed 's/{"parameters": \([0-9]*\).*/\1/')
-    run "$work/log" "$python" "dev/baselines/$1" --model "$model" --tokens "$tokens" --micro-batch "$micro_batch" --seq-len "$length" \
-        --passes $passes --steps "$steps" --parameters "$parameters" "${@:2}" || return
+    run "$work/log" "$python" "dev/baselines/$1" --model "$model" --tokens "$tokens" --micro-batch "$micro_batch" \
+        --seq-len "$length" --passes $passes --steps "$steps" --parameters "$parameters" "${@:2}" || return
     figures "$work/log"
 }
 
