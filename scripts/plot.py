@@ -286,8 +286,8 @@ def draw_health(run):
         top = strips[tensor][1] + 0.14
     figure, axes = plt.subplots(1, len(panels), sharey=True, squeeze=False, layout="constrained",
                                 figsize=(1.4 + 10.8 * len(panels) / len(HEALTH), min(18.2, 1.9 + 0.62 * top)))
-    figure.suptitle("FP8 health of %s over steps; the first layer of each tensor is at the bottom" % run.name, fontsize=11,
-                    fontweight="bold", x=0.01, ha="left")
+    figure.suptitle("FP8 health of %s over steps; the first layer of each tensor is at the bottom" % run.name,
+                    fontsize=11, fontweight="bold", x=0.01, ha="left")
     for axis, (key, title) in zip(axes[0], panels):
         draw_health_panel(figure, axis, run, key, grids[key], strips)
         axis.set_title(title, fontsize=10)
@@ -346,9 +346,11 @@ def save(figure, prefix):
 
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or NAME=FOLDER to name it in the legend")
+    parser.add_argument("runs", nargs="+", metavar="RUN",
+                        help="folder of a run, or NAME=FOLDER to name it in the legend")
     parser.add_argument("--out", default="curves", help="path of the pictures, without .png (default curves)")
-    parser.add_argument("--smooth", type=float, metavar="STEPS", help="number of steps of the smoothing mean (default: steps / 50)")
+    parser.add_argument("--smooth", type=float, metavar="STEPS",
+                        help="number of steps of the smoothing mean (default: steps / 50)")
     parser.add_argument("--ref", type=reference, action="append", default=[], metavar="NAME=LOSS",
                         help="dashed reference line in the loss")
     options = parser.parse_args(arguments)

@@ -96,8 +96,10 @@ def main(arguments):
     parser.add_argument("--entity", help="W&B user or team (default: that of the login)")
     parser.add_argument("--name", help="name of the run (default: its folder's name)")
     parser.add_argument("--id", help="W&B's id of the run (default: made from its folder's path)")
-    parser.add_argument("--follow", action="store_true", help="wait for new steps; end after --patience seconds without any")
-    parser.add_argument("--patience", type=float, default=900, metavar="SECONDS", help="seconds that --follow waits for a new step (default 900)")
+    parser.add_argument("--follow", action="store_true",
+                        help="wait for new steps; end after --patience seconds without any")
+    parser.add_argument("--patience", type=float, default=900, metavar="SECONDS",
+                        help="seconds that --follow waits for a new step (default 900)")
     options = parser.parse_args(arguments)
     path = os.path.join(options.run, "log.jsonl") if os.path.isdir(options.run) else options.run
     if not os.path.isfile(path):

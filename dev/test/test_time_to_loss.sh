@@ -125,12 +125,13 @@ said=$(MODEL="--model gpt2-xl" pretend)
 check "another model in the same folder is refused" $? "$said"
 
 # --- a small model, on the CPU
-export STEPS=16 MODEL="--layers 1 --heads 2 --channels 32 --positions 32" TEXT=$folder/text OMP_NUM_THREADS=1
+export STEPS=16 MODEL="--layers 1 --heads 2 --channels 32 --positions 32" TEXT=$folder/text/ OMP_NUM_THREADS=1
 export BATCH="--seq-len 32 --micro-batch 8 --batch-tokens 256 --threads 1" RATES_ADAMW=4e-3 RATES_MUON="4e-3 1.6e-2" FRACTIONS="1 0.5"
 text "$TEXT"
 said=$(lab --out "$folder/small")
 check "a study on the CPU succeeds" $? "$said"
 loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/bytes-16/bf16-adamw-4e-3/1/log.jsonl")
 has "the target is the loss of BF16 AdamW" "$(cat "$folder/small/time-to-loss.md")" "^Target: $(printf %.4f "$loss"), "
+has "the page's command has the last part of a path that ends in a slash" "$(cat "$folder/small/time-to-loss.md")" " TEXT=text/ scripts/lab.py"
 has "the page has a row of COAT Muon" "$(cat "$folder/small/time-to-loss.md")" '^\| COAT Muon \| (4e-3|1\.6e-2) \| .*[0-9]'
 exit $failures

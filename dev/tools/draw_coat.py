@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Draws docs/coat.svg: one transformer block, forward and backward, as COAT runs it. Shows the saved tensors with format,
-scale and size (bytes per token, in units of C channels), and the optimizer's states.
+"""Draws docs/coat.svg: one transformer block, forward and backward, as COAT runs it. Shows the saved tensors with
+format, scale and size (bytes per token, in units of C channels), and the optimizer's states.
+
     dev/tools/draw_coat.py [docs/coat.svg]
 """
 import sys
@@ -150,8 +151,8 @@ def draw_sums():
                 text(x + size * scale / 2, top + 16, name, 12, "middle")
             x += size * scale
         text(x + 8, top + 16, "%g" % sum(size for _, size, _ in pieces), 14, bold=True)
-    text(left, y + 118, "and in FP32: mean and rstd of each norm, 8 bytes per token; log-sum-exp, 4 bytes per token and head",
-         12, fill=SOFT)
+    text(left, y + 118, "and in FP32: mean and rstd of each norm, 8 bytes per token; log-sum-exp, 4 bytes per token and "
+         "head", 12, fill=SOFT)
 
 
 def draw_optimizer():
@@ -161,9 +162,10 @@ def draw_optimizer():
     columns = [(24, 198, GROUP, "m and v: E4M3", ("per group of 128: largest |x| a", "(FP32) and exponent k (8 bits);",
                                                          "1.04 bytes instead of 4, each")),
                (258, 190, FP32, "read", ("log₂ |x| = log₂ a", "+ log₂ (value / 448) / k,", "in FP32")),
-               (484, 190, FP32, "AdamW step", ("m, v from the gradient,", "update from the fresh", "m, v; all in FP32")),
-               (710, 226, FP32, "write: expand", ("k so that the group's range fills", "E4M3's; value = 448 (|x| / a)ᵏ,",
-                                                       "rounded, with the sign of x"))]
+               (484, 190, FP32, "AdamW step", ("m, v from the gradient,", "update from the fresh",
+                                               "m, v; all in FP32")),
+               (710, 226, FP32, "write: expand", ("k so that the group's range fills",
+                                                  "E4M3's; value = 448 (|x| / a)ᵏ,", "rounded, with the sign of x"))]
     for left, width, fill, title, lines in columns:
         box(left, y + 18, width, 84, fill)
         text(left + width / 2, y + 38, title, 13, "middle", bold=True)
@@ -195,7 +197,8 @@ def main():
     for colour in (SOFT, EDGE[BF16], EDGE[GRADIENT]):
         size = 3 if colour == EDGE[BF16] else 7
         put('<marker id="tip%s" viewBox="0 0 10 10" refX="8" refY="5" markerWidth="%g" markerHeight="%g" '
-            'orient="auto-start-reverse"><path d="M0 0 L10 5 L0 10 z" fill="%s"/></marker>' % (colour[1:], size, size, colour))
+            'orient="auto-start-reverse"><path d="M0 0 L10 5 L0 10 z" fill="%s"/></marker>'
+            % (colour[1:], size, size, colour))
     put("</defs>")
     draw_head()
     draw_block()

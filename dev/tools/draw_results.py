@@ -82,7 +82,7 @@ def curve(left, width, title):
 
 
 def times():
-    """Draws, in one panel per model, the seconds that each recipe and optimizer needs to reach BF16 AdamW's final loss."""
+    """Draws the seconds that each recipe and optimizer needs to reach BF16 AdamW's final loss, in a panel per model."""
     names = {"gpt2": "GPT-2 124M", "llama": "Llama 124M"}
     with open("scripts/results/time-to-loss/time-to-loss.md", encoding="utf-8") as file:
         text(24, MIDDLE + 18, "Seconds to the loss that BF16 with AdamW reaches after 50 M tokens", 14, bold=True)

@@ -20,7 +20,8 @@ import sys
 
 FIGURES = ["flushed", "flushed_squares", "data_error", "data_bias", "weight_error", "weight_bias"]
 # (format, scale, matmul): COAT's defaults, and E4M3 with one scale per tensor for comparison
-SHOWN = [("e4m3", "token", "data"), ("e4m3", "tensor", "data"), ("e5m2", "tensor", "weight"), ("e4m3", "tensor", "weight")]
+SHOWN = [("e4m3", "token", "data"), ("e4m3", "tensor", "data"), ("e5m2", "tensor", "weight"),
+         ("e4m3", "tensor", "weight")]
 
 MATMULS = {"data": "dgrad", "weight": "wgrad"}
 EXPLANATION = """\
@@ -51,7 +52,7 @@ class Mean:
 
 
 def read(files):
-    """Returns {(step, gradient, layer, format, scale): [the line of each micro-batch]} and the first file's "run" line."""
+    """Returns {(step, gradient, layer, format, scale): [the line of each micro-batch]} and the first "run" line."""
     lines = collections.defaultdict(list)
     seen, first = {}, None
     for name in files:

@@ -30,8 +30,8 @@ GROUND = (128, 128, 128)
 SHAPES = ("circle", "square", "triangle")
 COLORS = {"red": (220, 30, 30), "green": (30, 160, 50), "blue": (40, 60, 220), "yellow": (235, 215, 40),
           "pink": (245, 130, 200), "white": (250, 250, 250)}
-WORDS = ("apple bread chair dance eagle field glass horse island jacket kettle lamp mirror night ocean paper queen river "
-         "stone table uncle valley water yellow zebra").split()
+WORDS = ("apple bread chair dance eagle field glass horse island jacket kettle lamp mirror night ocean paper queen "
+         "river stone table uncle valley water yellow zebra").split()
 
 
 def draw(picture, shape, color, x, y, radius):
@@ -91,7 +91,8 @@ def main():
     parser.add_argument("--images", type=int, default=6000, help="number of images (default 6000)")
     parser.add_argument("--questions", type=int, default=8, help="questions per image (default: all, 7 or 8)")
     parser.add_argument("--captions", action="store_true", help="write a caption for each image instead of questions")
-    parser.add_argument("--side", type=int, default=32, help="pixels per row of an image, a multiple of 32 (default 32)")
+    parser.add_argument("--side", type=int, default=32,
+                        help="pixels per row of an image, a multiple of 32 (default 32)")
     parser.add_argument("--word", action="store_true", help="write a word into each image; needs --side of at least 96")
     parser.add_argument("--seed", type=int, default=1, help="random seed of images and questions (default 1)")
     parser.add_argument("--empty", action="store_true", help="draw empty images; the questions stay the same")
@@ -99,7 +100,8 @@ def main():
     options = parser.parse_args()
     least = 96 if options.word else 32
     if options.side < least or options.side % 32:
-        raise ValueError("--side %d: must be a multiple of 32%s" % (options.side, " of at least 96 with --word" * options.word))
+        raise ValueError("--side %d: must be a multiple of 32%s" % (
+            options.side, " of at least 96 with --word" * options.word))
     os.makedirs(options.out, exist_ok=True)
     pick, texts = random.Random(options.seed), passages(options.text, options.seed) if options.text else None
     with open(options.out + ".jsonl", "w", encoding="utf-8") as file:
@@ -115,7 +117,8 @@ def main():
             if texts:
                 turns = [{"from": "human", "value": "text?"}, {"from": "gpt", "value": next(texts)}]
                 file.write(json.dumps({"conversations": turns}) + "\n")
-    processor = {"image_processor_type": "SiglipImageProcessor", "size": {"height": options.side, "width": options.side}}
+    processor = {"image_processor_type": "SiglipImageProcessor",
+                 "size": {"height": options.side, "width": options.side}}
     with open(os.path.join(options.out, "processor_config.json"), "w", encoding="utf-8") as file:
         json.dump({"patch_size": 16 if options.side >= 128 else 8, "image_processor": processor}, file)
 

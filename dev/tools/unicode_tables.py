@@ -3,8 +3,8 @@
 
     python3 dev/tools/unicode_tables.py > coat/text/unicode_tables.h
 
-The committed file contains Unicode 16.0, which tiktoken and Hugging Face's tokenizers use: pip install unicodedata2==16.0.0.
-Without that package, the tables contain the Unicode version of this Python.
+The committed file contains Unicode 16.0, which tiktoken and Hugging Face's tokenizers use: pip install
+unicodedata2==16.0.0. Without that package, the tables contain the Unicode version of this Python.
 """
 import sys
 

@@ -188,7 +188,7 @@ class Fidelity:
     def write_page(self):
         if not self.results.settings():
             raise Failure(f"{self.results.path}: contains no results of scripts/lab.py fidelity")
-        abouts = {name: self.about(name, note) for (kind, name), note in self.results.notes.items() if kind == "setting"}
+        abouts = {name: self.about(name, self.results.notes["setting", name]) for name in self.results.settings()}
         write_file(self.out + "/fidelity.md", page(self.results, abouts, self.limits))
         print(f"written: {self.out}/fidelity.md")
 

@@ -193,8 +193,9 @@ def remarks(study):
         gaps = [study.difference(row, key) for row in base if row["seed"] in ways for key in EIGHTHS]
         gaps = [abs(gap) for gap in gaps if gap is not None]
         if len(ways) > 1:
-            yield (f"- noise of **{study.baseline}** with {len(ways)} sizes of the micro-batch (seeds {', '.join(ways)}): "
-                   f"final losses {low:.4f} to {high:.4f}, **{100 * (high - low) / (total / len(ways)):.2f} %** apart" +
+            yield (f"- noise of **{study.baseline}** with {len(ways)} sizes of the micro-batch (seeds "
+                   f"{', '.join(ways)}): final losses {low:.4f} to {high:.4f}, "
+                   f"**{100 * (high - low) / (total / len(ways)):.2f} %** apart" +
                    (f"; largest difference of a window {max(gaps):.2f} %" if gaps else ""))
     cards = {row["seed"]: row["machine"] for row in base}
     other = [row for row in study.all if cards.get(row["seed"], row["machine"]) != row["machine"]]
@@ -263,9 +264,9 @@ def page(results, abouts, limits):
             recipe = text.replace(",", " --")
             lines.append(f"- text {name}: `{file}`, {size}" if kind == "text" else f"- {name}: `--recipe {recipe}`")
     lines += [line for command in results.commands for line in ("", "    " + command)]
-    lines += ["", f"A difference compares a run with the run of {baseline} of the same seed and micro-batch, in percent of "
-              f"{baseline}'s loss. Positive values are worse than {baseline}. ± is the standard error of the mean over the "
-              "pairs. The columns 1/8 to 8/8 are mean training losses over eight equal windows of the run: the row of "
+    lines += ["", f"A difference compares a run with the run of {baseline} of the same seed and micro-batch, in percent "
+              f"of {baseline}'s loss. Positive values are worse than {baseline}. ± is the standard error of the mean over "
+              "the pairs. The columns 1/8 to 8/8 are mean training losses over eight equal windows of the run: the row of "
               f"{baseline} shows losses, other rows show differences. Seed 1@16 means seed 1 with micro-batches of 16 "
               "sequences."]
     verdicts = [row for study in studies for row in verdict_rows(study, *map(float, limits))]

@@ -30,8 +30,9 @@ def flags_of(name, row):
 
 def list_settings(settings):
     """Returns the part of --help that lists the settings."""
-    return "\nSettings:\n" + "".join(f"  {name:8} {row[-1]}\n           {' '.join(flags_of(name, row))}, {row[3]} steps\n"
-                                     for name, row in settings.items())
+    lines = [f"  {name:8} {row[-1]}\n           {' '.join(flags_of(name, row))}, {row[3]} steps\n"
+             for name, row in settings.items()]
+    return "\nSettings:\n" + "".join(lines)
 
 
 def read_settings(words, work, settings, default, start=None, end=None):
@@ -82,8 +83,8 @@ class Setting:
             raise Failure(f"TO: {name} has {self.schedule} steps")
         if self.steps - self.start < 8:
             after = " after FROM" if start else ""
-            raise Failure(f"{'TO' if end else 'STEPS'}: at least 8 steps{after} are needed, one for each window of 1/8 of "
-                          f"the run (are {self.steps - self.start})")
+            raise Failure(f"{'TO' if end else 'STEPS'}: at least 8 steps{after} are needed, one for each window of 1/8 "
+                          f"of the run (are {self.steps - self.start})")
 
     def note(self, baseline):
         """Returns the flags, the data and the branch point as text. Runs are comparable only if this text is equal."""
@@ -310,8 +311,8 @@ class Runs:
         ways = {(value_at(log, start, "loss"), value_at(log, start, "grad_norm")) for log in [point.log, *runs]}
         if len(ways - {(None, None)}) > 1:
             shutil.rmtree(checkpoint)
-            raise Failure(f"{point}: trained again, it differs from the one that other runs continued from, as on another "
-                          "machine; choose another --out")
+            raise Failure(f"{point}: trained again, it differs from the one that other runs continued from, as on "
+                          "another machine; choose another --out")
 
     def start_from_point(self, run):
         """Copies the branch point's checkpoint and log to a run's folder, unless the run has begun. Files of the

@@ -200,8 +200,8 @@ class Reproduce:
         self.say(texts.TABLE1 % (about, groups), tables.states_table(
             (beta, step, log) for beta in BETAS for step, log in zip(points, logs[beta])))
         for beta in BETAS:
-            self.say(f"All pairs of formats at beta2 {beta}, step {points[-1]}, relative to plain E4M3 for both moments "
-                     "(the paper's 20.10 has no unit; its beta2 is 0.95):",
+            self.say(f"All pairs of formats at beta2 {beta}, step {points[-1]}, relative to plain E4M3 for both "
+                     "moments (the paper's 20.10 has no unit; its beta2 is 0.95):",
                      tables.error_table(self.paper, logs[beta][-1]))
 
     # --- tables 2 and 6, figure 4 -------------------------------------------------------------------------------------

@@ -197,7 +197,8 @@ class TimeToLoss:
             return [f"not reached (loss {loss_text(rows[0])})", "–", "–"], None
         steps, sign = found[0], "≤ " if found[1] else ""
         seconds = steps * float(self.row_of(of, recipe, optimizer, self.best[of, optimizer], of.schedule)["ms"]) / 1000
-        return [sign + text for text in (f"{steps:,.0f}", f"{steps * of.batch_tokens:,.0f}", f"{seconds:,.1f}")], seconds
+        texts = f"{steps:,.0f}", f"{steps * of.batch_tokens:,.0f}", f"{seconds:,.1f}"
+        return [sign + text for text in texts], seconds
 
     def section(self, of):
         flags, files = self.results.notes["setting", of.name].split("; ", 1)
@@ -221,9 +222,10 @@ class TimeToLoss:
         lines = heading("Time to the loss of BF16 AdamW", self.results.rows)
         lines += [line for command in self.results.commands for line in ("", "    " + command)]
         lines += ["", f"All losses are final validation losses with seed {self.seeds[0]}. Every run has a complete "
-                  "schedule with its own `--lr` and `--warmup`. The steps to the target are interpolated over log(steps) "
-                  "between two lengths; ≤: the shortest run that did not diverge also reaches the target. Seconds are "
-                  "steps times the median time per step of the arm's run of full length, without evaluation."]
+                  "schedule with its own `--lr` and `--warmup`. The steps to the target are interpolated over "
+                  "log(steps) between two lengths; ≤: the shortest run that did not diverge also reaches the target. "
+                  "Seconds are steps times the median time per step of the arm's run of full length, without "
+                  "evaluation."]
         for of in self.settings:
             lines += self.section(of)
         runs = []

@@ -51,7 +51,8 @@ def number(name, text, least=0):
 
 def check_tokens(prefix, pattern):
     if not glob.glob(pattern):
-        raise Failure(f"{prefix}no file matches {pattern}; make token files with data/prepare.py, or correct the pattern")
+        raise Failure(f"{prefix}no file matches {pattern}; make token files with data/prepare.py, or correct the "
+                      "pattern")
 
 
 def token_globs(words, work):
@@ -67,9 +68,10 @@ def token_globs(words, work):
 def command_line(command, names, arguments):
     """Returns a command line, with the environment variables `names` in front, for a page. Shortens absolute paths to
     their last part."""
-    values = [(name, re.sub("(^|[= ])/[^ ]*/", r"\1", " ".join(setting(name).split()))) for name in names if setting(name)]
-    return " ".join([f"{name}={shlex.quote(value)}" for name, value in values] + ["scripts/lab.py " + command] +
-                    [shlex.quote(re.sub("(^|=)/.*/", r"\1", word)) for word in arguments])
+    values = {name: re.sub("(^|[= ])/[^ ]*/(?=[^ ])", r"\1", " ".join(setting(name).split())) for name in names}
+    return " ".join([f"{name}={shlex.quote(value)}" for name, value in values.items() if value] +
+                    ["scripts/lab.py " + command] +
+                    [shlex.quote(re.sub("(^|=)/.*/(?=.)", r"\1", word)) for word in arguments])
 
 
 # --- GPUs -------------------------------------------------------------------------------------------------------------
