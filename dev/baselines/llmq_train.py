@@ -4,8 +4,8 @@
                   [--micro-batch 32] [--seq-len 1024] [--passes 8] [--steps 12] [--parameters N]
 
 olmo-1b has Llama's block with the widths of OLMo-1B. Moments are in BF16, as in pyllmq's own benchmarks. --passes:
-micro-batches per step. --parameters N: refuses a model whose parameter count differs from N, apart from the vocabulary's
-padding and the weights of norms.
+micro-batches per step. --parameters N: refuses a model whose parameter count differs from N, apart from the
+vocabulary's padding and the weights of norms.
 """
 import argparse
 import json
@@ -60,7 +60,8 @@ def main():
 
     vocabulary, config = configuration(a.model, a.parameters)
     header = numpy.fromfile(a.tokens, dtype=numpy.int32, count=HEADER_BYTES // 4)
-    tokens = numpy.memmap(a.tokens, dtype=numpy.uint16 if header[1] == 1 else numpy.uint32, mode="r", offset=HEADER_BYTES)
+    dtype = numpy.uint16 if header[1] == 1 else numpy.uint32
+    tokens = numpy.memmap(a.tokens, dtype=dtype, mode="r", offset=HEADER_BYTES)
     largest = int(tokens[: 1 << 24].max())
     if largest >= vocabulary:
         sys.exit(f"error: {a.tokens}: token {largest} is beyond the model's vocabulary of {vocabulary}")

@@ -1,16 +1,18 @@
-"""Trains a model with PyTorch, for dev/baselines/baselines.sh: Hugging Face's model, torch.compile and fused AdamW. Weights
-are FP32 under BF16 autocast, or BF16. Linear layers run in BF16 or, with torchao or TransformerEngine, in FP8. Prints a
-line of JSON per step.
+"""Trains a model with PyTorch, for dev/baselines/baselines.sh: Hugging Face's model, torch.compile and fused AdamW.
+Weights are FP32 under BF16 autocast, or BF16. Linear layers run in BF16 or, with torchao or TransformerEngine, in FP8.
+Prints a line of JSON per step.
 
-    torch_train.py --model NAME --tokens FILE [--linear bf16|float8-tensorwise|float8-rowwise|te|coat] [--weights fp32|bf16]
-                   [--micro-batch 64] [--seq-len 1024] [--passes 8] [--steps 12] [--device cuda] [--parameters N]
+    torch_train.py --model NAME --tokens FILE [--linear bf16|float8-tensorwise|float8-rowwise|te|coat]
+                   [--weights fp32|bf16] [--micro-batch 64] [--seq-len 1024] [--passes 8] [--steps 12]
+                   [--device cuda] [--parameters N]
 
---linear te uses TransformerEngine's layers with current scaling, without torch.compile. --linear coat uses fp8-coat's model
-and optimizer, for models with Llama's block. --passes: micro-batches per step. --parameters N: refuses a model whose
-parameter count differs from N, apart from the vocabulary's padding.
+--linear te uses TransformerEngine's layers with current scaling, without torch.compile. --linear coat uses fp8-coat's
+model and optimizer, for models with Llama's block. --passes: micro-batches per step. --parameters N: refuses a model
+whose parameter count differs from N, apart from the vocabulary's padding.
 """
 import argparse
 import contextlib
+import functools
 import json
 import sys
 import time
@@ -40,7 +42,8 @@ def configuration(name):
             vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28,
             num_key_value_heads=4, tie_word_embeddings=False, rms_norm_eps=1e-6, rope_theta=1e6),
         "tiny": lambda: transformers.LlamaConfig(
-            vocab_size=50257, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, **llama),
+            vocab_size=50257, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+            **llama),
     }
     if name not in known:
         sys.exit(f"error: --model {name}: must be one of {', '.join(known)}")
@@ -116,7 +119,7 @@ def in_coat(config):
     own.coat_fp8_args = asdict(QuantizationConfig())
     if not hasattr(CoatAdamW, "_cuda_graph_capture_health_check"):  # torch 2.11 renamed it
         CoatAdamW._cuda_graph_capture_health_check = CoatAdamW._accelerator_graph_capture_health_check
-    return CoatLlamaForCausalLM(own), lambda parameters, **settings: CoatAdamW(parameters, qargs=QuantizationConfig(), **settings)
+    return CoatLlamaForCausalLM(own), functools.partial(CoatAdamW, qargs=QuantizationConfig())
 
 
 def read_tokens(path, vocabulary):
@@ -135,7 +138,8 @@ def main():
     parser = argparse.ArgumentParser(usage=__doc__, add_help=False)
     parser.add_argument("--model", required=True)
     parser.add_argument("--tokens", required=True)
-    parser.add_argument("--linear", default="bf16", choices=["bf16", "float8-tensorwise", "float8-rowwise", "te", "coat"])
+    parser.add_argument("--linear", default="bf16",
+                        choices=["bf16", "float8-tensorwise", "float8-rowwise", "te", "coat"])
     parser.add_argument("--weights", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--micro-batch", type=int, default=64)
     parser.add_argument("--seq-len", type=int, default=1024)

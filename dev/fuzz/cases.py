@@ -63,9 +63,9 @@ TOKENS = {
 
 
 def shown(text="tIA|tIIA|tA", length=16, most=2, flags=2, cut=0, places=None, more=b"", drop=0, **words):
-    """Settings, a token file of `text` (t: masked token, A: unmasked, I: an image, p: one placeholder, |: the next example)
-    and its two stored images of 2 x 2 pixels, each with 4 placeholders. places: the stored image that each I shows. more,
-    drop: bytes added to or removed from the end of the images. words: words of the images' header."""
+    """Settings, a token file of `text` (t: masked token, A: unmasked, I: an image, p: one placeholder, |: the next
+    example) and its two stored images of 2 x 2 pixels, each with 4 placeholders. places: the stored image that each I
+    shows. more, drop: bytes added to or removed from the end of the images. words: words of the images' header."""
     ids, mask, starts = [], [], [0]
     for letter in text:
         if letter == "|":
@@ -85,12 +85,14 @@ def shown(text="tIA|tIIA|tA", length=16, most=2, flags=2, cut=0, places=None, mo
 
 IMAGES = {
     "images": shown(), "checksums-do-not-match": shown(flags=0), "shuffled": shown(flags=3),
-    "cut-before-an-image": shown("tAIIAIA|tA", 9), "does-not-fit": shown("IA|tAtA", 3), "whole": shown("tIIA", 6, flags=18),
+    "cut-before-an-image": shown("tAIIAIA|tA", 9), "does-not-fit": shown("IA|tAtA", 3),
+    "whole": shown("tIIA", 6, flags=18),
     "split": shown(flags=34), "more-than-the-limit": shown("tIIIA|tA", 32), "text-model": shown(flags=6),
     "known-values": shown(flags=10), "other-values": shown(flags=10, values=[0.25] * 6),
     "no-file-of-images": shown()[:1200].split(b"=== 2")[0], "truncated-while-open": shown("IA|IA|IA", 8, cut=20),
     "truncated": shown(drop=3), "longer": shown(more=b"x"), "header-only": shown(drop=36),
-    "run-of-three": shown("tpppA", places=[0]), "too-few-places": shown(places=[0]), "too-many-places": shown(places=[0] * 9),
+    "run-of-three": shown("tpppA", places=[0]), "too-few-places": shown(places=[0]),
+    "too-many-places": shown(places=[0] * 9),
     "example-inside-an-image": shown("tApp|ppA", places=[1]), "place-out-of-range": shown(places=[0, 1, 2]),
     "place-largest": shown(places=[0, 1, 2**32 - 1]), "no-places": shown("tA|ttA", places=[]),
     "images-largest": shown(images=2**31 - 1), "side-largest": shown(side=2**31 - 1), "side-other": shown(side=3),
@@ -184,7 +186,8 @@ CONFIG = {
     "llava": llava(), "llava-defaults": json.dumps({"model_type": "llava", "text_config": {}, "vision_config": {}}),
     "llava-siglip": llava({"model_type": "qwen3", "num_key_value_heads": 1},
                           {"model_type": "siglip_vision_model", "vision_use_head": False, "patch_size": 1},
-                          vision_feature_select_strategy="full", vision_feature_layer=-1, mm_projector_type="mlp_downsample"),
+                          vision_feature_select_strategy="full", vision_feature_layer=-1,
+                          mm_projector_type="mlp_downsample"),
     "llava-layers": llava(vision_feature_layer=[-2, -1]), "llava-lowest": llava(vision_feature_layer=-2**63),
     "tower": json.dumps({"model_type": "clip_vision_model", "num_hidden_layers": 2}),
     "tower-of-siglip": json.dumps({"model_type": "siglip", "vision_config": {"patch_size": 16}}),
@@ -357,8 +360,8 @@ RESUME = {
 LINES = "".join('{"step":%d,"loss":%g,"grad_norm":1,"lr":0.1,"tokens":1,"ms":1,"tokens_per_s":1}\n' % (i, 4 / i)
                 for i in range(1, 9)) + '{"step":8,"val_loss":1.5}\n'
 LOSSES = "1e308", "-1e308", "1e-320", "0", "null", "1e999", '"nan"', "-0.0", "9223372036854775807"
-SETTINGS = ('{"step":0,"settings":{"model":"d2","tokenizer":"bytes","layers":2,"shuffle":true,"recipe":"bf16","linear":"bf16",'
-            '"moments-fp32":null,"epochs":null,"steps":9,"lr":0.01,"schedule":"wsd","seed":"5"}}\n')
+SETTINGS = ('{"step":0,"settings":{"model":"d2","tokenizer":"bytes","layers":2,"shuffle":true,"recipe":"bf16",'
+            '"linear":"bf16","moments-fp32":null,"epochs":null,"steps":9,"lr":0.01,"schedule":"wsd","seed":"5"}}\n')
 LOG = {
     "settings": "\0" + SETTINGS + '{"step":1,"loss":1.5}\n',
     "unknown-setting": "\0" + SETTINGS.replace("wsd", "polynomial") + '{"step":1,"loss":null}\n',

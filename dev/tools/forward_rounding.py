@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Measures what the rounding of FP8 matmuls costs a trained model's loss, and where. Evaluates a checkpoint in PyTorch in
-BF16, then with the inputs of some blocks' matmuls rounded as in COAT's forward pass: E4M3, with one scale per tensor for
-weights and qkv's input, and a power of two per token for other activations.
+"""Measures what the rounding of FP8 matmuls costs a trained model's loss, and where. Evaluates a checkpoint in PyTorch
+in BF16, then with the inputs of some blocks' matmuls rounded as in COAT's forward pass: E4M3, with one scale per tensor
+for weights and qkv's input, and a power of two per token for other activations.
 
     dev/tools/forward_rounding.py CHECKPOINT VAL.bin [--sequences 192] [--length 1024]
 
 Prints one line per case, with the loss and its difference from BF16's in percent. The cases:
     rounding of one operand, of one matmul's input, of one layer's inputs, or of all blocks but the first ones
     rounding as in the default recipe, with the matmuls of some blocks in BF16
-    both operands multiplied by a Hadamard matrix in blocks of channels before rounding; without rounding, this would not
-    change the result
+    both operands multiplied by a Hadamard matrix in blocks of channels before rounding; without rounding, this would
+    not change the result
     the mean per channel, or per channel and position, subtracted before rounding
     for the channels with the largest sums of squares, the rounding errors also rounded to FP8 and added
 Needs torch and transformers, and a GPU for all but small models.
@@ -35,8 +35,8 @@ def tokens_of(path, count):
     header = numpy.fromfile(path, dtype=numpy.int32, count=256)
     widths = {20240520: numpy.uint16, 20240801: numpy.uint32}
     if len(header) < 256 or int(header[0]) not in widths or int(header[2]) < count:
-        raise SystemExit("error: %s: must be a token file in llm.c's format with at least %d tokens; use a smaller --sequences"
-                         % (path, count))
+        raise SystemExit("error: %s: must be a token file in llm.c's format with at least %d tokens; use a smaller "
+                         "--sequences" % (path, count))
     width = widths[int(header[0])]
     return torch.from_numpy(numpy.fromfile(path, dtype=width, offset=1024, count=count).astype(numpy.int64))
 
@@ -179,8 +179,8 @@ def main():
         study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
 
     def as_default(name, is_exact):
-        """Evaluates with the norms' outputs minus their channel means in the first six blocks. A matmul other than fcproj is
-        in BF16 if is_exact(kind, layer) is true."""
+        """Evaluates with the norms' outputs minus their channel means in the first six blocks. A matmul other than
+        fcproj is in BF16 if is_exact(kind, layer) is true."""
         centred = ("centred", "fp8")
         study.evaluate(name, lambda kind, layer: exact if kind != "fcproj" and is_exact(kind, layer) else
                        centred if kind in NORMS and layer < 6 else both)
@@ -198,7 +198,8 @@ def main():
     for block in blocks:
         study.evaluate("all, Hadamard transform of norms' outputs in blocks of %d" % block,
                        lambda kind, layer: ("turned %d" % block, "fp8") if kind in NORMS else both)
-        study.evaluate("all, Hadamard transform of all inputs in blocks of %d" % block, lambda kind, layer: ("turned %d" % block, "fp8"))
+        study.evaluate("all, Hadamard transform of all inputs in blocks of %d" % block,
+                       lambda kind, layer: ("turned %d" % block, "fp8"))
         study.evaluate("all, norms' outputs minus channel means, transform in blocks of %d" % block,
                        lambda kind, layer: ("centred turned %d" % block, "fp8") if kind in NORMS else both)
     study.evaluate("all, norms' outputs minus channel means",
@@ -214,7 +215,8 @@ def main():
         study.evaluate("all, with FP8 remainders of %d channels, chosen at the previous norm" % count,
                        lambda kind, layer: (-count, "fp8") if kind in NORMS else both)
     for one in NORMS:
-        study.evaluate("all, with FP8 remainders of 64 channels of %s's input only" % one, lambda kind, layer: (64, "fp8") if kind == one else both)
+        study.evaluate("all, with FP8 remainders of 64 channels of %s's input only" % one,
+                       lambda kind, layer: (64, "fp8") if kind == one else both)
     for count in (64, 128):
         study.evaluate("all, with FP8 remainders of %d channels" % count, lambda kind, layer: (count, "fp8"))
 
