@@ -38,7 +38,8 @@
 #   NCCL_SOCKET_IFNAME=lo      if a firewall blocks the interface that NCCL chooses:
 #                              names the network interface by which processes connect
 set -euo pipefail
-[ -n "${name:-}" ] || { echo "launch.sh: is not a command; run one of scripts/run_*.sh, for example scripts/run_gpt2_124M.sh" >&2; exit 1; }
+fail() { echo "error: $*" >&2; exit 1; }
+[ -n "${name:-}" ] || fail "launch.sh: is not a command; run one of scripts/run_*.sh, such as scripts/run_gpt2_124M.sh"
 case ${1:-} in
 -h | --help) # prints the comment at the top of the run script, and the part of this script's comment that is for users
     sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
@@ -54,22 +55,15 @@ flags=()
 while [ $# -gt 0 ]; do
     case $1 in
     --dry-run) dry_run=yes ;;
-    --gpus)
-        [ $# -gt 1 ] || { echo "--gpus: needs a number" >&2; exit 1; }
-        gpus=$2
-        shift
-        ;;
+    --gpus) gpus=${2:?--gpus: needs a number} && shift ;;
     --gpus=*) gpus=${1#--gpus=} ;;
-    --out | -o) # also sets the folder that is created and searched below
-        OUT=${2:?--out: needs a folder}
-        shift
-        ;;
+    --out | -o) OUT=${2:?--out: needs a folder} && shift ;; # also sets the folder that is created and searched below
     --out=*) OUT=${1#--out=} ;;
     *) flags+=("$1") ;;
     esac
     shift
 done
-case $gpus in '' | *[!0-9]* | 0*) echo "GPUS, --gpus: must be a number of GPUs (is $gpus)" >&2; exit 1 ;; esac
+case $gpus in '' | *[!0-9]* | 0*) fail "GPUS, --gpus: must be a number of GPUs (is '$gpus')" ;; esac
 
 data=${DATA:-data/tokens}
 train=(--train "${TRAIN:-$data/$train}")
@@ -86,26 +80,29 @@ if [ "$micro_batch" -ne "$usual" ]; then
     advice="choose another MICRO_BATCH or GPUS"
     [ "$micro_batch" -eq 0 ] || advice="MICRO_BATCH=$micro_batch fits"
     if [ -n "${MICRO_BATCH:-}" ] || [ "$micro_batch" -eq 0 ]; then
-        echo "$name: $batch_tokens tokens per step must be a multiple of $usual x $seq_len tokens on $gpus GPUs; $advice" >&2
-        exit 1
+        fail "$name: $batch_tokens tokens per step must be a multiple of $usual x $seq_len tokens on $gpus GPUs;" \
+            "$advice"
     fi
-    echo "note: $name: $usual x $seq_len tokens on each of $gpus GPUs are more than a step or do not divide it; the micro-batch is now $micro_batch" >&2
+    echo "note: $name: $usual x $seq_len tokens on each of $gpus GPUs are more than a step or do not divide it; the" \
+        "micro-batch is now $micro_batch" >&2
 fi
 
-command=("${PROGRAM:-./train_gpt2_fp8}" --model "$model" "${train[@]}" --val "$val"
-    --micro-batch "$micro_batch" --seq-len "$seq_len" --batch-tokens "$batch_tokens" "${settings[@]}" --resume --out "$out")
+program=${PROGRAM:-./train_gpt2_fp8}
+command=("$program" --model "$model" "${train[@]}" --val "$val" --micro-batch "$micro_batch" --seq-len "$seq_len"
+    --batch-tokens "$batch_tokens" "${settings[@]}" --resume --out "$out")
 [ -z "$recipe" ] || command+=(--recipe "$recipe")
 [ "$recipe" != bf16 ] || command+=(--master split16)
 [ "$gpus" -eq 1 ] || command+=(--zero "${zero:-1}")
 hellaswag=${HELLASWAG:-$data/hellaswag_val.bin}
 if [ -n "${HELLASWAG:-}" ] || [ -e "$hellaswag" ]; then command+=(--hellaswag "$hellaswag"); fi
-if [ -n "${TOKENIZER:-}" ]; then command+=(--tokenizer "$TOKENIZER" --sample-every 5000 --sample-tokens 144); else command+=(--sample-tokens 0); fi
-command+=("${flags[@]}")
+sample=(--sample-tokens 0)
+[ -z "${TOKENIZER:-}" ] || sample=(--tokenizer "$TOKENIZER" --sample-every 5000 --sample-tokens 144)
+command+=("${sample[@]}" "${flags[@]}")
 
 case ${LAUNCHER:-mpirun} in
 mpirun) [ "$gpus" -eq 1 ] || command=(mpirun -np "$gpus" --bind-to none "${command[@]}") ;;
 srun) command=(srun --kill-on-bad-exit=1 "${command[@]}") ;;
-*) echo "LAUNCHER: must be mpirun or srun (is $LAUNCHER)" >&2; exit 1 ;;
+*) fail "LAUNCHER: must be mpirun or srun (is $LAUNCHER)" ;;
 esac
 
 # Prints a line that a shell reads back unchanged.
@@ -114,15 +111,11 @@ if [ -n "$dry_run" ]; then
     echo
     exit 0
 fi
-if [ "${command[0]}" != srun ] && ! command -v "${PROGRAM:-./train_gpt2_fp8}" >/dev/null; then
-    echo "${PROGRAM:-./train_gpt2_fp8}: is not built; run make on a machine with nvcc and cuDNN, or set PROGRAM" >&2
-    exit 1
-fi
+[ "${command[0]}" = srun ] || command -v "$program" >/dev/null ||
+    fail "$program: is not built; run make on a machine with nvcc and cuDNN, or set PROGRAM"
 for tool in mpirun pkill; do
-    if [ "${command[0]}" = mpirun ] && ! command -v $tool >/dev/null; then
-        echo "$tool: is missing, which several GPUs need; run scripts/setup.sh --all" >&2
-        exit 1
-    fi
+    [ "${command[0]}" != mpirun ] || command -v $tool >/dev/null ||
+        fail "$tool: is missing, which several GPUs need; run scripts/setup.sh --all"
 done
 
 # Forwards Ctrl-C, SIGTERM and SIGHUP to the training process or, of several, to one process. Then all processes save

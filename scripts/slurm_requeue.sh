@@ -47,7 +47,9 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-case $steps in '' | *[!0-9]* | 0*) echo "error: STEPS: must be a whole number of at least 1 (is $steps)" >&2; exit 1 ;; esac
+case $steps in
+'' | *[!0-9]* | 0*) echo "error: STEPS: must be a whole number of at least 1 (is $steps)" >&2; exit 1 ;;
+esac
 
 command=(srun "${PROGRAM:-./train_gpt2_fp8}" --model gpt2 "${train[@]}" --val 'data/tokens/mine_val_*.bin'
     --micro-batch 64 --batch-tokens 524288 --lr 6e-4 --warmup 700 --lr-final 0 --weight-decay 0.1 --val-every 250
