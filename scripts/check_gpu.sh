@@ -23,7 +23,8 @@ case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; es
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/gpu.sh"
 tokens=${1:-} bytes=${2:-} bin=${BIN:-.} build=${BUILD:-build} out=${OUT:-runs/check}
-read -r -d '' -a parts <<<"${PARTS:-reference memcheck initcheck racecheck repeat curve families kernels training}" || true
+all='reference memcheck initcheck racecheck repeat curve families kernels training'
+read -r -d '' -a parts <<<"${PARTS:-$all}" || true
 
 stop() { echo "error: $1" >&2; exit "${2:-1}"; }
 
@@ -35,14 +36,17 @@ for part in "${parts[@]}"; do
     reference | memcheck | initcheck) program=$bin/test_gpt2 ;;
     racecheck) program=$build/racecheck/test_gpt2 how='RACECHECK=1 ' ;;
     kernels) program=$build/bench_kernels_gpu ;;
-    repeat | training) [ -n "$tokens" ] || stop "$part reads GPT-2 tokens; name them as the first argument, see --help" ;;
+    repeat | training)
+        [ -n "$tokens" ] || stop "$part reads GPT-2 tokens; name them as the first argument, see --help"
+        ;;
     curve) [ -n "$bytes" ] || stop "curve reads byte tokens; name them as the second argument, see --help" ;;
     families) ;;
-    *) stop "PARTS: $part: must be one of reference, memcheck, initcheck, racecheck, repeat, curve, families, kernels, training" ;;
+    *) stop "PARTS: $part: must be one of ${all// /, }" ;;
     esac
     [ -x "$program" ] || stop "$part: $program is not built; run: make $how${program#./}"
 done
-has_fp8_gpu || stop "nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more); run it on a machine with one and its driver, or run scripts/test.sh for the checks of the CPU" 3
+has_fp8_gpu || stop "nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more); run it on a machine with one \
+and its driver, or run scripts/test.sh for the checks of the CPU" 3
 
 mkdir -p "$out"
 failed=0
@@ -61,6 +65,7 @@ if wanted reference; then
     verdict $? "test_gpt2: $(grep -c '^ok' "$out/test.log") passed, $(grep -c '^not ok' "$out/test.log") failed"
 fi
 
+summary() { grep -o 'SUMMARY: .*' "$1" | tail -n 1; } # LOG: prints the summary of compute-sanitizer
 has_sanitizer() { # TOOL
     say "compute-sanitizer, $1"
     command -v compute-sanitizer >/dev/null && return
@@ -69,8 +74,9 @@ has_sanitizer() { # TOOL
 }
 for tool in memcheck initcheck; do
     if ! wanted $tool || ! has_sanitizer $tool; then continue; fi
-    compute-sanitizer --tool $tool --error-exitcode 9 "$bin/test_gpt2" --small >"$out/$tool.log" 2>&1 && ! skipped "$out/$tool.log"
-    verdict $? "$tool: $(grep -o 'SUMMARY: .*' "$out/$tool.log" | tail -n 1)"
+    log=$out/$tool.log
+    compute-sanitizer --tool $tool --error-exitcode 9 "$bin/test_gpt2" --small >"$log" 2>&1 && ! skipped "$log"
+    verdict $? "$tool: $(summary "$log")"
 done
 # racecheck reports false hazards in kernels of cuDNN and cuBLAS, because it cannot follow their synchronization. The
 # kernels of cuDNN are excluded, which also saves time. Kernels of cuBLAS (nvjet) fail if they are excluded. They are
@@ -82,8 +88,9 @@ if wanted racecheck && has_sanitizer racecheck; then
         compute-sanitizer --tool racecheck --kernel-name-exclude kernel_substring=cudnn \
             "$build/racecheck/test_gpt2" --small $part >"$log" 2>&1
         ours=$(grep 'Race reported' "$log" | grep -cv nvjet)
-        grep -q 'hazards\? displayed' "$log" && ! grep -qE '^not ok|^error|Internal' "$log" && ! skipped "$log" && [ "$ours" -eq 0 ]
-        verdict $? "racecheck, $part: $ours hazards in kernels of this program; in all $(grep -o 'SUMMARY: .*' "$log" | tail -n 1)"
+        grep -q 'hazards\? displayed' "$log" && ! grep -qE '^not ok|^error|Internal' "$log" && ! skipped "$log" &&
+            [ "$ours" -eq 0 ]
+        verdict $? "racecheck, $part: $ours hazards in kernels of this program; in all $(summary "$log")"
     done
 fi
 
@@ -91,12 +98,14 @@ if wanted repeat; then
     say "two runs of one command"
     six_steps() { # OUT FLAGS...
         rm -rf "${out:?}/$1"
-        "$bin/train_gpt2_fp8" --device cuda --train "$tokens" --model gpt2 --batch-tokens 65536 --steps 6 --sample-tokens 0 --quiet \
-            --out "$out/$1" "${@:2}" >"$out/$1.log" 2>&1 || { tail -n 1 "$out/$1.log"; return 1; }
+        "$bin/train_gpt2_fp8" --device cuda --train "$tokens" --model gpt2 --batch-tokens 65536 --steps 6 \
+            --sample-tokens 0 --quiet --out "$out/$1" "${@:2}" >"$out/$1.log" 2>&1 ||
+            { tail -n 1 "$out/$1.log"; return 1; }
     }
     equal() { # WHAT OUT OUT
+        local one=$out/$2/step-00000006 two=$out/$3/step-00000006
         : >"$out/$3.diff"
-        [ -e "$out/$2/step-00000006" ] && [ -e "$out/$3/step-00000006" ] && diff -r "$out/$2/step-00000006" "$out/$3/step-00000006" >"$out/$3.diff"
+        [ -e "$one" ] && [ -e "$two" ] && diff -r "$one" "$two" >"$out/$3.diff"
         verdict $? "$1: checkpoints are equal byte for byte$(sed 's/^/; /; 5q' "$out/$3.diff" | tr -d '\n')"
     }
     repeat() { # NAME FLAGS...
@@ -113,18 +122,20 @@ fi
 if wanted curve; then
     say "500 steps of a small model on the GPU and on the CPU"
     small=(--tokenizer bytes --layers 4 --heads 4 --channels 128 --seq-len 256 --micro-batch 8 --steps 500 --lr 1e-3
-        --warmup 50 --val-every 0 --val-batches 8 --train "${bytes}_train.bin" --val "${bytes}_val.bin" --sample-tokens 0
-        --seed 1 --recipe bf16 --quiet --overwrite)
+        --warmup 50 --val-every 0 --val-batches 8 --train "${bytes}_train.bin" --val "${bytes}_val.bin"
+        --sample-tokens 0 --seed 1 --recipe bf16 --quiet --overwrite)
     curve() { # DEVICE OUT: prints the final validation loss
-        "$bin/train_gpt2_fp8" "${small[@]}" --device "$1" --out "$out/$2" >/dev/null 2>"$out/$2.log" || { tail -n 1 "$out/$2.log" >&2; return; }
+        "$bin/train_gpt2_fp8" "${small[@]}" --device "$1" --out "$out/$2" >/dev/null 2>"$out/$2.log" ||
+            { tail -n 1 "$out/$2.log" >&2; return; }
         sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p' "$out/$2/log.jsonl" | tail -n 1
     }
     gpu=$(curve cuda gpu) cpu=$(curve cpu cpu)
     awk -v a="$gpu" -v b="$cpu" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d < 0.01 && d > -0.01) }'
     verdict $? "validation loss on the GPU ${gpu:-missing}, on the CPU ${cpu:-missing}"
     most_likely() { # DEVICE: prints a greedy sample of the GPU's model
-        "$bin/train_gpt2_fp8" --model "$out/gpu/step-00000500" --tokenizer bytes --device "$1" --precision fp32 --prompt "static " --temperature 0 \
-            --sample-tokens 100 2>"$out/sample-$1.log" || tail -n 1 "$out/sample-$1.log" >&2
+        "$bin/train_gpt2_fp8" --model "$out/gpu/step-00000500" --tokenizer bytes --device "$1" --precision fp32 \
+            --prompt "static " --temperature 0 --sample-tokens 100 2>"$out/sample-$1.log" ||
+            tail -n 1 "$out/sample-$1.log" >&2
     }
     most_likely cuda >"$out/sample-cuda.txt"
     most_likely cpu >"$out/sample-cpu.txt"
@@ -135,26 +146,33 @@ fi
 if wanted families; then
     say "30 updates of every family, compared with PyTorch's, on text and on packed examples"
     for data in text packed; do
-        packed=()
+        packed=() log=$out/families-$data.log
         [ $data = text ] || packed=(--packed)
-        python3 "$here/../dev/test/check_families.py" --program "$bin/train_gpt2_fp8" "${packed[@]}" >"$out/families-$data.log" 2>&1
-        verdict $? "$data: $(grep -c '^PASS ' "$out/families-$data.log") passed$(grep -v '^PASS' "$out/families-$data.log" | tail -n 4 | sed 's/^/; /' | tr -d '\n')"
+        python3 "$here/../dev/test/check_families.py" --program "$bin/train_gpt2_fp8" "${packed[@]}" >"$log" 2>&1
+        verdict $? "$data: $(grep -c '^PASS ' "$log") passed$(
+            grep -v '^PASS' "$log" | tail -n 4 | sed 's/^/; /' | tr -d '\n')"
     done
 fi
 
 if wanted kernels; then
     say "memory-bound kernels"
     "$build/bench_kernels_gpu" | tee "$out/kernels.log"
-    verdict $? "bench_kernels: $(grep -E '^(not )?ok - ' "$out/kernels.log" || echo 'ended early')" # the status of bench_kernels, because of pipefail
-    awk '/ ms / && $(NF - 3) + 0 < 80 && $1 != "loss_sum" { print "below 80 % of a large copy: " $0 }' "$out/kernels.log"
+    # $? is the status of bench_kernels, because of pipefail
+    verdict $? "bench_kernels: $(grep -E '^(not )?ok - ' "$out/kernels.log" || echo 'ended early')"
+    awk '/ ms / && $(NF - 3) + 0 < 80 && $1 != "loss_sum" {
+        print "below 80 % of a large copy: " $0 }' "$out/kernels.log"
 fi
 
 if wanted training; then
     say "training"
-    PROGRAM=$bin/train_gpt2_fp8 OUT=$out/measure "$here/measure.sh" "$tokens" bf16 fp8-linear coat | tee "$out/training.log"
+    PROGRAM=$bin/train_gpt2_fp8 OUT=$out/measure "$here/measure.sh" "$tokens" bf16 fp8-linear coat |
+        tee "$out/training.log"
     verdict $? "all recipes train"
     # columns: model, recipe, tokens/s, ms, plan in GB, driver in GB
-    beyond=$(awk 'NF == 6 && $3 + 0 > 0 { rows++; if (!($6 >= $5 && $6 - $5 <= 0.7 + 0.01 * $5)) printf "; %s %s: %s GB in use, %s planned", $1, $2, $6, $5 }
+    beyond=$(awk '
+        NF == 6 && $3 + 0 > 0 { rows++ }
+        NF == 6 && $3 + 0 > 0 && !($6 >= $5 && $6 - $5 <= 0.7 + 0.01 * $5) {
+            printf "; %s %s: %s GB in use, %s planned", $1, $2, $6, $5 }
         END { if (!rows) printf "; nothing was measured" }' "$out/training.log")
     [ -z "$beyond" ]
     verdict $? "the driver's memory is the plan's plus at most 0.7 GB + 1 %$beyond"
