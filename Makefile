@@ -1,8 +1,8 @@
 # make · make run · make test · make bench · make install · make help
 #
-# Without nvcc, this builds train_gpt2_fp8_cpu, which contains no CUDA. With nvcc, it also builds train_gpt2_fp8, which has
-# both backends. make first reports the libraries that it found and, for each missing one, the features that the build
-# lacks. Object files and small programs go to build/.
+# Without nvcc, this builds train_gpt2_fp8_cpu, which contains no CUDA. With nvcc, it also builds train_gpt2_fp8, which
+# has both backends. make first reports the libraries that it found and, for each missing one, the features that the
+# build lacks. Object files and small programs go to build/.
 #
 #   GPU=native                       code for this machine's GPUs (default if it has GPUs)
 #   GPU=90a                          code for GPUs of another compute capability
@@ -35,7 +35,8 @@ Q := $(if $(V),,@)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PRECIOUS: $(addprefix $(BUILD)/,cpu/%.o double/%.o gpu/%.o gpu/dev/%.o) # keeps objects; .SECONDARY would not notice a removed header
+# keeps objects; .SECONDARY would not notice a removed header
+.PRECIOUS: $(addprefix $(BUILD)/,cpu/%.o double/%.o gpu/%.o gpu/dev/%.o)
 .PHONY: all tests unit-tests tools bench benches run test test-long format check-format clean help install uninstall
 
 # --- goals that run scripts -------------------------------------------------------------------------------------------
@@ -112,7 +113,8 @@ ifneq ($(FOUND_NVCC),)
 # KNOWN: architectures that this nvcc knows. NATIVE: architectures of this machine's GPUs, for example 90 if the driver
 # reports "9.0"; `all` if nvcc does not know one of them, because the driver then compiles the PTX.
 KNOWN := $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code))
-NATIVE := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk '$$1 + 0 >= 8 { print $$1 * 10 }' | sort -un)
+NATIVE := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+	awk '$$1 + 0 >= 8 { print $$1 * 10 }' | sort -un)
 NATIVE := $(if $(filter-out $(KNOWN),$(NATIVE)),all,$(NATIVE))
 # Replaces 90 by 90a, because on GPUs of 9.0 the program launches kernels that need the features of 9.0a.
 GPU_ARCH := $(patsubst 90,90a,$(or $(patsubst native,$(NATIVE),$(GPU)),$(NATIVE),all))
@@ -123,7 +125,8 @@ comma := ,
 space := $(subst ,, )
 as_host = -Xcompiler $(subst $(space),$(comma),$(strip $(1)))
 GPU_FLAGS := $(HOST_FLAGS) $(CUDA_INCLUDES) $(CUDA_DEFINES)
-NVCC_FLAGS := -std=c++20 -O3 -lineinfo -fmad=false -Xfatbin -compress-all -ccbin $(CXX) $(GENCODE) $(if $(WERROR),-Werror all-warnings) \
+NVCC_FLAGS := -std=c++20 -O3 -lineinfo -fmad=false -Xfatbin -compress-all -ccbin $(CXX) $(GENCODE) \
+	$(if $(WERROR),-Werror all-warnings) \
 	$(call as_host,$(ARCH:%=-march=%) -ffp-contract=off -fopenmp -Wall -Wextra -Wshadow $(if $(WERROR),-Werror)) \
 	$(HOST_INCLUDES) $(CUDA_INCLUDES) $(HOST_DEFINES) $(CUDA_DEFINES) $(if $(RACECHECK),-DRACECHECK)
 NVCC_LINK := -ccbin $(CXX) $(call as_host,-fopenmp) -Xlinker --as-needed$(comma)-rpath=$(subst $(space),:,$(CUDA_LIB))

@@ -36,7 +36,8 @@ HOST_LIBS += $(call library,openblas)
 endif
 
 ifneq ($(call wanted,MPI),)
-MPI_INCLUDES := $(patsubst -I%,-isystem %,$(filter -I%,$(shell mpicc -showme:compile 2>/dev/null || pkg-config --cflags mpich 2>/dev/null)))
+MPI_INCLUDES := $(patsubst -I%,-isystem %,$(filter -I%,\
+	$(shell mpicc -showme:compile 2>/dev/null || pkg-config --cflags mpich 2>/dev/null)))
 MPI_LIBS := $(filter -L% -l%,$(shell mpicc -showme:link 2>/dev/null || pkg-config --libs mpich 2>/dev/null))
 FOUND_MPI := $(if $(MPI_LIBS),$(call probe,mpi.h,MPI_VERSION.MPI_SUBVERSION,$(MPI_INCLUDES)))
 endif
@@ -63,13 +64,15 @@ CUDA_ROOT := $(abspath $(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's
 folders = $(filter-out /usr/include,$(wildcard $(foreach h,$(abspath $(1)),$(foreach n,$(2),$(h)/$(n) $(h)/targets/*/$(n)))))
 CUDA_INCLUDE := $(call folders,$(CUDA_ROOT),include)
 # Major version of the newest g++ that CUDA's headers accept; they stop with an #error for later versions.
-NEWEST_CXX := $(shell sed -n 's/^$(HASH)if __GNUC__ > \([0-9]*\)$$/\1/p' $(firstword $(wildcard $(CUDA_INCLUDE:%=%/crt/host_config.h)) /dev/null))
+NEWEST_CXX := $(shell sed -n 's/^$(HASH)if __GNUC__ > \([0-9]*\)$$/\1/p' \
+	$(firstword $(wildcard $(CUDA_INCLUDE:%=%/crt/host_config.h)) /dev/null))
 # $(call later,A,B): "yes" if version A is later than version B, else empty.
 later = $(shell printf '%s\n' $(1) $(2) | sort -CV || echo yes)
 ifneq ($(call later,12.4,$(NVCC_RELEASE)),)
 NVCC_PROBLEM := $(NVCC) belongs to CUDA $(NVCC_RELEASE), but 12.4 or later is needed; set CUDA_HOME to a newer one
 else ifneq ($(and $(NEWEST_CXX),$(call later,$(firstword $(subst ., ,$(FOUND_CXX))),$(NEWEST_CXX))),)
-NVCC_PROBLEM := CUDA $(NVCC_RELEASE) accepts g++ $(NEWEST_CXX) or earlier, but $(CXX) is $(FOUND_CXX); use CXX=g++-$(NEWEST_CXX)
+NVCC_PROBLEM := CUDA $(NVCC_RELEASE) accepts g++ $(NEWEST_CXX) or earlier, but $(CXX) is $(FOUND_CXX); use \
+	CXX=g++-$(NEWEST_CXX)
 else
 FOUND_NVCC := $(NVCC_RELEASE)
 endif
@@ -84,7 +87,8 @@ FOUND_CUDNN := $(filter 9.%,$(call probe,cudnn_version.h,CUDNN_MAJOR.CUDNN_MINOR
 
 CUDNN_FRONTEND ?= $(firstword $(wildcard third_party/cudnn-frontend/include))
 CUDA_INCLUDES += $(addprefix -isystem ,$(CUDNN_FRONTEND))
-FOUND_FRONTEND := $(call probe,cudnn_frontend_version.h,CUDNN_FRONTEND_MAJOR_VERSION.CUDNN_FRONTEND_MINOR_VERSION,$(CUDA_INCLUDES))
+FOUND_FRONTEND := $(call probe,cudnn_frontend_version.h,\
+	CUDNN_FRONTEND_MAJOR_VERSION.CUDNN_FRONTEND_MINOR_VERSION,$(CUDA_INCLUDES))
 ifneq ($(call wanted,NCCL),)
 FOUND_NCCL := $(call probe,nccl.h,NCCL_MAJOR.NCCL_MINOR,$(CUDA_INCLUDES))
 endif
