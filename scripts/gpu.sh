@@ -7,7 +7,8 @@ gpu_name() { nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | awk
 
 # True if the first GPU supports FP8, which needs compute capability 8.9.
 has_fp8_gpu() {
-    nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk 'NR == 1 { good = $1 + 0 >= 8.9 } END { exit !good }'
+    nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+        awk 'NR == 1 { good = $1 + 0 >= 8.9 } END { exit !good }'
 }
 
 # Prints the ids of the visible GPUs, one per line.

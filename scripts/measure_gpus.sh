@@ -79,10 +79,14 @@ trains() { # LOG PROCESSES PASSES STEPS FLAGS...: trains with PROCESSES GPUs; if
 }
 
 speed_of() { # LOG: prints the tokens/s over the second half of the run's steps
-    sed -n 's/.*"tokens_per_s":\([0-9.]*\).*/\1/p' "$out/$1.json" |
-        awk '{ x[NR] = $1 } END { for (i = int(NR / 2) + 1; i <= NR; i++) { s += 1 / x[i]; n++ } printf "%.0f", n ? n / s : 0 }'
+    sed -n 's/.*"tokens_per_s":\([0-9.]*\).*/\1/p' "$out/$1.json" | awk '
+        { x[NR] = $1 }
+        END { for (i = int(NR / 2) + 1; i <= NR; i++) { s += 1 / x[i]; n++ } printf "%.0f", n ? n / s : 0 }'
 }
-memory_of() { awk '$1 == "driver" { printf "%.1f", $4 == "GB" ? $3 : $3 / 1000; found = 1 } END { if (!found) printf "-" }' "$out/$1.err"; }
+memory_of() { # LOG: prints the GB that the driver reports
+    awk '$1 == "driver" { printf "%.1f", $4 == "GB" ? $3 : $3 / 1000; found = 1 }
+        END { if (!found) printf "-" }' "$out/$1.err"
+}
 
 alone() { # LOG PASSES STEPS: trains on each GPU alone, all at the same time
     local i
@@ -120,7 +124,8 @@ measure_speed() {
     echo "| --- | --- | --- | --- |"
     echo "| each alone | $many | $single | $(memory_of one-many-0) |"
     for stage in $stages; do
-        echo "| $gpus, ZeRO $stage | $(of_all "zero$stage-many" "$many") | $(of_all "zero$stage-single" "$single") | $(memory_of "zero$stage-many") |"
+        echo "| $gpus, ZeRO $stage | $(of_all "zero$stage-many" "$many") | $(of_all "zero$stage-single" "$single") |" \
+            "$(memory_of "zero$stage-many") |"
     done
     echo
 }
@@ -128,8 +133,9 @@ measure_speed() {
 measure_large() {
     # shellcheck disable=SC2086 # flags are words
     trains large "$gpus" "$passes" "$steps" $large --zero 3
-    [ -n "$dry_run" ] || printf '| model | GPUs | tokens/s | driver, GB per GPU |\n| --- | --- | --- | --- |\n| %s | %s, ZeRO 3 | %s | %s |\n\n' \
-        "${large//--/}" "$gpus" "$(speed_of large)" "$(memory_of large)"
+    [ -z "$dry_run" ] || return 0
+    printf '| model | GPUs | tokens/s | driver, GB per GPU |\n| --- | --- | --- | --- |\n'
+    printf '| %s | %s, ZeRO 3 | %s | %s |\n\n' "${large//--/}" "$gpus" "$(speed_of large)" "$(memory_of large)"
 }
 
 val_of() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$out/$1.json" | tail -n 1; }
@@ -141,7 +147,8 @@ measure_loss() {
     losses() { # SEED
         # shellcheck disable=SC2206 # flags are words
         flags=("$program" --recipe coat --train "$train" --val "$val" --batch-tokens 65536 --steps 200 --lr 6e-4
-            --warmup "${WARMUP:-700}" --schedule constant --val-every 0 --val-batches 32 --sample-tokens 0 --json --seed "$1" $small)
+            --warmup "${WARMUP:-700}" --schedule constant --val-every 0 --val-batches 32 --sample-tokens 0 --json
+            --seed "$1" $small)
     }
     for seed in "${seeds[@]}"; do # one seed per GPU at a time
         losses "$seed"
@@ -162,8 +169,19 @@ measure_loss() {
     for seed in "${seeds[@]}"; do
         one=$(val_of "loss-$seed-one") all=$(val_of "loss-$seed-all")
         echo "$seed $one $all"
-    done | awk '{ d = 100 * ($3 / $2 - 1); sum += d; squares += d * d; printf "| %d | %.4f | %.4f | %+.2f %% |\n", $1, $2, $3, d }
-        END { mean = sum / NR; printf "| mean | | | %+.2f", mean; if (NR > 1) printf " ± %.2f", sqrt((squares - NR * mean * mean) / (NR - 1) / NR); print " % |" }'
+    done | awk '
+        {
+            d = 100 * ($3 / $2 - 1)
+            sum += d
+            squares += d * d
+            printf "| %d | %.4f | %.4f | %+.2f %% |\n", $1, $2, $3, d
+        }
+        END {
+            mean = sum / NR
+            printf "| mean | | | %+.2f", mean
+            if (NR > 1) printf " ± %.2f", sqrt((squares - NR * mean * mean) / (NR - 1) / NR)
+            print " % |"
+        }'
 }
 
 for part in $parts; do "measure_$part"; done

@@ -34,9 +34,9 @@ scripts/setup.sh
 if has_fp8_gpu; then make -j"$(nproc)" GPU=native; else make -j"$(nproc)" CUDA=0; fi
 
 if has_fp8_gpu && [ -x train_gpt2_fp8 ]; then
-    program=./train_gpt2_fp8 steps=${STEPS:-$gpu_steps} model=("${gpu_model[@]}") training=("${gpu_training[@]}" "${training[@]}")
+    program=./train_gpt2_fp8 steps=${STEPS:-$gpu_steps} model=("${gpu_model[@]}" "${gpu_training[@]}")
 else
-    program=./train_gpt2_fp8_cpu steps=${STEPS:-$cpu_steps} model=("${cpu_model[@]}") training=("${cpu_training[@]}" "${training[@]}")
+    program=./train_gpt2_fp8_cpu steps=${STEPS:-$cpu_steps} model=("${cpu_model[@]}" "${cpu_training[@]}")
 fi
 
 say "gathering text: the headers of this machine's libraries"

@@ -130,7 +130,8 @@ run_suite() { # SUITE COMMAND...
     while [ $running -ge "$jobs" ]; do wait_for_one; done
     {
         status=0 start=$SECONDS
-        OMP_NUM_THREADS=$threads CMOCKA_MESSAGE_OUTPUT=TAP timeout "${TEST_TIMEOUT:-1800}" "$@" >"$outputs/$number" 2>&1 </dev/null || status=$?
+        OMP_NUM_THREADS=$threads CMOCKA_MESSAGE_OUTPUT=TAP timeout "${TEST_TIMEOUT:-1800}" "$@" \
+            >"$outputs/$number" 2>&1 </dev/null || status=$?
         echo "$status $((SECONDS - start))" >"$outputs/$number.new"
         mv "$outputs/$number.new" "$outputs/$number.ended"
     } &
@@ -152,9 +153,11 @@ skip_suite() { # SUITE REASON
 }
 
 # The longest suites come first and the short unit tests last, so that no core is idle while a late long suite ends.
-longest=" test_ranks.sh test_fuzz.sh test_order.c test_sample.c test_sampler.c test_ops_cpu.c test_states_read.c test_watchdog.c test_rendezvous.c "
+longest=" test_ranks.sh test_fuzz.sh test_order.c test_sample.c test_sampler.c test_ops_cpu.c test_states_read.c \
+test_watchdog.c test_rendezvous.c "
 longest_first() { # FILE...
-    printf '%s\n' "$@" | awk -F/ -v longest="$longest" '{ print !index(longest, " " $NF " "), $0 }' | sort -s -k1,1n | cut -d' ' -f2
+    printf '%s\n' "$@" | awk -F/ -v longest="$longest" '{ print !index(longest, " " $NF " "), $0 }' |
+        sort -s -k1,1n | cut -d' ' -f2
 }
 
 shopt -s nullglob
@@ -164,7 +167,11 @@ run_unit_tests() {
         name=$(basename "$source" .c)
         if [ "$name" = test_moments_error ] && [ "$build" = build/asan ] && [ -z "$long" ]; then
             skip_suite "$name" "10,000 updates of code that test_moments covers under the sanitizers; runs with --long"
-        elif [ -x $build/"$name" ]; then run_suite "$name" $build/"$name"; else skip_suite "$name" "not built: cmocka is missing, or see the errors above"; fi
+        elif [ -x $build/"$name" ]; then
+            run_suite "$name" $build/"$name"
+        else
+            skip_suite "$name" "not built: cmocka is missing, or see the errors above"
+        fi
     done
 }
 
