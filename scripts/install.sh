@@ -26,7 +26,8 @@ listed() { grep -qxF -- "$1" "$root$list" 2>/dev/null; }
 # put MODE FILE PATH: copies FILE and adds PATH to the list; fails if PATH exists and is not on the list
 put() {
     if ! listed "$3"; then
-        [ ! -e "$root$3" ] || fail "$root$3 exists, but make install did not create it; remove it, or use another PREFIX"
+        [ ! -e "$root$3" ] ||
+            fail "$root$3 exists, but make install did not create it; remove it, or use another PREFIX"
         echo "$3" >>"$root$list"
     fi
     install -D -m "$1" "$2" "$root$3"
@@ -51,7 +52,8 @@ man_page() {
 # completion NAME: prints the bash completion of a program; completes flags and, as values of flags, file names
 completion() {
     local flags
-    flags=$("$root$prefix/bin/$1" --help=markdown | sed -n 's/^| `\(--[^`]*\)`.*/\1/p' | grep -oE -- '--[a-z0-9-]+' | paste -sd ' ')
+    flags=$("$root$prefix/bin/$1" --help=markdown | sed -n 's/^| `\(--[^`]*\)`.*/\1/p' |
+        grep -oE -- '--[a-z0-9-]+' | paste -sd ' ')
     echo "complete -o default -W '$flags' $1"
 }
 
@@ -79,13 +81,17 @@ install_all() {
         put 644 "$generated" "$prefix/share/bash-completion/completions/$name"
     done
     for name in data/prepare*.py; do put 644 "$name" "$own/${name##*/}"; done
-    printf '#!/bin/sh\nCOAT_PROGRAM=${0##*/} exec python3 -B "$(dirname "$(readlink -f "$0")")/../lib/coat/prepare.py" "$@"\n' >"$generated"
+    cat >"$generated" <<'END'
+#!/bin/sh
+COAT_PROGRAM=${0##*/} exec python3 -B "$(dirname "$(readlink -f "$0")")/../lib/coat/prepare.py" "$@"
+END
     put 755 "$generated" "$prefix/bin/coat-prepare"
 }
 
 uninstall_all() {
     local path paths
-    [ -f "$root$list" ] || fail "nothing is installed in $root$prefix: $root$list is missing; give the PREFIX and DESTDIR that it was installed with"
+    [ -f "$root$list" ] || fail "nothing is installed in $root$prefix: $root$list is missing; give the PREFIX and" \
+        "DESTDIR that it was installed with"
     mapfile -t paths <"$root$list"
     for path in "${paths[@]}"; do
         case $path in "$prefix"/*[!/]) ;; *) continue ;; esac

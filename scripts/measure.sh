@@ -31,8 +31,8 @@ recipes=("$@")
 [ ${#recipes[@]} -gt 0 ] || recipes=(bf16)
 program=${PROGRAM:-./train_gpt2_fp8} out=${OUT:-runs/measure} steps=${STEPS:-20} length=${LENGTH:-1024} gpus=${GPUS:-1}
 case $train in -*) fail "$train: the first argument must be a pattern of token files; see --help" ;; esac
-for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}" "LENGTH $length" "GPUS $gpus" "STEP_TOKENS ${STEP_TOKENS:-1}"
-do
+for setting in "STEPS $steps" "MICRO_BATCH ${MICRO_BATCH:-1}" "LENGTH $length" "GPUS $gpus" \
+    "STEP_TOKENS ${STEP_TOKENS:-1}"; do
     case ${setting#* } in
     0* | *[!0-9]*) fail "${setting% *}: must be a number of at least 1 without leading zeros (is ${setting#* })" ;;
     esac
@@ -40,8 +40,8 @@ done
 width=12
 for recipe in "${recipes[@]}"; do
     [[ $recipe =~ ^(bf16|fp8-linear|coat|coat-paper)(,[a-z0-9-]+(=[A-Za-z0-9_.-]+)?)*$ ]] ||
-        fail "$recipe: must be bf16, fp8-linear, coat or coat-paper, optionally with flags, for example coat,head=fp8;" \
-            "quote the pattern of token files"
+        fail "$recipe: must be bf16, fp8-linear, coat or coat-paper, optionally with flags, for example" \
+            "coat,head=fp8; quote the pattern of token files"
     [ ${#recipe} -le "$width" ] || width=${#recipe}
 done
 command -v "$program" >/dev/null ||
@@ -82,18 +82,26 @@ for model in ${MODELS:-gpt2 gpt2-xl}; do
         [[ $recipe != bf16* ]] || master='--master split16'
         # shellcheck disable=SC2046,SC2086 # flags are words
         "${launch[@]}" --device cuda --model "$model" $(settings "$model") $master --recipe ${recipe//,/ --} \
-            --train "$train" --steps "$steps" --lr 3e-4 --warmup 10 --sample-tokens 0 --json >"$name.jsonl" 2>"$name.log" || status=$?
+            --train "$train" --steps "$steps" --lr 3e-4 --warmup 10 --sample-tokens 0 --json \
+            >"$name.jsonl" 2>"$name.log" || status=$?
         if [ $status -ne 0 ]; then
             print_failure "$(reason "$name.log" $status)"
             continue
         fi
         awk -v model="$model" -v recipe="$recipe" -v width="$width" -v half=$((steps / 2)) -v gpus="$gpus" '
             function gb(value, unit) { return unit == "GB" ? value : value / 1000 }
-            FNR == NR { if (match($0, /"ms":[0-9.]+/)) { ms = substr($0, RSTART + 5, RLENGTH - 5); if (++n > half) { sum += ms; count++ } }
-                        if (match($0, /"tokens":[0-9]+/)) tokens = substr($0, RSTART + 9, RLENGTH - 9); next }
+            FNR == NR {
+                if (match($0, /"ms":[0-9.]+/) && ++n > half) { sum += substr($0, RSTART + 5, RLENGTH - 5); count++ }
+                if (match($0, /"tokens":[0-9]+/)) tokens = substr($0, RSTART + 9, RLENGTH - 9)
+                next
+            }
             $1 == "total" { plan = gb($2, $3) } $1 == "driver" { driver = gb($3, $4) }
-            END { if (!(sum > 0)) exit 1
-                  printf "%-10s %-" width "s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / gpus / (sum / count) * 1000, sum / count, plan, driver }
+            END {
+                if (!(sum > 0)) exit 1
+                ms = sum / count
+                printf "%-10s %-" width "s %12.0f %10.1f %10.2f %10.2f\n", model, recipe, tokens / n / gpus / ms * 1000,
+                    ms, plan, driver
+            }
         ' "$name.jsonl" "$name.log" || print_failure "error: no step was timed, see $name.log"
     done
 done

@@ -74,8 +74,8 @@ trains() { # LOG PROCESSES PASSES STEPS FLAGS...: trains with PROCESSES GPUs; if
     tokens=$(($(number --micro-batch 16 ${*:5}) * $(number --seq-len 1024 ${*:5}) * $3 * processes))
     local launch=(env CUDA_VISIBLE_DEVICES="${on:-}")
     [ "$processes" -eq 1 ] || launch=("${mpirun[@]}" -np "$processes")
-    start "$log" "${launch[@]}" "$program" --recipe coat --train "$train" --batch-tokens $tokens --steps "$4" --lr 3e-4 \
-        --warmup 10 --sample-tokens 0 --json "${@:5}"
+    start "$log" "${launch[@]}" "$program" --recipe coat --train "$train" --batch-tokens $tokens --steps "$4" \
+        --lr 3e-4 --warmup 10 --sample-tokens 0 --json "${@:5}"
 }
 
 speed_of() { # LOG: prints the tokens/s over the second half of the run's steps

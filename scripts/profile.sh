@@ -37,9 +37,11 @@ rm -f "$out/traffic.tsv"
 
 : >"$out/power.csv" # empty file, in case the run ends before nvidia-smi starts
 # exec makes $watcher the process id of nvidia-smi. Otherwise `kill` would end only the subshell
-(exec nvidia-smi -i "${devices%%,*}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 >"$out/power.csv" 2>/dev/null) &
+(exec nvidia-smi -i "${devices%%,*}" --query-gpu=power.draw,clocks.sm --format=csv,noheader,nounits -lms 100 \
+    >"$out/power.csv" 2>/dev/null) &
 watcher=$!
-trap 'kill $watcher 2>/dev/null || true' EXIT
+end_watcher() { kill $watcher && wait $watcher || true; } 2>/dev/null
+trap end_watcher EXIT
 status=0
 # shellcheck disable=SC2016 # each process expands the variables
 TRACE=$(realpath "$library") OUT=$out "${launch[@]}" bash -c '
@@ -48,7 +50,7 @@ TRACE=$(realpath "$library") OUT=$out "${launch[@]}" bash -c '
     [ "$rank" = 0 ] || TRACE_FILE=$OUT/trace-$rank.tsv
     exec "$@"' trace "$program" --device cuda --train "$train" --steps "$steps" \
     --sample-tokens 0 --health-every 0 --json "$@" >"$out/log.jsonl" 2>"$out/output.txt" || status=$?
-kill $watcher 2>/dev/null || true
+end_watcher
 [ $status -eq 0 ] || fail "the training ended with $status: $(tail -n 1 "$out/output.txt")"
 [ -s "$out/trace.tsv" ] || fail "$out/trace.tsv: nothing was traced; see $out/output.txt"
 
@@ -90,10 +92,11 @@ traffic=${TRAFFIC:-build/bench_traffic}
     echo "\`$program $*\`, $(date -u +%Y-%m-%d), on $([ "$gpus" -eq 1 ] || echo "$gpus x ")$(gpu_name)"
     awk -F', ' '{ power[NR] = $1; clock[NR] = $2; if ($1 > most) most = $1 }
         END { for (i = 1; i <= NR; i++) if (power[i] > 0.75 * most) { p += power[i]; c += clock[i]; n++ }
-        if (n) printf "(%.0f W, %.0f MHz: means while it draws more than 3/4 of its maximum)\n", p / n, c / n }' "$out/power.csv"
+        if (n) printf "(%.0f W, %.0f MHz: means while it draws more than 3/4 of its maximum)\n", p / n, c / n
+        }' "$out/power.csv"
     echo
-    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v bf16_flops="$bf16_flops" -v head_flops="$head_flops" \
-        -v attention_flops="$attention_flops" -v traffic="$out/traffic.tsv" -v ceilings="${CEILINGS:-}" \
+    sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v bf16_flops="$bf16_flops" \
+        -v head_flops="$head_flops" -v attention_flops="$attention_flops" -v traffic="$out/traffic.tsv" -v ceilings="${CEILINGS:-}" \
         -f scripts/profile_table.awk
 } >"$out/profile.md"
 sed '/^| kernel /,$d' "$out/profile.md"

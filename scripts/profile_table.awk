@@ -116,7 +116,10 @@ BEGIN {
     last = n
 }
 END {
-    if (!first) { print "error: the trace has no complete step; at least two updates are needed" > "/dev/stderr"; exit 1 }
+    if (!first) {
+        print "error: the trace has no complete step; at least two updates are needed" > "/dev/stderr"
+        exit 1
+    }
     for (i = first; i <= last; i++) passes += name[i] ~ /embed_forward_kernel/
     # marks the head's matmuls: the last one before each kernel of the loss, and the first two after it
     for (i = first; i <= last; i++) {
@@ -172,23 +175,33 @@ END {
     for (of in time) {
         rate = ""
         if (of == "matmuls" && block_flops > 0) rate = sprintf("%.0f TFLOP/s", block_flops * passes / time[of] / 1000)
-        if (of == "head and loss" && head_flops > 0 && head_time > 0) rate = sprintf("matmuls %.0f TFLOP/s", head_flops * passes / head_time / 1000)
+        if (of == "head and loss" && head_flops > 0 && head_time > 0)
+            rate = sprintf("matmuls %.0f TFLOP/s", head_flops * passes / head_time / 1000)
         if (attention_matmuls(of) && attention_flops > 0)
             rate = sprintf("%.0f TFLOP/s", attention_matmuls(of) * attention_flops * passes / time[of] / 1000)
-        if (of == "communication") rate = sprintf("runs %.3f ms; kernels during it take %.3f ms more than alone", sent / passes / 1e6, slower / passes / 1e6)
+        if (of == "communication")
+            rate = sprintf("runs %.3f ms; kernels during it take %.3f ms more than alone", sent / passes / 1e6,
+                           slower / passes / 1e6)
         if (bytes[of] > 0 && of != "" && of != "head and loss" && time[of] > 0)
             rate = sprintf("%.0f GB/s", bytes[of] * (of == "update" ? 1 : passes) / time[of])
-        printf "| %s | %.1f | %.3f | %.1f %% | %s |%s\n", of, count[of] / passes, time[of] / passes / 1e6, 100 * time[of] / total, rate, bound_cell(of) | order
+        printf "| %s | %.1f | %.3f | %.1f %% | %s |%s\n", of, count[of] / passes, time[of] / passes / 1e6,
+            100 * time[of] / total, rate, bound_cell(of) | order
     }
     close(order)
     printf "| gaps | | %.3f | %.1f %% | |" (copy_rate ? "  |" : "") "\n", gaps / passes / 1e6, 100 * gaps / total
-    printf "| all | %.1f | %.3f | | %d micro-batches |" (copy_rate ? "  |" : "") "\n\n", (last - first + 1) / passes, total / passes / 1e6, passes
+    printf "| all | %.1f | %.3f | | %d micro-batches |" (copy_rate ? "  |" : "") "\n\n", (last - first + 1) / passes,
+        total / passes / 1e6, passes
     print "| kernel | times | µs each | adds, ms | fraction |" (intervals ? " during communication, µs each |" : "")
     print "| --- | --- | --- | --- | --- |" (intervals ? " --- |" : "")
     order = "sort -t '|' -k 5 -rn"
     for (of in kernel_time) {
-        overlapped = !intervals ? "" : !overlapped_count[of] ? "  |" : sprintf(" %.1f of these: %.1f |", overlapped_count[of] / passes, overlapped_busy[of] / overlapped_count[of] / 1000)
-        printf "| %s | %.1f | %.1f | %.3f | %.1f %% |%s\n", of, kernel_count[of] / passes, kernel_busy[of] / kernel_count[of] / 1000, kernel_time[of] / passes / 1e6, 100 * kernel_time[of] / total, overlapped | order
+        overlapped = intervals ? "  |" : ""
+        if (intervals && overlapped_count[of])
+            overlapped = sprintf(" %.1f of these: %.1f |", overlapped_count[of] / passes,
+                                 overlapped_busy[of] / overlapped_count[of] / 1000)
+        printf "| %s | %.1f | %.1f | %.3f | %.1f %% |%s\n", of, kernel_count[of] / passes,
+            kernel_busy[of] / kernel_count[of] / 1000, kernel_time[of] / passes / 1e6,
+            100 * kernel_time[of] / total, overlapped | order
     }
     close(order)
 }

@@ -54,7 +54,10 @@ fi
 python=third_party/python requirements='' modules='tokenizers, sentencepiece, google.protobuf, tiktoken, jinja2'
 case $level in
 --python) requirements=data/requirements.txt ;;
---all) requirements=dev/test/requirements.txt modules+=', pyarrow, zstandard, matplotlib, tensorboard, transformers, clang_format' ;;
+--all)
+    requirements=dev/test/requirements.txt
+    modules+=', pyarrow, zstandard, matplotlib, tensorboard, transformers, clang_format'
+    ;;
 esac
 if [ -n "$requirements" ]; then
     has python3 || optional+=(python3)
@@ -88,14 +91,19 @@ if [ ${#missing[@]} -gt 0 ]; then
     else
         echo "setup: apt-get update && $install"
         export DEBIAN_FRONTEND=noninteractive
-        if { apt-get update; $install; } >"$log" 2>&1; then needed=(); else failed "${missing[*]}" "check the network"; fi
+        if { apt-get update; $install; } >"$log" 2>&1; then
+            needed=()
+        else
+            failed "${missing[*]}" "check the network"
+        fi
     fi
     [ ${#needed[@]} -eq 0 ] || exit 1
 fi
 
 # fetch COMMAND FLAG...: runs pip COMMAND, which accepts only wheels whose checksums are listed.
 fetch() {
-    PIP_ROOT_USER_ACTION=ignore python3 -m pip "$@" --retries 2 --no-deps --only-binary=:all: --require-hashes >"$log" 2>&1
+    PIP_ROOT_USER_ACTION=ignore \
+        python3 -m pip "$@" --retries 2 --no-deps --only-binary=:all: --require-hashes >"$log" 2>&1
 }
 
 if [ -n "$requirements$need_frontend" ]; then
@@ -106,8 +114,8 @@ if [ -n "$need_frontend" ]; then
     # The headers are the same in the wheels of all Pythons and processors, so one wheel serves every machine.
     wheel="nvidia-cudnn-frontend==1.32.0 --hash=sha256:8b354a8e550c083eb247f1eb39a7d69a4a269075f5a01e4fcbd2531680b17239"
     echo "setup: pip download ${wheel%% *}, moving its include/ to $frontend"
-    if fetch download --platform manylinux_2_28_x86_64 --python-version 3.12 --dest "$folder" -r /dev/stdin <<<"$wheel" &&
-        python3 -m zipfile -e "$folder"/*.whl "$folder/wheel"; then
+    if fetch download --platform manylinux_2_28_x86_64 --python-version 3.12 --dest "$folder" -r /dev/stdin \
+        <<<"$wheel" && python3 -m zipfile -e "$folder"/*.whl "$folder/wheel"; then
         mkdir -p $frontend
         rm -rf $frontend/include
         mv "$folder/wheel/include" $frontend/include

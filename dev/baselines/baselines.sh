@@ -67,7 +67,10 @@ has() { "$python" -c "import $1" 2>"$work/import.err"; } # MODULE
 # Imports MODULE, or installs PACKAGE without its dependencies and then imports it.
 needs() { # MODULE PACKAGE
     [ -z "$dry_run" ] || return 0
-    has "$1" || { run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$packages" "$2" && rm "$work/pip.err" && has "$1"; }
+    has "$1" || {
+        run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$packages" "$2" &&
+            rm "$work/pip.err" && has "$1"
+    }
 }
 
 # Installs fp8-coat and the versions that it needs into BASELINES/of-coat and puts that folder first in PYTHONPATH.
@@ -76,19 +79,25 @@ needs_coat() {
     local own name
     own=$(realpath -m "$packages")/of-coat
     needs coat fp8-coat || return
-    [ -d "$own/transformers" ] || run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$own" transformers==4.45.2 \
-        tokenizers==0.20.3 huggingface_hub==0.26.5 || return
+    [ -d "$own/transformers" ] || run "$work/pip" "$python" -m pip install --quiet --no-deps --target "$own" \
+        transformers==4.45.2 tokenizers==0.20.3 huggingface_hub==0.26.5 || return
     export PYTHONPATH=$own:$PYTHONPATH
     has torch,qoptim_cuda && return
-    cp -r "$("$python" -c 'import coat; print(coat.__path__[0])')/optimizer/kernels" "$work/" && mkdir -p "$work/kernels/include" || return
+    cp -r "$("$python" -c 'import coat; print(coat.__path__[0])')/optimizer/kernels" "$work/" &&
+        mkdir -p "$work/kernels/include" || return
     for name in fp8_adamw fp8_adamw_expand; do
-        { echo '#include <torch/extension.h>' && awk '/^void FP8_AdamW(_expand)?\(/, /\) *\{/' "$work/kernels/${name}_cuda.cpp" | sed 's/) *{/);/'; } \
-            >"$work/kernels/include/$name.h"
+        {
+            echo '#include <torch/extension.h>'
+            awk '/^void FP8_AdamW(_expand)?\(/, /\) *\{/' "$work/kernels/${name}_cuda.cpp" | sed 's/) *{/);/'
+        } >"$work/kernels/include/$name.h"
     done
-    (cd "$work/kernels" && run "$work/pip" "$python" setup.py --quiet build_ext --build-lib "$own") && has torch,qoptim_cuda
+    (cd "$work/kernels" && run "$work/pip" "$python" setup.py --quiet build_ext --build-lib "$own") &&
+        has torch,qoptim_cuda
 }
 
-last_error() { { grep -E '^(error|ERROR|[A-Za-z_.]*Error)' "$1" || tail -n 1 "$1"; } 2>/dev/null | tail -n 1 | cut -c1-100; } # FILE
+last_error() { # FILE
+    { grep -E '^(error|ERROR|[A-Za-z_.]*Error)' "$1" || tail -n 1 "$1"; } 2>/dev/null | tail -n 1 | cut -c1-100
+}
 
 # Prints "TOKENS_PER_S GB" from the log.jsonl lines and the memory table in FILEs.
 figures() { # FILE...
@@ -111,14 +120,15 @@ ours() { # RECIPE
     [ "$1" != bf16 ] || master='--master split16'
     # shellcheck disable=SC2086 # flags are words
     run "$work/log" ./train_gpt2_fp8 --device cuda --model "$model" $master --recipe ${1//,/ --} \
-        --micro-batch "$micro_batch" --seq-len "$length" --batch-tokens $((passes * micro_batch * length)) --steps "$steps" \
-        --lr 3e-4 --warmup 10 --train "$tokens" --sample-tokens 0 --json || return
+        --micro-batch "$micro_batch" --seq-len "$length" --batch-tokens $((passes * micro_batch * length)) \
+        --steps "$steps" --lr 3e-4 --warmup 10 --train "$tokens" --sample-tokens 0 --json || return
     figures "$work/log" "$work/log.err"
 }
 
 theirs() { # SCRIPT [FLAG...]
     local parameters=0 # number of parameters that the other program's model must have; 0: not checked
-    [ ! -x ./train_gpt2_fp8 ] || parameters=$(./train_gpt2_fp8 --plan=json --model "$model" | sed 's/{"parameters": \([0-9]*\).*/\1/')
+    [ ! -x ./train_gpt2_fp8 ] ||
+        parameters=$(./train_gpt2_fp8 --plan=json --model "$model" | sed 's/{"parameters": \([0-9]*\).*/\1/')
     run "$work/log" "$python" "dev/baselines/$1" --model "$model" --tokens "$tokens" --micro-batch "$micro_batch" \
         --seq-len "$length" --passes $passes --steps "$steps" --parameters "$parameters" "${@:2}" || return
     figures "$work/log"
@@ -154,7 +164,11 @@ for shape in "${shapes[@]}"; do
             # shellcheck disable=SC2086 # two words
             printf '%-14s %-20s %10s %8s\n' "$model" "$row" $found
         elif [ -z "$dry_run" ]; then
-            why=$(for file in "$work/import.err" "$work/pip.err" "$work/log.err" "$work/log"; do [ ! -s "$file" ] || last_error "$file"; done | tail -n 1)
+            why=$(
+                for file in "$work/import.err" "$work/pip.err" "$work/log.err" "$work/log"; do
+                    [ ! -s "$file" ] || last_error "$file"
+                done | tail -n 1
+            )
             printf '%-14s %-20s %s\n' "$model" "$row" "${why:-is not installed}"
         fi
     done

@@ -151,8 +151,8 @@ def draw_sums():
                 text(x + size * scale / 2, top + 16, name, 12, "middle")
             x += size * scale
         text(x + 8, top + 16, "%g" % sum(size for _, size, _ in pieces), 14, bold=True)
-    text(left, y + 118, "and in FP32: mean and rstd of each norm, 8 bytes per token; log-sum-exp, 4 bytes per token and "
-         "head", 12, fill=SOFT)
+    text(left, y + 118, "and in FP32: mean and rstd of each norm, 8 bytes per token; log-sum-exp, 4 bytes per token "
+         "and head", 12, fill=SOFT)
 
 
 def draw_optimizer():
