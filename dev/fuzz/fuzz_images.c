@@ -10,8 +10,6 @@
 //   5: EXAMPLES_SPLIT
 #include "dev/fuzz/fuzz.h"
 
-#include <xxhash.h>
-
 #include "coat/config/vision.h"
 #include "coat/text/data.h"
 #include "coat/text/data_verify.h"
@@ -21,12 +19,7 @@ enum { B = 2, VOCAB = 300 };
 
 // Writes correct checksums into a token file that has a loss mask, and into a file of images.
 static void write_checksums(uint8_t *tokens, size_t token_bytes, uint8_t *images, size_t image_bytes) {
-    const uint64_t none = 0;
-    if (token_bytes >= DATA_HEADER_BYTES) {
-        memcpy(tokens + 32, &none, sizeof none);
-        const uint64_t hash = XXH64(tokens, token_bytes, 0);
-        memcpy(tokens + 32, &hash, sizeof hash);
-    }
+    fuzz_write_hash(tokens, token_bytes);
     if (image_bytes < DATA_HEADER_BYTES) return;
     Error err;
     uint32_t crc;

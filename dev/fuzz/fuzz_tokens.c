@@ -9,21 +9,8 @@
 //   4, 5: the ExamplesKind
 #include "dev/fuzz/fuzz.h"
 
-#include <xxhash.h>
-
 #include "coat/text/data.h"
 #include "coat/text/data_masks.h"
-
-// Returns a copy of a token file with a correct checksum. The caller frees it.
-static uint8_t *copy_with_checksum(const uint8_t *data, size_t size) {
-    uint8_t *copy = (uint8_t *)memcpy(xmalloc(size + 1), data, size);
-    uint64_t hash = 0;
-    if (size < DATA_HEADER_BYTES) return copy;
-    memcpy(copy + 32, &hash, sizeof hash);
-    hash = XXH64(copy, size, 0);
-    memcpy(copy + 32, &hash, sizeof hash);
-    return copy;
-}
 
 static void read_batches(DataLoader *loader, int B, int T, int vocab, const char *folder, Error *err) {
     size_t count = (size_t)B * (size_t)T;
@@ -88,8 +75,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size -= 8;
     const uint8_t *second = (const uint8_t *)memmem(data, size, "=== 2\n", 6);
     size_t first_bytes = second ? (size_t)(second - data) : size;
-    uint8_t *copy = data[-5] & 8 ? copy_with_checksum(data, first_bytes) : NULL;
-    const char *first = fuzz_file(npy ? "x.npy" : "tokens-0", copy ? copy : data, first_bytes), *folder = fuzz_folder();
+    uint8_t *copy = (uint8_t *)memcpy(xmalloc(first_bytes + 1), data, first_bytes);
+    if (data[-5] & 8) fuzz_write_hash(copy, first_bytes);
+    const char *first = fuzz_file(npy ? "x.npy" : "tokens-0", copy, first_bytes), *folder = fuzz_folder();
     free(copy);
     char pattern[2 * FUZZ_PATH];
     snprintf(pattern, sizeof pattern, "%s", first);
