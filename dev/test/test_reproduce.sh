@@ -265,4 +265,6 @@ awk -v bytes=$(($(saved 2) - $(saved 1))) 'BEGIN { exit bytes != 1024 * (14.75 *
 check "docs/coat.svg: a layer saves 14.75 C bytes per token" $? "$(($(saved 2) - $(saved 1)))"
 python3 dev/tools/draw_coat.py "$folder/coat.svg" && cmp "$folder/coat.svg" docs/coat.svg
 check "docs/coat.svg is the output of draw_coat.py" $?
+python3 dev/tools/draw_results.py "$folder/results.svg" && cmp "$folder/results.svg" docs/results.svg
+check "docs/results.svg has the figures of README.md and scripts/results" $?
 exit $failures
