@@ -130,7 +130,7 @@ run_suite() { # SUITE COMMAND...
     while [ $running -ge "$jobs" ]; do wait_for_one; done
     {
         status=0 start=$SECONDS
-        OMP_NUM_THREADS=$threads CMOCKA_MESSAGE_OUTPUT=TAP timeout "${TEST_TIMEOUT:-1800}" "$@" \
+        OMP_NUM_THREADS=$threads CMOCKA_MESSAGE_OUTPUT=TAP timeout 1800 "$@" \
             >"$outputs/$number" 2>&1 </dev/null || status=$?
         echo "$status $((SECONDS - start))" >"$outputs/$number.new"
         mv "$outputs/$number.new" "$outputs/$number.ended"
