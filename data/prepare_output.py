@@ -127,7 +127,8 @@ def verified(out, shards):
 @contextlib.contextmanager
 def locked(out):
     """Locks the output `out` while the body runs. Fails if another run has locked it. If the folder cannot be written,
-    the body runs without a lock, because it writes nothing or reports the error."""
+    the body runs without a lock, because it writes nothing or reports the error. If the file system has no locks, the
+    body runs without a lock, too."""
     with contextlib.ExitStack() as stack:
         try:
             os.makedirs(os.path.dirname(out) or ".", exist_ok=True)

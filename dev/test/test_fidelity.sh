@@ -119,6 +119,21 @@ flock 8
 said=$(pretend "bf16 coat" 1)
 [ $? -eq 1 ] && grep -q '^error: .*study: another process works there' <<<"$said"
 check "a second process in the folder is refused" $? "$said"
+said=$(python3 -B 2>&1 - "$folder" <<'PYTHON'
+import errno, sys
+sys.path.insert(0, "scripts")
+from lab import work
+def without_locks(*_):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+work.fcntl.flock = without_locks
+try:
+    work.Work(sys.argv[1] + "/unlocked", False).begin()
+except work.Failure as failure:
+    print(failure)
+PYTHON
+)
+[ "$said" = "$folder/unlocked: cannot be locked (Function not implemented); choose an --out on another file system" ]
+check "a file system without locks is named as such" $? "$said"
 said=$(scripts/lab.py fidelity --page-only --out "$folder/study" 2>&1)
 check "--page-only works while another process uses the folder" $? "$said"
 exec 8>&-

@@ -168,8 +168,10 @@ class Work:
         self.lock = open(self.out + "/.lock", "w")
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise Failure(f"{self.out}: another process works there; wait for it, or choose another --out")
+        except OSError as error:
+            raise Failure(f"{self.out}: cannot be locked ({error.strerror}); choose an --out on another file system")
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(name, self.stop)
 
