@@ -91,7 +91,9 @@ has "RECIPE changes the recipe of a resumed run" "$(RECIPE=coat OUT=$folder/cont
 has "DATA with HellaSwag adds --hellaswag" "$(DATA=$folder "$script" --dry-run)" "--hellaswag $folder/hellaswag_val.bin"
 has "TOKENIZER adds samples" "$(TOKENIZER=v.json "$script" --dry-run)" "--tokenizer v.json --sample-every 5000"
 said=$(GPUS=3 "$script" --dry-run 2>&1) && bad "a batch that three GPUs cannot divide is refused" "$said" || has "a batch that three GPUs cannot divide is refused" "$said" "on 3 GPUs; choose another MICRO_BATCH or GPUS"
-said=$(GPUS=many "$script" --dry-run 2>&1) && bad "GPUS=many is refused" || ok "GPUS=many is refused"
+for setting in GPUS MICRO_BATCH RESTARTS; do
+    said=$(env $setting=many "$script" --dry-run 2>&1) && bad "$setting=many is refused" "$said" || has "$setting=many is refused" "$said" "must be a number"
+done
 
 said=$(GPUS=16 "$script" --dry-run 2>&1)
 has "many GPUs get a smaller micro-batch" "$said" "--micro-batch 32"
