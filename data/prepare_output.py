@@ -126,14 +126,13 @@ def verified(out, shards):
 
 @contextlib.contextmanager
 def locked(out):
-    """Locks the output `out` while the body runs. Fails if another run has locked it. If the folder cannot be written,
-    the body runs without a lock, because it writes nothing or reports the error. If the file system has no locks, the
-    body runs without a lock, too."""
+    """Locks the output `out` while the body runs. Fails if another run has locked it. If the folder cannot be written
+    or its file system has no locks, the body runs without a lock."""
     with contextlib.ExitStack() as stack:
         try:
             os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
             path = os.path.join(os.path.dirname(out), ".%s.lock" % os.path.basename(out))
-            # lockf() instead of flock(), because worker processes would inherit the lock, and they can outlive this one
+            # lockf() instead of flock(), because worker processes would inherit flock()'s lock and can outlive this one
             fcntl.lockf(stack.enter_context(open(path, "a")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Failure("%s: another run writes these files; wait for it, or use another --out" % out)
