@@ -24,9 +24,11 @@ import collections
 import glob
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 
 from prepare_chat import Chat, chat_settings, describe
 from prepare_files import contents, readers
@@ -59,8 +61,14 @@ def start_worker(spec, field, rule, fraction, chat, skip_malformed):
     readers.clear()
 
 
+def end_with_parent():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
 def start_process(*initial):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers ignore Ctrl-C; the parent process ends the workers
+    threading.Thread(target=end_with_parent, daemon=True).start()  # if the parent process is killed
     start_worker(*initial)
 
 

@@ -15,9 +15,11 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 import zlib
@@ -252,6 +254,31 @@ class PrepareTest(unittest.TestCase):
             "prepare.py: %s: another run writes these files; wait for it, or use another --out\n" % out)))
         self.assertEqual(os.listdir(self.folder).count("r_train_000001.bin"), 0)
         self.run_program(*arguments, "--overwrite")  # the lock has ended with the run
+
+    def test_workers_end_when_their_parent_is_killed(self):
+        def runs(worker):
+            try:
+                with open("/proc/%s/stat" % worker) as file:
+                    return file.read().rpartition(")")[2].split()[0] != "Z"  # Z: ended, but not waited for
+            except OSError:
+                return False
+
+        arguments = ["--bytes", "--workers", "2", "--val-fraction", "0", "--out", self.path("r"),
+                     self.write("d.txt", words(1, 20000) * 400)]
+        process = subprocess.Popen([sys.executable, prepare.__file__, *arguments], stdout=subprocess.DEVNULL)
+        workers, end = [], time.time() + 60
+        while len(workers) < 2 and process.poll() is None:
+            with open("/proc/%d/task/%d/children" % (process.pid, process.pid)) as file:
+                workers = file.read().split()
+        process.kill()
+        process.wait()
+        self.assertEqual(len(workers), 2)
+        while any(map(runs, workers)) and time.time() < end:
+            time.sleep(0.05)
+        left = list(filter(runs, workers))
+        for worker in left:
+            os.kill(int(worker), signal.SIGKILL)
+        self.assertEqual(left, [])
 
     def test_temporary_files_of_killed_runs_are_removed(self):
         process = subprocess.Popen([sys.executable, "-c", ""])
