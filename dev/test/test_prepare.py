@@ -255,6 +255,7 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(os.listdir(self.folder).count("r_train_000001.bin"), 0)
         self.run_program(*arguments, "--overwrite")  # the lock has ended with the run
 
+    @unittest.skipUnless(os.path.exists("/proc/thread-self/children"), "needs /proc with the children of a thread")
     def test_workers_end_when_their_parent_is_killed(self):
         def runs(worker):
             try:
