@@ -439,30 +439,31 @@ static bool check_given(const Parse *p, Error *err) {
     return true;
 }
 
-// Adds a note that lists the given flags without effect: flags of the batch and the data in a run that only samples,
-// --batch-tokens in an evaluation.
-static void note_batch(const Parse *p) {
-    static const char *const of_training[] = {"batch-tokens", "micro-batch", "examples", "documents",
-                                              "logits-chunk", "val",         "hellaswag"};
+// Adds a note that names those of the `count` flags that were given. They have no effect; `reason` tells why.
+static void note_idle(const Parse *p, const char *const *flags, size_t count, const char *reason) {
     Config *c = p->config;
-    const bool samples = config_samples_only(c);
-    const size_t flags = samples ? sizeof of_training / sizeof *of_training : c->eval_only ? 1 : 0;
     const char *before = "note: ";
-    for (size_t i = 0; i < flags; i++) {
-        if (!given(p, of_training[i])) continue;
-        text_append(c->notes, sizeof c->notes, "%s--%s", before, of_training[i]);
+    for (size_t i = 0; i < count; i++) {
+        if (!given(p, flags[i])) continue;
+        text_append(c->notes, sizeof c->notes, "%s--%s", before, flags[i]);
         before = ", ";
     }
-    if (*before == ',')
-        text_append(c->notes, sizeof c->notes, ": without effect, as %s\n",
-                    samples ? "nothing is trained or evaluated" : "nothing is trained");
+    if (*before == ',') text_append(c->notes, sizeof c->notes, ": without effect, as %s\n", reason);
 }
 
 // Adds notes to config->notes about flags that have no effect or a surprising effect.
 static void note_given(const Parse *p) {
     Config *c = p->config;
     const int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    note_batch(p);
+    static const char *const of_batch[] = {"batch-tokens", "micro-batch", "examples", "documents",
+                                           "logits-chunk", "val",         "hellaswag"};
+    static const char *const of_fp8[] = {"group-size", "moments-fp32", "fast-accumulation-data"};
+    if (config_samples_only(c))
+        note_idle(p, of_batch, sizeof of_batch / sizeof *of_batch, "nothing is trained or evaluated");
+    else if (c->eval_only)
+        note_idle(p, of_batch, 1, "nothing is trained");
+    if (c->recipe.precision == PRECISION_FP32)
+        note_idle(p, of_fp8, sizeof of_fp8 / sizeof *of_fp8, "everything is FP32");
     if (c->plan != PLAN_NONE) return;
     if (c->threads > cores)
         text_append(c->notes, sizeof c->notes, "note: --threads %d: more than this machine's %d core%s\n", c->threads,

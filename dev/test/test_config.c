@@ -226,6 +226,16 @@ static void refuse_block(const char *flags, const char *parts) {
     }
 }
 
+// Tests that a note names the flags of FP8 formats that were given although everything is FP32.
+UNIT_TEST(flags_without_effect_in_fp32_get_a_note) {
+    accept("--train x --precision fp32 --fast-accumulation-data --group-size 32 --moments-fp32 wte");
+    assert_string_equal(config.notes,
+                        "note: --group-size, --moments-fp32, --fast-accumulation-data: without effect, as "
+                        "everything is FP32\n");
+    accept("--train x --precision fp32 --master fp32");
+    assert_string_equal(config.notes, "");
+}
+
 // Tests that the error about a block with an unsupported combination of settings names the flag and a value to use.
 UNIT_TEST(errors_about_unsupported_blocks_name_flag_and_value) {
     static const char *const blocks[] = {// the last flag of each is unsupported
