@@ -12,11 +12,22 @@
 static bool not_fp32(const Config *c) {
     return c->recipe.precision != PRECISION_FP32;
 }
-static bool matmuls_are_fp8(const Config *c) {
+static bool has_vision(const Config *c) {
+    return c->shape.vision.kind != VISION_NONE;
+}
+// True if the vision tower has FP8 matmuls and saved activations. They have the recipe's group size, level of
+// recomputation and accumulation, whatever the language model's formats are.
+static bool tower_is_fp8(const Config *c) {
+    return not_fp32(c) && has_vision(c) && c->vision_recipe == VISION_RECIPE_COAT;
+}
+static bool blocks_are_fp8(const Config *c) {
     return not_fp32(c) && c->recipe.linear == LINEAR_FP8;
 }
+static bool matmuls_are_fp8(const Config *c) {
+    return blocks_are_fp8(c) || tower_is_fp8(c);
+}
 static bool saves_fp8(const Config *c) {
-    return not_fp32(c) && c->recipe.saved == SAVED_COAT;
+    return (not_fp32(c) && c->recipe.saved == SAVED_COAT) || tower_is_fp8(c);
 }
 static bool compresses_moments(const Config *c) {
     return not_fp32(c) && c->recipe.moments != MOMENTS_FP32;
@@ -31,11 +42,8 @@ static bool compresses_momentum(const Config *c) {
 // True if the values that backward recomputes may differ from forward's: backward reads saved FP8 values or uses
 // another scale.
 static bool recompute_differs(const Config *c) {
-    const bool fp8 = matmuls_are_fp8(c);
-    return ((saves_fp8(c) || fp8) && !recipe_is_paper(&c->recipe)) || (fp8 && c->recipe.bf16_blocks > 0);
-}
-static bool has_vision(const Config *c) {
-    return c->shape.vision.kind != VISION_NONE;
+    return ((saves_fp8(c) || matmuls_are_fp8(c)) && !recipe_is_paper(&c->recipe)) || tower_is_fp8(c) ||
+           (blocks_are_fp8(c) && c->recipe.bf16_blocks > 0);
 }
 static bool is_scheduled(const Config *c) {
     return c->schedule != SCHEDULE_CONSTANT;
@@ -132,7 +140,7 @@ static const Flag table[] = {
     {GROUP_RECIPE, "linear", FLAG_CHOICE, AT(recipe.linear), RECORDED | LOGGED, LINEAR_NAMES, 0, 0, "%s, by --recipe",
      "number format of the inputs of the matmuls in the transformer blocks", .matters = not_fp32},
     {GROUP_RECIPE, "bf16-blocks", FLAG_INT, AT(recipe.bf16_blocks), RECORDED | LOGGED, "N", -1, MAX_LAYERS, "%s, by --recipe",
-     "with --linear fp8: the first N blocks run the forward matmuls that read a norm's or attention's output in BF16; -1: a third of the blocks, at least 1 and at most 4", .matters = matmuls_are_fp8},
+     "with --linear fp8: the first N blocks run the forward matmuls that read a norm's or attention's output in BF16; -1: a third of the blocks, at least 1 and at most 4", .matters = blocks_are_fp8},
     {GROUP_RECIPE, "head", FLAG_CHOICE, AT(recipe.head), RECORDED | LOGGED, HEAD_NAMES, 0, 0, "%s, by --recipe",
      "number format of the output head's matmuls; fp8: all in FP8; fp8-backward: dgrad and wgrad in FP8, logits in BF16; default if --model is a path: bf16", .matters = not_fp32},
     {GROUP_RECIPE, "saved", FLAG_CHOICE, AT(recipe.saved), RECORDED | LOGGED, SAVED_NAMES, 0, 0, "%s, by --recipe",

@@ -315,6 +315,23 @@ UNIT_TEST(a_resumed_run_uses_the_recorded_optimizer) {
     json_decref(settings);
 }
 
+// Tests that settings of FP8 are recorded if only the vision tower has FP8, because its results depend on them.
+UNIT_TEST(fp8_settings_of_a_vision_tower_are_recorded) {
+    static const char *const keys[] = {"group-size", "recompute", "fast-accumulation-data"};
+    for (int coat = 0; coat < 2; coat++) {
+        char line[256];
+        snprintf(line, sizeof line, "--train x --device cpu --model llama:d2 --vision clip:d2 --recipe bf16 %s",
+                 coat ? "--vision-recipe coat" : "");
+        accept_run(line, 1);
+        JsonText recorded = {.pretty = true};
+        json_text_open(&recorded, NULL, '{');
+        settings_record(&recorded, &config);
+        json_text_close(&recorded, '}');
+        for (int i = 0; i < 3; i++) assert_int_equal(strstr(recorded.text, keys[i]) != NULL, coat);
+        json_text_free(&recorded);
+    }
+}
+
 // Tests a recorded batch that is not a multiple of the tokens of one pass. A smaller micro-batch is used or, if none
 // fits, the nearest possible batch.
 UNIT_TEST(a_recorded_batch_is_adapted_to_the_number_of_processes) {
