@@ -52,6 +52,21 @@ bool run_open_tokenizer(Run *run, Config *c, Error *err) {
     return c->vocab_of_tokenizer || config_check_tokenizer(c, tokens, err);
 }
 
+// True if tokenizer_files_copy() can add a token to the tokenizer t, which was opened from `file`: to its
+// tokenizer.json, or to the tokenizer.json that is written for tokenizer.model.
+static bool can_add_token(const Tokenizer *t, const char *file) {
+    char folder[PATH_MAX_LENGTH + 64];
+    Error ignored;
+    const char *name = path_is_folder(file) ? "" : tokenizer_usual_name(file);
+    if (strcmp(name, "gpt2_tokenizer.bin") == 0) return false; // no other file is copied
+    if (!*name)
+        snprintf(folder, sizeof folder, "%s", file);
+    else if (!path_folder(folder, sizeof folder, file, &ignored))
+        return false;
+    const char *const source = tokenizer_is_sentencepiece(t) ? "tokenizer.model" : "tokenizer.json";
+    return strcmp(name, source) == 0 || folder_has_file(folder, source) || folder_has_file(folder, "tokenizer.json");
+}
+
 // Sets the image token of a language model's vocabulary: the tokenizer's <image> or else the id after the tokenizer's
 // last token. If there is no tokenizer, the data files set the image token.
 static bool choose_image_token(Config *c, Error *err) {
@@ -61,10 +76,9 @@ static bool choose_image_token(Config *c, Error *err) {
     Tokenizer *t = tokenizer_open(file, err);
     if (!t) return false;
     const int found = tokenizer_token(t, IMAGE_MARK), token = found < 0 ? tokenizer_vocab(t) : found;
-    const bool can_add =
-        tokenizer_is_sentencepiece(t) || !path_is_folder(file) || folder_has_file(file, "tokenizer.json");
+    const bool has_place = found >= 0 || can_add_token(t, file);
     tokenizer_close(t);
-    if (found < 0 && !can_add)
+    if (!has_place)
         return error_set(err, EXIT_DATA,
                          "%s: its tokenizer has no token " IMAGE_MARK ", and no tokenizer.json to add one to; save the "
                          "tokenizer with transformers",

@@ -268,6 +268,19 @@ fails "a tower's folder without weights is refused" 2 'has no model.safetensors'
 fails "a missing tower's folder on --resume is refused" 1 '--vision .*gone: no such folder; remove --model and --vision' --vision "$folder/gone" \
     --out "$folder/joined" --resume
 fails "a language model's folder as a tower is refused" 2 "model_type is 'llama'" --vision "$lm"
+# A vocabulary of single bytes and <|endoftext|>, in GPT-2's format.
+python3 - >"$folder/empty/vocab.json" <<'PYTHON'
+import json
+bytes_and_end = [*map(chr, [*range(33, 127), *range(161, 173), *range(174, 324)]), "<|endoftext|>"]
+print(json.dumps({token: i for i, token in enumerate(bytes_and_end)}))
+PYTHON
+echo '#version: 0.2' >"$folder/empty/merges.txt"
+timeout 100 "$program" --model llama:d1 --tokenizer "$folder/empty/vocab.json" --vocab 300 --seq-len 40 --train "$folder/text.bin" \
+    --out "$folder/words" "${tiny[@]}" >"$folder/said" 2>&1
+for vocabulary in "$folder/empty" "$folder/empty/vocab.json"; do
+    fails "a vocabulary that cannot get an image token is refused" 2 'no token <image>, and no tokenizer.json' \
+        --model "$folder/words/step-00000002" --vision siglip:d1 --tokenizer "$vocabulary"
+done
 fails "a language model of an architecture that Llava lacks is refused" 1 '--vision .*: the language model must have the architecture of' --model olmo:d1 --vision "$tower"
 fails "--layers with a folder as --model is refused" 1 '--layers: the shape of --model .* is in its files' --vision "$tower" --layers 2
 sed -i 's/"hidden_size": 64/"hidden_size": 24/' "$folder/empty/config.json"
