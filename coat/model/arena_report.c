@@ -8,7 +8,10 @@
 static size_t total_bytes(const TensorLayout *t) {
     size_t layers = (size_t)(t->per_layer ? t->layers : 1);
     size_t scale_layers = (size_t)(t->per_layer_scale || t->per_layer ? t->layers : 1);
-    return t->data_bytes * layers + t->scale_bytes * scale_layers + t->exponent_bytes * layers + t->amax_bytes;
+    // a PLAIN activation stores the amaxes of each layer, any other activation those of one layer
+    size_t amax_layers = (size_t)(t->amax_stride ? t->layers : 1);
+    return t->data_bytes * layers + t->scale_bytes * scale_layers + t->exponent_bytes * layers +
+           t->amax_bytes * amax_layers;
 }
 
 static void print_fraction(FILE *out, const char *name, size_t bytes, size_t total) {
@@ -16,7 +19,7 @@ static void print_fraction(FILE *out, const char *name, size_t bytes, size_t tot
     fprintf(out, "  %-16s %12s %6.1f %%\n", name, memory_text(text, bytes), 100.0 * (double)bytes / (double)total);
 }
 
-static void report(const Arena *arena, bool saved_tensors, FILE *out) {
+void arena_report(const Arena *arena, bool saved_tensors, FILE *out) {
     char text[MEMORY_TEXT];
     fprintf(out, "memory per process (1 GB = 10^9 bytes)\n");
     for (int c = 0; c < CATEGORY_COUNT; c++) {
@@ -39,14 +42,6 @@ static void report(const Arena *arena, bool saved_tensors, FILE *out) {
         if (arena_on_host(arena, (Category)c) && arena->category_bytes[c] > 0)
             fprintf(out, "  %-16s %12s  in host memory\n", category_name((Category)c),
                     memory_text(text, arena->category_bytes[c]));
-}
-
-void arena_report(const Arena *arena, FILE *out) {
-    report(arena, true, out);
-}
-
-void arena_report_categories(const Arena *arena, FILE *out) {
-    report(arena, false, out);
 }
 
 void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out) {

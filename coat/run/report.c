@@ -244,7 +244,7 @@ void report_start(const Report *report, FILE *out) {
         report_schedule(report, out);
         report_files(c, out);
     }
-    arena_report_categories(report->arena, out);
+    arena_report(report->arena, false, out);
     int64_t in_use = ops->memory_in_use(report->exec);
     char used[MEMORY_TEXT];
     if (in_use > 0) fprintf(out, "  %-16s %12s\n", "driver reports", memory_text(used, (size_t)in_use));
@@ -281,7 +281,7 @@ bool report_plan(const Config *config, FILE *out, Error *err) {
              c.recipe.precision == PRECISION_FP32 ? "everything in FP32"
                                                   : choice_name(RECIPE_NAMES, c.recipe.kind).text,
              c.micro_batch, c.seq_len, plural(c.seq_len), ranks, ranks > 1 ? "es" : "", c.zero);
-        arena_report(arena, out);
+        arena_report(arena, true, out);
         if (device == DEVICE_CUDA) report_overhead(ranks, out);
         if (c.memory_limit > 0 && !config_samples_only(&c))
             fprintf(out, "largest micro-batch under %s: %d\n", memory_text(limit, (size_t)c.memory_limit),

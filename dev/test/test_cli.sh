@@ -639,6 +639,10 @@ forward=$("$program" --plan=json --eval-only --model d48 --recipe coat)
 [[ $forward == *'"gradients": 0, "moments": 0, "master": 0, '* ]] && [ "$(saved_bytes "$forward")" = "$(saved_bytes "$("$program" --plan=json --eval-only --layers 1 --heads 25 --channels 1600 --recipe coat)")" ]
 check "--plan --eval-only has no gradients, and saved activations of one layer" $? "$forward"
 is "--plan --json prints the same as --plan=json" "$plan" "$("$program" --plan --json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)"
+# (64, 384) BF16 values, which the blocks share, and 64 amaxes per block
+is "--plan=json counts a BF16 activation's amaxes of all blocks" \
+    "$("$program" --plan=json --model d6 --micro-batch 1 --seq-len 64 --bf16-blocks 2 | grep -o '"n1.plain".[^}]*"bytes": [0-9]*' | grep -o '[0-9]*$')" \
+    $((64 * 384 * 2 + 2 * 64 * 4))
 tiny=(--tokenizer bytes --layers 1 --heads 1 --channels 32 --seq-len 24 --recipe coat)
 two=$("$program" --plan=json "${tiny[@]}" --micro-batch 2 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/')
 refuses "--memory-limit for one sequence, which FP8 does not support, is refused" 1 "\-\-memory-limit: 1 sequence of 24 tokens fits in [0-9.]+ MB, but --recipe coat accepts no " --plan "${tiny[@]}" --memory-limit $((two - 1))B
