@@ -389,7 +389,10 @@ static void block_backward(Model *m, int l, bool accumulate) {
 static void block_recompute(Model *m, int l) {
     if (!config_recomputes_blocks(m->config) || l + 1 == m->config->shape.layers) return;
     shards_weights_needed(&m->shards, l, -1, false);
+    const bool counts_codes = m->counts_codes;
+    m->counts_codes = false; // because forward has already counted the FP8 values
     block_forward(m, l, act(m, RESID_IN, l), no_tensor(), no_tensor(), NO_KV_CACHE);
+    m->counts_codes = counts_codes;
     if (m->config->shape.norm_place != NORM_POST) return;
     block_output(m, l);
     m->ops->postnorm_residual_forward(&m->exec, no_tensor(), second_norm(m, l), act(m, RESID_IN, l + 1),
