@@ -44,7 +44,8 @@ static bool is_entry(const TensorLayout *t) {
     return layout_owns_memory(t) && format_has_groups(t->format) && !t->transposed && t->scale_source < 0;
 }
 
-static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role role) {
+static void collect_entry(Collection *c, TensorId id, Role role) {
+    const Arena *arena = c->arena;
     const TensorLayout *t = &arena->layout[id][role];
     const int begin = id >= PARAMETER_COUNT && arena->layout[id][PLAIN].exists ? arena->bf16_blocks : 0;
     if (begin >= t->layers) return;
@@ -64,9 +65,12 @@ static void collect_entry(Collection *c, const Arena *arena, TensorId id, Role r
     }
 }
 
+// Lists the report's entries and their tensors in *c, which free_collection() frees.
 static void collect(Collection *c, const Arena *arena) {
     static const Role roles[] = {VALUE, CODES, MOMENT_M, MOMENT_V};
     size_t count = 0;
+    memset(c, 0, sizeof *c);
+    c->arena = arena;
     for (int id = 0; id < TENSOR_COUNT; id++)
         for (int r = 0; r < 4; r++) count += (size_t)arena->layout[id][roles[r]].layers;
     c->tensor = (Tensor *)xcalloc(count, sizeof *c->tensor);
@@ -74,8 +78,14 @@ static void collect(Collection *c, const Arena *arena) {
     for (int id = 0; id < TENSOR_COUNT; id++)
         for (int r = 0; r < 4; r++)
             // DLOGITS_Q is excluded, because its scale is a constant.
-            if (id != DLOGITS_Q && is_entry(&arena->layout[id][roles[r]]))
-                collect_entry(c, arena, (TensorId)id, roles[r]);
+            if (id != DLOGITS_Q && is_entry(&arena->layout[id][roles[r]])) collect_entry(c, (TensorId)id, roles[r]);
+}
+
+static void free_collection(Collection *c) {
+    free(c->unchanged);
+    free(c->counts);
+    free(c->health);
+    free(c->tensor);
 }
 
 static void collect_counts(Collection *c, Exec *exec) {
@@ -95,15 +105,13 @@ static int64_t download_sample(Exec *exec, Tensor t, uint8_t sample[HEALTH_SAMPL
 
 void health_sample(const Arena *arena, Exec *exec, HealthWarned *warned) {
     Collection c;
-    memset(&c, 0, sizeof c);
     collect(&c, arena);
     free(warned->sample);
     warned->sample = (uint8_t *)xcalloc((size_t)c.tensors + 1, HEALTH_SAMPLE);
     for (int i = 0; i < c.tensors; i++)
         if (c.tensor[i].granularity == SCALE_EXPAND)
             download_sample(exec, c.tensor[i], warned->sample + (size_t)i * HEALTH_SAMPLE);
-    free(c.health);
-    free(c.tensor);
+    free_collection(&c);
 }
 
 // Compares the moments with the sample of health_sample(), and frees the sample.
@@ -124,23 +132,6 @@ static void compare_sample(Collection *c, Exec *exec, HealthWarned *warned) {
     warned->sample = NULL;
 }
 
-// Type of a function that returns a layer's statistic number `figure`.
-typedef double Figure(const void *context, int figure, int layer);
-
-// Prints "name":[one value per layer] for each statistic. A value that is not finite is printed as null.
-static void print_figures(FILE *out, const char *const *names, int figures, int layers, Figure *value,
-                          const void *context) {
-    for (int figure = 0; figure < figures; figure++) {
-        fprintf(out, "%s\"%s\":[", figure ? "," : "", names[figure]);
-        for (int layer = 0; layer < layers; layer++) {
-            const double x = value(context, figure, layer);
-            if (layer) fputc(',', out);
-            fprintf(out, isfinite(x) ? "%.4g" : "null", x);
-        }
-        fputc(']', out);
-    }
-}
-
 static double fraction(uint64_t count, int64_t of) {
     return of > 0 ? (double)count / (double)of : 0.0;
 }
@@ -149,24 +140,18 @@ static double saturated_fraction(const Collection *c, int i) {
     return fraction(c->health[i].saturated, tensor_elements(c->tensor[i]));
 }
 
-typedef struct {
-    const Collection *c;
-    const Entry *entry;
-} EntryFigures;
-
 static const char *const entry_figures[] = {"amax", "saturated", "zero", "clamped", "unchanged"};
-static double entry_figure(const void *context, int figure, int layer) {
-    const EntryFigures *of = (const EntryFigures *)context;
-    const int i = of->entry->first + layer;
-    if (layer < of->entry->begin) return NAN;
-    const Tensor t = of->c->tensor[i];
-    const Health *h = &of->c->health[i];
+static double entry_figure(const Collection *c, const Entry *e, int figure, int layer) {
+    const int i = e->first + layer;
+    if (layer < e->begin) return NAN;
+    const Tensor t = c->tensor[i];
+    const Health *h = &c->health[i];
     switch (figure) {
     case 0: return (double)bits_float(h->amax);
-    case 1: return saturated_fraction(of->c, i);
+    case 1: return saturated_fraction(c, i);
     case 2: return fraction(h->zero, tensor_elements(t));
     case 3: return fraction(h->clamped, (tensor_elements(t) + t.group - 1) / t.group);
-    default: return of->c->unchanged[i];
+    default: return c->unchanged[i];
     }
 }
 
@@ -186,8 +171,7 @@ static Counted counted(const Collection *c, int what, int transposed) {
 
 enum { SATURATED, ZERO, SUBNORMAL };
 static const char *const counted_figures[] = {"saturated", "zero", "subnormal"};
-static double counted_figure(const void *context, int figure, int layer) {
-    const Counted *g = (const Counted *)context;
+static double counted_figure(const Counted *g, int figure, int layer) {
     const CodeCounts *n = &g->c->counts[code_counts_at(g->what, layer) + g->transposed];
     if (n->codes == 0) return NAN; // the layer has the tensor in BF16
     uint64_t saturated = n->saturated;
@@ -208,19 +192,31 @@ static int counted_of(const Collection *c, const Entry *e) {
     return what;
 }
 
+static void print_counted(FILE *out, const Counted *g) {
+    for (int figure = 0; figure < 3; figure++) {
+        double value[MAX_LAYERS];
+        for (int layer = 0; layer < g->layers; layer++) value[layer] = counted_figure(g, figure, layer);
+        if (figure) fputc(',', out);
+        health_print_values(out, counted_figures[figure], value, g->layers);
+    }
+}
+
 static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     const Tensor first = c->tensor[e->first + e->begin];
-    const EntryFigures of = {c, e};
-    // If the tensor is still in memory, entry_figures include the tensor's saturated and zero values, so counts are not
-    // used.
-    const int what = first.data ? COUNTED_TENSORS : counted_of(c, e);
-    const int figures = !first.data ? 1 : first.granularity != SCALE_EXPAND ? 3 : c->unchanged ? 5 : 4;
+    const int what = counted_of(c, e);
+    const bool is_counted = what < COUNTED_TENSORS; // the fractions are then those of the counts
+    const int figures = is_counted || !first.data ? 1 : first.granularity != SCALE_EXPAND ? 3 : c->unchanged ? 5 : 4;
     fprintf(out, "\"%s%s\":{", tensor_row(e->id)->name, role_suffix(e->role));
-    print_figures(out, entry_figures, figures, e->layers, entry_figure, &of);
-    if (what < COUNTED_TENSORS) {
+    for (int figure = 0; figure < figures; figure++) {
+        double value[MAX_LAYERS];
+        for (int layer = 0; layer < e->layers; layer++) value[layer] = entry_figure(c, e, figure, layer);
+        if (figure) fputc(',', out);
+        health_print_values(out, entry_figures[figure], value, e->layers);
+    }
+    if (is_counted) {
         const Counted g = counted(c, what, 0);
         fputc(',', out);
-        print_figures(out, counted_figures, 3, g.layers, counted_figure, &g);
+        print_counted(out, &g);
     }
     fputc('}', out);
 }
@@ -234,7 +230,7 @@ static void print_other_counts(FILE *out, const Collection *c) {
             printed = printed || counted_of(c, &c->entry[k]) == (int)g.what;
         if (printed) continue;
         fprintf(out, ",\"%s\":{", counted_table[g.what].name[g.transposed]);
-        print_figures(out, counted_figures, 3, g.layers, counted_figure, &g);
+        print_counted(out, &g);
         fputc('}', out);
     }
 }
@@ -319,8 +315,6 @@ static bool warn_counted(const Counted *g, double unmasked, char warning[HEALTH_
 
 char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
     Collection c;
-    memset(&c, 0, sizeof c);
-    c.arena = arena;
     collect(&c, arena);
     char *json = NULL;
     size_t length = 0;
@@ -346,10 +340,7 @@ char *health_json(const Arena *arena, Exec *exec, HealthWarned *warned, char war
             *before = *before || warn_counted(&g, 1 - warned->uncounted, warning);
         }
     }
-    free(c.unchanged);
-    free(c.counts);
-    free(c.health);
-    free(c.tensor);
+    free_collection(&c);
     return json;
 }
 
@@ -360,12 +351,6 @@ static double bias_of(const InnerProducts *p) {
 static double error_of(const InnerProducts *p) {
     const double square = p->aa - 2 * p->ab + p->bb; // rounding can make the square negative
     return sqrt((square < 0 ? 0 : square) / p->bb);
-}
-
-static const char *const matmul_figures[] = {"error", "bias"};
-static double matmul_figure(const void *context, int figure, int layer) {
-    const InnerProducts *p = (const InnerProducts *)context + layer;
-    return figure == 0 ? error_of(p) : bias_of(p);
 }
 
 // Returns the larger of error / HEALTH_ERROR and |bias| / HEALTH_BIAS of a layer's wgrad. A warning is printed above 1.
@@ -393,29 +378,28 @@ static void warn_matmuls(const InnerProducts found[], int layers, char warning[H
                         worst, 100 * error_of(p), 100 * bias_of(p));
 }
 
-// Returns the JSON object {"NAME":{"figure":[one value per layer],..}}, which the caller frees.
-static char *figures_json(const char *name, const char *const *names, int figures, int layers, Figure *value,
-                          const void *context) {
-    char *json = NULL;
-    size_t length = 0;
-    FILE *out = open_memstream(&json, &length);
-    if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the statistics of %s", name);
-    fprintf(out, "{\"%s\":{", name);
-    print_figures(out, names, figures, layers, value, context);
-    fprintf(out, "}}");
-    fclose(out);
-    return json;
-}
-
 char *health_matmuls_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]) {
     Tensor sums = arena_tensor(arena, INNER_PRODUCTS, VALUE, 0);
     const int layers = (int)sums.rows;
-    InnerProducts *found = (InnerProducts *)xcalloc((size_t)layers, sizeof *found);
+    InnerProducts found[MAX_LAYERS];
+    double error[MAX_LAYERS], bias[MAX_LAYERS];
+    char *json = NULL;
+    size_t length = 0;
     exec->ops->download(exec, found, sums.data, (size_t)layers * sizeof *found);
-    char *json = figures_json("qkvw", matmul_figures, 2, layers, matmul_figure, found);
+    for (int layer = 0; layer < layers; layer++) {
+        error[layer] = error_of(&found[layer]);
+        bias[layer] = bias_of(&found[layer]);
+    }
+    FILE *out = open_memstream(&json, &length);
+    if (!out) fatal(EXIT_DEVICE, "could not allocate host memory for the statistics of matmuls");
+    fputs("{\"qkvw\":{", out);
+    health_print_values(out, "error", error, layers);
+    fputc(',', out);
+    health_print_values(out, "bias", bias, layers);
+    fputs("}}", out);
+    fclose(out);
     warning[0] = '\0';
     if (warned && !warned->matmuls) warn_matmuls(found, layers, warning);
     if (warned) warned->matmuls = warned->matmuls || warning[0];
-    free(found);
     return json;
 }

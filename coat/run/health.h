@@ -64,11 +64,11 @@ void health_sample(const Arena *arena, Exec *exec, HealthWarned *warned);
 #define HEALTH_SAMPLE 16384
 
 // Returns the statistics of all FP8 and INT8 tensors as one JSON object, which the caller frees; NULL if there is none:
-//   {"x_in":{"amax":[..per layer],"saturated":[..],"zero":[..]},"qkvw.m":{..,"clamped":[..]},"n1":{"amax":[..]},
+//   {"x_in":{"amax":[..per layer],"saturated":[..],"zero":[..]},"qkvw.m":{..,"clamped":[..]},"g":{"amax":[..]},
 //    "dh_q":{"amax":[..],"saturated":[..],"zero":[..],"subnormal":[..]},"dh_qt":{"saturated":[..],..},..}
 //   - A tensor that backward recomputes has only an amax. An amax that is not finite is null.
-//   - A gradient has fractions only if this step counted its FP8 values. The transpose (dh_qt) has fractions only if it
-//     does not share dh_q's scale.
+//   - A gradient or norm output has fractions only if this step counted its FP8 values. The transpose (dh_qt) has
+//     fractions only if it does not share dh_q's scale.
 //   - A moment has the key "unchanged" if health_sample() was called before the update and `warned` is not NULL.
 //   - The residual stream's gradient is quantized twice per layer, for the MLP and then for the attention sublayer.
 //     dresid_q has the amax for the attention sublayer. dresid_q_fcproj has the fractions for the MLP, dresid_q_proj
@@ -101,6 +101,9 @@ char *health_activation_json(const Arena *arena, Exec *exec, HealthWarned *warne
 // Call health_activation_json() first, because this function overwrites the measurements that it reads. Call both after
 // an update, before the next step computes gradients. Appends notes to `warning`, as health_attention_json() does.
 char *health_optimizer_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
+
+// Prints "name":[one value per layer]. A value that is not finite is printed as null.
+void health_print_values(FILE *out, const char *name, const double value[], int layers);
 
 // Appends a line to the text of a warning.
 __attribute__((format(printf, 2, 3))) void health_add_line(char warning[HEALTH_WARNING], const char *format, ...);

@@ -21,6 +21,15 @@ const HealthBound health_bounds[BOUND_COUNT] = {
                          "use --linear bf16"},
 };
 
+void health_print_values(FILE *out, const char *name, const double value[], int layers) {
+    fprintf(out, "\"%s\":[", name);
+    for (int layer = 0; layer < layers; layer++) {
+        if (layer) fputc(',', out);
+        fprintf(out, isfinite(value[layer]) ? "%.4g" : "null", value[layer]);
+    }
+    fputc(']', out);
+}
+
 void health_add_line(char warning[HEALTH_WARNING], const char *format, ...) {
     size_t used = strlen(warning);
     if (used > 0 && used + 1 < HEALTH_WARNING) warning[used++] = '\n';
@@ -68,12 +77,7 @@ static void line_add(Line *line, HealthBoundId id, const char *tensor, const dou
     else
         fprintf(line->out, "%s\"%s\":{", line->tensor ? "}," : "{", tensor);
     line->tensor = tensor;
-    fprintf(line->out, "\"%s\":[", health_bounds[id].figure);
-    for (int layer = 0; layer < layers; layer++) {
-        if (layer) fputc(',', line->out);
-        fprintf(line->out, isfinite(value[layer]) ? "%.4g" : "null", value[layer]);
-    }
-    fputc(']', line->out);
+    health_print_values(line->out, health_bounds[id].figure, value, layers);
     health_note(id, tensor, value, layers, line->warned, line->warning);
 }
 

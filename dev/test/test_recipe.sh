@@ -81,8 +81,11 @@ done
 # micro-batches whose rows FP8 matmuls do not support
 for times in 1 3; do train sampled-$times 2 --seq-len 40 --sample-tokens 60 --sample-every 1 --quiet --recompute $times && grep -av '^done' "$folder/page" >"$folder/samples-$times"; done
 grep -aq endoftext "$folder/samples-1" && cmp -s "$folder"/samples-{1,3}; check "--recompute 3 changes no sample between steps" $? "$(diff -a "$folder"/samples-{1,3} | head -n 3)"
-counted() { grep -o '"d[a-z]*_q[a-z_]*":{[^}]*}' "$folder/$1/log.jsonl"; }
-[ -n "$(counted kept)" ] && [ "$(counted kept)" = "$(counted repeated)" ]; check "--recompute 3 changes no FP8 health of gradients" $? "$(counted repeated)"
+counted() { grep -oE '"(d[a-z]*_q[a-z_]*|n[12])":\{[^}]*\}' "$folder/$1/log.jsonl"; }
+[ -n "$(counted kept)" ] && [ "$(counted kept)" = "$(counted repeated)" ]; check "--recompute 3 changes no FP8 health of gradients and norms" $? "$(counted repeated)"
+rm -rf "$folder/kept" "$folder/repeated"
+train kept 3 --recipe fp8-linear --recompute 1 --health-every 1 && train repeated 3 --recipe fp8-linear --recompute 2 --health-every 1
+[ -n "$(counted kept)" ] && [ "$(counted kept)" = "$(counted repeated)" ]; check "--recompute 2 changes no FP8 health of norms" $? "$(counted kept)"
 
 # --- a resumed run uses the settings of its checkpoint
 for recipe in "bf16" "fp8-linear --recompute 2" "fp8-linear --recompute 0" "fp8-linear --recompute 2 --bf16-blocks 2" \
