@@ -345,7 +345,8 @@ typedef struct {
     int world_size;       // number of processes; 0: read from the launcher's environment
     int rank;             // rank of this process; -1: read from the launcher's environment
     char rendezvous[256]; // address HOST[:PORT] of rank 0; "": read from the launcher's environment
-    char notes[1024];     // remarks on the flags, one per line, which rank 0 prints on stderr
+    // remarks on the flags, one per line, which rank 0 prints on stderr
+    char notes[2 * PATH_MAX_LENGTH];
 } Config;
 
 // Sets config to the defaults of all flags: recipe coat, GPT-2's shape, llm.c's values for other settings.

@@ -101,8 +101,9 @@ void print_remark(const char *label, const char *format, ...) {
 
 void print_notes(FILE *out, const char *notes) {
     const char label[] = "note: ";
-    for (size_t length; *notes; notes += length + 1) {
-        length = strcspn(notes, "\n");
-        print_line(out, label, notes + strlen(label), (int)(length - strlen(label)));
+    while (*notes) {
+        const size_t length = strcspn(notes, "\n"), skipped = length < strlen(label) ? length : strlen(label);
+        print_line(out, label, notes + skipped, (int)(length - skipped));
+        notes += length + (notes[length] == '\n');
     }
 }

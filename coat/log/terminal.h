@@ -21,7 +21,8 @@ void print_labelled(FILE *out, const char *label, const char *text);
 void print_remark_of(FILE *out, const char *label, const char *format, va_list args);
 __attribute__((format(printf, 2, 3))) void print_remark(const char *label, const char *format, ...);
 
-// Prints the lines of `notes`, which begin with "note: " and end with a newline, as print_labelled() does.
+// Prints the lines of `notes`, which begin with "note: " and end with a newline, as print_labelled() does. The last
+// line may be truncated.
 void print_notes(FILE *out, const char *notes);
 
 // Returns the width in columns of the terminal that fd is connected to (80 if it is unknown); 0 if fd is not a

@@ -55,6 +55,25 @@ static void no_step_line_is_wider_than_the_terminal(void **state) {
     }
 }
 
+// Notes end at the end of their text, even if it is truncated within a line or within a label.
+static void truncated_notes_are_printed(void **state) {
+    (void)state;
+    const struct {
+        char notes[16], after[16];
+    } truncated[] = {{"note: a\nnote: b", "after\n"}, {"note: a\nnote", "after\n"}};
+    const char *const shown[] = {"note: a\nnote: b\n", "note: a\nnote: \n"};
+    for (int i = 0; i < 2; i++) {
+        char *printed;
+        size_t length;
+        FILE *out = open_memstream(&printed, &length);
+        assert_non_null(out);
+        print_notes(out, truncated[i].notes);
+        fclose(out);
+        assert_string_equal(printed, shown[i]);
+        free(printed);
+    }
+}
+
 static void durations_and_counts_as_text(void **state) {
     (void)state;
     const struct {
@@ -240,6 +259,7 @@ int main(void) {
         cmocka_unit_test(a_wide_terminal_shows_all_figures),
         cmocka_unit_test(a_narrow_terminal_shows_complete_words),
         cmocka_unit_test(no_step_line_is_wider_than_the_terminal),
+        cmocka_unit_test(truncated_notes_are_printed),
         cmocka_unit_test(durations_and_counts_as_text),
         cmocka_unit_test(colors_do_not_change_the_text),
         cmocka_unit_test(width_and_colors_of_terminals),
