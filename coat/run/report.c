@@ -98,17 +98,17 @@ static void report_optimizer(const Arena *arena, FILE *out) {
          c->muon_momentum, format_name(momentum_format(arena)), c->muon_rms);
 }
 
-static int64_t tokens_of_step(const Report *report) {
-    return config_batch_tokens(report->config, report->exec->ranks);
+static int64_t tokens_of_step(const Run *run) {
+    return config_batch_tokens(run->config, run->place.ranks);
 }
 
-static int64_t steps_left(const Report *report) {
-    return report->steps > report->done ? report->steps - report->done : 0;
+static int64_t steps_left(const Run *run) {
+    return run->steps > run->done.step ? run->steps - run->done.step : 0;
 }
 
 // Returns the number of sequences in all steps of the run. Steps before a resume may have had a different batch size.
-static int64_t total_sequences(const Report *report) {
-    return report->sequences + steps_left(report) * (tokens_of_step(report) / report->config->seq_len);
+static int64_t total_sequences(const Run *run) {
+    return run->done.sequences + steps_left(run) * (tokens_of_step(run) / run->config->seq_len);
 }
 
 // Prints how examples are packed into sequences, and how many examples are truncated or dropped. Prints nothing if the
@@ -126,31 +126,31 @@ static void report_examples(const DataLoader *loader, const char *label, int seq
 
 // Prints the training data. If there are several data sets, also prints each set's weight and its number of epochs in
 // the run.
-static void report_train(const Report *report, FILE *out) {
+static void report_train(const Run *run, FILE *out) {
     char text[TEXT_LENGTH];
-    item(out, "train", "%s", data_describe(report->train, text, sizeof text));
-    report_examples(report->train, "examples", report->config->seq_len, out);
-    if (prompt_format_named(report->config->prompt_format))
-        item(out, "prompts", "in the format %s", prompt_format_name(report->config->prompt_format));
-    for (int k = 0; k < data_sets(report->train) && data_sets(report->train) > 1; k++) {
-        const DataSet set = data_set(report->train, k, total_sequences(report));
+    item(out, "train", "%s", data_describe(run->train, text, sizeof text));
+    report_examples(run->train, "examples", run->config->seq_len, out);
+    if (prompt_format_named(run->config->prompt_format))
+        item(out, "prompts", "in the format %s", prompt_format_name(run->config->prompt_format));
+    for (int k = 0; k < data_sets(run->train) && data_sets(run->train) > 1; k++) {
+        const DataSet set = data_set(run->train, k, total_sequences(run));
         item(out, "", "%.3g %%: %s, %s token%s, %.3g epoch%s", 100.0 * set.share, set.name, count((double)set.tokens),
              plural(set.tokens), set.epochs, plural(set.epochs));
     }
 }
 
-static void report_schedule(const Report *report, FILE *out) {
-    const Config *c = report->config;
-    int ranks = report->exec->ranks;
+static void report_schedule(const Run *run, FILE *out) {
+    const Config *c = run->config;
+    int ranks = run->place.ranks;
     int64_t accumulation = config_accumulation(c, ranks);
-    double step_tokens = (double)tokens_of_step(report);
-    double total = (double)report->tokens + step_tokens * (double)steps_left(report);
-    double passes = (double)total_sequences(report) / (double)data_sequences(report->train);
+    double step_tokens = (double)tokens_of_step(run);
+    double total = (double)run->done.tokens + step_tokens * (double)steps_left(run);
+    double passes = (double)total_sequences(run) / (double)data_sequences(run->train);
     char processes[64] = "", done[64] = "", warmup[64] = "", final[48] = "", epochs[48] = "";
     if (ranks > 1) snprintf(processes, sizeof processes, ", %d processes, ZeRO %d", ranks, c->zero);
-    if (report->done > 0)
-        snprintf(done, sizeof done, "; %s step%s done", count((double)report->done),
-                 report->done == 1 ? " is" : "s are");
+    if (run->done.step > 0)
+        snprintf(done, sizeof done, "; %s step%s done", count((double)run->done.step),
+                 run->done.step == 1 ? " is" : "s are");
     if (c->warmup > 0)
         snprintf(warmup, sizeof warmup, " after %s step%s of warm-up", count((double)c->warmup), plural(c->warmup));
     if (schedule_falls(c)) snprintf(final, sizeof final, ", then to %.3g", c->lr * c->lr_final);
@@ -159,8 +159,8 @@ static void report_schedule(const Report *report, FILE *out) {
     item(out, "schedule", "%s: lr %.3g%s%s; weight decay %.3g, clipping at %.3g, seed %" PRIu64,
          choice_name(SCHEDULE_NAMES, schedule_falls(c) ? c->schedule : SCHEDULE_CONSTANT).text, c->lr, warmup, final,
          c->weight_decay, c->grad_clip, c->seed);
-    if (data_sets(report->train) == 1) snprintf(epochs, sizeof epochs, ", %.3g epoch%s", passes, plural(passes));
-    item(out, "length", "%s step%s, %s token%s%s%s", count((double)report->steps), plural(report->steps), count(total),
+    if (data_sets(run->train) == 1) snprintf(epochs, sizeof epochs, ", %.3g epoch%s", passes, plural(passes));
+    item(out, "length", "%s step%s, %s token%s%s%s", count((double)run->steps), plural(run->steps), count(total),
          plural(total), epochs, done);
 }
 
@@ -175,41 +175,40 @@ static const char *how_often(char text[48], int64_t every) {
     return text;
 }
 
-// Writes to `text` how much of the validation data is evaluated, and returns `text`:
+// Writes to `text` how much of the validation data is evaluated:
 //   - without a loss mask: ", the first N of them", in tokens
 //   - with a loss mask: the number of sequences, because sequences of examples may not be full; "" if all are evaluated
-static const char *validated(const Report *report, char text[96]) {
-    const Config *c = report->config;
-    const int64_t all = data_sequences(report->val);
-    int64_t sequences = (int64_t)data_batches(report->val, c->val_batches) * c->micro_batch;
+static void validated(const Run *run, char text[96]) {
+    const Config *c = run->config;
+    const int64_t all = data_sequences(run->val);
+    int64_t sequences = (int64_t)data_batches(run->val, c->val_batches) * c->micro_batch;
     if (sequences > all) sequences = all; // masked sequences fill the last micro-batch
     text[0] = 0;
-    if (!data_masked(report->val))
+    if (!data_masked(run->val))
         snprintf(text, 96, ", the first %s of them", count((double)(sequences * c->seq_len)));
     else if (sequences < all)
         snprintf(text, 96, ", the first %s of %s sequences", count((double)sequences), count((double)all));
-    return text;
 }
 
-static void report_validation(const Report *report, FILE *out) {
-    const Config *c = report->config;
+static void report_validation(const Run *run, FILE *out) {
+    const Config *c = run->config;
     char text[PATH_MAX_LENGTH], often[48], part[96];
-    data_describe(report->val, text, sizeof text);
-    validated(report, part);
+    data_describe(run->val, text, sizeof text);
+    validated(run, part);
     const char *between = part[0] ? " " : ", ";
-    item(out, "validation", "%s%s%s%s", text, part, report->train ? between : "",
-         report->train ? how_often(often, c->val_every) : "");
-    report_examples(report->val, "", c->seq_len, out);
+    item(out, "validation", "%s%s%s%s", text, part, run->train ? between : "",
+         run->train ? how_often(often, c->val_every) : "");
+    report_examples(run->val, "", c->seq_len, out);
 }
 
-static void report_evaluation(const Report *report, FILE *out) {
-    const Config *c = report->config;
+static void report_evaluation(const Run *run, FILE *out) {
+    const Config *c = run->config;
     char often[48];
-    if (report->val) report_validation(report, out);
-    if (report->hellaswag)
-        item(out, "HellaSwag", "%s example%s%s%s", count(hellaswag_examples(report->hellaswag)),
-             plural(hellaswag_examples(report->hellaswag)), report->train ? ", " : "",
-             report->train ? how_often(often, config_hellaswag_every(c)) : "");
+    if (run->val) report_validation(run, out);
+    if (run->hellaswag)
+        item(out, "HellaSwag", "%s example%s%s%s", count(hellaswag_examples(run->hellaswag)),
+             plural(hellaswag_examples(run->hellaswag)), run->train ? ", " : "",
+             run->train ? how_often(often, config_hellaswag_every(c)) : "");
 }
 
 static void report_files(const Config *c, FILE *out) {
@@ -229,23 +228,24 @@ static void report_device(const char *name, double peak, FILE *out) {
         item(out, "device", "%s, peak unknown, so no percentage of it is shown", name);
 }
 
-void report_start(const Report *report, FILE *out) {
-    const Config *c = report->config;
-    const Ops *ops = report->exec->ops;
+void report_start(Run *run, FILE *out) {
+    const Config *c = run->config;
+    const Ops *ops = run->model.ops;
+    Exec *exec = &run->model.exec;
     char text[PATH_MAX_LENGTH];
-    ops->describe(report->exec, text, sizeof text);
-    report_device(text, ops->peak_flops(report->exec), out);
+    ops->describe(exec, text, sizeof text);
+    report_device(text, ops->peak_flops(exec), out);
     report_model(c, out);
     report_recipe(c, out);
-    if (report->train) report_train(report, out);
-    report_evaluation(report, out);
-    if (report->train) {
-        report_optimizer(report->arena, out);
-        report_schedule(report, out);
+    if (run->train) report_train(run, out);
+    report_evaluation(run, out);
+    if (run->train) {
+        report_optimizer(&run->model.arena, out);
+        report_schedule(run, out);
         report_files(c, out);
     }
-    arena_report(report->arena, false, out);
-    int64_t in_use = ops->memory_in_use(report->exec);
+    arena_report(&run->model.arena, false, out);
+    int64_t in_use = ops->memory_in_use(exec);
     char used[MEMORY_TEXT];
     if (in_use > 0) fprintf(out, "  %-16s %12s\n", "driver reports", memory_text(used, (size_t)in_use));
     fflush(out);

@@ -135,20 +135,9 @@ static bool start_or_resume(Run *run, Error *err) {
 }
 
 static void report(Run *run) {
-    Model *m = &run->model;
-    const Report page = {.config = m->config,
-                         .exec = &m->exec,
-                         .arena = &m->arena,
-                         .train = run->train,
-                         .val = run->val,
-                         .hellaswag = run->hellaswag,
-                         .steps = run->steps,
-                         .done = run->done.step,
-                         .sequences = run->done.sequences,
-                         .tokens = run->done.tokens};
-    const bool results =
-        m->config->json || (m->config->prompt[0] && !run->train); // true if standard output is reserved for results
-    if (!m->config->quiet && m->exec.rank == 0) report_start(&page, results ? stderr : stdout);
+    const Config *c = run->config;
+    const bool results = c->json || (c->prompt[0] && !run->train); // true if standard output is reserved for results
+    if (!c->quiet && run->place.rank == 0) report_start(run, results ? stderr : stdout);
 }
 
 // True if `mine` is equal on all ranks. All ranks must call is_common().
