@@ -211,18 +211,20 @@ static const Name other_names[] = {
 };
 // clang-format on
 
-const char *model_names(void) {
-    return "gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3:cN, llama2-7b, llama2-13b, llama-30b, llama3-8b, llama3.1-8b, "
-           "llama3.2-1b, llama3.2-3b, mistral-7b, tinyllama, smollm2-135m, olmo-1b, olmo-7b, olmo2-1b, olmo2-7b, "
-           "olmo2-13b, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, qwen2.5-14b, qwen3-0.6b, qwen3-1.7b, "
-           "qwen3-4b, qwen3-8b, or dN, llama:dN, olmo:dN, "
-           "olmo2:dN, qwen2:dN, qwen3:dN of N layers, 1 to 96";
-}
-
 const char *model_name(int i) {
     enum { GPT2_NAMES = 4, OTHER_NAMES = sizeof other_names / sizeof other_names[0] };
     if (i < GPT2_NAMES) return gpt2_names[i].name;
     return i < GPT2_NAMES + OTHER_NAMES ? other_names[i - GPT2_NAMES].name : NULL;
+}
+
+const char *model_names(void) {
+    static char text[1024];
+    text[0] = '\0';
+    for (int i = 0; model_name(i); i++) text_append(text, sizeof text, "%s, ", model_name(i));
+    text_append(text, sizeof text, "gpt3:cN, or dN");
+    for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++) text_append(text, sizeof text, ", %s:dN", names[i]);
+    text_append(text, sizeof text, " of N layers, 1 to %d", MAX_MODEL_DEPTH);
+    return text;
 }
 
 bool model_keeps_vocabulary(const char *name) {
@@ -248,8 +250,7 @@ static void shape_of_name(const Name *n, ModelShape *s) {
     model_shape_ids(s, n->begin, n->end);
 }
 
-// Returns the depth N of a model name "dN"; 0 if the name has a different form.
-static int depth_of(const char *name) {
+int model_depth(const char *name) {
     size_t digits = name[0] == 'd' ? strspn(name + 1, "0123456789") : 0;
     if (digits < 1 || digits > 2 || name[1 + digits] || name[1] == '0') return 0;
     int depth = atoi(name + 1);
@@ -270,7 +271,7 @@ bool model_shape_named(const char *name, ModelShape *shape) {
     }
     if (strncmp(name, "gpt2:d", 6) == 0) return model_shape_named(name + 5, shape);
     const char *colon = strchr(name, ':');
-    const int depth = depth_of(colon ? colon + 1 : name);
+    const int depth = model_depth(colon ? colon + 1 : name);
     if (depth == 0) return false;
     if (!colon) {
         shape_gpt2(shape, depth, depth, 64 * depth, 1024);

@@ -36,6 +36,9 @@ Architecture shape_architecture(const ModelShape *shape);
 
 #define MAX_MODEL_DEPTH 96 // largest depth N of a model named by its depth, such as dN
 
+// Returns the depth N of the name "dN", 1 to MAX_MODEL_DEPTH; 0 if the name has a different form.
+int model_depth(const char *name);
+
 // Sets the shape of a model known by name. Returns false if the name is unknown. Known names are:
 //   fixed sizes   gpt2, gpt2-medium, gpt2-large, gpt2-xl, llama2-7b and all others of model_names()
 //   by depth      dN, llama:dN, olmo:dN, olmo2:dN, qwen2:dN, qwen3:dN: 64 channels per layer, GPT-2's vocabulary.

@@ -1,6 +1,5 @@
 #include "vision.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "shapes.h"
@@ -19,11 +18,8 @@ static const struct {
 
 // Returns the depth N of a name such as siglip:dN; 0 if the name does not begin with `prefix` or N is not 1 to 48.
 static int depth_of(const char *name, const char *prefix) {
-    const size_t length = strlen(prefix);
-    char *end;
-    if (strncmp(name, prefix, length) != 0) return 0;
-    const long depth = strtol(name + length, &end, 10);
-    return *end == '\0' && depth >= 1 && depth <= MAX_VISION_DEPTH ? (int)depth : 0;
+    const int depth = strncmp(name, prefix, strlen(prefix)) == 0 ? model_depth(name + strlen(prefix)) : 0;
+    return depth <= MAX_VISION_DEPTH ? depth : 0;
 }
 
 // Sets the shape from row i of the table.
@@ -44,7 +40,7 @@ static void set_tower(VisionShape *v, size_t i) {
 
 bool vision_named(const char *name, VisionShape *vision) {
     const VisionShape given = *vision;
-    const int clip = depth_of(name, "clip:d"), depth = clip ? clip : depth_of(name, "siglip:d");
+    const int clip = depth_of(name, "clip:"), depth = clip ? clip : depth_of(name, "siglip:");
     size_t i = depth && !clip; // index in towers[]; a tower named by depth is based on row 0 (CLIP) or 1 (SigLIP)
     while (!depth && i < sizeof towers / sizeof *towers && strcmp(towers[i].name, name) != 0) i++;
     if (i == sizeof towers / sizeof *towers) return false;

@@ -120,6 +120,7 @@ UNIT_TEST(contradictory_flags_are_refused) {
     refuse("--train x --precision fp32 --moments coat", EXIT_USER, "--precision fp32&--moments");
     refuse("--train x --precision fp32 --grads bf16", EXIT_USER, "--precision fp32&--grads");
     refuse("--train x --precision fp32 --bf16-blocks 1", EXIT_USER, "--precision fp32&--bf16-blocks");
+    refuse("--train x --model llama:d1 --vision clip:d+5", EXIT_USER, "--vision clip:d+5: unknown");
     refuse("--train x --model llama:d1 --vision clip:d1 --precision fp32 --vision-recipe coat", EXIT_USER,
            "--precision fp32&--vision-recipe");
     refuse("--train x --model /tmp --layers 3", EXIT_USER, "--layers&--model /tmp");
