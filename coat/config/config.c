@@ -60,7 +60,7 @@ void config_defaults(Config *config) {
     config->decay_fraction = 0.2f;
     config->schedule = SCHEDULE_COSINE;
     config->seed = 1337;
-    config->max_skipped = MAX_SKIPPED;
+    config->max_skipped = 10;
     config->val_every = 20;
     config->val_batches = 20;
     config->hellaswag_every = -1;

@@ -13,8 +13,7 @@ C_LINKAGE_BEGIN
 #define PATH_MAX_LENGTH 1024
 // maximum length in bytes of a flag's list of file names; large, because a shell may expand a pattern to 100 names
 #define FILES_LENGTH 16384
-#define MAX_SETS 64    // maximum number of training data sets with weights
-#define MAX_SKIPPED 10 // default of --max-skipped
+#define MAX_SETS 64 // maximum number of training data sets with weights
 // maximum number of sequences in a micro-batch: CUDA's limit of blocks in a grid's second dimension
 #define MAX_MICRO_BATCH 65535
 #define VOCAB_PADDING 128 // the vocabulary's padded size is a multiple of this number, which makes matmuls fast

@@ -301,11 +301,11 @@ bool flag_set(const Flag *flag, Config *config, const char *value, bool negated,
     case FLAG_TOKENIZER: return set_tokenizer(flag, config, value, err);
     case FLAG_TRAIN: return add_train(flag, config, value, err);
     case FLAG_WEIGHT: return set_weight(flag, config, value, err);
-    case FLAG_CONFIG: return true;
     case FLAG_RESUME: return set_resume(flag, config, value, negated, err);
     case FLAG_PLAN: return set_plan(config, value, err);
     case FLAG_HELP: return check_help(value, err);
-    case FLAG_VERSION: return true;
+    case FLAG_CONFIG:
+    case FLAG_VERSION: break; // have no field
     }
     return true;
 }

@@ -89,7 +89,7 @@ const char *end_failure(char *text, size_t size, const EndLine *line) {
     const bool trained_well = !line->trained || (isfinite(line->loss) && isfinite(line->grad_norm));
     const bool finite = trained_well && (!line->validated || isfinite(line->val_loss));
     const char *advice = diverged_advice(line->earlier);
-    snprintf(text, size, "%s", "");
+    text[0] = '\0';
     if (line->nonfinite[0])
         snprintf(text, size, "the weights are not finite (%s); %s", line->nonfinite, advice);
     else if (!finite)

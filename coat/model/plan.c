@@ -1,7 +1,8 @@
 #include "plan.h"
 #include "config/shapes.h"
 
-size_t plan_bytes(const Config *config, int ranks, DeviceKind device) {
+// Returns the bytes of device memory that each process of the run needs.
+static size_t plan_bytes(const Config *config, int ranks, DeviceKind device) {
     Arena *arena = (Arena *)xmalloc(sizeof *arena);
     arena_plan(arena, config, ranks, device);
     const size_t bytes = arena->total_bytes;
@@ -49,14 +50,15 @@ int plan_largest_micro_batch(const Config *config, int ranks, DeviceKind device,
 bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err) {
     Error why;
     char limit[MEMORY_TEXT], needed[MEMORY_TEXT], advice[ADVICE_TEXT];
-    const size_t bytes = plan_bytes(c, ranks, device);
-    if (config_samples_only(c)) // a run that only samples has a fixed micro-batch
+    memory_text(limit, (size_t)c->memory_limit);
+    if (config_samples_only(c)) { // a run that only samples has a fixed micro-batch
+        const size_t bytes = plan_bytes(c, ranks, device);
         return bytes <= (size_t)c->memory_limit ||
                error_set(err, EXIT_USER,
                          "--memory-limit: a sample needs %s, the limit is %s; lower --sample-tokens or --seq-len",
-                         memory_text(needed, bytes), memory_text(limit, (size_t)c->memory_limit));
+                         memory_text(needed, bytes), limit);
+    }
     int fits, largest = plan_largest_micro_batch(c, ranks, device, (size_t)c->memory_limit, &fits, &why);
-    memory_text(limit, (size_t)c->memory_limit);
     c->micro_batch = largest > 0 ? largest : 1;
     if (largest > 0) return true;
     if (fits > 0)

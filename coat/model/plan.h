@@ -4,9 +4,6 @@
 
 C_LINKAGE_BEGIN
 
-// Returns the bytes of device memory that each process of the run needs.
-size_t plan_bytes(const Config *config, int ranks, DeviceKind device);
-
 // Returns the largest micro-batch whose memory plan is within `limit` bytes and that a run accepts; 0 if there is none.
 // Sets *fits to the largest micro-batch by memory alone. If a run rejects *fits, for example because FP8 matmuls need a
 // multiple of 16 tokens, sets *why to the reason.
