@@ -97,7 +97,7 @@ static Tensor detach_rope(QkRope *h) {
 static Attention attention(const Model *m, Tensor qkv, int layer, int cached_tokens) {
     const ModelShape *s = &m->config->shape;
     Attention a;
-    a.shape = attention_shape(&m->config->shape, m->B, m->T);
+    a.shape = attention_shape(s, m->B, m->T);
     split_qkv(s, qkv, &a.q, &a.k, &a.v);
     a.k = with_cached_rows(a.k, cached_tokens);
     a.v = with_cached_rows(a.v, cached_tokens);
@@ -561,21 +561,22 @@ static void tower_embed_backward(Model *v, Tensor d, bool accumulate) {
     ops->linear_backward_weight(ex, grad(v, PATCHW, 0), d, act(v, PATCHES, 0), accumulate);
 }
 
+// Runs the tower's backward from dmerged, the gradient of the projector's input.
+static void tower_backward(Model *v, Tensor dmerged, bool accumulate, bool last) {
+    Tensor dresid = act(v, DRESID, v->config->shape.layers - 1);
+    v->ops->rows_gather(&v->exec, dresid, tower_rows(v, dmerged), act(v, SELECT_BACK, 0), false);
+    if (dresid.amax) v->ops->quantize_forward(&v->exec, dresid, dresid); // computes the row amaxes
+    blocks_backward(v, accumulate, last);
+    tower_embed_backward(v, dresid, accumulate);
+}
+
 // Runs the backward of the projector and the vision tower from DFEATURES, the gradient of the projector's output. If
 // the tower is frozen, runs only the projector's backward. If tower and projector are frozen, does nothing.
 static void vision_backward(Model *m, bool accumulate, bool last) {
     Model *v = m->vision;
     if (!v || !(trains_part(v, PART_VISION) || trains_part(v, PART_PROJECTOR))) return;
     Tensor dmerged = projector_backward(v, accumulate);
-    if (!trains_part(v, PART_VISION)) {
-        shards_pass_end(&v->shards, last);
-        return;
-    }
-    Tensor dresid = act(v, DRESID, v->config->shape.layers - 1);
-    v->ops->rows_gather(&v->exec, dresid, tower_rows(v, dmerged), act(v, SELECT_BACK, 0), false);
-    if (dresid.amax) v->ops->quantize_forward(&v->exec, dresid, dresid); // computes the row amaxes
-    blocks_backward(v, accumulate, last);
-    tower_embed_backward(v, dresid, accumulate);
+    if (trains_part(v, PART_VISION)) tower_backward(v, dmerged, accumulate, last);
     shards_pass_end(&v->shards, last);
 }
 
@@ -775,8 +776,6 @@ static void vision_create(Model *m) {
     v->comm = m->comm;
     arena_plan(&v->arena, config, m->exec.ranks, m->ops->device);
     arena_join(&v->arena, &m->arena, &v->exec);
-    v->parameters = (Parameter *)xcalloc((size_t)arena_parameter_count(&v->arena), sizeof(Parameter));
-    v->parameter_count = arena_parameters(&v->arena, v->parameters, NULL, NULL);
     shards_open(&v->shards, &v->arena, &v->exec, m->comm);
     shards_join(&m->shards, &v->shards);
     m->arena.vision = &v->arena;
@@ -790,7 +789,6 @@ static void vision_destroy(Model *m) {
     Model *v = m->vision;
     if (!v) return;
     shards_close(&v->shards);
-    free(v->parameters);
     free(v);
     free(m->vision_config);
     free(m->sample_image);
