@@ -44,11 +44,6 @@ static void write_train(JsonText *t, const Config *c) {
     if (sets) json_text_close(t, ']');
 }
 
-static void write_tokenizer(JsonText *t, const Config *c) {
-    const char *name = c->vocabulary[0] ? c->vocabulary : config_tokenizer_name(c);
-    write_text(t, "tokenizer", name, strlen(name));
-}
-
 // Writes the number as the flag's setting. Writes null if the number is less than `min`, because such a number means
 // "none".
 static void write_number(JsonText *t, const Flag *flag, int64_t number, double min) {
@@ -58,8 +53,12 @@ static void write_number(JsonText *t, const Flag *flag, int64_t number, double m
         json_text_null(t, flag->name);
 }
 
+static const void *field_of(const Config *config, const Flag *flag) {
+    return (const char *)config + flag->offset;
+}
+
 static void write_flag(JsonText *t, const Flag *flag, const Config *c) {
-    const void *value = (const char *)c + flag->offset;
+    const void *value = field_of(c, flag);
     char text[FLAG_TEXT_LENGTH];
     switch (flag->kind) {
     case FLAG_INT: write_number(t, flag, *(const int *)value, flag->min); break;
@@ -82,13 +81,12 @@ static void write_flag(JsonText *t, const Flag *flag, const Config *c) {
         json_text_close(t, ']');
         break;
     case FLAG_TRAIN: write_train(t, c); break;
-    case FLAG_TOKENIZER: write_tokenizer(t, c); break;
+    case FLAG_TOKENIZER:
+        value = c->vocabulary[0] ? c->vocabulary : config_tokenizer_name(c);
+        write_text(t, flag->name, (const char *)value, strlen((const char *)value));
+        break;
     default: break; // flags of other kinds are not recorded
     }
-}
-
-static const void *field_of(const Config *config, const Flag *flag) {
-    return (const char *)config + flag->offset;
 }
 
 static bool is_equal(const Config *a, const Config *b, const Flag *flag) {
