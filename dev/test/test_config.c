@@ -76,6 +76,8 @@ UNIT_TEST(contradictory_flags_are_refused) {
     refuse_run("--train x --recipe bf16 --health-products 10", 1, "--health-products");
     refuse_run("--train x --precision fp32 --health-products 10", 1, "--health-products");
     accept_run("--train x --recipe bf16 --linear fp8 --health-products 10", 1);
+    refuse_run("--train x --model llama:d1 --vision clip:d1 --freeze language --health-products 10", 1,
+               "--health-products&--freeze language");
     accept_run("--train x --recipe bf16 --health-products 0", 1);
     accept_run("--train x --device cpu --optimizer muon --muon-momentum 0.9 --muon-rms 0.1 --momentum-codes e4m3", 1);
     refuse("--train x --muon-rms 0.1", EXIT_USER, "--muon-rms: &add --optimizer muon");
