@@ -49,13 +49,13 @@ static void multiply(Exec *exec, Tensor c, Operand a, Operand b, int64_t k, real
 }
 
 // Computes one Newton-Schulz iteration from x to y, and multiplies the result by `scale`.
-static void iterate(Exec *exec, Tensor y, Tensor x, Tensor gram, Tensor polynomial, NewtonSchulz s, real scale) {
+static void iterate(Exec *exec, Tensor y, Tensor x, Tensor gram, Tensor polynomial, real scale) {
     const bool wide = x.rows <= x.cols;
     const Operand of_x = {x, wide}, of_gram = {gram, true}, of_gram_t = {gram, false};
     multiply(exec, gram, of_x, of_x, wide ? x.cols : x.rows, 1, no_tensor(), 0);
-    multiply(exec, polynomial, of_gram, of_gram_t, gram.rows, (real)s.c, gram, (real)s.b);
+    multiply(exec, polynomial, of_gram, of_gram_t, gram.rows, (real)NEWTON_SCHULZ_C, gram, (real)NEWTON_SCHULZ_B);
     const Operand left = {wide ? polynomial : x, true}, right = {wide ? x : polynomial, false};
-    multiply(exec, y, left, right, gram.rows, scale, x, scale * (real)s.a);
+    multiply(exec, y, left, right, gram.rows, scale, x, scale * (real)NEWTON_SCHULZ_A);
 }
 
 static void orthogonalize(Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor polynomial, float scale) {
@@ -65,7 +65,7 @@ static void orthogonalize(Exec *exec, Tensor x, Tensor y, Tensor gram, Tensor po
     // The iterations alternate between y and x. The number of iterations is odd, so the last iteration writes x.
     for (int i = 0; i < NEWTON_SCHULZ_ITERATIONS; i++) {
         const bool last = i + 1 == NEWTON_SCHULZ_ITERATIONS;
-        iterate(exec, i % 2 ? y : x, i % 2 ? x : y, gram, polynomial, newton_schulz[i], last ? (real)scale : 1);
+        iterate(exec, i % 2 ? y : x, i % 2 ? x : y, gram, polynomial, last ? (real)scale : 1);
     }
 }
 

@@ -27,7 +27,6 @@ static void orthogonalize_wide(double *x, int64_t r, int64_t c) {
     norm = fmax(sqrt(norm), (double)NEWTON_SCHULZ_EPS);
     for (int64_t i = 0; i < r * c; i++) x[i] /= norm;
     for (int step = 0; step < NEWTON_SCHULZ_ITERATIONS; step++) {
-        const NewtonSchulz s = newton_schulz[step];
         memset(gram, 0, (size_t)(r * r) * sizeof *gram);
         for (int64_t i = 0; i < r; i++)
             for (int64_t j = 0; j < r; j++)
@@ -36,9 +35,9 @@ static void orthogonalize_wide(double *x, int64_t r, int64_t c) {
             for (int64_t j = 0; j < r; j++) {
                 double sum = 0;
                 for (int64_t k = 0; k < r; k++) sum += gram[i * r + k] * gram[k * r + j];
-                poly[i * r + j] = (double)s.b * gram[i * r + j] + (double)s.c * sum;
+                poly[i * r + j] = (double)NEWTON_SCHULZ_B * gram[i * r + j] + (double)NEWTON_SCHULZ_C * sum;
             }
-        for (int64_t i = 0; i < r * c; i++) y[i] = (double)s.a * x[i];
+        for (int64_t i = 0; i < r * c; i++) y[i] = (double)NEWTON_SCHULZ_A * x[i];
         for (int64_t i = 0; i < r; i++)
             for (int64_t k = 0; k < r; k++)
                 for (int64_t j = 0; j < c; j++) y[i * c + j] += poly[i * r + k] * x[k * c + j];

@@ -340,12 +340,13 @@ template <MasterStore MASTER> void apply_launch(const CudaBackend *backend, cons
 }
 
 // Computes one Newton-Schulz iteration of each of `count` matrices, from x to y, and multiplies the results by `scale`.
-void iterate(Exec *exec, int count, Tensor y, Tensor x, Tensor gram, Tensor polynomial, NewtonSchulz s, float scale) {
+void iterate(Exec *exec, int count, Tensor y, Tensor x, Tensor gram, Tensor polynomial, float scale) {
     const int64_t r = x.rows / count, c = x.cols, n = gram.cols;
     const bool wide = r <= c;
     matmul_add(exec, count, gram, 1.0f, x, x, !wide, wide, wide ? c : r, 0.0f, no_tensor());
-    matmul_add(exec, count, polynomial, s.c, gram, gram, false, false, n, s.b, gram);
-    matmul_add(exec, count, y, scale, wide ? polynomial : x, wide ? x : polynomial, false, false, n, scale * s.a, x);
+    matmul_add(exec, count, polynomial, NEWTON_SCHULZ_C, gram, gram, false, false, n, NEWTON_SCHULZ_B, gram);
+    matmul_add(exec, count, y, scale, wide ? polynomial : x, wide ? x : polynomial, false, false, n,
+               scale * NEWTON_SCHULZ_A, x);
 }
 
 } // namespace
@@ -401,6 +402,6 @@ void cuda_muon_orthogonalize(Exec *exec, Tensor x, int count, Tensor y, Tensor g
     // The iterations alternate between y and x. The number of iterations is odd, so the last iteration writes x.
     for (int i = 0; i < NEWTON_SCHULZ_ITERATIONS; i++) {
         const bool last = i + 1 == NEWTON_SCHULZ_ITERATIONS;
-        iterate(exec, count, i % 2 ? y : x, i % 2 ? x : y, gram, polynomial, newton_schulz[i], last ? scale : 1.0f);
+        iterate(exec, count, i % 2 ? y : x, i % 2 ? x : y, gram, polynomial, last ? scale : 1.0f);
     }
 }
