@@ -47,35 +47,24 @@ static void default_text(const Flag *flag, const Config *defaults, char text[FLA
     snprintf(text, FLAG_TEXT_LENGTH, "%.80s%s", value, has_value ? shown + 2 : shown);
 }
 
-// Prints `text` wrapped at spaces and indented to column `column`. The current line already has `at` characters.
-static void print_wrapped(FILE *out, const char *text, int column, int at) {
+// Prints `text` wrapped at spaces and indented to column `column`. The first line begins with the label.
+static void print_wrapped(FILE *out, const char *label, int column, const char *text) {
     int width = terminal_columns(fileno(out));
     if (width == 0 || width > MAX_LINE) width = MAX_LINE;
     if (width < MIN_LINE) width = MIN_LINE;
-    while (*text) {
-        int room = width - column, length = (int)strlen(text), cut = length;
-        if (length > room)
-            for (cut = room; cut > 0 && text[cut] != ' ';) cut--;
-        if (cut == 0) cut = room;
-        fprintf(out, "%*s%.*s\n", column - at, "", cut, text);
-        text += cut + (text[cut] == ' ');
-        at = 0;
-    }
+    print_folded(out, label, column, width - column, text, (int)strlen(text));
 }
 
 static void print_flag(FILE *out, const Flag *flag, const Config *defaults) {
-    char name[FLAG_TEXT_LENGTH], value[FLAG_TEXT_LENGTH], text[DESCRIPTION_LENGTH];
+    char name[FLAG_TEXT_LENGTH], label[FLAG_TEXT_LENGTH + 2], value[FLAG_TEXT_LENGTH], text[DESCRIPTION_LENGTH];
     const char *shorter = flag_short_name(flag->name);
     synopsis(flag, name);
     default_text(flag, defaults, value);
     snprintf(text, sizeof text, "%s%s%s%s%s%s%s", flag->help, *value || shorter ? " (" : "", *value ? "default " : "",
              value, *value && shorter ? "; " : "", shorter ? shorter : "", *value || shorter ? ")" : "");
-    int at = fprintf(out, "  %s", name);
-    if (at >= TEXT_COLUMN - 1) {
-        fputc('\n', out);
-        at = 0;
-    }
-    print_wrapped(out, text, TEXT_COLUMN, at);
+    const bool fits = snprintf(label, sizeof label, "  %s", name) < TEXT_COLUMN - 1;
+    if (!fits) fprintf(out, "%s\n", label);
+    print_wrapped(out, fits ? label : "", TEXT_COLUMN, text);
 }
 
 // Prints example commands, which can be copied to a shell, and the syntax of flags.
@@ -85,22 +74,21 @@ static void print_introduction(FILE *out, const char *program) {
     const bool installed = !strchr(prepare, '/'); // true if the shell finds the programs in its PATH
     const char *here = installed ? "" : "./";
     flag_group_list(groups);
-    print_wrapped(out, "Trains language models from token files. Make some token files:", 0, 0);
+    print_wrapped(out, "", 0, "Trains language models from token files. Make some token files:");
     fprintf(out, "%s --out data/tokens/mine %s\n", prepare, installed ? "--headers" : "coat");
-    print_wrapped(out, "Train a small model, sample from it, and plan a large one for 80 GB:", 0, 0);
+    print_wrapped(out, "", 0, "Train a small model, sample from it, and plan a large one for 80 GB:");
     fprintf(out,
             "\n  %s%s --model d2 --tokenizer bytes --seq-len 128 --steps 100 \\\n"
             "      --train data/tokens/mine_train.bin --lr 3e-3 --lr-final 0 --out runs/mine\n"
             "  %s%s --out runs/mine --resume --prompt 'static '\n"
             "  %s%s --plan --model gpt2-xl --memory-limit 80GB\n\n",
             here, program, here, program, here, program);
-    print_wrapped(out,
+    print_wrapped(out, "", 0,
                   "Write a flag as --flag value or --flag=value. If a flag is repeated, the last one counts; several "
                   "--train add up. Counts: 20000, 1e6; for TOKENS, k is 1024 and M is 1024 k; for STEPS, k is 1000 and "
-                  "M is a million. Parentheses contain the default and llm.c's short flag.",
-                  0, 0);
+                  "M is a million. Parentheses contain the default and llm.c's short flag.");
     fprintf(out, "--help GROUP prints one group of:\n");
-    print_wrapped(out, groups, 2, 0);
+    print_wrapped(out, "", 2, groups);
 }
 
 static void print_recipes(FILE *out) {
@@ -111,7 +99,7 @@ static void print_recipes(FILE *out) {
         "as the 16 bits that BF16 omits",
         "coat-paper: coat with the paper's settings, for reproduction: forward reads the saved FP8 values, operands "
         "have one scale per tensor, gradients are E5M2"};
-    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) print_wrapped(out, recipes[i], 2, 0);
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) print_wrapped(out, "", 2, recipes[i]);
 }
 
 void flags_help(FILE *out, const char *program, int group) {
@@ -132,11 +120,10 @@ void flags_help(FILE *out, const char *program, int group) {
     char ignored[FLAG_TEXT_LENGTH];
     flag_short_ignored(ignored);
     fputs("\nllm.c's flags that are accepted without effect:\n", out);
-    print_wrapped(out, ignored, 2, 0);
-    print_wrapped(out,
+    print_wrapped(out, "", 2, ignored);
+    print_wrapped(out, "", 0,
                   "Exit codes: 0 done or stopped as requested, 1 wrong flags, 2 data or files, 3 device, 4 training "
-                  "diverged, 5 lost a process, 128 + N after a second signal N",
-                  0, 0);
+                  "diverged, 5 lost a process, 128 + N after a second signal N");
 }
 
 // Prints one cell of a Markdown table, as code if `code`. Escapes '|', which would otherwise end the cell.

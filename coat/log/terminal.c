@@ -53,9 +53,7 @@ static void put_line(FILE *out, int indent, const char *label, const char *text,
     free(shown);
 }
 
-// Wraps text at spaces into lines of at most `room` columns, each indented by `indent` columns. The label is printed in
-// the indentation of the first line.
-static void print_folded(FILE *out, const char *label, int indent, int room, const char *text, int length) {
+void print_folded(FILE *out, const char *label, int indent, int room, const char *text, int length) {
     for (const char *const end = text + length; text < end; label = "") {
         int cut = (int)(end - text);
         if (cut > room)

@@ -13,6 +13,10 @@ C_LINKAGE_BEGIN
 // the terminal, at most 79 columns; 79 columns if the output is not a terminal.
 void print_item(FILE *out, const char *label, const char *text);
 
+// Prints the first `length` bytes of text, wrapped at spaces into lines of at most `room` columns, each indented by
+// `indent` columns. The label is printed in the indentation of the first line.
+void print_folded(FILE *out, const char *label, int indent, int room, const char *text, int length);
+
 // Prints text after a label such as "note: ", "error: " or "". Wraps the text at spaces if the output is a terminal;
 // otherwise prints one line.
 void print_labelled(FILE *out, const char *label, const char *text);
