@@ -1,5 +1,5 @@
 // Builds parts of messages: appends text, writes sizes with a unit, and forms the plural of nouns and verbs. Also
-// compares the ends of file names.
+// compares parts of texts.
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
@@ -14,6 +14,11 @@ __attribute__((format(printf, 3, 4))) static inline void text_append(char *text,
     va_start(args, format);
     vsnprintf(text + used, size - used, format, args);
     va_end(args);
+}
+
+// True if the first `length` bytes of `text` equal `other`.
+static inline bool text_is(const char *text, size_t length, const char *other) {
+    return strlen(other) == length && memcmp(text, other, length) == 0;
 }
 
 // True if `text` ends with `end` and is longer than `end`.

@@ -278,8 +278,7 @@ bool model_shape_named(const char *name, ModelShape *shape) {
         return true;
     }
     for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++) {
-        if (strlen(names[i]) != (size_t)(colon - name) || strncmp(name, names[i], (size_t)(colon - name)) != 0)
-            continue;
+        if (!text_is(name, (size_t)(colon - name), names[i])) continue;
         architecture_shape((Architecture)i, shape);
         shape->layers = shape->heads = shape->kv_heads = depth;
         shape->head_dim = 64;

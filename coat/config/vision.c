@@ -94,7 +94,7 @@ bool vision_freeze(Config *c, Error *err) {
     for (const char *p = c->frozen; *p;) {
         const size_t length = strcspn(p, ",");
         int part = 0;
-        while (part < 3 && (strlen(part_names[part]) != length || strncmp(p, part_names[part], length) != 0)) part++;
+        while (part < 3 && !text_is(p, length, part_names[part])) part++;
         if (part == 3)
             return error_set(err, EXIT_USER,
                              "--freeze %s: no part is named %.*s; use vision, projector, language or none", c->frozen,

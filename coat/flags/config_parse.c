@@ -22,8 +22,7 @@ static bool given(const void *parse, const char *name) {
     const Arguments *args = ((const Parse *)parse)->args;
     for (int i = 0; i < args->count; i++) {
         const char *text = args->text[i] + 2;
-        size_t length = strcspn(text, "=");
-        if (strlen(name) == length && memcmp(text, name, length) == 0) return true;
+        if (text_is(text, strcspn(text, "="), name)) return true;
     }
     return false;
 }
@@ -47,10 +46,8 @@ static bool set_all(const Arguments *args, Config *config, Error *err) {
 static bool is_by_depth(const char *name) {
     const size_t family = strcspn(name, ":");
     bool known = name[0] == 'd' && name[1] && strspn(name + 1, "0123456789") == strlen(name + 1);
-    for (int i = 0; i < ARCHITECTURE_COUNT && name[family]; i++) {
-        const char *other = architecture_name((Architecture)i);
-        known = known || (strlen(other) == family && memcmp(other, name, family) == 0);
-    }
+    for (int i = 0; i < ARCHITECTURE_COUNT && name[family]; i++)
+        known = known || text_is(name, family, architecture_name((Architecture)i));
     return known;
 }
 

@@ -348,16 +348,12 @@ bool flag_takes_list(const Flag *flag) {
     return strcmp(flag->placeholder, "GLOB") == 0;
 }
 
-static bool name_is(const char *name, size_t length, const char *other) {
-    return strlen(other) == length && memcmp(name, other, length) == 0;
-}
-
 const Flag *flag_find(const char *name, size_t length, bool *negated) {
     *negated = false;
     for (int i = 0; i < TABLE_COUNT; i++) {
-        if (name_is(name, length, table[i].name)) return &table[i];
+        if (text_is(name, length, table[i].name)) return &table[i];
         if (flag_has_negation(&table[i]) && length > 3 && memcmp(name, "no-", 3) == 0 &&
-            name_is(name + 3, length - 3, table[i].name)) {
+            text_is(name + 3, length - 3, table[i].name)) {
             *negated = true;
             return &table[i];
         }

@@ -138,8 +138,8 @@ bool arguments_read(Arguments *args, const char *path, Error *err);
 bool error_add_flag_source(const char *from, Error *err);
 void arguments_free(Arguments *args);
 
-// True if the first `length` characters of text are one of llm.c's short flags.
-bool flag_is_short(const char *text, size_t length);
+// True if the text is one of llm.c's short flags.
+bool flag_is_short(const char *text);
 // Returns llm.c's short flag that corresponds to the long flag `name`, or NULL.
 const char *flag_short_name(const char *name);
 // Lists in text, separated by spaces, llm.c's short flags that are accepted but have no effect.

@@ -51,7 +51,7 @@ void arguments_append(Arguments *args, const char *name, size_t length, const ch
 
 // True if `text`, the word after a flag that needs a value, is a flag itself or NULL, so that the value is missing.
 static bool is_flag(const char *text) {
-    return !text || strncmp(text, "--", 2) == 0 || flag_is_short(text, strlen(text));
+    return !text || strncmp(text, "--", 2) == 0 || flag_is_short(text);
 }
 
 // If the flag is --train-weight, checks that a --train from the same source precedes it.
@@ -110,7 +110,7 @@ bool arguments_add(Arguments *args, int count, char **words, Error *err) {
         bool took_next = true;
         if (strncmp(text, "--", 2) == 0 && text[2]) {
             if (!rewrite_long(args, text, next, &flag, &took_next, err)) return false;
-        } else if (flag_is_short(text, strlen(text))) {
+        } else if (flag_is_short(text)) {
             if (!arguments_add_short(args, text, is_flag(next) ? NULL : next, &flag, err)) return false;
         } else if (text[0] == '-') {
             return flag_unknown(text, err);

@@ -64,15 +64,15 @@ static const Short table[] = {
 
 #define TABLE_COUNT ((int)(sizeof table / sizeof table[0]))
 
-// Returns the table row of the short flag in the first `length` characters of text, or NULL if there is none.
-static const Short *short_find(const char *text, size_t length) {
+// Returns the table row of the short flag `text`, or NULL if there is none.
+static const Short *short_find(const char *text) {
     for (int i = 0; i < TABLE_COUNT; i++)
-        if (strlen(table[i].name) == length && strncmp(table[i].name, text, length) == 0) return &table[i];
+        if (strcmp(text, table[i].name) == 0) return &table[i];
     return NULL;
 }
 
-bool flag_is_short(const char *text, size_t length) {
-    return short_find(text, length) != NULL;
+bool flag_is_short(const char *text) {
+    return short_find(text) != NULL;
 }
 
 const char *flag_short_name(const char *name) {
@@ -151,7 +151,7 @@ static bool needs_value(const Short *s, Error *err) {
 }
 
 bool arguments_add_short(Arguments *args, const char *name, const char *value, const Flag **flag, Error *err) {
-    const Short *s = short_find(name, strlen(name));
+    const Short *s = short_find(name);
     bool negated;
     if (!value) return needs_value(s, err);
     *flag = flag_find(s->target, strlen(s->target), &negated);

@@ -36,10 +36,9 @@ static const OtherToolFlag table[] = {
 };
 
 static const OtherToolFlag *other_tool_flag(const char *name) {
-    const size_t length = strlen(name);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (const char *other = table[i].names; *other; other += strcspn(other, " "), other += *other == ' ')
-            if (strcspn(other, " ") == length && memcmp(other, name, length) == 0) return &table[i];
+            if (text_is(other, strcspn(other, " "), name)) return &table[i];
     return NULL;
 }
 

@@ -11,7 +11,7 @@ static int alternative_index(const char *alternatives, const char *value) {
     int index = 0;
     for (const char *p = alternatives;; index++) {
         size_t length = strcspn(p, "|");
-        if (strlen(value) == length && memcmp(p, value, length) == 0) return index;
+        if (text_is(p, length, value)) return index;
         if (!p[length]) return -1;
         p += length + 1;
     }
