@@ -116,9 +116,7 @@ static bool adds_vision(const Config *config, const char *name) {
 // `name`. Returns NULL if no such flag was given. If `recorded` is not NULL, ignores flags whose value equals the
 // recorded value.
 static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[FLAG_TEXT_LENGTH]) {
-    int count;
-    const Flag *table = flag_table(&count);
-    for (const Flag *flag = table; flag < table + count; flag++) {
+    for (const Flag *flag = flag_table; flag->name; flag++) {
         const size_t at = flag->offset;
         if (flag->group != GROUP_MODEL || strcmp(flag->name, "model") == 0) continue;
         if (!recorded && p->config->model_from_files && adds_vision(p->config, flag->name)) continue;
@@ -149,9 +147,7 @@ static bool same_shape(const Parse *p, Error *err) {
 // Checks that the model named by --model has the shape of the resumed checkpoint. The vocabulary size is compared only
 // if --vocab is given, because the size otherwise follows from the tokenizer.
 static bool same_model(const Parse *p, Error *err) {
-    int count;
-    const Flag *table = flag_table(&count);
-    for (const Flag *flag = table; flag < table + count; flag++) {
+    for (const Flag *flag = flag_table; flag->name; flag++) {
         char ours[FLAG_TEXT_LENGTH], theirs[FLAG_TEXT_LENGTH];
         if (flag->group != GROUP_MODEL || strcmp(flag->name, "model") == 0 || strcmp(flag->name, "init") == 0) continue;
         if (strcmp(flag->name, "vocab") == 0 && !given(p, "vocab")) continue;

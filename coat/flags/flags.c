@@ -57,7 +57,7 @@ static bool is_wsd(const Config *c) {
 
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" // most rows have no .matters
 // clang-format off
-static const Flag table[] = {
+const Flag flag_table[] = {
     {GROUP_DATA, "train", FLAG_TRAIN, NOWHERE, SHARED | LOGGED, "GLOB", 0, 0, "none",
      "token files to train on, as a quoted pattern or as several names; if --train is repeated, all its sets are used"},
     {GROUP_DATA, "train-weight", FLAG_WEIGHT, NOWHERE, 0, "X", 1e-9, 1e9, "none",
@@ -320,15 +320,9 @@ static const Flag table[] = {
      "rank of this process, from 0 to --world-size minus 1"},
     {GROUP_PROCESSES, "rendezvous", FLAG_STRING, AT(rendezvous), 0, "HOST[:PORT]", 0, 0, "from the launcher",
      "host of rank 0, to which the other ranks connect if there is no MPI; the default port is MASTER_PORT or 29500"},
+    {.name = NULL},
 };
 // clang-format on
-
-#define TABLE_COUNT ((int)(sizeof table / sizeof table[0]))
-
-const Flag *flag_table(int *count) {
-    *count = TABLE_COUNT;
-    return table;
-}
 
 const char *flag_group_name(FlagGroup group) {
     static const char *const names[GROUP_COUNT] = {
@@ -350,12 +344,12 @@ bool flag_takes_list(const Flag *flag) {
 
 const Flag *flag_find(const char *name, size_t length, bool *negated) {
     *negated = false;
-    for (int i = 0; i < TABLE_COUNT; i++) {
-        if (text_is(name, length, table[i].name)) return &table[i];
-        if (flag_has_negation(&table[i]) && length > 3 && memcmp(name, "no-", 3) == 0 &&
-            text_is(name + 3, length - 3, table[i].name)) {
+    for (const Flag *flag = flag_table; flag->name; flag++) {
+        if (text_is(name, length, flag->name)) return flag;
+        if (flag_has_negation(flag) && length > 3 && memcmp(name, "no-", 3) == 0 &&
+            text_is(name + 3, length - 3, flag->name)) {
             *negated = true;
-            return &table[i];
+            return flag;
         }
     }
     return NULL;

@@ -77,7 +77,8 @@ typedef struct {
 
 #define FLAG_TEXT_LENGTH 128 // maximum bytes of a flag's value, default or synopsis
 
-const Flag *flag_table(int *count);
+// The flags in the order of --help; a row whose name is NULL follows the last flag.
+extern const Flag flag_table[];
 const char *flag_group_name(FlagGroup group);
 
 // Returns the table row of the flag `name` (`length` characters, without dashes), or NULL if there is no such flag.

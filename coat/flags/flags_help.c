@@ -104,16 +104,15 @@ static void print_recipes(FILE *out) {
 
 void flags_help(FILE *out, const char *program, int group) {
     Config *defaults = (Config *)xcalloc(1, sizeof *defaults);
-    int count, now = -1;
-    const Flag *table = flag_table(&count);
+    int now = -1;
     config_defaults(defaults);
     if (group < 0) print_introduction(out, program);
-    for (int i = 0; i < count; i++) {
-        if (group >= 0 && (int)table[i].group != group) continue;
-        if ((int)table[i].group != now) fprintf(out, "%s%s\n", group < 0 ? "\n" : "", flag_group_name(table[i].group));
-        if ((int)table[i].group != now && table[i].group == GROUP_RECIPE) print_recipes(out);
-        now = (int)table[i].group;
-        print_flag(out, &table[i], defaults);
+    for (const Flag *flag = flag_table; flag->name; flag++) {
+        if (group >= 0 && (int)flag->group != group) continue;
+        if ((int)flag->group != now) fprintf(out, "%s%s\n", group < 0 ? "\n" : "", flag_group_name(flag->group));
+        if ((int)flag->group != now && flag->group == GROUP_RECIPE) print_recipes(out);
+        now = (int)flag->group;
+        print_flag(out, flag, defaults);
     }
     free(defaults);
     if (group >= 0) return;
@@ -140,20 +139,19 @@ static void print_cell(FILE *out, const char *text, bool code) {
 void flags_help_markdown(FILE *out) {
     Config *defaults = (Config *)xcalloc(1, sizeof *defaults);
     char text[FLAG_TEXT_LENGTH];
-    int count, group = -1;
-    const Flag *table = flag_table(&count);
+    int group = -1;
     config_defaults(defaults);
     fputs("| Flag | Default | llm.c | Meaning |\n| --- | --- | --- | --- |\n", out);
-    for (int i = 0; i < count; i++) {
-        const char *shorter = flag_short_name(table[i].name);
-        if ((int)table[i].group != group) fprintf(out, "| **%s** | | | |\n", flag_group_name(table[i].group));
-        group = (int)table[i].group;
-        synopsis(&table[i], text);
+    for (const Flag *flag = flag_table; flag->name; flag++) {
+        const char *shorter = flag_short_name(flag->name);
+        if ((int)flag->group != group) fprintf(out, "| **%s** | | | |\n", flag_group_name(flag->group));
+        group = (int)flag->group;
+        synopsis(flag, text);
         print_cell(out, text, true);
-        default_text(&table[i], defaults, text);
+        default_text(flag, defaults, text);
         print_cell(out, text, false);
         print_cell(out, shorter ? shorter : "", true);
-        print_cell(out, table[i].help, false);
+        print_cell(out, flag->help, false);
         fputs("|\n", out);
     }
     free(defaults);

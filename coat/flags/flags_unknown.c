@@ -133,14 +133,12 @@ bool flag_unknown(const char *text, Error *err) {
     const int length = (int)strcspn(text, "=");
     char name[MAX_NAME] = "";
     bool negated;
-    int count;
-    const Flag *flags = flag_table(&count);
     const OtherToolFlag *other = normalize(text, name) ? other_tool_flag(name) : NULL;
     if (other)
         return error_set(err, EXIT_USER, "%.*s: unknown flag; use --%s%s", length, text, other->ours, other->remark);
     const bool no = strncmp(name, "no-", 3) == 0;
     Search search = search_begin(name + (no ? 3 : 0), false);
-    for (int i = 0; i < count; i++) search_compare(&search, flags[i].name);
+    for (const Flag *flag = flag_table; flag->name; flag++) search_compare(&search, flag->name);
     const char *found = search_result(&search);
     if (!found) return error_set(err, EXIT_USER, "%.*s: unknown flag; --help lists all flags", length, text);
     const bool has_no = flag_has_negation(flag_find(found, strlen(found), &negated));

@@ -96,15 +96,13 @@ static bool is_equal(const Config *a, const Config *b, const Flag *flag) {
 
 JsonText settings_log(const Config *config) {
     JsonText t;
-    int count;
     Config *defaults = (Config *)xcalloc(1, sizeof *defaults);
-    const Flag *table = flag_table(&count);
     memset(&t, 0, sizeof t);
     json_text_open(&t, NULL, '{');
     config_defaults(defaults);
-    for (int i = 0; i < count; i++)
-        if (table[i].uses & LOGGED || (table[i].uses & LOGGED_UNLESS_DEFAULT && !is_equal(config, defaults, &table[i])))
-            write_flag(&t, &table[i], config);
+    for (const Flag *flag = flag_table; flag->name; flag++)
+        if (flag->uses & LOGGED || (flag->uses & LOGGED_UNLESS_DEFAULT && !is_equal(config, defaults, flag)))
+            write_flag(&t, flag, config);
     json_text_close(&t, '}');
     free(defaults);
     return t;
@@ -119,11 +117,9 @@ static bool is_recorded(const Config *config, const Config *defaults, const Flag
 
 void settings_record(JsonText *t, const Config *config) {
     Config *defaults = (Config *)xcalloc(1, sizeof *defaults);
-    int count;
-    const Flag *table = flag_table(&count);
     config_defaults(defaults);
-    for (int i = 0; i < count; i++)
-        if (is_recorded(config, defaults, &table[i])) write_flag(t, &table[i], config);
+    for (const Flag *flag = flag_table; flag->name; flag++)
+        if (is_recorded(config, defaults, flag)) write_flag(t, flag, config);
     free(defaults);
 }
 
@@ -224,12 +220,9 @@ static void show_value(const Flag *flag, const Config *config, char text[256]) {
 bool settings_compare(const json_t *settings, const Config *config, const char *path,
                       void (*differs)(const char *flag, const char *recorded, const char *now), Error *err) {
     Config *theirs = (Config *)xcalloc(1, sizeof *theirs);
-    int count;
     bool good = true;
-    const Flag *table = flag_table(&count);
     config_defaults(theirs);
-    for (int i = 0; good && i < count; i++) {
-        const Flag *flag = &table[i];
+    for (const Flag *flag = flag_table; good && flag->name; flag++) {
         const json_t *value = json_object_get(settings, flag->name);
         char before[256], now[256];
         if (!(flag->uses & RECORDED) || flag->group == GROUP_MODEL || (flag->matters && !flag->matters(config)))
@@ -269,11 +262,9 @@ static uint64_t hash_field(const Config *c, const Flag *flag, uint64_t hash) {
 
 // Hashes the values of the flags in `group` (GROUP_COUNT: in all groups) that have all bits `uses`.
 static uint64_t hash_flags(const Config *c, FlagGroup group, unsigned uses, uint64_t hash) {
-    int count;
-    const Flag *table = flag_table(&count);
-    for (int i = 0; i < count; i++)
-        if ((group == GROUP_COUNT || table[i].group == group) && (table[i].uses & uses) == uses)
-            hash = hash_field(c, &table[i], hash);
+    for (const Flag *flag = flag_table; flag->name; flag++)
+        if ((group == GROUP_COUNT || flag->group == group) && (flag->uses & uses) == uses)
+            hash = hash_field(c, flag, hash);
     return hash;
 }
 
@@ -294,11 +285,9 @@ int64_t flag_fingerprint(const Config *c, const Flag *flag) {
 }
 
 int64_t flags_fingerprint(const Config *c) {
-    int count;
-    const Flag *table = flag_table(&count);
     uint64_t hash = 0;
-    for (int i = 0; i < count; i++) {
-        const int64_t one = flag_fingerprint(c, &table[i]);
+    for (const Flag *flag = flag_table; flag->name; flag++) {
+        const int64_t one = flag_fingerprint(c, flag);
         hash = XXH3_64bits_withSeed(&one, sizeof one, hash);
     }
     return (int64_t)(hash >> 1);

@@ -146,17 +146,15 @@ static bool is_common(Run *run, int64_t mine) {
     return comm_max_i64(run->model.comm, mine) == least;
 }
 
-// Returns the name of a flag whose value differs between ranks, or NULL. Searches the table of flags backwards.
-// --eval-only and --zero change the values of flags that precede them in the table, so --eval-only and --zero must be
-// found first.
+// Returns the name of the table's last flag whose value differs between ranks, or NULL. The last one is returned,
+// because --eval-only and --zero change the values of flags that precede them in the table.
 static const char *different_flag(Run *run) {
     const Config *c = run->config;
+    const char *different = NULL;
     if (is_common(run, flags_fingerprint(c))) return NULL;
-    int count;
-    const Flag *table = flag_table(&count);
-    for (int i = count - 1; i >= 0; i--)
-        if (!is_common(run, flag_fingerprint(c, &table[i]))) return table[i].name;
-    return NULL;
+    for (const Flag *flag = flag_table; flag->name; flag++)
+        if (!is_common(run, flag_fingerprint(c, flag))) different = flag->name;
+    return different;
 }
 
 // Returns false with err if the settings differ between ranks. Settings can differ even with equal flags: each rank

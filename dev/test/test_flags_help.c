@@ -22,8 +22,8 @@ static void print_help(FILE *out) {
 
 // Tests that --help and --help=markdown list every flag once, and that no line of --help exceeds 80 columns.
 UNIT_TEST(help_lists_every_flag_once) {
-    int count, rows = 0;
-    const Flag *table = flag_table(&count);
+    int count = 0, rows = 0;
+    while (flag_table[count].name) count++;
     char *help = capture(print_help), *markdown = capture(flags_help_markdown);
     int *seen = (int *)xcalloc((size_t)count, sizeof *seen);
     for (char *p = markdown; (p = strstr(p, "\n| `--")); p++) rows++;
@@ -34,7 +34,7 @@ UNIT_TEST(help_lists_every_flag_once) {
         if (strncmp(line, "  --", 4) != 0) continue;
         const Flag *flag = flag_find(line + 4, strcspn(line + 4, " =[,"), &negated);
         assert_non_null(flag);
-        seen[flag - table]++;
+        seen[flag - flag_table]++;
     }
     for (int i = 0; i < count; i++) assert_int_equal(seen[i], 1);
     free(seen);
@@ -44,19 +44,17 @@ UNIT_TEST(help_lists_every_flag_once) {
 
 // Tests that --help=markdown shows the default of every flag that has a value.
 UNIT_TEST(markdown_help_shows_every_default) {
-    int count;
-    const Flag *table = flag_table(&count);
     char *markdown = capture(flags_help_markdown), cell[256];
     static const char *const rows[] = {
         "| `--seq-len TOKENS` | 1024 | `-t` | ", "| `--linear bf16\\|fp8` | fp8, by --recipe |",
         "| `--layers N` | 12 for gpt2, otherwise from --model |", "| `--resume[=STEP], --no-resume` | off |"};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) assert_non_null(strstr(markdown, rows[i]));
-    for (int i = 0; i < count; i++) { // all flags but --help and --version have a default
-        if (table[i].kind == FLAG_HELP || table[i].kind == FLAG_VERSION) continue;
-        snprintf(cell, sizeof cell, "| `--%s", table[i].name);
+    for (const Flag *flag = flag_table; flag->name; flag++) { // all flags but --help and --version have a default
+        if (flag->kind == FLAG_HELP || flag->kind == FLAG_VERSION) continue;
+        snprintf(cell, sizeof cell, "| `--%s", flag->name);
         const char *row = strstr(markdown, cell), *value = row ? strstr(row, "` | ") : NULL;
         assert_non_null(value);
-        if (value[4] == ' ' || value[4] == '|' || value[4] == ',') fail_msg("--%s shows no default", table[i].name);
+        if (value[4] == ' ' || value[4] == '|' || value[4] == ',') fail_msg("--%s shows no default", flag->name);
     }
     free(markdown);
     char *help = capture(print_help);
