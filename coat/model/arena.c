@@ -244,10 +244,9 @@ Tensor arena_tensor(const Arena *arena, TensorId id, Role role, int layer) {
 }
 
 Tensor arena_saved(const Arena *arena, TensorId id, int layer) {
-    const TensorLayout *t = &arena->layout[id][role_in_layer(arena, id, VALUE, layer)];
-    if (t->alias >= 0 && t->alias != (int)id) return arena_saved(arena, (TensorId)t->alias, layer);
-    Tensor out = arena_tensor(arena, id, VALUE, layer);
-    if (!t->saved) out.data = NULL;
+    const TensorId owner = arena_owner(arena, id, VALUE, layer);
+    Tensor out = arena_tensor(arena, owner, VALUE, layer);
+    if (!arena->layout[owner][role_in_layer(arena, owner, VALUE, layer)].saved) out.data = NULL;
     return out;
 }
 
