@@ -122,13 +122,18 @@ static bool set_seed(const Flag *flag, void *field, const char *value, Error *er
     return true;
 }
 
-static bool set_float(const Flag *flag, void *field, const char *value, Error *err) {
+static bool parse_number(const Flag *flag, const char *value, double *number, Error *err) {
     char *end;
     errno = 0;
-    double number = strtod(value, &end);
+    *number = strtod(value, &end);
     // The characters are checked, because strtod() also accepts spaces, hexadecimal numbers, inf and nan.
-    if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
-        return error_set(err, EXIT_USER, "--%s %s: must be a number", flag->name, value);
+    return (end != value && !*end && !value[strspn(value, "+-.0123456789eE")]) ||
+           error_set(err, EXIT_USER, "--%s %s: must be a number", flag->name, value);
+}
+
+static bool set_float(const Flag *flag, void *field, const char *value, Error *err) {
+    double number;
+    if (!parse_number(flag, value, &number, err)) return false;
     if (!(number >= flag->min && number <= flag->max)) return out_of_range(flag, value, err);
     if (fabs(number) < FLT_MIN && (number != 0 || errno == ERANGE))
         return error_set(err, EXIT_USER, "--%s %s: must be 0 or at least %g", flag->name, value, (double)FLT_MIN);
@@ -231,11 +236,9 @@ static bool add_train(const Flag *flag, Config *config, const char *value, Error
 }
 
 static bool set_weight(const Flag *flag, Config *config, const char *value, Error *err) {
-    char *end;
-    const double weight = strtod(value, &end);
+    double weight;
     const int set = config->train_sets - 1;
-    if (end == value || *end || value[strspn(value, "+-.0123456789eE")])
-        return error_set(err, EXIT_USER, "--%s %s: must be a number", flag->name, value);
+    if (!parse_number(flag, value, &weight, err)) return false;
     if (weight <= 0)
         return error_set(err, EXIT_USER, "--%s %s: must be above 0; to leave out a data set, remove its --train",
                          flag->name, value);
