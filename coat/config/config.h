@@ -229,6 +229,16 @@ static inline bool recipe_is_paper(const Recipe *r) {
     return r->kind == RECIPE_COAT_PAPER;
 }
 
+// True if the blocks have FP8 matmuls.
+static inline bool blocks_in_fp8(const Recipe *r) {
+    return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32;
+}
+
+// True if activations are saved for backward in FP8, with one scale per group.
+static inline bool saves_groups(const Recipe *r) {
+    return r->saved == SAVED_COAT && r->precision != PRECISION_FP32;
+}
+
 // Returns the FP8 format of the gradients that dgrad reads. wgrad always reads E5M2 gradients.
 static inline Format recipe_gradient_format(const Recipe *r) {
     return r->saved == SAVED_COAT && !recipe_is_paper(r) ? FMT_E4M3 : FMT_E5M2;
@@ -469,15 +479,14 @@ static inline bool config_recomputes_blocks(const Config *c) {
 // input. Then one pass can compute dh_q and recompute the activation function's output.
 static inline bool config_bounds_activation(const Config *c) {
     const Recipe *r = &c->recipe;
-    return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32 && !recipe_is_paper(r) && r->saved == SAVED_COAT &&
-           r->recompute >= 1;
+    return blocks_in_fp8(r) && saves_groups(r) && !recipe_is_paper(r) && r->recompute >= 1;
 }
 
 // Returns the number of blocks, counted from the first, whose forward matmuls of norm and attention outputs are in BF16
 // (--bf16-blocks). Backward matmuls are in FP8. Norm outputs are in BF16 only if backward recomputes them.
 static inline int config_bf16_blocks(const Config *c) {
     const Recipe *r = &c->recipe;
-    if (r->linear != LINEAR_FP8 || r->precision == PRECISION_FP32) return 0;
+    if (!blocks_in_fp8(r)) return 0;
     const int third = c->shape.layers / 3, few = third < 1 ? 1 : third > 4 ? 4 : third;
     const int blocks = r->bf16_blocks < 0 ? few : r->bf16_blocks;
     return blocks < c->shape.layers ? blocks : c->shape.layers;

@@ -59,15 +59,15 @@ static bool check_usable(const Config *c, int ranks, Error *err) {
 }
 
 static bool check_health(const Config *c, Error *err) {
-    const bool fp8 = c->recipe.linear == LINEAR_FP8 && c->recipe.precision != PRECISION_FP32;
     if (c->health_matmuls == 0) return true;
     if (c->freeze & PART_LANGUAGE)
         return error_set(err, EXIT_USER,
                          "--health-products: compares weight gradients, which --freeze language omits; remove one of "
                          "them");
-    return fp8 || error_set(err, EXIT_USER,
-                            "--health-products: compares FP8 matmuls, but the blocks' matmuls are not FP8; remove it, "
-                            "or use --linear fp8");
+    return blocks_in_fp8(&c->recipe) ||
+           error_set(err, EXIT_USER,
+                     "--health-products: compares FP8 matmuls, but the blocks' matmuls are not FP8; remove it, "
+                     "or use --linear fp8");
 }
 
 static bool check_multiple(const char *flag, const char *what, int64_t value, int64_t multiple, Error *err) {

@@ -175,7 +175,7 @@ int vision_images(const Config *config) {
 
 // Returns `images`; with FP8 matmuls, rounds the number up until the tower's tokens are a multiple of 16.
 static int round_up_images(const Config *tower, int images) {
-    if (tower->recipe.linear == LINEAR_FP8 && tower->recipe.precision != PRECISION_FP32)
+    if (blocks_in_fp8(&tower->recipe))
         while ((int64_t)images * tower->seq_len % 16 != 0) images++;
     return images;
 }

@@ -21,13 +21,13 @@ static bool tower_is_fp8(const Config *c) {
     return not_fp32(c) && has_vision(c) && c->vision_recipe == VISION_RECIPE_COAT;
 }
 static bool blocks_are_fp8(const Config *c) {
-    return not_fp32(c) && c->recipe.linear == LINEAR_FP8;
+    return blocks_in_fp8(&c->recipe);
 }
 static bool matmuls_are_fp8(const Config *c) {
     return blocks_are_fp8(c) || tower_is_fp8(c);
 }
 static bool saves_fp8(const Config *c) {
-    return (not_fp32(c) && c->recipe.saved == SAVED_COAT) || tower_is_fp8(c);
+    return saves_groups(&c->recipe) || tower_is_fp8(c);
 }
 static bool compresses_moments(const Config *c) {
     return not_fp32(c) && c->recipe.moments != MOMENTS_FP32;

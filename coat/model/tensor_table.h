@@ -107,16 +107,8 @@ bool model_has_tensor(const TableRow *row, const ModelShape *shape);
 // True if this run has the tensor: model_has_tensor(), and the conditions on the run hold.
 bool run_has_tensor(const TableRow *row, const Config *c);
 
-static inline bool blocks_in_fp8(const Recipe *r) {
-    return r->linear == LINEAR_FP8 && r->precision != PRECISION_FP32;
-}
-
 static inline bool head_in_fp8(const Config *c) {
     return config_fp8_head(c) && c->recipe.precision != PRECISION_FP32;
-}
-
-static inline bool saves_groups(const Recipe *r) {
-    return r->saved == SAVED_COAT && r->precision != PRECISION_FP32;
 }
 
 // True if no saved tensor contains the unscaled residual stream, so that the tensor RESID stores the stream between
