@@ -863,7 +863,6 @@ int main(int argc, char **argv) {
     Error err = {EXIT_DONE, "", 0}, why;
     bool exit_now = false;
     on_all_ranks(&run.errors); // all ranks of a host find the same start-up error, so no rank sends it
-    config_defaults(&config);
     bool ok = command_line_read(&line, argc, argv, &exit_now, &err);
     if (!exit_now) signals_fail_writes(); // not with --help: SIGPIPE must end --help silently if its output is closed
     if (ok && !exit_now) {
