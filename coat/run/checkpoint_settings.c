@@ -22,21 +22,26 @@ static bool apply_record(json_t *settings, const char *path, const Config *flags
            settings_apply(recorded, settings, recipe, flags, path, err);
 }
 
+// True if the file `name` of the checkpoint in `folder` is undamaged. name NULL: all files without tensors.
+static bool is_undamaged(const char *folder, const char *name) {
+    Manifest manifest;
+    Error ignored;
+    if (!manifest_open(&manifest, folder, &ignored)) return false;
+    const bool good = name ? manifest_check_file(&manifest, name, &ignored) : manifest_check_texts(&manifest, &ignored);
+    manifest_close(&manifest);
+    return good;
+}
+
 // The functions below are arguments of apply_newest(). They return false if the checkpoint in `folder` is damaged;
 // apply_newest() then tries an older checkpoint, unless a function has set err->code.
 
 static bool apply_settings(const char *folder, const Config *flags, Config *recorded, Error *err) {
     char path[PATH_MAX_LENGTH + 64];
-    Manifest manifest;
     Error ignored;
-    if (!manifest_open(&manifest, folder, &ignored)) return false;
-    bool good = manifest_check_file(&manifest, STATE_NAME, &ignored) &&
-                path_join(path, sizeof path, folder, STATE_NAME, &ignored);
-    manifest_close(&manifest);
-    json_t *state = good ? json_read_object(path, STATE_LIMIT, &ignored) : NULL;
+    if (!is_undamaged(folder, STATE_NAME) || !path_join(path, sizeof path, folder, STATE_NAME, &ignored)) return false;
+    json_t *state = json_read_object(path, STATE_LIMIT, &ignored);
     if (!state) return false;
-    json_t *settings = json_object_get(state, "settings");
-    good = apply_record(settings, path, flags, recorded, err);
+    const bool good = apply_record(json_object_get(state, "settings"), path, flags, recorded, err);
     if (good) recorded->recorded_step = checkpoint_step(folder);
     json_decref(state);
     return good;
@@ -45,12 +50,8 @@ static bool apply_settings(const char *folder, const Config *flags, Config *reco
 // Applies the model shape in config.json of the checkpoint in `folder` to `recorded`.
 static bool apply_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
     (void)flags, (void)err;
-    Manifest manifest;
     Error ignored;
-    if (!manifest_open(&manifest, folder, &ignored)) return false;
-    const bool good = manifest_check_file(&manifest, HF_CONFIG_NAME, &ignored);
-    manifest_close(&manifest);
-    if (!good) return false;
+    if (!is_undamaged(folder, HF_CONFIG_NAME)) return false;
     snprintf(recorded->shape_files, sizeof recorded->shape_files, "%s", folder);
     if (!model_shape_from_files(folder, &recorded->shape, &ignored)) memset(&recorded->shape, 0, sizeof(ModelShape));
     return true;
@@ -59,12 +60,7 @@ static bool apply_shape(const char *folder, const Config *flags, Config *recorde
 // Applies the model shape of a checkpoint only if its tokenizer files and generation_config.json are undamaged, because
 // the run reads these files, too.
 static bool apply_undamaged_shape(const char *folder, const Config *flags, Config *recorded, Error *err) {
-    Manifest manifest;
-    Error ignored;
-    if (!manifest_open(&manifest, folder, &ignored)) return false;
-    const bool good = manifest_check_texts(&manifest, &ignored);
-    manifest_close(&manifest);
-    return good && apply_shape(folder, flags, recorded, err);
+    return is_undamaged(folder, NULL) && apply_shape(folder, flags, recorded, err);
 }
 
 // Calls apply() for the checkpoints in --out, the newest first, until apply() succeeds or sets err. With --resume=STEP,
