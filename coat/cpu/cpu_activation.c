@@ -87,12 +87,9 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
         }
     }
     note_amax(exec, larger_bits(saved_amax, amax));
-    if (has_second_pass(g)) {
-        ActivationRows from = {.h = h, .width = width, .kind = kind};
-        RowSource source = {activation_row, &from, M, width, F};
-        write_scale(exec, g, amax);
-        quantize_rows(exec, scratch, &source, g, (Tensor){0});
-    }
+    ActivationRows from = {.h = h, .width = width, .kind = kind};
+    RowSource source = {activation_row, &from, M, width, F};
+    second_pass(exec, scratch, &source, g, amax);
 }
 
 void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
@@ -100,16 +97,17 @@ void cpu_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, Activa
     if (!format_is_fp8(g_t.format)) {
         // With h passed as both h and y, activation_forward computes only g.
         cpu_activation_forward(exec, g_t, h, h, (Tensor){0}, true, kind);
-    } else if (g.data) {
-        scale_over_rows(exec, g_t, g);
-        transpose_codes(exec, g_t, g);
-    } else {
-        scale_over_rows(exec, g_t, g);
-        require_readable("activation_recompute", h);
-        ActivationRows from = {.h = h, .width = g_t.cols, .kind = kind};
-        RowSource source = {activation_row, &from, h.rows, g_t.cols, h.cols};
-        quantize_rows(exec, scratch_begin(exec), &source, (Tensor){0}, g_t);
+        return;
     }
+    scale_over_rows(exec, g_t, g);
+    if (g.data) {
+        transpose_codes(exec, g_t, g);
+        return;
+    }
+    require_readable("activation_recompute", h);
+    ActivationRows from = {.h = h, .width = g_t.cols, .kind = kind};
+    RowSource source = {activation_row, &from, h.rows, g_t.cols, h.cols};
+    quantize_rows(exec, scratch_begin(exec), &source, (Tensor){0}, g_t);
 }
 
 // Returns the sum of squares of the first `count` E4M3 values, without their scale, in row `row` of a tensor's memory.

@@ -181,7 +181,7 @@ static void store_amaxes(const Cpu *cpu, Scratch *scratch, int threads, uint32_t
             for (int i = 0; i < 3; i++) {
                 for (int64_t begin = 0; begin < parts[i].cols; begin += width) {
                     uint32_t bits = cpu->kernels->amax_bits(row_load(cpu, parts[i], row, begin, width, buffer), width);
-                    if (bits > amax[row]) amax[row] = bits;
+                    amax[row] = larger_bits(amax[row], bits);
                 }
             }
         }

@@ -19,6 +19,14 @@ static NormStatistics saved_statistics(Norm norm, int64_t row) {
     return s;
 }
 
+// Computes the statistics of x, the norm's input in row `row`, and stores those that the norm saves for backward.
+static NormStatistics row_statistics(const Cpu *cpu, Norm norm, int64_t row, const real *x, int64_t cols) {
+    const NormStatistics s = cpu->kernels->norm_statistics(x, cols, norm.eps, norm.mean.data != NULL);
+    if (norm.mean.data) *(real *)row_address(norm.mean, row) = s.mean;
+    if (norm.rstd.data) *(real *)row_address(norm.rstd, row) = s.rstd;
+    return s;
+}
+
 // Computes one row of r_out = r_in + y + y_bias, and stores the row if r_out has data. Returns the row as stored
 // (rounded), because recomputing the norm from the saved residual must give identical bits.
 static const real *residual_row(const Cpu *cpu, Tensor r_out, Tensor r_in, Tensor y, const real *y_bias, int64_t row,
@@ -90,9 +98,7 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
             const real *r = residual_row(cpu, r_out, r_in, y, added, row, r_buffer, y_buffer);
             if (save_x) saved_amax = larger_bits(saved_amax, save_row(cpu, norm.x, row, r));
             if (read_x) r = row_load(cpu, norm.x, row, 0, C, r_buffer);
-            NormStatistics s = cpu->kernels->norm_statistics(r, C, norm.eps, norm.mean.data != NULL);
-            if (norm.mean.data) *(real *)row_address(norm.mean, row) = s.mean;
-            if (norm.rstd.data) *(real *)row_address(norm.rstd, row) = s.rstd;
+            const NormStatistics s = row_statistics(cpu, norm, row, r, C);
             if (!n.data) continue;
             real *out = row_target(n, row, 0, y_buffer);
             cpu->kernels->norm_apply(out, r, s, weight, bias, C);
@@ -100,12 +106,9 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
         }
     }
     note_amax(exec, larger_bits(saved_amax, amax));
-    if (has_second_pass(n)) {
-        NormRows from = {read_x ? norm.x : r_out.data ? r_out : r_in, norm, weight, bias};
-        RowSource source = {norm_row, &from, M, C, C};
-        write_scale(exec, n, amax);
-        quantize_rows(exec, scratch, &source, n, (Tensor){0});
-    }
+    NormRows from = {read_x ? norm.x : r_out.data ? r_out : r_in, norm, weight, bias};
+    RowSource source = {norm_row, &from, M, C, C};
+    second_pass(exec, scratch, &source, n, amax);
 }
 
 void cpu_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y) {
@@ -136,10 +139,7 @@ void cpu_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out
                 const real *x = row_load(cpu, y, row, 0, C, y_buffer);
                 if (save_x) saved_amax = larger_bits(saved_amax, save_row(cpu, norm.x, row, x));
                 if (read_x) x = row_load(cpu, norm.x, row, 0, C, y_buffer);
-                NormStatistics s = cpu->kernels->norm_statistics(x, C, norm.eps, norm.mean.data != NULL);
-                if (norm.mean.data) *(real *)row_address(norm.mean, row) = s.mean;
-                if (norm.rstd.data) *(real *)row_address(norm.rstd, row) = s.rstd;
-                cpu->kernels->norm_apply(out, x, s, weight, bias, C);
+                cpu->kernels->norm_apply(out, x, row_statistics(cpu, norm, row, x, C), weight, bias, C);
                 cpu->kernels->add(out, r, C);
                 r = out;
             }
@@ -151,11 +151,8 @@ void cpu_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out
         }
     }
     note_amax(exec, larger_bits(saved_amax, amax));
-    if (has_second_pass(n)) {
-        RowSource source = {stored_row, &r_out, M, C, C};
-        write_scale(exec, n, amax);
-        quantize_rows(exec, scratch, &source, n, (Tensor){0});
-    }
+    RowSource source = {stored_row, &r_out, M, C, C};
+    second_pass(exec, scratch, &source, n, amax);
 }
 
 void cpu_residual_backward(Exec *exec, Tensor g, Tensor dn) {

@@ -26,11 +26,11 @@ static void rotate(real *x, const real *rotation, int64_t head_dim, real sign) {
     }
 }
 
-static void rotate_row(real *row, const HeadColumns *c, const QkRope *heads, int64_t token, real sign) {
-    const int64_t D = heads->shape.head_dim;
-    if (!heads->rope_table.data) return;
+static void rotate_row(real *row, const HeadColumns *c, const QkRope *rope, int64_t token, real sign) {
+    const int64_t D = rope->shape.head_dim;
+    if (!rope->rope_table.data) return;
     const real *rotation =
-        (const real *)row_address(heads->rope_table, row_position(heads->positions, token, heads->shape.T));
+        (const real *)row_address(rope->rope_table, row_position(rope->positions, token, rope->shape.T));
     for (int64_t head = 0; head < c->heads; head++) rotate(row + c->begin + head * D, rotation, D, sign);
 }
 
@@ -38,10 +38,10 @@ static void clip_row(real *row, int64_t cols, real clip) {
     for (int64_t i = 0; i < cols; i++) row[i] = row[i] > clip ? clip : row[i] < -clip ? -clip : row[i];
 }
 
-static void norm_row(const Cpu *cpu, real *row, const HeadColumns *c, const QkRope *heads, real *buffer) {
-    const int64_t end = c->begin + c->heads * heads->shape.head_dim;
+static void norm_row(const Cpu *cpu, real *row, const HeadColumns *c, const QkRope *rope, real *buffer) {
+    const int64_t end = c->begin + c->heads * rope->shape.head_dim;
     for (int64_t at = c->begin; c->weight && at < end; at += c->width) {
-        const NormStatistics s = cpu->kernels->norm_statistics(row + at, c->width, heads->eps, false);
+        const NormStatistics s = cpu->kernels->norm_statistics(row + at, c->width, rope->eps, false);
         cpu->kernels->norm_apply(buffer, row + at, s, c->weight, NULL, c->width);
         memcpy(row + at, buffer, (size_t)c->width * sizeof(real));
     }
@@ -49,30 +49,30 @@ static void norm_row(const Cpu *cpu, real *row, const HeadColumns *c, const QkRo
 
 // QK-norm's backward for one row: replaces the gradient of the norms' output with the gradient of their input x, and
 // adds the weight's gradient to dweight.
-static void norm_gradient_row(const Cpu *cpu, real *gradient, const real *x, const HeadColumns *c, const QkRope *heads,
+static void norm_gradient_row(const Cpu *cpu, real *gradient, const real *x, const HeadColumns *c, const QkRope *rope,
                               real *dweight, real *buffer) {
-    const int64_t end = c->begin + c->heads * heads->shape.head_dim;
+    const int64_t end = c->begin + c->heads * rope->shape.head_dim;
     for (int64_t at = c->begin; c->weight && at < end; at += c->width) {
-        const NormStatistics s = cpu->kernels->norm_statistics(x + at, c->width, heads->eps, false);
+        const NormStatistics s = cpu->kernels->norm_statistics(x + at, c->width, rope->eps, false);
         cpu->kernels->norm_gradient(buffer, dweight, NULL, gradient + at, x + at, s, c->weight, c->width, false, false);
         memcpy(gradient + at, buffer, (size_t)c->width * sizeof(real));
     }
 }
 
-static int64_t k_begin(const QkRope *heads) {
-    return (int64_t)heads->shape.heads * heads->shape.head_dim;
+static int64_t k_begin(const QkRope *rope) {
+    return (int64_t)rope->shape.heads * rope->shape.head_dim;
 }
 
-void cpu_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, QkRope heads) {
+void cpu_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, QkRope rope) {
     const char *operation = "qk_norm_rope_forward";
     require_plain(operation, out);
     require_plain(operation, qkv);
     const Cpu *cpu = cpu_of(exec);
     const int64_t cols = qkv.cols;
-    if (out.data == qkv.data && !qk_norm_rope_active(&heads)) return;
+    if (out.data == qkv.data && !qk_norm_rope_active(&rope)) return;
     Scratch scratch = scratch_begin(exec);
-    const HeadColumns q = head_columns(&scratch, cpu, 0, heads.shape.heads, heads.q_weight);
-    const HeadColumns k = head_columns(&scratch, cpu, k_begin(&heads), heads.shape.kv_heads, heads.k_weight);
+    const HeadColumns q = head_columns(&scratch, cpu, 0, rope.shape.heads, rope.q_weight);
+    const HeadColumns k = head_columns(&scratch, cpu, k_begin(&rope), rope.shape.kv_heads, rope.k_weight);
     int threads = scratch_slots(&scratch, cpu, cpu_row_slot(cols));
 #pragma omp parallel num_threads(threads)
     {
@@ -84,32 +84,32 @@ void cpu_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, QkRope heads) 
             const real *x = row_load(cpu, qkv, token, 0, cols, x_buffer);
             real *row = row_target(out, token, 0, row_buffer);
             if (row != x) memcpy(row, x, (size_t)cols * sizeof(real));
-            if (heads.clip > 0) clip_row(row, cols, (real)heads.clip);
-            norm_row(cpu, row, &q, &heads, buffer);
-            norm_row(cpu, row, &k, &heads, buffer);
-            rotate_row(row, &q, &heads, token, 1);
-            rotate_row(row, &k, &heads, token, 1);
+            if (rope.clip > 0) clip_row(row, cols, (real)rope.clip);
+            norm_row(cpu, row, &q, &rope, buffer);
+            norm_row(cpu, row, &k, &rope, buffer);
+            rotate_row(row, &q, &rope, token, 1);
+            rotate_row(row, &k, &rope, token, 1);
             row_store(cpu, out, token, 0, cols, row);
         }
     }
 }
 
-void cpu_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, QkRope heads,
+void cpu_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, QkRope rope,
                                bool accumulate) {
     const char *operation = "qk_norm_rope_backward";
     require_plain(operation, dqkv);
     require_plain(operation, qkv);
     const Cpu *cpu = cpu_of(exec);
     const int64_t M = dqkv.rows, cols = dqkv.cols, step = reduction_rows(M), blocks = (M + step - 1) / step;
-    if (!qk_norm_rope_active(&heads)) return;
+    if (!qk_norm_rope_active(&rope)) return;
     Scratch scratch = scratch_begin(exec);
-    const HeadColumns q = head_columns(&scratch, cpu, 0, heads.shape.heads, heads.q_weight);
-    const HeadColumns k = head_columns(&scratch, cpu, k_begin(&heads), heads.shape.kv_heads, heads.k_weight);
+    const HeadColumns q = head_columns(&scratch, cpu, 0, rope.shape.heads, rope.q_weight);
+    const HeadColumns k = head_columns(&scratch, cpu, k_begin(&rope), rope.shape.kv_heads, rope.k_weight);
     const int64_t q_stride = (int64_t)(cpu_piece(q.width) / sizeof(real));
     const int64_t k_stride = (int64_t)(cpu_piece(k.width) / sizeof(real));
     real *q_sums = q.weight ? scratch_take(&scratch, CPU_REDUCTION_BLOCKS * q_stride) : NULL;
     real *k_sums = k.weight ? scratch_take(&scratch, CPU_REDUCTION_BLOCKS * k_stride) : NULL;
-    const bool reads_x = q.weight || heads.clip > 0;
+    const bool reads_x = q.weight || rope.clip > 0;
     int threads = scratch_slots(&scratch, cpu, cpu_row_slot(cols));
 #pragma omp parallel num_threads(threads)
     {
@@ -125,15 +125,15 @@ void cpu_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor
                 const real *given = row_load(cpu, dqkv, token, 0, cols, g_buffer);
                 real *g = row_target(dqkv, token, 0, g_buffer);
                 if (g != given) memcpy(g, given, (size_t)cols * sizeof(real));
-                rotate_row(g, &q, &heads, token, -1);
-                rotate_row(g, &k, &heads, token, -1);
+                rotate_row(g, &q, &rope, token, -1);
+                rotate_row(g, &k, &rope, token, -1);
                 const real *x = reads_x ? row_load(cpu, qkv, token, 0, cols, x_buffer) : NULL;
                 if (x) memcpy(x_row, x, (size_t)cols * sizeof(real));
-                if (heads.clip > 0) clip_row(x_row, cols, (real)heads.clip);
-                norm_gradient_row(cpu, g, x_row, &q, &heads, dq_sum, buffer);
-                norm_gradient_row(cpu, g, x_row, &k, &heads, dk_sum, buffer);
-                for (int64_t i = 0; heads.clip > 0 && i < cols; i++)
-                    if (x[i] > (real)heads.clip || x[i] < -(real)heads.clip) g[i] = 0;
+                if (rope.clip > 0) clip_row(x_row, cols, (real)rope.clip);
+                norm_gradient_row(cpu, g, x_row, &q, &rope, dq_sum, buffer);
+                norm_gradient_row(cpu, g, x_row, &k, &rope, dk_sum, buffer);
+                for (int64_t i = 0; rope.clip > 0 && i < cols; i++)
+                    if (x[i] > (real)rope.clip || x[i] < -(real)rope.clip) g[i] = 0;
                 row_store(cpu, dqkv, token, 0, cols, g);
                 if (dqkv.amax)
                     dqkv.amax[token] = cpu->kernels->amax_bits(row_load(cpu, dqkv, token, 0, cols, g_buffer), cols);

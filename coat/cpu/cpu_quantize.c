@@ -67,7 +67,15 @@ void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor 
     }
 }
 
-uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *values) {
+void second_pass(Exec *exec, Scratch scratch, const RowSource *source, Tensor q, uint32_t amax) {
+    if (!has_second_pass(q)) return;
+    write_scale(exec, q, amax);
+    quantize_rows(exec, scratch, source, q, (Tensor){0});
+}
+
+// Quantizes `values` to one row of an FP8 SCALE_ROW tensor, and writes the row's scale. Returns the amax of `values` as
+// FP32 bits.
+static uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *values) {
     uint32_t bits = cpu->kernels->amax_bits(values, q.cols);
     float scale = row_scale_from_amax(bits, q.format);
     ((float *)q.scale)[row] = scale;
@@ -197,17 +205,11 @@ static void column_sums(Exec *exec, Tensor dbias, Tensor dy, bool accumulate) {
     reduce_partials(cpu, dbias, sums, blocks, accumulate);
 }
 
-// Returns the amax of a gradient dy. If dy.amax is not NULL, this is the largest of the row amaxes in dy.amax.
-// Otherwise computes the row amaxes from dy, and writes them to `amax` unless `amax` is NULL.
-static uint32_t gradient_amax(Exec *exec, Tensor dy, uint32_t *amax) {
-    return dy.amax ? largest_of_rows(dy) : stored_amax(exec, dy, amax, (Tensor){0});
-}
-
 void cpu_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate) {
     require_plain("grad_quantize", dy);
     if (dbias.data) column_sums(exec, dbias, dy, accumulate);
     if (format_is_fp8(dy_q.format)) {
-        uint32_t amax = gradient_amax(exec, dy, dy_q.amax);
+        uint32_t amax = dy.amax ? largest_of_rows(dy) : stored_amax(exec, dy, dy_q.amax, (Tensor){0});
         write_scale(exec, dy_q, amax);
         write_scale(exec, dy_qt, amax);
         quantize_stored(exec, dy_q, dy_qt, dy);

@@ -32,15 +32,15 @@ void write_scale(Exec *exec, Tensor q, uint32_t amax);
 // q_t may have no data. scratch: the part of the workspace that the caller does not use.
 void quantize_rows(Exec *exec, Scratch scratch, const RowSource *source, Tensor q, Tensor q_t);
 
-// Quantizes `values` to one row of an FP8 SCALE_ROW tensor, and writes the row's scale. Returns the amax of `values` as
-// FP32 bits.
-uint32_t store_scaled_row(const Cpu *cpu, Tensor q, int64_t row, const real *values);
-
 // True if q is FP8 with one scale for the tensor. Quantizing to q then needs two passes over the rows: the first
 // computes the scale, the second quantizes.
 static inline bool has_second_pass(Tensor q) {
     return q.data && format_is_fp8(q.format) && q.granularity == SCALE_TENSOR;
 }
+
+// If q has a second pass, writes q's scale for the amax that the first pass found, and quantizes the matrix `source` to
+// q. Otherwise does nothing.
+void second_pass(Exec *exec, Scratch scratch, const RowSource *source, Tensor q, uint32_t amax);
 
 // Stores a computed row to q in the first pass over the rows.
 //   unscaled q: writes the row. FP8 SCALE_ROW: quantizes the row, with its own scale.

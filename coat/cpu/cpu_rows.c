@@ -105,7 +105,7 @@ int scratch_slots(Scratch *s, const Cpu *cpu, size_t slot_bytes) {
     if (slot_bytes > s->left)
         fatal(EXIT_DEVICE, "internal error: the CPU backend's workspace is %zu bytes too small", slot_bytes - s->left);
     s->slot_bytes = slot_bytes;
-    size_t fit = slot_bytes ? s->left / slot_bytes : (size_t)cpu->threads;
+    size_t fit = s->left / slot_bytes;
     return fit < (size_t)cpu->threads ? (int)fit : cpu->threads;
 }
 
