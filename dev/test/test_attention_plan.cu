@@ -67,9 +67,24 @@ bool plan_shape(AttentionState *state, const Card &card, AttentionShape shape, s
     return good;
 }
 
+// Checks that a handle whose stream could not be set is destroyed and not used for the next plan. cuDNN is then a
+// library of test_attention_plan.sh whose cudnnSetStream() fails, and whose cudnnCreate() accepts one handle at a time.
+int check_handle() {
+    AttentionState *state = attention_open(NULL, 90);
+    char first[sizeof(Error::text)];
+    attention_plan(state, {1, 128, 1, 1, 64, false}, false, 0);
+    snprintf(first, sizeof first, "%s", attention_refusal(state));
+    attention_plan(state, {1, 256, 1, 1, 64, false}, false, 0);
+    tap_check(strstr(first, "the stream is bad") && strcmp(first, attention_refusal(state)) == 0,
+              "a cuDNN handle without its stream is not used", "%s; then %s", first, attention_refusal(state));
+    attention_close(state);
+    return tap_status();
+}
+
 } // namespace
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "handle") == 0) return check_handle();
     if (cudnnGetVersion() < 90800) { // 0 if cuDNN cannot be loaded; its error texts then say why
         tap_skip("attention plans", cudnnGetVersion() ? "cuDNN before 9.8 cannot plan for a GPU from a description"
                                                       : cudnnGetErrorString(CUDNN_STATUS_NOT_INITIALIZED));

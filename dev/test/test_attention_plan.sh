@@ -41,6 +41,18 @@ nm -D --defined-only "${stub%%$'\n'*}" | awk '$2 == "T" { print $3 }' | grep -vx
 mkdir "$folder/lib"
 gcc -shared -fPIC -o "$folder/lib/libcuda.so.1" "$folder/driver.c" || { echo "not ok - the library that replaces the driver compiles"; exit 1; }
 
+mkdir "$folder/bad"
+cat >"$folder/bad.c" <<'END'
+static int handles;
+unsigned long cudnnGetVersion(void) { return 91800; }
+const char *cudnnGetErrorString(int status) { return status == 1 ? "the stream is bad" : "the handle was not destroyed"; }
+int cudnnCreate(void **handle) { return *handle = &handles, handles++ ? 2 : 0; }
+int cudnnDestroy(void *handle) { return handles--, handle != &handles; }
+int cudnnSetStream(void) { return 1; }
+END
+gcc -shared -fPIC -o "$folder/bad/libcudnn.so.9" "$folder/bad.c" || { echo "not ok - the library that replaces cuDNN compiles"; exit 1; }
+LD_LIBRARY_PATH=$folder/bad:$folder/lib "$program" handle 2>/dev/null || exit
+
 LD_LIBRARY_PATH=$folder/lib "$program" || exit
 [ -n "${TEST_LONG:-}" ] || exit 0
 oldest=nvidia-cudnn-cu13==9.12.0.46

@@ -75,9 +75,14 @@ static bool open_handle(AttentionState *state, Error *err) {
                          "LD_LIBRARY_PATH",
                          missing);
     if (state->device) return true;
-    cudnnStatus_t status = cudnnCreate(&state->handle);
-    if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(state->handle, state->stream);
-    if (status == CUDNN_STATUS_SUCCESS) return true;
+    cudnnHandle_t handle = NULL;
+    cudnnStatus_t status = cudnnCreate(&handle);
+    if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(handle, state->stream);
+    if (status == CUDNN_STATUS_SUCCESS) {
+        state->handle = handle;
+        return true;
+    }
+    if (handle) cudnnDestroy(handle);
     return error_set(err, EXIT_DEVICE, "cuDNN cannot be initialized: %s; check that cuDNN 9 for CUDA %d is installed",
                      cudnnGetErrorString(status), CUDART_VERSION / 1000);
 }
@@ -246,7 +251,7 @@ static bool backward_slice(AttentionState *state, AttentionShape shape, const Te
         else if (slice->kv_heads > 1)
             slice->kv_heads = (slice->kv_heads + 1) / 2;
         else {
-            Error err;
+            Error err = {};
             error_set(&err, EXIT_DEVICE,
                       "cuDNN attention: the backward of one head of %d tokens needs %zu bytes of workspace, but only "
                       "%zu are planned; use a smaller --seq-len",
