@@ -315,6 +315,20 @@ static void check_sums(Check *c) {
 }
 
 // --- checks of all operations in several shapes -------------------------------------------------------------
+// Checks QK-norm of 400 heads, for which a block of the forward needs more than 48 KiB of shared memory.
+static void check_many_heads(Check *c) {
+    const AttentionShape shape = {1, 3, 200, 200, 72, false};
+    CheckPair qkv = check_random(c, 3, 3 * 200 * 72, FMT_BF16, 0, 1),
+              weight = check_random(c, 1, 72, FMT_BF16, 1, 0.3f);
+    CheckPair rope_table = check_random(c, 3, 72, FMT_FP32, 0, 0.7f), out = check_plain(c, 3, 3 * 200 * 72, FMT_BF16);
+    snprintf(c->shape, sizeof c->shape, "400 heads of width 72");
+    CHECK_BOTH(
+        c, qk_norm_rope_forward,
+        (e, SIDE(out), SIDE(qkv), QkRope{shape, Tensor{}, SIDE(rope_table), SIDE(weight), SIDE(weight), 1e-5f, 0.0f}));
+    check_values(c, out, 2e-3, "qk_norm_rope_forward");
+    check_free(c);
+}
+
 static void check_shapes(Check *c, const CheckShape *shapes, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const CheckShape s = shapes[i];
@@ -348,6 +362,7 @@ static void check_small(Check *c) {
     check_loss(c, 7, 257, 259, FMT_FP32);
     check_loss(c, 3, 60000, 60032, FMT_FP32);
     check_sums(c);
+    check_many_heads(c);
     check_optimizer(c, FMT_BF16, FMT_FP32, FMT_BF16);
     check_optimizer(c, FMT_BF16, FMT_U16, FMT_BF16);
     check_optimizer(c, FMT_BF16, FMT_U16, FMT_FP32);

@@ -260,6 +260,22 @@ bool heads_wide(Tensor out, Tensor qkv, const QkRope &h) {
            tensor_wide(h.q_weight) && tensor_wide(h.k_weight);
 }
 
+// Allows a kernel of QK-norm to use `shared` bytes of dynamic shared memory per block. Calls fatal() if this GPU has
+// less.
+template <typename T> void allow_shared(Exec *exec, void (*kernel)(HeadsOf<T>), const HeadsOf<T> &a, size_t shared) {
+    const char *doing = "setting the shared memory of QK-norm";
+    const size_t limit = cuda_backend(exec)->shared_bytes;
+    cudaFuncAttributes attributes;
+    CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel), doing);
+    if (shared + attributes.sharedSizeBytes > limit)
+        fatal(
+            EXIT_DEVICE,
+            "QK-norm of %d query and key heads of width %d needs %zu bytes of shared memory, but this GPU has %zu per "
+            "block; use --device cpu, or fewer --heads",
+            a.heads, 2 * a.half, shared + attributes.sharedSizeBytes, limit);
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), doing);
+}
+
 template <typename T, int V>
 void norms_backward(Exec *exec, const char *operation, Tensor dq_weight, Tensor dk_weight, HeadsOf<T> a,
                     bool accumulate) {
@@ -273,8 +289,7 @@ void norms_backward(Exec *exec, const char *operation, Tensor dq_weight, Tensor 
     a.partials[1] = a.partials[0] + (int64_t)blocks * a.width[0];
     const auto kernel = qk_norm_rope_backward_kernel<T, V, true>;
     const size_t shared = NormsShared<T>::bytes(a);
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-               "setting the shared memory of qk_norm_rope_backward_kernel");
+    allow_shared(exec, kernel, a, shared);
     kernel<<<grid_of(blocks), NORMS_THREADS, shared, cuda_backend(exec)->stream>>>(a);
     LAUNCH_CHECK("qk_norm_rope_backward_kernel");
     partials_sum(exec, (float *)dq_weight.data, a.partials[0], blocks, a.width[0], accumulate);
@@ -283,36 +298,34 @@ void norms_backward(Exec *exec, const char *operation, Tensor dq_weight, Tensor 
 
 } // namespace
 
-void cuda_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, QkRope heads) {
+void cuda_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, QkRope rope) {
     const char *operation = "qk_norm_rope_forward";
-    if ((out.data == qkv.data && !qk_norm_rope_active(&heads)) || out.rows == 0) return;
-    require_heads(operation, out, qkv, heads);
-    for_layout(operation, out.format, heads_wide(out, qkv, heads), [&]<typename T, int V>(Layout<T, V>) {
-        const HeadsOf<T> a = heads_of<T, V>(out, qkv, heads, HEADS_THREADS);
-        cudaStream_t stream = cuda_backend(exec)->stream;
-        if (a.norms == 0)
-            qk_norm_rope_forward_kernel<T, V, false><<<grid_of(out.rows), HEADS_THREADS, 0, stream>>>(a);
-        else
-            qk_norm_rope_forward_kernel<T, V, true>
-                <<<grid_of(out.rows), HEADS_THREADS, sizeof(float) * (size_t)(a.heads * a.across + a.norms), stream>>>(
-                    a);
+    if ((out.data == qkv.data && !qk_norm_rope_active(&rope)) || out.rows == 0) return;
+    require_heads(operation, out, qkv, rope);
+    for_layout(operation, out.format, heads_wide(out, qkv, rope), [&]<typename T, int V>(Layout<T, V>) {
+        const HeadsOf<T> a = heads_of<T, V>(out, qkv, rope, HEADS_THREADS);
+        const bool norms = a.norms > 0;
+        const auto kernel = norms ? qk_norm_rope_forward_kernel<T, V, true> : qk_norm_rope_forward_kernel<T, V, false>;
+        const size_t shared = norms ? sizeof(float) * (size_t)(a.heads * a.across + a.norms) : 0;
+        if (norms) allow_shared(exec, kernel, a, shared);
+        kernel<<<grid_of(out.rows), HEADS_THREADS, shared, cuda_backend(exec)->stream>>>(a);
         LAUNCH_CHECK("qk_norm_rope_forward_kernel");
     });
 }
 
-void cuda_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, QkRope heads,
+void cuda_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv, QkRope rope,
                                 bool accumulate) {
     const char *operation = "qk_norm_rope_backward";
-    if (!qk_norm_rope_active(&heads) || dqkv.rows == 0) return;
-    require_heads(operation, dqkv, qkv, heads);
+    if (!qk_norm_rope_active(&rope) || dqkv.rows == 0) return;
+    require_heads(operation, dqkv, qkv, rope);
     require_format(operation, "the gradient of a weight", dq_weight, FMT_FP32);
-    for_layout(operation, dqkv.format, heads_wide(dqkv, qkv, heads), [&]<typename T, int V>(Layout<T, V>) {
-        if (heads.q_weight.data) {
-            norms_backward<T, V>(exec, operation, dq_weight, dk_weight, heads_of<T, V>(dqkv, qkv, heads, NORMS_THREADS),
+    for_layout(operation, dqkv.format, heads_wide(dqkv, qkv, rope), [&]<typename T, int V>(Layout<T, V>) {
+        if (rope.q_weight.data) {
+            norms_backward<T, V>(exec, operation, dq_weight, dk_weight, heads_of<T, V>(dqkv, qkv, rope, NORMS_THREADS),
                                  accumulate);
             return;
         }
-        const HeadsOf<T> a = heads_of<T, V>(dqkv, qkv, heads, HEADS_THREADS);
+        const HeadsOf<T> a = heads_of<T, V>(dqkv, qkv, rope, HEADS_THREADS);
         qk_norm_rope_backward_kernel<T, V, false>
             <<<grid_of(dqkv.rows), HEADS_THREADS, 0, cuda_backend(exec)->stream>>>(a);
         LAUNCH_CHECK("qk_norm_rope_backward_kernel");
