@@ -210,6 +210,7 @@ typedef struct {
 // Return the size of the workspace that a backend needs for a configuration. Work without a GPU.
 WorkspaceNeed cpu_workspace(const Config *config);
 #define MATMUL_WORKSPACE_BYTES ((size_t)32 << 20) // size of cuBLASLt's workspace that NVIDIA recommends for Hopper
+#define EMBED_SORT_CHUNK 64 // number of sorted tokens per chunk of the embedding gradient on the GPU
 WorkspaceNeed cuda_workspace(const Config *config);
 static inline WorkspaceNeed ops_workspace(const Config *config, DeviceKind device) {
     return device == DEVICE_CUDA ? cuda_workspace(config) : cpu_workspace(config);

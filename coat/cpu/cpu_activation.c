@@ -65,9 +65,8 @@ void cpu_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     const Cpu *cpu = cpu_of(exec);
     int64_t M = y.rows, F = y.cols, width = g.data ? g.cols : F;
     if (h.data == y.data && !bias.data && !g.data) return;
-    bool codes = g.data && format_is_fp8(g.format);
     from_saved |= has_second_pass(g); // because both passes that quantize g must read the same h
-    if (!codes) require_plain(operation, g);
+    if (!format_is_fp8(g.format)) require_plain(operation, g);
     Scratch scratch = scratch_begin(exec);
     const real *added = scratch_vector(&scratch, cpu, bias);
     uint32_t saved_amax = 0, amax = 0;

@@ -84,8 +84,7 @@ void cpu_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     if (save_x && !y.data && norm.x.data == r_in.data) save_x = false;
     // true if the norm reads its saved input instead of r_out
     bool read_x = save_x && (norm.from_saved || !r_out.data);
-    bool codes = n.data && format_is_fp8(n.format);
-    if (!codes) require_plain(operation, n);
+    if (!format_is_fp8(n.format)) require_plain(operation, n);
     uint32_t saved_amax = 0, amax = 0;
     Scratch rows = scratch;
     int threads = scratch_slots(&rows, cpu, cpu_row_slot(C));
@@ -117,8 +116,8 @@ void cpu_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out
     require_plain(operation, r_out);
     require_plain(operation, r_in);
     require_matmul(operation, y);
-    const bool codes = n.data && format_is_fp8(n.format), store_n = n.data && n.data != r_out.data;
-    if (!codes) require_plain(operation, n);
+    const bool store_n = n.data && n.data != r_out.data;
+    if (!format_is_fp8(n.format)) require_plain(operation, n);
     if (!y.data && !store_n && r_out.data == r_in.data) return;
     const Cpu *cpu = cpu_of(exec);
     const int64_t M = r_in.rows, C = r_in.cols;

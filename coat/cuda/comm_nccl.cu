@@ -43,17 +43,13 @@ static Nccl *nccl_of(Comm *comm) {
 
 // --- conversion of NCCL's errors to messages and exit codes ----------------------------------------------------------
 
-static ExitCode nccl_exit_code(ncclResult_t result) {
-    return result == ncclRemoteError ? EXIT_RANK : EXIT_DEVICE;
-}
-
 static bool nccl_error(const Comm *comm, ncclResult_t result, const char *doing, Error *err) {
-    Nccl *n = (Nccl *)comm->backend;
-    const char *detail = n && n->nccl ? ncclGetLastError(n->nccl) : ncclGetLastError(NULL);
+    const char *detail = ncclGetLastError(NULL); // NCCL ignores the communicator
     if (!detail) detail = "";
     bool shared = strstr(detail, "Duplicate GPU") != NULL;
-    return error_set(err, nccl_exit_code(result), "rank %d: NCCL failed in %s: %s%s%.200s; %s", comm->place.rank, doing,
-                     ncclGetErrorString(result), *detail ? ": " : "", detail,
+    return error_set(err, result == ncclRemoteError ? EXIT_RANK : EXIT_DEVICE,
+                     "rank %d: NCCL failed in %s: %s%s%.200s; %s", comm->place.rank, doing, ncclGetErrorString(result),
+                     *detail ? ": " : "", detail,
                      shared ? "start one process per GPU, or give each its own GPU in CUDA_VISIBLE_DEVICES"
                             : "set NCCL_DEBUG=WARN for details");
 }
@@ -262,18 +258,14 @@ static void open_streams(Nccl *n) {
 }
 
 bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
-    Nccl *n = (Nccl *)xcalloc(1, sizeof *n);
     ncclUniqueId id;
-    comm->backend = n;
     int version = 0;
-    if (ncclGetVersion(&version) != ncclSuccess) {
-        error_set(err, EXIT_DEVICE,
-                  "rank %d: NCCL cannot be loaded: %s; install NCCL 2, or add its folder to LD_LIBRARY_PATH",
-                  comm->place.rank, ncclGetLastError(NULL));
-        free(n);
-        comm->backend = NULL;
-        return false;
-    }
+    if (ncclGetVersion(&version) != ncclSuccess)
+        return error_set(err, EXIT_DEVICE,
+                         "rank %d: NCCL cannot be loaded: %s; install NCCL 2, or add its folder to LD_LIBRARY_PATH",
+                         comm->place.rank, ncclGetLastError(NULL));
+    Nccl *n = (Nccl *)xcalloc(1, sizeof *n);
+    comm->backend = n;
     open_streams(n);
     comm->watchdog = watchdog_open(&comm->place, &comm->timeout, n->pinned->counters);
     if (!exchange_id(comm, config, &id, err)) {
@@ -285,7 +277,6 @@ bool comm_nccl_open(Comm *comm, const Config *config, Error *err) {
     ncclResult_t result = ncclCommInitRank(&n->nccl, comm->place.ranks, id, comm->place.rank);
     watchdog_end(comm->watchdog);
     if (result != ncclSuccess) {
-        n->nccl = NULL;
         nccl_error(comm, result, "initialization", err);
         watchdog_report_exit((int)err->code);
         release(comm);

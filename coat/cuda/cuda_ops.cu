@@ -48,10 +48,6 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
 }
 
 // --- norms and activations: plain/ implements unscaled tensors, fp8/ implements tensors with scales ------------------
-static bool is_fp8(Tensor t) {
-    return t.data && format_is_fp8(t.format);
-}
-
 // Returns `norm` or, if it has no weight, a copy with a weight of ones. The ones are FP32 if `like` is FP32, otherwise
 // BF16.
 static Norm with_weight(Exec *exec, Norm norm, Tensor like) {
@@ -101,8 +97,8 @@ void cuda_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_ou
 }
 
 void cuda_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
-    const bool fp8 = is_fp8(n_t) || is_fp8(n) || is_fp8(norm.x);
     if (!n_t.data || n_t.data == n.data) return;
+    const bool fp8 = is_fp8(n_t) || is_fp8(n) || is_fp8(norm.x);
     (fp8 ? fp8_norm_recompute : plain_norm_recompute)(exec, n_t, n, with_weight(exec, norm, n_t));
 }
 
@@ -119,6 +115,7 @@ void cuda_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bi
 }
 
 void cuda_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
+    if (!g_t.data || g_t.data == g.data) return;
     (is_fp8(g_t) || is_fp8(h) ? fp8_activation_recompute : plain_activation_recompute)(exec, g_t, g, h, kind);
 }
 

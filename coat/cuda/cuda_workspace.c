@@ -4,8 +4,6 @@
 #include "cuda/attention/attention_portable.h"
 #include "ops.h"
 
-#define SORT_CHUNK 64 // number of sorted tokens per chunk of the embedding gradient; equals CHUNK in cuda_embed.cu
-
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
@@ -17,7 +15,7 @@ static size_t larger(size_t a, size_t b) {
 static size_t reductions_bytes(const Config *config) {
     size_t tokens = (size_t)config_micro_tokens(config);
     size_t sort = 24 * tokens + ((size_t)1 << 20);
-    return sort + 2 * (tokens / SORT_CHUNK + 1) * (size_t)config->shape.channels * sizeof(float);
+    return sort + 2 * (tokens / EMBED_SORT_CHUNK + 1) * (size_t)config->shape.channels * sizeof(float);
 }
 
 // Returns the workspace bytes that attention's backward needs: the largest need of cuDNN, the Hopper kernels and the

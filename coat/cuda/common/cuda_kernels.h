@@ -145,8 +145,8 @@ __device__ static inline void first_stage_wait(void) {
 // dependent launch: the kernel may start once all blocks of the previous kernel have called second_stage_allow() or
 // ended. The launched kernel must call first_stage_wait() before it reads the previous kernel's output.
 template <typename... P, typename... A>
-static void launch_after(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, size_t shared,
-                         bool overlaps, A... arguments) {
+static void launch_after(Exec *exec, const char *doing, void (*kernel)(P...), dim3 grid, dim3 threads, bool overlaps,
+                         A... arguments) {
     const CudaBackend *backend = cuda_backend(exec);
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -154,7 +154,6 @@ static void launch_after(Exec *exec, const char *doing, void (*kernel)(P...), di
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = threads;
-    config.dynamicSmemBytes = shared;
     config.stream = backend->stream;
     config.attrs = &overlap;
     config.numAttrs = overlaps && backend->code_capability >= 90 ? 1 : 0;

@@ -180,7 +180,7 @@ void act_walk_run(Exec *exec, const Source &source, int64_t rows, int64_t cols, 
     typedef WalkOf<MAKES, Source> Op;
     const Op op = {source, (char *)t.data, (int)(t.stride * (MAKES == MAKES_BF16 ? 2 : 1)), (const float *)t.scale};
     launch_after(exec, "launching the kernel act_walk_kernel", act_walk_kernel<BATCH, BLOCKS, BACKWARD, Op>,
-                 grid_of(blocks), ACT_WALK_WARPS * WARP, 0, !Op::amaxes, op, w);
+                 grid_of(blocks), ACT_WALK_WARPS * WARP, !Op::amaxes, op, w);
 }
 
 } // namespace

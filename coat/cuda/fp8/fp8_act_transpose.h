@@ -117,7 +117,7 @@ void act_tiles_run(Exec *exec, const char *operation, const Function &function, 
         w.out.sums = (float *)exec->workspace;
     }
     launch_after(exec, "launching the kernel act_tile_kernel", act_tile_kernel<F, T, GRADIENT, Function>,
-                 dim3((unsigned)across, (unsigned)splits), TILE_THREADS<ACT_COLUMNS>, 0, GRADIENT && F != FMT_BF16,
+                 dim3((unsigned)across, (unsigned)splits), TILE_THREADS<ACT_COLUMNS>, GRADIENT && F != FMT_BF16,
                  function, w);
     if (sums) partials_sum(exec, (float *)dbias.data, w.out.sums, (int)splits, cols, accumulate);
 }

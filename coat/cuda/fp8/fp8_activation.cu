@@ -136,7 +136,7 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
     require_spans(operation, "y", y);
     require_gelu(operation, g, h);
     if (y.rows == 0) return;
-    const bool by_row = scaled_by_row(g), cast = g.data && format_is_fp8(g.format) && !by_row;
+    const bool by_row = scaled_by_row(g), cast = is_fp8(g) && !by_row;
     if (scaled_by_row(y) && !(by_row && is_grouped(h)))
         fatal(EXIT_DEVICE,
               "internal error: %s on the GPU: y with row scales needs h with group scales and g with row scales",
@@ -162,9 +162,8 @@ void fp8_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bia
 
 void fp8_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
     const char *operation = "activation_recompute";
-    if (!g_t.data || g_t.data == g.data) return;
     require_gelu(operation, g_t, h);
-    if (g.data && format_is_fp8(g.format)) {
+    if (is_fp8(g)) {
         fp8_transpose_codes(exec, g_t, g);
     } else {
         scale_over_rows(exec, g_t, g);

@@ -201,6 +201,6 @@ static void cast_run(Exec *exec, const char *operation, const Source &source, Ti
     const CastRows deal = {(int)whole, (int)(ceil_div(ceil_div(left, splits), 32) * 32)};
     const dim3 grid((unsigned)across, (unsigned)splits);
     launch_after(exec, "launching the kernel cast_kernel", cast_kernel<F, T, TRANSPOSE, SUMS, BLOCKS, Source>, grid,
-                 TILE_THREADS<CAST_COLUMNS>, 0, overlaps, source, out, deal, (int)rows, (int)cols);
+                 TILE_THREADS<CAST_COLUMNS>, overlaps, source, out, deal, (int)rows, (int)cols);
     if (sums) partials_sum(exec, (float *)dbias.data, out.sums, (int)splits, cols, accumulate);
 }

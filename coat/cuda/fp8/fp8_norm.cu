@@ -262,8 +262,7 @@ template <NormInput INPUT, NormPlace PLACE> void fp8_norm_forward_launch(cudaStr
 template <NormPlace PLACE>
 uint32_t *norm_forward(Exec *exec, const char *operation, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                        Tensor y_bias, bool from_saved) {
-    const bool codes = n.data && format_is_fp8(n.format);
-    const bool one_pass = scaled_by_row(n);
+    const bool codes = is_fp8(n), one_pass = scaled_by_row(n);
     Fp8NormForward a = {};
     a.r_in = matrix_of<const bf16>(r_in);
     a.y = matrix_of<const bf16>(y);
@@ -380,7 +379,7 @@ void fp8_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, Te
     require_residual(operation, {r_out, r_in, y, y_bias});
     require_norm(operation, n, norm);
     if (r_in.rows == 0) return;
-    const bool grouped = is_grouped(norm.x), cast = n.data && format_is_fp8(n.format) && !scaled_by_row(n);
+    const bool grouped = is_grouped(norm.x), cast = is_fp8(n) && !scaled_by_row(n);
     const bool from_saved = grouped && (norm.from_saved || !r_out.data);
     const bool x_holds_sum = !grouped && norm.x.data; // without r_out, only x stores the sum
     const Tensor residual = r_out.data ? r_out : (x_holds_sum ? norm.x : r_in);
@@ -409,9 +408,8 @@ void fp8_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out
 
 void fp8_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
     const char *operation = "norm_recompute";
-    if (!n_t.data || n_t.data == n.data) return;
     require_norm(operation, n_t, norm);
-    if (n.data && format_is_fp8(n.format)) {
+    if (is_fp8(n)) {
         if (n_t.transposed)
             fp8_transpose_codes(exec, n_t, n);
         else

@@ -2,6 +2,10 @@
 #pragma once
 #include "cuda/common/cuda_internal.h"
 
+static inline bool is_fp8(Tensor t) {
+    return t.data && format_is_fp8(t.format);
+}
+
 // Transposes x's FP8 values into `out`, which shares x's scale. If x has row scales, first writes out's own scale, the
 // largest row scale converted to out's format, and rescales the values to that scale.
 void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x);

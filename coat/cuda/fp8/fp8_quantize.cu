@@ -81,7 +81,7 @@ static void scale_launch(Exec *exec, Tensor q, Tensor q_t, const uint32_t *amaxe
     const bool other = q_t.scale && q_t.scale != q.scale;
     const ScaleOf of_q = {(float *)q.scale, format_max(q.format)};
     const ScaleOf of_q_t = {other ? (float *)q_t.scale : NULL, format_max(q_t.format)};
-    launch_after(exec, "launching the kernel scale_kernel", scale_kernel, dim3(1), SCALE_THREADS, 0, overlaps, of_q,
+    launch_after(exec, "launching the kernel scale_kernel", scale_kernel, dim3(1), SCALE_THREADS, overlaps, of_q,
                  of_q_t, amaxes, count, exec->state);
 }
 
@@ -97,7 +97,7 @@ bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q) {
     const bool from_amaxes = q.amax && !format_is_fp8(q.format) && format_is_fp8(q_t.format);
     if (from_amaxes) scale_from_amaxes(exec, q_t, q.amax, q.rows);
     if (q.granularity != SCALE_ROW) return from_amaxes;
-    launch_after(exec, "launching the kernel scale_over_rows_kernel", scale_over_rows_kernel, dim3(1), SCALE_THREADS, 0,
+    launch_after(exec, "launching the kernel scale_over_rows_kernel", scale_over_rows_kernel, dim3(1), SCALE_THREADS,
                  false, (float *)q_t.scale, (const float *)q.scale, q.rows, q.format, q_t.format);
     return true;
 }

@@ -71,7 +71,6 @@ MatmulSamples *matmul_samples_open(void) {
 }
 
 void matmul_samples_close(MatmulSamples *samples) {
-    if (!samples) return;
     cudaFree(samples->sample);
     cudaFree(samples->before);
     free(samples);

@@ -114,13 +114,12 @@ __global__ __launch_bounds__(EMBED_THREADS) void position_gradient_kernel(Positi
 }
 
 // --- gradient of the token embedding ---------------------------------------------------------------------------------
-// Number of sorted rows per chunk in the gradient of the token embedding (SORT_CHUNK in cuda_workspace.c). The rows of
-// the gradient are sorted by token (stable, so equal tokens keep their order) and divided into chunks. A run of equal
-// tokens within a chunk is summed and added to the token's row of dwte. A run that crosses chunks stores one partial
-// sum per chunk: in `tail` for the chunk in which the run starts, in `head` for every later chunk. A second
+// The rows of the gradient are sorted by token (stable, so equal tokens keep their order) and divided into chunks. A
+// run of equal tokens within a chunk is summed and added to the token's row of dwte. A run that crosses chunks stores
+// one partial sum per chunk: in `tail` for the chunk in which the run starts, in `head` for every later chunk. A second
 // kernel adds these partial sums in order. With document masking, the gradient of the position embedding is computed in
 // the same way, sorted by position.
-constexpr int CHUNK = 64;
+constexpr int CHUNK = EMBED_SORT_CHUNK; // number of sorted rows per chunk
 
 template <typename T> struct TokenGradient {
     float *dwte;

@@ -325,7 +325,7 @@ void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Te
         });
         LAUNCH_CHECK("best_kernel");
     }
-    if (dlogits.data && format_is_fp8(dlogits.format)) {
+    if (is_fp8(dlogits)) {
         loss_codes(exec, operation, a, dlogits, dlogits_t, logits);
         return;
     }

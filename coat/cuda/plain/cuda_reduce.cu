@@ -62,7 +62,7 @@ template <typename T, int V> struct ColumnSum {
 static void partials_sum_launch(Exec *exec, float *first, float *second, const float *partials, int count, int64_t cols,
                                 int64_t width, bool accumulate) {
     launch_after(exec, "launching the kernel partials_sum_kernel", partials_sum_kernel, grid_of(ceil_div(width, WARP)),
-                 dim3(WARP, FINISH_SLICES), 0, true, first, second, partials, count, cols, width, accumulate);
+                 dim3(WARP, FINISH_SLICES), true, first, second, partials, count, cols, width, accumulate);
 }
 
 void partials_sum(Exec *exec, float *out, const float *partials, int count, int64_t cols, bool accumulate) {

@@ -109,7 +109,6 @@ void plain_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Tensor r_o
 }
 
 void plain_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
-    if (!n_t.data || n_t.data == n.data) return;
     const char *operation = "norm_recompute";
     if (fp8_norm_supports(operation, n_t.format, {n_t, norm.x, norm.weight, norm.bias}))
         fp8_norm_recompute(exec, n_t, n, norm);
