@@ -50,12 +50,11 @@ static Tensor make(Format format, int64_t rows, int64_t cols) {
 #ifdef COAT_OPENBLAS
 // Returns the peak FLOP/s of the BLAS library: the faster of one square matmul per thread and one large matmul on all
 // threads.
-static double sgemm_rate(Bench *b, int threads) {
-    const int large = 2 * SIDE;
+static double sgemm_rate(Bench *b) {
+    const int threads = b->threads, large = 2 * SIDE;
     double best = 0;
     Tensor x = make(FMT_FP32, large, large), y = make(FMT_FP32, large, large), z = make(FMT_FP32, SIDE * threads, SIDE);
     Tensor result = make(FMT_FP32, large, large);
-    (void)b;
     for (int attempt = 0; attempt < 3; attempt++) {
         double start = now_seconds();
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -78,11 +77,10 @@ static double sgemm_rate(Bench *b, int threads) {
 }
 #else
 // Returns the FLOP/s of the CPU backend's own matmul of large FP32 matrices. Used if there is no BLAS library.
-static double sgemm_rate(Bench *b, int threads) {
+static double sgemm_rate(Bench *b) {
     double best = 0;
     Weight w = {0};
     Tensor x = make(FMT_FP32, 2 * SIDE, SIDE), y = make(FMT_FP32, 2 * SIDE, 2 * SIDE), none = {0};
-    (void)threads;
     w.value = make(FMT_FP32, 2 * SIDE, SIDE);
     for (int attempt = 0; attempt < 3; attempt++) {
         double start = now_seconds();
@@ -170,7 +168,6 @@ typedef struct {
     Parameter parameter;
     StepState state;
     AttentionShape attention;
-    int64_t M;
 } Block;
 
 static void run_residual_norm(Exec *e, Block *k) {
@@ -221,7 +218,6 @@ static void run_attention_backward(Exec *e, Block *k) {
 static Block make_block(int64_t M) {
     const int64_t C = CHANNELS, F = 4 * CHANNELS;
     Block k = {0};
-    k.M = M;
     k.r = make(FMT_BF16, M, C), k.y = make(FMT_BF16, M, C), k.n = make(FMT_BF16, M, C);
     k.h = make(FMT_BF16, M, F), k.g = make(FMT_BF16, M, F);
     k.bias = make(FMT_BF16, 1, C), k.bias_f = make(FMT_BF16, 1, F);
@@ -296,14 +292,25 @@ static void bench_memory(Bench *b, int64_t M) {
     report(b, &k, "attention backward", shape, run_attention_backward, 2.5 * flops, "GFLOP/s", b->peak_flops, 0);
 }
 
+// Returns the number that `text` spells, -1 if `text` is not a number.
+static int64_t number_of(const char *text) {
+    char *end;
+    const long long number = strtoll(text, &end, 10);
+    return *text && !*end ? number : -1;
+}
+
 int main(int argc, char **argv) {
     Bench b = {0};
     Error err;
-    int64_t M = argc > 1 ? atol(argv[1]) : 1024;
-    b.config.threads = argc > 2 ? atoi(argv[2]) : 0;
+    const char *const usage = "usage: bench_cpu [TOKENS [THREADS]]";
+    const int64_t M = argc > 1 ? number_of(argv[1]) : 1024, threads = argc > 2 ? number_of(argv[2]) : 0;
     if (M < 1 || (M > SEQUENCE && M % SEQUENCE))
-        fatal(EXIT_USER, "%s: TOKENS must be from 1 to %d, or a multiple of %d; usage: bench_cpu [TOKENS [THREADS]]",
-              argv[1], SEQUENCE, SEQUENCE);
+        fatal(EXIT_USER, "%s: TOKENS must be from 1 to %d, or a multiple of %d; %s", argv[1], SEQUENCE, SEQUENCE,
+              usage);
+    if (threads < 0 || threads > 1024)
+        fatal(EXIT_USER, "%s: THREADS must be a number from 0 (all CPUs) to 1024; %s", argv[2], usage);
+    if (argc > 3) fatal(EXIT_USER, "%s", usage);
+    b.config.threads = (int)threads;
     b.config.micro_batch = (int)(M / SEQUENCE > 0 ? M / SEQUENCE : 1);
     b.config.seq_len = SEQUENCE;
     b.config.shape.heads = b.config.shape.kv_heads = HEADS;
@@ -312,15 +319,14 @@ int main(int argc, char **argv) {
     b.config.shape.ffn = 4 * CHANNELS;
     b.exec.ops = cpu_ops();
     if (!b.exec.ops->open(&b.exec, &b.config, &err)) fatal(err.code, "%s", err.text);
-    const int threads = cpu_threads(&b.config);
+    b.threads = cpu_threads(&b.config);
     b.exec.workspace_bytes = cpu_workspace(&b.config).bytes;
     b.exec.workspace = b.exec.ops->allocate(&b.exec, b.exec.workspace_bytes, &err);
     if (!b.exec.workspace) fatal(err.code, "%s", err.text);
     char text[256];
     b.exec.ops->describe(&b.exec, text, sizeof text);
-    b.peak_flops = sgemm_rate(&b, threads);
-    b.threads = threads;
-    b.copy_bytes = copy_rate(threads, LARGE_COPY);
+    b.peak_flops = sgemm_rate(&b);
+    b.copy_bytes = copy_rate(b.threads, LARGE_COPY);
     printf("%s\nsgemm of %s%s %.1f GFLOP/s, memory copy %.1f GB/s (read + write)\n", text,
            blas_open() ? "OpenBLAS " : "the backend itself", blas_open() ? blas_core() : "", b.peak_flops * 1e-9,
            b.copy_bytes * 1e-9);
