@@ -21,8 +21,8 @@ typedef struct {
 } Histogram;
 
 static inline void histogram_add(Histogram *h, double value) {
-    int bin = (int)floor((value - h->low) / (h->high - h->low) * HISTOGRAM_BINS);
-    h->bins[bin < 0 ? 0 : bin >= HISTOGRAM_BINS ? HISTOGRAM_BINS - 1 : bin]++;
+    const double bin = fmin(fmax((value - h->low) / (h->high - h->low) * HISTOGRAM_BINS, 0), HISTOGRAM_BINS - 1);
+    h->bins[(int)bin]++;
     h->count++;
     h->sum += value;
 }

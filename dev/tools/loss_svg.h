@@ -1,6 +1,5 @@
 // Draws the loss curve of a run from its log.jsonl as an SVG picture, without other programs.
 #pragma once
-#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdbool.h>
