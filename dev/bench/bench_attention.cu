@@ -3,25 +3,11 @@
 // TFLOP/s, the percentage of a large matmul's rate measured in the same run, and the workspace. With a causal mask,
 // counts only the visible half of the scores. Checks the first and last sequence against the FP32 kernels, and that
 // repeated backward runs give the same bits. Also times the FP32 kernels, which test_gpt2 checks.
-// Usage: bench_attention [--quick]
+// Usage: build/bench_attention_gpu [--quick]
 //   --quick: fewer repetitions
-#include "bench_ceiling.h"
-#include "coat/cuda/attention/attention.h"
+#include "bench_attention.h"
 
 #define TOLERANCE 0.02 // maximum relative root mean square error of the BF16 results compared with the FP32 kernels
-
-// Operands of attention for one shape. qkv and dqkv are packed, (M, (heads + 2 kv_heads) * head_dim). o and d_o are (M,
-// heads * head_dim).
-typedef struct {
-    AttentionShape shape;
-    Tensor qkv, o, lse, d_o, dqkv;
-} Attention;
-
-// Returns the Q, K or V columns of a packed QKV tensor.
-static Tensor part(AttentionShape s, Tensor packed, int which) {
-    int64_t D = s.head_dim, q = s.heads * D, kv = s.kv_heads * D;
-    return tensor_cols(packed, which == 0 ? 0 : which == 1 ? q : q + kv, which == 0 ? q : kv);
-}
 
 static void run_forward(Bench *bench, void *context) {
     Attention *a = (Attention *)context;
@@ -37,12 +23,6 @@ static void run_backward(Bench *bench, void *context) {
                                         part(s, a->qkv, 2), Tensor{}, Tensor{}, s);
 }
 
-__global__ static void widen_kernel(Tensor to, Tensor from) {
-    int64_t count = from.rows * from.cols, step = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
-        ((float *)to.data)[i] = bench_element(from, i / from.cols, i % from.cols);
-}
-
 // Adds to out[0] the sum of (a - b)^2 and to out[1] the sum of b^2.
 __global__ static void distance_kernel(Tensor a, Tensor b, double *out) {
     int64_t count = a.rows * a.cols, step = (int64_t)gridDim.x * blockDim.x;
@@ -54,13 +34,6 @@ __global__ static void distance_kernel(Tensor a, Tensor b, double *out) {
     }
     atomicAdd(&out[0], error);
     atomicAdd(&out[1], size);
-}
-
-static Tensor widened(Bench *bench, Tensor from) {
-    Tensor to = bench_tensor(bench, from.rows, from.cols, FMT_FP32, 1.0f);
-    widen_kernel<<<512, 256, 0, cuda_backend(&bench->exec)->stream>>>(to, from);
-    LAUNCH_CHECK("widen");
-    return to;
 }
 
 static bool same(Bench *bench, const char *name, Tensor found, Tensor expected) {
@@ -95,8 +68,7 @@ static bool check_sequence(Bench *bench, const Attention *a, int b) {
     static const char *const names[] = {"dq", "dk", "dv"};
     for (int i = 0; i < 3; i++)
         right = same(bench, names[i], part(a->shape, dqkv, i), part(a->shape, one.dqkv, i)) && right;
-    Tensor all[] = {one.qkv, one.o, one.lse, one.d_o, one.dqkv};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
+    attention_release(bench, &one);
     return right;
 }
 
@@ -118,15 +90,7 @@ static bool check_repeats(Bench *bench, Attention *a) {
 
 // Times attention forward and backward of one shape. limit: the FLOP/s of a large matmul in `format`.
 static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format format, double limit) {
-    Attention a = {};
-    int64_t M = (int64_t)s.B * s.T, width = (int64_t)s.heads * s.head_dim;
-    int64_t packed = width + 2 * (int64_t)s.kv_heads * s.head_dim;
-    a.shape = s;
-    a.qkv = bench_tensor(bench, M, packed, format, 1.0f);
-    a.dqkv = bench_tensor(bench, M, packed, format, 1.0f);
-    a.o = bench_tensor(bench, M, width, format, 1.0f);
-    a.d_o = bench_tensor(bench, M, width, format, 1.0f);
-    a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
+    Attention a = attention_make(bench, s, format);
     double forward = bench_median_ms(bench, run_forward, &a), backward = bench_median_ms(bench, run_backward, &a);
     // Attention has two matmuls forward and five backward. With a causal mask, each computes half of the scores.
     double flops = (s.bidirectional ? 4.0 : 2.0) * (double)s.B * s.heads * (double)s.T * s.T * s.head_dim;
@@ -146,23 +110,14 @@ static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format
                attention_workspace_used(cuda_backend(&bench->exec)->attention) / 1000000, right ? "ok" : "WRONG");
     }
     printf("\n");
-    Tensor all[] = {a.qkv, a.o, a.lse, a.d_o, a.dqkv};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
+    attention_release(bench, &a);
     return right;
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // The Bench is static because it is too large for the stack.
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0)
-            bench.quick = true;
-        else
-            fatal(EXIT_USER, "%s: is an unknown flag; usage: bench_attention [--quick]", argv[i]);
-    }
-    const struct {
-        const char *name;
-        AttentionShape shape;
-    } shapes[] = {
+    Bench bench = {};
+    bench_flags(&bench, "[--quick]", argc, argv);
+    const NamedShape shapes[] = {
         {"GPT-2 124M", {64, 1024, 12, 12, 64, false}},  {"GPT-2 1558M", {16, 1024, 25, 25, 64, false}},
         {"odd batch", {11, 1024, 12, 12, 64, false}},   {"narrow", {4, 256, 2, 2, 32, false}},
         {"Llama 7B", {4, 2048, 32, 32, 128, false}},    {"grouped", {2, 4096, 32, 8, 128, false}},
@@ -171,21 +126,10 @@ int main(int argc, char **argv) {
         {"SigLIP-400m", {64, 729, 16, 16, 72, true}},   {"SigLIP-B 224", {64, 196, 12, 12, 64, true}},
         {"SigLIP-B 512", {64, 1024, 12, 12, 64, true}}, {"one head of 80", {64, 576, 16, 16, 80, true}},
     };
-    ModelShape *model = &bench.config.shape;
-    bench.config.micro_batch = 64, bench.config.seq_len = 1024;
-    model->heads = model->kv_heads = 12, model->head_dim = 64, model->channels = 768, model->ffn = 3072;
-    bench_open(&bench);
-    // Plans the attention workspace for the largest shape.
-    bench.exec.ops->release(&bench.exec, bench.exec.workspace);
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        size_t bytes = attention_workspace_bytes(shapes[i].shape);
-        if (bytes > bench.exec.workspace_bytes) bench.exec.workspace_bytes = bytes;
-    }
-    bench.exec.workspace = bench_allocate(&bench, bench.exec.workspace_bytes);
+    bench_open_attention(&bench, shapes, sizeof shapes / sizeof shapes[0]);
     double limit = bench_matmul_ceiling(&bench, FMT_BF16);
     int wrong = 0;
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-        wrong += !bench_shape(&bench, shapes[i].name, shapes[i].shape, FMT_BF16, limit);
+    for (const NamedShape &s : shapes) wrong += !bench_shape(&bench, s.name, s.shape, FMT_BF16, limit);
     bench_shape(&bench, "FP32", {4, 1024, 12, 12, 64, false}, FMT_FP32, bench_matmul_ceiling(&bench, FMT_FP32));
     bench_close(&bench);
     printf("\n%s\n", wrong ? "WRONG results, see above" : "all results are right and repeat bit for bit");

@@ -4,15 +4,14 @@
 // TFLOP/s, and percentages of the rates of a large BF16 matmul and of cuDNN in the same run. TFLOP/s count the causal
 // half of entire sequences, even with documents.
 //
-// Usage: bench_attention_backward [--quick] [--check]
+// Usage: build/bench_attention_backward_gpu [--quick] [--check]
 //   --quick: fewer repetitions
 //   --check: no timing
 //
 // For each of the first few wrong gradients, prints the first wrong element and maps of the errors in that head,
 // relative to the gradient's size: tiles of 64 tokens (one warpgroup) by groups of 8 columns, then the 64 rows of the
 // first wrong tile.
-#include "bench_ceiling.h"
-#include "coat/cuda/attention/attention.h"
+#include "bench_attention.h"
 #include "coat/cuda/attention/attention_hopper.h"
 #include "coat/cuda/attention/attention_portable.h"
 
@@ -23,29 +22,6 @@
 #define LSE_TOLERANCE 1e-4 // maximum absolute error of the log-sum-exp, because FP32 sums are added in another order
 #define POISON 0xff        // fill byte for outputs: 0xffff is NaN in BF16
 #define REPEATS 5          // number of repeated backward runs whose results must match the first run's bit for bit
-
-// Operands and results of attention. qkv and dqkv are packed, (M, (heads + 2 kv_heads) * head_dim). o and d_o are (M,
-// heads * head_dim). lse (B * heads, T) and maxima (M), the amax of dqkv, are FP32. positions (M) has each token's
-// position in its document; positions.data is NULL if the sequences are not divided into documents. portable:
-// run_ours() and run_our_forward() use the portable kernels, otherwise the Hopper kernels.
-typedef struct {
-    AttentionShape shape;
-    bool portable;
-    Tensor qkv, o, lse, d_o, dqkv, maxima, positions;
-} Attention;
-
-// Returns the index of the first head of Q, K or V in a row of a packed QKV tensor.
-static int first_head(AttentionShape s, int which) {
-    return which == 0 ? 0 : s.heads + (which - 1) * s.kv_heads;
-}
-
-static int heads_of(AttentionShape s, int which) {
-    return which == 0 ? s.heads : s.kv_heads;
-}
-
-static Tensor part(AttentionShape s, Tensor packed, int which) {
-    return tensor_cols(packed, (int64_t)first_head(s, which) * s.head_dim, (int64_t)heads_of(s, which) * s.head_dim);
-}
 
 static void run_ours(Bench *bench, void *context) {
     Attention *a = (Attention *)context;
@@ -84,25 +60,6 @@ static void run_cudnn_forward(Bench *bench, void *context) {
     AttentionShape s = a->shape;
     attention_forward(cuda_backend(&bench->exec)->attention, a->o, a->lse, part(s, a->qkv, 0), part(s, a->qkv, 1),
                       part(s, a->qkv, 2), s, bench->exec.workspace, bench->exec.workspace_bytes);
-}
-
-__global__ static void convert_kernel(Tensor to, Tensor from) {
-    int64_t count = from.rows * from.cols, step = (int64_t)gridDim.x * blockDim.x;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        int64_t row = i / from.cols, column = i % from.cols;
-        bench_encode(to.data, to.format, row * to.stride + column, bench_element(from, row, column));
-    }
-}
-
-static void convert(Bench *bench, Tensor to, Tensor from) {
-    convert_kernel<<<512, 256, 0, cuda_backend(&bench->exec)->stream>>>(to, from);
-    LAUNCH_CHECK("convert");
-}
-
-static Tensor widened(Bench *bench, Tensor from) {
-    Tensor to = bench_tensor(bench, from.rows, from.cols, FMT_FP32, 1.0f);
-    convert(bench, to, from);
-    return to;
 }
 
 // Computes attention's o and lse with the FP32 reference kernels, and rounds o to BF16.
@@ -239,16 +196,8 @@ static bool compare_maxima(const Pair *p, const float *maxima) {
 }
 
 static Attention open_shape(Bench *bench, AttentionShape s) {
-    Attention a = {};
-    int64_t M = (int64_t)s.B * s.T, width = (int64_t)s.heads * s.head_dim;
-    const int64_t packed = width + 2 * (int64_t)s.kv_heads * s.head_dim;
-    a.shape = s;
-    a.qkv = bench_tensor(bench, M, packed, FMT_BF16, 1.0f);
-    a.dqkv = bench_tensor(bench, M, packed, FMT_BF16, 1.0f);
-    a.o = bench_tensor(bench, M, width, FMT_BF16, 1.0f);
-    a.d_o = bench_tensor(bench, M, width, FMT_BF16, 1.0f);
-    a.lse = bench_tensor(bench, (int64_t)s.B * s.heads, s.T, FMT_FP32, 1.0f);
-    a.maxima = bench_tensor(bench, M, 1, FMT_FP32, 1.0f);
+    Attention a = attention_make(bench, s, FMT_BF16);
+    a.maxima = bench_tensor(bench, a.qkv.rows, 1, FMT_FP32, 1.0f);
     a.dqkv.amax = (uint32_t *)a.maxima.data;
     return a;
 }
@@ -268,11 +217,6 @@ static Tensor documents_of(Bench *bench, AttentionShape s, const int lengths[], 
     bench->exec.ops->upload(&bench->exec, positions.data, host, (size_t)positions.rows * sizeof *host);
     free(host);
     return positions;
-}
-
-static void close_shape(Bench *bench, Attention *a) {
-    Tensor all[] = {a->qkv, a->o, a->lse, a->d_o, a->dqkv, a->maxima, a->positions};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) bench_release(bench, all[i]);
 }
 
 // Fills the outputs with NaN, runs our attention backward, and downloads the gradient and its amax.
@@ -381,7 +325,7 @@ static bool check_shape(Bench *bench, AttentionShape s, bool masked, bool portab
     free(again);
     free(maxima);
     bench_release(bench, expected_tensor);
-    close_shape(bench, &a);
+    attention_release(bench, &a);
     return right;
 }
 
@@ -427,7 +371,7 @@ static void time_shape(Bench *bench, const char *name, AttentionShape s, double 
         }
     }
     a.positions = documents;
-    close_shape(bench, &a);
+    attention_release(bench, &a);
 }
 
 // Checks attention on shapes that isolate errors: one complete or partial tile, many complete tiles, a partial last
@@ -455,12 +399,9 @@ static int check_shapes(Bench *bench, int head_dim) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // The Bench is static because it is too large for the stack.
-    const bool check_only = bench_flags(&bench, "bench_attention_backward", argc, argv);
-    const struct {
-        const char *name;
-        AttentionShape shape;
-    } times[] = {
+    Bench bench = {};
+    bench_flags(&bench, "[--quick] [--check]", argc, argv);
+    const NamedShape times[] = {
         {"GPT-2 124M", {64, 1024, 12, 12, 64, false}},
         {"GPT-2 1558M", {16, 1024, 25, 25, 64, false}},
         {"GPT-2 350M", {32, 1024, 16, 16, 64, false}},
@@ -475,20 +416,11 @@ int main(int argc, char **argv) {
         {"grouped, 28 heads", {4, 2048, 28, 4, 128, false}},
     };
     const size_t time_count = sizeof times / sizeof times[0];
-    ModelShape *model = &bench.config.shape;
-    bench.config.micro_batch = 64, bench.config.seq_len = 1024;
-    model->heads = model->kv_heads = 12, model->head_dim = 64, model->channels = 768, model->ffn = 3072;
-    bench_open(&bench);
-    bench.exec.ops->release(&bench.exec, bench.exec.workspace);
-    for (size_t i = 0; i < time_count; i++) {
-        size_t bytes = attention_workspace_bytes(times[i].shape);
-        if (bytes > bench.exec.workspace_bytes) bench.exec.workspace_bytes = bytes;
-    }
-    bench.exec.workspace = bench_allocate(&bench, bench.exec.workspace_bytes);
+    bench_open_attention(&bench, times, time_count);
     int wrong = 0;
     for (int head_dim : {64, 72, 80, 96, 128}) wrong += check_shapes(&bench, head_dim);
-    const double limit = check_only ? 0.0 : bench_matmul_ceiling(&bench, FMT_BF16);
-    for (size_t i = 0; i < time_count && !check_only; i++) time_shape(&bench, times[i].name, times[i].shape, limit);
+    const double limit = bench.check ? 0.0 : bench_matmul_ceiling(&bench, FMT_BF16);
+    for (size_t i = 0; i < time_count && !bench.check; i++) time_shape(&bench, times[i].name, times[i].shape, limit);
     bench_close(&bench);
     printf("\n%s\n", wrong ? "WRONG results, see above" : "all results are right and repeat bit for bit");
     return wrong ? EXIT_USER : EXIT_DONE;

@@ -259,6 +259,10 @@ static void measure(Comms *c) {
                LINKS_BUS);
 }
 
+static bool is_loss(const char *how) {
+    return strcmp(how, "die") == 0 || strcmp(how, "stop") == 0 || strcmp(how, "hang") == 0;
+}
+
 static void lose_one(Comms *c, const char *how) {
     comm_set_timeout(c->comm, 5);
     comm_barrier(c->comm);
@@ -273,10 +277,8 @@ static void lose_one(Comms *c, const char *how) {
     printf("continued: rank %d, without rank %d\n", c->rank, c->ranks - 1);
 }
 
-static void open_all(Comms *c, const CommPlace *place) {
+static void open_all(Comms *c, const CommPlace *place, Config *config) {
     Error err = {};
-    Config *config = (Config *)xcalloc(1, sizeof *config);
-    config_defaults(config);
     recipe_apply(&config->recipe, RECIPE_BF16);
     config->recipe.precision = PRECISION_FP32; // FP32, because this benchmark runs neither matmuls nor attention
     c->exec.ops = cuda_ops();
@@ -286,7 +288,6 @@ static void open_all(Comms *c, const CommPlace *place) {
     if (!c->exec.ops->open(&c->exec, config, &err)) fatal(err.code, "%s", err.text);
     c->comm = comm_open(place, config, &c->exec, &err);
     if (!c->comm) fatal(err.code, "%s", err.text);
-    free(config);
     char text[256];
     c->exec.ops->describe(&c->exec, text, sizeof text);
     c->known_links = strstr(text, "H200") != NULL && place->local_ranks == place->ranks;
@@ -315,21 +316,29 @@ int main(int argc, char **argv) {
     Comms c = {};
     const char *lose = NULL;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0) c.quick = true;
-        if (strcmp(argv[i], "--bf16") == 0) c.type = COMM_BF16;
-        if (strcmp(argv[i], "--lose") == 0 && i + 1 < argc) lose = argv[++i];
+        if (strcmp(argv[i], "--quick") == 0)
+            c.quick = true;
+        else if (strcmp(argv[i], "--bf16") == 0)
+            c.type = COMM_BF16;
+        else if (strcmp(argv[i], "--lose") == 0 && i + 1 < argc && is_loss(argv[i + 1]))
+            lose = argv[++i];
+        else
+            fatal(EXIT_USER,
+                  "%s: is an unknown flag, or its value is wrong; usage: mpirun -np N build/bench_comm_gpu [--quick] "
+                  "[--bf16] [--lose die|stop|hang]",
+                  argv[i]);
     }
     Config *config = (Config *)xcalloc(1, sizeof *config);
     CommPlace place;
     Error err = {};
     config_defaults(config);
     if (!comm_discover(config, &place, &err)) fatal(err.code, "%s", err.text);
-    free(config);
     if (place.ranks == 1) {
         printf("one process: there is nothing to measure; use mpirun -np N to start one process per GPU\n");
         return 0;
     }
-    open_all(&c, &place);
+    open_all(&c, &place, config);
+    free(config);
     if (lose) {
         lose_one(&c, lose);
         return 1;

@@ -4,7 +4,7 @@
 // forward and backward.
 // Before timing, checks small shapes against the CPU backend (check_fp8.cu). Operands rotate among sets that together
 // exceed the L2 cache.
-// Usage: bench_fp8 [--quick] [--check]
+// Usage: build/bench_fp8_gpu [--quick] [--check]
 //   --quick: fewer repetitions and models
 //   --check: all comparisons, no timing; exits with 1 if a comparison failed
 #include "bench_report.h"
@@ -59,41 +59,35 @@ static Norm norm_of(const Operands *o, int s) {
     return n;
 }
 
-#define OPERATION(name, operation, ...)                                                                                \
-    static void run_##name(Bench *bench, void *context) {                                                              \
-        Operands *o = (Operands *)context;                                                                             \
-        Exec *e = &bench->exec;                                                                                        \
-        const int s = o->set = (o->set + 1) % SETS;                                                                    \
-        (void)s;                                                                                                       \
-        e->ops->operation(e, __VA_ARGS__);                                                                             \
-    }
-OPERATION(residual_norm_forward, residual_norm_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s], o->bias)
-OPERATION(postnorm_residual_forward, postnorm_residual_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s])
-OPERATION(residual_backward, residual_backward, o->a[s], o->b[s])
-OPERATION(quantize_forward, quantize_forward, o->codes[s], o->a[s])
-OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], o->bias, is_paper(o),
-          ACT_GELU_TANH)
-OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
-OPERATION(activation_recompute, activation_recompute, o->codes_t[s], scale_only(o->codes[s]), o->saved[s],
-          ACT_GELU_TANH)
-OPERATION(activation_backward, activation_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true,
-          ACT_GELU_TANH)
-OPERATION(activation_bound, activation_bound, o->grad[s], o->a[s], o->matrix, o->saved[s], ACT_GELU_TANH)
-OPERATION(activation_backward_recompute, activation_backward_recompute, o->grad[s], o->grad_t[s], o->sums, o->g_t[s],
-          scale_only(o->codes[s]), o->a[s], o->saved[s], true, ACT_GELU_TANH)
-OPERATION(swiglu_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], Tensor{}, is_paper(o), ACT_SWIGLU)
-OPERATION(swiglu_backward, activation_backward, o->grad[s], o->grad_t[s], Tensor{}, o->b[s], o->saved[s], true,
-          ACT_SWIGLU)
-OPERATION(swiglu_backward_recompute, activation_backward_recompute, o->grad[s], o->grad_t[s], Tensor{}, o->g_t[s],
-          scale_only(o->codes[s]), o->b[s], o->saved[s], true, ACT_SWIGLU)
-OPERATION(norm_recompute, norm_recompute, o->codes_t[s], scale_only(o->codes[s]), norm_of(o, s))
-OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
-OPERATION(quantize_recompute, quantize_recompute, o->codes_t[s], o->codes[s], o->a[s])
-OPERATION(weights_quantize, weights_quantize, o->parameters, o->count)
-OPERATION(weights_amax, weights_amax, o->parameters, o->count)
-OPERATION(health, health, &o->saved[s], 1, o->health)
-OPERATION(codes_count, codes_count, o->grad[s], (CodeCounts *)o->sums.data)
-#undef OPERATION
+BENCH_OPERATION(residual_norm_forward, residual_norm_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s], o->b[s],
+                o->bias)
+BENCH_OPERATION(postnorm_residual_forward, postnorm_residual_forward, o->codes[s], norm_of(o, s), o->c[s], o->a[s],
+                o->b[s])
+BENCH_OPERATION(residual_backward, residual_backward, o->a[s], o->b[s])
+BENCH_OPERATION(quantize_forward, quantize_forward, o->codes[s], o->a[s])
+BENCH_OPERATION(activation_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], o->bias, is_paper(o),
+                ACT_GELU_TANH)
+BENCH_OPERATION(grad_quantize, grad_quantize, o->grad[s], o->grad_t[s], o->sums, o->a[s], true)
+BENCH_OPERATION(activation_recompute, activation_recompute, o->codes_t[s], scale_only(o->codes[s]), o->saved[s],
+                ACT_GELU_TANH)
+BENCH_OPERATION(activation_backward, activation_backward, o->grad[s], o->grad_t[s], o->sums, o->a[s], o->saved[s], true,
+                ACT_GELU_TANH)
+BENCH_OPERATION(activation_bound, activation_bound, o->grad[s], o->a[s], o->matrix, o->saved[s], ACT_GELU_TANH)
+BENCH_OPERATION(activation_backward_recompute, activation_backward_recompute, o->grad[s], o->grad_t[s], o->sums,
+                o->g_t[s], scale_only(o->codes[s]), o->a[s], o->saved[s], true, ACT_GELU_TANH)
+BENCH_OPERATION(swiglu_forward, activation_forward, o->codes[s], o->saved[s], o->a[s], Tensor{}, is_paper(o),
+                ACT_SWIGLU)
+BENCH_OPERATION(swiglu_backward, activation_backward, o->grad[s], o->grad_t[s], Tensor{}, o->b[s], o->saved[s], true,
+                ACT_SWIGLU)
+BENCH_OPERATION(swiglu_backward_recompute, activation_backward_recompute, o->grad[s], o->grad_t[s], Tensor{}, o->g_t[s],
+                scale_only(o->codes[s]), o->b[s], o->saved[s], true, ACT_SWIGLU)
+BENCH_OPERATION(norm_recompute, norm_recompute, o->codes_t[s], scale_only(o->codes[s]), norm_of(o, s))
+BENCH_OPERATION(norm_backward, norm_backward, o->a[s], o->sums, o->sums2, o->b[s], norm_of(o, s), true, true)
+BENCH_OPERATION(quantize_recompute, quantize_recompute, o->codes_t[s], o->codes[s], o->a[s])
+BENCH_OPERATION(weights_quantize, weights_quantize, o->parameters, o->count)
+BENCH_OPERATION(weights_amax, weights_amax, o->parameters, o->count)
+BENCH_OPERATION(health, health, &o->saved[s], 1, o->health)
+BENCH_OPERATION(codes_count, codes_count, o->grad[s], (CodeCounts *)o->sums.data)
 
 // Times and prints one operation. times: how often a transformer block runs it; 0 if it is not part of a block.
 static void report_pass(Block *block, Operands *o, const char *name, int64_t rows, int64_t cols,
@@ -338,10 +332,10 @@ static void bench_model(Block *block, const Model *model) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // The Bench is static because it is too large for the stack.
-    const bool only_check = bench_flags(&bench, "bench_fp8", argc, argv);
-    const int wrong = check_fp8(!only_check);
-    if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
+    Bench bench = {};
+    bench_flags(&bench, "[--quick] [--check]", argc, argv);
+    const int wrong = check_fp8(!bench.check);
+    if (bench.check) return wrong ? EXIT_USER : EXIT_DONE;
 
     recipe_apply(&bench.config.recipe, RECIPE_COAT);
     bench_configure(&bench.config, 64, 1600, 6400); // Plans the workspace for the largest shape.

@@ -3,7 +3,7 @@
 // of each row (as in this project) or of each group of 128 values, so that only their maximum must be computed. Prints
 // milliseconds, the paper's milliseconds (H100), and read rates. The rate of plain scaling is in percent of a large
 // copy's rate (reads and writes), the other rates in percent of the rate of a copy that moves as many bytes.
-// Usage: bench_group_scaling [--quick]
+// Usage: build/bench_group_scaling_gpu [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/fp8/fp8_kernels.h"
 
@@ -129,7 +129,7 @@ static bool bench_shape(Bench *bench, const ScalingShape *s, const Copies *copie
 
 int main(int argc, char **argv) {
     Bench bench = {};
-    bench.quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+    bench_flags(&bench, "[--quick]", argc, argv);
     config_defaults(&bench.config);
     recipe_apply(&bench.config.recipe, RECIPE_BF16);
     bench.config.device = DEVICE_CUDA;

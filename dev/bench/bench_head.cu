@@ -3,7 +3,7 @@
 // TFLOP/s, and the percentage of a large matmul's TFLOP/s in the same format. For the loss kernel, prints GB/s, and the
 // percentage of a large copy's GB/s. The loss kernel moves 4 bytes per logit in BF16 (2 read, 2 written) and 5 in FP8
 // (2 read, 1 written; transpose: 1 read, 1 written).
-// Usage: bench_head [--quick]
+// Usage: build/bench_head_gpu [--quick]
 //   --quick: fewer repetitions, and only chunks of 8192 tokens
 #include "bench_ceiling.h"
 
@@ -127,7 +127,7 @@ static double bench_head(Bench *bench, const Model *m, bool fp8, int64_t chunk, 
 
 int main(int argc, char **argv) {
     Bench bench = {};
-    bench.quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
+    bench_flags(&bench, "[--quick]", argc, argv);
     config_defaults(&bench.config);
     recipe_apply(&bench.config.recipe, RECIPE_BF16);
     bench.config.recipe.cache_transposed = true;

@@ -3,7 +3,7 @@
 // once), GB/s, and percentages of the rates of two device copies: a large copy, and a copy of the operation's size,
 // whose rate includes the cost of starting and ending. Before timing, checks small shapes against the CPU backend
 // (check_kernels.cu). Operands rotate among sets that together exceed the L2 cache.
-// Usage: bench_kernels [--quick] [--alone] [--check]
+// Usage: build/bench_kernels_gpu [--quick] [--alone] [--check]
 //   --quick: fewer repetitions and shapes
 //   --alone: times each operation alone, not several in a row
 //   --check: all comparisons, no timing; exits with 1 if a comparison failed
@@ -32,59 +32,43 @@ typedef struct {
     int count;
 } Operands;
 
-// Switches to the next operand set and returns the operands.
-static Operands *operands_next(void *context) {
-    Operands *o = (Operands *)context;
-    o->set = (o->set + 1) % SETS;
-    return o;
-}
-
 static Norm norm_of(const Operands *o, Tensor x) {
     Norm n = {};
     n.x = x, n.mean = o->mean, n.rstd = o->rstd, n.weight = o->weight, n.bias = o->bias, n.eps = 1e-5f;
     return n;
 }
 
-#define OPERATION(name) OPERATION_AS(name, name)
-#define OPERATION_AS(run, name)                                                                                        \
-    static void run_##run(Bench *bench, void *context) {                                                               \
-        Operands *o = operands_next(context);                                                                          \
-        Exec *e = &bench->exec;                                                                                        \
-        const int s = o->set;                                                                                          \
-        (void)s;                                                                                                       \
-        e->ops->name
-#define END                                                                                                            \
-    ;                                                                                                                  \
-    }
-// clang-format off
-OPERATION(embed_forward)(e, o->r[s], o->tokens, Tensor{}, o->wte, o->wpe, o->model.T) END
-OPERATION(residual_norm_forward)(e, o->n[s], norm_of(o, o->x[s]), o->x[s], o->r[s], o->y[s], o->bias) END
-OPERATION(postnorm_residual_forward)(e, o->n[s], norm_of(o, o->x[s]), o->n[s], o->r[s], o->y[s]) END
-OPERATION(residual_backward)(e, o->r[s], o->y[s]) END
-OPERATION(norm_recompute)(e, o->n[s], Tensor{}, norm_of(o, o->x[s])) END
-OPERATION(norm_backward)(e, o->r[s], o->sums, o->sums2, o->y[s], norm_of(o, o->x[s]), true, true) END
-OPERATION(activation_forward)(e, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}, true, ACT_GELU_TANH) END
-OPERATION(activation_backward)(e, o->wide_out[s], o->wide_out[s], o->sums, o->wide_out[s], o->wide[s], true, ACT_GELU_TANH) END
-OPERATION_AS(swiglu_forward, activation_forward)(e, o->r[s], o->wide[s], o->wide[s], Tensor{}, true, ACT_SWIGLU) END
-OPERATION_AS(swiglu_recompute, activation_recompute)(e, o->r[s], Tensor{}, o->wide[s], ACT_SWIGLU) END
-OPERATION_AS(swiglu_backward, activation_backward)(e, o->wide_out[s], o->wide_out[s], Tensor{}, o->r[s], o->wide[s], true, ACT_SWIGLU) END
-OPERATION(qk_norm_rope_forward)(e, o->wide_out[s], o->wide[s], o->heads) END
-OPERATION_AS(qk_norm_rope_rotate, qk_norm_rope_forward)(e, o->wide[s], o->wide[s], o->heads) END
-OPERATION(qk_norm_rope_backward)(e, o->wide[s], o->sums, o->sums2, o->wide_out[s], o->heads, true) END
-OPERATION(grad_quantize)(e, o->wide[s], o->wide[s], o->sums, o->wide[s], true) END
-OPERATION(loss_forward_backward)(e, o->wide[s], o->wide[s], o->losses, Tensor{}, o->wide[s], o->tokens, VOCAB, o->state) END
-OPERATION(loss_sum)(e, o->losses, o->state) END
-OPERATION(embed_backward)(e, o->dwte, o->dwpe, o->r[s], o->tokens, Tensor{}, o->model.T, true) END
-OPERATION(gradients_add)(e, &o->r[s], &o->y[s], 1) END
-OPERATION(grad_norm)(e, o->parameters, o->count, o->state) END
-OPERATION(adamw_update)(e, o->parameters, o->count, o->state) END
-// clang-format on
-#undef OPERATION
-#undef OPERATION_AS
-#undef END
+BENCH_OPERATION(embed_forward, embed_forward, o->r[s], o->tokens, Tensor{}, o->wte, o->wpe, o->model.T)
+BENCH_OPERATION(residual_norm_forward, residual_norm_forward, o->n[s], norm_of(o, o->x[s]), o->x[s], o->r[s], o->y[s],
+                o->bias)
+BENCH_OPERATION(postnorm_residual_forward, postnorm_residual_forward, o->n[s], norm_of(o, o->x[s]), o->n[s], o->r[s],
+                o->y[s])
+BENCH_OPERATION(residual_backward, residual_backward, o->r[s], o->y[s])
+BENCH_OPERATION(norm_recompute, norm_recompute, o->n[s], Tensor{}, norm_of(o, o->x[s]))
+BENCH_OPERATION(norm_backward, norm_backward, o->r[s], o->sums, o->sums2, o->y[s], norm_of(o, o->x[s]), true, true)
+BENCH_OPERATION(activation_forward, activation_forward, o->wide_out[s], o->wide[s], o->wide[s], Tensor{}, true,
+                ACT_GELU_TANH)
+BENCH_OPERATION(activation_backward, activation_backward, o->wide_out[s], o->wide_out[s], o->sums, o->wide_out[s],
+                o->wide[s], true, ACT_GELU_TANH)
+BENCH_OPERATION(swiglu_forward, activation_forward, o->r[s], o->wide[s], o->wide[s], Tensor{}, true, ACT_SWIGLU)
+BENCH_OPERATION(swiglu_recompute, activation_recompute, o->r[s], Tensor{}, o->wide[s], ACT_SWIGLU)
+BENCH_OPERATION(swiglu_backward, activation_backward, o->wide_out[s], o->wide_out[s], Tensor{}, o->r[s], o->wide[s],
+                true, ACT_SWIGLU)
+BENCH_OPERATION(qk_norm_rope_forward, qk_norm_rope_forward, o->wide_out[s], o->wide[s], o->heads)
+BENCH_OPERATION(qk_norm_rope_rotate, qk_norm_rope_forward, o->wide[s], o->wide[s], o->heads)
+BENCH_OPERATION(qk_norm_rope_backward, qk_norm_rope_backward, o->wide[s], o->sums, o->sums2, o->wide_out[s], o->heads,
+                true)
+BENCH_OPERATION(grad_quantize, grad_quantize, o->wide[s], o->wide[s], o->sums, o->wide[s], true)
+BENCH_OPERATION(loss_forward_backward, loss_forward_backward, o->wide[s], o->wide[s], o->losses, Tensor{}, o->wide[s],
+                o->tokens, VOCAB, o->state)
+BENCH_OPERATION(loss_sum, loss_sum, o->losses, o->state)
+BENCH_OPERATION(embed_backward, embed_backward, o->dwte, o->dwpe, o->r[s], o->tokens, Tensor{}, o->model.T, true)
+BENCH_OPERATION(gradients_add, gradients_add, &o->r[s], &o->y[s], 1)
+BENCH_OPERATION(grad_norm, grad_norm, o->parameters, o->count, o->state)
+BENCH_OPERATION(adamw_update, adamw_update, o->parameters, o->count, o->state)
 
-    // --- allocation of the benchmarked operations' operands -----------------------------------------------------
-    static void make_sets(Bench *bench, Tensor t[SETS], int64_t rows, int64_t cols) {
+// --- allocation of the benchmarked operations' operands -----------------------------------------------------
+static void make_sets(Bench *bench, Tensor t[SETS], int64_t rows, int64_t cols) {
     for (int s = 0; s < SETS; s++) t[s] = bench_tensor(bench, rows, cols, FMT_BF16, 1.0f);
 }
 
@@ -319,20 +303,10 @@ static void bench_model(Report *r, Model model) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // The Bench is static because it is too large for the stack.
-    bool only_check = false;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0)
-            bench.quick = true;
-        else if (strcmp(argv[i], "--alone") == 0)
-            bench.alone = true;
-        else if (strcmp(argv[i], "--check") == 0)
-            only_check = true;
-        else
-            fatal(EXIT_USER, "%s: is an unknown flag; usage: bench_kernels [--quick] [--alone] [--check]", argv[i]);
-    }
-    const int wrong = check_kernels(!only_check);
-    if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
+    Bench bench = {};
+    bench_flags(&bench, "[--quick] [--alone] [--check]", argc, argv);
+    const int wrong = check_kernels(!bench.check);
+    if (bench.check) return wrong ? EXIT_USER : EXIT_DONE;
 
     bench_configure(&bench.config, 64, 1600, 6400); // Plans the workspace for the largest shape.
     bench_open(&bench);

@@ -2,7 +2,7 @@
 // table 6. The batch is 4. The recipes are BF16 (saving everything, or recomputing activation and norms), FP8 matmuls,
 // and COAT. Prints milliseconds, the bytes that the plan saves for backward, and both relative to BF16. Runs the
 // trainer's own model code on normally distributed values.
-// Usage: bench_layer [--quick] [--block NAME] [--model NAME]...
+// Usage: build/bench_layer_gpu [--quick] [--block NAME] [--model NAME]...
 //   --block NAME: block type of the layer (olmo as in the paper, the default; gpt2, llama ...). The hidden sizes and
 //   lengths are 2048 and 4096, the heads have 128 channels, and the paper's values (H100) are printed alongside.
 //   --model NAME: the layer of a named model (the trainer's --model) at lengths 2048 and 4096; may be repeated
@@ -299,7 +299,7 @@ static int asked_shapes(int argc, char **argv, LayerShape *list, bool *quick) {
                 list[count++] = s;
             }
         } else {
-            fatal(EXIT_USER, "usage: bench_layer [--quick] [--block NAME] [--model NAME]...");
+            fatal(EXIT_USER, "usage: bench_layer_gpu [--quick] [--block NAME] [--model NAME]...");
         }
     }
     if (count > 0) return count;

@@ -1,7 +1,7 @@
 // Benchmarks the matmuls of GPT-2's and a vision tower's linear layers, forward and backward, in BF16 and FP8. Prints
 // the time, TFLOP/s, and the percentage of the rate of a large matmul in the same format. Checks sampled elements of
 // each result against dot products computed in double precision.
-// Usage: bench_matmul [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]]
+// Usage: build/bench_matmul_gpu [--quick] [--matmul-table FILE] [--autotune [--micro-batch N]]
 //   --quick: fewer repetitions, and only GPT-2 124M
 //   --matmul-table: file of GEMM algorithms that take precedence over the built-in table, as in train_gpt2_fp8
 //   --autotune: times the library's algorithms for every shape, and prints rows for
@@ -166,7 +166,7 @@ static int bench_model(Bench *bench, const Model *model, bool fp8, double limit)
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // The Bench is static because it is too large for the stack.
+    Bench bench = {};
     int64_t batch = 0;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
@@ -174,19 +174,19 @@ int main(int argc, char **argv) {
         else if (strcmp(argv[i], "--matmul-table") == 0 && i + 1 < argc)
             snprintf(bench.config.matmul_table, sizeof bench.config.matmul_table, "%s", argv[++i]);
         else if (strcmp(argv[i], "--autotune") == 0)
-            bench.autotune = true;
+            bench.config.autotune = true;
         else if (strcmp(argv[i], "--micro-batch") == 0 && i + 1 < argc)
             batch = atoll(argv[++i]);
         else
             fatal(EXIT_USER,
-                  "%s: is an unknown flag, or its value is missing; usage: bench_matmul [--quick] "
+                  "%s: is an unknown flag, or its value is missing; usage: bench_matmul_gpu [--quick] "
                   "[--matmul-table FILE] [--autotune [--micro-batch N]]",
                   argv[i]);
     }
     recipe_apply(&bench.config.recipe, RECIPE_COAT);
     bench.config.recipe.precision = PRECISION_FP32; // FP32, because this benchmark does not run attention
     bench_open(&bench);
-    bench.exec.trains = bench.autotune;
+    bench.exec.trains = bench.config.autotune;
     bool fp8 = cuda_backend(&bench.exec)->capability >= 89;
     double limit_bf16 = bench_matmul_ceiling(&bench, FMT_BF16),
            limit_fp8 = fp8 ? bench_matmul_ceiling(&bench, FMT_E4M3) : 0;
@@ -198,7 +198,7 @@ int main(int argc, char **argv) {
         wrong += bench_model(&bench, &models[m], false, limit_bf16);
         if (fp8 && !models[m].patch) wrong += bench_model(&bench, &models[m], true, limit_fp8);
     }
-    char *rows = bench.autotune ? bench.exec.ops->algos_text(&bench.exec) : NULL;
+    char *rows = bench.config.autotune ? bench.exec.ops->algos_text(&bench.exec) : NULL;
     if (rows) fputs(rows, stdout);
     free(rows);
     bench_close(&bench);

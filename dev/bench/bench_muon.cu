@@ -2,7 +2,7 @@
 // backend (check_muon.cu). Prints the rates of muon_momentum and muon_apply in percent of a large device copy's rate,
 // and the rate of muon_orthogonalize in percent of a large BF16 matmul's. The last line of a model is the time of all
 // its blocks.
-// Usage: bench_muon [--quick] [--check]
+// Usage: build/bench_muon_gpu [--quick] [--check]
 //   --quick: fewer repetitions and models
 //   --check: no timing; exits with 1 if a comparison failed
 #include "bench_ceiling.h"
@@ -115,10 +115,10 @@ static double time_piece(Bench *bench, Piece piece, int count, double copy, doub
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // static because a Bench is too large for the stack
-    const bool only_check = bench_flags(&bench, "bench_muon", argc, argv);
+    Bench bench = {};
+    bench_flags(&bench, "[--quick] [--check]", argc, argv);
     const int wrong = check_muon(false);
-    if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
+    if (bench.check) return wrong ? EXIT_USER : EXIT_DONE;
     bench_configure(&bench.config, 1, 64, 64);
     bench_open(&bench);
     const double copy = bench_copy_ceiling(&bench), matmul = bench_matmul_ceiling(&bench, FMT_BF16);

@@ -2,7 +2,7 @@
 // Before that, checks the step against the CPU backend (check_optimizer.cu). For each format prints the bytes that must
 // move through device memory (states read and written once, gradients read once), GB/s, the percentage of a large
 // device copy's rate, and the speedup over FP32 moments with split16 master weights.
-// Usage: bench_optimizer [--quick] [--check]
+// Usage: build/bench_optimizer_gpu [--quick] [--check]
 //   --quick: fewer repetitions, and only GPT-2 124M
 //   --check: no timing; exits with 1 if a comparison failed
 #include "bench_ceiling.h"
@@ -185,10 +185,10 @@ static void time_model(Bench *bench, ModelSize model, double copy) {
 }
 
 int main(int argc, char **argv) {
-    static Bench bench; // The Bench is static because it is too large for the stack.
-    const bool only_check = bench_flags(&bench, "bench_optimizer", argc, argv);
+    Bench bench = {};
+    bench_flags(&bench, "[--quick] [--check]", argc, argv);
     const int wrong = check_optimizer_states(false);
-    if (only_check) return wrong ? EXIT_USER : EXIT_DONE;
+    if (bench.check) return wrong ? EXIT_USER : EXIT_DONE;
 
     bench_configure(&bench.config, 1, 64, 64);
     bench_open(&bench);

@@ -8,9 +8,9 @@
 typedef struct {
     Exec exec;
     Config config;
-    bool quick;    // true (--quick): benchmarks run fewer comparisons and repetitions, and only one model
-    bool autotune; // true: the matmul benchmark times cuBLASLt's algorithms and prints rows of the GEMM algorithm table
-    bool alone;    // true: bench_steady_ms() times every operation alone, as bench_median_ms() does
+    bool quick; // true (--quick): benchmarks run fewer comparisons and repetitions, and only one model
+    bool check; // true (--check): benchmarks compare results but measure no times
+    bool alone; // true (--alone): bench_steady_ms() times every operation alone, as bench_median_ms() does
 } Bench;
 
 #define SETS 3 // number of operand sets; benchmarks rotate through them so that operands are not in the L2 cache
@@ -61,18 +61,22 @@ static inline void *bench_allocate(Bench *bench, size_t bytes) {
     return memory;
 }
 
-// Reads the command line: --quick sets bench->quick. Returns true if --check was given.
-static inline bool bench_flags(Bench *bench, const char *name, int argc, char **argv) {
-    bool only_check = false;
+// Reads the command line of a benchmark that accepts `flags`, such as "[--quick] [--check]", and sets the flags' fields
+// of Bench. Calls fatal() for other arguments.
+static inline void bench_flags(Bench *bench, const char *flags, int argc, char **argv) {
+    const struct {
+        const char *flag;
+        bool *value;
+    } known[] = {{"[--quick]", &bench->quick}, {"[--check]", &bench->check}, {"[--alone]", &bench->alone}};
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0)
-            bench->quick = true;
-        else if (strcmp(argv[i], "--check") == 0)
-            only_check = true;
-        else
-            fatal(EXIT_USER, "usage: %s [--quick] [--check], not %s", name, argv[i]);
+        char flag[64];
+        bool found = false;
+        snprintf(flag, sizeof flag, "[%s]", argv[i]);
+        for (const auto &k : known)
+            if (strcmp(flag, k.flag) == 0 && strstr(flags, flag)) *k.value = found = true;
+        if (!found)
+            fatal(EXIT_USER, "%s: is an unknown flag; usage: %s %s", argv[i], program_invocation_short_name, flags);
     }
-    return only_check;
 }
 
 // Sets the config of benchmarks of single operations without attention. The device plans a workspace for B sequences of
@@ -108,7 +112,6 @@ static inline void bench_exec_close(Exec *exec) {
 
 // Opens the GPU with the configuration in bench->config.
 static inline void bench_open(Bench *bench) {
-    bench->config.autotune = bench->autotune;
     bench_exec_open(&bench->exec, cuda_ops(), DEVICE_CUDA, &bench->config);
     char text[256];
     bench->exec.ops->describe(&bench->exec, text, sizeof text);
