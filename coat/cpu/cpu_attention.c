@@ -45,16 +45,6 @@ static void softmax_tile(const Cpu *cpu, real *scores, int64_t rows, int64_t key
     }
 }
 
-// Returns a tensor descriptor of scratch memory `data` as a (rows, cols) matrix of real.
-static Tensor scratch_matrix(real *data, int64_t rows, int64_t cols) {
-    Tensor t = {0};
-    t.data = data;
-    t.rows = rows;
-    t.cols = t.stride = cols;
-    t.format = FMT_FP32;
-    return t;
-}
-
 // Computes attention's forward for one query head and one document. k and v may start with the rows of a KV cache.
 static void forward_head(const Cpu *cpu, Scratch slot, AttentionShape shape, Tensor o, real *lse, Tensor q, Tensor k,
                          Tensor v) {
@@ -64,8 +54,8 @@ static void forward_head(const Cpu *cpu, Scratch slot, AttentionShape shape, Ten
     for (int64_t begin = 0; begin < T; begin += CPU_QUERY_ROWS) {
         int64_t rows = smaller(CPU_QUERY_ROWS, T - begin),
                 seen = visible_keys(shape, before + begin + rows - 1, k.rows);
-        Tensor queries = tensor_rows(q, begin, rows), p = scratch_matrix(scores, rows, seen);
-        Tensor sum = scratch_matrix(out, rows, D);
+        Tensor queries = tensor_rows(q, begin, rows), p = tensor_of(scores, rows, seen, FMT_FP32);
+        Tensor sum = tensor_of(out, rows, D, FMT_FP32);
         matmul_on_thread(cpu, slot,
                          (Matmul){.a = {queries, true}, .b = {k, true}, .c = p, .m = rows, .n = seen, .k = D});
         softmax_tile(cpu, scores, rows, seen, shape, sums, lse + begin);
@@ -136,7 +126,7 @@ static void backward_head(const Cpu *cpu, Scratch slot, const KeyValueHead *kv, 
     real *buffer = scratch_take(&slot, 2 * D);
     for (int64_t begin = 0; begin < T; begin += CPU_QUERY_ROWS) {
         int64_t rows = smaller(CPU_QUERY_ROWS, T - begin), seen = visible_keys(kv->shape, begin + rows - 1, T);
-        Tensor p = scratch_matrix(p_data, rows, seen), dp = scratch_matrix(dp_data, rows, seen);
+        Tensor p = tensor_of(p_data, rows, seen, FMT_FP32), dp = tensor_of(dp_data, rows, seen, FMT_FP32);
         Operand qs = {tensor_rows(q, begin, rows), true}, dos = {tensor_rows(d_o, begin, rows), true};
         Operand p_rows = {p, true}, p_columns = {p, false};
         Operand qs_columns = {qs.tensor, false}, dos_columns = {dos.tensor, false};
@@ -158,7 +148,7 @@ static void backward_head(const Cpu *cpu, Scratch slot, const KeyValueHead *kv, 
 }
 
 static Tensor zeroed_matrix(Scratch *slot, int64_t rows, int64_t cols) {
-    Tensor t = scratch_matrix(scratch_take(slot, rows * cols), rows, cols);
+    Tensor t = tensor_of(scratch_take(slot, rows * cols), rows, cols, FMT_FP32);
     memset(t.data, 0, (size_t)(rows * cols) * sizeof(real));
     return t;
 }

@@ -56,6 +56,16 @@ static inline Tensor no_tensor(void) {
     return t;
 }
 
+// Returns an unscaled tensor without gaps between its rows.
+static inline Tensor tensor_of(void *data, int64_t rows, int64_t cols, Format format) {
+    Tensor t = no_tensor();
+    t.data = data;
+    t.rows = rows;
+    t.cols = t.stride = cols;
+    t.format = format;
+    return t;
+}
+
 static inline int64_t tensor_elements(Tensor t) {
     return t.rows * t.cols;
 }

@@ -205,9 +205,8 @@ static Attention open_shape(Bench *bench, AttentionShape s) {
 // Returns each token's position in its document. The documents' lengths cycle through `lengths`; the end of a sequence
 // also ends a document.
 static Tensor documents_of(Bench *bench, AttentionShape s, const int lengths[], int count) {
-    Tensor positions = {};
-    positions.rows = (int64_t)s.B * s.T, positions.cols = positions.stride = 1, positions.format = FMT_I32;
-    positions.data = bench_allocate(bench, (size_t)positions.rows * sizeof(int32_t));
+    const int64_t rows = (int64_t)s.B * s.T;
+    const Tensor positions = tensor_of(bench_allocate(bench, (size_t)rows * sizeof(int32_t)), rows, 1, FMT_I32);
     int32_t *host = (int32_t *)xmalloc((size_t)positions.rows * sizeof *host);
     for (int64_t row = 0, document = 0, position = 0; row < positions.rows; row++) {
         if (position == lengths[document % count]) position = 0, document++;

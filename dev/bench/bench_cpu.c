@@ -26,13 +26,9 @@ typedef struct {
 } Bench;
 
 static Tensor make(Format format, int64_t rows, int64_t cols) {
-    Tensor t = {0};
-    size_t bytes = (size_t)(rows * cols) * format_bytes(format);
-    t.data = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    const size_t bytes = (size_t)(rows * cols) * format_bytes(format);
+    const Tensor t = tensor_of(aligned_alloc(64, (bytes + 63) / 64 * 64), rows, cols, format);
     if (!t.data) fatal(EXIT_DEVICE, "host memory: could not allocate %zu bytes", bytes);
-    t.rows = rows;
-    t.cols = t.stride = cols;
-    t.format = format;
     uint32_t seed = 1;
     for (int64_t i = 0; i < rows * cols; i++) {
         seed = seed * 1664525u + 1013904223u;

@@ -90,8 +90,7 @@ static int64_t make_tokens(Bench *bench, Operands *o, int64_t count) {
         distinct += !seen[host[i]];
         seen[host[i]] = true;
     }
-    o->tokens.rows = count, o->tokens.cols = o->tokens.stride = 1, o->tokens.format = FMT_I32;
-    o->tokens.data = bench_allocate(bench, (size_t)count * sizeof *host);
+    o->tokens = tensor_of(bench_allocate(bench, (size_t)count * sizeof *host), count, 1, FMT_I32);
     bench->exec.ops->upload(&bench->exec, o->tokens.data, host, (size_t)count * sizeof *host);
     free(host);
     free(seen);

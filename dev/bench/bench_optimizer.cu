@@ -49,16 +49,9 @@ __global__ static void gradients_kernel(void *data, Format format, int64_t count
     }
 }
 
-static Tensor flat_tensor(void *data, int64_t elements, Format format) {
-    Tensor t = {};
-    t.data = data;
-    t.rows = 1, t.cols = t.stride = elements, t.format = format;
-    return t;
-}
-
 static Tensor timed_moment(const Timing *t, bool second, int64_t at, int64_t elements, Format format) {
     char *data = second ? t->v : t->m;
-    Tensor moment = flat_tensor(data + (size_t)at * format_bytes(format), elements, format);
+    Tensor moment = tensor_of(data + (size_t)at * format_bytes(format), 1, elements, format);
     if (format_is_fp8(format)) {
         moment.granularity = SCALE_EXPAND;
         moment.group = MOMENT_GROUP;
@@ -75,12 +68,12 @@ static void parameter_add(Timing *t, const TimedStorage *s, int64_t at, int64_t 
     const Format moment = !small ? FMT_FP32 : s->moments == MOMENTS_BF16 ? FMT_BF16 : FMT_E4M3;
     Parameter *p = &t->parameters[t->count++];
     *p = Parameter{};
-    p->weight.value = flat_tensor(t->value + 2 * at, elements, FMT_BF16);
-    p->grad = flat_tensor(t->grad + 4 * at, elements, grad);
+    p->weight.value = tensor_of(t->value + 2 * at, 1, elements, FMT_BF16);
+    p->grad = tensor_of(t->grad + 4 * at, 1, elements, grad);
     p->m = timed_moment(t, false, at, elements, moment);
     p->v = timed_moment(t, true, at, elements, moment);
     if (s->master != FMT_NONE)
-        p->master = flat_tensor(t->master + (size_t)at * format_bytes(s->master), elements, s->master);
+        p->master = tensor_of(t->master + (size_t)at * format_bytes(s->master), 1, elements, s->master);
     p->decay = matrix;
     p->index = (uint64_t)at;
     // Bytes per element. With FP32 master weights, the update writes the value but does not read it.

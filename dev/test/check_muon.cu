@@ -73,13 +73,6 @@ static float get(Format format, const void *data, int64_t i) {
     return format == FMT_BF16 ? bf16_decode(((const uint16_t *)data)[i]) : ((const float *)data)[i];
 }
 
-static Tensor matrix(void *data, int64_t rows, int64_t cols, Format format) {
-    Tensor t = {};
-    t.data = data;
-    t.rows = rows, t.cols = t.stride = cols, t.format = format;
-    return t;
-}
-
 // --- muon_momentum ---------------------------------------------------------------------------------------------------
 // Returns gradient element i: lognormal values, groups of zeros, and groups near FP32's limits.
 static float gradient(int64_t i, uint64_t step) {
@@ -123,10 +116,10 @@ static void check_momentum(MuonCheck *c, Format m, MomentsKind moments, Format g
     memset(k.cpu, MOMENT_K_ONE, group_count);
     Parameter p[2] = {};
     for (int side = 0; side < 2; side++) {
-        p[side].weight.value = matrix(NULL, 1, elements, FMT_BF16);
-        p[side].grad = matrix(side ? g.gpu : g.cpu, 1, elements, grad);
-        p[side].update = matrix(side ? u.gpu : u.cpu, 1, elements, update);
-        p[side].m = matrix(side ? codes.gpu : codes.cpu, 1, elements, m);
+        p[side].weight.value = tensor_of(NULL, 1, elements, FMT_BF16);
+        p[side].grad = tensor_of(side ? g.gpu : g.cpu, 1, elements, grad);
+        p[side].update = tensor_of(side ? u.gpu : u.cpu, 1, elements, update);
+        p[side].m = tensor_of(side ? codes.gpu : codes.cpu, 1, elements, m);
         if (!groups) continue;
         p[side].m.granularity = SCALE_EXPAND;
         p[side].m.group = GROUP;
@@ -201,10 +194,10 @@ static void check_apply(MuonCheck *c, Format value, Format master, Format update
     *(uint32_t *)amax.cpu = float_bits(7.0f); // an old amax, which a skipped step keeps
     Parameter p[2] = {};
     for (int side = 0; side < 2; side++) {
-        p[side].weight.value = matrix(side ? v.gpu : v.cpu, 1, elements, value);
+        p[side].weight.value = tensor_of(side ? v.gpu : v.cpu, 1, elements, value);
         p[side].weight.maximum = value == FMT_BF16 ? (uint32_t *)(side ? amax.gpu : amax.cpu) : NULL;
-        p[side].update = matrix(side ? u.gpu : u.cpu, 1, elements, update);
-        if (master != FMT_NONE) p[side].master = matrix(side ? w.gpu : w.cpu, 1, elements, master);
+        p[side].update = tensor_of(side ? u.gpu : u.cpu, 1, elements, update);
+        if (master != FMT_NONE) p[side].master = tensor_of(side ? w.gpu : w.cpu, 1, elements, master);
         p[side].decay = true;
         p[side].index = 12345;
     }
@@ -262,7 +255,7 @@ static void orthogonalize(Exec *exec, const float *x, Format format, int64_t fir
     exec->ops->upload(exec, memory, host, room);
     char *at = memory;
     const auto take = [&](int64_t r, int64_t k) {
-        const Tensor t = matrix(at, r, k, format);
+        const Tensor t = tensor_of(at, r, k, format);
         at += ((size_t)(r * k) * format_bytes(format) + 255) / 256 * 256;
         return t;
     };

@@ -12,17 +12,17 @@ typedef struct {
     float a;
 } Stored;
 
-static inline Tensor tensor_of(Stored *s, int n, Format format) {
+static inline Tensor stored_tensor(Stored *s, int n, Format format) {
     Tensor t = {s->codes, &s->a, &s->k, NULL, 1, n, n, format, SCALE_EXPAND, GROUP, false};
     return t;
 }
 
 static inline bool store(Stored *s, const float *x, int n, Format format, const MomentStore *how) {
     memset(s, 0xa5, sizeof *s);
-    return moments_store(tensor_of(s, n, format), 0, n, x, how);
+    return moments_store(stored_tensor(s, n, format), 0, n, x, how);
 }
 
 static inline void load(const Stored *s, float *x, int n, Format format) {
     Stored copy = *s;
-    moments_load(tensor_of(&copy, n, format), 0, n, x);
+    moments_load(stored_tensor(&copy, n, format), 0, n, x);
 }

@@ -22,7 +22,7 @@ static void random_pair(Pair *p, Tensor t[SIDES], int64_t rows, int64_t cols, in
     const size_t bytes = (size_t)(rows * cols) * sizeof(uint16_t);
     stream++;
     for (int side = 0; side < SIDES; side++) {
-        t[side] = matrix(p->exec[side]->ops->allocate(p->exec[side], bytes, &err), rows, cols, FMT_BF16);
+        t[side] = tensor_of(p->exec[side]->ops->allocate(p->exec[side], bytes, &err), rows, cols, FMT_BF16);
         if (!t[side].data) fatal(err.code, "%s", err.text);
     }
     for (int64_t i = 0; i < rows * cols; i++) {

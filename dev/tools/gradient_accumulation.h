@@ -19,7 +19,7 @@ static inline bool accumulation_possible(const GradientStats *s) {
 
 // Returns operand k of the matmuls (0: dy, 1: x, 2: w) in FP8, or its transpose, which has the same scale.
 static inline Tensor operand_codes(const Meter *m, int k, Tensor of, Format format, bool transposed) {
-    Tensor t = matrix(transposed ? m->code_t[k] : m->code[k], of.rows, of.cols, format);
+    Tensor t = tensor_of(transposed ? m->code_t[k] : m->code[k], of.rows, of.cols, format);
     t.granularity = SCALE_TENSOR;
     t.scale = m->code_scale[k];
     t.transposed = transposed;
@@ -35,7 +35,7 @@ static inline void make_operand_codes(Meter *m, int k, Tensor of) {
 }
 
 static inline void measure_data_matmul(Meter *m, Tensor dy_q, Tensor w, const GradientStats *s, Accumulation *a) {
-    const Tensor exact = matrix(m->dx, s->tokens, s->in, FMT_FP32), nothing = matrix(NULL, 0, 0, FMT_FP32);
+    const Tensor exact = tensor_of(m->dx, s->tokens, s->in, FMT_FP32), nothing = no_tensor();
     Weight weight;
     memset(&weight, 0, sizeof weight);
     weight.value = w;
@@ -44,7 +44,7 @@ static inline void measure_data_matmul(Meter *m, Tensor dy_q, Tensor w, const Gr
     read_all(m, m->dy_quantised, dy_q, one_part(s->out));
     exact_data(m, m->dx, m->dy_quantised, s);
     for (int o = 0; o < OUTPUTS; o++) {
-        const Tensor dx = matrix(m->dx_other, s->tokens, s->in, output_formats[o]);
+        const Tensor dx = tensor_of(m->dx_other, s->tokens, s->in, output_formats[o]);
         m->place.ops->linear_backward_data(m->place.exec, dx, dy_q, weight);
         a->data[o] = deviation(m, dx, nothing, exact);
     }
@@ -66,12 +66,12 @@ static inline void put_before(Meter *m, Tensor before, Tensor dw) {
 }
 
 static inline void measure_weight_matmul(Meter *m, Tensor dy_qt, Tensor x_qt, const GradientStats *s, Accumulation *a) {
-    const Tensor exact = matrix(m->dw, s->out, s->in, FMT_FP32), nothing = matrix(NULL, 0, 0, FMT_FP32);
+    const Tensor exact = tensor_of(m->dw, s->out, s->in, FMT_FP32), nothing = no_tensor();
     read_all(m, m->dy_quantised, dy_qt, one_part(s->out));
     exact_weight(m, m->dw, m->dy_quantised, s);
     for (int o = 0; o < OUTPUTS; o++) {
-        const Tensor dw = matrix(m->dw_other, s->out, s->in, output_formats[o]);
-        const Tensor before = matrix(m->dw_before, s->out, s->in, output_formats[o]);
+        const Tensor dw = tensor_of(m->dw_other, s->out, s->in, output_formats[o]);
+        const Tensor before = tensor_of(m->dw_before, s->out, s->in, output_formats[o]);
         m->place.ops->linear_backward_weight(m->place.exec, dw, dy_qt, x_qt, false);
         a->weight[o][0] = deviation(m, dw, nothing, exact);
         put_before(m, before, dw);
@@ -92,7 +92,7 @@ static inline void measure_accumulation(Meter *m, Tensor dy, Tensor x, Tensor w,
     if (format == FMT_E4M3)
         make_operand_codes(m, 0, dy); // grad_quantize would write the transpose in E5M2.
     else
-        m->place.ops->grad_quantize(m->place.exec, dy_q, dy_qt, matrix(m->dbias, 1, s->out, FMT_FP32), dy, false);
+        m->place.ops->grad_quantize(m->place.exec, dy_q, dy_qt, tensor_of(m->dbias, 1, s->out, FMT_FP32), dy, false);
     make_operand_codes(m, 1, x);
     make_operand_codes(m, 2, w);
     read_all(m, m->x, x_qt, one_part(s->in));

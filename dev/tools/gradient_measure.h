@@ -125,30 +125,20 @@ static inline void meter_close(Meter *m) {
     free(m->scale_host);
 }
 
-static inline Tensor matrix(const void *data, int64_t rows, int64_t cols, Format format) {
-    Tensor t;
-    memset(&t, 0, sizeof t);
-    t.data = (void *)data;
-    t.rows = rows;
-    t.cols = t.stride = cols;
-    t.format = format;
-    return t;
-}
-
 // Computes dgrad in FP32: dx (tokens, in) = dy (tokens, out) w (out, in).
-static inline void exact_data(Meter *m, float *dx, const float *dy, const GradientStats *s) {
+static inline void exact_data(Meter *m, float *dx, float *dy, const GradientStats *s) {
     Weight w;
     memset(&w, 0, sizeof w);
-    w.value = matrix(m->w, s->out, s->in, FMT_FP32);
-    m->place.ops->linear_backward_data(m->place.exec, matrix(dx, s->tokens, s->in, FMT_FP32),
-                                       matrix(dy, s->tokens, s->out, FMT_FP32), w);
+    w.value = tensor_of(m->w, s->out, s->in, FMT_FP32);
+    m->place.ops->linear_backward_data(m->place.exec, tensor_of(dx, s->tokens, s->in, FMT_FP32),
+                                       tensor_of(dy, s->tokens, s->out, FMT_FP32), w);
 }
 
 // Computes wgrad in FP32: dw (out, in) = dy^T x.
-static inline void exact_weight(Meter *m, float *dw, const float *dy, const GradientStats *s) {
-    m->place.ops->linear_backward_weight(m->place.exec, matrix(dw, s->out, s->in, FMT_FP32),
-                                         matrix(dy, s->tokens, s->out, FMT_FP32),
-                                         matrix(m->x, s->tokens, s->in, FMT_FP32), false);
+static inline void exact_weight(Meter *m, float *dw, float *dy, const GradientStats *s) {
+    m->place.ops->linear_backward_weight(m->place.exec, tensor_of(dw, s->out, s->in, FMT_FP32),
+                                         tensor_of(dy, s->tokens, s->out, FMT_FP32),
+                                         tensor_of(m->x, s->tokens, s->in, FMT_FP32), false);
 }
 
 static inline Deviation deviation_of(const RowResult *r) {
@@ -285,7 +275,7 @@ static inline void measure_gradient(Meter *m, Tensor dy, Tensor x, Tensor w, Par
     measure_rows(m, s);
     exact_data(m, m->dx, m->dy, s);
     exact_weight(m, m->dw, m->dy, s);
-    const Tensor nothing = matrix(NULL, 0, 0, FMT_FP32);
+    const Tensor nothing = no_tensor();
     for (int f = 0; f < GRADIENT_FORMATS; f++) {
         for (int r = 0; r < SCALE_RULES; r++) {
             VariantStats *v = &s->variant[f][r];
@@ -294,11 +284,11 @@ static inline void measure_gradient(Meter *m, Tensor dy, Tensor x, Tensor w, Par
             quantise(m, s, &scale_rules[r], gradient_formats[f], parts, total.sum[SUM_SQUARES], total.sum[SUM_NONZERO],
                      v);
             exact_data(m, m->dx_other, m->dy_quantised, s);
-            v->data = deviation(m, matrix(m->dx_other, s->tokens, s->in, FMT_FP32), nothing,
-                                matrix(m->dx, s->tokens, s->in, FMT_FP32));
+            v->data = deviation(m, tensor_of(m->dx_other, s->tokens, s->in, FMT_FP32), nothing,
+                                tensor_of(m->dx, s->tokens, s->in, FMT_FP32));
             exact_weight(m, m->dw_other, m->dy_quantised, s);
-            v->weight = deviation(m, matrix(m->dw_other, s->out, s->in, FMT_FP32), nothing,
-                                  matrix(m->dw, s->out, s->in, FMT_FP32));
+            v->weight = deviation(m, tensor_of(m->dw_other, s->out, s->in, FMT_FP32), nothing,
+                                  tensor_of(m->dw, s->out, s->in, FMT_FP32));
             s->small_rows = find_worst_row(m, s->out, v);
         }
     }
