@@ -1,6 +1,7 @@
 // Defines the CUDA backend's table of functions, and the operations that choose their kernels by format, GPU and shape.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/attention_hopper.h"
+#include "cuda/attention/attention_portable.h"
 #include "cuda/common/cuda_kernels.h"
 #include "cuda/fp8/fp8_ops.h"
 
@@ -9,8 +10,8 @@
 // Implementations of attention; the first one that fits is used:
 //   BF16   Hopper kernels, if they support the GPU and shape, with or without document masking
 //          cuDNN, without document masking, if it supports the shape
-//          this project's kernels for every GPU (attention_plain_forward)
-//   FP32   this project's kernels for every GPU
+//          attention_portable_forward()
+//   FP32   attention_plain_forward()
 // If k has more rows than q, then k and v include a KV cache, and attention_cached_forward() is used.
 void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                             AttentionShape shape) {
@@ -20,11 +21,14 @@ void cuda_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k
         attention_cached_forward(exec, o, lse, q, k, v, shape);
         return;
     }
-    if (q.format == FMT_BF16 && attention_forward_hopper(exec, o, lse, q, k, v, positions, shape)) return;
-    if (q.format == FMT_BF16 && !positions.data &&
-        attention_forward(backend->attention, o, lse, q, k, v, shape, exec->workspace, exec->workspace_bytes))
+    if (q.format != FMT_BF16) {
+        attention_plain_forward(exec, o, lse, q, k, v, positions, shape);
         return;
-    attention_plain_forward(exec, o, lse, q, k, v, positions, shape);
+    }
+    if (attention_forward_hopper(exec, o, lse, q, k, v, positions, shape)) return;
+    if (positions.data ||
+        !attention_forward(backend->attention, o, lse, q, k, v, shape, exec->workspace, exec->workspace_bytes))
+        attention_portable_forward(exec, o, lse, q, k, v, positions, shape);
 }
 
 void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
@@ -32,16 +36,15 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
     CudaBackend *backend = cuda_backend(exec);
     require_format("attention_backward", "positions", positions, FMT_I32);
     require_format("attention_backward", "the RoPE table", rope_table, FMT_FP32);
-    if (q.format == FMT_BF16 &&
-        attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, rope_table, shape))
-        return;
-    if (q.format != FMT_BF16 || positions.data ||
-        !attention_backward(backend->attention, dq, dk, dv, d_o, o, lse, q, k, v, shape, exec->workspace,
-                            exec->workspace_bytes))
+    if (attention_backward_hopper(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, rope_table, shape)) return;
+    if (q.format != FMT_BF16)
         attention_plain_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape);
+    else if (positions.data || !attention_backward(backend->attention, dq, dk, dv, d_o, o, lse, q, k, v, shape,
+                                                   exec->workspace, exec->workspace_bytes))
+        attention_portable_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape);
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rope_table, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rope_table, shape);
-    // The Hopper kernels write the row amaxes themselves; cuDNN and the kernels for every GPU do not.
+    // Only the Hopper kernels write the row amaxes themselves.
     Tensor packed = dq;
     packed.cols = dq.cols + dk.cols + dv.cols;
     if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);
@@ -56,11 +59,8 @@ static Norm with_weight(Exec *exec, Norm norm, Tensor like) {
     if (like.cols > backend->ones_count)
         fatal(EXIT_DEVICE, "internal error: a norm without weight has %lld columns; at most %lld are supported",
               (long long)like.cols, (long long)backend->ones_count);
-    norm.weight = {};
-    norm.weight.rows = 1;
-    norm.weight.cols = norm.weight.stride = like.cols;
-    norm.weight.format = like.format == FMT_FP32 ? FMT_FP32 : FMT_BF16;
-    norm.weight.data = backend->ones + (like.format == FMT_FP32 ? 0 : backend->ones_count);
+    norm.weight = like.format == FMT_FP32 ? tensor_of(backend->ones, 1, like.cols, FMT_FP32)
+                                          : tensor_of(backend->ones + backend->ones_count, 1, like.cols, FMT_BF16);
     return norm;
 }
 

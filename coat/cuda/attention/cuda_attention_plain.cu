@@ -1,7 +1,6 @@
 // Slow, exact attention in FP32 without tensor cores, for --precision fp32 and as a reference. Each warp computes one
 // row of o, dq, or dk and dv. It reads the tokens that the row depends on one after the other, so sums have a fixed
 // order.
-#include "attention_portable.h"
 #include "attention_rows.h"
 
 namespace {
@@ -175,10 +174,6 @@ unsigned blocks(AttentionShape shape, int heads) {
 
 void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                              AttentionShape shape) {
-    if (q.format == FMT_BF16) {
-        attention_portable_forward(exec, o, lse, q, k, v, positions, shape);
-        return;
-    }
     forward_kernel<<<blocks(shape, shape.heads), WARPS_PER_BLOCK * WARP, 0, cuda_backend(exec)->stream>>>(
         operands(o, lse, q, k, v, positions, shape));
     LAUNCH_CHECK("attention_plain_forward");
@@ -186,10 +181,6 @@ void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor 
 
 void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                               Tensor k, Tensor v, Tensor positions, AttentionShape shape) {
-    if (q.format == FMT_BF16) {
-        attention_portable_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape);
-        return;
-    }
     cudaStream_t stream = cuda_backend(exec)->stream;
     Operands x = operands(o, lse, q, k, v, positions, shape);
     x.d_o = matrix_of<float>(d_o), x.dq = matrix_of<float>(dq);

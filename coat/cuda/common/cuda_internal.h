@@ -126,11 +126,8 @@ void matmul_close(struct MatmulState *state);
 void matmul_add(Exec *exec, int count, Tensor d, float alpha, Tensor a, Tensor b, bool transpose_a, bool transpose_b,
                 int64_t k, float beta, Tensor c);
 
-// Compute attention with the project's kernels that run on every GPU. cuda_ops.cu chooses between these functions,
-// cuDNN (attention.h) and the Hopper kernels (attention_hopper.h). The backward neither applies RoPE's backward nor
-// writes amaxes. Call fatal() for other head widths than
-//   FP32   up to 256 (cuda_attention_plain.cu)
-//   BF16   multiples of 8 up to 128 (attention_portable.h)
+// Compute attention in FP32. The backward neither applies RoPE's backward nor writes amaxes. Call fatal() if the head
+// width is above 256.
 void attention_plain_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                              AttentionShape shape);
 void attention_plain_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,

@@ -138,8 +138,8 @@ void act_rows_launch(Exec *exec, const char *operation, const Op &op, RowWalk w,
 // The number of threads is close to the number of 16-column spans of common widths. More blocks per SM load more rows
 // at a time. Fewer blocks per SM leave each thread more registers for column sums or for SwiGLU's two inputs.
 template <typename Op>
-void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t, Tensor dbias,
-                  bool accumulate) {
+void act_rows_run(Exec *exec, const char *operation, const Op &op, Tensor q, Tensor q_t = Tensor{},
+                  Tensor dbias = Tensor{}, bool accumulate = false) {
     const int cols = (int)q.cols / Op::outputs, spans = cols / SPAN;
     const RowWalk w = {(char *)q.data, (float *)q.scale,          (float *)q_t.scale, q_t.format, NULL,
                        exec->state,    cuda_backend(exec)->tally, (int)q.rows,        cols,       (int)q.stride,

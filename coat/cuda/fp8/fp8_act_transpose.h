@@ -105,7 +105,7 @@ __global__ __launch_bounds__(TILE_THREADS<ACT_COLUMNS>,
 // pass ends, because that pass writes nothing that the function object reads.
 template <Format F, Format T, bool GRADIENT, typename Function>
 void act_tiles_run(Exec *exec, const char *operation, const Function &function, Tensor plain, Tensor transposed,
-                   int64_t rows, int64_t cols, Tensor dbias, bool accumulate) {
+                   int64_t rows, int64_t cols, Tensor dbias = Tensor{}, bool accumulate = false) {
     if (rows == 0 || cols == 0) return;
     TileWalk w = {tile_out(plain, transposed), (int)rows, (int)cols, LOAD_ORDER};
     const bool sums = GRADIENT && dbias.data;

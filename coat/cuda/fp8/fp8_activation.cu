@@ -33,9 +33,8 @@ void hidden_run(Exec *exec, const char *operation, Tensor g, Tensor h, Tensor y,
             act_walk_run<MAKES_AMAXES, 1, 3, true>(exec, source, y.rows, width, g, amaxes);
         });
     else
-        for_hidden<SAVED, true>(exec, width, h, y, bias, kind, [&](auto source) {
-            act_rows_run(exec, operation, source, g, Tensor{}, Tensor{}, false);
-        });
+        for_hidden<SAVED, true>(exec, width, h, y, bias, kind,
+                                [&](auto source) { act_rows_run(exec, operation, source, g); });
 }
 
 // Computes the row amaxes of g, the activation function's output, from h in BF16, and then g's scale.
@@ -47,9 +46,8 @@ void act_amaxes(Exec *exec, Tensor g, Tensor h, uint32_t *amaxes, ActivationKind
 
 // Computes g, the activation function's output, in FP8 with a scale per row, from h in BF16.
 void act_rows(Exec *exec, const char *operation, Tensor g, Tensor h, ActivationKind kind) {
-    for_activation<false>(bf16_reader<false>(h), h, g.cols, kind, [&](auto function) {
-        act_rows_run(exec, operation, source_of<false, 1>(function), g, Tensor{}, Tensor{}, false);
-    });
+    for_activation<false>(bf16_reader<false>(h), h, g.cols, kind,
+                          [&](auto function) { act_rows_run(exec, operation, source_of<false, 1>(function), g); });
 }
 
 // Computes g, the activation function's output, from h. If g is FP8, its scale must already be in memory. If g is BF16,
@@ -61,8 +59,7 @@ void act_cast(Exec *exec, const char *operation, Tensor g, Tensor h, ActivationK
     if (g.transposed)
         for_reader<true>(h, [&](auto reader) {
             for_activation<reader.grouped>(reader, h, g.cols, kind, [&](auto function) {
-                act_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, function, Tensor{}, g, h.rows, g.cols,
-                                                         Tensor{}, false);
+                act_tiles_run<FMT_E4M3, FMT_E4M3, false>(exec, operation, function, Tensor{}, g, h.rows, g.cols);
             });
         });
     else if (g.format == FMT_BF16)

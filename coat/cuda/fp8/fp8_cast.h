@@ -178,13 +178,14 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
     }
 }
 
-// Runs the cast pass over a tensor. If dbias has data, dbias (1, cols) FP32 = (accumulate ? dbias : 0) + column sums.
-// The distribution of rows depends on the shape and the workspace. Of persistent blocks, BLOCKS run per SM, so their
-// distribution also depends on the number of SMs. If `overlaps`, the cast may start before the previous kernel, which
-// computes the scale, ends.
+// Runs the cast pass over tensor x, which `source` reads. If dbias has data, dbias (1, cols) FP32 = (accumulate ?
+// dbias : 0) + column sums. The distribution of rows depends on the shape and the workspace. Of persistent blocks,
+// BLOCKS run per SM, so their distribution also depends on the number of SMs. If `overlaps`, the cast may start before
+// the previous kernel, which computes the scale, ends.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
-static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, int64_t rows, int64_t cols,
-                     Tensor dbias, bool accumulate, bool overlaps) {
+static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, Tensor x, bool overlaps,
+                     Tensor dbias = Tensor{}, bool accumulate = false) {
+    const int64_t rows = x.rows, cols = x.cols;
     if (rows == 0 || cols == 0) return;
     const int64_t across = ceil_div(cols, CAST_COLUMNS), tiles = ceil_div(rows, TILE_ROWS);
     int64_t splits = tiles, most = 65535;

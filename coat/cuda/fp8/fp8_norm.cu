@@ -342,14 +342,11 @@ void norm_cast(Exec *exec, const char *operation, Tensor n, Tensor x, Norm norm,
         source.mean = (const float *)norm.mean.data;
         source.rstd = (const float *)norm.rstd.data;
         if (n.transposed)
-            cast_run<FMT_E4M3, FMT_E4M3, true, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
-                                                         overlaps);
+            cast_run<FMT_E4M3, FMT_E4M3, true, false, 4>(exec, operation, source, out, x, overlaps);
         else if (n.format == FMT_BF16)
-            cast_run<FMT_BF16, FMT_BF16, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
-                                                          overlaps);
+            cast_run<FMT_BF16, FMT_BF16, false, false, 4>(exec, operation, source, out, x, overlaps);
         else
-            cast_run<FMT_E4M3, FMT_E4M3, false, false, 4>(exec, operation, source, out, x.rows, x.cols, Tensor{}, false,
-                                                          overlaps);
+            cast_run<FMT_E4M3, FMT_E4M3, false, false, 4>(exec, operation, source, out, x, overlaps);
     });
 }
 

@@ -111,8 +111,7 @@ void bf16_row_amaxes(Exec *exec, Tensor x, uint32_t *amaxes) {
 
 template <Format TO> static void rescale_cast(Exec *exec, Tensor out, Tensor x, bool overlaps) {
     const RescaledCodes<TO> source = {{(const uint8_t *)x.data, (int)x.stride}, (const float *)x.scale};
-    cast_run<TO, TO, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows, x.cols, Tensor{},
-                                     false, overlaps);
+    cast_run<TO, TO, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x, overlaps);
 }
 
 static void transpose_rescaled(Exec *exec, Tensor out, Tensor x, bool overlaps) {
@@ -136,8 +135,7 @@ void fp8_transpose_codes(Exec *exec, Tensor out, Tensor x) {
         return;
     }
     const CodesOf source = {(const uint8_t *)x.data, (int)x.stride};
-    cast_run<FMT_E4M3, FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x.rows,
-                                                 x.cols, Tensor{}, false, false);
+    cast_run<FMT_E4M3, FMT_E4M3, true, false, 6>(exec, "transpose_codes", source, tile_out(Tensor{}, out), x, false);
 }
 
 void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x) {
@@ -146,8 +144,7 @@ void fp8_decode(Exec *exec, const char *operation, Tensor out, Tensor x) {
     require_spans(operation, "the result", out);
     require_spans(operation, "the input", x);
     const DecodedCodes source = {{(const uint8_t *)x.data, (int)x.stride}, (const float *)x.scale, scaled_by_row(x)};
-    cast_run<FMT_BF16, FMT_BF16, false, false, 4>(exec, operation, source, tile_out(out, Tensor{}), x.rows, x.cols,
-                                                  Tensor{}, false, false);
+    cast_run<FMT_BF16, FMT_BF16, false, false, 4>(exec, operation, source, tile_out(out, Tensor{}), x, false);
 }
 
 // --- quantization with a scale per row, used for attention's output --------------------------------------------------
@@ -202,8 +199,7 @@ void row_cast_launch(cudaStream_t stream, const RowCast &a) {
 void fp8_cast_after_amaxes(Exec *exec, const char *operation, Tensor q, Tensor x, const uint32_t *amaxes) {
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
     scale_after_amaxes(exec, q, amaxes, x.rows);
-    cast_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x.rows, x.cols,
-                                                  Tensor{}, false, true);
+    cast_run<FMT_E4M3, FMT_E4M3, false, false, 5>(exec, operation, source, tile_out(q, Tensor{}), x, true);
 }
 
 void fp8_quantize_forward(Exec *exec, Tensor q, Tensor x) {
@@ -231,8 +227,7 @@ void fp8_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
     require_spans(operation, "x", x);
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(x)};
     const bool own_scale = scale_over_rows(exec, q_t, q);
-    cast_run<FMT_E4M3, FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x.rows, x.cols,
-                                                 Tensor{}, false, own_scale);
+    cast_run<FMT_E4M3, FMT_E4M3, true, false, 5>(exec, operation, source, tile_out(Tensor{}, q_t), x, own_scale);
 }
 
 // --- quantization of gradients, with their transposes ----------------------------------------------------------------
@@ -253,10 +248,8 @@ void fp8_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tens
     scale_launch(exec, dy_q, dy_qt, amaxes, dy.rows, !dy.amax);
     const ValuesOf<Bf16Reader<true>> source = {bf16_reader<true>(dy)};
     const TileOut out = tile_out(dy_q, dy_qt);
-    const auto cast = [&](auto run) { run(exec, operation, source, out, dy.rows, dy.cols, dbias, accumulate, true); };
-    typedef ValuesOf<Bf16Reader<true>> Source;
     if (dy_q.format == FMT_E5M2)
-        cast(cast_run<FMT_E5M2, FMT_E5M2, true, true, 5, Source>);
+        cast_run<FMT_E5M2, FMT_E5M2, true, true, 5>(exec, operation, source, out, dy, true, dbias, accumulate);
     else
-        cast(cast_run<FMT_E4M3, FMT_E5M2, true, true, 5, Source>);
+        cast_run<FMT_E4M3, FMT_E5M2, true, true, 5>(exec, operation, source, out, dy, true, dbias, accumulate);
 }
