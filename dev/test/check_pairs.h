@@ -4,6 +4,7 @@
 #include "bench_cuda.h"
 #include "check_gpu.h"
 #include "coat/numerics/quantize.h"
+#include "texts.h"
 
 #include <math.h>
 
@@ -169,9 +170,8 @@ static inline void check_code_rows(Check *c, CheckPair t, double off, const bool
         for (int64_t j = inner; j < t.cpu.stride; j++)
             far += have[i * t.cpu.stride + j] != POISON; // counts writes after the end of a row
     }
-    char text[160];
-    snprintf(text, sizeof text, "%lld of %lld FP8 values differ, %lld by more than a step; first at %lld",
-             (long long)differ, (long long)(inner * outer), (long long)far, (long long)first);
+    const char *text = formatted("%lld of %lld FP8 values differ, %lld by more than a step; first at %lld",
+                                 (long long)differ, (long long)(inner * outer), (long long)far, (long long)first);
     const double expected = off * (double)(inner * outer);
     check_say(c, far == 0 && (double)differ <= expected + 3 * sqrt(expected), what, text);
     free(have);
@@ -198,9 +198,7 @@ static inline void check_scales(Check *c, CheckPair t, double error, const char 
         if (fabs(a - b) <= error * fabs(b)) continue; // false for NaN, which therefore counts as a wrong scale
         if (wrong++ == 0) x = a, y = b;
     }
-    char text[160];
-    snprintf(text, sizeof text, "%zu of %zu scales are wrong: %g for %g", wrong, count, x, y);
-    check_say(c, wrong == 0, what, text);
+    check_say(c, wrong == 0, what, formatted("%zu of %zu scales are wrong: %g for %g", wrong, count, x, y));
     free(have);
 }
 
@@ -228,10 +226,9 @@ static inline void check_scaled_rows(Check *c, CheckPair t, const char *what) {
         wrong += other[i] && !(close && amax_at_boundary(t.cpu, i));
         if (other[i] && first < 0) first = i;
     }
-    char text[160];
-    snprintf(text, sizeof text, "%lld of %lld rows have another scale, %lld of them not at a boundary; first %lld",
-             (long long)next, (long long)rows, (long long)wrong, (long long)first);
-    check_say(c, wrong == 0 && (double)next <= ROWS_OFF * (double)rows, what, text);
+    check_say(c, wrong == 0 && (double)next <= ROWS_OFF * (double)rows, what,
+              formatted("%lld of %lld rows have another scale, %lld of them not at a boundary; first %lld",
+                        (long long)next, (long long)rows, (long long)wrong, (long long)first));
     check_code_rows(c, t, CODES_OFF, other, what);
     free(other);
     free(have);
@@ -258,10 +255,9 @@ static inline void check_values(Check *c, CheckPair t, double limit, const char 
         size += y * y;
     }
     const double relative = sqrt(error / (size > 0 ? size : 1));
-    char text[96];
-    snprintf(text, sizeof text, "%s (%lld, %lld), relative error %.2e", format_name(t.cpu.format),
-             (long long)t.cpu.rows, (long long)t.cpu.cols, relative);
-    check_say(c, relative <= limit, what, text); // the comparison is false for NaN, so NaN fails
+    check_say(c, relative <= limit, what,
+              formatted("%s (%lld, %lld), relative error %.2e", format_name(t.cpu.format), (long long)t.cpu.rows,
+                        (long long)t.cpu.cols, relative)); // the comparison is false for NaN, so NaN fails
     free(have);
 }
 

@@ -140,18 +140,8 @@ static inline RunState fill(Run *run, uint64_t seed) {
 
 static inline const char *save(Run *run, const char *out, const RunState *rs) {
     Error err;
-    char name[128];
     if (!checkpoint_save(path_of(out), &run->arena, &run->exec, rs, NULL, &err)) fail_msg("%s", err.text);
-    snprintf(name, sizeof name, "%s/step-%08d", out, (int)rs->step);
-    return path_of(name);
-}
-
-static inline const char *in(const char *folder, const char *name) {
-    static char paths[4][TEST_PATH * 2];
-    static int next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
+    return path_of(formatted("%s/step-%08d", out, (int)rs->step));
 }
 
 static const char *const files[] = {"model.safetensors",      "model.safetensors.index.json", "config.json",
@@ -167,20 +157,19 @@ static inline int quiet_begin(void) {
     return kept;
 }
 
-static inline char *quiet_end(int kept) {
-    size_t size;
+static inline const char *quiet_end(int kept) {
     fflush(stderr);
     dup2(kept, 2);
     close(kept);
-    return read_file(path_of("stderr"), &size);
+    return contents(path_of("stderr"));
 }
 
-// Loads the checkpoint, whose run state becomes *rs. Returns the messages printed while loading; the caller frees them.
-static inline char *load_checkpoint(Run *run, const char *folder, RunState *rs) {
+// Loads the checkpoint, whose run state becomes *rs. Returns the messages printed while loading.
+static inline const char *load_checkpoint(Run *run, const char *folder, RunState *rs) {
     Error err;
     const int kept = quiet_begin();
     const bool good = checkpoint_load(folder, &run->arena, &run->exec, rs, &err);
-    char *said = quiet_end(kept);
+    const char *said = quiet_end(kept);
     if (!good) fail_msg("%s", err.text);
     return said;
 }

@@ -50,8 +50,7 @@ static inline RankResult *run_ranks(int ranks, RankFunction function) {
     memset(results, 0, MAX_RANKS * sizeof *results);
     pid_t pids[MAX_RANKS];
     for (int r = 0; r < ranks; r++) {
-        char name[32];
-        snprintf(name, sizeof name, "said.%d", r);
+        const char *name = formatted("said.%d", r);
         write_text(path_of(name), "");
         pids[r] = fork();
         assert_true(pids[r] >= 0);
@@ -77,12 +76,8 @@ static inline RankResult *run_ranks(int ranks, RankFunction function) {
         if (left > 0 && tenths < 200) usleep(80000);
     }
     for (int r = 0; r < ranks; r++) {
-        char name[32];
-        snprintf(name, sizeof name, "said.%d", r);
-        size_t size;
-        char *text = read_file(path_of(name), &size);
-        snprintf(results[r].said, sizeof results[r].said, "%.*s", (int)size, text);
-        free(text);
+        const char *name = formatted("said.%d", r);
+        snprintf(results[r].said, sizeof results[r].said, "%s", contents(path_of(name)));
     }
     return results;
 }

@@ -1,6 +1,7 @@
 // Compares FP8 operations of the CPU and GPU backends: the output head, matmuls, and FP8 health counts. Included by
 // test_gpt2.cu. check_fp8.cu compares the other FP8 operations.
 #pragma once
+#include "dev/test/texts.h"
 
 // Returns an FP8 tensor with one scale, filled with NaN. share: NULL, or a tensor to transpose, whose scale is reused.
 static Pair pair_codes(Backends *b, int64_t rows, int64_t cols, Format format, const Pair *share) {
@@ -39,13 +40,12 @@ static void pair_check_codes(Backends *b, Pair p, const char *operation, const c
         differ += x != y;
         far += abs(x - y) > 1;
     }
-    char name[200];
-    snprintf(
-        name, sizeof name,
-        "GPU against CPU: %s, %s %s (%lld, %lld): %zu FP8 values differ, %zu by more than a step, scales %g and %g",
-        operation, output, format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, differ, far,
-        (double)scale[1], (double)scale[0]);
-    check(far == 0 && differ * 1000 <= n && fabsf(scale[1] - scale[0]) <= 1e-5f * scale[0], name);
+    check(
+        far == 0 && differ * 1000 <= n && fabsf(scale[1] - scale[0]) <= 1e-5f * scale[0],
+        formatted(
+            "GPU against CPU: %s, %s %s (%lld, %lld): %zu FP8 values differ, %zu by more than a step, scales %g and %g",
+            operation, output, format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, differ, far,
+            (double)scale[1], (double)scale[0]));
     free(code[0]);
     free(code[1]);
 }
@@ -103,9 +103,8 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
     }
     pair_check_codes(b, d, "loss", "dlogits");
     pair_check_codes(b, d_t, "loss", "transposed dlogits");
-    Pair plain[] = {x, wte, targets, logits, losses, dn, dwte, same}, codes[] = {n_t, w_t, d_t, n, w, d};
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) pair_free(b, plain[i]);
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) pair_codes_free(b, codes[i]);
+    for (Pair p : {x, wte, targets, logits, losses, dn, dwte, same}) pair_free(b, p);
+    for (Pair p : {n_t, w_t, d_t, n, w, d}) pair_codes_free(b, p);
 }
 
 // Returns random FP8 values without NaN. One in 8 is 0, and one in 8 has the format's largest magnitude.
@@ -142,9 +141,8 @@ static Pair with_row_scales(Pair p, Pair scales) {
 // Passes if the GPU's row scales are bit-identical to the CPU's, which shows that the operation did not change them.
 static void check_row_scales(Backends *b, Pair scales, const char *operation) {
     double *cpu = pair_values(b, scales, 0), *gpu = pair_values(b, scales, 1);
-    char name[160];
-    snprintf(name, sizeof name, "GPU against CPU: %s does not change the row scales", operation);
-    check(memcmp(cpu, gpu, (size_t)tensor_elements(scales.t[0]) * sizeof *cpu) == 0, name);
+    check(memcmp(cpu, gpu, (size_t)tensor_elements(scales.t[0]) * sizeof *cpu) == 0,
+          formatted("GPU against CPU: %s does not change the row scales", operation));
     free(cpu);
     free(gpu);
 }
@@ -168,9 +166,8 @@ static void compare_carried(Backends *b, int64_t M, int64_t in, int64_t out) {
     pair_check(b, dx, 1e-2, "dgrad with row scales", "dx");
     check_row_scales(b, x_scales, "linear forward");
     check_row_scales(b, dy_scales, "linear backward");
-    Pair plain[] = {value, x_scales, dy_scales, x, dy, y, dx}, codes[] = {w_t, w};
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) pair_free(b, plain[i]);
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) pair_codes_free(b, codes[i]);
+    for (Pair p : {value, x_scales, dy_scales, x, dy, y, dx}) pair_free(b, p);
+    for (Pair p : {w_t, w}) pair_codes_free(b, p);
 }
 
 // Compares FP8 health counts of tensors with one scale, groups of which the last is shorter, moment groups or row
@@ -212,9 +209,7 @@ static void compare_health(Backends *b) {
     check(memcmp(found[0], found[1], sizeof found[0]) == 0 && found[1][BY_ROW].amax > 0 && found[1][BY_ROW].zero == 0,
           "GPU against CPU: amax of FP8 health from scales");
     for (int i = 0; i < COUNT; i++) {
-        pair_free(b, codes[i]);
-        pair_free(b, scales[i]);
-        pair_free(b, exponents[i]);
+        for (Pair p : {codes[i], scales[i], exponents[i]}) pair_free(b, p);
     }
 }
 
@@ -243,15 +238,13 @@ static void compare_codes_count(Backends *b, int64_t rows, int64_t cols) {
             }
             found[s] = codes_counted(&b->exec[s], t, (CodeCounts *)counts.t[s].data);
         }
-        char name[200];
-        snprintf(name, sizeof name, "GPU against CPU: codes_count, %s%s (%lld, %lld): %llu saturated, %llu subnormal",
-                 format_name(codes.t[0].format), i >= 4 ? " transposed" : "", (long long)rows, (long long)part,
-                 (unsigned long long)found[1].saturated, (unsigned long long)(found[1].subnormal - before.subnormal));
         check(memcmp(&found[0], &found[1], sizeof found[0]) == 0 && found[1].codes == (uint64_t)(rows * part) + 1 &&
                   found[1].saturated > before.saturated && found[1].subnormal > before.subnormal,
-              name);
-        pair_free(b, codes);
-        pair_free(b, counts);
+              formatted("GPU against CPU: codes_count, %s%s (%lld, %lld): %llu saturated, %llu subnormal",
+                        format_name(codes.t[0].format), i >= 4 ? " transposed" : "", (long long)rows, (long long)part,
+                        (unsigned long long)found[1].saturated,
+                        (unsigned long long)(found[1].subnormal - before.subnormal)));
+        for (Pair p : {codes, counts}) pair_free(b, p);
     }
 }
 
@@ -267,15 +260,11 @@ static void compare_inner_products(Backends *b, int64_t rows, int64_t cols, Form
     }
     const InnerProducts cpu = found[0][0], gpu = found[1][0];
     const double size = sqrt(cpu.aa * cpu.bb); // magnitude of the terms of the inner product <a, b>
-    char name[200];
-    snprintf(name, sizeof name, "GPU against CPU: inner_products, %s (%lld, %lld): %.9g, %.9g and %.9g",
-             format_name(format), (long long)rows, (long long)cols, gpu.ab, gpu.aa, gpu.bb);
     check(fabs(gpu.ab - cpu.ab) <= 1e-6 * size && fabs(gpu.aa - cpu.aa) <= 1e-6 * cpu.aa &&
               fabs(gpu.bb - cpu.bb) <= 1e-6 * cpu.bb && memcmp(&found[1][0], &found[1][1], sizeof gpu) == 0,
-          name);
-    pair_free(b, x);
-    pair_free(b, y);
-    pair_free(b, sums);
+          formatted("GPU against CPU: inner_products, %s (%lld, %lld): %.9g, %.9g and %.9g", format_name(format),
+                    (long long)rows, (long long)cols, gpu.ab, gpu.aa, gpu.bb));
+    for (Pair p : {x, y, sums}) pair_free(b, p);
 }
 
 // Compares the sums of outliers of x, which is unscaled or has FP8 values with one scale, groups or row scales, up to
@@ -306,17 +295,13 @@ static void compare_outliers(Backends *b, int64_t rows, int64_t cols, Granularit
         exec->ops->download(exec, found[s], sums.t[s].data, sizeof found[s]);
     }
     const Outliers cpu = found[0][0], gpu = found[1][0];
-    char name[200];
-    snprintf(name, sizeof name, "GPU against CPU: outliers, granularity %d, moments %d: %.9g, %.9g", kind, moments,
-             gpu.sums.ab, gpu.sums.aa);
     check(cpu.sums.ab > 0 && fabs(gpu.sums.ab - cpu.sums.ab) <= 1e-4 * cpu.sums.ab &&
               fabs(gpu.sums.aa - cpu.sums.aa) <= 1e-3 * cpu.sums.aa && gpu.sums.bb == cpu.sums.bb &&
               gpu.amax == cpu.amax && memcmp(&found[1][0], &found[1][1], sizeof gpu) == 0,
-          name);
+          formatted("GPU against CPU: outliers, granularity %d, moments %d: %.9g, %.9g", kind, moments, gpu.sums.ab,
+                    gpu.sums.aa));
     free(k);
-    Pair all[] = {x, v, exponents, sums};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
-    pair_free(b, scale);
+    for (Pair p : {x, v, exponents, sums, scale}) pair_free(b, p);
 }
 
 static void compare_fp8(bool small_only) {

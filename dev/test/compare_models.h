@@ -1,5 +1,6 @@
 // Compares whole models on the CPU and GPU backends, with every recipe. Included by test_gpt2.cu.
 #pragma once
+#include "dev/test/texts.h"
 
 static void print_errors_of(const char *recipe, const char *what, Model *a, Model *b) {
     char name[160];
@@ -31,25 +32,23 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
     create_both(&cpu, &gpu, &c);
     double a = run_batch(&cpu, 3, true, false, 1.0), g = run_batch(&gpu, 3, true, false, 1.0);
     const char *worst, *worst_cpu;
-    char name[200];
     if (fp8) {
         c.device = DEVICE_CPU;
         c.recipe.precision = PRECISION_FP32;
         create(&full, c);
         run_batch(&full, 3, true, false, 1.0);
         double error = gradients_differ(&gpu, &full, &worst), reference = gradients_differ(&cpu, &full, &worst_cpu);
-        snprintf(name, sizeof name,
-                 "GPU and CPU, %s: loss %.6f and %.6f, worst gradient against fp32 %s %.3f and %s %.3f", recipe, g, a,
-                 worst, error, worst_cpu, reference);
-        check(fabs(a - g) < 1e-3 * a && error < over_reference * reference, name);
+        check(fabs(a - g) < 1e-3 * a && error < over_reference * reference,
+              formatted("GPU and CPU, %s: loss %.6f and %.6f, worst gradient against fp32 %s %.3f and %s %.3f", recipe,
+                        g, a, worst, error, worst_cpu, reference));
         print_errors_of(recipe, "gpu against fp32", &gpu, &full);
         print_errors_of(recipe, "CPU against fp32", &cpu, &full);
         model_destroy(&full);
     } else {
         double error = gradients_differ(&gpu, &cpu, &worst);
-        snprintf(name, sizeof name, "GPU against CPU, whole model %s: loss %.6f and %.6f, worst gradient %s %.1e",
-                 recipe, g, a, worst, error);
-        check(fabs(a - g) < (exact ? 1e-5 : 1e-3) * a && error < limit, name);
+        check(fabs(a - g) < (exact ? 1e-5 : 1e-3) * a && error < limit,
+              formatted("GPU against CPU, whole model %s: loss %.6f and %.6f, worst gradient %s %.1e", recipe, g, a,
+                        worst, error));
     }
     print_errors_of(recipe, "GPU against CPU", &gpu, &cpu);
     for (int i = 0; i < updates; i++) {
@@ -57,9 +56,9 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
         take_step(&gpu, 100 + (uint64_t)i % 3);
     }
     double d = fabs(cpu.host.loss_sum - gpu.host.loss_sum);
-    snprintf(name, sizeof name, "GPU against CPU, %d updates %s: loss %.6f and %.6f", updates, recipe,
-             gpu.host.loss_sum, cpu.host.loss_sum);
-    check(d < (exact ? 1e-4 : loss_limit) && gpu.host.t == updates, name);
+    check(d < (exact ? 1e-4 : loss_limit) && gpu.host.t == updates,
+          formatted("GPU against CPU, %d updates %s: loss %.6f and %.6f", updates, recipe, gpu.host.loss_sum,
+                    cpu.host.loss_sum));
     model_destroy(&cpu);
     model_destroy(&gpu);
 }
@@ -93,19 +92,17 @@ static void compare_samples(const char *recipe, Config c, double limit) {
     const bool fp8 = limit == 0.0;
     Model cpu, gpu, full;
     create_both(&cpu, &gpu, &c);
-    char name[200];
     if (fp8) {
         c.device = DEVICE_CPU;
         c.recipe.precision = PRECISION_FP32;
         create(&full, c);
         const double error = samples_differ(&gpu, &full, STEPS), reference = samples_differ(&cpu, &full, STEPS);
-        snprintf(name, sizeof name, "a sample, %s: %.4f from fp32, the CPU reference's %.4f", recipe, error, reference);
-        check(error < (block == blocks ? 1.1 : 1.4) * reference, name);
+        check(error < (block == blocks ? 1.1 : 1.4) * reference,
+              formatted("a sample, %s: %.4f from fp32, the CPU reference's %.4f", recipe, error, reference));
         model_destroy(&full);
     } else {
         const double error = samples_differ(&gpu, &cpu, STEPS);
-        snprintf(name, sizeof name, "a sample, GPU against CPU, %s: %.1e", recipe, error);
-        check(error < limit, name);
+        check(error < limit, formatted("a sample, GPU against CPU, %s: %.1e", recipe, error));
     }
     model_destroy(&cpu);
     model_destroy(&gpu);

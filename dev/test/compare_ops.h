@@ -1,10 +1,13 @@
 // Compares every operation of the CPU and GPU backends on the same random inputs, with awkward shapes. Outputs are
 // filled with NaN first, so that skipped elements are detected. Included by test_gpt2.cu; skipped without a GPU.
 #pragma once
+#include <initializer_list>
+
 #include "coat/cuda/attention/attention_hopper.h"
 #include "coat/cuda/attention/attention_portable.h"
 #include "coat/cuda/common/cuda_internal.h"
 #include "dev/test/bench_cuda.h"
+#include "dev/test/texts.h"
 
 // The CPU and GPU backends with their workspaces.
 typedef struct {
@@ -141,10 +144,8 @@ static double *pair_values(Backends *b, Pair p, int side) {
 static void pair_check(Backends *b, Pair p, double limit, const char *operation, const char *output) {
     double *cpu = pair_values(b, p, 0), *gpu = pair_values(b, p, 1);
     double error = relative_error(gpu, cpu, (size_t)tensor_elements(p.t[0]));
-    char name[200];
-    snprintf(name, sizeof name, "GPU against CPU%s: %s, %s %s (%lld, %lld): %.1e", b->shape, operation, output,
-             format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, error);
-    check(error <= limit, name);
+    check(error <= limit, formatted("GPU against CPU%s: %s, %s %s (%lld, %lld): %.1e", b->shape, operation, output,
+                                    format_name(p.t[0].format), (long long)p.t[0].rows, (long long)p.t[0].cols, error));
     free(cpu);
     free(gpu);
 }
@@ -237,8 +238,7 @@ static void compare_norm(Backends *b, OpShape o) {
     pair_check(b, g, o.tight, "norm backward, added", "g");
     pair_check(b, dw, 1e-4, "norm backward, accumulated", "dweight");
     pair_check(b, n, o.tight, "norm without a residual to add", "n");
-    Pair all[] = {r, y, yb, w, bias, dn, x, n, n2, mean, rstd, dw, db, g};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    for (Pair p : {r, y, yb, w, bias, dn, x, n, n2, mean, rstd, dw, db, g}) pair_free(b, p);
 }
 
 static void compare_gelu(Backends *b, OpShape o, ActivationKind kind) {
@@ -263,8 +263,7 @@ static void compare_gelu(Backends *b, OpShape o, ActivationKind kind) {
     pair_check(b, db, 1e-4, "gelu backward", "dbias");
     ON_BOTH(b) CALL(b, grad_quantize, dg.t[s], dg.t[s], db.t[s], dg.t[s], true);
     pair_check(b, db, 1e-4, "bias gradient, accumulated", "dbias");
-    Pair all[] = {y, bias, dg, h, g, g2, db};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    for (Pair p : {y, bias, dg, h, g, g2, db}) pair_free(b, p);
 }
 
 static void compare_swiglu(Backends *b, OpShape o) {
@@ -280,8 +279,7 @@ static void compare_swiglu(Backends *b, OpShape o) {
     pair_check(b, g, o.tight, "swiglu forward", "g");
     pair_check(b, g2, o.tight, "swiglu recompute", "g");
     pair_check(b, dh, o.tight, "swiglu backward", "dh");
-    Pair all[] = {h, dg, g, g2, dh};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    for (Pair p : {h, dg, g, g2, dh}) pair_free(b, p);
 }
 
 // Compares the operations of vision towers on images of 18 pixels in 3 x 3 patches of 5 pixels, and of 16 pixels in
@@ -309,8 +307,7 @@ static void compare_images(Backends *b, OpShape o, bool odd) {
     pair_check(b, patches, 0, "patches_forward", "patches");
     pair_check(b, r, o.tight, "image_embed_forward", "r");
     pair_check(b, gathered, o.tight, "rows_gather", "rows");
-    Pair all[] = {bytes, table, index, class_row, wpe, patches, r, gathered};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    for (Pair p : {bytes, table, index, class_row, wpe, patches, r, gathered}) pair_free(b, p);
 }
 
 // Compares norms without weight and bias on CPU and GPU.
@@ -338,8 +335,7 @@ static void compare_bare_norm(Backends *b, OpShape o) {
         pair_check(b, g, o.tight,
                    centred ? "layer norm without weights, backward" : "RMS norm without weights, backward", "g");
     }
-    Pair all[] = {r, dn, n, n2, g, mean, rstd};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    for (Pair p : {r, dn, n, n2, g, mean, rstd}) pair_free(b, p);
 }
 
 // Compares post-norm residuals (OLMo 2) on CPU and GPU in three variants: with mean and bias; without both, in place,
@@ -370,8 +366,7 @@ static void compare_postnorm_residual(Backends *b, OpShape o) {
     pair_check(b, rstd2, 1e-4, "post-norm residual, RMS norm without weights, in place", "rstd");
     pair_check(b, moved, 0, "post-norm residual without y", "r");
     pair_check(b, y, o.tight, "residual backward", "g");
-    Pair all[] = {r, y, w, bias, x, out, n, moved, mean, rstd, rstd2};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    for (Pair p : {r, y, w, bias, x, out, n, moved, mean, rstd, rstd2}) pair_free(b, p);
 }
 
 static void compare_linear(Backends *b, OpShape o) {
@@ -398,8 +393,7 @@ static void compare_linear(Backends *b, OpShape o) {
     pair_check(b, dx, o.tight, "dgrad", "dx");
     pair_check(b, dw, 2 * o.tight, "wgrad, accumulated", "dw");
     pair_check(b, dwf, 1e-4, "wgrad, accumulated", "dw");
-    Pair all[] = {x, w, bias, dy, y, y2, dx, dw, dwf};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    for (Pair p : {x, w, bias, dy, y, y2, dx, dw, dwf}) pair_free(b, p);
 }
 
 // Returns the columns of Q (`which` 0), K (1) or V (2) of a packed QKV projection.
@@ -499,10 +493,8 @@ static void check_no_leak(Backends *b, const AttentionCase *c, const Tensor kept
                 same_but(b, kept[2], out[2], M * d_cols, begin * d_cols, end * d_cols);
     Tensor first[2] = {tensor_rows(kept[1], 0, c->shape.heads), tensor_rows(out[1], 0, c->shape.heads)};
     same = same && same_but(b, first[0], first[1], T, begin, end);
-    char name[200];
-    snprintf(name, sizeof name, "gpu%s, attention, %s: no other document changes (tokens %d to %d changed)", b->shape,
-             kernels_name(c), begin, end);
-    check(same, name);
+    check(same, formatted("gpu%s, attention, %s: no other document changes (tokens %d to %d changed)", b->shape,
+                          kernels_name(c), begin, end));
     for (int i = 0; i < 2; i++) ex->ops->release(ex, changed[i].data);
     for (int i = 0; i < 3; i++) ex->ops->release(ex, out[i].data);
 }
@@ -520,11 +512,9 @@ static void compare_own(Backends *b, const AttentionCase *c) {
     static const char *const outputs[] = {"o", "lse", "dqkv"};
     const double limits[] = {c->limit, 2e-5, c->limit};
     const Tensor made[] = {run[0][0].t[1], run[0][1].t[1], run[0][2].t[1]};
-    char name[200];
-    snprintf(name, sizeof name, "gpu%s, attention%s: the %s support it", b->shape,
-             c->masked ? ", documents masked" : "", kernels_name(c));
-    check(supported, name);
-    snprintf(name, sizeof name, "attention, %s%s", kernels_name(c), c->masked ? ", documents masked" : "");
+    const char *masked = c->masked ? ", documents masked" : "";
+    const char *name = formatted("attention, %s%s", kernels_name(c), masked);
+    check(supported, formatted("gpu%s, attention%s: the %s support it", b->shape, masked, kernels_name(c)));
     for (int j = 0; j < 3; j++) {
         pair_check(b, run[0][j], limits[j], name, outputs[j]);
         check_repeated(b, run[0][j], run[1][j], name);
@@ -563,8 +553,7 @@ static void compare_attention_rotated(Backends *b, const AttentionCase *c) {
     pair_check(b, made, c->limit, name, "dqkv");
     check_repeated(b, separate, made, name);
     if (d.format == FMT_BF16) check_maxima(b, made, maxima, name);
-    Pair all[] = {rope_table, maxima, made, separate};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    for (Pair p : {rope_table, maxima, made, separate}) pair_free(b, p);
 }
 
 // Compares attention forward and backward on CPU and GPU. On the GPU, two runs of backward must be bit-identical.
@@ -607,8 +596,7 @@ static void compare_attention_over(Backends *b, AttentionShape shape, Format for
     if (format == FMT_BF16) compare_own(b, &c);
     c.portable = false;
     if (format == FMT_BF16 && attention_hopper_supported(shape, cuda_backend(&b->exec[1])->hopper)) compare_own(b, &c);
-    Pair all[] = {qkv, d_o, out, lse, dqkv[0], maxima[0], dqkv[1], maxima[1], positions};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    for (Pair p : {qkv, d_o, out, lse, dqkv[0], maxima[0], dqkv[1], maxima[1], positions}) pair_free(b, p);
 }
 
 static void compare_attention_of(Backends *b, AttentionShape shape, Format format, double limit) {
@@ -632,8 +620,7 @@ static void compare_attention_cached(Backends *b, int before, int queries, Atten
              shape.kv_heads, shape.head_dim);
     pair_check(b, out, limit, "attention forward, cached", "o");
     pair_check(b, lse, 1e-5, "attention forward, cached", "lse");
-    Pair all[] = {qkv, out, lse};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    for (Pair p : {qkv, out, lse}) pair_free(b, p);
 }
 
 static void compare_attention(Backends *b, OpShape o) {
@@ -682,11 +669,9 @@ static void compare_heads(Backends *b, OpShape o) {
         if (way) pair_check(b, dq, 1e-4, "RoPE and QK norm backward", "dq_weight");
         if (way) pair_check(b, dk, 1e-4, "RoPE and QK norm backward", "dk_weight");
         check_maxima(b, d, maxima, "RoPE and QK norm backward");
-        Pair all[] = {qkv, kept, again, separate, d, q_weight, k_weight, dq, dk, maxima};
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+        for (Pair p : {qkv, kept, again, separate, d, q_weight, k_weight, dq, dk, maxima}) pair_free(b, p);
     }
-    pair_free(b, rope_table);
-    pair_free(b, positions);
+    for (Pair p : {rope_table, positions}) pair_free(b, p);
 }
 
 static void compare_embedding_and_loss(Backends *b, OpShape o) {
@@ -730,11 +715,10 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
     StepState a, c;
     b->exec[0].ops->download(&b->exec[0], &a, b->state[0], sizeof a);
     b->exec[1].ops->download(&b->exec[1], &c, b->state[1], sizeof c);
-    char name[128];
-    snprintf(name, sizeof name, "GPU against CPU%s: sum of losses %.6f and %.6f", b->shape, c.loss_sum, a.loss_sum);
-    check(fabs(a.loss_sum - c.loss_sum) < 1e-5 * fabs(a.loss_sum) && a.nonfinite == 0 && c.nonfinite == 0, name);
-    Pair all[] = {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses, best, positions, r_masked, dwpe_masked};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) pair_free(b, all[i]);
+    check(fabs(a.loss_sum - c.loss_sum) < 1e-5 * fabs(a.loss_sum) && a.nonfinite == 0 && c.nonfinite == 0,
+          formatted("GPU against CPU%s: sum of losses %.6f and %.6f", b->shape, c.loss_sum, a.loss_sum));
+    for (Pair p : {tokens, targets, wte, wpe, r, g, dwte, dwpe, logits, losses, best, positions, r_masked, dwpe_masked})
+        pair_free(b, p);
 }
 
 static void compare_shape(OpShape o, const char *how) {

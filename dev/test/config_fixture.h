@@ -25,11 +25,10 @@ static inline bool parse_words(int argc, char **argv) {
 
 // Splits a command line at spaces and parses the words into `config`. The word '' stands for an empty value.
 static inline bool parse(const char *line) {
-    static char text[8192];
     char *argv[128];
     int argc = 0;
     argv[argc++] = (char *)"./train_gpt2_fp8";
-    snprintf(text, sizeof text, "%s", line);
+    char *text = formatted("%s", line);
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
         argv[argc++] = strcmp(word, "''") ? word : word + 2;
     memset(&error, 0, sizeof error);
@@ -48,10 +47,10 @@ static inline void accept_run(const char *line, int ranks) {
 
 // Asserts that the command line is accepted and gives flags the values in `values`, such as "steps 5, shuffle off".
 static inline void sets(const char *line, const char *values) {
-    char copy[512], name[64], wanted[FLAG_TEXT_LENGTH], now[FLAG_TEXT_LENGTH];
+    char name[64], wanted[FLAG_TEXT_LENGTH], now[FLAG_TEXT_LENGTH];
     bool negated;
     accept_run(line, 1);
-    snprintf(copy, sizeof copy, "%s", values);
+    char *copy = formatted("%s", values);
     for (char *pair = strtok(copy, ","); pair; pair = strtok(NULL, ",")) {
         assert_int_equal(sscanf(pair, " %63s %127s", name, wanted), 2);
         flag_value(flag_find(name, strlen(name), &negated), &config, now);
@@ -61,10 +60,8 @@ static inline void sets(const char *line, const char *values) {
 
 // Asserts that `error` has this exit code, is one line, and contains all of `parts`, which are separated by '&'.
 static inline void assert_message(const char *line, ExitCode code, const char *parts) {
-    char copy[512];
-    snprintf(copy, sizeof copy, "%s", parts);
-    for (char *part = strtok(copy, "&"); part; part = strtok(NULL, "&"))
-        if (!strstr(error.text, part)) fail_msg("%s\n  says: %s\n  lacks: %s", line, error.text, part);
+    const char *missing = missing_part(error.text, parts);
+    if (missing) fail_msg("%s\n  says: %s\n  lacks: %s", line, error.text, missing);
     assert_null(strchr(error.text, '\n'));
     assert_int_equal(error.code, code);
 }
@@ -78,11 +75,8 @@ static inline void refuse(const char *line, ExitCode code, const char *parts) {
 // Asserts that each command line "BEFORE FLAGS" is refused with EXIT_USER. Each entry of `lines` is "FLAGS" or
 // "FLAGS&PART&PART". The error must contain FLAGS and every PART.
 static inline void refuse_each(const char *before, const char *const *lines, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        char line[256];
-        snprintf(line, sizeof line, "%s %.*s", before, (int)strcspn(lines[i], "&"), lines[i]);
-        refuse(line, EXIT_USER, lines[i]);
-    }
+    for (size_t i = 0; i < count; i++)
+        refuse(formatted("%s %.*s", before, (int)strcspn(lines[i], "&"), lines[i]), EXIT_USER, lines[i]);
 }
 #define REFUSE_EACH(before, lines) refuse_each(before, lines, sizeof(lines) / sizeof *(lines))
 

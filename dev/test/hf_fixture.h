@@ -32,9 +32,8 @@ static inline void expect_round_trip(const ModelShape *shape) {
 
 // Writes folder/config.json with this shape.
 static inline void make_config(const char *folder, const ModelShape *shape) {
-    char path[TEST_PATH];
     JsonText t;
-    snprintf(path, sizeof path, "%s/config.json", folder);
+    const char *path = in(folder, "config.json");
     assert_true(hf_config_text(&t, shape, DTYPE_F32, &err));
     write_file(path, t.text, t.size);
     json_text_free(&t);

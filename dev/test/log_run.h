@@ -20,16 +20,6 @@ static inline int fresh_config(void **state) {
     return 0;
 }
 
-// Returns the contents of a file, or "" if the file does not exist. The text stays valid until the next call.
-static inline const char *contents(const char *name) {
-    static char text[1 << 16];
-    FILE *f = fopen(name, "r");
-    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    if (f) fclose(f);
-    text[n] = '\0';
-    return text;
-}
-
 static inline void write_log(const char *text) {
     assert_true(folder_make(config.out, &err));
     write_text(path, text);
@@ -50,7 +40,7 @@ static inline void capture(int stream) {
     close(none);
 }
 
-// Ends capture(): restores both streams. Returns the captured text, valid until the next call of contents().
+// Ends capture(): restores both streams. Returns the captured text.
 static inline const char *captured(void) {
     fflush(stdout);
     dup2(saved_stdout, STDOUT_FILENO);

@@ -1,6 +1,7 @@
 // Tests of document masking (--documents apart) for test_gpt2.cu: a document that shares its row has the same results
 // as alone in a row, and no bit of its results depends on other documents.
 #pragma once
+#include "dev/test/texts.h"
 
 enum { DOCUMENTS = 5, DOCUMENT_ROW = 150, LONGEST_DOCUMENT = 149 };
 // Lengths of the documents: three in the first sequence, two in the second.
@@ -89,10 +90,9 @@ static void test_documents_alone(DeviceKind device) {
     }
     const char *tensor;
     const double error = gradients_differ(&packed, &alone, &tensor);
-    char name[128];
-    snprintf(name, sizeof name, "documents packed and alone%s: losses differ by %.1e, gradients %.1e", where(device),
-             worst, error);
-    check(worst < 1e-6 && error < 1e-5 && packed.host.loss_sum > 0, name);
+    check(
+        worst < 1e-6 && error < 1e-5 && packed.host.loss_sum > 0,
+        formatted("documents packed and alone%s: losses differ by %.1e, gradients %.1e", where(device), worst, error));
     model_destroy(&packed);
     model_destroy(&alone);
 }
@@ -122,10 +122,8 @@ static void test_documents_leak(DeviceKind device, bool bf16) {
                 free(before[i][d]);
             }
     }
-    char name[128];
-    snprintf(name, sizeof name, "no document's results depend on another document%s%s", bf16 ? ", in bf16" : "",
-             where(device));
-    check(same && changes, name);
+    check(same && changes,
+          formatted("no document's results depend on another document%s%s", bf16 ? ", in bf16" : "", where(device)));
     model_destroy(&m);
 }
 

@@ -1,6 +1,7 @@
 // Tests of whole models with FP8 matmuls and FP8 saved activations (COAT, section 5) on the CPU. Included by
 // test_gpt2.cu.
 #pragma once
+#include "dev/test/texts.h"
 
 // Settings of a model with FP8 matmuls or FP8 saved activations, for the recipes coat and coat-paper.
 typedef struct {
@@ -126,11 +127,10 @@ static void test_fp8_inputs(void) {
         free(losses);
         model_destroy(&m);
     }
-    char name[160];
-    snprintf(name, sizeof name,
-             "norms and gelu of unrounded inputs: losses off by %.1e instead of %.1e, gradients %.3f and %.3f",
-             sqrt(off[1] / (s.B * s.T)), sqrt(off[0] / (s.B * s.T)), error[1], error[0]);
-    check_fp8_recipe(off[1] != off[0] && off[1] < 1.1 * off[0] && error[1] < 1.1 * error[0], recipe, name);
+    check_fp8_recipe(
+        off[1] != off[0] && off[1] < 1.1 * off[0] && error[1] < 1.1 * error[0], recipe,
+        formatted("norms and gelu of unrounded inputs: losses off by %.1e instead of %.1e, gradients %.3f and %.3f",
+                  sqrt(off[1] / (s.B * s.T)), sqrt(off[0] / (s.B * s.T)), error[1], error[0]));
     free(expected);
     model_destroy(&full);
 }
@@ -163,11 +163,10 @@ static void test_fp8_first_blocks(Fp8Recipe recipe) {
         free(losses);
         model_destroy(&m);
     }
-    char name[200];
-    snprintf(name, sizeof name,
-             "0, 1, 3 of 3 blocks in bf16: losses off by %.1e, %.1e, %.1e, gradients %.3f, %.3f, %.3f", off[0], off[1],
-             off[2], error[0], error[1], error[2]);
-    check_fp8_recipe(near && off[2] != off[0] && off[2] < 1.2 * off[0], recipe, name);
+    check_fp8_recipe(
+        near && off[2] != off[0] && off[2] < 1.2 * off[0], recipe,
+        formatted("0, 1, 3 of 3 blocks in bf16: losses off by %.1e, %.1e, %.1e, gradients %.3f, %.3f, %.3f", off[0],
+                  off[1], off[2], error[0], error[1], error[2]));
     free(expected);
     model_destroy(&full);
 }
@@ -280,11 +279,9 @@ static void test_fp8_training(Fp8Recipe recipe) {
     fp8_create(&again, fp8_config(s, recipe));
     double expected = fp8_train(&plain, 30), fall = fp8_train(&m, 30);
     fp8_train(&again, 30);
-    char name[128];
-    snprintf(name, sizeof name, "30 updates on one batch lower its loss by %.3f, those of bf16 by %.3f", fall,
-             expected);
-    check_fp8_recipe(fall > 0.5 && fabs(fall - expected) < 0.1 * expected && m.host.t == 30 && m.host.skipped == 0,
-                     recipe, name);
+    check_fp8_recipe(
+        fall > 0.5 && fabs(fall - expected) < 0.1 * expected && m.host.t == 30 && m.host.skipped == 0, recipe,
+        formatted("30 updates on one batch lower its loss by %.3f, those of bf16 by %.3f", fall, expected));
     char *a = (char *)snapshot(&m), *b = (char *)snapshot(&again);
     check_fp8_recipe(same_parameters(&m, a, b), recipe, "two runs give the same bits");
     free(b);

@@ -5,6 +5,7 @@
 #include "coat/io/files.h"
 #include "coat/save/checkpoint.h"
 #include "coat/save/hf_names.h"
+#include "dev/test/texts.h"
 
 static void fail_if(bool bad, const Error *err) {
     if (bad) fatal(err->code, "%s", err->text);
@@ -36,10 +37,9 @@ static void *read_tensor(const SafeFile *file, const char *name, Dtype dtype, si
 // Reads the values or the gradient of a parameter: the tensor named `prefix` + the parameter's Hugging Face name.
 static double *read_parameter(const SafeFile *file, const char *prefix, const ModelShape *shape, TensorId id, int layer,
                               size_t count) {
-    char hf_name[HF_NAME_LENGTH], name[160];
+    char hf_name[HF_NAME_LENGTH];
     hf_whole_name(shape, id, layer, hf_name);
-    snprintf(name, sizeof name, "%s%s", prefix, hf_name);
-    float *values = (float *)read_tensor(file, name, DTYPE_F32, count);
+    float *values = (float *)read_tensor(file, formatted("%s%s", prefix, hf_name), DTYPE_F32, count);
     double *out = (double *)xmalloc(count * sizeof *out);
     for (size_t i = 0; i < count; i++) out[i] = values[i];
     free(values);
@@ -245,22 +245,22 @@ static void check_tensors(Model *m, const Reference *r, const char *where, const
 static void compare_on(const Reference *r, DeviceKind device, bool bf16) {
     const ReferenceLimits limit = reference_limits[bf16];
     Model m;
-    char called[256], where[300], name[1100];
+    char called[256];
     create_for_reference(&m, r, bf16, device);
     device_called(&m, called, sizeof called);
-    snprintf(where, sizeof where, "%s %s", called, bf16 ? "bf16" : "fp32");
+    const char *where = formatted("%s %s", called, bf16 ? "bf16" : "fp32");
     double loss = reference_pass(&m, r, 1, true), error = fabs(loss - *r->loss);
-    snprintf(name, sizeof name, "%s: loss %.7f, PyTorch's %.7f, difference %.1e", where, loss, *r->loss, error);
-    check(error < limit.loss, name);
+    check(error < limit.loss,
+          formatted("%s: loss %.7f, PyTorch's %.7f, difference %.1e", where, loss, *r->loss, error));
     check_tensors(&m, r, where, "gradient", limit.gradient, gradient_error);
     for (int i = 1; i <= r->update_count; i++) {
         step_end(&m);
         loss = reference_pass(&m, r, i + 1, i < r->update_count);
         const double expected = r->losses[bf16][i];
         error = fabs(loss - expected);
-        snprintf(name, sizeof name, "%s: loss after %d update%s %.7f, PyTorch's%s %.7f, difference %.1e", where, i,
-                 i > 1 ? "s" : "", loss, bf16 ? " with weights in BF16" : "", expected, error);
-        check(error < limit.losses && m.host.t == i, name);
+        check(error < limit.losses && m.host.t == i,
+              formatted("%s: loss after %d update%s %.7f, PyTorch's%s %.7f, difference %.1e", where, i,
+                        i > 1 ? "s" : "", loss, bf16 ? " with weights in BF16" : "", expected, error));
     }
     if (r->has_updates) check_tensors(&m, r, where, "updates", limit.updates, update_error);
     model_destroy(&m);

@@ -18,8 +18,7 @@ static Error err; // error of the last failed call
 static void round_trip(Run *run, const char *out) {
     RunState before = fill(run, 7), after;
     Copy copy = copy_of(run);
-    char folder[TEST_PATH], again[TEST_PATH], out2[64];
-    snprintf(folder, sizeof folder, "%s", save(run, out, &before));
+    const char *folder = save(run, out, &before);
     each_state(run, fill_rubbish, NULL);
     memset(arena_tensor(&run->arena, STATE, VALUE, 0).data, 0xff, sizeof(StepState));
     memset(&after, 0xff, sizeof after);
@@ -29,8 +28,7 @@ static void round_trip(Run *run, const char *out) {
     assert_memory_equal(loaded.bytes, copy.bytes, copy.size);
     assert_memory_equal(&after, &before, sizeof before);
     assert_memory_equal(arena_tensor(&run->arena, STATE, VALUE, 0).data, &before.state, sizeof before.state);
-    snprintf(out2, sizeof out2, "%s-again", out);
-    snprintf(again, sizeof again, "%s", save(run, out2, &after));
+    const char *again = save(run, formatted("%s-again", out), &after);
     for (size_t i = 0; i < FILES; i++) assert_same_files(in(folder, files[i]), in(again, files[i]));
     free(copy.bytes);
     free(loaded.bytes);
@@ -111,8 +109,7 @@ UNIT_TEST(model_file_has_hugging_face_layout) {
 UNIT_TEST(flags_without_effect_on_training_do_not_change_the_checkpoint) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 3);
-    char a[TEST_PATH], b[TEST_PATH];
-    snprintf(a, sizeof a, "%s", save(run, "flags-a", &rs));
+    const char *a = save(run, "flags-a", &rs);
     Config *c = &run->config;
     c->threads = 7;
     c->val_every = 3;
@@ -121,7 +118,7 @@ UNIT_TEST(flags_without_effect_on_training_do_not_change_the_checkpoint) {
     c->recipe.group_size = 32;
     c->quiet = true;
     snprintf(c->out, sizeof c->out, "elsewhere");
-    snprintf(b, sizeof b, "%s", save(run, "flags-b", &rs));
+    const char *b = save(run, "flags-b", &rs);
     for (size_t i = 0; i < FILES; i++) assert_same_files(in(a, files[i]), in(b, files[i]));
     run_close(run);
 }
@@ -132,14 +129,7 @@ static bool state_says(Run *run, const RunState *rs, RecipeKind kind, int recomp
     run->config.recipe.kind = kind;
     run->config.recipe.recompute = recompute;
     const char *folder = save(run, name, rs);
-    size_t size;
-    char *state = read_file(in(folder, "state.json"), &size);
-    char *terminated = (char *)xcalloc(1, size + 1);
-    memcpy(terminated, state, size);
-    bool found = strstr(terminated, text) != NULL;
-    free(terminated);
-    free(state);
-    return found;
+    return strstr(contents(in(folder, "state.json")), text) != NULL;
 }
 
 // Tests that state.json records the recipe, and --recompute only if it changes bits of the results.
@@ -179,8 +169,7 @@ static void expect_refusal(Run *run, const char *folder, const char *a, const ch
 UNIT_TEST(a_checkpoint_of_another_model_is_refused) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
-    char folder[TEST_PATH];
-    snprintf(folder, sizeof folder, "%s", save(run, "refuse", &rs));
+    const char *folder = save(run, "refuse", &rs);
     run_close(run);
     run = run_open(RECIPE_COAT, 2);
     run_allocate(run);
@@ -208,18 +197,15 @@ UNIT_TEST(a_checkpoint_of_another_model_is_refused) {
 UNIT_TEST(changed_settings_are_accepted_and_printed) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
-    char folder[TEST_PATH];
-    snprintf(folder, sizeof folder, "%s", save(run, "changed", &rs));
+    const char *folder = save(run, "changed", &rs);
     run->config.lr = 1e-4f;
     run->config.steps = 77;
-    char *said = load_checkpoint(run, folder, &rs);
+    const char *said = load_checkpoint(run, folder, &rs);
     assert_string_equal(said, "resume: --lr was 0.0003 and is now 0.0001\n");
-    free(said);
     run->config.lr = 3e-4f;
     run->config.recipe.kind = RECIPE_COAT_PAPER;
     said = load_checkpoint(run, folder, &rs);
     assert_string_equal(said, "resume: --recipe was coat and is now coat-paper\n");
-    free(said);
     run_close(run);
 }
 
@@ -266,9 +252,8 @@ UNIT_TEST(invalid_values_in_state_json_are_refused) {
                    {"\"format\": 1", "\"format\": 2", "'format'"}};
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1), got;
-    char folder[TEST_PATH];
     size_t size;
-    snprintf(folder, sizeof folder, "%s", save(run, "hostile", &rs));
+    const char *folder = save(run, "hostile", &rs);
     char *sound = read_file(in(folder, "state.json"), &size);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         write_file(in(folder, "state.json"), sound, size);
@@ -287,10 +272,9 @@ static void expect_said(Run *run, const char *folder, const char *expected) {
     RunState rs;
     int kept = quiet_begin();
     bool good = run_state_read(in(folder, "state.json"), &rs, &run->config, &run->exec, &err);
-    char *said = quiet_end(kept);
+    const char *said = quiet_end(kept);
     if (!good) fail_msg("%s", err.text);
     assert_string_equal(said, expected);
-    free(said);
 }
 
 // Tests recipe settings of earlier versions. They are accepted if a current recipe has these values. Otherwise they are
@@ -299,9 +283,8 @@ UNIT_TEST(recipe_settings_of_earlier_versions_are_converted_or_refused) {
     Run *run = run_new(RECIPE_COAT);
     RunState rs = fill(run, 1);
     Config *config = &run->config;
-    char folder[TEST_PATH];
     config->recipe_recorded = true;
-    snprintf(folder, sizeof folder, "%s", save(run, "older", &rs));
+    const char *folder = save(run, "older", &rs);
     const char *state_file = in(folder, "state.json");
     replace_text(state_file, "\"recipe\": \"coat\"",
                  "\"scaling\": \"token\", \"norm-input\": \"residual\", \"activation-input\": \"product\", "

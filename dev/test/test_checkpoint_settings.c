@@ -12,18 +12,15 @@ static Error err; // error of the last failed call
 
 // Writes a checkpoint of this step that consists of a manifest.json and a state.json with these settings.
 static void record(int step, const char *settings) {
-    char folder[512], path[600], state[2048];
     JsonText manifest;
-    snprintf(folder, sizeof folder, "%s/step-%08d", test_folder, step);
+    const char *folder = path_of(formatted("step-%08d", step));
     assert_true(folder_remove(folder, &err) && folder_make(folder, &err));
-    snprintf(state, sizeof state, "{\"format\":1,\"settings\":%s}", settings);
-    snprintf(path, sizeof path, "%s/state.json", folder);
-    assert_true(file_create(path, state, strlen(state), &err));
+    const char *state = formatted("{\"format\":1,\"settings\":%s}", settings);
+    assert_true(file_create(in(folder, "state.json"), state, strlen(state), &err));
     manifest_begin(&manifest);
     manifest_add(&manifest, "state.json", strlen(state), XXH3_64bits(state, strlen(state)), NULL);
     manifest_finish(&manifest);
-    snprintf(path, sizeof path, "%s/manifest.json", folder);
-    assert_true(file_create(path, manifest.text, manifest.size, &err));
+    assert_true(file_create(in(folder, "manifest.json"), manifest.text, manifest.size, &err));
     json_text_free(&manifest);
 }
 
@@ -32,19 +29,15 @@ static void ignore(const char *flag, const char *recorded, const char *now) {
 }
 
 static void resume_with(const char *flags) {
-    char line[1024];
-    snprintf(line, sizeof line, "--train x --out %s --resume %s", test_folder, flags);
-    accept_run(line, 1);
+    accept_run(formatted("--train x --out %s --resume %s", test_folder, flags), 1);
 }
 
 // Asserts that resuming from a checkpoint with these settings is refused, with an error that contains "state.json" and
 // all of `parts`, which are separated by '&'.
 static void refuse_record(const char *settings, const char *parts) {
-    char line[1024], all[512];
     record(9, settings);
-    snprintf(line, sizeof line, "--train x --out %s --resume", test_folder);
-    snprintf(all, sizeof all, "step-00000009/state.json: &%s", parts);
-    refuse(line, EXIT_DATA, all);
+    refuse(formatted("--train x --out %s --resume", test_folder), EXIT_DATA,
+           formatted("step-00000009/state.json: &%s", parts));
 }
 
 #define PLAIN "\"precision\":\"recipe\",\"linear\":\"bf16\",\"head\":\"bf16\",\"saved\":\"bf16\",\"grads\":\"bf16\","
@@ -114,9 +107,8 @@ UNIT_TEST(settings_that_a_recipe_now_implies_are_accepted) {
          FMT_E5M2},
         {PLAIN "\"moments\":\"bf16\"", RECIPE_BF16, FMT_E5M2},
     };
-    char settings[1000];
     for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
-        snprintf(settings, sizeof settings, "{%s}", records[i].recorded);
+        const char *settings = formatted("{%s}", records[i].recorded);
         record(5, settings);
         resume_with("--resume=5");
         const Recipe *r = &config.recipe;
@@ -142,9 +134,8 @@ UNIT_TEST(recorded_values_that_no_recipe_has_are_refused) {
         {"\"fast-accumulation-weights\":true", "fast-accumulation-weights"},
         {"\"fast-accumulation-backward\":true", "fast-accumulation-weights"},
     };
-    char text[1000];
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        snprintf(text, sizeof text, "{" FP8_COAT ",%s}", refused[i][0]);
+        const char *text = formatted("{" FP8_COAT ",%s}", refused[i][0]);
         json_t *settings = json_loads(text, 0, NULL);
         if (settings_update(settings, "state.json", &err)) fail_msg("taken: %s", text);
         assert_int_equal(err.code, EXIT_DATA);
@@ -185,16 +176,14 @@ UNIT_TEST(unknown_recorded_settings_are_refused) {
     record(9, "{" PLAIN "\"moments\":\"fp16\"}");
     resume_with("--recipe coat"); // --recipe replaces all recorded recipe settings, also unknown values
     assert_int_equal(config.recipe.moments, MOMENTS_COAT);
-    char line[1024];
-    snprintf(line, sizeof line, "--eval-only --val x --model %s/step-00000009", test_folder);
-    refuse(line, EXIT_DATA, "step-00000009/state.json: &\"moments\": \"fp16\"");
+    refuse(formatted("--eval-only --val x --model %s/step-00000009", test_folder), EXIT_DATA,
+           "step-00000009/state.json: &\"moments\": \"fp16\"");
     // If state.json does not match its hash in the manifest, the settings of an older checkpoint apply.
-    char path[600];
     record(9, "{" PLAIN "\"moments\":\"fp8\"}");
     resume_with("");
     assert_int_equal(config.recipe.moments, MOMENTS_FP8);
-    snprintf(path, sizeof path, "%s/step-00000009/state.json", test_folder);
-    assert_true(file_replace(path, "{\"settings\":{" PLAIN "}}", strlen("{\"settings\":{" PLAIN "}}"), &err));
+    assert_true(file_replace(path_of("step-00000009/state.json"), "{\"settings\":{" PLAIN "}}",
+                             strlen("{\"settings\":{" PLAIN "}}"), &err));
     resume_with("");
     assert_int_equal(config.recipe.moments, MOMENTS_BF16);
 }
@@ -230,16 +219,13 @@ UNIT_TEST(flags_override_recorded_training_settings) {
     resume_with("--no-resume");
     assert_true(!config.settings_recorded && config.lr == 3e-4f && config.micro_batch == 4 && config.batch_tokens == 0);
     // An evaluation or a sample uses the recorded settings that affect the loss, also with --model.
-    char line[1024];
-    snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
-    accept_run(line, 1);
+    const char *const evaluation = formatted("--eval-only --val x --out %s --resume", test_folder);
+    accept_run(evaluation, 1);
     assert_true(config.seq_len == 64 && config.micro_batch == 2 && config.lr == 3e-4f && config.batch_tokens == 0);
-    snprintf(line, sizeof line, "--prompt x --model %s/step-00000005", test_folder);
-    accept(line);
+    accept(formatted("--prompt x --model %s/step-00000005", test_folder));
     assert_true(config.seq_len == 64 && config.micro_batch == 4 && config.recipe.moments == MOMENTS_BF16);
     // --train with --model starts a new training, which ignores the recorded settings.
-    snprintf(line, sizeof line, "--train x --model %s/step-00000005", test_folder);
-    accept(line);
+    accept(formatted("--train x --model %s/step-00000005", test_folder));
     assert_true(!config.settings_recorded && config.micro_batch == 4 && config.seq_len == 0);
     record(6, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":3}");
     resume_with("");
@@ -249,26 +235,19 @@ UNIT_TEST(flags_override_recorded_training_settings) {
                                           "\"seed\": \"-x\"", "\"warmup\": [9]",  "\"logits-chunk\": -4",
                                           "\"eps\": null",    "\"schedule\": 7",  "\"master\": \"thrice\"",
                                           "\"lr-power\": 0.5"};
-    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
-        char settings[1024];
-        snprintf(settings, sizeof settings, "{" BATCH "%s}", invalid[i]);
-        refuse_record(settings, invalid[i]);
-    }
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++)
+        refuse_record(formatted("{" BATCH "%s}", invalid[i]), invalid[i]);
     record(9, "{" BATCH "\"schedule\":\"polynomial\"}"); // an evaluation ignores the recorded learning rate schedule
-    snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
-    accept_run(line, 1);
+    accept_run(evaluation, 1);
     assert_int_equal(config.micro_batch, 2);
     record(9, "{" BATCH "\"images-per-sequence\":3}");
-    accept(line);
+    accept(evaluation);
     assert_int_equal(config.images_per_sequence, 3);
-    snprintf(line, sizeof line, "--eval-only --val x --out %s --resume --images-per-sequence 0", test_folder);
-    accept(line);
+    accept(formatted("%s --images-per-sequence 0", evaluation));
     assert_int_equal(config.images_per_sequence, 0);
-    snprintf(line, sizeof line, "--train x --out %s --resume", test_folder);
-    accept(line);
+    accept(formatted("--train x --out %s --resume", test_folder));
     assert_int_equal(config.images_per_sequence, 3);
-    snprintf(line, sizeof line, "--prompt x --model %s/step-00000009", test_folder);
-    accept(line);
+    accept(formatted("--prompt x --model %s/step-00000009", test_folder));
     assert_int_equal(config.images_per_sequence, 0);
 }
 
@@ -292,9 +271,7 @@ UNIT_TEST(a_resumed_run_uses_the_recorded_optimizer) {
         {"--optimizer muon --momentum-codes i8", "\"optimizer\"", "momentum"},
     };
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        char line[256];
-        snprintf(line, sizeof line, "--train x --device cpu %s", runs[i][0]);
-        accept_run(line, 1);
+        accept_run(formatted("--train x --device cpu %s", runs[i][0]), 1);
         JsonText recorded = {.pretty = true}, logged = settings_log(&config);
         json_text_open(&recorded, NULL, '{');
         settings_record(&recorded, &config);
@@ -306,10 +283,8 @@ UNIT_TEST(a_resumed_run_uses_the_recorded_optimizer) {
         json_text_free(&logged);
     }
     // An evaluation of a checkpoint does not depend on its optimizer.
-    char line[1024];
     record(8, "{" BATCH "\"optimizer\":\"muon\"}");
-    snprintf(line, sizeof line, "--eval-only --val x --out %s --resume", test_folder);
-    accept_run(line, 1);
+    accept_run(formatted("--eval-only --val x --out %s --resume", test_folder), 1);
     json_t *settings = json_loads("{" BATCH "\"optimizer\":\"muon\"}", 0, NULL);
     assert_true(settings_compare(settings, &config, "state.json", ignore, &err));
     json_decref(settings);
@@ -360,17 +335,15 @@ UNIT_TEST(a_recorded_batch_is_adapted_to_the_number_of_processes) {
                  {"--batch-tokens 0", 1, 0, 4}, // the batch is one micro-batch per rank
                  {"--batch-tokens 2048", 4, 2048, 4}};
     record(5, "{" PLAIN "\"moments\":\"bf16\",\"micro-batch\":4,\"seq-len\":64,\"batch-tokens\":1536}");
-    char line[1024];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        snprintf(line, sizeof line, "--train x --out %s --resume %s", test_folder, cases[i].flags);
-        accept_run(line, cases[i].ranks);
+        accept_run(formatted("--train x --out %s --resume %s", test_folder, cases[i].flags), cases[i].ranks);
         if (config.batch_tokens != cases[i].tokens || config.micro_batch != cases[i].micro_batch)
             fail_msg("%s, %d: %lld tokens, %d", cases[i].flags, cases[i].ranks, (long long)config.batch_tokens,
                      config.micro_batch);
     }
-    snprintf(line, sizeof line, "--train x --out %s --resume --batch-tokens 1000", test_folder);
     // --batch-tokens must be a multiple of the tokens of a pass, unlike a recorded batch.
-    refuse_run(line, 1, "--batch-tokens 1000&768 or 1024");
+    refuse_run(formatted("--train x --out %s --resume --batch-tokens 1000", test_folder), 1,
+               "--batch-tokens 1000&768 or 1024");
 }
 
 // Tests that a note names the recorded recipe and its replacement if FP8 does not support the new batch size.

@@ -13,10 +13,10 @@ static Config config;
 
 // Unsets the variables of all launchers. Then sets the variables of the text "NAME=value NAME=value ...".
 static void environment(const char *variables) {
-    char copy[512], *save = NULL;
+    char *save = NULL;
     clear_launchers();
     config_defaults(&config);
-    snprintf(copy, sizeof copy, "%s", variables);
+    char *copy = formatted("%s", variables);
     for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
         char *equals = strchr(word, '=');
         *equals = '\0';

@@ -197,9 +197,7 @@ UNIT_TEST(settings_that_the_device_does_not_support_are_refused) {
     assert_false(config.recipe.cache_transposed); // ZeRO 3 transposes weights after each gather and caches none
     static const char *const blocks[] = {"gpt2", "llama:d2", "olmo:d2", "qwen2:d2", "qwen3:d2"};
     for (size_t i = 0; i < 2 * sizeof blocks / sizeof blocks[0]; i++) {
-        char line[80];
-        snprintf(line, sizeof line, "--train x --model %s --device %s", blocks[i / 2], i % 2 ? "cuda" : "cpu");
-        accept_run(line, 1);
+        accept_run(formatted("--train x --model %s --device %s", blocks[i / 2], i % 2 ? "cuda" : "cpu"), 1);
     }
     accept_run("--plan --model llama:d2 --device cuda", 1);
     refuse_run("--train x --model olmo:d2 --norm-eps 1e-2 --device cpu", 1, "--norm-eps");
@@ -271,11 +269,9 @@ UNIT_TEST(errors_about_unsupported_blocks_name_flag_and_value) {
                                          "--model olmo:d2 --rope-factor 8",
                                          "--model olmo:d2 --head-dim 32"};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
-        char named[64];
         const char *last = blocks[i] + strlen(blocks[i]);
         while (strncmp(last, "--", 2) != 0) last--;
-        snprintf(named, sizeof named, "%s: &; use --", last);
-        refuse_block(blocks[i], named);
+        refuse_block(blocks[i], formatted("%s: &; use --", last));
     }
     refuse_block("--position-encoding rotary --norm rms --activation swiglu", "--biases: &llama&use --no-biases");
     refuse_block("--model llama3.1-8b --norm-place after --qk-norm row", "--rope-factor 8: &olmo2&use --rope-factor 1");
@@ -285,16 +281,12 @@ UNIT_TEST(errors_about_unsupported_blocks_name_flag_and_value) {
 // Tests that a flag without effect is refused with an error that names the flag on which it depends.
 UNIT_TEST(a_flag_that_needs_another_flag_is_refused_without_it) {
     static const char *const scaled[] = {"--rope-low 2", "--rope-high 8", "--rope-positions 4096"};
-    char line[256], says[64];
     for (int i = 0; i < 3; i++) {
-        snprintf(says, sizeof says, "%.*s: &--rope-factor", (int)strcspn(scaled[i], " "), scaled[i]);
-        snprintf(line, sizeof line, "--train x --model llama:d2 %s", scaled[i]);
-        refuse(line, EXIT_USER, says);
-        snprintf(line, sizeof line, "--train x --model llama3.1-8b %s --device cpu",
-                 scaled[i]); // this model has a RoPE factor
-        accept_run(line, 1);
-        snprintf(line, sizeof line, "--train x %s", scaled[i]);
-        refuse(line, EXIT_USER, "learned positions");
+        refuse(formatted("--train x --model llama:d2 %s", scaled[i]), EXIT_USER,
+               formatted("%.*s: &--rope-factor", (int)strcspn(scaled[i], " "), scaled[i]));
+        // this model has a RoPE factor
+        accept_run(formatted("--train x --model llama3.1-8b %s --device cpu", scaled[i]), 1);
+        refuse(formatted("--train x %s", scaled[i]), EXIT_USER, "learned positions");
     }
     refuse("--train x --rope-theta 5e5", EXIT_USER, "--rope-theta: ");
     refuse("--train x --rope-factor 8", EXIT_USER, "--rope-factor: ");
@@ -343,15 +335,15 @@ UNIT_TEST(shapes_without_fp8_fall_back_to_bf16_unless_a_recipe_is_given) {
         {"--micro-batch 3 --seq-len 24", "--micro-batch, --seq-len: FP8 needs their product, here 72,"},
         {"--micro-batch 3 --seq-len 20",
          "--micro-batch, --seq-len: FP8 needs their product, here 60, to be a multiple of 16; use --micro-batch 4"}};
-    char line[256], note[256];
+    char line[256];
     for (size_t i = 0; i < sizeof cannot / sizeof *cannot; i++)
         for (int plan = 0; plan < 2; plan++) {
             const char *what = plan ? "--plan" : "--train x";
             snprintf(line, sizeof line, "%s %s", what, cannot[i].flags);
             accept_run(line, 1);
             assert_recipe(LINEAR_BF16, SAVED_BF16, 0, MOMENTS_FP32, MASTER_FP32);
-            snprintf(note, sizeof note, "note: --recipe bf16: used instead of coat, the default, because %s",
-                     cannot[i].because);
+            const char *note =
+                formatted("note: --recipe bf16: used instead of coat, the default, because %s", cannot[i].because);
             if (strncmp(config.notes, note, strlen(note)) != 0) fail_msg("%s: '%s'", line, config.notes);
             assert_ptr_equal(strchr(config.notes, '\n'), config.notes + strlen(config.notes) - 1); // one line
             assert_int_equal(config.recipe.kind, RECIPE_BF16);
@@ -409,9 +401,7 @@ UNIT_TEST(fingerprints_depend_on_exactly_the_flags_that_change_results) {
     static const char *const others[] = {"--recipe bf16",         "--head fp8",   "--group-size 32",
                                          "--no-cache-transposed", "--grads fp32", "--moments-fp32 wte"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        char line[128];
-        snprintf(line, sizeof line, "--train x %s", others[i]);
-        accept_run(line, 1);
+        accept_run(formatted("--train x %s", others[i]), 1);
         assert_true(recipe_fingerprint(&config) >= 0 && recipe_fingerprint(&config) != coat);
     }
     accept_run("--train x --recipe bf16", 1);
@@ -445,9 +435,7 @@ UNIT_TEST(fingerprints_depend_on_exactly_the_flags_that_change_results) {
                                           "--optimizer muon --muon-rms 0.1"};
     int64_t found[sizeof courses / sizeof *courses];
     for (size_t i = 0; i < sizeof courses / sizeof *courses; i++) {
-        char line[128];
-        snprintf(line, sizeof line, "--train x %s", courses[i]);
-        accept_run(line, 1);
+        accept_run(formatted("--train x %s", courses[i]), 1);
         found[i] = training_fingerprint(&config);
         assert_true(found[i] >= 0 && found[i] != training);
         for (size_t j = 0; j < i; j++) assert_true(found[j] != found[i]);
@@ -468,9 +456,8 @@ UNIT_TEST(fingerprints_cover_flags_that_must_be_equal_on_all_processes) {
         "--lr 1",     "--val x",       "--val-every 3", "--sample-every 3",       "--sample-tokens 3",
         "--prompt y", "--hellaswag x", "--out x",       "--save-every 3 --out x", "--zero 2"};
     for (size_t i = 0; i < sizeof common / sizeof *common; i++) {
-        char line[64], name[32];
-        snprintf(line, sizeof line, "--train x %s", common[i]);
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(common[i] + 2, " "), common[i] + 2);
+        const char *line = formatted("--train x %s", common[i]);
+        const char *name = formatted("%.*s", (int)strcspn(common[i] + 2, " "), common[i] + 2);
         assert_true(fingerprint_of(name, line) != fingerprint_of(name, "--train x"));
     }
     assert_true(fingerprint_of("train", "--train x") != 0 && fingerprint_of("eval-only", "--train x") != 0);
@@ -478,17 +465,14 @@ UNIT_TEST(fingerprints_cover_flags_that_must_be_equal_on_all_processes) {
                 fingerprint_of("resume", "--model gpt2 --train x --out . --resume"));
     static const char *const paths[][2] = {{"val", "--val "}, {"out", "--out "}, {"hellaswag", "--hellaswag "}};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-        char here[64], there[64];
-        snprintf(here, sizeof here, "--train x %sa", paths[i][1]);
-        snprintf(there, sizeof there, "--train y %sb", paths[i][1]);
+        const char *here = formatted("--train x %sa", paths[i][1]);
+        const char *there = formatted("--train y %sb", paths[i][1]);
         assert_true(fingerprint_of(paths[i][0], here) == fingerprint_of(paths[i][0], there));
         assert_true(fingerprint_of("train", here) == fingerprint_of("train", there));
     }
     // --vision and --freeze must be equal on all processes
     const char *const tower = "--train x --model llama:d1 --vision siglip:d1 --images-per-sequence 1";
-    char frozen[128];
-    snprintf(frozen, sizeof frozen, "%s --freeze vision", tower);
-    assert_true(fingerprint_of("freeze", tower) != fingerprint_of("freeze", frozen));
+    assert_true(fingerprint_of("freeze", tower) != fingerprint_of("freeze", formatted("%s --freeze vision", tower)));
     assert_true(fingerprint_of("vision", tower) !=
                 fingerprint_of("vision", "--train x --model llama:d1 --vision siglip:d2 --images-per-sequence 1"));
     assert_true(fingerprint_of("threads", "--train x --threads 2") == 0);
@@ -561,9 +545,7 @@ UNIT_TEST(named_models_have_the_published_numbers_of_parameters) {
 
 // Asserts that the vocabulary's BOS id is `begin` and its only EOS id is `end`; -1: none.
 static void assert_ids(const char *flags, int begin, int end) {
-    char line[256];
-    snprintf(line, sizeof line, "--plan --device cpu %s", flags);
-    accept_run(line, 1);
+    accept_run(formatted("--plan --device cpu %s", flags), 1);
     const SpecialIds *ids = &config.shape.ids;
     if (ids->bos != begin || (ids->eos_count ? ids->eos[0] : -1) != end || ids->eos_count > 1)
         fail_msg("%s: %d, and %d: %d", flags, ids->bos, ids->eos_count, ids->eos[0]);
@@ -607,16 +589,13 @@ UNIT_TEST(flags_and_tokenizer_set_the_model_shape) {
     assert_int_equal(config.shape.vocab_padded, 384);
     static const char *const models[] = {"llama2-7b", "llama3-8b", "olmo-1b", "llama:d2", "d6"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) { // --tokenizer sets the vocabulary
-        char line[256];
-        snprintf(line, sizeof line, "--plan --device cpu --tokenizer gpt2 --model %s", models[i]);
-        sets(line, "vocab 50257");
+        sets(formatted("--plan --device cpu --tokenizer gpt2 --model %s", models[i]), "vocab 50257");
         assert_int_equal(config.shape.vocab_padded, 50304);
-        snprintf(line, sizeof line, "--plan --device cpu --model %s --tokenizer bytes", models[i]);
-        sets(line, "vocab 257");
-        snprintf(line, sizeof line, "--plan --device cpu --vocab 50300 --model %s --tokenizer gpt2", models[i]);
-        sets(line, "vocab 50300"); // --vocab may be larger than the tokenizer's vocabulary
-        snprintf(line, sizeof line, "--plan --device cpu --vocab 32000 --model %s --tokenizer gpt2", models[i]);
-        refuse_run(line, 1, "32000&50257&use --vocab 50257");
+        sets(formatted("--plan --device cpu --model %s --tokenizer bytes", models[i]), "vocab 257");
+        sets(formatted("--plan --device cpu --vocab 50300 --model %s --tokenizer gpt2", models[i]),
+             "vocab 50300"); // --vocab may be larger than the tokenizer's vocabulary
+        refuse_run(formatted("--plan --device cpu --vocab 32000 --model %s --tokenizer gpt2", models[i]), 1,
+                   "32000&50257&use --vocab 50257");
     }
     sets("--plan --device cpu --model llama2-7b", "vocab 32000");
     sets("--train x --layers 3 --model d6", "layers 3, channels 384");
@@ -627,12 +606,10 @@ UNIT_TEST(flags_and_tokenizer_set_the_model_shape) {
 
 // Tests --model FOLDER: config.json sets the model shape and limits --seq-len.
 UNIT_TEST(config_json_of_a_model_folder_sets_the_shape) {
-    char folder[PATH_MAX_LENGTH], line[2 * PATH_MAX_LENGTH];
     const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/test_config_XXXXXX", base && *base ? base : "/tmp");
+    char *folder = formatted("%s/test_config_XXXXXX", base && *base ? base : "/tmp");
     assert_non_null(mkdtemp(folder));
-    snprintf(line, sizeof line, "--prompt hello --model %s", folder);
-    accept(line);
+    accept(formatted("--prompt hello --model %s", folder));
     assert_true(config.model_from_files);
     assert_string_equal(config.model, folder);
     assert_int_equal(config.seq_len, 0);
@@ -645,8 +622,7 @@ UNIT_TEST(config_json_of_a_model_folder_sets_the_shape) {
     config.shape.layers = 0;
     assert_false(config_check(&config, 1, &error));
     assert_int_equal(error.code, EXIT_DATA);
-    snprintf(line, sizeof line, "--train x --seq-len 128 --model %s", folder);
-    accept(line);
+    accept(formatted("--train x --seq-len 128 --model %s", folder));
     config.shape.positions = 64;
     assert_false(config_check(&config, 1, &error));
     assert_non_null(strstr(error.text, "use --seq-len 64"));

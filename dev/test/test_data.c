@@ -313,11 +313,7 @@ UNIT_TEST(a_file_truncated_during_the_run_is_an_error) {
 // Tests more files than the token reader keeps open at a time.
 UNIT_TEST(more_files_than_may_stay_open_are_read) {
     enum { FILES = 600, T = 4 };
-    for (int i = 0; i < FILES; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "m_%04d.bin", i);
-        write_u16(name, T + 1, (uint32_t)(i * T));
-    }
+    for (int i = 0; i < FILES; i++) { write_u16(formatted("m_%04d.bin", i), T + 1, (uint32_t)(i * T)); }
     DataLoader *loader = open_one("m_*.bin", 1, T, true);
     assert_int_equal(data_sequences(loader), FILES);
     int32_t in[T], target[T];

@@ -2,6 +2,8 @@
 // damaged files.
 #include "token_files.h"
 
+static Error err; // error of the last failed call
+
 enum { T = 4, WORDS = DATA_HEADER_BYTES / 4 };
 
 typedef struct {
@@ -64,7 +66,6 @@ UNIT_TEST(masked_targets_are_not_trained) {
         const File f = make_file(width, 101, 7, 9, mask);
         write_as("a.bin", &f);
         DataLoader *loader = open_one("a.bin", 1, T, false);
-        Error err;
         int32_t in[T], target[T];
         assert_true(data_masked(loader));
         // No sequence of 4 targets is skipped, because the mask never has four zeros in a row.
@@ -122,7 +123,6 @@ UNIT_TEST(sequences_without_unmasked_targets_are_skipped) {
     write_as("e_0.bin", &f); // tokens 14, 26 and 40 are unmasked targets; token 0 is unmasked, but no target
     write_u16("e_1.bin", 2 * T + 1, 1000);
     DataLoader *loader = open_one("e_*.bin", 1, T, false);
-    Error err;
     int32_t in[T], target[T];
     const int32_t first[] = {12, 24, 36, 1000, 1004, 12};
     assert_int_equal(data_sequences(loader), 5);
@@ -152,12 +152,10 @@ UNIT_TEST(data_have_a_prompt_format_if_all_files_agree) {
                                            PROMPT_FORMAT_ALPACA};
     PromptFormat different[2];
     for (int i = 0; i < 4; i++) {
-        char name[16];
         File f = make_file(2, 41, 0, 10, "1");
         f.header[6] = formats[i];
         sign(&f);
-        snprintf(name, sizeof name, "f_%d.bin", i);
-        write_as(name, &f);
+        write_as(formatted("f_%d.bin", i), &f);
     }
     DataLoader *loader = open_one("f_[012].bin", 1, T, false);
     assert_int_equal(data_prompt_format(loader, different), PROMPT_FORMAT_QWEN);
@@ -187,7 +185,6 @@ UNIT_TEST(a_mask_of_ones_gives_the_batches_of_no_mask) {
     write_as("ones.bin", &f);
     write_u16("plain.bin", 101, 500);
     DataLoader *ones = open_one("ones.bin", 3, T, true), *plain = open_one("plain.bin", 3, T, true);
-    Error err;
     assert_true(data_masked(ones) && !data_masked(plain));
     for (int64_t n = 0; n < 20; n++) {
         int32_t in[2][3 * T], target[2][3 * T];
@@ -213,19 +210,18 @@ UNIT_TEST(data_fingerprint_depends_on_the_mask) {
     assert_true(hash[0] != hash[1]);
 }
 
-static DataLoader *open_packed(const char *glob, ExamplesKind kind, int B, int length, Error *err) {
-    memset(err, 0, sizeof *err);
-    return data_open_sets(path_of(glob), NULL, kind, B, length, 0, 1, 1, false, VOCAB, NULL, err);
+static DataLoader *open_packed(const char *glob, ExamplesKind kind, int B, int length) {
+    memset(&err, 0, sizeof err);
+    return data_open_sets(path_of(glob), NULL, kind, B, length, 0, 1, 1, false, VOCAB, NULL, &err);
 }
 
 // Tests packing: examples share a sequence, each target belongs to the example of its input, and the padding after the
 // last example has no targets.
 UNIT_TEST(packed_examples_do_not_predict_each_other) {
-    Error err;
     int32_t in[16], target[16];
     File f = make_file(2, 58, 100, 6, "011111"); // nine examples of 6 tokens and one of 4
     write_as("p.bin", &f);
-    DataLoader *loader = open_packed("p.bin", EXAMPLES_WHOLE, 1, 16, &err);
+    DataLoader *loader = open_packed("p.bin", EXAMPLES_WHOLE, 1, 16);
     assert_non_null(loader);
     assert_int_equal(data_sequences(loader), 5);
     int64_t counted = 0;
@@ -251,7 +247,7 @@ UNIT_TEST(packed_examples_do_not_predict_each_other) {
     assert_true(e.examples == 10 && e.sequences == 5 && e.cut == 0 && e.left_out == 0 &&
                 fabs(e.filled - 58.0 / 80) < 1e-9);
     data_close(loader);
-    loader = open_packed("p.bin", EXAMPLES_SPLIT, 1, 16, &err);
+    loader = open_packed("p.bin", EXAMPLES_SPLIT, 1, 16);
     assert_non_null(loader);
     assert_int_equal(data_sequences(loader), 3);
     assert_int_equal(data_examples(loader).examples, 0);
@@ -260,11 +256,10 @@ UNIT_TEST(packed_examples_do_not_predict_each_other) {
 
 // Tests that an example longer than a sequence is truncated to length + 1 tokens, of which the last is only a target.
 UNIT_TEST(an_example_longer_than_a_sequence_is_truncated) {
-    Error err;
     int32_t in[2 * T], target[2 * T];
     File f = make_file(4, 11, 70000 % VOCAB, 5, "1"); // examples of 5, 5 and 1 tokens; one token alone has no target
     write_as("c.bin", &f);
-    DataLoader *loader = open_packed("c.bin", EXAMPLES_WHOLE, 2, T, &err);
+    DataLoader *loader = open_packed("c.bin", EXAMPLES_WHOLE, 2, T);
     assert_non_null(loader);
     DataExamples e = data_examples(loader);
     assert_true(e.examples == 3 && e.sequences == 2 && e.cut == 0 && e.left_out == 1 && e.filled == 1);
@@ -274,7 +269,7 @@ UNIT_TEST(an_example_longer_than_a_sequence_is_truncated) {
     // Both examples are truncated to 5 tokens, which leaves the second example without unmasked target.
     f = make_file(2, 12, 0, 6, "000110000001");
     write_as("c.bin", &f);
-    loader = open_packed("c.bin", EXAMPLES_CUT, 1, T, &err);
+    loader = open_packed("c.bin", EXAMPLES_CUT, 1, T);
     assert_non_null(loader);
     e = data_examples(loader);
     assert_true(e.examples == 2 && e.sequences == 1 && e.cut == 2 && e.left_out == 1);
@@ -282,7 +277,7 @@ UNIT_TEST(an_example_longer_than_a_sequence_is_truncated) {
     const int32_t expected[] = {-1, -1, 3, 4};
     assert_memory_equal(target, expected, sizeof expected);
     data_close(loader);
-    assert_null(open_packed("c.bin", EXAMPLES_WHOLE, 1, T, &err));
+    assert_null(open_packed("c.bin", EXAMPLES_WHOLE, 1, T));
     assert_int_equal(err.code, EXIT_DATA);
     assert_non_null(strstr(err.text, "has 6 tokens, and 2 examples are longer than a sequence; use --seq-len 5"));
 }
@@ -309,23 +304,22 @@ UNIT_TEST(a_token_outside_the_vocabulary_is_detected_on_opening) {
 
 // Tests that the error about data without unmasked targets suggests another remedy than the error about few tokens.
 UNIT_TEST(the_error_about_data_without_unmasked_targets_has_a_remedy) {
-    Error err;
     File f = make_file(2, 24, 0, 12, "000000001111");
     write_as("n.bin", &f);
-    assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 4, &err));
+    assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 4));
     assert_says(&err, "n.bin: ");
     assert_says(&err, "use a larger --seq-len (11");
     assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_CUT, 1, 4, VOCAB, NULL, &err));
     assert_non_null(strstr(err.text, "use a larger --seq-len"));
     f = make_file(2, 24, 0, 12, "100000000000");
     write_as("n.bin", &f);
-    assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 16, &err));
+    assert_null(open_packed("n.bin", EXAMPLES_CUT, 1, 16));
     assert_says(&err, "n.bin: none of its 2 examples");
     assert_null(data_open_validation(path_of("n.bin"), EXAMPLES_SPLIT, 4, 30, VOCAB, NULL, &err));
     assert_says(&err, "use a smaller");
     f = make_file(2, 58, 100, 6, "011111");
     write_as("p.bin", &f);
-    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err));
+    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16));
     assert_says(&err, "p.bin: 10 examples make 5 sequences of 16 tokens");
     assert_says(&err, "--micro-batch");
 }
@@ -333,7 +327,6 @@ UNIT_TEST(the_error_about_data_without_unmasked_targets_has_a_remedy) {
 // Tests that validation evaluates every target for any micro-batch: sequences without targets fill the last batch. In a
 // file without mask, the last tokens that do not fill a sequence are not evaluated.
 UNIT_TEST(validation_evaluates_every_target_for_any_micro_batch) {
-    Error err;
     bool found;
     int32_t in[8 * 16], target[8 * 16], position[8 * 16];
     const SpecialIds nothing = {-1, 0, {0}};
@@ -361,7 +354,7 @@ UNIT_TEST(validation_evaluates_every_target_for_any_micro_batch) {
         assert_int_equal(counted, plain ? 5 * 16 : 9 * 5 + 3);
         data_close(loader);
     }
-    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16, &err)); // training needs 6 sequences
+    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16)); // training needs 6 sequences
     write_u16("plain.bin", 16, 1);
     assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 1, 16, VOCAB, NULL, &err));
     assert_int_equal(err.code, EXIT_DATA);
@@ -371,14 +364,13 @@ UNIT_TEST(validation_evaluates_every_target_for_any_micro_batch) {
 
 // Tests that positions start at 0 in each packed example, in each part of a split example, and in padding.
 UNIT_TEST(positions_restart_with_each_packed_example) {
-    Error err;
     bool found;
     int32_t in[16], target[16], position[16];
     const SpecialIds nothing = {-1, 0, {0}};
     const File f = make_file(2, 58, 100, 6, "011111");
     write_as("p.bin", &f);
     for (int split = 0; split < 2; split++) {
-        DataLoader *loader = open_packed("p.bin", split ? EXAMPLES_SPLIT : EXAMPLES_CUT, 1, 16, &err);
+        DataLoader *loader = open_packed("p.bin", split ? EXAMPLES_SPLIT : EXAMPLES_CUT, 1, 16);
         assert_non_null(loader);
         assert_true(data_mask_documents(loader, &nothing, 1, &found, &err));
         for (int row = 0; row < data_sequences(loader); row++) {
@@ -394,7 +386,6 @@ UNIT_TEST(positions_restart_with_each_packed_example) {
 
 // Tests that BOS or EOS tokens mark document boundaries in files without examples.
 UNIT_TEST(bos_or_eos_tokens_separate_documents) {
-    Error err;
     bool found;
     int32_t in[10], target[10], position[10];
     const SpecialIds nothing = {-1, 0, {0}}, begins = {104, 1, {103}}, ends = {-1, 2, {104, 117}};

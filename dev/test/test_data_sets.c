@@ -222,9 +222,8 @@ UNIT_TEST(the_error_about_few_tokens_counts_all_data_sets) {
     assert_int_equal(err.code, EXIT_DATA);
     if (!strstr(err.text, "/a_*.bin and 1 other set: 113 tokens make 27 sequences of 4 + 1 tokens, but one "))
         fail_msg("%s", err.text);
-    char patterns[4 * TEST_PATH];
-    snprintf(patterns, sizeof patterns, "%s\n\n%s", patterns_of("a_0.bin", "", "b.bin"), path_of("a_1.bin"));
-    assert_null(data_open_sets(patterns, weights, EXAMPLES_SPLIT, 28, MIX_T, 0, 1, 5, true, VOCAB, NULL, &err));
+    assert_null(data_open_sets(formatted("%s\n\n%s", patterns_of("a_0.bin", "", "b.bin"), path_of("a_1.bin")), weights,
+                               EXAMPLES_SPLIT, 28, MIX_T, 0, 1, 5, true, VOCAB, NULL, &err));
     if (!strstr(err.text, "/a_0.bin and 2 other sets: 113 tokens make 27 sequences")) fail_msg("%s", err.text);
 }
 
@@ -353,8 +352,7 @@ UNIT_TEST(more_than_2_to_32_tokens_are_read) {
     uint16_t words[WORDS + 1];
     int32_t in[T], target[T];
     for (int file = 0; file < 2; file++) {
-        char name[16];
-        snprintf(name, sizeof name, "m_%d.npy", file);
+        const char *name = formatted("m_%d.npy", file);
         for (int i = 0; i <= WORDS; i++) words[i] = (uint16_t)(1000 * file + 1 + i);
         write_file(path_of(name), words, sizeof words);
         assert_int_equal(truncate(path_of(name), 2 * (off_t)(tokens - WORDS - 1)), 0);

@@ -6,9 +6,10 @@
 #include "coat/text/data_verify.h"
 #include "token_files.h"
 
+static Error err; // error of the last failed call
+
 // Writes the checksum of the file's tokens to its header.
 static void sign(const char *path) {
-    Error err;
     uint64_t size;
     int fd;
     assert_true(file_open(path, &fd, &size, &err));
@@ -21,7 +22,6 @@ static void sign(const char *path) {
 }
 
 UNIT_TEST(the_checksum_is_the_crc_32_of_the_tokens) {
-    Error err;
     uint64_t size;
     uint32_t crc;
     char file[DATA_HEADER_BYTES + 100] = "";
@@ -73,7 +73,6 @@ UNIT_TEST(a_flipped_bit_in_tokens_or_checksum_is_detected) {
     sign(path_of("b_2.bin"));
     flip_byte(path_of("b_2.bin"), 20000);
     expect_refused("b_*.bin", 1, 16, 1, "b_2.bin", "is damaged");
-    Error err;
     DataLoader *loader = data_open(path_of("b_*.bin"), 1, 16, 0, 2, 1, true, VOCAB, &err);
     assert_non_null(loader);
     data_close(loader);
@@ -83,7 +82,6 @@ UNIT_TEST(a_flipped_bit_in_tokens_or_checksum_is_detected) {
 
 // Tests that large files are verified in the background while they are read. The test's files are sparse.
 UNIT_TEST(large_files_are_verified_in_the_background) {
-    Error err;
     int32_t in[16], target[16];
     write_header_and_tokens("large.bin", DATA_MAGIC_U16, DATA_VERSION_U16, 34000000, 2, 100, 0, 9);
     assert_int_equal(truncate(path_of("large.bin"), DATA_HEADER_BYTES + 68000000), 0);
@@ -111,26 +109,23 @@ UNIT_TEST(large_files_are_verified_in_the_background) {
     assert_int_equal(unlink(path_of("large.bin")), 0);
 }
 
-static bool reads(DataLoader *loader, int64_t sequence, Error *err) {
+static bool reads(DataLoader *loader, int64_t sequence) {
     int32_t in[4], target[4];
-    return data_batch(loader, sequence, in, target, err);
+    return data_batch(loader, sequence, in, target, &err);
 }
 
 // Tests more files than the reader keeps open. A file that is opened again must be unchanged since it was verified.
 UNIT_TEST(a_file_that_changes_during_the_run_is_detected) {
     enum { FILES = 300 };
-    Error err;
-    char name[32];
     for (int i = 0; i < FILES; i++) {
-        snprintf(name, sizeof name, "r_%03d.bin", i);
-        write_u16(name, 5, (uint32_t)i); // writes a token file with one sequence
+        write_u16(formatted("r_%03d.bin", i), 5, (uint32_t)i); // writes a token file with one sequence
     }
     for (int kind = 0; kind < 4; kind++) {
         DataLoader *loader = open_one("r_*.bin", 1, 4, false);
-        assert_true(reads(loader, 0, &err));
-        assert_true(reads(loader, 256, &err)); // opens r_256.bin, for which the reader closes r_000.bin
-        assert_true(reads(loader, 0, &err));   // reopening the unchanged file succeeds
-        assert_true(reads(loader, 256, &err));
+        assert_true(reads(loader, 0));
+        assert_true(reads(loader, 256)); // opens r_256.bin, for which the reader closes r_000.bin
+        assert_true(reads(loader, 0));   // reopening the unchanged file succeeds
+        assert_true(reads(loader, 256));
         struct stat st;
         assert_int_equal(stat(path_of("r_000.bin"), &st), 0);
         const struct timespec times[2] = {st.st_atim, st.st_mtim};
@@ -149,11 +144,11 @@ UNIT_TEST(a_file_that_changes_during_the_run_is_detected) {
         } else {
             assert_int_equal(unlink(path_of("r_000.bin")), 0);
         }
-        assert_false(reads(loader, 0, &err));
+        assert_false(reads(loader, 0));
         assert_int_equal(err.code, EXIT_DATA);
         assert_says(&err, "r_000.bin");
         if (kind < 3) assert_says(&err, "was replaced or changed during the run");
-        assert_true(reads(loader, 1, &err));
+        assert_true(reads(loader, 1));
         data_close(loader);
         write_u16("r_000.bin", 5, 0);
     }

@@ -150,8 +150,7 @@ UNIT_TEST(written_scalars_are_read_back) {
     assert_int_equal(read_events(events_path(writer), events, 8), 3); // in the file as soon as events_write() returns
     assert_true(events_write(writer, 300, second, 1));
     assert_true(events_write(writer, (int64_t)1 << 40, third, 1));
-    char path[TEST_PATH];
-    snprintf(path, sizeof path, "%s", events_path(writer));
+    const char *path = formatted("%s", events_path(writer));
     events_close(writer);
 
     assert_int_equal(read_events(path, events, 8), 5);
@@ -173,9 +172,8 @@ UNIT_TEST(written_scalars_are_read_back) {
 // scalars is removed when it is closed.
 UNIT_TEST(event_files_sort_by_start_of_the_run) {
     static Event events[4];
-    char last[TEST_PATH] = "", name[TEST_PATH];
-    snprintf(name, sizeof name, "%s/events.out.tfevents.4000000000.elsewhere",
-             test_folder); // from a clock that is ahead
+    char last[TEST_PATH] = "";
+    const char *name = path_of("events.out.tfevents.4000000000.elsewhere"); // from a clock that is ahead
     write_text(name, "");
     snprintf(last, sizeof last, "%s", name);
     for (int i = 0; i < 3; i++) { // several starts within a second
@@ -259,9 +257,7 @@ UNIT_TEST(event_files_in_a_missing_folder_are_an_error) {
 // Returns the path of a folder's newest event file, or "" if there is none. Valid until the next call.
 static const char *event_file(const char *folder) {
     static char path[TEST_PATH];
-    char command[TEST_PATH + 64];
-    snprintf(command, sizeof command, "ls %s/events.out.tfevents.* 2>/dev/null | tail -n 1", folder);
-    FILE *list = popen(command, "r");
+    FILE *list = popen(formatted("ls %s/events.out.tfevents.* 2>/dev/null | tail -n 1", folder), "r");
     assert_non_null(list);
     if (!fgets(path, sizeof path, list)) path[0] = '\0';
     path[strcspn(path, "\n")] = '\0';

@@ -46,10 +46,7 @@ UNIT_TEST(files_are_written_without_fsync_support) {
     folders = true;
     sync_fails = 0;
     assert_false(folder_sync(path_of("missing"), &err));
-    size_t size;
-    char *text = read_file(path_of("replaced"), &size);
-    assert_string_equal(text, "new");
-    free(text);
+    assert_string_equal(contents(path_of("replaced")), "new");
 }
 
 static void refuse_write(const char *name, const char *says) {
@@ -67,7 +64,6 @@ static void refuse_write(const char *name, const char *says) {
 
 // Tests that a symbolic link in a folder does not make the program overwrite a file outside the folder.
 UNIT_TEST(writing_does_not_follow_links) {
-    size_t size;
     write_text(path_of("precious"), "mine");
     assert_int_equal(symlink(path_of("precious"), path_of("link")), 0);
     assert_int_equal(symlink(path_of("outside"), path_of("dangling")), 0);
@@ -85,18 +81,14 @@ UNIT_TEST(writing_does_not_follow_links) {
     alarm(0);
     assert_false(path_is_link(path_of("link")));
     assert_false(path_is_file(path_of("outside")));
-    char *text = read_file(path_of("precious"), &size);
-    assert_string_equal(text, "mine");
-    free(text);
+    assert_string_equal(contents(path_of("precious")), "mine");
 
     write_text(path_of("own"), "kept");
     int fd = file_open_write(path_of("own"), 0, &err);
     assert_true(fd >= 0);
     assert_true(file_append(fd, "own", "K", 1, &err)); // overwrites the first byte of the file
     close(fd);
-    text = read_file(path_of("own"), &size);
-    assert_string_equal(text, "Kept");
-    free(text);
+    assert_string_equal(contents(path_of("own")), "Kept");
     fd = file_open_write(path_of("fresh"), O_EXCL | O_APPEND, &err);
     assert_true(fd >= 0);
     close(fd);

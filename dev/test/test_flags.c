@@ -46,7 +46,7 @@ UNIT_TEST(every_flag_accepts_a_valid_value) {
         if (flag->kind == FLAG_HELP || flag->kind == FLAG_VERSION || flag->kind == FLAG_CONFIG) continue;
         for (int form = 0; form < 2; form++) {
             const bool opposite = flag->kind == FLAG_BOOL && *((const bool *)((const char *)defaults + flag->offset));
-            char line[256], text[128];
+            char text[128];
             if (value)
                 snprintf(text, sizeof text, "--%s%c%s", flag->name, form ? ' ' : '=', value);
             else
@@ -56,20 +56,16 @@ UNIT_TEST(every_flag_accepts_a_valid_value) {
                                flag->offset < offsetof(Config, shape.vision) + sizeof defaults->shape.vision;
             const bool muon = strncmp(flag->name, "muon-", 5) == 0 || strcmp(flag->name, "momentum-codes") == 0;
             // --channels 768 is a multiple of 48, the sample value of --heads
-            snprintf(line, sizeof line, "--plan --train t --val v --out o --channels 768 --heads 48 %s %s %s %s",
-                     rotary || tower || flag->offset == offsetof(Config, vision) ? "--model llama:d2 --rope-factor 2"
-                                                                                 : "",
-                     tower ? "--vision siglip:d1" : "", muon ? "--optimizer muon" : "", text);
-            accept(line);
+            accept(formatted(
+                "--plan --train t --val v --out o --channels 768 --heads 48 %s %s %s %s",
+                rotary || tower || flag->offset == offsetof(Config, vision) ? "--model llama:d2 --rope-factor 2" : "",
+                tower ? "--vision siglip:d1" : "", muon ? "--optimizer muon" : "", text));
             const char *now = (const char *)&config + flag->offset, *before = (const char *)defaults + flag->offset;
             if (flag->size && strcmp(flag->name, "channels")) assert_memory_not_equal(now, before, flag->size);
         }
         // Each flag is refused without a value that it needs, and with a value that it does not take.
-        char line[256];
-        snprintf(line, sizeof line, "--train t --%s", flag->name);
-        if (flag_needs_value(flag)) refuse(line, EXIT_USER, "needs a value");
-        snprintf(line, sizeof line, "--train t --%s=1", flag->name);
-        if (flag->kind == FLAG_BOOL) refuse(line, EXIT_USER, "takes no value");
+        if (flag_needs_value(flag)) refuse(formatted("--train t --%s", flag->name), EXIT_USER, "needs a value");
+        if (flag->kind == FLAG_BOOL) refuse(formatted("--train t --%s=1", flag->name), EXIT_USER, "takes no value");
     }
     assert_true(count > 70);
     free(defaults);
@@ -98,9 +94,7 @@ UNIT_TEST(flag_values_are_parsed) {
         int64_t ms;
     } times[] = {{"3h50m", 13800000}, {"1d12h", 129600000}, {"90s", 90000}, {"0.25s", 250}, {"1d2h3m4.5s", 93784500}};
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
-        char line[64];
-        snprintf(line, sizeof line, "--train x --time-limit %s", times[i].text);
-        accept(line);
+        accept(formatted("--train x --time-limit %s", times[i].text));
         assert_int_equal(config.time_limit_ms, times[i].ms);
     }
     sets("--train x --seed 18446744073709551615", "seed 18446744073709551615");
@@ -131,15 +125,12 @@ UNIT_TEST(suffix_k_is_1024_for_tokens_and_1000_for_steps) {
                  {"2e4", 20000},
                  {"0.001k", 1},
                  {"9e15", 9000000000000000}};
-    char line[128];
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
-        snprintf(line, sizeof line, "--train x --batch-tokens %s", tokens[i].flag);
-        accept(line);
+        accept(formatted("--train x --batch-tokens %s", tokens[i].flag));
         assert_int_equal(config.batch_tokens, tokens[i].value);
     }
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        snprintf(line, sizeof line, "--train x --steps %s", steps[i].flag);
-        accept(line);
+        accept(formatted("--train x --steps %s", steps[i].flag));
         assert_int_equal(config.steps, steps[i].value);
     }
     sets("--train x --seq-len 2k --positions 4k --logits-chunk 1k --sample-tokens 1k --warmup 1k --layers 1e1",
@@ -164,8 +155,8 @@ UNIT_TEST(suffix_k_is_1024_for_tokens_and_1000_for_steps) {
     static const char *const bad[] = {"1.3k", "10kk", "1e",   "1e+",   "1e3k", "k",
                                       ".",    "1e-3", "0x10", "1.2.3", "5g",   "''"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        snprintf(line, sizeof line, "--train x --batch-tokens=%s", strcmp(bad[i], "''") ? bad[i] : "");
-        refuse(line, EXIT_USER, "--batch-tokens");
+        refuse(formatted("--train x --batch-tokens=%s", strcmp(bad[i], "''") ? bad[i] : ""), EXIT_USER,
+               "--batch-tokens");
     }
 }
 
@@ -176,10 +167,8 @@ UNIT_TEST(numbers_of_bytes_are_parsed_with_their_unit) {
     } sizes[] = {{"80G", 80000000000},    {"80g", 80000000000},   {"80GB", 80000000000},
                  {"1.5T", 1500000000000}, {"512mb", 512000000},   {"512k", 512000},
                  {"1.5GiB", 1610612736},  {"75GiB", 80530636800}, {"123456789B", 123456789}};
-    char line[128];
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        snprintf(line, sizeof line, "--plan --memory-limit %s", sizes[i].text);
-        accept(line);
+        accept(formatted("--plan --memory-limit %s", sizes[i].text));
         assert_true(config.memory_limit == sizes[i].bytes);
     }
     static const char *const bad[] = {"--memory-limit 80&80GB?", "--memory-limit 79.5&79.5GB?",
@@ -277,9 +266,7 @@ UNIT_TEST(errors_about_malformed_values_name_flag_and_value) {
     REFUSE_EACH("--plan", sizes);
     static const char *const times[] = {"90", "m3", "3m4h", "1h1h", "-1h", "0s", "1e3s", "3.5.1h", "3h50", "''"};
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
-        char line[64];
-        snprintf(line, sizeof line, "--train x --time-limit=%s", times[i]);
-        refuse(line, EXIT_USER, "--time-limit&3h50m");
+        refuse(formatted("--train x --time-limit=%s", times[i]), EXIT_USER, "--time-limit&3h50m");
     }
     refuse("--train x --out o --resume=abc", EXIT_USER, "--resume abc: ");
     refuse("--train x --out o --resume=-1", EXIT_USER, "--resume -1: ");

@@ -142,16 +142,13 @@ static const char *config_file(const char *name, const char *text) {
 
 // Asserts that a file of flags is refused with an error that begins with its path and line number `number`.
 static void refuse_file(const char *text, int number, const char *parts) {
-    char line[4096], said[2048];
     const char *path = config_file("bad", text);
-    snprintf(line, sizeof line, "--train x --config %s", path);
-    refuse(line, EXIT_USER, parts);
-    snprintf(said, sizeof said, "%s:%d: ", path, number);
+    refuse(formatted("--train x --config %s", path), EXIT_USER, parts);
+    const char *said = formatted("%s:%d: ", path, number);
     if (strncmp(error.text, said, strlen(said)) != 0) fail_msg("%s\n  says: %s", text, error.text);
 }
 
 UNIT_TEST(flags_are_read_from_a_config_file) {
-    char line[4096], sets_file[TEST_PATH];
     const char *path = config_file("run", "# a run\n"
                                           "--train 'data/my tokens.bin' b*.bin c#.bin  # three\n"
                                           "\n"
@@ -160,51 +157,44 @@ UNIT_TEST(flags_are_read_from_a_config_file) {
                                           "-b 16\n"
                                           "--no-shuffle\n"
                                           "--prompt \"a # b\"");
-    snprintf(line, sizeof line, "--config %s", path);
-    sets(line, "lr 0.0006, steps 20000, micro-batch 16, shuffle off");
+    sets(formatted("--config %s", path), "lr 0.0006, steps 20000, micro-batch 16, shuffle off");
     assert_string_equal(config.train, "data/my tokens.bin\nb*.bin\nc#.bin");
     assert_string_equal(config.prompt, "a # b");
     // Flags on the command line override the file's flags, before and after --config.
-    snprintf(line, sizeof line, "--lr 1e-4 --config=%s --train d.bin --shuffle --micro-batch 8", path);
-    sets(line, "lr 0.0001, shuffle on, micro-batch 8, steps 20000");
+    sets(formatted("--lr 1e-4 --config=%s --train d.bin --shuffle --micro-batch 8", path),
+         "lr 0.0001, shuffle on, micro-batch 8, steps 20000");
     assert_string_equal(config.train, "d.bin");
     // If two --config files set the same flag, the later file's value counts.
-    snprintf(line, sizeof line, "--config %s --config %s --moments fp8", path_of("run"),
-             config_file("more", "--steps 5\n--recipe bf16\n--train e.bin\n"));
-    sets(line, "steps 5, recipe bf16, moments fp8");
+    sets(formatted("--config %s --config %s --moments fp8", path_of("run"),
+                   config_file("more", "--steps 5\n--recipe bf16\n--train e.bin\n")),
+         "steps 5, recipe bf16, moments fp8");
     assert_string_equal(config.train, "e.bin");
-    snprintf(line, sizeof line, "--config %s --train x", config_file("empty", ""));
-    accept(line);
+    accept(formatted("--config %s --train x", config_file("empty", "")));
     // A file of flags with a byte order mark and CR LF line ends.
-    snprintf(
-        line, sizeof line, "--config %s",
-        config_file("windows", "\xEF\xBB\xBF--train 'a b.bin'\r\n\r\n# \\\r\n--steps 7 # \\\r\n--prompt \"c\\\"\r\n"));
-    sets(line, "steps 7");
+    sets(formatted("--config %s",
+                   config_file("windows",
+                               "\xEF\xBB\xBF--train 'a b.bin'\r\n\r\n# \\\r\n--steps 7 # \\\r\n--prompt \"c\\\"\r\n")),
+         "steps 7");
     assert_string_equal(config.train, "a b.bin");
     assert_string_equal(config.prompt, "c\\");
     // --train on the command line replaces the file's data sets and weights.
     config_file("sets", "--train a\n--train-weight 1\n--train b\n--train-weight 2\n");
-    snprintf(sets_file, sizeof sets_file, "%s", path_of("sets"));
-    snprintf(line, sizeof line, "--config %s --train y z --train w", sets_file);
-    accept(line);
+    const char *sets_file = path_of("sets");
+    accept(formatted("--config %s --train y z --train w", sets_file));
     assert_string_equal(config.train, "y\nz\n\nw");
     assert_null(config_weights(&config));
     // --train-weight on the command line must follow a --train on the command line.
-    snprintf(line, sizeof line, "--config %s --train y --train-weight 3 --train z --train-weight 4", sets_file);
-    accept(line);
+    accept(formatted("--config %s --train y --train-weight 3 --train z --train-weight 4", sets_file));
     assert_string_equal(config.train, "y\n\nz");
     assert_true(config_weights(&config)[0] == 3.0 && config_weights(&config)[1] == 4.0);
-    snprintf(line, sizeof line, "--config %s --train-weight 0.5", sets_file);
-    refuse(line, EXIT_USER, "--train-weight 0.5: no --train ");
-    snprintf(line, sizeof line, "--train-weight=0.5 --train y --config %s", sets_file);
-    refuse(line, EXIT_USER, "--train-weight 0.5: no --train ");
-    snprintf(line, sizeof line, "--config %s --config %s", sets_file,
-             config_file("weight", "--lr 1\n--train-weight 2\n"));
-    refuse(line, EXIT_USER, "weight:2: --train-weight 2: no --train ");
+    refuse(formatted("--config %s --train-weight 0.5", sets_file), EXIT_USER, "--train-weight 0.5: no --train ");
+    refuse(formatted("--train-weight=0.5 --train y --config %s", sets_file), EXIT_USER,
+           "--train-weight 0.5: no --train ");
+    refuse(formatted("--config %s --config %s", sets_file, config_file("weight", "--lr 1\n--train-weight 2\n")),
+           EXIT_USER, "weight:2: --train-weight 2: no --train ");
 }
 
 UNIT_TEST(errors_in_a_config_file_name_the_line) {
-    char line[4096];
     static const struct {
         const char *text;
         int number;
@@ -230,20 +220,17 @@ UNIT_TEST(errors_in_a_config_file_name_the_line) {
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         refuse_file(files[i].text, files[i].number, files[i].parts);
     // An invalid flag in a file of flags is refused even if the command line overrides it.
-    snprintf(line, sizeof line, "--train x --lr 1 --config %s", config_file("bad", "--lr fast\n"));
-    refuse(line, EXIT_USER, "bad:1: --lr fast: ");
-    snprintf(line, sizeof line, "--train x --out o --overwrite --config %s", config_file("good", "--resume\n"));
-    refuse(line, EXIT_USER, "--resume&--overwrite");
-    snprintf(line, sizeof line, "--train x --config %s", path_of("none"));
-    refuse(line, EXIT_DATA, "--config: &/none: ");
-    snprintf(line, sizeof line, "--train x --config %s", test_folder);
-    refuse(line, EXIT_DATA, "--config: &is not a regular file");
+    refuse(formatted("--train x --lr 1 --config %s", config_file("bad", "--lr fast\n")), EXIT_USER,
+           "bad:1: --lr fast: ");
+    refuse(formatted("--train x --out o --overwrite --config %s", config_file("good", "--resume\n")), EXIT_USER,
+           "--resume&--overwrite");
+    refuse(formatted("--train x --config %s", path_of("none")), EXIT_DATA, "--config: &/none: ");
+    refuse(formatted("--train x --config %s", test_folder), EXIT_DATA, "--config: &is not a regular file");
     refuse("--train x --config", EXIT_USER, "--config needs a value");
     refuse("--train x --config --lr 1", EXIT_USER, "--config needs a value");
     refuse("--train x --config=", EXIT_USER, "--config: the value is empty");
     write_file(path_of("binary"), "--lr 1\n\0", 8);
-    snprintf(line, sizeof line, "--train x --config %s", path_of("binary"));
-    refuse(line, EXIT_DATA, "--config: &is not a text file");
+    refuse(formatted("--train x --config %s", path_of("binary")), EXIT_DATA, "--config: &is not a text file");
 }
 
 RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -20,40 +20,34 @@ static inline int test_folder_make(void **state) {
 
 static inline int test_folder_remove(void **state) {
     (void)state;
-    char command[TEST_PATH];
-    snprintf(command, sizeof command, "rm -rf '%s'", test_folder);
-    return system(command);
+    return system(formatted("rm -rf '%s'", test_folder));
 }
 
 // Removes all files in the test's folder, so that the next test does not find them.
 static inline int test_folder_empty(void **state) {
     (void)state;
-    char command[TEST_PATH];
-    snprintf(command, sizeof command, "rm -rf '%s'/*", test_folder);
-    return system(command);
+    return system(formatted("rm -rf '%s'/*", test_folder));
 }
 
 // Runs tests as a user without root's permissions. From test_as_user(true) to test_as_user(false), a root process
 // becomes the user nobody, who owns the test's folder and its files.
 static inline void test_as_user(bool begins) {
     const uid_t nobody = 65534;
-    char command[TEST_PATH];
     if (!begins) {
         if (getuid() == nobody) assert_int_equal(setresuid(0, 0, 0), 0);
     } else if (geteuid() == 0) {
-        snprintf(command, sizeof command, "chown -hR %d '%s'", (int)nobody, test_folder);
-        assert_int_equal(system(command), 0);
+        assert_int_equal(system(formatted("chown -hR %d '%s'", (int)nobody, test_folder)), 0);
         assert_int_equal(setresuid(nobody, nobody, 0), 0);
     }
 }
 
-// Returns the path of `name` in the test's folder. The text stays valid for the next 7 calls.
+static inline const char *in(const char *folder, const char *name) {
+    return formatted("%s/%s", folder, name);
+}
+
+// Returns the path of `name` in the test's folder.
 static inline const char *path_of(const char *name) {
-    static char paths[8][TEST_PATH];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", test_folder, name);
-    return path;
+    return in(test_folder, name);
 }
 
 static inline void write_file(const char *path, const void *data, size_t bytes) {
@@ -72,6 +66,16 @@ static inline char *read_file(const char *path, size_t *size) {
     char *data;
     if (!file_read_all(path, (size_t)1 << 30, &data, size, &err)) fail_msg("%s", err.text);
     return data;
+}
+
+// Returns the contents of a text file, which stay valid until the program ends.
+static inline const char *contents(const char *path) {
+    size_t size;
+    char *data = read_file(path, &size);
+    assert_int_equal(strlen(data), size); // a text file has no 0 bytes
+    const char *text = formatted("%s", data);
+    free(data);
+    return text;
 }
 
 static inline void assert_same_files(const char *a, const char *b) {

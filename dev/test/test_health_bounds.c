@@ -48,7 +48,7 @@ static void assert_outliers(Fixture *f, Tensor x, Tensor v) {
     free(moments);
 }
 
-static void every_format(Fixture *f) {
+TEST_EVERYWHERE(sums_of_outliers_equal_an_independent_computation) {
     Tensor x = random_tensor(f, f->format, 37, 272, 3), v = random_tensor(f, FMT_FP32, 37, 272, 1);
     assert_outliers(f, x, no_tensor());
     for (int64_t i = 0; i < tensor_elements(v); i++) set_value(v, 0, i, i % 5 ? fabs(value(v, 0, i)) : 0);
@@ -61,10 +61,6 @@ static void every_format(Fixture *f) {
         for (int i = 0; i < 37 * 9 && k == 2; i++) ((uint16_t *)coat[2].scale)[i] = bf16_encode((float)(2 + draw(f)));
         assert_outliers(f, coat[k], no_tensor());
     }
-}
-
-UNIT_TEST(sums_of_outliers_equal_an_independent_computation) {
-    run_everywhere(every_format);
 }
 
 // -- values in the log and their notes --------------------------------------------------------------------------------
@@ -227,15 +223,15 @@ UNIT_TEST(moments_with_a_large_beta2_stay_unchanged) {
 
 // Tests that docs/log.md lists every bound with its value, meaning and remedy.
 UNIT_TEST(docs_log_md_lists_every_bound) {
-    static char text[1 << 16], row[512];
+    static char text[1 << 16];
     FILE *in = fopen("docs/log.md", "rb");
     assert_non_null(in);
     text[fread(text, 1, sizeof text - 1, in)] = '\0';
     fclose(in);
     for (int id = 0; id < BOUND_COUNT; id++) {
         const HealthBound *b = &health_bounds[id];
-        snprintf(row, sizeof row, "| `%s.%s.%s` | %g | %s | %s |", b->line, b->tensor, b->figure, b->bound, b->meaning,
-                 b->remedy);
+        const char *row =
+            formatted("| `%s.%s.%s` | %g | %s | %s |", b->line, b->tensor, b->figure, b->bound, b->meaning, b->remedy);
         if (!strstr(text, row)) fail_msg("docs/log.md lacks the row %s", row);
     }
 }

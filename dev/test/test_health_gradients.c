@@ -60,9 +60,9 @@ static void known_values(Fixture *f) {
     }
 }
 
-UNIT_TEST(counts_of_gradients_equal_known_values) {
-    run_everywhere(known_codes);
-    run_everywhere(known_values);
+TEST_EVERYWHERE(counts_of_gradients_equal_known_values) {
+    known_codes(f);
+    known_values(f);
 }
 
 // --- comparison of FP8 wgrad with BF16 wgrad -------------------------------------------------------------------------
@@ -100,9 +100,9 @@ static void random_matmuls(Fixture *f) {
                 fabs(p->bb - bb) < 1e-12 * bb);
 }
 
-UNIT_TEST(error_of_fp8_wgrad_equals_a_known_error) {
-    run_everywhere(known_error);
-    run_everywhere(random_matmuls);
+TEST_EVERYWHERE(error_of_fp8_wgrad_equals_a_known_error) {
+    known_error(f);
+    random_matmuls(f);
 }
 
 // --- counts in the log and their warnings ----------------------------------------------------------------------------
@@ -149,13 +149,9 @@ UNIT_TEST(json_object_has_the_fractions_of_gradients) {
 
 // Asserts that the warning has `lines` lines and contains all of `parts`, which are separated by '&'.
 static void assert_warnings(const char *warning, int lines, const char *parts) {
-    char copy[256];
-    int found = warning[0] != '\0';
-    for (const char *at = warning; (at = strchr(at, '\n')); at++) found++;
-    assert_int_equal(found, lines);
-    snprintf(copy, sizeof copy, "%s", parts);
-    for (char *part = strtok(copy, "&"); part; part = strtok(NULL, "&"))
-        if (!strstr(warning, part)) fail_msg("'%s' lacks '%s'", warning, part);
+    assert_int_equal((warning[0] != '\0') + occurrences(warning, "\n"), lines);
+    const char *missing = missing_part(warning, parts);
+    if (missing) fail_msg("'%s' lacks '%s'", warning, missing);
 }
 
 static void assert_health_warnings(Run *run, int lines, const char *parts) {

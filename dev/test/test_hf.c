@@ -98,9 +98,7 @@ UNIT_TEST(the_largest_shape_is_written_and_read_back) {
 #define KV "\"num_key_value_heads\": 2"
 
 static ModelShape parsed_with_sizes(const char *type, const char *rest) {
-    char text[1024];
-    snprintf(text, sizeof text, "{\"model_type\": \"%s\", " SIZES ", %s}", type, rest);
-    return parsed(text);
+    return parsed(formatted("{\"model_type\": \"%s\", " SIZES ", %s}", type, rest));
 }
 
 // Tests config.json as transformers 4 and 5 write it: keys of both versions, absent keys, and rare keys.
@@ -188,9 +186,8 @@ UNIT_TEST(configs_of_transformers_4_and_5_are_parsed) {
         {"olmo", "\"clip_qkv\": -8", "clip_qkv"},
         {"mistral", KV ", \"sliding_window\": -1", "sliding_window"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        char text[1024];
-        snprintf(text, sizeof text, "{\"model_type\": \"%s\", " SIZES ", %s}", bad[i].type, bad[i].rest);
-        if (parse(text, &s)) fail_msg("%s: accepted", bad[i].rest);
+        if (parse(formatted("{\"model_type\": \"%s\", " SIZES ", %s}", bad[i].type, bad[i].rest), &s))
+            fail_msg("%s: accepted", bad[i].rest);
         assert_says(&err, bad[i].says);
     }
 }
@@ -216,12 +213,10 @@ UNIT_TEST(absent_config_keys_have_transformers_defaults) {
                  {"qwen2", ", \"num_key_value_heads\": null", 64, 16, 32768},
                  {"qwen3", "", 32, 128, 32768}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char text[512];
-        snprintf(text, sizeof text,
-                 "{\"model_type\": \"%s\", \"num_hidden_layers\": 1, \"hidden_size\": 1024, \"intermediate_size\": 96, "
-                 "\"num_attention_heads\": 64, \"vocab_size\": 130%s}",
-                 cases[i].type, cases[i].rest);
-        const ModelShape s = parsed(text);
+        const ModelShape s = parsed(formatted(
+            "{\"model_type\": \"%s\", \"num_hidden_layers\": 1, \"hidden_size\": 1024, \"intermediate_size\": 96, "
+            "\"num_attention_heads\": 64, \"vocab_size\": 130%s}",
+            cases[i].type, cases[i].rest));
         assert_int_equal(s.kv_heads, cases[i].kv_heads);
         assert_int_equal(s.head_dim, cases[i].head_dim);
         assert_int_equal(s.positions, cases[i].positions);
@@ -258,12 +253,11 @@ UNIT_TEST(token_ids_and_initializer_range_are_read_and_written) {
         {"olmo", "", "\"pad_token_id\": null,", 1},
         {"olmo2", ", \"pad_token_id\": null", "\"pad_token_id\": null,", 130}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char text[512];
         JsonText generation;
-        snprintf(text, sizeof text,
-                 "{\"model_type\": \"%s\", \"num_hidden_layers\": 1, \"hidden_size\": 1024, \"intermediate_size\": 96, "
-                 "\"num_attention_heads\": 64, \"vocab_size\": %d%s}",
-                 cases[i].type, cases[i].vocab, cases[i].rest);
+        const char *text = formatted(
+            "{\"model_type\": \"%s\", \"num_hidden_layers\": 1, \"hidden_size\": 1024, \"intermediate_size\": 96, "
+            "\"num_attention_heads\": 64, \"vocab_size\": %d%s}",
+            cases[i].type, cases[i].vocab, cases[i].rest);
         const ModelShape s = parsed(text);
         JsonText t = written_and_read(&s);
         if (!strstr(t.text, cases[i].written)) fail_msg("%s\nlacks %s", t.text, cases[i].written);
@@ -519,10 +513,9 @@ UNIT_TEST(weights_load_from_any_type_and_order_of_tensors) {
     for (int p = 0; p < 2; p++) {
         Run *run = run_with(precisions[p]);
         for (int d = 0; d < 3; d++) {
-            char name[32], file[64];
-            snprintf(name, sizeof name, "import-%d-%d", p, d);
+            const char *name = formatted("import-%d-%d", p, d);
             make_folder(name, run);
-            snprintf(file, sizeof file, "%s/model.safetensors", name);
+            const char *file = in(name, "model.safetensors");
             Making making = plain;
             making.dtype = dtypes[d];
             making.strip = d == 1 ? "transformer." : "";
@@ -539,8 +532,7 @@ UNIT_TEST(a_common_prefix_of_tensor_names_is_ignored) {
     static const char *const prefixes[] = {"_orig_mod.", "module.", "_orig_mod.module.", "base_model.model.", "model."};
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("prefix", run);
-    char file[TEST_PATH];
-    snprintf(file, sizeof file, "%s", path_of("prefix/model.safetensors"));
+    const char *file = path_of("prefix/model.safetensors");
     Making making = plain;
     for (int i = 0; i < 10; i++) {
         making.prefix = prefixes[i / 2];
@@ -580,12 +572,10 @@ UNIT_TEST(weights_load_from_several_files_with_an_index) {
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("shards", run);
     for (int part = 0; part < 3; part++) {
-        char name[64];
         Making making = plain;
         making.part = part;
         making.parts = 3;
-        snprintf(name, sizeof name, "shards/model-%05d-of-00003.safetensors", part + 1);
-        make_weights(path_of(name), run, making);
+        make_weights(path_of(formatted("shards/model-%05d-of-00003.safetensors", part + 1)), run, making);
     }
     const char *index = path_of("shards/model.safetensors.index.json");
     write_text(index,
@@ -594,8 +584,7 @@ UNIT_TEST(weights_load_from_several_files_with_an_index) {
                "\"d\": \"model-00001-of-00003.safetensors\"}}");
     assert_loads(folder, run);
     // In Hugging Face's cache, files of a model are symbolic links to files in another folder.
-    char shard[TEST_PATH];
-    snprintf(shard, sizeof shard, "%s", path_of("shards/model-00002-of-00003.safetensors"));
+    const char *shard = path_of("shards/model-00002-of-00003.safetensors");
     assert_int_equal(rename(shard, path_of("blob")), 0);
     assert_int_equal(symlink("../blob", shard), 0);
     assert_loads(folder, run);
@@ -656,10 +645,9 @@ UNIT_TEST(a_tensor_that_the_model_lacks_is_an_error) {
                  {ARCHITECTURE_OLMO, true, "model.norm.weight", "of the olmo"},
                  {ARCHITECTURE_QWEN3, false, "model.layers.0.self_attn.k_proj.bias", "of the qwen3"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char name[32], file[64];
         Run *run = llama_with(cases[i].architecture, cases[i].tied);
-        snprintf(name, sizeof name, "leftovers-%d", (int)i);
-        snprintf(file, sizeof file, "%s/model.safetensors", name);
+        const char *name = formatted("leftovers-%d", (int)i);
+        const char *file = in(name, "model.safetensors");
         make_folder(name, run);
         Making making = plain;
         making.extra = cases[i].extra;
@@ -699,8 +687,7 @@ UNIT_TEST(a_tensor_that_the_model_lacks_is_an_error) {
 UNIT_TEST(damaged_or_incomplete_weight_files_are_refused) {
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("bad", run);
-    char file[TEST_PATH];
-    snprintf(file, sizeof file, "%s", path_of("bad/model.safetensors"));
+    const char *file = path_of("bad/model.safetensors");
     assert_refused(folder, run, "no model.safetensors, nor model.safetensors.index.json;");
     write_text(path_of("bad/pytorch_model.bin"), "pickle");
     assert_refused(folder, run, "safe_serialization");

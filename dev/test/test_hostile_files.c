@@ -46,9 +46,8 @@ UNIT_TEST(terminal_commands_in_texts_are_not_printed) {
         print_labelled(out, "note: ", terminal_texts[i].text);
         print_item(out, "from", terminal_texts[i].text);
         fclose(out);
-        char said[256];
-        snprintf(said, sizeof said, "note: %s\nfrom        %s\n", terminal_texts[i].shown, terminal_texts[i].shown);
-        assert_string_equal(shown, said);
+        assert_string_equal(shown,
+                            formatted("note: %s\nfrom        %s\n", terminal_texts[i].shown, terminal_texts[i].shown));
     }
     char kept[] = "a\tb\n\0\x1b";
     assert_int_equal(text_printable(kept, sizeof kept - 1, "\n\t"), 6);
@@ -112,7 +111,7 @@ UNIT_TEST(a_safetensors_header_of_more_than_32_mib_is_refused) {
 // Tests log.jsonl with a line of 1 MiB, and log.jsonl as a link to a device.
 UNIT_TEST(log_jsonl_with_a_long_line_or_as_a_device) {
     static Config config;
-    size_t size, long_line = (size_t)1 << 20;
+    const size_t long_line = (size_t)1 << 20;
     config_defaults(&config);
     config.quiet = true;
     snprintf(config.out, sizeof config.out, "%s", path_of("out"));
@@ -131,14 +130,10 @@ UNIT_TEST(log_jsonl_with_a_long_line_or_as_a_device) {
     Log *log = log_open(&config, 0, 9, 3, 0, &err);
     assert_non_null(log);
     log_close(log);
-    text = read_file(path_of("out/log.jsonl"), &size);
-    assert_int_equal(size,
+    assert_int_equal(strlen(contents(path_of("out/log.jsonl"))),
                      long_line + strlen("{\"step\":1,\"loss\":2}\n{\"step\":1,\"x\":\"\"}\n{\"step\":2,\"step\":1}\n"
                                         "{\"step\":-1}\n{\"step\":2,\"loss\":1}\n"));
-    free(text);
-    text = read_file(path_of("precious"), &size);
-    assert_string_equal(text, "mine");
-    free(text);
+    assert_string_equal(contents(path_of("precious")), "mine");
     unlink(path_of("out/log.jsonl"));
     assert_int_equal(symlink("/dev/zero", path_of("out/log.jsonl")), 0);
     assert_null(log_open(&config, 0, 9, 3, 0, &err));
@@ -206,10 +201,10 @@ UNIT_TEST(counters_beyond_2_to_53_are_refused) {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         for (int beyond = 0; beyond < 2; beyond++) {
             JsonText t;
-            char zero[64], number[64];
+            char number[64];
             memset(&run, 0, sizeof run);
             run_state_text(&t, &run, &config, 1);
-            snprintf(zero, sizeof zero, "\"%s\": 0,", keys[i]);
+            const char *zero = formatted("\"%s\": 0,", keys[i]);
             snprintf(number, sizeof number, "\"%s\": %lld,", keys[i], ((long long)1 << 53) + beyond);
             char *at = strstr(t.text, zero), *text = (char *)xmalloc(t.size + sizeof number);
             assert_non_null(at);

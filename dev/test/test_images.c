@@ -21,16 +21,13 @@ static DataImages model(int per_sequence) {
 // Writes NAME.bin with the examples that `text` describes (see add_examples()), and NAME.images with `count` images.
 static void write_both(const char *name, const char *text, int count) {
     static Examples e;
-    char path[64];
     int places = 0;
     memset(&e, 0, sizeof e);
     add_examples(&e, text, 100, TOKEN, N);
     for (const char *c = text; *c; c++) places += *c == 'I' || *c == 'J';
-    snprintf(path, sizeof path, "%s.bin", name);
-    write_examples(path, &e);
+    write_examples(formatted("%s.bin", name), &e);
     const Images m = make_images(count, SIDE, N, places, TOKEN);
-    snprintf(path, sizeof path, "%s.images", name);
-    write_images(path, &m, count, SIDE, places);
+    write_images(formatted("%s.images", name), &m, count, SIDE, places);
     free(m.pixels);
 }
 

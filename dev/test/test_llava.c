@@ -34,9 +34,7 @@ UNIT_TEST(config_of_llava_1_5_is_parsed) {
 #define TEXT "\"text_config\": {\"model_type\": \"llama\", \"vocab_size\": 32064%s}"
 
 static ModelShape parsed_with(const char *text, const char *vision, const char *rest) {
-    char json[1024];
-    snprintf(json, sizeof json, "{\"model_type\": \"llava\", " TEXT ", \"vision_config\": {%s}%s}", text, vision, rest);
-    return parsed(json);
+    return parsed(formatted("{\"model_type\": \"llava\", " TEXT ", \"vision_config\": {%s}%s}", text, vision, rest));
 }
 
 // A key that config.json omits has the default value of the model's class in transformers. Optional keys are read if
@@ -151,9 +149,8 @@ UNIT_TEST(unsupported_llava_configs_are_refused) {
                {", \"hidden_act\": \"gelu\"", "", "", "text_config: hidden_act"}};
     ModelShape s;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        char json[1024];
-        snprintf(json, sizeof json, "{\"model_type\": \"llava\", " TEXT ", \"vision_config\": {%s}%s}", bad[i].text,
-                 bad[i].vision, bad[i].rest);
+        const char *json = formatted("{\"model_type\": \"llava\", " TEXT ", \"vision_config\": {%s}%s}", bad[i].text,
+                                     bad[i].vision, bad[i].rest);
         if (parse(json, &s)) fail_msg("%s: accepted", json);
         assert_says(&err, bad[i].says);
     }
@@ -219,7 +216,7 @@ static float value_of(int number, int64_t i) {
 static void write_model(const Both *b, const char *folder, int layout, const char *dropped, const char *extra) {
     CheckpointTensor *list;
     SafeWriter writer;
-    char path[TEST_PATH], other[HF_NAME_LENGTH];
+    char other[HF_NAME_LENGTH];
     const int64_t nine[] = {9, 1, 1, 1};
     uint64_t hash;
     const int count = checkpoint_model_tensors(&b->run->arena, &list);
@@ -235,7 +232,7 @@ static void write_model(const Both *b, const char *folder, int layout, const cha
     }
     if (extra) safewriter_declare(&writer, extra, DTYPE_F32, 1, nine, count);
     mkdir(folder, 0777);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    const char *path = in(folder, "model.safetensors");
     unlink(path);
     if (!safewriter_begin(&writer, path, &err)) fail_msg("%s", err.text);
     for (int i = 0; i < writer.count; i++)
@@ -413,10 +410,9 @@ UNIT_TEST(a_llava_checkpoint_restores_all_states) {
                              *const bias = "vision_tower.vision_model.encoder.layers.2.layer_norm1.bias";
     for (int i = 0; i < 4; i++) {
         Both *b = both_open(i / 2 ? VISION_SIGLIP : VISION_CLIP, (ProjectorKind)(i % 2), true);
-        char out[TEST_PATH], model[2 * TEST_PATH];
         int64_t count;
-        snprintf(out, sizeof out, "%s-%d", path_of("llava"), i);
-        snprintf(model, sizeof model, "%s/step-00000020/model.safetensors", out);
+        const char *out = formatted("%s-%d", path_of("llava"), i);
+        const char *model = in(out, "step-00000020/model.safetensors");
         expect_restored(b, out);
         // a new model has initial values
         float *ones = values_in(model, norm, &count), *zeros = values_in(model, bias, &count);
@@ -471,9 +467,9 @@ static void expect_parts(const Arena *before, const Arena *now) {
 // with the checkpoint's weights as master weights. The states of parts that are frozen now are not read.
 UNIT_TEST(checkpoints_load_into_runs_with_other_frozen_parts) {
     for (int before = 0; before < 7; before++) {
-        char out[TEST_PATH], folder[TEST_PATH];
+        char folder[TEST_PATH];
         RunState rs, after;
-        snprintf(out, sizeof out, "%s-%d", path_of("parts"), before);
+        const char *out = formatted("%s-%d", path_of("parts"), before);
         frozen = before;
         Both *a = both_open(VISION_CLIP, PROJECTOR_DOWNSAMPLE, true);
         fill_both(a, &rs, 7);

@@ -60,15 +60,13 @@ static pid_t other_holder(void) {
 }
 
 UNIT_TEST(a_locked_folder_cannot_be_locked_again) {
-    char pid[32];
     if (!acquire(&lock)) fail_msg("%s", err.text);
     assert_refused("process "); // also within this process
     lock_release(&lock);
     lock_release(&lock);
     assert_false(path_is_file(path_of("run/.lock")));
     pid_t holder = other_holder();
-    snprintf(pid, sizeof pid, "process %ld on ", (long)holder);
-    assert_refused(pid);
+    assert_refused(formatted("process %ld on ", (long)holder));
     assert_int_equal(kill(holder, SIGKILL), 0);
     assert_int_equal(waitpid(holder, NULL, 0), holder);
     assert_true(path_is_file(path_of("run/.lock"))); // the .lock file of a killed run does not lock the folder
@@ -119,7 +117,6 @@ UNIT_TEST(without_flock_the_lock_file_is_the_lock) {
 
 // If .lock is a link, a hard link or a pipe, acquiring the lock fails, and the target of the link does not change.
 UNIT_TEST(a_lock_file_that_is_a_link_or_pipe_is_refused) {
-    size_t size;
     write_text(path_of("precious"), "mine");
     for (int i = 0; i < 4; i++) {
         unlink(path_of("run/.lock"));
@@ -134,9 +131,7 @@ UNIT_TEST(a_lock_file_that_is_a_link_or_pipe_is_refused) {
         assert_int_equal(err.code, EXIT_DATA);
         assert_says(&err, "run/.lock is ");
     }
-    char *text = read_file(path_of("precious"), &size);
-    assert_string_equal(text, "mine");
-    free(text);
+    assert_string_equal(contents(path_of("precious")), "mine");
     assert_false(path_is_file(path_of("outside")));
 }
 

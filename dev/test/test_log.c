@@ -77,7 +77,6 @@ static const char *shown(const char *text) {
 // a validation or a call of log_show_step(). log.jsonl contains all steps.
 UNIT_TEST(log_every_selects_the_printed_steps) {
     for (int json = 0; json < 2; json++) {
-        int lines = 0;
         config.log_every = 10;
         config.json = json;
         capture(STDOUT_FILENO);
@@ -95,8 +94,7 @@ UNIT_TEST(log_every_selects_the_printed_steps) {
             assert_non_null(strstr(text, "saved\n"));
         }
         if (json) assert_string_equal(text, contents(path)); // --json prints every line of log.jsonl
-        for (const char *at = contents(path); (at = strstr(at, "\"loss\"")); at++) lines++;
-        assert_int_equal(lines, 34);
+        assert_int_equal(occurrences(contents(path), "\"loss\""), 34);
     }
     capture(STDOUT_FILENO);
     config.json = false;

@@ -33,13 +33,10 @@ UNIT_TEST(a_resumed_run_truncates_the_log) {
         "{\"step\":2,\"val",
         "{\"step\":\"2\",\"loss\":3}\n\n[1]\n\xff\xfe\n{\"loss\":3}\n",
     };
-    char text[512];
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
         for (int damaged = 0; damaged < 2; damaged++) { // A damaged line in front of valid lines is retained.
-            char before[256];
-            snprintf(before, sizeof before, "%s%s", damaged ? "{\"step\"\n" : "", head);
-            snprintf(text, sizeof text, "%s%s", before, tails[i]);
-            write_log(text);
+            const char *before = formatted("%s%s", damaged ? "{\"step\"\n" : "", head);
+            write_log(formatted("%s%s", before, tails[i]));
             capture(STDOUT_FILENO);
             log_close(log_open(&config, 0, 9, 3, 0, &err));
             captured();
@@ -53,13 +50,11 @@ UNIT_TEST(a_resumed_run_truncates_the_log) {
 UNIT_TEST(a_removed_log_is_created_again) {
     static const char *const commands[] = {"rm -r %s", "rm %s/log.jsonl", "cd %s && sed -i s/loss/lost/ log.jsonl"};
     for (int i = 0; i < 3; i++) {
-        char command[2 * TEST_PATH];
         capture(STDERR_FILENO);
         Log *log = log_open(&config, 0, 4, 1, 0, &err);
         log_step(log, 1, 3, 0.5, 0.25, 10.0, 1000, 1000, 0, 0);
         log_reopen(log); // has no effect
-        snprintf(command, sizeof command, commands[i], config.out);
-        assert_int_equal(system(command), 0);
+        assert_int_equal(system(formatted(commands[i], config.out)), 0);
         if (i == 0) log_reopen(log); // log_reopen() prints a warning if the folder does not exist
         assert_true(folder_make(config.out, &err));
         for (int k = 0; k < 2; k++) log_reopen(log);
@@ -70,8 +65,7 @@ UNIT_TEST(a_removed_log_is_created_again) {
         assert_int_equal(strstr(text, "\"lost\":3") != NULL, i == 2);
         assert_true(note == (i < 2 ? text : strchr(text, '\n') + 1));
         assert_true(strncmp(strchr(note, '\n'), "\n{\"step\":2,\"loss\":3", 19) == 0);
-        snprintf(command, sizeof command, "ls %s/events.* | wc -l | grep -qx 1", config.out);
-        assert_int_equal(system(command), 0);
+        assert_int_equal(system(formatted("ls %s/events.* | wc -l | grep -qx 1", config.out)), 0);
         assert_true(folder_remove(config.out, &err));
     }
 }
@@ -119,11 +113,9 @@ UNIT_TEST(lines_after_an_abandoned_step_are_copied) {
         {true, -1, 1, "log-abandoned-00000000.jsonl", NULL},   // no checkpoint existed: all lines
         {false, -1, 1, NULL, NULL},
     };
-    char whole[256], file[PATH_MAX_LENGTH + 64];
-    snprintf(whole, sizeof whole, "%s%s", before, after);
+    const char *whole = formatted("%s%s", before, after);
     for (int i = 0; i < 6; i++) {
-        char torn[300];
-        snprintf(torn, sizeof torn, "%s{\"step\":4,\"lo", whole);
+        const char *torn = formatted("%s{\"step\":4,\"lo", whole);
         write_log(torn);
         config.resume = cases[i].resume;
         config.resume_step = cases[i].resume_step;
@@ -136,11 +128,9 @@ UNIT_TEST(lines_after_an_abandoned_step_are_copied) {
         if (said) assert_non_null(strstr(said, cases[i].kept));
         assert_string_equal(contents(path), cases[i].first_step <= 1 ? "" : cases[i].first_step == 4 ? whole : before);
         if (!cases[i].kept) continue;
-        snprintf(file, sizeof file, "%s/%s", config.out, cases[i].kept);
-        assert_string_equal(contents(file), cases[i].text ? cases[i].text : whole);
+        assert_string_equal(contents(in(config.out, cases[i].kept)), cases[i].text ? cases[i].text : whole);
     }
-    snprintf(file, sizeof file, "ls %s | grep -vc 'log.jsonl\\|tfevents' | grep -qx 3", config.out);
-    assert_int_equal(system(file), 0);
+    assert_int_equal(system(formatted("ls %s | grep -vc 'log.jsonl\\|tfevents' | grep -qx 3", config.out)), 0);
 }
 
 // log_contradiction() fails if the checkpoint's loss differs from the log's loss at that step, or if the log lacks it.
@@ -207,9 +197,8 @@ UNIT_TEST(full_disk_does_not_stop_the_run) {
 // If log.jsonl is a link or hard link, a new run and a resumed run fail, and the target of the link does not change.
 UNIT_TEST(a_log_that_is_a_link_is_refused) {
     static const char mine[] = "{\"step\":7,\"loss\":1}\nmine\n";
-    char target[TEST_PATH], outside[TEST_PATH];
-    snprintf(target, sizeof target, "%s", path_of("precious"));
-    snprintf(outside, sizeof outside, "%s", path_of("outside"));
+    const char *target = path_of("precious");
+    const char *outside = path_of("outside");
     write_text(target, mine);
     assert_true(folder_make(config.out, &err));
     for (int dangles = 0; dangles < 2; dangles++) {

@@ -326,12 +326,11 @@ static const char *const models[] = {"--layers 2 --heads 2 --channels 64", "--mo
 static const CommPlace alone = {0, 1, 0, 1, "", false, ""};
 
 static void open_model(Model *m, const CommPlace *place, const char *model, const char *flags) {
-    char line[512];
-    snprintf(line, sizeof line,
-             "--device cpu --quiet --vocab 61 --seq-len 32 --micro-batch 4 --train x --optimizer muon --lr 0.02 "
-             "--weight-decay 0.1 %s %s",
-             model, flags);
-    accept_run(line, place->ranks);
+    accept_run(
+        formatted("--device cpu --quiet --vocab 61 --seq-len 32 --micro-batch 4 --train x --optimizer muon --lr 0.02 "
+                  "--weight-decay 0.1 %s %s",
+                  model, flags),
+        place->ranks);
     if (!model_create(m, &config, place, &error)) fail_msg("%s", error.text);
     parameters_init(&m->arena, &m->exec, 1);
     shards_weights_loaded(&m->shards);
@@ -501,13 +500,12 @@ static void counted_apply(Exec *exec, const Parameter *parameters, int count, St
 UNIT_TEST(processes_orthogonalize_each_matrix_once) {
     Model m;
     CommPlace place;
-    char flags[64];
     Ops counted = *cpu_ops();
     config_defaults(&config);
     if (!comm_discover(&config, &place, &error)) fail_msg("%s", error.text);
     const int layers = place.ranks == 2 ? 3 : 2;
-    snprintf(flags, sizeof flags, "--precision fp32 --threads 1 --layers %d --zero %s", layers, zero);
-    open_model(&m, &place, "--heads 1 --channels 16", flags);
+    open_model(&m, &place, "--heads 1 --channels 16",
+               formatted("--precision fp32 --threads 1 --layers %d --zero %s", layers, zero));
     counted.muon_orthogonalize = counted_orthogonalize;
     counted.muon_apply = counted_apply;
     m.exec.ops = &counted;

@@ -426,11 +426,10 @@ UNIT_TEST(the_checker_detects_each_omitted_event) {
     int unseen = 0;
     for (int i = 0; i < SEVERAL; i++) assert_int_equal(faults_of(&several[i], ALL_STEPS), 0);
     for (left_out = 0; left_out < place_count; left_out++) {
-        char what[128];
         const Place *p = &places[left_out];
-        snprintf(what, sizeof what, "%s without its %s (%s:%d)", p->function,
-                 p->waits ? "comm_wait" : "comm_after_compute", p->file, p->line);
-        if (!is_seen(what)) unseen++;
+        if (!is_seen(formatted("%s without its %s (%s:%d)", p->function, p->waits ? "comm_wait" : "comm_after_compute",
+                               p->file, p->line)))
+            unseen++;
     }
     left_out = -1;
     assert_true(place_count > 0);

@@ -74,9 +74,7 @@ UNIT_TEST(a_removed_or_replaced_folder_is_recreated) {
                                     "mv run aside3; mkdir target; ln -s target run",
                                     "rm run/.lock; touch run/log.jsonl"};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        char command[2 * TEST_PATH];
-        snprintf(command, sizeof command, "cd '%s' && %s", path_of("disk"), commands[i]);
-        assert_int_equal(system(command), 0);
+        assert_int_equal(system(formatted("cd '%s' && %s", path_of("disk"), commands[i])), 0);
         assert_int_equal(ensure(true, false), 1);
         assert_text("warning: ");
         assert_locked();
@@ -102,13 +100,12 @@ UNIT_TEST(the_folder_of_another_run_is_not_changed) {
     Lock other;
     const char *const files[] = {"log.jsonl", "events.out.tfevents.1.host", "step-00000020"};
     for (int i = 0; i < 5; i++) {
-        char file[TEST_PATH * 2];
         out_close(&out);
         test_folder_empty(NULL);
         assert_true(out_prepare(&config, &out, &err));
         assert_int_equal(i == 4 ? unlink(path_of("disk/run/.lock")) : rename(run_folder, path_of("disk/aside")), 0);
         if (i < 4) assert_int_equal(mkdir(run_folder, 0777), 0);
-        snprintf(file, sizeof file, "%s/%s", run_folder, i < 3 ? files[i] : "notes.txt");
+        const char *file = formatted("%s/%s", run_folder, i < 3 ? files[i] : "notes.txt");
         write_text(file, "theirs");
         if (i >= 3) assert_true(lock_acquire(&other, run_folder, &err));
         assert_int_equal(ensure(false, true), 0);
@@ -136,8 +133,7 @@ static void fits_all(int64_t count, int64_t held, int64_t begun) {
     const double room = (double)count * 1.02 * (1.7 + 12 * 4096e-9) + (double)(1000 - begun) * 512e-9;
     assert_true(fits(room + 1e-6, held, begun));
     assert_string_equal(text, "");
-    char part[64];
-    snprintf(part, sizeof part, "for %d of the %d more checkpoints that", (int)count - 1, (int)count);
+    const char *part = formatted("for %d of the %d more checkpoints that", (int)count - 1, (int)count);
     assert_true(fits(room - 1e-6, held, begun));
     if (count > 1) assert_text(part);
     if (count == 1) assert_string_equal(text, ""); // a single checkpoint needs no margin

@@ -391,8 +391,7 @@ UNIT_TEST(processes_with_contradictory_ranks_are_refused) {
 // Returns the address at which rank 0 listens if given this host name, as text, or "nowhere" if rank 0 fails.
 // local_ranks: number of ranks on this machine; 0: unknown.
 static const char *listens_at(const char *host, int local_ranks) {
-    static char text[600];
-    snprintf(text, sizeof text, "nowhere");
+    const char *text = formatted("nowhere");
     snprintf(address.host, sizeof address.host, "%s", host);
     pid_t rank_0 = fork();
     if (rank_0 == 0) {
@@ -403,8 +402,7 @@ static const char *listens_at(const char *host, int local_ranks) {
         _exit(0);
     }
     const double until = now_seconds() + 2;
-    char wanted[16];
-    snprintf(wanted, sizeof wanted, ":%04X ", (unsigned)address.port);
+    const char *wanted = formatted(":%04X ", (unsigned)address.port);
     while (strcmp(text, "nowhere") == 0 && now_seconds() < until && waitpid(rank_0, NULL, WNOHANG) == 0) {
         char line[512];
         FILE *table = fopen("/proc/net/tcp", "r");
@@ -413,7 +411,7 @@ static const char *listens_at(const char *host, int local_ranks) {
             char *at = strstr(line, wanted), *state = at ? strstr(at, " 0A ") : NULL;
             if (!state || at > state) continue;
             struct in_addr in = {(in_addr_t)strtoul(strchr(line, ':') + 1, NULL, 16)};
-            snprintf(text, sizeof text, "%s", inet_ntoa(in));
+            text = formatted("%s", inet_ntoa(in));
         }
         if (table) fclose(table);
         usleep(10000);
@@ -431,10 +429,7 @@ UNIT_TEST(rank_0_listens_only_at_the_named_address) {
     assert_string_equal(listens_at("0.0.0.0", 1), "0.0.0.0");
     // If rank 0's address belongs to another machine, rank 0 fails. It does not listen on all interfaces instead.
     assert_string_equal(listens_at("192.0.2.1", 1), "nowhere");
-    size_t size;
-    char *said = read_file(path_of("error"), &size);
-    assert_non_null(memmem(said, size, "an address of rank 0's machine", 30));
-    free(said);
+    assert_non_null(strstr(contents(path_of("error")), "an address of rank 0's machine"));
 }
 
 UNIT_TEST(a_port_in_use_is_an_error) {

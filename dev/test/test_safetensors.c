@@ -9,6 +9,8 @@
 
 #include "coat/io/safetensors.h"
 
+static Error err; // error of the last failed call
+
 // Replaces the C library's pread(), which fails with this errno unless it is 0.
 static int pread_fails;
 
@@ -32,7 +34,6 @@ static void write_sample(const char *path, int turn, size_t piece) {
                 {"d.empty", DTYPE_F32, 2, {0, 4}},
                 {"e.scalar", DTYPE_I64, 0, {0, 0}}};
     SafeWriter writer;
-    Error err;
     memset(&writer, 0, sizeof writer);
     for (int i = 0; i < 5; i++) {
         int k = (i + turn) % 5;
@@ -63,7 +64,6 @@ static void write_sample(const char *path, int turn, size_t piece) {
 
 UNIT_TEST(written_tensors_are_read_back) {
     SafeFile file;
-    Error err;
     write_sample(path_of("a.safetensors"), 0, 1000);
     if (!safetensors_open(&file, path_of("a.safetensors"), &err)) fail_msg("%s", err.text);
     assert_int_equal(file.count, 5);
@@ -92,8 +92,7 @@ UNIT_TEST(written_tensors_are_read_back) {
 UNIT_TEST(equal_contents_give_equal_files) {
     write_sample(path_of("b0.safetensors"), 0, 1000);
     for (int turn = 1; turn < 5; turn++) {
-        char name[32];
-        snprintf(name, sizeof name, "b%d.safetensors", turn);
+        const char *name = formatted("b%d.safetensors", turn);
         write_sample(path_of(name), turn, (size_t)turn * 3);
         assert_same_files(path_of("b0.safetensors"), path_of(name));
     }
@@ -101,7 +100,6 @@ UNIT_TEST(equal_contents_give_equal_files) {
 
 UNIT_TEST(the_writer_refuses_invalid_tensors) {
     SafeWriter writer;
-    Error err;
     uint64_t hash;
     int64_t shape[1] = {4};
     for (int tries = 0; tries < 2; tries++) {
@@ -172,7 +170,6 @@ UNIT_TEST(invalid_headers_are_refused) {
 #undef ENTRY
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         SafeFile file;
-        Error err;
         if (safetensors_parse(&file, "bad", bad[i].header, strlen(bad[i].header), bad[i].data, &err))
             fail_msg("accepted %s", bad[i].header);
         assert_int_equal(err.code, EXIT_DATA);
@@ -181,15 +178,14 @@ UNIT_TEST(invalid_headers_are_refused) {
     static const char good[] = "{\"__metadata__\":{\"x\":\"y\"},\"z\":{\"dtype\":\"F64\",\"shape\":[0,"
                                "9223372036854775807],\"data_offsets\":[0,0]}}   ";
     SafeFile file;
-    Error err;
     if (!safetensors_parse(&file, "good", good, strlen(good), 0, &err)) fail_msg("%s", err.text);
     assert_int_equal(file.count, 1);
     safetensors_close(&file);
 }
 
-static bool opens(const char *path, Error *err) {
+static bool opens(const char *path) {
     SafeFile file;
-    bool good = safetensors_open(&file, path, err);
+    bool good = safetensors_open(&file, path, &err);
     safetensors_close(&file);
     return good;
 }
@@ -197,20 +193,19 @@ static bool opens(const char *path, Error *err) {
 // Files truncated at any byte are refused. A flipped bit in the header must not crash the reader; if it refuses the
 // file, the error names it.
 UNIT_TEST(truncated_or_changed_files_are_refused) {
-    Error err;
     size_t size;
     write_sample(path_of("d.safetensors"), 0, 1000);
     char *data = read_file(path_of("d.safetensors"), &size);
     for (size_t length = 0; length < size; length++) {
         write_file(path_of("cut.safetensors"), data, length);
-        assert_false(opens(path_of("cut.safetensors"), &err));
+        assert_false(opens(path_of("cut.safetensors")));
         assert_says(&err, "cut.safetensors");
     }
     for (size_t at = 0; at < size - 71; at++) {
         for (int bit = 0; bit < 8; bit += 3) {
             data[at] = (char)(data[at] ^ 1 << bit);
             write_file(path_of("flip.safetensors"), data, size);
-            if (!opens(path_of("flip.safetensors"), &err)) assert_says(&err, "flip.safetensors");
+            if (!opens(path_of("flip.safetensors"))) assert_says(&err, "flip.safetensors");
             data[at] = (char)(data[at] ^ 1 << bit);
         }
     }
@@ -218,28 +213,27 @@ UNIT_TEST(truncated_or_changed_files_are_refused) {
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         memcpy(data, &lengths[i], 8);
         write_file(path_of("huge.safetensors"), data, size);
-        assert_false(opens(path_of("huge.safetensors"), &err));
+        assert_false(opens(path_of("huge.safetensors")));
     }
     free(data);
     write_text(path_of("pointer.safetensors"), "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n");
-    assert_false(opens(path_of("pointer.safetensors"), &err));
+    assert_false(opens(path_of("pointer.safetensors")));
     assert_says(&err, "git lfs pull");
-    assert_false(opens(path_of("missing.safetensors"), &err));
+    assert_false(opens(path_of("missing.safetensors")));
     assert_says(&err, "No such file");
-    assert_false(opens(test_folder, &err));
+    assert_false(opens(test_folder));
     assert_says(&err, "not a regular file");
 }
 
 // If a file cannot be read, the error must not call the file truncated.
 UNIT_TEST(read_errors_are_reported) {
-    Error err;
     write_sample(path_of("e.safetensors"), 0, 1000);
     pread_fails = EIO;
-    assert_false(opens(path_of("e.safetensors"), &err));
+    assert_false(opens(path_of("e.safetensors")));
     pread_fails = 0;
     assert_says(&err, strerror(EIO));
     assert_int_equal(err.unread, EIO);
-    assert_true(opens(path_of("e.safetensors"), &err));
+    assert_true(opens(path_of("e.safetensors")));
 }
 
 UNIT_TEST(shapes_are_printed_in_full) {

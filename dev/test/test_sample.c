@@ -56,9 +56,8 @@ static void draw_weights(Model *m) {
 // Creates a model that can sample. If `trains` is true, the model can also train.
 static void open_model(Model *m, const char *model, const char *recipe, bool trains, bool blas) {
     static const CommPlace alone = {0, 1, 0, 1, "", false, ""};
-    char line[512];
-    snprintf(line, sizeof line, "--device cpu --quiet --vocab %d --seq-len %d --micro-batch 2 --train x %s %s", VOCAB,
-             WINDOW, model, recipe);
+    const char *line = formatted("--device cpu --quiet --vocab %d --seq-len %d --micro-batch 2 --train x %s %s", VOCAB,
+                                 WINDOW, model, recipe);
     accept(line);
     config.shape.vision.image_token = IMAGE_TOKEN;
     if (!trains) snprintf(config.prompt, sizeof config.prompt, "x"), config.train[0] = '\0';
@@ -312,9 +311,8 @@ UNIT_TEST(the_sampling_plan_fits_prompt_and_sample) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         for (int fp8 = 0; fp8 < 2; fp8++) {
             static TensorLayout layout[TENSOR_COUNT][ROLE_COUNT];
-            char line[256];
-            snprintf(line, sizeof line, "--device cpu --channels 64 --heads 2 --seq-len 300 --plan %s --recipe %s",
-                     cases[i].flags, fp8 ? "coat --head fp8" : "bf16");
+            const char *line = formatted("--device cpu --channels 64 --heads 2 --seq-len 300 --plan %s --recipe %s",
+                                         cases[i].flags, fp8 ? "coat --head fp8" : "bf16");
             accept(line);
             snprintf(config.prompt, sizeof config.prompt, "%s", cases[i].prompt);
             if (!config_check(&config, 1, &error)) fail_msg("%s\n  refused: %s", line, error.text);

@@ -9,6 +9,8 @@
 
 #include "coat/save/saver.h"
 
+static Error err; // error of the last failed call
+
 // A run with a log and a saver of checkpoints in the folder config.out.
 typedef struct {
     Run *run;
@@ -18,7 +20,6 @@ typedef struct {
 } Saving;
 
 static Saving saving_open(Run *run, const char *out) {
-    Error err;
     Saving s;
     s.run = run;
     s.config = run->config;
@@ -36,14 +37,12 @@ static void saving_close(Saving *s) {
 }
 
 static void wait_for(Saving *s) {
-    Error err;
     if (!saver_finish(s->saver, &err)) fail_msg("%s", err.text);
 }
 
 static void assert_same_checkpoints(const char *a, const char *b, const char *step) {
-    char one[TEST_PATH], other[TEST_PATH];
-    snprintf(one, sizeof one, "%s/%s", path_of(a), step);
-    snprintf(other, sizeof other, "%s/%s", path_of(b), step);
+    const char *one = in(path_of(a), step);
+    const char *other = in(path_of(b), step);
     for (size_t i = 0; i < FILES; i++) assert_same_files(in(one, files[i]), in(other, files[i]));
 }
 
@@ -73,16 +72,7 @@ static int algos_calls; // number of calls of changing_algos()
 
 static char *changing_algos(Exec *exec) {
     (void)exec;
-    char text[32];
-    snprintf(text, sizeof text, "row %d\n", algos_calls++);
-    return strdup(text);
-}
-
-static void assert_text(const char *path, const char *expected) {
-    size_t size;
-    char *text = read_file(path, &size);
-    assert_string_equal(text, expected);
-    free(text);
+    return strdup(formatted("row %d\n", algos_calls++));
 }
 
 // A checkpoint's matmul_table.txt contains the GEMM algorithms at the call of saver_save(). With --autotune, the run's
@@ -103,10 +93,10 @@ UNIT_TEST(saves_contain_the_gemm_algorithms_at_their_start) {
         saver_save(s.saver, &rs);
         wait_for(&s);
         saving_close(&s);
-        assert_text(in(s.config.out, "step-00000020/matmul_table.txt"), "row 0\n");
-        assert_text(in(s.config.out, "step-00000030/matmul_table.txt"), "row 7\n");
+        assert_string_equal(contents(in(s.config.out, "step-00000020/matmul_table.txt")), "row 0\n");
+        assert_string_equal(contents(in(s.config.out, "step-00000030/matmul_table.txt")), "row 7\n");
         if (tunes)
-            assert_text(in(s.config.out, "matmul_table.txt"), "row 7\n");
+            assert_string_equal(contents(in(s.config.out, "matmul_table.txt")), "row 7\n");
         else
             assert_false(path_is_file(in(s.config.out, "matmul_table.txt")));
     }
@@ -128,9 +118,8 @@ UNIT_TEST(without_memory_for_a_copy_the_save_blocks) {
     s.config.quiet = false;
     int kept = quiet_begin();
     s.saver = saver_open(&s.config, &run->arena, &run->exec, s.log);
-    char *said = quiet_end(kept);
+    const char *said = quiet_end(kept);
     assert_non_null(strstr(said, "note: there is no room for a copy"));
-    free(said);
     saver_save(s.saver, &rs);
     assert_true(
         path_is_file(path_of("foreground/step-00000020/manifest.json"))); // written before saver_save() returned
@@ -152,7 +141,6 @@ UNIT_TEST(without_memory_for_a_copy_the_save_blocks) {
 
 // Every save deletes old checkpoints, except the newest two (--keep 2) and multiples of 30 steps (--keep-every 30).
 UNIT_TEST(keep_and_keep_every_choose_the_retained_checkpoints) {
-    Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 5);
     each_state(run, fill_rubbish, NULL); // replaces the random bits, because they contain NaN
@@ -169,9 +157,7 @@ UNIT_TEST(keep_and_keep_every_choose_the_retained_checkpoints) {
     wait_for(&s);
     saving_close(&s);
     for (int step = 10; step <= 100; step += 10) {
-        char name[64];
-        snprintf(name, sizeof name, "keep/step-%08d", step);
-        assert_int_equal(path_is_folder(path_of(name)), step % 30 == 0 || step >= 90);
+        assert_int_equal(path_is_folder(path_of(formatted("keep/step-%08d", step))), step % 30 == 0 || step >= 90);
     }
     // While updates are being skipped, the saver deletes no checkpoint.
     s = saving_open(run, "skipping");
@@ -201,11 +187,10 @@ UNIT_TEST(saves_detect_nonfinite_weights) {
         each_state(run, fill_rubbish, NULL);
         rs.state.skipped_run = 0;
         run->config.json = true; // prints the warning on stderr
-        char name[32], said[256];
-        snprintf(name, sizeof name, "not-finite-%d", variant);
-        snprintf(said, sizeof said,
-                 "warning: the weights are not finite (%s); resume from an earlier checkpoint with a smaller --lr\n",
-                 spoilt[variant % 2].name);
+        const char *name = formatted("not-finite-%d", variant);
+        const char *said = formatted(
+            "warning: the weights are not finite (%s); resume from an earlier checkpoint with a smaller --lr\n",
+            spoilt[variant % 2].name);
         for (int heals = 0; heals < 2; heals++) {
             Saving s = saving_open(run, name);
             s.config.keep = 1;
@@ -226,9 +211,8 @@ UNIT_TEST(saves_detect_nonfinite_weights) {
             wait_for(&s);
             int kept = quiet_begin();
             saving_close(&s);
-            char *text = quiet_end(kept);
+            const char *text = quiet_end(kept);
             if ((strstr(text, said) != NULL) == heals) fail_msg("variant %d, %d: %s", variant, heals, text);
-            free(text);
             memcpy(last, before, format_bytes(t.format));
             assert_int_equal(path_is_folder(in(s.config.out, "step-00000010")), !heals);
         }
@@ -236,15 +220,8 @@ UNIT_TEST(saves_detect_nonfinite_weights) {
     }
 }
 
-static int lines_of(const char *text) {
-    int lines = 0;
-    for (; *text; text++) lines += *text == '\n';
-    return lines;
-}
-
 // If the disk is full (here, a file-size limit), the save fails, leaves no files, and one message reports its step.
 UNIT_TEST(a_save_on_a_full_disk_fails_with_one_message) {
-    Error err;
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 6);
     Saving s = saving_open(run, "full");
@@ -261,12 +238,11 @@ UNIT_TEST(a_save_on_a_full_disk_fails_with_one_message) {
     assert_false(saver_finish(s.saver, &err));
     assert_true(saver_poll(s.saver, &err));
     limit_files(RLIM_INFINITY);
-    char *said = quiet_end(kept);
-    assert_int_equal(lines_of(said), 1);
+    const char *said = quiet_end(kept);
+    assert_int_equal(occurrences(said, "\n"), 1);
     assert_non_null(strstr(said, "warning: the checkpoint of step 30 "));
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, "step 40");
-    free(said);
     assert_true(path_is_folder(path_of("full/step-00000020")));
     assert_false(path_is_folder(path_of("full/step-00000030")));
     assert_false(path_is_folder(path_of("full/.step-00000030.tmp")));
@@ -281,8 +257,6 @@ UNIT_TEST(a_save_on_a_full_disk_fails_with_one_message) {
 
 // Opens the saver on a locked run folder, saves step 10, runs `command` in the parent of the folder, and logs step 11.
 static void disturb(Saving *s, OutFolder *out, const char *command) {
-    Error err;
-    char line[2 * TEST_PATH];
     s->config.overwrite = true;
     assert_true(out_prepare(&s->config, out, &err));
     s->saver = saver_open(&s->config, &s->run->arena, &s->run->exec, s->log);
@@ -292,8 +266,7 @@ static void disturb(Saving *s, OutFolder *out, const char *command) {
     log_step(s->log, 10, 3, 1, 1, 1, 1, 1, 0, 0);
     saver_save(s->saver, &rs);
     wait_for(s);
-    snprintf(line, sizeof line, "cd '%s/..' && %s", s->config.out, command);
-    assert_int_equal(system(line), 0);
+    assert_int_equal(system(formatted("cd '%s/..' && %s", s->config.out, command)), 0);
     log_step(s->log, 11, 3, 1, 1, 1, 1, 1, 0,
              0); // log_step() writes to the open file, even if it was moved or removed.
 }
@@ -304,31 +277,25 @@ UNIT_TEST(a_removed_folder_is_recreated_by_the_next_save) {
                                     "rm gone3/log.jsonl gone3/events.*"};
     Run *run = run_new(RECIPE_BF16);
     for (int i = 0; i < 4; i++) {
-        char name[32], events[TEST_PATH + 32];
-        snprintf(name, sizeof name, "gone%d", i);
-        Saving s = saving_open(run, name);
+        Saving s = saving_open(run, formatted("gone%d", i));
         OutFolder out;
         disturb(&s, &out, commands[i]);
         RunState rs = fill(run, 7);
         int kept = quiet_begin();
         saver_save(s.saver, &rs); // step 20
         assert_int_equal(saver_step(s.saver), 20);
-        char *said = quiet_end(kept);
-        assert_int_equal(lines_of(said), i < 3);
+        const char *said = quiet_end(kept);
+        assert_int_equal(occurrences(said, "\n"), i < 3);
         if (i < 3) assert_non_null(strstr(said, s.config.out));
-        free(said);
         assert_true(path_is_file(in(s.config.out, "step-00000020/manifest.json")));
         assert_true(path_is_file(in(s.config.out, ".lock")));
         assert_int_equal(path_is_folder(in(s.config.out, "step-00000010")), i >= 2);
         log_step(s.log, 21, 3, 1, 1, 1, 1, 1, 0, 0);
-        size_t size;
-        char *lines = read_file(in(s.config.out, "log.jsonl"), &size);
+        const char *lines = contents(in(s.config.out, "log.jsonl"));
         assert_int_equal(strstr(lines, "\"step\":11,\"loss\"") != NULL, i == 2); // a new log has later lines only
         assert_int_equal(strstr(lines, "\"note\":") != NULL, i != 2);
         assert_non_null(strstr(lines, "{\"step\":21,"));
-        free(lines);
-        snprintf(events, sizeof events, "ls %s/events.* | wc -l | grep -qx 1", s.config.out);
-        assert_int_equal(system(events), 0);
+        assert_int_equal(system(formatted("ls %s/events.* | wc -l | grep -qx 1", s.config.out)), 0);
         if (i == 1) assert_true(path_is_file(path_of("aside1/step-00000010/manifest.json")));
         saving_close(&s);
         out_close(&out);
@@ -338,7 +305,6 @@ UNIT_TEST(a_removed_folder_is_recreated_by_the_next_save) {
 
 // While the run's folder cannot be created, saves fail but the run continues.
 UNIT_TEST(saves_without_a_folder_fail_and_the_run_continues) {
-    Error err;
     Run *run = run_new(RECIPE_BF16);
     Saving s = saving_open(run, "mount/run");
     OutFolder out;
@@ -349,7 +315,7 @@ UNIT_TEST(saves_without_a_folder_fail_and_the_run_continues) {
     assert_true(saver_poll(s.saver, &err));
     assert_int_equal(saver_step(s.saver), -1);
     assert_false(saver_finish(s.saver, &err));
-    free(quiet_end(kept));
+    quiet_end(kept);
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, s.config.out);
     assert_int_equal(unlink(path_of("mount")), 0);
@@ -365,7 +331,6 @@ UNIT_TEST(saves_without_a_folder_fail_and_the_run_continues) {
 
 // If another run has locked the run's folder or left its files there, the run ends and writes nothing to the folder.
 UNIT_TEST(a_folder_taken_by_another_run_ends_the_run) {
-    Error err;
     Lock other;
     Run *run = run_new(RECIPE_BF16);
     for (int locked = 0; locked < 2; locked++) {
@@ -389,12 +354,11 @@ UNIT_TEST(a_folder_taken_by_another_run_ends_the_run) {
         assert_int_equal(err.code, EXIT_DATA);
         log_step(s.log, 12, 3, 1, 1, 1, 1, 1, 0, 0);
         saving_close(&s);
-        char *said = quiet_end(kept);
+        const char *said = quiet_end(kept);
         assert_null(strstr(said, "warning: "));
-        free(said);
         assert_false(path_is_folder(in(s.config.out, "step-00000020")));
         if (locked) assert_false(path_is_file(in(s.config.out, "log.jsonl")));
-        if (!locked) assert_text(in(s.config.out, "log.jsonl"), "theirs\n");
+        if (!locked) assert_string_equal(contents(in(s.config.out, "log.jsonl")), "theirs\n");
         if (locked) lock_release(&other);
         out_close(&out);
     }
@@ -411,7 +375,6 @@ static char *replacing_algos(Exec *exec) { // replaces the run's folder while sa
 
 // If another folder replaces the run's folder while the states are copied, the save writes nothing to it.
 UNIT_TEST(a_folder_that_is_replaced_during_a_save_is_not_changed) {
-    Error err;
     Run *run = run_new(RECIPE_BF16);
     Saving s = saving_open(run, "swapped");
     OutFolder out;
@@ -423,7 +386,7 @@ UNIT_TEST(a_folder_that_is_replaced_during_a_save_is_not_changed) {
     saver_save(s.saver, &rs);
     assert_int_equal(saver_step(s.saver), -1);
     assert_false(saver_finish(s.saver, &err));
-    free(quiet_end(kept));
+    quiet_end(kept);
     assert_says(&err, "renamed or replaced");
     assert_int_equal(rmdir(path_of("swapped")), 0); // the folder is empty
     assert_int_equal(rename(path_of("swapped-before"), path_of("swapped")), 0);
@@ -444,9 +407,8 @@ UNIT_TEST(a_removed_last_checkpoint_is_saved_again) {
     saver_save_last(s.saver, &rs);
     wait_for(&s);
     saver_save_last(s.saver, &rs);
-    char *said = quiet_end(kept);
-    assert_int_equal(lines_of(said), 1);
-    free(said);
+    const char *said = quiet_end(kept);
+    assert_int_equal(occurrences(said, "\n"), 1);
     assert_true(path_is_file(in(s.config.out, "step-00000010/manifest.json")));
     saving_close(&s);
     out_close(&out);
@@ -479,7 +441,6 @@ UNIT_TEST(later_saves_copy_a_vocabulary_that_was_missing) {
 
 // If exit() is called during a save, the process ends only after the checkpoint is complete.
 UNIT_TEST(exit_waits_for_the_save) {
-    Error err;
     char folder[TEST_PATH];
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 8);

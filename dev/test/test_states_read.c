@@ -98,19 +98,14 @@ static RunState fill_training(Run *run) {
     return rs;
 }
 
-// Saves the run `from` and loads its checkpoint into the run `to`. Returns the messages that loading printed, which the
-// caller frees.
-static char *resume_as(Run *from, Run *to, const RunState *rs, const char *name) {
+// Saves the run `from` and loads its checkpoint into the run `to`. Returns the messages that loading printed.
+static const char *resume_as(Run *from, Run *to, const RunState *rs, const char *name) {
     RunState got;
     const char *folder = save(from, name, rs);
     each_state(to, fill_rubbish, NULL);
-    char *said = load_checkpoint(to, folder, &got);
+    const char *said = load_checkpoint(to, folder, &got);
     assert_memory_equal(&got, rs, sizeof got);
     return said;
-}
-
-static void resume_quietly(Run *from, Run *to, const RunState *rs, const char *name) {
-    free(resume_as(from, to, rs, name));
 }
 
 static Tensor flat(Tensor t) {
@@ -215,12 +210,12 @@ UNIT_TEST(moments_are_converted_between_all_formats) {
     RunState rs = fill_training(first);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         Run *to = run_as(kinds[i]);
-        resume_quietly(first, to, &rs, "m1");
+        resume_as(first, to, &rs, "m1");
         assert_moments(first, to);
         assert_masters(first, to, true);
         for (size_t j = 0; j < sizeof kinds / sizeof *kinds; j++) { // converts from every format to every format
             Run *next = run_as(kinds[j]);
-            resume_quietly(to, next, &rs, "m2");
+            resume_as(to, next, &rs, "m2");
             if (i == j) {
                 assert_same_states(to, next);
             } else {
@@ -251,12 +246,12 @@ UNIT_TEST(muon_momentum_is_converted_between_all_formats) {
     RunState rs = fill_training(first);
     for (int i = 0; i < KINDS; i++) {
         Run *to = run_as(kinds[i]);
-        resume_quietly(first, to, &rs, "u1");
+        resume_as(first, to, &rs, "u1");
         assert_masters(first, to, true);
         for (int j = 0; j < KINDS; j++) {
             States a[STATES], b[STATES];
             Run *next = run_as(kinds[j]);
-            resume_quietly(to, next, &rs, "u2");
+            resume_as(to, next, &rs, "u2");
             if (i == j) assert_same_states(to, next);
             const int count = list_states(to, a);
             list_states(next, b);
@@ -283,10 +278,9 @@ UNIT_TEST(a_checkpoint_of_another_optimizer_is_refused) {
         Run *from = run_as(i ? plain : muon), *to = run_as(i ? muon : plain);
         RunState rs = fill_training(from), got;
         const char *folder = save(from, "o1", &rs);
-        char advice[1200];
         assert_false(checkpoint_load(folder, &to->arena, &to->exec, &got, &err));
         assert_int_equal(err.code, EXIT_USER);
-        snprintf(advice, sizeof advice, "--model %s", folder);
+        const char *advice = formatted("--model %s", folder);
         assert_non_null(strstr(err.text, i ? "use --optimizer adamw" : "use --optimizer muon"));
         assert_non_null(strstr(err.text, advice));
         run_close(from);
@@ -323,8 +317,8 @@ UNIT_TEST(converting_fp8_to_fp32_and_back_keeps_the_values) {
     RunState rs = fill_training(first);
     for (int i = 0; i < 3; i++) {
         codes[i] = run_as(coat);
-        resume_quietly(i ? wide : first, codes[i], &rs, "b1");
-        resume_quietly(codes[i], wide, &rs, "b2");
+        resume_as(i ? wide : first, codes[i], &rs, "b1");
+        resume_as(codes[i], wide, &rs, "b2");
         assert_moments(codes[i], wide); // decoding FP8 moments to FP32 is exact
         assert_masters(first, wide, true);
     }
@@ -341,12 +335,11 @@ UNIT_TEST(fp8_moments_in_equal_formats_are_copied) {
     no_expansion.moments = MOMENTS_FP8;
     Run *first = run_as(plain), *a = run_as(coat), *b = run_as(no_expansion);
     RunState rs = fill_training(first);
-    resume_quietly(first, a, &rs, "c1");
-    char *said = resume_as(a, b, &rs, "c2");
+    resume_as(first, a, &rs, "c1");
+    const char *said = resume_as(a, b, &rs, "c2");
     assert_string_equal(said, "resume: --moments was coat and is now fp8\n");
     assert_same_states(a, b);
-    free(said);
-    resume_quietly(first, b, &rs, "c1");
+    resume_as(first, b, &rs, "c1");
     assert_moments(first, b); // compares with moments that are stored without dynamic range expansion
     run_close(first);
     run_close(a);
@@ -361,12 +354,12 @@ UNIT_TEST(master_weights_are_converted_between_all_kinds) {
         Kind kind = plain;
         kind.master = kinds[i];
         Run *to = run_as(kind);
-        resume_quietly(first, to, &rs, "p1");
+        resume_as(first, to, &rs, "p1");
         assert_masters(first, to, kinds[i] != MASTER_NONE);
         for (int j = 0; j < 3; j++) {
             kind.master = kinds[j];
             Run *next = run_as(kind);
-            resume_quietly(to, next, &rs, "p2");
+            resume_as(to, next, &rs, "p2");
             assert_masters(to, next, kinds[j] != MASTER_NONE);
             if (i == j) assert_same_states(to, next);
             if (kinds[i] != MASTER_NONE && kinds[j] == MASTER_FP32) assert_same_states(first, next);
@@ -383,10 +376,10 @@ UNIT_TEST(tensors_larger_than_the_conversion_buffer_are_converted) {
     large.vocab = small.vocab = 55001;
     Run *first = run_as(large), *to = run_as(small), *back = run_as(large);
     RunState rs = fill_training(first);
-    resume_quietly(first, to, &rs, "l1");
+    resume_as(first, to, &rs, "l1");
     assert_moments(first, to);
     assert_masters(first, to, true);
-    resume_quietly(to, back, &rs, "l2");
+    resume_as(to, back, &rs, "l2");
     assert_moments(to, back);
     assert_masters(first, back, true);
     run_close(first);
@@ -397,16 +390,14 @@ UNIT_TEST(tensors_larger_than_the_conversion_buffer_are_converted) {
 UNIT_TEST(a_conversion_prints_one_line_per_setting) {
     Run *first = run_as(plain), *to = run_as(coat);
     RunState rs = fill_training(first);
-    char *said = resume_as(first, to, &rs, "said");
+    const char *said = resume_as(first, to, &rs, "said");
     assert_non_null(strstr(said, "resume: --moments was fp32 and is now coat\n"));
     assert_non_null(strstr(said, "resume: --master was fp32 and is now split16\n"));
     // Two layers and wte have 9 matrices, each with two moments. All 28 parameters have master weights.
     assert_non_null(strstr(said, "converted to this run's formats: 18 moments, 28 master weights\n"));
-    free(said);
-    resume_quietly(first, first, &rs, "said2");
+    resume_as(first, first, &rs, "said2");
     said = resume_as(first, first, &rs, "said2");
     assert_string_equal(said, "");
-    free(said);
     run_close(first);
     run_close(to);
 }
@@ -416,7 +407,7 @@ static void expect_refusal(const char *folder, const char *says) {
     Run *to = run_as(coat);
     int kept = quiet_begin();
     bool good = checkpoint_load(folder, &to->arena, &to->exec, &rs, &err);
-    free(quiet_end(kept));
+    quiet_end(kept);
     if (good) fail_msg("loaded; expected '%s'", says);
     assert_int_equal(err.code, EXIT_DATA);
     assert_says(&err, says);
@@ -438,9 +429,9 @@ static Run *run_of_rank(Kind kind, int zero, int rank, int ranks) {
     return run;
 }
 
-static char *load(Run *run, const char *folder, const RunState *rs) {
+static const char *load(Run *run, const char *folder, const RunState *rs) {
     RunState got;
-    char *said = load_checkpoint(run, folder, &got);
+    const char *said = load_checkpoint(run, folder, &got);
     assert_memory_equal(&got, rs, sizeof got);
     return said;
 }
@@ -448,16 +439,13 @@ static char *load(Run *run, const char *folder, const RunState *rs) {
 // Loads the checkpoint of `whole` on each of `ranks` ranks in turn, and saves the ranks' shards as one checkpoint.
 // Returns its folder.
 static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState *rs, const char *name) {
-    char alone[TEST_PATH], out[TEST_PATH];
-    static char folder[TEST_PATH * 2];
-    snprintf(alone, sizeof alone, "%s", save(whole, "alone", rs));
-    snprintf(out, sizeof out, "%s", path_of(name));
+    const char *alone = save(whole, "alone", rs);
+    const char *out = path_of(name);
     if (!folder_make(out, &err) || !checkpoint_prepare(out, rs->step, &err)) fail_msg("%s", err.text);
     for (int rank = ranks - 1; rank >= 0; rank--) { // Rank 0 is last, because it waits for the other ranks' shards.
         Run *run = run_of_rank(kind, 1, rank, ranks);
-        char *said = load(run, alone, rs);
+        const char *said = load(run, alone, rs);
         assert_null(strstr(said, "converted"));
-        free(said);
         Snapshot snapshot;
         snapshot_open(&snapshot, &run->arena, &run->exec);
         snapshot_copy(&snapshot, rs);
@@ -465,8 +453,7 @@ static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState 
         snapshot_close(&snapshot);
         run_close(run);
     }
-    snprintf(folder, sizeof folder, "%s/step-%08d", out, (int)rs->step);
-    return folder;
+    return formatted("%s/step-%08d", out, (int)rs->step);
 }
 
 static void assert_bytes(const void *have, const void *whole, int64_t begin, int64_t count, size_t size) {
@@ -506,27 +493,26 @@ UNIT_TEST(each_rank_reads_and_converts_its_shard) {
     RunState rs = fill_training(first);
     for (int from = 0; from < 4; from++) {
         Run *source = run_as(kinds[from]);
-        resume_quietly(first, source, &rs, "first");
+        resume_as(first, source, &rs, "first");
         char folders[2][TEST_PATH * 2];
         snprintf(folders[0], sizeof folders[0], "%s", save(source, "of_one", &rs));
         snprintf(folders[1], sizeof folders[1], "%s", save_shared(source, kinds[from], 3, &rs, "of_three"));
         for (int to = 0; to < 4; to++) {
             Run *whole = run_as(kinds[to]);
-            resume_quietly(source, whole, &rs, "source");
+            resume_as(source, whole, &rs, "source");
             for (int i = 0; i < 2 * 4; i++) {
                 const char *folder = folders[i % 2];
                 int zero = i / 2, ranks = 2 + zero % 3;
                 for (int rank = 0; rank < ranks; rank++) {
                     Run *run = run_of_rank(kinds[to], zero, rank, ranks);
-                    char *said = load(run, folder, &rs);
+                    const char *said = load(run, folder, &rs);
                     assert_local_states(whole, run);
                     assert_int_equal(strstr(said, "are converted") != NULL, rank == 0 && from != to);
-                    free(said);
                     run_close(run);
                 }
             }
             Run *alone = run_as(kinds[to]); // This run of one process loads a checkpoint of 3 ranks.
-            free(load(alone, folders[1], &rs));
+            load(alone, folders[1], &rs);
             assert_same_states(whole, alone);
             run_close(alone);
             run_close(whole);
@@ -549,9 +535,8 @@ static void replace_bytes(const char *path, const char *from, const char *to) {
 UNIT_TEST(invalid_optimizer_states_are_refused) {
     Run *first = run_as(plain);
     RunState rs = fill_training(first);
-    char folder[TEST_PATH];
     size_t size;
-    snprintf(folder, sizeof folder, "%s", save(first, "bad", &rs));
+    const char *folder = save(first, "bad", &rs);
     const char *path = in(folder, "optimizer.safetensors");
     char *sound = read_file(path, &size);
     static const struct {

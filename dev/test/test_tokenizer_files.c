@@ -21,15 +21,9 @@ static void copy(const char *source, const char *folder, PromptFormat format) {
 }
 
 static void expect_template(const char *folder, const char *expected) {
-    char path[TEST_PATH];
-    size_t size;
-    snprintf(path, sizeof path, "%s/chat_template.jinja", path_of(folder));
+    const char *path = in(path_of(folder), "chat_template.jinja");
     assert_int_equal(path_is_file(path), expected != NULL);
-    if (!expected) return;
-    char *text = read_file(path, &size);
-    assert_int_equal(size, strlen(expected));
-    assert_memory_equal(text, expected, size);
-    free(text);
+    if (expected) assert_string_equal(contents(path), expected);
 }
 
 // A checkpoint's tokenizer files are those of the tokenizer that was opened when the run started, because the model's
@@ -61,13 +55,11 @@ UNIT_TEST(chat_templates_of_earlier_runs_are_replaced) {
     assert_int_equal(mkdir(path_of("foreign"), 0777), 0);
     write_text(path_of("foreign/chat_template.jinja"), "{{ messages }}");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "second-%zu", i);
-        copy("alpaca", name, cases[i].format);
-        expect_template(name, cases[i].expected);
-        snprintf(name, sizeof name, "other-%zu", i);
-        copy("foreign", name, cases[i].format);
-        expect_template(name, "{{ messages }}");
+        const char *second = formatted("second-%zu", i), *other = formatted("other-%zu", i);
+        copy("alpaca", second, cases[i].format);
+        expect_template(second, cases[i].expected);
+        copy("foreign", other, cases[i].format);
+        expect_template(other, "{{ messages }}");
     }
     assert_int_equal(mkdir(path_of("in-config"), 0777), 0);
     write_text(path_of("in-config/tokenizer_config.json"),
@@ -86,22 +78,15 @@ UNIT_TEST(a_prefix_space_is_written_to_tokenizer_config) {
     } cases[] = {{"prefix", true}, {"digits", false}};
     Tokenizer *const qwen = tokenizer;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char path[TEST_PATH], from[TEST_PATH];
-        size_t size;
-        snprintf(path, sizeof path, "dev/test/tokenizers/%s.json", cases[i].file);
+        const char *path = formatted("dev/test/tokenizers/%s.json", cases[i].file);
+        const char *from = formatted("from-%s", cases[i].file);
         tokenizer = tokenizer_open(path, &err);
         assert_non_null(tokenizer);
-        char *json = read_file(path, &size);
-        snprintf(from, sizeof from, "from-%s", cases[i].file);
         assert_int_equal(mkdir(path_of(from), 0777), 0);
-        snprintf(path, sizeof path, "%s/tokenizer.json", path_of(from));
-        write_file(path, json, size);
-        free(json);
+        write_text(in(path_of(from), "tokenizer.json"), contents(path));
         copy(from, cases[i].file, PROMPT_FORMAT_NONE);
-        snprintf(path, sizeof path, "%s/tokenizer_config.json", path_of(cases[i].file));
-        char *text = read_file(path, &size);
+        const char *text = contents(in(path_of(cases[i].file), "tokenizer_config.json"));
         assert_int_equal(strstr(text, "\"add_prefix_space\": true") != NULL, cases[i].prefixed);
-        free(text);
         tokenizer_close(tokenizer);
     }
     tokenizer = qwen;
@@ -118,7 +103,7 @@ UNIT_TEST(a_tokenizer_model_gets_a_tokenizer_json) {
         {"{\"add_bos_token\": false}", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\",\"add_bos_token\": false}"},
         {"{ }", "{\"tokenizer_class\": \"PreTrainedTokenizerFast\" }"},
         {"", ""}};
-    size_t size, made_size;
+    size_t size;
     Tokenizer *const qwen = tokenizer;
     tokenizer = tokenizer_open("dev/test/tokenizers/llama.model", &err);
     assert_non_null(tokenizer);
@@ -127,35 +112,18 @@ UNIT_TEST(a_tokenizer_model_gets_a_tokenizer_json) {
     write_file(path_of("given/tokenizer.model"), model, size);
     free(model);
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
-        char folder[16], path[TEST_PATH];
-        snprintf(folder, sizeof folder, "made-%zu", i);
+        const char *folder = formatted("made-%zu", i);
         write_text(path_of("given/tokenizer_config.json"), configs[i][0]);
         copy("given", folder, PROMPT_FORMAT_NONE);
-        snprintf(path, sizeof path, "%s/tokenizer_config.json", path_of(folder));
-        char *text = read_file(path, &size);
-        assert_string_equal(text, configs[i][1]);
-        free(text);
+        assert_string_equal(contents(in(path_of(folder), "tokenizer_config.json")), configs[i][1]);
     }
-    char *made = read_file(path_of("made-0/tokenizer.json"), &made_size);
     copy("made-0", "again", PROMPT_FORMAT_NONE);
-    char *again = read_file(path_of("again/tokenizer.json"), &size);
-    assert_int_equal(size, made_size);
-    assert_memory_equal(again, made, size);
-    free(again);
-    free(made);
+    assert_same_files(path_of("again/tokenizer.json"), path_of("made-0/tokenizer.json"));
     write_text(path_of("given/tokenizer.json"), "{}"); // An existing tokenizer.json is not replaced.
     copy("given", "own", PROMPT_FORMAT_NONE);
-    made = read_file(path_of("own/tokenizer.json"), &size);
-    assert_string_equal(made, "{}");
-    free(made);
+    assert_string_equal(contents(path_of("own/tokenizer.json")), "{}");
     tokenizer_close(tokenizer);
     tokenizer = qwen;
-}
-
-static int occurrences(const char *text, const char *part) {
-    int count = 0;
-    for (; (text = strstr(text, part)) != NULL; text++) count++;
-    return count;
 }
 
 // A vision-language model's image token is added to tokenizer.json once if its id follows the vocabulary's last. The
@@ -166,24 +134,21 @@ UNIT_TEST(the_image_token_is_added_to_tokenizer_json) {
                                                                            "dev/test/tokenizers/qwen.json",
                                                                            "dev/test/tokenizers/llama.model"};
     for (int i = 0; i < 2; i++) {
-        size_t size, copied;
-        char given[TEST_PATH], path[TEST_PATH + 32];
-        snprintf(given, sizeof given, "%s", path_of(i ? "spm" : "json"));
+        size_t size;
+        const char *given = path_of(i ? "spm" : "json");
         assert_int_equal(mkdir(given, 0777), 0);
         char *text = read_file(sources[i], &size);
-        snprintf(path, sizeof path, "%s/%s", given, names[i]);
-        write_file(path, text, size);
+        write_file(in(given, names[i]), text, size);
+        free(text);
         tokenizer = tokenizer_open(given, &err);
         assert_non_null(tokenizer);
         image_token = tokenizer_vocab(tokenizer);
         copy(i ? "spm" : "json", i ? "spm-1" : "json-1", PROMPT_FORMAT_NONE);
         // copies a file that has <image> already
         copy(i ? "spm-1" : "json-1", i ? "spm-2" : "json-2", PROMPT_FORMAT_NONE);
-        char *json = read_file(path_of(i ? "spm-2/tokenizer.json" : "json-2/tokenizer.json"), &copied), entry[64];
-        snprintf(entry, sizeof entry, "{\"id\":%d,\"content\":\"<image>\"", image_token);
-        assert_int_equal(occurrences(json, entry), 1);
+        const char *json = contents(path_of(i ? "spm-2/tokenizer.json" : "json-2/tokenizer.json"));
+        assert_int_equal(occurrences(json, formatted("{\"id\":%d,\"content\":\"<image>\"", image_token)), 1);
         assert_int_equal(occurrences(json, "<image>"), 1);
-        free(json);
         Tokenizer *read = tokenizer_open(path_of(i ? "spm-2" : "json-2"), &err);
         if (!read) fail_msg("%s", err.text);
         if (i == 0)
@@ -193,12 +158,7 @@ UNIT_TEST(the_image_token_is_added_to_tokenizer_json) {
         tokenizer_close(read);
         image_token = 3; // a token of the vocabulary
         copy(i ? "spm" : "json", i ? "spm-3" : "json-3", PROMPT_FORMAT_NONE);
-        snprintf(path, sizeof path, "%s/%s", path_of(i ? "spm-3" : "json-3"), names[i]);
-        char *same = read_file(path, &copied);
-        assert_int_equal(copied, size);
-        assert_memory_equal(same, text, size);
-        free(same);
-        free(text);
+        assert_same_files(in(path_of(i ? "spm-3" : "json-3"), names[i]), sources[i]);
         tokenizer_close(tokenizer);
     }
     image_token = -1;
@@ -207,23 +167,16 @@ UNIT_TEST(the_image_token_is_added_to_tokenizer_json) {
 
 // The image token is also added if the source is the path of a tokenizer.json, or if that file has no added tokens.
 UNIT_TEST(the_image_token_is_added_to_every_tokenizer_json) {
-    size_t size;
-    char *text = read_file("dev/test/tokenizers/qwen.json", &size);
     assert_int_equal(mkdir(path_of("plain"), 0777), 0);
     assert_int_equal(mkdir(path_of("empty"), 0777), 0);
-    write_file(path_of("plain/tokenizer.json"), text, size);
+    write_text(path_of("plain/tokenizer.json"), contents("dev/test/tokenizers/qwen.json"));
     write_text(path_of("empty/tokenizer.json"), "{\"truncation\": null, \"added_tokens\": null}");
-    free(text);
     image_token = tokenizer_vocab(tokenizer);
     const char *const sources[] = {"plain/tokenizer.json", "empty/tokenizer.json", "empty"};
     for (int i = 0; i < 3; i++) {
-        char folder[16], path[TEST_PATH + 32];
-        snprintf(folder, sizeof folder, "copied-%d", i);
+        const char *folder = formatted("copied-%d", i);
         copy(sources[i], folder, PROMPT_FORMAT_NONE);
-        snprintf(path, sizeof path, "%s/tokenizer.json", path_of(folder));
-        char *json = read_file(path, &size);
-        assert_int_equal(occurrences(json, "<image>"), 1);
-        free(json);
+        assert_int_equal(occurrences(contents(in(path_of(folder), "tokenizer.json")), "<image>"), 1);
     }
     image_token = -1;
 }

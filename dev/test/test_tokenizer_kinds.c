@@ -69,8 +69,7 @@ UNIT_TEST(ids_equal_those_of_the_python_libraries) {
                  {"first.json", 1, 2, true, true},     {"words.json", 1, 2, false, true}};
     const size_t size = read_into(FOLDER "texts.bin", texts);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
-        char path[128];
-        snprintf(path, sizeof path, FOLDER "%s", kinds[k].name);
+        const char *path = formatted(FOLDER "%s", kinds[k].name);
         Tokenizer *t = open_good(path);
         assert_int_equal(tokenizer_bos(t), kinds[k].begin);
         assert_int_equal(tokenizer_eos(t), kinds[k].end);
@@ -122,9 +121,7 @@ UNIT_TEST(metaspace_marks_next_to_added_tokens) {
 UNIT_TEST(invalid_utf_8_is_encoded_and_decoded_unchanged) {
     static const char *const names[] = {"llama3.json", "qwen.json", "llama.model", "legacy.json"};
     for (size_t i = 0; i < 4; i++) {
-        char path[128];
-        snprintf(path, sizeof path, FOLDER "%s", names[i]);
-        Tokenizer *t = open_good(path);
+        Tokenizer *t = open_good(formatted(FOLDER "%s", names[i]));
         expect_decoded(t, names[i], "a\xff\xc3 \xe4\xbd!\xed\xa0\x80\xf5\x80");
         tokenizer_close(t);
     }
@@ -166,8 +163,7 @@ UNIT_TEST(a_derived_tokenizer_json_has_the_same_ids) {
     static const char *const names[] = {"llama", "unknown"};
     const size_t size = read_into(FOLDER "texts.bin", texts);
     for (size_t k = 0; k < 2; k++) {
-        char path[128];
-        snprintf(path, sizeof path, FOLDER "%s.model", names[k]);
+        const char *path = formatted(FOLDER "%s.model", names[k]);
         write_json_of(path, "made.json");
         Tokenizer *model = open_good(path), *json = open_good(path_of("made.json"));
         assert_false(tokenizer_is_sentencepiece(json));
@@ -182,7 +178,7 @@ UNIT_TEST(a_derived_tokenizer_json_has_the_same_ids) {
             assert_int_equal(tokenizer_decode(json, id, b, sizeof b), length);
             assert_memory_equal(a, b, length);
         }
-        snprintf(path, sizeof path, FOLDER "%s.ids", names[k]);
+        path = formatted(FOLDER "%s.ids", names[k]);
         assert_true(read_into(path, ids_text) > 0);
         const char *line = ids_text;
         for (size_t at = 0; at <= size; at += strlen(texts + at) + 1)

@@ -4,11 +4,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
+
+#include "dev/test/texts.h"
 
 typedef struct {
     struct CMUnitTest list[64]; // cmocka ignores entries without a name
