@@ -104,7 +104,6 @@ static int sent_age(Label what) {
 }
 
 static void order_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
-    (void)comm, (void)op;
     const size_t bytes = (size_t)count * comm_type_bytes(type);
     const Label what = owner_of(data);
     if (fault == LOST_SUMS && what > 0 && label_role(what) == GRAD) return;
@@ -151,22 +150,17 @@ static void order_all_to_all(Comm *comm, void *out, const void *in, int64_t coun
 }
 
 static void order_group(Comm *comm, bool is_begin) {
-    (void)comm;
     group.open = is_begin;
     group.ranges = group.before = 0;
 }
-static void order_host_reduce(Comm *comm, int64_t *values, int count, CommOp op) {
-    (void)comm, (void)values, (void)count, (void)op;
-}
+static void order_host_reduce(Comm *comm, int64_t *values, int count, CommOp op) {}
 
 static void order_after_compute(Comm *comm) {
-    (void)comm;
     check_recording("comm_after_compute");
     if (fault != NO_AFTER_COMPUTE) order.waited[COMMUNICATION] = order.clock[COMPUTATION];
 }
 
 static int order_mark(Comm *comm) {
-    (void)comm;
     check_recording("comm_mark");
     assert_true(order.tickets < MAX_EVENTS);
     order.ticket[order.tickets] = order.clock[COMMUNICATION] - (fault == EARLY_TICKETS ? 1 : 0);
@@ -174,16 +168,13 @@ static int order_mark(Comm *comm) {
 }
 
 static void order_wait(Comm *comm, int ticket) {
-    (void)comm;
     check_recording("comm_wait");
     assert_true(ticket < order.tickets);
     if (fault != NO_WAIT && order.ticket[ticket] > order.waited[COMPUTATION])
         order.waited[COMPUTATION] = order.ticket[ticket];
 }
 
-static void order_comm_close(Comm *comm) {
-    (void)comm;
-}
+static void order_comm_close(Comm *comm) {}
 
 static const CommOps order_comm_ops = {
     .name = "order",
@@ -200,7 +191,6 @@ static const CommOps order_comm_ops = {
 };
 
 static Comm *order_comm_open(const CommPlace *place, const Config *flags, Exec *exec, Error *err) {
-    (void)flags, (void)err;
     Comm *comm = (Comm *)xcalloc(1, sizeof *comm);
     comm->ops = &order_comm_ops;
     comm->place = *place;

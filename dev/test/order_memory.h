@@ -14,6 +14,9 @@
 
 #include "coat/model/arena.h"
 
+// Many recorded operations have parameters that do not change which memory they access.
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #define UNIT 16 // size of a tracked memory unit in bytes; a unit belongs to one tensor
 #define MAX_LAYERS 5
 #define MAX_EVENTS 16384 // maximum number of operations per stream and run

@@ -6,26 +6,17 @@
 // --- device functions that record accesses: upload, download, zero ------------------------------------------------
 
 static bool order_open(Exec *exec, const Config *config, Error *err) {
-    (void)exec, (void)config, (void)err;
     return true;
 }
 static void *order_allocate(Exec *exec, size_t bytes, Error *err) {
-    (void)exec, (void)bytes, (void)err;
     return order.base;
 }
-static void order_release(Exec *exec, void *memory) {
-    (void)exec, (void)memory;
-}
-static void order_nothing(Exec *exec) {
-    (void)exec;
-}
-static void order_range_push(Exec *exec, const char *name) {
-    (void)exec, (void)name;
-}
+static void order_release(Exec *exec, void *memory) {}
+static void order_nothing(Exec *exec) {}
+static void order_range_push(Exec *exec, const char *name) {}
 
 // Records an upload of `bytes` bytes. An upload of tokens begins a new pass.
 static void order_upload(Exec *exec, void *device, const void *host, size_t bytes) {
-    (void)exec, (void)host;
     begin("upload");
     if (offset_of(device) == order.arena->layout[TOKENS][VALUE].data_offset) order.pass++;
     if (bytes) write_memory(device, bytes);
@@ -33,13 +24,11 @@ static void order_upload(Exec *exec, void *device, const void *host, size_t byte
 
 // Records that the host reads results of earlier operations. The host's wait does not order the communication stream.
 static void order_download(Exec *exec, void *host, const void *device, size_t bytes) {
-    (void)exec, (void)host;
     begin("download");
     if (bytes) read_memory(device, bytes);
 }
 
 static void order_zero(Exec *exec, void *device, size_t bytes) {
-    (void)exec;
     begin("zero");
     if (bytes) write_as(device, bytes, ZEROS, order.pass);
 }
@@ -47,12 +36,10 @@ static void order_zero(Exec *exec, void *device, size_t bytes) {
 // Returns false, so that no CUDA graph is replayed and every pass is recorded. Sets order.recording, because a
 // micro-batch that could be replayed must not communicate.
 static bool order_replay_begin(Exec *exec, int id) {
-    (void)exec, (void)id;
     order.recording = true;
     return false;
 }
 static void order_replay_end(Exec *exec, int id) {
-    (void)exec, (void)id;
     order.recording = false;
 }
 
@@ -66,7 +53,6 @@ static Tensor without_values(Tensor qkv, const QkRope *heads) {
 // --- operations of the forward pass -------------------------------------------------------------------------------
 
 static void order_embed_forward(Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T) {
-    (void)exec;
     begin("embed_forward");
     reads(positions);
     wpe.rows = T;
@@ -126,7 +112,6 @@ static void order_postnorm_residual_forward(Exec *exec, Tensor n, Norm norm, Ten
 }
 
 static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias) {
-    (void)exec;
     begin("linear_forward");
     reads_data(x);
     // A matmul does not read row scales, because its output is stored without them.
@@ -137,7 +122,6 @@ static void order_linear_forward(Exec *exec, Tensor y, Tensor x, Weight w, Tenso
 }
 
 static void order_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, QkRope heads) {
-    (void)exec;
     if (same_memory(out.data, qkv.data) && !qk_norm_rope_active(&heads)) return;
     begin("qk_norm_rope_forward");
     if (same_memory(out.data, qkv.data)) out = qkv = without_values(qkv, &heads);
@@ -151,7 +135,6 @@ static void order_qk_norm_rope_forward(Exec *exec, Tensor out, Tensor qkv, QkRop
 
 static void order_attention_forward(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                                     AttentionShape shape) {
-    (void)exec, (void)shape;
     begin("attention_forward");
     reads(positions);
     reads(q);
@@ -177,7 +160,6 @@ static void order_quantize_forward(Exec *exec, Tensor q, Tensor x) {
 
 static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
                                      ActivationKind kind) {
-    (void)from_saved, (void)kind; // from_saved and kind do not change which memory is accessed
     const bool complete = same_memory(h.data, y.data) && !bias.data;
     if (complete && !g.data) return;
     begin("activation_forward");
@@ -196,7 +178,6 @@ static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, T
 // and may overwrite the logits.
 static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best,
                                         Tensor logits, Tensor targets, int vocab, StepState *state) {
-    (void)exec, (void)vocab;
     begin("loss_forward_backward");
     read_memory(&state->loss_scale, sizeof state->loss_scale);
     reads(logits);
@@ -213,7 +194,6 @@ static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogi
 }
 
 static void order_loss_sum(Exec *exec, Tensor losses, StepState *state) {
-    (void)exec;
     begin("loss_sum");
     read_memory(&state->loss_scale, sizeof state->loss_scale);
     reads(losses);
@@ -224,7 +204,6 @@ static void order_loss_sum(Exec *exec, Tensor losses, StepState *state) {
 // --- operations of vision towers ------------------------------------------------------------------------------------
 
 static void order_patches_forward(Exec *exec, Tensor out, Tensor pixels, Tensor table, int side, int patch, int T) {
-    (void)exec, (void)side, (void)patch, (void)T;
     begin("patches_forward");
     reads(pixels);
     reads(table);
@@ -232,7 +211,6 @@ static void order_patches_forward(Exec *exec, Tensor out, Tensor pixels, Tensor 
 }
 
 static void order_image_embed_forward(Exec *exec, Tensor r, Tensor y, Tensor class_row, Tensor wpe, int T) {
-    (void)exec, (void)T;
     begin("image_embed_forward");
     reads(y);
     reads(class_row);
@@ -241,7 +219,6 @@ static void order_image_embed_forward(Exec *exec, Tensor r, Tensor y, Tensor cla
 }
 
 static void order_rows_gather(Exec *exec, Tensor out, Tensor in, Tensor index, bool keep) {
-    (void)exec;
     begin("rows_gather");
     reads(index);
     reads(in);
@@ -253,7 +230,6 @@ static void order_rows_gather(Exec *exec, Tensor out, Tensor in, Tensor index, b
 
 static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor tokens, Tensor positions, int T,
                                  bool accumulate) {
-    (void)exec, (void)T;
     begin("embed_backward");
     reads(positions);
     reads(g);
@@ -263,7 +239,6 @@ static void order_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g,
 }
 
 static void order_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
-    (void)exec;
     if (!n_t.data || same_memory(n_t.data, n.data)) return;
     begin("norm_recompute");
     if (n.data && (format_is_fp8(n.format) || !format_is_fp8(n_t.format))) {
@@ -277,7 +252,6 @@ static void order_norm_recompute(Exec *exec, Tensor n_t, Tensor n, Norm norm) {
 
 static void order_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm, bool add,
                                 bool accumulate) {
-    (void)exec;
     begin("norm_backward");
     reads(dn);
     reads_norm(norm);
@@ -288,7 +262,6 @@ static void order_norm_backward(Exec *exec, Tensor g, Tensor dweight, Tensor dbi
 }
 
 static void order_residual_backward(Exec *exec, Tensor g, Tensor dn) {
-    (void)exec;
     begin("residual_backward");
     reads(dn);
     sums(g, true);
@@ -309,7 +282,6 @@ static void order_grad_quantize(Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor db
 }
 
 static void order_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight w) {
-    (void)exec;
     begin("linear_backward_data");
     const bool cached = order.arena->config->recipe.cache_transposed;
     if (codes(dy) && !cached) {
@@ -323,7 +295,6 @@ static void order_linear_backward_data(Exec *exec, Tensor dx, Tensor dy, Weight 
 }
 
 static void order_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tensor x, bool accumulate) {
-    (void)exec;
     begin("linear_backward_weight");
     reads(dy);
     reads(x);
@@ -331,7 +302,6 @@ static void order_linear_backward_weight(Exec *exec, Tensor dw, Tensor dy, Tenso
 }
 
 static void order_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x) {
-    (void)exec;
     if (same_memory(q_t.data, x.data) || (!format_is_fp8(q_t.format) && same_memory(q_t.data, q.data))) return;
     begin("quantize_recompute");
     reads(x);
@@ -339,7 +309,6 @@ static void order_quantize_recompute(Exec *exec, Tensor q_t, Tensor q, Tensor x)
 }
 
 static void order_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor h, ActivationKind kind) {
-    (void)exec, (void)kind;
     if (!g_t.data || same_memory(g_t.data, g.data)) return;
     begin("activation_recompute");
     reads(g.data ? g : h);
@@ -347,7 +316,6 @@ static void order_activation_recompute(Exec *exec, Tensor g_t, Tensor g, Tensor 
 }
 
 static void order_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor h, ActivationKind kind) {
-    (void)kind;
     begin("activation_bound");
     reads(dy);
     reads_scale(h);
@@ -358,7 +326,6 @@ static void order_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w,
 
 static void order_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor g_t,
                                                 Tensor g, Tensor dg, Tensor h, bool accumulate, ActivationKind kind) {
-    (void)exec, (void)kind;
     begin("activation_backward_recompute");
     reads(dg);
     reads(h);
@@ -372,7 +339,6 @@ static void order_activation_backward_recompute(Exec *exec, Tensor dh_q, Tensor 
 
 static void order_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Tensor dbias, Tensor dg, Tensor h,
                                       bool accumulate, ActivationKind kind) {
-    (void)kind;
     begin("activation_backward");
     reads(dg);
     reads(h);
@@ -390,7 +356,6 @@ static void order_activation_backward(Exec *exec, Tensor dh_q, Tensor dh_qt, Ten
 static void order_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
                                      Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rope_table,
                                      AttentionShape shape) {
-    (void)exec, (void)shape;
     begin("attention_backward");
     reads(positions);
     reads(rope_table);
@@ -402,7 +367,6 @@ static void order_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv
 
 static void order_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weight, Tensor dk_weight, Tensor qkv,
                                         QkRope heads, bool accumulate) {
-    (void)exec;
     if (!heads.rope_table.data && !heads.q_weight.data && !(heads.clip > 0)) return;
     begin("qk_norm_rope_backward");
     reads(heads.positions);
@@ -420,13 +384,11 @@ static void order_qk_norm_rope_backward(Exec *exec, Tensor dqkv, Tensor dq_weigh
 // --- operations of the optimizer update ---------------------------------------------------------------------------
 
 static void order_gradients_add(Exec *exec, const Tensor total[], const Tensor parts[], int count) {
-    (void)exec;
     begin("gradients_add");
     for (int i = 0; i < count; i++) takes_sum(total[i], parts[i]);
 }
 
 static void order_grad_norm_root(Exec *exec, StepState *state) {
-    (void)exec;
     begin("grad_norm_root");
     read_memory(&state->grad_sq, sizeof state->grad_sq);
     write_memory(&state->grad_norm, sizeof state->grad_norm);
@@ -481,7 +443,6 @@ static void reads_exchanged(Tensor t) {
 
 static void order_muon_orthogonalize(Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial,
                                      float scale, StepState *state) {
-    (void)exec, (void)count, (void)scale;
     begin_update("muon_orthogonalize");
     read_memory(state, sizeof *state);
     const Tensor scratch[] = {y, gram, polynomial, x};
@@ -491,7 +452,6 @@ static void order_muon_orthogonalize(Exec *exec, Tensor x, int count, Tensor y, 
 }
 
 static void order_muon_apply(Exec *exec, const Parameter *parameters, int count, StepState *state) {
-    (void)exec;
     begin_update("muon_apply");
     read_memory(state, sizeof *state);
     for (int i = 0; i < count; i++) {
@@ -526,7 +486,6 @@ static void order_weights_quantize(Exec *exec, const Parameter *parameters, int 
 }
 
 static void order_weights_amax(Exec *exec, const Parameter *parameters, int count) {
-    (void)exec;
     begin_update("weights_amax");
     for (int i = 0; i < count; i++) {
         const Weight w = parameters[i].weight;
@@ -537,7 +496,6 @@ static void order_weights_amax(Exec *exec, const Parameter *parameters, int coun
 }
 
 static void order_health(Exec *exec, const Tensor tensors[], int count, Health out[]) {
-    (void)exec;
     begin_update("health");
     memset(out, 0, (size_t)count * sizeof *out);
     for (int i = 0; i < count; i++) {
@@ -547,7 +505,6 @@ static void order_health(Exec *exec, const Tensor tensors[], int count, Health o
 }
 
 static void order_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
-    (void)exec;
     begin("codes_count");
     reads_data(codes);
     read_memory(counts, sizeof *counts);
@@ -555,7 +512,6 @@ static void order_codes_count(Exec *exec, Tensor codes, CodeCounts *counts) {
 }
 
 static void order_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *out) {
-    (void)exec;
     begin("inner_products");
     reads_data(a);
     reads_data(b);
@@ -563,7 +519,6 @@ static void order_inner_products(Exec *exec, Tensor a, Tensor b, InnerProducts *
 }
 
 static void order_outliers(Exec *exec, Tensor x, Tensor v, Outliers *out) {
-    (void)exec;
     begin("outliers");
     reads(x);
     reads(v);
