@@ -167,10 +167,10 @@ static inline Tensor uneven_tensor(Fixture *f, int64_t rows, int64_t cols, doubl
     return t;
 }
 
-// Gives the backend a StepState, in which operations report NaN and inf.
-static inline void watch(Fixture *f, StepState *state) {
-    memset(state, 0, sizeof *state);
-    f->exec.state = state;
+// Clears f->state and gives it to the backend, so that operations report NaN and inf there.
+static inline void watch(Fixture *f) {
+    memset(&f->state, 0, sizeof f->state);
+    f->exec.state = &f->state;
 }
 
 static inline Norm make_norm(Fixture *f, Tensor x, bool from_saved) {

@@ -125,11 +125,11 @@ static void moments(Fixture *f) {
     }
 }
 
-UNIT_TEST(counts_of_fp8_values_equal_an_independent_computation) {
-    run_everywhere(one_scale);
-    run_everywhere(scale_per_row);
-    run_everywhere(scale_per_group);
-    run_everywhere(moments);
+TEST_EVERYWHERE(counts_of_fp8_values_equal_an_independent_computation) {
+    one_scale(f);
+    scale_per_row(f);
+    scale_per_group(f);
+    moments(f);
 }
 
 // --- logged JSON object --------------------------------------------------------------------------------------------

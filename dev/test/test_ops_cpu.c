@@ -37,24 +37,12 @@ static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out) {
         }
 }
 
-static void small_matmuls(Fixture *f) {
+TEST_EVERYWHERE(matmuls_and_their_gradients) {
     check_matmuls(f, 1, 1, 1);
     check_matmuls(f, 37, 100, 160);
-}
-
-static void matmuls_across_tiles(Fixture *f) {
     check_matmuls(f, 261, 300, 291);
-}
-
-static void deep_matmuls(Fixture *f) {
     check_matmuls(f, 5, 1100, 7);
     check_matmuls(f, 1050, 9, 20);
-}
-
-UNIT_TEST(matmuls_and_their_gradients) {
-    run_everywhere(small_matmuls);
-    run_everywhere(matmuls_across_tiles);
-    run_everywhere(deep_matmuls);
 }
 
 // Computes the mean and 1 / deviation of row i in double precision. If `centred` is false (RMSNorm), the mean is 0.
@@ -130,11 +118,6 @@ static void check_residual_norm(Fixture *f, int64_t M, int64_t C, bool centred) 
     check_norm(n, norm, r_in);
 }
 
-static void forward_norms(Fixture *f) {
-    check_residual_norm(f, 3 * 17, 100, true);
-    check_residual_norm(f, 33, 48, false);
-}
-
 static void check_norm_backward(Fixture *f, int64_t M, int64_t C, bool centred, bool add) {
     Tensor dn = random_tensor(f, f->format, M, C, 1), n = poisoned(f, f->format, M, C);
     Tensor g = add ? random_tensor(f, f->format, M, C, 1) : poisoned(f, f->format, M, C), before = copy_of(f, g);
@@ -173,15 +156,12 @@ static void check_norm_backward(Fixture *f, int64_t M, int64_t C, bool centred, 
     free(db);
 }
 
-static void backward_norms(Fixture *f) {
+TEST_EVERYWHERE(norms_and_their_gradients) {
+    check_residual_norm(f, 3 * 17, 100, true);
+    check_residual_norm(f, 33, 48, false);
     check_norm_backward(f, 3 * 33, 100, true, false);
     check_norm_backward(f, 17, 160, true, true);
     check_norm_backward(f, 33, 48, false, true);
-}
-
-UNIT_TEST(norms_and_their_gradients) {
-    run_everywhere(forward_norms);
-    run_everywhere(backward_norms);
 }
 
 static double gelu(double h, ActivationKind kind) {
@@ -238,12 +218,6 @@ static void check_gelu(Fixture *f, ActivationKind kind) {
     }
 }
 
-static void activation(Fixture *f) {
-    check_gelu(f, ACT_GELU_TANH);
-    check_gelu(f, ACT_GELU_QUICK);
-    check_gelu(f, ACT_GELU_ERF);
-}
-
 static void bias_gradients(Fixture *f) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 77 * 17, N = 48;
@@ -263,9 +237,11 @@ static void bias_gradients(Fixture *f) {
     }
 }
 
-UNIT_TEST(activations_and_their_gradients) {
-    run_everywhere(activation);
-    run_everywhere(bias_gradients);
+TEST_EVERYWHERE(activations_and_their_gradients) {
+    check_gelu(f, ACT_GELU_TANH);
+    check_gelu(f, ACT_GELU_QUICK);
+    check_gelu(f, ACT_GELU_ERF);
+    bias_gradients(f);
 }
 
 // Checks that gelu(x) is x or 0 for large |x|, and that NaN and inf remain NaN and inf.

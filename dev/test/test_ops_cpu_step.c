@@ -99,8 +99,8 @@ static void losses(Fixture *f) {
     check_loss(f, 3, 2100, 2176, 40);
 }
 
-UNIT_TEST(loss_and_its_gradient) {
-    run_everywhere(losses);
+TEST_EVERYWHERE(loss_and_its_gradient) {
+    losses(f);
 }
 
 // A NaN or inf logit sets state->nonfinite only if its column is in the vocabulary, not if it is padding. If the

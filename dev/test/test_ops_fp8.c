@@ -45,8 +45,7 @@ UNIT_TEST(fp8_conversions_equal_the_definition) {
 // size of an FP8 x; 0: x is not quantized. from_saved: forward computes n from x instead of the residual.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, bool from_saved) {
     const Ops *ops = f->exec.ops;
-    StepState state;
-    watch(f, &state);
+    watch(f);
     Tensor r_in = random_tensor(f, f->format, M, C, 3), y = random_tensor(f, f->format, M, C, 1);
     Tensor bias = random_tensor(f, f->format, 1, C, 1), r = poisoned(f, f->format, M, C);
     Tensor x = group ? grouped(f, M, C, group) : r;
@@ -65,7 +64,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, 
     else
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < C; j++) assert_value(n, i, j, value(expected, i, j), 0);
-    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(f->state.nonfinite, 0);
 
     // Recomputes n from the saved x, with the scale of n. The bits of n are the same if forward computed it from the
     // saved x.
@@ -89,18 +88,6 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group, bool codes, 
     } else if (same) {
         assert_true(same_bits(n_t, n));
     }
-}
-
-static void norm_formats(Fixture *f) {
-    check_norm(f, 33, 48, 16, true, true);
-    check_norm(f, 3 * 17, 100, 16, true, true);
-    check_norm(f, 5, 160, 32, true, false);
-}
-
-static void norm_formats_mixed(Fixture *f) {
-    check_norm(f, 65, 100, 0, true, true); // Tests FP8 matmuls with an unquantized residual stream.
-    check_norm(f, 7, 160, 128, false, true);
-    check_norm(f, 7, 100, 32, false, false);
 }
 
 // norm_backward gives the same bits with the saved x in FP8 and with its decoded values.
@@ -132,17 +119,20 @@ static void parts_of_rows(Fixture *f) {
     }
 }
 
-UNIT_TEST(norms_with_fp8_inputs_and_outputs) {
-    run_everywhere(norm_formats);
-    run_everywhere(norm_formats_mixed);
-    run_everywhere(norm_gradients);
-    run_everywhere(parts_of_rows);
+TEST_EVERYWHERE(norms_with_fp8_inputs_and_outputs) {
+    check_norm(f, 33, 48, 16, true, true);
+    check_norm(f, 3 * 17, 100, 16, true, true);
+    check_norm(f, 5, 160, 32, true, false);
+    check_norm(f, 65, 100, 0, true, true); // Tests FP8 matmuls with an unquantized residual stream.
+    check_norm(f, 7, 160, 128, false, true);
+    check_norm(f, 7, 100, 32, false, false);
+    norm_gradients(f);
+    parts_of_rows(f);
 }
 
 static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) {
     const Ops *ops = f->exec.ops;
-    StepState state;
-    watch(f, &state);
+    watch(f);
     Tensor y = random_tensor(f, f->format, M, F, 6), bias = random_tensor(f, f->format, 1, F, 1);
     Tensor h = group ? grouped(f, M, F, group) : poisoned(f, f->format, M, F);
     Tensor g = codes ? coded(f, FMT_E4M3, M, F) : poisoned(f, f->format, M, F);
@@ -197,22 +187,14 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
         }
         assert_value(dbias, 0, j, sum, size);
     }
-    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(f->state.nonfinite, 0);
 }
 
-static void gelu_formats(Fixture *f) {
+TEST_EVERYWHERE(activations_with_fp8_inputs_and_outputs) {
     check_gelu(f, 3 * 33, 100, 16, true);
     check_gelu(f, 17, 160, 128, true);
-}
-
-static void gelu_formats_mixed(Fixture *f) {
     check_gelu(f, 70, 48, 0, true);
     check_gelu(f, 70, 48, 32, false);
-}
-
-UNIT_TEST(activations_with_fp8_inputs_and_outputs) {
-    run_everywhere(gelu_formats);
-    run_everywhere(gelu_formats_mixed);
 }
 
 RUN_TESTS(NULL, NULL, NULL)

@@ -23,20 +23,19 @@ static Tensor random_logits(Fixture *f, int64_t rows, int vocab, int64_t padded,
 static void check_gradient(Fixture *f, int64_t rows, int vocab, int64_t padded, double size) {
     const Ops *ops = f->exec.ops;
     const float scale = 0.37f;
-    StepState state;
-    watch(f, &state);
-    state.loss_scale = scale;
+    watch(f);
+    f->state.loss_scale = scale;
     Tensor targets = random_targets(f, rows, vocab), logits = random_logits(f, rows, vocab, padded, size);
     set_value(logits, 0, 0, -20.8 * log(2.0)); // Gives token 0 of row 0 a probability of at most 2^-20.8.
     Tensor expected = decoded(f, logits), losses = poisoned(f, FMT_FP32, rows, 1),
            again = poisoned(f, FMT_FP32, rows, 1);
-    ops->loss_forward_backward(&f->exec, expected, expected, losses, no_tensor(), expected, targets, vocab, &state);
+    ops->loss_forward_backward(&f->exec, expected, expected, losses, no_tensor(), expected, targets, vocab, &f->state);
     Tensor codes = coded(f, FMT_E5M2, rows, padded), transposed = coded_transpose(f, codes);
     transposed.data = logits.data;
     transposed.stride = rows;
-    ops->loss_forward_backward(&f->exec, codes, transposed, again, no_tensor(), logits, targets, vocab, &state);
+    ops->loss_forward_backward(&f->exec, codes, transposed, again, no_tensor(), logits, targets, vocab, &f->state);
     assert_true(same_bits(losses, again));
-    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(f->state.nonfinite, 0);
     assert_int_equal(float_bits(*(const float *)codes.scale), float_bits(scale * 0x1p-15f));
     const float r = scale_reciprocal(scale * 0x1p-15f);
     for (int64_t i = 0; i < rows; i++) {
@@ -51,32 +50,29 @@ static void check_gradient(Fixture *f, int64_t rows, int vocab, int64_t padded, 
     assert_same_codes(transposed, codes);
 }
 
-static void gradients(Fixture *f) {
-    check_gradient(f, 33, 257, 384, 3);
-    check_gradient(f, 3, 1100, 1152, 15);
-}
-
 // Tests a loss scale as small as that of a very large batch (1 / tokens). Also tests that a NaN or inf logit sets
 // state->nonfinite.
 static void gradient_limits(Fixture *f) {
-    StepState state;
-    watch(f, &state);
-    state.loss_scale = 0x1p-40f;
+    watch(f);
+    f->state.loss_scale = 0x1p-40f;
     Tensor targets = random_targets(f, 4, 20), losses = poisoned(f, FMT_FP32, 4, 1);
     Tensor logits = random_logits(f, 4, 20, 48, 2), codes = coded(f, FMT_E5M2, 4, 48);
     Tensor transposed = coded_transpose(f, codes);
-    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, no_tensor(), logits, targets, 20, &state);
-    assert_true(*(const float *)codes.scale == 0x1p-55f && state.nonfinite == 0);
+    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, no_tensor(), logits, targets, 20,
+                                       &f->state);
+    assert_true(*(const float *)codes.scale == 0x1p-55f && f->state.nonfinite == 0);
     assert_true(code_at(codes, 0, (int64_t)value(targets, 0, 0)) > 0x80);
     set_value(logits, 1, 3, NAN);
-    state.loss_scale = 1;
-    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, no_tensor(), logits, targets, 20, &state);
-    assert_int_equal(state.nonfinite, 1);
+    f->state.loss_scale = 1;
+    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, no_tensor(), logits, targets, 20,
+                                       &f->state);
+    assert_int_equal(f->state.nonfinite, 1);
 }
 
-UNIT_TEST(fp8_gradient_of_the_loss_equals_the_quantized_fp32_gradient) {
-    run_everywhere(gradients);
-    run_everywhere(gradient_limits);
+TEST_EVERYWHERE(fp8_gradient_of_the_loss_equals_the_quantized_fp32_gradient) {
+    check_gradient(f, 33, 257, 384, 3);
+    check_gradient(f, 3, 1100, 1152, 15);
+    gradient_limits(f);
 }
 
 static Tensor random_codes(Fixture *f, Format format, int64_t rows, int64_t cols) {
@@ -96,7 +92,7 @@ static Tensor transpose_of(Fixture *f, Tensor t) {
 }
 
 // Two calls of dgrad and wgrad for two chunks of tokens must give the matmuls over all tokens.
-static void chunks(Fixture *f) {
+TEST_EVERYWHERE(head_matmuls_in_chunks_equal_those_over_all_tokens) {
     enum { M = 48, C = 32, V = 80, CHUNK = 32 };
     const Ops *ops = f->exec.ops;
     Tensor n = random_codes(f, FMT_E4M3, M, C), n_t = transpose_of(f, n), w = random_codes(f, FMT_E4M3, V, C);
@@ -122,10 +118,6 @@ static void chunks(Fixture *f) {
             assert_value(dw, v, j, sum, M);
         }
     }
-}
-
-UNIT_TEST(head_matmuls_in_chunks_equal_those_over_all_tokens) {
-    run_everywhere(chunks);
 }
 
 RUN_TESTS(NULL, NULL, NULL)

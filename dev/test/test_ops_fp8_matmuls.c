@@ -4,8 +4,7 @@
 
 static void check_quantize(Fixture *f, Tensor x) {
     const Ops *ops = f->exec.ops;
-    StepState state;
-    watch(f, &state);
+    watch(f);
     Tensor q = coded(f, FMT_E4M3, x.rows, x.cols), q_t = coded_transpose(f, q);
     ops->quantize_forward(&f->exec, q, x);
     assert_quantised(q, x);
@@ -35,12 +34,7 @@ static void check_quantize(Fixture *f, Tensor x) {
             assert_value(dbias, 0, j, sum, size);
         }
     }
-    assert_int_equal(state.nonfinite, 0);
-}
-
-static void tensors_of_all_sizes(Fixture *f) {
-    check_quantize(f, uneven_tensor(f, 3 * 33, 100, 1));
-    check_quantize(f, uneven_tensor(f, 1, 1, 1e-20));
+    assert_int_equal(f->state.nonfinite, 0);
 }
 
 static void tensors_at_the_limits(Fixture *f) {
@@ -60,10 +54,11 @@ static void maxima_are_given(Fixture *f) {
     assert_true(*(const float *)dy_q.scale == 5.0f / E5M2_MAX);
 }
 
-UNIT_TEST(quantization_with_one_scale_per_tensor) {
-    run_everywhere(tensors_of_all_sizes);
-    run_everywhere(tensors_at_the_limits);
-    run_everywhere(maxima_are_given);
+TEST_EVERYWHERE(quantization_with_one_scale_per_tensor) {
+    check_quantize(f, uneven_tensor(f, 3 * 33, 100, 1));
+    check_quantize(f, uneven_tensor(f, 1, 1, 1e-20));
+    tensors_at_the_limits(f);
+    maxima_are_given(f);
 }
 
 static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out, bool cached) {
@@ -106,18 +101,9 @@ static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out, bool c
         }
 }
 
-static void matmuls_with_cache(Fixture *f) {
-    check_matmuls(f, 3 * 17, 48, 160, true);
-}
-
-static void matmuls_on_demand(Fixture *f) {
-    check_matmuls(f, 131, 150, 100, false);
-}
-
 // Checks the quantization of a list of weights, and the transposes that are stored if cache_transposed is set.
 static void weights(Fixture *f) {
-    StepState state;
-    watch(f, &state);
+    watch(f);
     for (int cached = 0; cached < 2; cached++) {
         ((Cpu *)f->exec.backend)->recipe.cache_transposed = cached;
         Parameter list[2];
@@ -131,7 +117,7 @@ static void weights(Fixture *f) {
         assert_quantised(list[1].weight.codes, list[1].weight.value);
         if (cached) assert_same_codes(list[1].weight.codes_t, list[1].weight.codes);
     }
-    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(f->state.nonfinite, 0);
 }
 
 static Tensor zero_tensor(Fixture *f, Format format, int64_t rows, int64_t cols) {
@@ -150,9 +136,9 @@ static uint32_t largest_bits(Tensor t) {
 // adamw_update stores the amax of each quantized weight's new value. weights_quantize uses a stored amax only once.
 static void maxima_from_update(Fixture *f) {
     const Ops *ops = f->exec.ops;
-    StepState state;
-    watch(f, &state);
-    state.lr = 0.5f, state.beta1 = 0.9f, state.beta2 = 0.95f, state.eps = 1e-8f, state.weight_decay = 0.1f;
+    watch(f);
+    f->state.lr = 0.5f, f->state.beta1 = 0.9f, f->state.beta2 = 0.95f, f->state.eps = 1e-8f,
+    f->state.weight_decay = 0.1f;
     Parameter list[3];
     memset(list, 0, sizeof list);
     for (int i = 0; i < 3; i++) {
@@ -168,15 +154,15 @@ static void maxima_from_update(Fixture *f) {
         list[i].weight.maximum = (uint32_t *)poisoned(f, FMT_FP32, 1, 1).data;
     }
     for (int t = 0; t < 3; t++) {
-        ops->grad_norm(&f->exec, list, 3, &state);
-        ops->adamw_update(&f->exec, list, 3, &state);
+        ops->grad_norm(&f->exec, list, 3, &f->state);
+        ops->adamw_update(&f->exec, list, 3, &f->state);
         for (int i = 0; i < 3; i += 2) {
             uint32_t *maximum = list[i].weight.maximum;
             Tensor codes = list[i].weight.codes;
             assert_int_equal(*maximum, largest_bits(list[i].weight.value));
             ops->weights_quantize(&f->exec, list, 3);
             assert_quantised(codes, list[i].weight.value);
-            ops->adamw_update(&f->exec, list, 3, &state);
+            ops->adamw_update(&f->exec, list, 3, &f->state);
             // weights_quantize() must use the stored amax, although it differs from the weights' amax.
             *maximum = float_bits(1792.0f);
             ops->weights_quantize(&f->exec, list, 3);
@@ -185,9 +171,9 @@ static void maxima_from_update(Fixture *f) {
             // amax.
             ops->weights_quantize(&f->exec, list, 3);
             assert_quantised(codes, list[i].weight.value);
-            state.nonfinite = 1; // a skipped update stores no amax
-            ops->adamw_update(&f->exec, list, 3, &state);
-            state.nonfinite = 0;
+            f->state.nonfinite = 1; // a skipped update stores no amax
+            ops->adamw_update(&f->exec, list, 3, &f->state);
+            f->state.nonfinite = 0;
             *maximum = float_bits(1792.0f);
             ops->weights_quantize(&f->exec, list, 3);
             assert_quantised(codes, list[i].weight.value);
@@ -195,11 +181,11 @@ static void maxima_from_update(Fixture *f) {
     }
 }
 
-UNIT_TEST(fp8_matmuls_and_quantized_weights) {
-    run_everywhere(matmuls_with_cache);
-    run_everywhere(matmuls_on_demand);
-    run_everywhere(weights);
-    run_everywhere(maxima_from_update);
+TEST_EVERYWHERE(fp8_matmuls_and_quantized_weights) {
+    check_matmuls(f, 3 * 17, 48, 160, true);
+    check_matmuls(f, 131, 150, 100, false);
+    weights(f);
+    maxima_from_update(f);
 }
 
 static void spoil(Tensor t, double x) {
@@ -209,8 +195,7 @@ static void spoil(Tensor t, double x) {
 static void check_flags(Fixture *f) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 17, C = 100;
-    StepState state;
-    watch(f, &state);
+    watch(f);
     Tensor x = random_tensor(f, f->format, M, C, 1), r = poisoned(f, f->format, M, C),
            dbias = poisoned(f, FMT_FP32, 1, C);
     Tensor q = coded(f, FMT_E4M3, M, C), e5 = coded(f, FMT_E5M2, M, C), e5_t = coded_transpose(f, e5);
@@ -240,7 +225,7 @@ static void check_flags(Fixture *f) {
     ops->weights_quantize(&f->exec, &p, 1);
     expect_flag(f);
     ops->quantize_forward(&f->exec, q, good);
-    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(f->state.nonfinite, 0);
 }
 
 UNIT_TEST(nan_and_inf_are_reported_by_quantization) {

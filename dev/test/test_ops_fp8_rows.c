@@ -37,8 +37,7 @@ static void assert_column_sums(Tensor sums, Tensor x) {
 
 static void check_quantize(Fixture *f, Tensor x) {
     const Ops *ops = f->exec.ops;
-    StepState state;
-    watch(f, &state);
+    watch(f);
     for (int i = 0; i < 2; i++) {
         Tensor q = coded_rows(f, i ? FMT_E5M2 : FMT_E4M3, x.rows, x.cols), q_t = coded_rows_transpose(f, q);
         ops->quantize_forward(&f->exec, q, x);
@@ -54,7 +53,7 @@ static void check_quantize(Fixture *f, Tensor x) {
         ops->quantize_forward(&f->exec, part, of);
         assert_quantised_rows(q, x);
     }
-    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(f->state.nonfinite, 0);
 }
 
 static void tensors_of_all_sizes(Fixture *f) {
@@ -82,17 +81,16 @@ static void tensors_at_the_limits(Fixture *f) {
     check_quantize(f, random_tensor(f, f->format, 3, 100, 1e-39)); // the amax is so small that the scale is SCALE_MIN
 }
 
-UNIT_TEST(quantization_with_one_scale_per_row) {
-    run_everywhere(tensors_of_all_sizes);
-    run_everywhere(tensors_at_the_limits);
+TEST_EVERYWHERE(quantization_with_one_scale_per_row) {
+    tensors_of_all_sizes(f);
+    tensors_at_the_limits(f);
 }
 
 // Checks the norm of r_in + y + bias, its recomputation, and its gradient. group: group size of the FP8 values in which
 // the norm's input is saved; 0: the input is not quantized.
 static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     const Ops *ops = f->exec.ops;
-    StepState state;
-    watch(f, &state);
+    watch(f);
     Tensor r_in = random_tensor(f, f->format, M, C, 3), y = carried(f, M, C, 1), r = poisoned(f, f->format, M, C);
     Tensor bias = random_tensor(f, f->format, 1, C, 1), x = group ? grouped(f, M, C, group) : r;
     Tensor n = coded_rows(f, FMT_E4M3, M, C), n_t = coded_rows_transpose(f, n);
@@ -123,7 +121,7 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     ops->norm_backward(&f->exec, g, sums[0], sums[1], dn, norm, true, false);
     ops->norm_backward(&f->exec, h, sums[2], sums[3], decoded(f, dn), norm, true, false);
     assert_true(same_bits(g, h) && same_bits(sums[0], sums[2]) && same_bits(sums[1], sums[3]));
-    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(f->state.nonfinite, 0);
 }
 
 // In the first block, forward matmuls read n and o in BF16, and wgrad reads them in FP8. Forward stores their amax,
@@ -148,20 +146,6 @@ static void check_stored_amax(Fixture *f, int64_t M, int64_t C) {
     assert_quantised(o_t, o);
 }
 
-static void norms_of_first_blocks(Fixture *f) {
-    check_stored_amax(f, 33, 48);
-}
-
-static void norm_shapes(Fixture *f) {
-    check_norm(f, 33, 48, 16);
-    check_norm(f, 7, 160, 0);
-}
-
-static void norm_shapes_odd(Fixture *f) {
-    check_norm(f, 3 * 17, 100, 16);
-    check_norm(f, 1, 48, 32);
-}
-
 // If a row and the bias are 0, the norm of that row is 0.
 static void norm_of_zeros(Fixture *f) {
     Tensor r = random_tensor(f, f->format, 3, 48, 1), n = coded_rows(f, FMT_E4M3, 3, 48);
@@ -173,18 +157,19 @@ static void norm_of_zeros(Fixture *f) {
     for (int64_t j = 0; j < 48; j++) assert_int_equal(code_at(n, 1, j) & 0x7f, 0);
 }
 
-UNIT_TEST(norms_with_row_scales) {
-    run_everywhere(norm_shapes);
-    run_everywhere(norm_shapes_odd);
-    run_everywhere(norm_of_zeros);
-    run_everywhere(norms_of_first_blocks);
+TEST_EVERYWHERE(norms_with_row_scales) {
+    check_norm(f, 33, 48, 16);
+    check_norm(f, 7, 160, 0);
+    check_norm(f, 3 * 17, 100, 16);
+    check_norm(f, 1, 48, 32);
+    norm_of_zeros(f);
+    check_stored_amax(f, 33, 48);
 }
 
 // Checks GELU. group: group size of the saved activation h; 0: h is saved in BF16 and shares memory with y.
 static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, ActivationKind kind) {
     const Ops *ops = f->exec.ops;
-    StepState state;
-    watch(f, &state);
+    watch(f);
     Tensor y = group ? carried(f, M, F, 2) : random_tensor(f, f->format, M, F, 6);
     Tensor bias = group ? random_tensor(f, f->format, 1, F, 1) : no_tensor(), h = group ? grouped(f, M, F, group) : y;
     Tensor g = coded_rows(f, FMT_E4M3, M, F), g_t = coded_rows_transpose(f, g);
@@ -211,7 +196,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, ActivationKi
     assert_quantised_rows(dh_q, dh);
     assert_rescaled(f, dh_qt, dh_q);
     assert_column_sums(dbias, dh);
-    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(f->state.nonfinite, 0);
 }
 
 // Checks activation_backward_recompute with GELU or SwiGLU. The scale of dh follows from an upper bound of |dg| = |dy
@@ -220,8 +205,7 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
     const Ops *ops = f->exec.ops;
     const bool gated = kind == ACT_SWIGLU;
     const int64_t H = gated ? 2 * F : F;
-    StepState state;
-    watch(f, &state);
+    watch(f);
     Tensor y = gated ? random_tensor(f, f->format, M, H, 3) : carried(f, M, H, 2);
     for (int64_t i = 0; gated && i < M; i++) // sets a group to 0, whose scale is 1
         for (int64_t j = 0; j < group; j++) set_value(y, i, j, 0);
@@ -262,40 +246,21 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
     for (int64_t i = 0; i < M; i++)
         for (int64_t j = 0; j < F; j++) assert_int_equal(code_at(again, i, j), code_at(g_t, i, j));
     if (!gated) assert_column_sums(dbias, dh);
-    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(f->state.nonfinite, 0);
 }
 
-static ActivationKind gelu_kind; // form of GELU that the following functions check
-
-static void gelu_bounded(Fixture *f) {
-    check_bounded(f, 3 * 33, 100, 40, 16, gelu_kind);
-    check_bounded(f, 17, 160, 23, 128, gelu_kind);
-}
-
-static void swiglu_bounded(Fixture *f) {
-    check_bounded(f, 3 * 33, 100, 40, 16, ACT_SWIGLU); // One group contains the end of gate and the start of up.
-    check_bounded(f, 17, 128, 23, 32, ACT_SWIGLU);
-}
-
-static void gelu_shapes(Fixture *f) {
-    check_gelu(f, 3 * 33, 100, 16, gelu_kind);
-    check_gelu(f, 17, 160, 128, gelu_kind);
-}
-
-static void gelu_shapes_plain(Fixture *f) {
-    check_gelu(f, 71, 48, 0, gelu_kind);
-    check_gelu(f, 1, 160, 32, gelu_kind);
-}
-
-UNIT_TEST(activations_with_row_scales) {
+TEST_EVERYWHERE(activations_with_row_scales) {
     static const ActivationKind kinds[] = {ACT_GELU_TANH, ACT_GELU_QUICK, ACT_GELU_ERF};
     for (int i = 0; i < 3; i++) {
-        gelu_kind = kinds[i];
-        run_everywhere(gelu_shapes);
-        run_everywhere(gelu_shapes_plain);
-        run_everywhere(gelu_bounded);
+        check_gelu(f, 3 * 33, 100, 16, kinds[i]);
+        check_gelu(f, 17, 160, 128, kinds[i]);
+        check_gelu(f, 71, 48, 0, kinds[i]);
+        check_gelu(f, 1, 160, 32, kinds[i]);
+        check_bounded(f, 3 * 33, 100, 40, 16, kinds[i]);
+        check_bounded(f, 17, 160, 23, 128, kinds[i]);
     }
-    run_everywhere(swiglu_bounded);
+    check_bounded(f, 3 * 33, 100, 40, 16, ACT_SWIGLU); // One group contains the end of gate and the start of up.
+    check_bounded(f, 17, 128, 23, 32, ACT_SWIGLU);
 }
 
 // Returns a tensor of whole numbers in FP8, with a random power of two per row as scale.
@@ -343,25 +308,16 @@ static void check_matmuls(Fixture *f, int64_t M, int64_t in, int64_t out, bool c
         }
 }
 
-static void matmuls_with_cache(Fixture *f) {
+TEST_EVERYWHERE(matmuls_with_row_scales) {
     check_matmuls(f, 3 * 17, 48, 160, true);
-}
-
-static void matmuls_on_demand(Fixture *f) {
     check_matmuls(f, 131, 150, 100, false);
-}
-
-UNIT_TEST(matmuls_with_row_scales) {
-    run_everywhere(matmuls_with_cache);
-    run_everywhere(matmuls_on_demand);
 }
 
 // One NaN or inf in the last row must set state->nonfinite, and must not change scales and FP8 values of other rows.
 static void check_flags(Fixture *f) {
     const Ops *ops = f->exec.ops;
     const int64_t M = 17, C = 100;
-    StepState state;
-    watch(f, &state);
+    watch(f);
     Tensor good = random_tensor(f, f->format, M, C, 1), x = copy_of(f, good), dbias = poisoned(f, FMT_FP32, 1, C);
     Tensor q = coded_rows(f, FMT_E4M3, M, C), d = coded_rows(f, FMT_E4M3, M, C),
            d_t = coded_transpose_in(f, FMT_E5M2, d);
@@ -375,12 +331,12 @@ static void check_flags(Fixture *f) {
     expect_flag(f);
     assert_quantised_rows(tensor_rows(q, 0, M - 1), plain_gelu(f, tensor_rows(x, 0, M - 1), ACT_GELU_TANH));
     ops->activation_forward(&f->exec, q, h, good, no_tensor(), false, ACT_GELU_TANH);
-    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(f->state.nonfinite, 0);
     ops->activation_backward(&f->exec, d, d_t, dbias, x, h, false, ACT_GELU_TANH);
     expect_flag(f);
     Norm norm = make_norm(f, r, true);
     ops->residual_norm_forward(&f->exec, q, norm, r, good, no_tensor(), no_tensor());
-    assert_int_equal(state.nonfinite, 0);
+    assert_int_equal(f->state.nonfinite, 0);
     set_value(norm.weight, 0, C - 1, f->bad);
     ops->residual_norm_forward(&f->exec, q, norm, r, good, no_tensor(), no_tensor());
     expect_flag(f);
