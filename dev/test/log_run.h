@@ -50,19 +50,34 @@ static inline const char *captured(void) {
     return contents(path_of("terminal"));
 }
 
+// Captures `stream` and opens the log of rank 0 of a run that takes the steps first to `steps`.
+static inline Log *log_begin(int stream, int64_t first, int64_t steps) {
+    capture(stream);
+    Log *log = log_open(&config, 0, steps, first, 0, &err);
+    if (!log) fail_msg("%s", err.text);
+    return log;
+}
+
+// Closes the log. Returns the captured text.
+static inline const char *log_end(Log *log) {
+    log_close(log);
+    return captured();
+}
+
 #define STEP_FLOPS 1e9 // FLOPs of each step that run() logs
 
-// Logs steps first to last of 4 (1000 tokens and 10 ms per step) and a validation after step 2. peak: the device's
-// FLOP/s.
-static inline void run(int rank, int64_t first, int64_t last, double peak) {
+// Logs steps first to 4 of 4 (1000 tokens and 10 ms per step) and a validation after step 2. peak: the device's
+// FLOP/s. Returns what the run prints on `stream`.
+static inline const char *run(int stream, int rank, int64_t first, double peak) {
+    capture(stream);
     Log *log = log_open(&config, rank, 4, first, peak, &err);
     assert_non_null(log);
     log_text(log, "hello %d", 5);
-    for (int64_t s = first < 1 ? 1 : first; s <= last; s++) {
+    for (int64_t s = first < 1 ? 1 : first; s <= 4; s++) {
         log_step(log, s, 3.0 / (double)s, 0.5, 0.25, 10.0, s * 1000, 1000, STEP_FLOPS, 0);
         if (s == 2) log_val(log, s, 1.75, NAN);
     }
-    log_close(log);
+    return log_end(log);
 }
 
 static const char expected[] =

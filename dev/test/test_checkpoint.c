@@ -284,8 +284,7 @@ UNIT_TEST(recipe_settings_of_earlier_versions_are_converted_or_refused) {
     RunState rs = fill(run, 1);
     Config *config = &run->config;
     config->recipe_recorded = true;
-    const char *folder = save(run, "older", &rs);
-    const char *state_file = in(folder, "state.json");
+    const char *folder = save(run, "older", &rs), *state_file = in(folder, "state.json");
     replace_text(state_file, "\"recipe\": \"coat\"",
                  "\"scaling\": \"token\", \"norm-input\": \"residual\", \"activation-input\": \"product\", "
                  "\"gradient-codes-data\": \"e4m3\", \"gradient-codes-weights\": \"e5m2\", \"centred-blocks\": 3, "

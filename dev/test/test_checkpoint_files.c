@@ -343,8 +343,7 @@ UNIT_TEST(checkpoints_contain_the_gemm_algorithm_table) {
     const char *plain = save(run, "no-algos", &rs);
     assert_false(path_is_file(in(plain, "matmul_table.txt")));
     run->ops.algos_text = fake_algos_text;
-    const char *folder = save(run, "algos", &rs);
-    const char *table = in(folder, "matmul_table.txt");
+    const char *folder = save(run, "algos", &rs), *table = in(folder, "matmul_table.txt");
     size_t size;
     char *text = read_file(table, &size);
     assert_string_equal(text, "a row\n");

@@ -465,8 +465,7 @@ UNIT_TEST(fingerprints_cover_flags_that_must_be_equal_on_all_processes) {
                 fingerprint_of("resume", "--model gpt2 --train x --out . --resume"));
     static const char *const paths[][2] = {{"val", "--val "}, {"out", "--out "}, {"hellaswag", "--hellaswag "}};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-        const char *here = formatted("--train x %sa", paths[i][1]);
-        const char *there = formatted("--train y %sb", paths[i][1]);
+        const char *here = formatted("--train x %sa", paths[i][1]), *there = formatted("--train y %sb", paths[i][1]);
         assert_true(fingerprint_of(paths[i][0], here) == fingerprint_of(paths[i][0], there));
         assert_true(fingerprint_of("train", here) == fingerprint_of("train", there));
     }

@@ -646,8 +646,7 @@ UNIT_TEST(a_tensor_that_the_model_lacks_is_an_error) {
                  {ARCHITECTURE_QWEN3, false, "model.layers.0.self_attn.k_proj.bias", "of the qwen3"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Run *run = llama_with(cases[i].architecture, cases[i].tied);
-        const char *name = formatted("leftovers-%d", (int)i);
-        const char *file = in(name, "model.safetensors");
+        const char *name = formatted("leftovers-%d", (int)i), *file = in(name, "model.safetensors");
         make_folder(name, run);
         Making making = plain;
         making.extra = cases[i].extra;

@@ -6,19 +6,15 @@
 #include "coat/log/log_trim.h"
 
 UNIT_TEST(resumed_run_appends_to_the_log) {
-    capture(STDOUT_FILENO);
-    run(0, 1, 4, 0); // The run is killed after step 4; its checkpoint is of step 2.
-    run(0, 3, 4, 0);
-    captured();
+    run(STDOUT_FILENO, 0, 1, 0); // The run is killed after step 4; its checkpoint is of step 2.
+    run(STDOUT_FILENO, 0, 3, 0);
     assert_string_equal(contents(path), expected);
 }
 
 UNIT_TEST(new_run_empties_the_log) {
     for (int64_t first = 0; first <= 1; first++) {
         write_log("{\"step\":1,\"loss\":9}\n{\"step\":0,\"val_loss\":9}\n");
-        capture(STDOUT_FILENO);
-        run(0, first, 4, 0);
-        captured();
+        run(STDOUT_FILENO, 0, first, 0);
         assert_string_equal(contents(path), expected);
     }
 }
@@ -37,9 +33,7 @@ UNIT_TEST(a_resumed_run_truncates_the_log) {
         for (int damaged = 0; damaged < 2; damaged++) { // A damaged line in front of valid lines is retained.
             const char *before = formatted("%s%s", damaged ? "{\"step\"\n" : "", head);
             write_log(formatted("%s%s", before, tails[i]));
-            capture(STDOUT_FILENO);
-            log_close(log_open(&config, 0, 9, 3, 0, &err));
-            captured();
+            log_end(log_begin(STDOUT_FILENO, 3, 9));
             assert_string_equal(contents(path), before);
         }
     }
@@ -50,8 +44,7 @@ UNIT_TEST(a_resumed_run_truncates_the_log) {
 UNIT_TEST(a_removed_log_is_created_again) {
     static const char *const commands[] = {"rm -r %s", "rm %s/log.jsonl", "cd %s && sed -i s/loss/lost/ log.jsonl"};
     for (int i = 0; i < 3; i++) {
-        capture(STDERR_FILENO);
-        Log *log = log_open(&config, 0, 4, 1, 0, &err);
+        Log *log = log_begin(STDERR_FILENO, 1, 4);
         log_step(log, 1, 3, 0.5, 0.25, 10.0, 1000, 1000, 0, 0);
         log_reopen(log); // has no effect
         assert_int_equal(system(formatted(commands[i], config.out)), 0);
@@ -59,8 +52,7 @@ UNIT_TEST(a_removed_log_is_created_again) {
         assert_true(folder_make(config.out, &err));
         for (int k = 0; k < 2; k++) log_reopen(log);
         log_step(log, 2, 3, 0.5, 0.25, 10.0, 2000, 1000, 0, 0);
-        log_close(log);
-        assert_int_equal(strncmp(captured(), "warning: ", 9) == 0, i == 0);
+        assert_int_equal(strncmp(log_end(log), "warning: ", 9) == 0, i == 0);
         const char *text = contents(path), *note = strstr(text, "{\"step\":1,\"note\":");
         assert_int_equal(strstr(text, "\"lost\":3") != NULL, i == 2);
         assert_true(note == (i < 2 ? text : strchr(text, '\n') + 1));
@@ -80,8 +72,7 @@ UNIT_TEST(a_resumed_run_does_not_log_an_evaluation_twice) {
         write_log(!missing ? with[!val]
                   : val    ? "{\"step\":2,\"loss\":2}\n{\"step\":3,\"val_loss\":9}\n"
                            : "{\"step\":2,\"loss\":2}\n{\"step\":3,\"hellaswag\":0.5}\n");
-        capture(STDOUT_FILENO);
-        Log *log = log_open(&config, 0, 9, 3, 0, &err);
+        Log *log = log_begin(STDOUT_FILENO, 3, 9);
         assert_int_equal(has(log, 2), !missing);
         assert_false(has(log, 3));
         if (val)
@@ -89,8 +80,7 @@ UNIT_TEST(a_resumed_run_does_not_log_an_evaluation_twice) {
         else
             log_hellaswag(log, 2, 1, 4);
         assert_true(has(log, 2));
-        log_close(log);
-        assert_non_null(strstr(captured(), val ? "val loss 2.000000" : "HellaSwag 25.00%"));
+        assert_non_null(strstr(log_end(log), val ? "val loss 2.000000" : "HellaSwag 25.00%"));
         assert_string_equal(contents(path), with[!val]);
     }
 }
@@ -165,9 +155,7 @@ UNIT_TEST(a_checkpoint_of_another_run_is_recognized_by_its_loss) {
 }
 
 UNIT_TEST(a_run_without_a_log_can_be_resumed) {
-    capture(STDOUT_FILENO);
-    run(0, 3, 4, 0);
-    captured();
+    run(STDOUT_FILENO, 0, 3, 0);
     assert_string_equal(contents(path), strstr(expected, "{\"step\":3"));
 }
 
@@ -184,11 +172,9 @@ UNIT_TEST(full_disk_does_not_stop_the_run) {
     write_log("");
     unlink(path);
     signal(SIGXFSZ, SIG_IGN);
-    capture(STDERR_FILENO);
     limit_files(300); // space for the first lines
-    run(0, 1, 4, 0);
+    const char *text = run(STDERR_FILENO, 0, 1, 0);
     limit_files(RLIM_INFINITY);
-    const char *text = captured();
     const char *warning = strstr(text, "log.jsonl: cannot be written");
     assert_non_null(warning);
     assert_null(strstr(warning + 1, "log.jsonl: cannot be written")); // printed once
@@ -197,8 +183,7 @@ UNIT_TEST(full_disk_does_not_stop_the_run) {
 // If log.jsonl is a link or hard link, a new run and a resumed run fail, and the target of the link does not change.
 UNIT_TEST(a_log_that_is_a_link_is_refused) {
     static const char mine[] = "{\"step\":7,\"loss\":1}\nmine\n";
-    const char *target = path_of("precious");
-    const char *outside = path_of("outside");
+    const char *target = path_of("precious"), *outside = path_of("outside");
     write_text(target, mine);
     assert_true(folder_make(config.out, &err));
     for (int dangles = 0; dangles < 2; dangles++) {

@@ -41,8 +41,7 @@ static void wait_for(Saving *s) {
 }
 
 static void assert_same_checkpoints(const char *a, const char *b, const char *step) {
-    const char *one = in(path_of(a), step);
-    const char *other = in(path_of(b), step);
+    const char *one = in(path_of(a), step), *other = in(path_of(b), step);
     for (size_t i = 0; i < FILES; i++) assert_same_files(in(one, files[i]), in(other, files[i]));
 }
 

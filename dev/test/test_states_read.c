@@ -439,8 +439,7 @@ static const char *load(Run *run, const char *folder, const RunState *rs) {
 // Loads the checkpoint of `whole` on each of `ranks` ranks in turn, and saves the ranks' shards as one checkpoint.
 // Returns its folder.
 static const char *save_shared(Run *whole, Kind kind, int ranks, const RunState *rs, const char *name) {
-    const char *alone = save(whole, "alone", rs);
-    const char *out = path_of(name);
+    const char *alone = save(whole, "alone", rs), *out = path_of(name);
     if (!folder_make(out, &err) || !checkpoint_prepare(out, rs->step, &err)) fail_msg("%s", err.text);
     for (int rank = ranks - 1; rank >= 0; rank--) { // Rank 0 is last, because it waits for the other ranks' shards.
         Run *run = run_of_rank(kind, 1, rank, ranks);
@@ -536,8 +535,7 @@ UNIT_TEST(invalid_optimizer_states_are_refused) {
     Run *first = run_as(plain);
     RunState rs = fill_training(first);
     size_t size;
-    const char *folder = save(first, "bad", &rs);
-    const char *path = in(folder, "optimizer.safetensors");
+    const char *folder = save(first, "bad", &rs), *path = in(folder, "optimizer.safetensors");
     char *sound = read_file(path, &size);
     static const struct {
         const char *from, *to, *says;
