@@ -106,6 +106,14 @@ static inline Copy copy_of(Run *run) {
     return copy;
 }
 
+// Asserts that two copies are bit-identical, and frees both.
+static inline void assert_same_copies(Copy a, Copy b) {
+    assert_int_equal(a.size, b.size);
+    assert_memory_equal(a.bytes, b.bytes, a.size);
+    free(a.bytes);
+    free(b.bytes);
+}
+
 // Fills all training states with random bits, except that padding rows of the vocabulary are 0 as in a trained model.
 // Returns a run state to save.
 static inline RunState fill(Run *run, uint64_t seed) {

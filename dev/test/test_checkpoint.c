@@ -23,15 +23,11 @@ static void round_trip(Run *run, const char *out) {
     memset(arena_tensor(&run->arena, STATE, VALUE, 0).data, 0xff, sizeof(StepState));
     memset(&after, 0xff, sizeof after);
     if (!checkpoint_load(folder, &run->arena, &run->exec, &after, &err)) fail_msg("%s", err.text);
-    Copy loaded = copy_of(run);
-    assert_int_equal(loaded.size, copy.size);
-    assert_memory_equal(loaded.bytes, copy.bytes, copy.size);
+    assert_same_copies(copy, copy_of(run));
     assert_memory_equal(&after, &before, sizeof before);
     assert_memory_equal(arena_tensor(&run->arena, STATE, VALUE, 0).data, &before.state, sizeof before.state);
     const char *again = save(run, formatted("%s-again", out), &after);
     for (size_t i = 0; i < FILES; i++) assert_same_files(in(folder, files[i]), in(again, files[i]));
-    free(copy.bytes);
-    free(loaded.bytes);
     run_close(run);
 }
 
@@ -159,10 +155,7 @@ static void expect_refusal(Run *run, const char *folder, const char *a, const ch
     assert_int_equal(err.code, strstr(a, "--precision") ? EXIT_USER : EXIT_DATA);
     assert_says(&err, a);
     assert_says(&err, b);
-    Copy after = copy_of(run); // the failed load has changed no state
-    assert_memory_equal(before.bytes, after.bytes, before.size);
-    free(before.bytes);
-    free(after.bytes);
+    assert_same_copies(before, copy_of(run)); // the failed load has changed no state
     run_close(run);
 }
 

@@ -328,23 +328,14 @@ UNIT_TEST(more_files_than_may_stay_open_are_read) {
 UNIT_TEST(data_fingerprint_depends_on_the_files) {
     write_u16("f_0.bin", 101, 0);
     write_u16("f_1.bin", 101, 7);
-    DataLoader *loader = open_one("f_*.bin", 1, 10, false);
-    uint64_t both = data_fingerprint(loader);
-    data_close(loader);
-    loader = open_one("f_*.bin", 3, 5, true); // batch size and shuffling do not affect the fingerprint
-    assert_true(data_fingerprint(loader) == both);
-    data_close(loader);
-    loader = open_one("f_0.bin", 1, 10, false);
-    assert_true(data_fingerprint(loader) != both);
-    data_close(loader);
+    const uint64_t both = fingerprint_of(open_one("f_*.bin", 1, 10, false));
+    // batch size and shuffling do not affect the fingerprint
+    assert_true(fingerprint_of(open_one("f_*.bin", 3, 5, true)) == both);
+    assert_true(fingerprint_of(open_one("f_0.bin", 1, 10, false)) != both);
     assert_int_equal(rename(path_of("f_1.bin"), path_of("f_2.bin")), 0);
-    loader = open_one("f_*.bin", 1, 10, false);
-    assert_true(data_fingerprint(loader) == both);
-    data_close(loader);
+    assert_true(fingerprint_of(open_one("f_*.bin", 1, 10, false)) == both);
     write_u16("f_2.bin", 101, 8);
-    loader = open_one("f_*.bin", 1, 10, false);
-    assert_true(data_fingerprint(loader) != both);
-    data_close(loader);
+    assert_true(fingerprint_of(open_one("f_*.bin", 1, 10, false)) != both);
 }
 
 // Tests that a name with pattern characters is not used as a pattern if a file of this name exists.

@@ -203,9 +203,7 @@ UNIT_TEST(data_fingerprint_depends_on_the_mask) {
     for (int i = 0; i < 2; i++) {
         const File f = make_file(2, 3000, 0, 100, i ? "01" : "10");
         write_as("f.bin", &f);
-        DataLoader *loader = open_one("f.bin", 1, T, true);
-        hash[i] = data_fingerprint(loader);
-        data_close(loader);
+        hash[i] = fingerprint_of(open_one("f.bin", 1, T, true));
     }
     assert_true(hash[0] != hash[1]);
 }

@@ -89,6 +89,13 @@ UNIT_TEST(several_patterns_form_one_data_set) {
 // ascend from 0, the second set's from 1000.
 enum { MIX_T = 4, MIX_A = 20, MIX_B = 7 };
 
+// Opens two data sets with the weights 0.7 and 0.3 for batches of B sequences on one rank.
+static DataLoader *open_sets(const char *first, const char *second, int B) {
+    static const double weights[] = {0.7, 0.3};
+    return data_open_sets(patterns_of(first, "", second), weights, EXAMPLES_SPLIT, B, MIX_T, 0, 1, 5, true, VOCAB, NULL,
+                          &err);
+}
+
 static DataLoader *open_mixture(double a, double b, int B, int rank, int ranks, uint64_t seed, bool shuffle) {
     const double weights[] = {a, b};
     DataLoader *loader = data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, B, MIX_T, rank,
@@ -179,37 +186,26 @@ UNIT_TEST(ranks_read_a_mixture_like_one_process) {
 // Tests that the data's fingerprint depends on the ratio of the weights and on the assignment of files to sets.
 UNIT_TEST(data_fingerprint_depends_on_weights_and_sets) {
     write_mixture();
-    DataLoader *loader = open_mixture(0.7, 0.3, 1, 0, 1, 5, true);
-    const uint64_t mixed = data_fingerprint(loader);
-    data_close(loader);
+    const uint64_t mixed = fingerprint_of(open_mixture(0.7, 0.3, 1, 0, 1, 5, true));
     const struct {
         double a, b;
         bool same;
     } cases[] = {{7, 3, true}, {0.7, 0.31, false}, {0.3, 0.7, false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        loader = open_mixture(cases[i].a, cases[i].b, 2, 0, 2, 6, false);
-        assert_true((data_fingerprint(loader) == mixed) == cases[i].same);
-        data_close(loader);
+        DataLoader *loader = open_mixture(cases[i].a, cases[i].b, 2, 0, 2, 6, false);
+        assert_true((fingerprint_of(loader) == mixed) == cases[i].same);
     }
-    const double weights[] = {0.7, 0.3};
-    loader = data_open_sets(patterns_of("a_0.bin", "", "[ab]_1.bin"), weights, EXAMPLES_SPLIT, 1, MIX_T, 0, 1, 5, true,
-                            VOCAB, NULL, &err);
-    assert_non_null(loader);
-    assert_true(data_fingerprint(loader) != mixed);
-    data_close(loader);
-    loader = data_open(patterns_of("a_*.bin", "", "b.bin"), 1, MIX_T, 0, 1, 5, true, VOCAB, &err);
+    assert_true(fingerprint_of(open_sets("a_0.bin", "[ab]_1.bin", 1)) != mixed);
+    DataLoader *loader = data_open(patterns_of("a_*.bin", "", "b.bin"), 1, MIX_T, 0, 1, 5, true, VOCAB, &err);
     assert_non_null(loader);
     assert_int_equal(data_sets(loader), 1);
-    assert_true(data_fingerprint(loader) != mixed);
-    data_close(loader);
+    assert_true(fingerprint_of(loader) != mixed);
     write_u16("b.bin", MIX_T, 0);
-    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, 1, MIX_T, 0, 1, 5, true,
-                               VOCAB, NULL, &err));
+    assert_null(open_sets("a_*.bin", "b.bin", 1));
     assert_int_equal(err.code, EXIT_DATA);
     assert_non_null(strstr(err.text, "b.bin: 4 tokens make no sequence of 4 + 1 tokens"));
     write_u16("b.bin", 1, 0);
-    assert_null(data_open_sets(patterns_of("a_*.bin", "", "b.bin"), weights, EXAMPLES_SPLIT, 1, MIX_T, 0, 1, 5, true,
-                               VOCAB, NULL, &err));
+    assert_null(open_sets("a_*.bin", "b.bin", 1));
     assert_non_null(strstr(err.text, "b.bin: 1 token makes no sequence of 4 + 1 tokens"));
 }
 

@@ -376,17 +376,13 @@ static void expect_restored(Both *b, const char *out) {
     char folder[TEST_PATH];
     RunState rs, after;
     fill_both(b, &rs, 7);
-    Copy before = copy_of_both(b), now;
+    const Copy before = copy_of_both(b);
     if (!checkpoint_save(out, &b->run->arena, &b->run->exec, &rs, NULL, &err)) fail_msg("%s", err.text);
     memset(b->run->arena.base, 0x5a, b->run->arena.total_bytes);
     if (!checkpoint_find(out, -1, folder, sizeof folder, &err) ||
         !checkpoint_load(folder, &b->run->arena, &b->run->exec, &after, &err))
         fail_msg("%s", err.text);
-    now = copy_of_both(b);
-    assert_int_equal(before.size, now.size);
-    assert_memory_equal(before.bytes, now.bytes, now.size);
-    free(before.bytes);
-    free(now.bytes);
+    assert_same_copies(before, copy_of_both(b));
 }
 
 // Reads an FP32 or BF16 tensor from a safetensors file and returns its values as FP32.

@@ -5,13 +5,14 @@
 #include "coat/model/arena.h"
 #include "dev/test/unit.h"
 
-static Error err; // error of the last failed call
+static Error err;                              // error of the last failed call
+static Arena planned, *const arena = &planned; // the plan that plan() has made
 
 static const RecipeKind recipes[] = {RECIPE_BF16, RECIPE_FP8_LINEAR, RECIPE_COAT};
 
 // Plans a model with unusual widths: the row length of 48 is not a multiple of 128, and some ranks have no shard of
 // small tensors.
-static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
+static void plan(RecipeKind recipe, int zero, int ranks) {
     static Config config;
     config_defaults(&config);
     recipe_apply(&config.recipe, recipe);
@@ -33,11 +34,10 @@ static void plan(Arena *arena, RecipeKind recipe, int zero, int ranks) {
 }
 
 UNIT_TEST(shards_cover_a_tensor_exactly_once) {
-    Arena *arena = (Arena *)malloc(sizeof *arena);
     for (int r = 0; r < 3; r++) {
         for (int zero = 0; zero <= 3; zero++) {
             for (int ranks = 1; ranks <= 9; ranks += 2) {
-                plan(arena, recipes[r], zero, ranks);
+                plan(recipes[r], zero, ranks);
                 for (int id = 0; id < PARAMETER_COUNT; id++) {
                     for (int role = VALUE; role <= MASTER; role++) {
                         const TensorLayout *t = &arena->layout[id][role];
@@ -62,13 +62,11 @@ UNIT_TEST(shards_cover_a_tensor_exactly_once) {
             }
         }
     }
-    free(arena);
 }
 
 UNIT_TEST(with_zero_3_matrices_are_sharded_and_embeddings_complete) {
-    Arena *arena = (Arena *)malloc(sizeof *arena);
     int64_t begin;
-    plan(arena, RECIPE_COAT, 3, 4);
+    plan(RECIPE_COAT, 3, 4);
     arena->rank = 2;
     Tensor embedding = arena_local(arena, WTE, VALUE, 0, &begin);
     assert_true(begin == 0 && embedding.rows == 384 && embedding.cols == 48);
@@ -78,19 +76,17 @@ UNIT_TEST(with_zero_3_matrices_are_sharded_and_embeddings_complete) {
     Tensor moment = arena_shard(arena, FCW, MOMENT_M, 1, &begin), whole = arena_tensor(arena, FCW, MOMENT_M, 1);
     assert_ptr_equal(moment.data, whole.data); // only this rank's shard is in memory
     assert_ptr_equal(moment.scale, whole.scale);
-    plan(arena, RECIPE_COAT, 0, 4);
+    plan(RECIPE_COAT, 0, 4);
     arena->rank = 2;
     moment = arena_shard(arena, FCW, MOMENT_M, 1, &begin);
     whole = arena_tensor(arena, FCW, MOMENT_M, 1);
     assert_ptr_equal(moment.data, (char *)whole.data + begin);
     assert_ptr_equal(moment.scale, (float *)whole.scale + begin / 128);
     assert_ptr_equal(moment.exponent, whole.exponent + begin / 128);
-    free(arena);
 }
 
 UNIT_TEST(gathered_layers_use_a_double_buffer) {
-    Arena *arena = (Arena *)malloc(sizeof *arena);
-    plan(arena, RECIPE_COAT, 3, 4);
+    plan(RECIPE_COAT, 3, 4);
     Weight a = arena_weight(arena, QKVW, 1), b = arena_weight(arena, QKVW, 2), c = arena_weight(arena, QKVW, 3);
     assert_ptr_not_equal(a.codes.data, b.codes.data);
     assert_ptr_equal(a.codes.data, c.codes.data);
@@ -101,13 +97,12 @@ UNIT_TEST(gathered_layers_use_a_double_buffer) {
     assert_ptr_equal(arena_gradient(arena, LN1B, 0).data, arena_gradient(arena, LN1B, 2).data);
     assert_ptr_not_equal(arena_gradient(arena, LN1B, 0).data, arena_tensor(arena, LN1B, GRAD, 0).data);
     assert_ptr_equal(arena_gradient(arena, WTE, 0).data, arena_tensor(arena, WTE, GRAD, 0).data);
-    plan(arena, RECIPE_BF16, 3, 4);
+    plan(RECIPE_BF16, 3, 4);
     a = arena_weight(arena, QKVW, 1), b = arena_weight(arena, QKVW, 2);
     assert_ptr_not_equal(a.value.data, b.value.data);
     assert_ptr_equal(a.value.data, arena_tensor(arena, QKVW, GATHERED, 1).data);
-    plan(arena, RECIPE_BF16, 2, 4);
+    plan(RECIPE_BF16, 2, 4);
     assert_ptr_equal(arena_weight(arena, QKVW, 1).value.data, arena_tensor(arena, QKVW, VALUE, 1).data);
-    free(arena);
 }
 
 typedef struct {
@@ -121,11 +116,10 @@ static int compare(const void *a, const void *b) {
 
 UNIT_TEST(tensors_do_not_overlap_in_memory) {
     enum { MAX_RANGES = 4096 };
-    Arena *arena = (Arena *)malloc(sizeof *arena);
-    Range *ranges = (Range *)malloc(MAX_RANGES * sizeof *ranges);
+    static Range ranges[MAX_RANGES];
     for (int r = 0; r < 3; r++) {
         for (int zero = 0; zero <= 3; zero++) {
-            plan(arena, recipes[r], zero, 3);
+            plan(recipes[r], zero, 3);
             int count = 0;
             for (int id = 0; id < PARAMETER_COUNT; id++) {
                 for (int role = 0; role < ROLE_COUNT; role++) {
@@ -154,12 +148,9 @@ UNIT_TEST(tensors_do_not_overlap_in_memory) {
             assert_true(ranges[count - 1].end <= arena->total_bytes);
         }
     }
-    free(ranges);
-    free(arena);
 }
 
 UNIT_TEST(each_zero_stage_needs_less_memory) {
-    Arena *arena = (Arena *)malloc(sizeof *arena);
     for (int r = 0; r < 3; r++) {
         size_t before = SIZE_MAX;
         for (int zero = 0; zero <= 3; zero++) {
@@ -178,7 +169,6 @@ UNIT_TEST(each_zero_stage_needs_less_memory) {
             assert_int_equal(sum, arena->total_bytes);
         }
     }
-    free(arena);
 }
 
 RUN_TESTS(NULL, NULL, NULL)

@@ -169,11 +169,7 @@ static void assert_moments(Run *from, Run *to) {
 }
 
 static void assert_same_states(Run *a, Run *b) {
-    Copy x = copy_of(a), y = copy_of(b);
-    assert_int_equal(x.size, y.size);
-    assert_memory_equal(x.bytes, y.bytes, x.size);
-    free(x.bytes);
-    free(y.bytes);
+    assert_same_copies(copy_of(a), copy_of(b));
 }
 
 // Fails unless both runs have the same master weights. If `exact` is false, those of `to` must be those of `from`

@@ -38,6 +38,14 @@ static inline DataLoader *open_one(const char *glob, int B, int T, bool shuffle)
     return loader;
 }
 
+// Closes the loader. Returns the fingerprint of its data.
+static inline uint64_t fingerprint_of(DataLoader *loader) {
+    if (!loader) fail_msg("the data were refused");
+    const uint64_t fingerprint = data_fingerprint(loader);
+    data_close(loader);
+    return fingerprint;
+}
+
 // Fails unless opening the token files `glob` fails with EXIT_DATA and one line of error text that contains both words.
 static inline void expect_refused(const char *glob, int B, int T, int ranks, const char *word1, const char *word2) {
     Error err;
