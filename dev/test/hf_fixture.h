@@ -42,6 +42,5 @@ static inline void make_config(const char *folder, const ModelShape *shape) {
 // Asserts that loading weights from the path fails with EXIT_DATA and an error that contains `says`.
 static inline void assert_refused(const char *path, Run *run, const char *says) {
     if (checkpoint_load_weights(path, &run->arena, &run->exec, &err)) fail_msg("accepted; expected '%s'", says);
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, says);
+    assert_error(&err, EXIT_DATA, says);
 }

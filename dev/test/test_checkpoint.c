@@ -287,9 +287,7 @@ UNIT_TEST(recipe_settings_of_earlier_versions_are_converted_or_refused) {
     expect_said(run, folder, "resume: --recipe was coat and is now coat-paper\n");
     replace_text(state_file, "\"second-moment-rounding\": \"nearest\"", "\"second-moment-rounding\": \"stochastic\"");
     assert_false(run_state_read(state_file, &rs, config, &run->exec, &err));
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, "second-moment-rounding");
-    assert_says(&err, "--recipe coat");
+    assert_error(&err, EXIT_DATA, "second-moment-rounding&--recipe coat");
     config->recipe_recorded = false;
     expect_said(run, folder, "resume: --recipe was coat and is now coat-paper\n");
     run_close(run);
@@ -316,8 +314,7 @@ UNIT_TEST(a_flipped_bit_in_a_checkpoint_file_is_detected) {
         for (size_t at = 0; at < size; at += 1 + size / 5) {
             flip_byte(in(folder, names[i]), at);
             assert_false(checkpoint_load_weights(folder, &run->arena, &run->exec, &err));
-            assert_int_equal(err.code, EXIT_DATA);
-            assert_says(&err, names[i]);
+            assert_error(&err, EXIT_DATA, names[i]);
             assert_says(&err, "is damaged");
             assert_int_equal(checkpoint_check_files(folder, false, &err), i == 6);
             flip_byte(in(folder, names[i]), at);
@@ -327,8 +324,7 @@ UNIT_TEST(a_flipped_bit_in_a_checkpoint_file_is_detected) {
     if (!checkpoint_load_weights(folder, &run->arena, &run->exec, &err)) fail_msg("%s", err.text);
     assert_int_equal(unlink(in(folder, "merges.txt")), 0);
     assert_false(checkpoint_check_files(folder, false, &err));
-    assert_says(&err, "merges.txt");
-    assert_says(&err, "remove its manifest.json");
+    assert_says(&err, "merges.txt&remove its manifest.json");
     // Without manifest.json, the folder counts as another program's model, whose files are not verified.
     assert_int_equal(unlink(in(folder, "manifest.json")), 0);
     assert_true(checkpoint_check_files(folder, true, &err));

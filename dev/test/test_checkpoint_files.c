@@ -99,8 +99,7 @@ UNIT_TEST(the_checkpoint_before_a_damaged_one_is_found) {
             assert_non_null(strstr(said, "step-00000020"));
             assert_non_null(strstr(said, files[i]));
             assert_false(find("damage", 20));
-            assert_int_equal(err.code, EXIT_DATA);
-            assert_says(&err, files[i]);
+            assert_error(&err, EXIT_DATA, files[i]);
             // Loading the damaged checkpoint must fail, unless loading does not read the damaged file.
             if (strcmp(files[i], "generation_config.json") != 0 && strcmp(files[i], HF_INDEX_NAME) != 0)
                 assert_false(checkpoint_load(path_of("damage/step-00000020"), &run->arena, &run->exec, &newer, &err));
@@ -391,8 +390,7 @@ UNIT_TEST(rank_0_stops_waiting_for_shards_if_the_folder_is_removed) {
     snapshot.exec = &exec;
     manifest_begin(&manifest);
     assert_false(checkpoint_collect_shards(path_of("removed"), &snapshot, &manifest, &err));
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, "removed/optimizer-00001-of-00002.safetensors: the folder was removed");
+    assert_error(&err, EXIT_DATA, "removed/optimizer-00001-of-00002.safetensors: the folder was removed");
     // Rank 0 must also stop waiting if another rank reports that writing its shard failed.
     error_set(&snapshot.others_error, EXIT_DATA, "rank 1: no room");
     snapshot.others_failed = true;

@@ -36,8 +36,7 @@ static void assert_place(int rank, int ranks, int local_rank, int local_ranks, c
 static void assert_refused(const char *what, const char *fix) {
     CommPlace place;
     assert_false(comm_discover(&config, &place, &err));
-    assert_int_equal(err.code, EXIT_USER);
-    assert_says(&err, what);
+    assert_error(&err, EXIT_USER, what);
     assert_says(&err, fix);
 }
 
@@ -205,9 +204,7 @@ UNIT_TEST(several_cpu_processes_need_mpi) {
     CommPlace place = place_of(0, 2);
     config_defaults(&config);
     assert_null(comm_open(&place, &config, &exec, &err));
-    assert_int_equal(err.code, EXIT_USER);
-    assert_says(&err, "2 processes on CPUs");
-    assert_says(&err, "MPI");
+    assert_error(&err, EXIT_USER, "2 processes on CPUs&MPI");
 }
 
 RUN_TESTS(test_folder_make, test_folder_remove, NULL)

@@ -101,8 +101,7 @@ UNIT_TEST(large_files_are_verified_in_the_background) {
         nanosleep(&(struct timespec){0, 10000000}, NULL);
     }
     assert_false(good);
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, "large.bin is damaged: its checksum does not match");
+    assert_error(&err, EXIT_DATA, "large.bin is damaged: its checksum does not match");
     assert_false(data_batch(loader, 0, in, target, &err));
     data_close(loader);
     data_close(open_one("large.bin", 1, 16, true)); // closes the reader before verification ends
@@ -145,8 +144,7 @@ UNIT_TEST(a_file_that_changes_during_the_run_is_detected) {
             assert_int_equal(unlink(path_of("r_000.bin")), 0);
         }
         assert_false(reads(loader, 0));
-        assert_int_equal(err.code, EXIT_DATA);
-        assert_says(&err, "r_000.bin");
+        assert_error(&err, EXIT_DATA, "r_000.bin");
         if (kind < 3) assert_says(&err, "was replaced or changed during the run");
         assert_true(reads(loader, 1));
         data_close(loader);

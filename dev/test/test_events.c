@@ -248,8 +248,7 @@ UNIT_TEST(a_full_disk_queues_events_until_there_is_space) {
 
 UNIT_TEST(event_files_in_a_missing_folder_are_an_error) {
     assert_null(events_open(path_of("missing"), 1, &err));
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, "events.out.tfevents.");
+    assert_error(&err, EXIT_DATA, "events.out.tfevents.");
 }
 
 // --- tests of the event files that the log writes ------------------------------------------------------------------

@@ -103,8 +103,15 @@ static inline void limit_files(rlim_t bytes) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-// Asserts that the error is one line that contains `part`.
-static inline void assert_says(const Error *err, const char *part) {
-    if (!strstr(err->text, part)) fail_msg("'%s' does not say '%s'", err->text, part);
+// Asserts that the error is one line that contains all of `parts`, which are separated by '&'.
+static inline void assert_says(const Error *err, const char *parts) {
+    const char *missing = missing_part(err->text, parts);
+    if (missing) fail_msg("'%s' does not say '%s'", err->text, missing);
     assert_null(strchr(err->text, '\n'));
+}
+
+// Asserts assert_says() and that the error has this exit code.
+static inline void assert_error(const Error *err, ExitCode code, const char *parts) {
+    assert_int_equal(err->code, code);
+    assert_says(err, parts);
 }

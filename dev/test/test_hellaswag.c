@@ -201,18 +201,15 @@ UNIT_TEST(an_example_as_long_as_the_sequence_is_accepted) {
     assert_non_null(set);
     hellaswag_close(set);
     assert_null(hellaswag_open(write_file_under_test(0, 0), 4, 49, &err));
-    assert_int_equal(err.code, EXIT_USER);
-    assert_says(&err, "--seq-len 5");
+    assert_error(&err, EXIT_USER, "--seq-len 5");
     assert_null(hellaswag_open(write_file_under_test(0, 0), 5, 48, &err));
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, "token 48");
+    assert_error(&err, EXIT_DATA, "token 48");
 }
 
 static void refuse(size_t cut, size_t extra, const char *says) {
     err.text[0] = '\0';
     assert_null(hellaswag_open(write_file_under_test(cut, extra), 64, 1000, &err));
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, says);
+    assert_error(&err, EXIT_DATA, says);
     assert_says(&err, "h.bin");
 }
 

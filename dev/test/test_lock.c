@@ -34,8 +34,7 @@ static bool acquire(Lock *l) {
 static void assert_refused(const char *part) {
     assert_false(acquire(&second));
     assert_true(second.taken);
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, path_of("run"));
+    assert_error(&err, EXIT_DATA, path_of("run"));
     assert_says(&err, part);
     lock_release(&second); // has no effect
     assert_true(path_is_file(path_of("run/.lock")));
@@ -128,8 +127,7 @@ UNIT_TEST(a_lock_file_that_is_a_link_or_pipe_is_refused) {
         alarm(20);
         assert_false(acquire(&lock));
         alarm(0);
-        assert_int_equal(err.code, EXIT_DATA);
-        assert_says(&err, "run/.lock is ");
+        assert_error(&err, EXIT_DATA, "run/.lock is ");
     }
     assert_string_equal(contents(path_of("precious")), "mine");
     assert_false(path_is_file(path_of("outside")));

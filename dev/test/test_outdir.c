@@ -141,10 +141,7 @@ static void fits_all(int64_t count, int64_t held, int64_t begun) {
 
 UNIT_TEST(free_space_for_the_checkpoints_of_a_run) {
     assert_false(fits(0.9, 0, 0));
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, "disk/run: ");
-    assert_says(&err, "1.70 GB");
-    assert_says(&err, "900.00 MB");
+    assert_error(&err, EXIT_DATA, "disk/run: &1.70 GB&900.00 MB");
     assert_false(fits(4e-6, 0, 0));
     assert_says(&err, "4.00 KB");
     fits_all(1, 0, 0); // saves the last step only
@@ -215,8 +212,7 @@ UNIT_TEST(overwrite_deletes_all_files_of_the_old_run_or_none) {
     for (int i = 0; i < 3; i++) {
         assert_int_equal(chmod(path_of(folders[2]), forbidden[i]), 0);
         assert_false(clear_as_user());
-        assert_says(&err, "run/step-00000010/gguf/deep: ");
-        assert_says(&err, "nothing is deleted");
+        assert_says(&err, "run/step-00000010/gguf/deep: &nothing is deleted");
         assert_true(path_is_file(path_of("disk/run/step-00000020/a")));
         assert_true(path_is_file(path_of("disk/run/log.jsonl")));
         assert_true(path_is_link(path_of("disk/run/step-00000030")));

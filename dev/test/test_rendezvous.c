@@ -118,8 +118,7 @@ UNIT_TEST(the_address_of_rank_0_is_found) {
     assert_string_equal(m.host, "alpha");
     clear_launchers();
     assert_false(rendezvous_find(&config, &place, &m, &err));
-    assert_says(&err, "MASTER_ADDR");
-    assert_says(&err, "--rendezvous");
+    assert_says(&err, "MASTER_ADDR&--rendezvous");
     snprintf(config.rendezvous, sizeof config.rendezvous, "node:http");
     assert_false(rendezvous_find(&config, &place, &m, &err));
     assert_says(&err, "'http'");
@@ -217,9 +216,7 @@ UNIT_TEST(a_process_of_another_run_is_refused) {
     const RankResult *results = run_ranks(3, share_in_two_runs);
     assert_shared(results, 2);
     assert_false(results[2].ok);
-    assert_int_equal(results[2].err.code, EXIT_USER);
-    assert_says(&results[2].err, "another run");
-    assert_says(&results[2].err, "--rendezvous HOST:PORT");
+    assert_error(&results[2].err, EXIT_USER, "another run&--rendezvous HOST:PORT");
 }
 
 // Rank 1 is a process of another run, so rank 0 refuses it and waits for its own rank 1 until the timeout.
@@ -232,8 +229,7 @@ UNIT_TEST(a_missing_rank_is_reported_with_the_refused_processes) {
     use_free_port();
     timeout_s = 1;
     const RankResult *results = run_ranks(2, share_with_other_run);
-    assert_int_equal(results[0].err.code, EXIT_RANK);
-    assert_says(&results[0].err, "rank 1; refused processes of another run (other job or --out): 1");
+    assert_error(&results[0].err, EXIT_RANK, "rank 1; refused processes of another run (other job or --out): 1");
 }
 
 // Rank 1 connects, dies and is restarted. The connection of the new process replaces the old one.
@@ -267,9 +263,7 @@ UNIT_TEST(all_ranks_name_the_missing_ranks) {
     const RankResult *results = run_ranks(3, share_without_last);
     for (int r = 0; r < 2; r++) { // The error of rank 0 is sent to the other ranks.
         assert_false(results[r].ok);
-        assert_int_equal(results[r].err.code, EXIT_RANK);
-        assert_says(&results[r].err, "waited 1 s");
-        assert_says(&results[r].err, "did not connect: rank 2;");
+        assert_error(&results[r].err, EXIT_RANK, "waited 1 s&did not connect: rank 2;");
     }
 }
 
@@ -282,9 +276,7 @@ UNIT_TEST(without_rank_0_the_other_ranks_end_with_an_error) {
     timeout_s = 1;
     const RankResult *results = run_ranks(2, share_without_rank_0);
     assert_false(results[1].ok);
-    assert_int_equal(results[1].err.code, EXIT_RANK);
-    assert_says(&results[1].err, "no process listens");
-    assert_says(&results[1].err, "127.0.0.1 port");
+    assert_error(&results[1].err, EXIT_RANK, "no process listens&127.0.0.1 port");
 }
 
 // Waits for a rank that never comes, until a child process sends SIGTERM.
@@ -314,8 +306,7 @@ UNIT_TEST(sigterm_ends_the_wait) {
     const RankResult *results = run_ranks(3, share_until_sigterm);
     for (int r = 0; r < 2; r++) { // Rank 1 receives the error of rank 0.
         assert_false(results[r].ok);
-        assert_int_equal(results[r].err.code, EXIT_RANK);
-        assert_says(&results[r].err, "rank 0: SIGTERM ended the wait");
+        assert_error(&results[r].err, EXIT_RANK, "rank 0: SIGTERM ended the wait");
     }
     results = run_ranks(2, share_alone_until_sigterm);
     assert_false(results[1].ok);
@@ -378,13 +369,11 @@ UNIT_TEST(processes_with_contradictory_ranks_are_refused) {
     const RankResult *results = run_ranks(2, share_another_number);
     for (int r = 0; r < 2; r++) {
         assert_false(results[r].ok);
-        assert_int_equal(results[r].err.code, EXIT_USER);
-        assert_says(&results[r].err, "rank 1 was started as one of 4 processes, rank 0 as one of 2");
+        assert_error(&results[r].err, EXIT_USER, "rank 1 was started as one of 4 processes, rank 0 as one of 2");
     }
     results = run_ranks(4, share_twice_the_same);
     assert_false(results[0].ok);
-    assert_int_equal(results[0].err.code, EXIT_USER);
-    assert_says(&results[0].err, "two processes are rank 1");
+    assert_error(&results[0].err, EXIT_USER, "two processes are rank 1");
     assert_false(results[1].ok || results[2].ok || results[3].ok);
 }
 
@@ -441,9 +430,7 @@ UNIT_TEST(a_port_in_use_is_an_error) {
     CommPlace place = place_of(0, 2);
     char data[8] = "";
     assert_false(rendezvous_share(&address, &place, data, sizeof data, 1, &err));
-    assert_int_equal(err.code, EXIT_USER);
-    assert_says(&err, "cannot listen at 127.0.0.1 port");
-    assert_says(&err, "MASTER_PORT");
+    assert_error(&err, EXIT_USER, "cannot listen at 127.0.0.1 port&MASTER_PORT");
     close(fd);
 }
 
@@ -453,8 +440,7 @@ UNIT_TEST(an_unknown_host_is_an_error) {
     CommPlace place = place_of(1, 2);
     char data[8] = "";
     assert_false(rendezvous_share(&address, &place, data, sizeof data, 1, &err));
-    assert_int_equal(err.code, EXIT_USER);
-    assert_says(&err, "'no-such-host.invalid' is not known");
+    assert_error(&err, EXIT_USER, "'no-such-host.invalid' is not known");
 }
 
 RUN_TESTS(test_folder_make, test_folder_remove, NULL)

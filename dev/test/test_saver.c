@@ -240,8 +240,7 @@ UNIT_TEST(a_save_on_a_full_disk_fails_with_one_message) {
     const char *said = quiet_end(kept);
     assert_int_equal(occurrences(said, "\n"), 1);
     assert_non_null(strstr(said, "warning: the checkpoint of step 30 "));
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, "step 40");
+    assert_error(&err, EXIT_DATA, "step 40");
     assert_true(path_is_folder(path_of("full/step-00000020")));
     assert_false(path_is_folder(path_of("full/step-00000030")));
     assert_false(path_is_folder(path_of("full/.step-00000030.tmp")));
@@ -315,8 +314,7 @@ UNIT_TEST(saves_without_a_folder_fail_and_the_run_continues) {
     assert_int_equal(saver_step(s.saver), -1);
     assert_false(saver_finish(s.saver, &err));
     quiet_end(kept);
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, s.config.out);
+    assert_error(&err, EXIT_DATA, s.config.out);
     assert_int_equal(unlink(path_of("mount")), 0);
     assert_int_equal(rename(path_of("unmounted"), path_of("mount")), 0);
     saver_save_last(s.saver, &rs);
@@ -344,8 +342,7 @@ UNIT_TEST(a_folder_taken_by_another_run_ends_the_run) {
         saver_save(s.saver, &rs);
         for (int i = 0; i < 2; i++) {
             assert_false(saver_poll(s.saver, &err));
-            assert_int_equal(err.code, EXIT_DATA);
-            assert_says(&err, s.config.out);
+            assert_error(&err, EXIT_DATA, s.config.out);
             saver_save_last(s.saver, &rs);
         }
         assert_int_equal(saver_step(s.saver), -1);

@@ -405,8 +405,7 @@ static void expect_refusal(const char *folder, const char *says) {
     bool good = checkpoint_load(folder, &to->arena, &to->exec, &rs, &err);
     quiet_end(kept);
     if (good) fail_msg("loaded; expected '%s'", says);
-    assert_int_equal(err.code, EXIT_DATA);
-    assert_says(&err, says);
+    assert_error(&err, EXIT_DATA, says);
     run_close(to);
 }
 
