@@ -126,14 +126,12 @@ UNIT_TEST(saving_replaces_a_checkpoint_and_prunes_old_ones) {
     }
     assert_int_equal(unlink(path_of("prune/step-00000024/state.json")),
                      0); // damages step 24, which pruning must neither count nor delete
-    assert_int_equal(mkdir(path_of("prune/.step-00000030.tmp"), 0777), 0);
     write_text(path_of("prune/.step-00000030.tmp/model.safetensors"), "half");
     const char *const mine[] = {"prune/notes.txt", "prune/.step-notes.tmp", "prune/.step-00000020-good.old"};
     for (int i = 0; i < 3; i++) write_text(path_of(mine[i]), "mine");
     checkpoint_prune(path_of("prune"), 23, 0, 0);
     assert_true(path_is_folder(path_of("prune/step-00000020")));
     assert_false(path_is_folder(path_of("prune/.step-00000030.tmp")));
-    assert_int_equal(mkdir(path_of("prune/step-00000021/gguf"), 0777), 0);
     write_text(path_of("prune/step-00000021/gguf/model.gguf"), "mine");
     checkpoint_prune(path_of("prune"), 23, 2, 10);
     assert_false(path_is_folder(path_of("prune/.step-00000021.old")));
@@ -147,7 +145,6 @@ UNIT_TEST(saving_replaces_a_checkpoint_and_prunes_old_ones) {
     for (int i = 0; i < 3; i++) assert_true(path_is_file(path_of(mine[i])));
     // checkpoint_prepare() deletes an unfinished save (.tmp) to free space for the next save. It keeps a replaced
     // checkpoint (.old), which may be the only copy.
-    assert_int_equal(mkdir(path_of("prune/.step-00000031.tmp"), 0777), 0);
     write_text(path_of("prune/.step-00000031.tmp/model.safetensors"), "half");
     assert_int_equal(mkdir(path_of("prune/.step-00000032.old"), 0777), 0);
     assert_true(checkpoint_prepare(path_of("prune"), 33, &err));
@@ -206,7 +203,6 @@ UNIT_TEST(a_checkpoint_that_cannot_be_removed_stays_complete) {
     run_close(run);
 }
 
-// Tests that a failed save leaves no temporary folder and changes no other file.
 UNIT_TEST(a_failed_save_leaves_no_files) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
@@ -226,7 +222,6 @@ UNIT_TEST(a_failed_save_leaves_no_files) {
     assert_says(&err, "/file");
     assert_false(checkpoint_save(path_of("file/sub"), &run->arena, &run->exec, &rs, NULL, &err));
     assert_says(&err, "/file");
-    assert_int_equal(mkdir(path_of("taken"), 0777), 0);
     write_text(path_of("taken/step-00000020"), "keep me");
     assert_false(checkpoint_save(path_of("taken"), &run->arena, &run->exec, &rs, NULL, &err));
     assert_says(&err, "step-00000020");
@@ -238,11 +233,9 @@ UNIT_TEST(a_failed_save_leaves_no_files) {
 UNIT_TEST(checkpoints_contain_the_tokenizer_files) {
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
-    assert_int_equal(mkdir(path_of("gpt2"), 0777), 0);
     write_text(path_of("gpt2/encoder.json"), "{\"a\": 0}");
     write_text(path_of("gpt2/vocab.bpe"), "#version: 0.2\n");
     write_text(path_of("gpt2_tokenizer.bin"), "binary");
-    assert_int_equal(mkdir(path_of("llama"), 0777), 0);
     write_text(path_of("llama/any.json"), "{\"version\": \"1.0\", \"truncation\": null}");
     write_text(path_of("llama/tokenizer_config.json"), "{}");
     write_text(path_of("llama/chat_template.jinja"), "{{ messages }}");
@@ -295,7 +288,6 @@ UNIT_TEST(checkpoints_contain_a_tokenizer_config) {
     };
     Run *run = run_new(RECIPE_BF16);
     RunState rs = fill(run, 1);
-    assert_int_equal(mkdir(path_of("pair"), 0777), 0);
     write_text(path_of("pair/encoder.json"), "{\"a\": 0, \"<|endoftext|>\": 1}");
     write_text(path_of("pair/vocab.bpe"), "#version: 0.2\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -379,7 +371,6 @@ UNIT_TEST(checkpoints_contain_the_gemm_algorithm_table) {
     run_close(run);
 }
 
-// Tests that rank 0 stops waiting for other ranks' shards if the checkpoint folder was removed.
 UNIT_TEST(rank_0_stops_waiting_for_shards_if_the_folder_is_removed) {
     JsonText manifest;
     Exec exec;

@@ -196,7 +196,6 @@ UNIT_TEST(collectives_of_one_process_copy_the_data) {
     comm_close(NULL);
 }
 
-// Tests that several processes on CPUs need MPI, and that the error says so.
 UNIT_TEST(several_cpu_processes_need_mpi) {
     Exec exec;
     memset(&exec, 0, sizeof exec);

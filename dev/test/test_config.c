@@ -513,7 +513,6 @@ UNIT_TEST(named_gpt2_models_have_the_right_shapes) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) assert_false(model_shape_named(bad[i], &s));
 }
 
-// Tests that named models of other families have the number of parameters that their authors published.
 UNIT_TEST(named_models_have_the_published_numbers_of_parameters) {
     static const struct {
         const char *name;

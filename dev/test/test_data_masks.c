@@ -179,7 +179,6 @@ UNIT_TEST(byte_tokens_with_examples_are_recognized) {
     }
 }
 
-// Tests that a file whose tokens are all unmasked gives the same batches as a file without mask.
 UNIT_TEST(a_mask_of_ones_gives_the_batches_of_no_mask) {
     const File f = make_file(2, 101, 500, 10, "1");
     write_as("ones.bin", &f);
@@ -197,7 +196,6 @@ UNIT_TEST(a_mask_of_ones_gives_the_batches_of_no_mask) {
     data_close(plain);
 }
 
-// Tests that the fingerprints of files with equal tokens and different masks differ.
 UNIT_TEST(data_fingerprint_depends_on_the_mask) {
     uint64_t hash[2];
     for (int i = 0; i < 2; i++) {

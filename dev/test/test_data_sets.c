@@ -209,7 +209,6 @@ UNIT_TEST(data_fingerprint_depends_on_weights_and_sets) {
     assert_non_null(strstr(err.text, "b.bin: 1 token makes no sequence of 4 + 1 tokens"));
 }
 
-// Tests that the error about too few tokens counts the tokens of all data sets.
 UNIT_TEST(the_error_about_few_tokens_counts_all_data_sets) {
     write_mixture();
     const double weights[] = {0.7, 0.2, 0.1};

@@ -204,7 +204,6 @@ UNIT_TEST(each_train_flag_adds_a_data_set) {
     refuse(many, EXIT_USER, "--train-weight: &64");
 }
 
-// Tests that the error about a malformed flag names the flag and its value.
 UNIT_TEST(errors_about_malformed_values_name_flag_and_value) {
     refuse("--tran x", EXIT_USER, "--tran: &--train?");
     refuse("--no-shufle --train x", EXIT_USER, "--no-shufle: &--no-shuffle?");

@@ -41,7 +41,6 @@ UNIT_TEST(help_lists_every_flag_once) {
     free(markdown);
 }
 
-// Tests that --help=markdown shows the default of every flag that has a value.
 UNIT_TEST(markdown_help_shows_every_default) {
     char *markdown = capture(flags_help_markdown), cell[256];
     static const char *const rows[] = {
@@ -71,7 +70,6 @@ static void print_group(FILE *out) {
     flags_help(out, "train_gpt2_fp8_cpu", (int)group_shown);
 }
 
-// Tests that --help GROUP prints exactly the part of --help about this group.
 UNIT_TEST(help_of_a_group_is_part_of_the_whole_help) {
     char *help = capture(print_help), groups[FLAG_TEXT_LENGTH];
     flag_group_list(groups);

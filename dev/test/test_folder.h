@@ -50,7 +50,10 @@ static inline const char *path_of(const char *name) {
     return in(test_folder, name);
 }
 
+// Writes a file, and creates the file's folder if there is none.
 static inline void write_file(const char *path, const void *data, size_t bytes) {
+    char *const folder = formatted("%s", path), *slash = strrchr(folder, '/');
+    if (slash) *slash = '\0', mkdir(folder, 0777);
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(data, 1, bytes, file), bytes);

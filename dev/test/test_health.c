@@ -184,7 +184,6 @@ UNIT_TEST(json_object_has_the_counts_of_known_tensors) {
     check_object(RECIPE_COAT);
 }
 
-// Tests that with ZeRO a rank's counts cover only its own shards of the moments.
 UNIT_TEST(counts_cover_only_this_ranks_shards_of_moments) {
     Run run;
     char warning[HEALTH_WARNING];

@@ -221,7 +221,6 @@ UNIT_TEST(moments_with_a_large_beta2_stay_unchanged) {
     assert_true(unchanged(0.9999f, true) > 0.97);
 }
 
-// Tests that docs/log.md lists every bound with its value, meaning and remedy.
 UNIT_TEST(docs_log_md_lists_every_bound) {
     static char text[1 << 16];
     FILE *in = fopen("docs/log.md", "rb");

@@ -551,7 +551,6 @@ UNIT_TEST(a_common_prefix_of_tensor_names_is_ignored) {
     run_close(run);
 }
 
-// Tests that master weights keep the low bits of FP32 weights that are loaded into a BF16 model.
 UNIT_TEST(master_weights_keep_the_low_bits_of_fp32_files) {
     Run *run = run_with(PRECISION_RECIPE);
     const char *folder = make_folder("masters", run);

@@ -139,7 +139,6 @@ UNIT_TEST(images_of_all_ranks_match_their_tokens) {
     free(m.pixels);
 }
 
-// Tests that an example that is too long is truncated before the first image that would be incomplete.
 UNIT_TEST(an_example_is_truncated_before_an_incomplete_image) {
     static Batch b;
     static Examples e;
@@ -191,7 +190,6 @@ UNIT_TEST(an_example_is_truncated_before_an_incomplete_image) {
     expect_refused("c.bin", EXAMPLES_SPLIT, 16, &images, "--examples split", "--examples cut");
 }
 
-// Tests that packing puts at most --images-per-sequence images into a sequence.
 UNIT_TEST(packing_limits_the_images_per_sequence) {
     enum { T = 40 };
     static Batch b;
@@ -225,7 +223,6 @@ UNIT_TEST(packing_limits_the_images_per_sequence) {
     }
 }
 
-// Tests that the last micro-batch of validation is padded with sequences that have no images.
 UNIT_TEST(the_last_validation_batch_is_padded_without_images) {
     enum { T = 8, B = 4 };
     static Batch b;
@@ -306,7 +303,6 @@ UNIT_TEST(data_fingerprint_depends_on_the_images) {
     assert_true(hash[0] != hash[1] && hash[0] == hash[2]);
 }
 
-// Tests that a file of images that is truncated or removed during the run is an error.
 UNIT_TEST(a_file_of_images_that_changes_is_an_error) {
     static Batch b;
     write_both("a", "IttA", 3);

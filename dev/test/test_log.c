@@ -129,7 +129,6 @@ UNIT_TEST(the_fraction_of_unmasked_targets_is_logged) {
     assert_true(strstr(text, "counted") > second);
 }
 
-// A float that is written to log.jsonl and parsed has the same bits.
 UNIT_TEST(logged_floats_keep_their_bits) {
     const float loss = 3.14159274f, lr = 6.0e-4f;
     Log *log = log_begin(STDOUT_FILENO, 1, 4);

@@ -130,7 +130,6 @@ UNIT_TEST(constant_and_single_values_are_exact) {
     }
 }
 
-// Zeros in a group do not increase the rounding error of its other elements.
 UNIT_TEST(zeros_do_not_increase_the_error_of_other_elements) {
     float x[GROUP], y[GROUP];
     Stored s;

@@ -164,7 +164,6 @@ TEST_EVERYWHERE(parts_of_a_matrix_are_orthogonalized_separately) {
     assert_true(same_bits(tensor_rows(all, 40, 20), tensor_rows(before, 40, 20)));
 }
 
-// Matrices that are orthogonalized together have the bits of matrices that are orthogonalized one by one.
 TEST_EVERYWHERE(matrices_orthogonalized_together_have_the_bits_of_single_ones) {
     static const int64_t shapes[][2] = {{24, 40}, {40, 24}, {1, 5}};
     for (int i = 0; i < 3; i++) {
@@ -434,7 +433,6 @@ UNIT_TEST(a_skipped_step_changes_no_weight_or_momentum) {
     model_destroy(&m);
 }
 
-// FP8 health counts the values of an INT8 momentum.
 UNIT_TEST(fp8_health_counts_the_int8_momentum) {
     Model m;
     Health h;

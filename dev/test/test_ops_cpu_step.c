@@ -246,7 +246,6 @@ UNIT_TEST(adamw_follows_its_formula) {
         }
 }
 
-// AdamW gives bit-identical parameters with FP32 and with split16 master weights.
 UNIT_TEST(split16_masters_give_the_bits_of_fp32_masters) {
     Fixture f;
     fixture_begin(&f, FMT_FP32, 2);

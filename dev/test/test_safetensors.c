@@ -124,7 +124,6 @@ UNIT_TEST(the_writer_refuses_invalid_tensors) {
     safewriter_close(&writer);
 }
 
-// Lists headers of safetensors files that must be refused, each with a part of the expected error message.
 UNIT_TEST(invalid_headers_are_refused) {
 #define ENTRY(dtype, shape, range) "{\"x\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" range "}}"
     static const struct {

@@ -285,7 +285,6 @@ UNIT_TEST(samples_do_not_affect_training) {
     }
 }
 
-// The memory plan of a model that only samples has a KV cache for every layer.
 UNIT_TEST(the_sampling_plan_has_a_kv_cache_per_layer) {
     for (int i = 0; i < 2 * MODELS; i++) {
         Model m;

@@ -151,7 +151,6 @@ UNIT_TEST(bf16_blocks_have_bf16_outputs_with_an_amax) {
     }
 }
 
-// With recipe coat-paper, every FP8 operand has one scale per tensor.
 UNIT_TEST(recipe_coat_paper_has_one_scale_per_tensor) {
     static const RecipeKind recipes[] = {RECIPE_COAT_PAPER, RECIPE_BF16};
     static const TensorId codes[] = {N1, OQ, N2, G}, plain[] = {Y_PROJ, Y, Y_FC, DN2, DN};

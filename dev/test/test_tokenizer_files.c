@@ -29,7 +29,6 @@ static void expect_template(const char *folder, const char *expected) {
 // A checkpoint's tokenizer files are those of the tokenizer that was opened when the run started, because the model's
 // folder may have changed since.
 UNIT_TEST(checkpoints_copy_the_tokenizer_opened_at_the_start) {
-    assert_int_equal(mkdir(path_of("other"), 0777), 0);
     write_text(path_of("other/tokenizer.json"), "{}");
     copy("other", "saved", PROMPT_FORMAT_PLAIN);
     char *expected = prompt_template(tokenizer, PROMPT_FORMAT_PLAIN);
@@ -52,7 +51,6 @@ UNIT_TEST(chat_templates_of_earlier_runs_are_replaced) {
                  {PROMPT_FORMAT_CHATML, chatml},
                  {PROMPT_FORMAT_NONE, NULL},
                  {PROMPT_FORMAT_DATA, alpaca}};
-    assert_int_equal(mkdir(path_of("foreign"), 0777), 0);
     write_text(path_of("foreign/chat_template.jinja"), "{{ messages }}");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *second = formatted("second-%zu", i), *other = formatted("other-%zu", i);
@@ -61,7 +59,6 @@ UNIT_TEST(chat_templates_of_earlier_runs_are_replaced) {
         copy("foreign", other, cases[i].format);
         expect_template(other, "{{ messages }}");
     }
-    assert_int_equal(mkdir(path_of("in-config"), 0777), 0);
     write_text(path_of("in-config/tokenizer_config.json"),
                "{\"model_max_length\": 1000000000000000019884624838656, \"chat_template\": \"{{ messages }}\"}");
     copy("in-config", "kept", PROMPT_FORMAT_ALPACA);
@@ -82,7 +79,6 @@ UNIT_TEST(a_prefix_space_is_written_to_tokenizer_config) {
         const char *from = formatted("from-%s", cases[i].file);
         tokenizer = tokenizer_open(path, &err);
         assert_non_null(tokenizer);
-        assert_int_equal(mkdir(path_of(from), 0777), 0);
         write_text(in(path_of(from), "tokenizer.json"), contents(path));
         copy(from, cases[i].file, PROMPT_FORMAT_NONE);
         const char *text = contents(in(path_of(cases[i].file), "tokenizer_config.json"));
@@ -108,7 +104,6 @@ UNIT_TEST(a_tokenizer_model_gets_a_tokenizer_json) {
     tokenizer = tokenizer_open("dev/test/tokenizers/llama.model", &err);
     assert_non_null(tokenizer);
     char *model = read_file("dev/test/tokenizers/llama.model", &size);
-    assert_int_equal(mkdir(path_of("given"), 0777), 0);
     write_file(path_of("given/tokenizer.model"), model, size);
     free(model);
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
@@ -167,8 +162,6 @@ UNIT_TEST(the_image_token_is_added_to_tokenizer_json) {
 
 // The image token is also added if the source is the path of a tokenizer.json, or if that file has no added tokens.
 UNIT_TEST(the_image_token_is_added_to_every_tokenizer_json) {
-    assert_int_equal(mkdir(path_of("plain"), 0777), 0);
-    assert_int_equal(mkdir(path_of("empty"), 0777), 0);
     write_text(path_of("plain/tokenizer.json"), contents("dev/test/tokenizers/qwen.json"));
     write_text(path_of("empty/tokenizer.json"), "{\"truncation\": null, \"added_tokens\": null}");
     image_token = tokenizer_vocab(tokenizer);
