@@ -138,8 +138,8 @@ UNIT_TEST(recorded_values_that_no_recipe_has_are_refused) {
         const char *text = formatted("{" FP8_COAT ",%s}", refused[i][0]);
         json_t *settings = json_loads(text, 0, NULL);
         if (settings_update(settings, "state.json", &err)) fail_msg("taken: %s", text);
-        assert_error(&err, EXIT_DATA, refused[i][1]);
         assert_says(&err, "--recipe coat");
+        assert_error(&err, EXIT_DATA, refused[i][1]);
         json_decref(settings);
     }
 }

@@ -36,8 +36,8 @@ static void assert_place(int rank, int ranks, int local_rank, int local_ranks, c
 static void assert_refused(const char *what, const char *fix) {
     CommPlace place;
     assert_false(comm_discover(&config, &place, &err));
-    assert_error(&err, EXIT_USER, what);
     assert_says(&err, fix);
+    assert_error(&err, EXIT_USER, what);
 }
 
 UNIT_TEST(rank_is_found_from_launcher_variables_or_flags) {

@@ -31,8 +31,8 @@ UNIT_TEST(files_are_written_without_fsync_support) {
     for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
         sync_fails = failures[i];
         assert_false(folder_sync(test_folder, &err));
-        assert_error(&err, EXIT_DATA, test_folder);
         assert_says(&err, strerror(sync_fails));
+        assert_error(&err, EXIT_DATA, test_folder);
         assert_false(file_replace(path_of("replaced"), "new", 3, &err));
     }
     // If data cannot be flushed to disk, writing must fail, whatever the errno.
@@ -53,8 +53,8 @@ static void refuse_write(const char *name, const char *says) {
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         err.code = EXIT_DONE;
         assert_int_equal(file_open_write(path_of(name), flags[i], &err), -1);
-        assert_error(&err, EXIT_DATA, name);
         if (says && !(flags[i] & O_EXCL)) assert_says(&err, says);
+        assert_error(&err, EXIT_DATA, name);
     }
     assert_null(file_create_stream(path_of(name), &err));
     assert_false(file_create(path_of(name), "x", 1, &err));
@@ -102,8 +102,8 @@ static void refuse_read(const char *name, const char *says) {
     char *data;
     size_t length;
     assert_false(file_open(path_of(name), &fd, &size, &err));
-    assert_error(&err, EXIT_DATA, name);
     assert_says(&err, says);
+    assert_error(&err, EXIT_DATA, name);
     assert_false(file_read_all(path_of(name), 1000, &data, &length, &err));
     assert_says(&err, says);
     assert_null(file_open_lines(path_of(name), &err));

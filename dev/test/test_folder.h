@@ -113,8 +113,11 @@ static inline void assert_says(const Error *err, const char *parts) {
     assert_null(strchr(err->text, '\n'));
 }
 
-// Asserts assert_says() and that the error has this exit code.
-static inline void assert_error(const Error *err, ExitCode code, const char *parts) {
+// Asserts assert_says() and that the error has this exit code. Then clears the error, so that the next check fails
+// unless another call has set the error.
+static inline void assert_error(Error *err, ExitCode code, const char *parts) {
     assert_int_equal(err->code, code);
     assert_says(err, parts);
+    err->code = EXIT_DONE;
+    err->text[0] = '\0';
 }

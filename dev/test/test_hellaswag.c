@@ -209,8 +209,8 @@ UNIT_TEST(an_example_as_long_as_the_sequence_is_accepted) {
 static void refuse(size_t cut, size_t extra, const char *says) {
     err.text[0] = '\0';
     assert_null(hellaswag_open(write_file_under_test(cut, extra), 64, 1000, &err));
-    assert_error(&err, EXIT_DATA, says);
     assert_says(&err, "h.bin");
+    assert_error(&err, EXIT_DATA, says);
 }
 
 UNIT_TEST(truncated_or_changed_files_are_refused) {

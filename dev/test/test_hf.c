@@ -354,8 +354,8 @@ UNIT_TEST(unsupported_configs_are_refused) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ModelShape s;
         if (parse(bad[i].text, &s)) fail_msg("accepted %s", bad[i].text);
-        assert_error(&err, EXIT_DATA, bad[i].says);
         assert_says(&err, "config.json");
+        assert_error(&err, EXIT_DATA, bad[i].says);
     }
 }
 

@@ -34,8 +34,8 @@ static bool acquire(Lock *l) {
 static void assert_refused(const char *part) {
     assert_false(acquire(&second));
     assert_true(second.taken);
-    assert_error(&err, EXIT_DATA, path_of("run"));
     assert_says(&err, part);
+    assert_error(&err, EXIT_DATA, path_of("run"));
     lock_release(&second); // has no effect
     assert_true(path_is_file(path_of("run/.lock")));
 }

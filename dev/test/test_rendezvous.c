@@ -213,7 +213,7 @@ static bool share_in_two_runs(CommPlace *place, RankResult *result) {
 
 UNIT_TEST(a_process_of_another_run_is_refused) {
     use_free_port();
-    const RankResult *results = run_ranks(3, share_in_two_runs);
+    RankResult *results = run_ranks(3, share_in_two_runs);
     assert_shared(results, 2);
     assert_false(results[2].ok);
     assert_error(&results[2].err, EXIT_USER, "another run&--rendezvous HOST:PORT");
@@ -228,7 +228,7 @@ static bool share_with_other_run(CommPlace *place, RankResult *result) {
 UNIT_TEST(a_missing_rank_is_reported_with_the_refused_processes) {
     use_free_port();
     timeout_s = 1;
-    const RankResult *results = run_ranks(2, share_with_other_run);
+    RankResult *results = run_ranks(2, share_with_other_run);
     assert_error(&results[0].err, EXIT_RANK, "rank 1; refused processes of another run (other job or --out): 1");
 }
 
@@ -260,7 +260,7 @@ static bool share_without_last(CommPlace *place, RankResult *result) {
 UNIT_TEST(all_ranks_name_the_missing_ranks) {
     use_free_port();
     timeout_s = 1;
-    const RankResult *results = run_ranks(3, share_without_last);
+    RankResult *results = run_ranks(3, share_without_last);
     for (int r = 0; r < 2; r++) { // The error of rank 0 is sent to the other ranks.
         assert_false(results[r].ok);
         assert_error(&results[r].err, EXIT_RANK, "waited 1 s&did not connect: rank 2;");
@@ -274,7 +274,7 @@ static bool share_without_rank_0(CommPlace *place, RankResult *result) {
 UNIT_TEST(without_rank_0_the_other_ranks_end_with_an_error) {
     use_free_port();
     timeout_s = 1;
-    const RankResult *results = run_ranks(2, share_without_rank_0);
+    RankResult *results = run_ranks(2, share_without_rank_0);
     assert_false(results[1].ok);
     assert_error(&results[1].err, EXIT_RANK, "no process listens&127.0.0.1 port");
 }
@@ -303,7 +303,7 @@ UNIT_TEST(sigterm_ends_the_wait) {
     use_free_port();
     timeout_s = 60;
     const double begin = now_seconds();
-    const RankResult *results = run_ranks(3, share_until_sigterm);
+    RankResult *results = run_ranks(3, share_until_sigterm);
     for (int r = 0; r < 2; r++) { // Rank 1 receives the error of rank 0.
         assert_false(results[r].ok);
         assert_error(&results[r].err, EXIT_RANK, "rank 0: SIGTERM ended the wait");
@@ -326,7 +326,7 @@ static bool share_without_name_server(CommPlace *place, RankResult *result) {
 UNIT_TEST(sigterm_ends_the_search_for_rank_0) {
     use_free_port();
     timeout_s = 60;
-    const RankResult *results = run_ranks(2, share_without_name_server);
+    RankResult *results = run_ranks(2, share_without_name_server);
     if (results[1].ok && !results[1].data[0]) skip();
     assert_false(results[1].ok);
     // If getaddrinfo() fails at once without a network, the host is not known, and there is no wait to end.
@@ -366,7 +366,7 @@ static bool share_twice_the_same(CommPlace *place, RankResult *result) {
 
 UNIT_TEST(processes_with_contradictory_ranks_are_refused) {
     use_free_port();
-    const RankResult *results = run_ranks(2, share_another_number);
+    RankResult *results = run_ranks(2, share_another_number);
     for (int r = 0; r < 2; r++) {
         assert_false(results[r].ok);
         assert_error(&results[r].err, EXIT_USER, "rank 1 was started as one of 4 processes, rank 0 as one of 2");

@@ -419,7 +419,7 @@ UNIT_TEST(later_saves_copy_a_vocabulary_that_was_missing) {
     for (int step = 20; step <= 40; step += 10) {
         RunState rs = fill(run, 3);
         rs.step = step;
-        if (step == 30) { write_text(path_of("given/tokenizer.json"), "{}"); }
+        if (step == 30) write_text(path_of("given/tokenizer.json"), "{}");
         if (step == 40) assert_int_equal(unlink(path_of("given/tokenizer.json")), 0);
         saver_save(s.saver, &rs);
         wait_for(&s);
