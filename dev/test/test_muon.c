@@ -530,7 +530,7 @@ UNIT_TEST(processes_orthogonalize_each_matrix_once) {
 int main(int argc, char **argv) {
     if (argc > 1) {
         zero = argv[1];
-        cmocka_set_test_filter("every_matrix_once");
+        cmocka_set_test_filter(UNIT_TEST_NAME(processes_orthogonalize_each_matrix_once));
     }
     return unit_main(NULL, NULL, NULL);
 }

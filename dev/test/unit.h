@@ -35,6 +35,10 @@ static inline void unit_test_add(const char *name, CMUnitTestFunction function) 
     }                                                                                                                  \
     static void function(void **unit_state __attribute__((unused)))
 
+// The name of a test, for cmocka_set_test_filter(). Does not compile if there is no such test, because a filter that
+// matches no test reports success.
+#define UNIT_TEST_NAME(function) ((void)(function), #function)
+
 // Runs all tests of the file. The three setup and teardown functions may be NULL. Returns main()'s exit status.
 static inline int unit_main(CMFixtureFunction before_all, CMFixtureFunction after_all, CMFixtureFunction before_each) {
     UnitTests *tests = unit_tests();
