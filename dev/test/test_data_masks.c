@@ -97,7 +97,6 @@ UNIT_TEST(the_description_of_many_sets_includes_the_loss_mask) {
     static char patterns[MAX_SETS * TEST_PATH];
     char text[192];
     double weights[MAX_SETS];
-    Error err;
     for (int k = 0; k < MAX_SETS; k++) {
         text_append(patterns, sizeof patterns, "%s\n\n", path_of("a.bin"));
         weights[k] = 1.0 / 3;
