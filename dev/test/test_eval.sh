@@ -90,11 +90,12 @@ awk -v s="$trained" 'BEGIN { exit !(s > 0.5) }' && ok "the model has learned: He
 same=yes sum=0
 plain=$(evaluate "$folder/turned-0.bin" --recipe bf16 | share) # BF16, because FP8 scales depend on the batch
 for turn in 1 2 3; do [ "$(evaluate "$folder/turned-$turn.bin" --recipe bf16 | share)" = "$plain" ] || same=no; done
-[ $same = yes ]; check "HellaSwag does not depend on the order of the endings" $?
+[ "$plain" ] && [ $same = yes ]; check "HellaSwag does not depend on the order of the endings" $?
 for turn in 0 1 2 3; do sum="$sum + $(evaluate "$folder/labels-$turn.bin" | share)"; done
 awk "BEGIN { d = $sum - 1; exit !(d < 1e-6 && d > -1e-6) }"; check "HellaSwag chooses exactly one ending per example" $? "$sum"
-[ "$(evaluate "$folder/turned-0.bin" --micro-batch 1 --precision fp32 | share)" = "$(evaluate "$folder/turned-0.bin" --micro-batch 7 --precision fp32 | share)" ]
-check "HellaSwag does not depend on the micro-batch" $?
+one=$(evaluate "$folder/turned-0.bin" --micro-batch 1 --precision fp32 | share)
+[ "$one" ] && [ "$(evaluate "$folder/turned-0.bin" --micro-batch 7 --precision fp32 | share)" = "$one" ]
+check "HellaSwag does not depend on the micro-batch" $? "$one"
 both=$(evaluate "$folder/turned-0.bin" --val "$folder/src_val.bin" --val-batches 1)
 [[ $both == *'"val_loss"'*'"hellaswag"'* ]]; check "--eval-only computes HellaSwag and the validation loss together" $? "$both"
 

@@ -129,7 +129,8 @@ for name in "$esc[31m" "${c1}31m" $'\x9b31m' $'\x7f'; do
     "$program" "${run[@]}" --json --no-quiet --out "$folder/out$name" --resume --steps 3 >"$folder/said2" 2>&1
     ! grep -qaP '[\x00-\x08\x0e-\x1f\x7f]|\xc2[\x80-\x9f]|(?<![\xc2-\xf4\x80-\xbf])[\x80-\x9f]' "$folder/said" "$folder/said1" "$folder/said2" &&
         grep -q '^error: .*no?' "$folder/said" && grep -q 'saved .*/out?' "$folder/said1"
-    check "names with $(printf %q "$name") are printed with ? instead of control characters" $? "$(cat -v "$folder"/said*)"
+    status=$? # because $(...) in the name of a check would replace it
+    check "names with $(printf %q "$name") are printed with ? instead of control characters" $status "$(cat -v "$folder"/said*)"
 done
 if python3 -c 'import pty' 2>/dev/null; then
     python3 - "$program" --model "$folder/model/step-00000002" --sample-tokens 0 --prompt "a$esc[2J${c1}2Jé€b" >"$folder/said" 2>&1 <<'END'

@@ -27,7 +27,7 @@ planned() { "$program" --plan=json "$@" | sed -n 's/.*"total_bytes": \([0-9]*\).
 stated() {
     local figure
     figure=$(grep -oE "$2" "$3" | head -n 1 | grep -oE '[0-9.]+ GB')
-    [ "${figure% GB}" = "$4" ]; check "$1" $? "says $figure, the plan is $4 GB"
+    [ -n "$figure" ] && [ "${figure% GB}" = "$4" ]; check "$1" $? "says $figure, the plan is $4 GB"
 }
 
 for size in 124M:gpt2:64 350M:gpt2-medium:64 774M:gpt2-large:32 1558M:gpt2-xl:16; do
