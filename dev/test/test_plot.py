@@ -118,8 +118,7 @@ def main():
         return 0
     import plot
 
-    folder = tempfile.mkdtemp(prefix="coat_test_plot_")
-    try:
+    with tempfile.TemporaryDirectory(prefix="coat_test_plot_") as folder:
         first, second = write_log(folder, "first", 12), write_log(folder, "second", 40, fp8=True)
         run = plot.find_run("name=" + first)
         check("a run has its name, steps and tokens", run.name == "name" and run.step[-1] == 12 and run.tokens[2] == 300, vars(run))
@@ -147,13 +146,11 @@ def main():
         norm = plot.decades([3e-8, 2e-5, 47.0], 12)
         check("colour scale covers small and large values", abs(math.log10(norm.vmin) + 8) < 1e-9 and
               abs(math.log10(norm.vmax) - 2) < 1e-9, (norm.vmin, norm.vmax))
-        with plot.plt.rc_context(plot.STYLE):
-            axis = plot.draw_health(plot.find_run(second)).axes[0]
-        shown = axis.collections[0].get_array().reshape(2, -1)  # values of h, whose second layer is not finite
+        plot.plt.rcParams.update(plot.STYLE)
+        axes = plot.draw_health(plot.find_run(second)).axes
+        shown = axes[0].collections[0].get_array().reshape(2, -1)  # values of h, whose second layer is not finite
         check("non-finite values have a separate colour", (shown[0] == 3).all() and
-              (shown[1] > axis.collections[0].norm.vmax).all(), shown)
-        with plot.plt.rc_context(plot.STYLE):
-            axes = plot.draw_health(plot.find_run(second)).axes
+              (shown[1] > axes[0].collections[0].norm.vmax).all(), shown)
         panels = {axis.get_title(loc="left"): len(axis.collections) for axis in axes}
         check("a tensor with only some of the figures is drawn", panels["largest value"] == 2 and
               panels["saturated, %"] == 2 and panels["subnormal, %"] == 1, panels)
@@ -161,8 +158,7 @@ def main():
         layers = [1e-7 * 10 ** (layer / 8) for layer in range(48)]
         large.fp8 = [(step, {"t%d" % i: {"amax": layers, "saturated": [0.0] * 48, "zero": layers} for i in range(24)})
                      for step in (10, 20, 40)]
-        with plot.plt.rc_context(plot.STYLE):
-            figure = plot.draw_health(large)
+        figure = plot.draw_health(large)
         width, height = figure.get_size_inches() * 130
         titles = [axis.get_title(loc="left") for axis in figure.axes if axis.get_title(loc="left")]
         check("FP8 health has a panel per figure", titles == ["largest value", "saturated, %", "flushed to zero, %"], titles)
@@ -176,10 +172,7 @@ def main():
             except SystemExit as stop:
                 check(name + " is refused", str(stop).startswith("plot.py: ") and "\n" not in str(stop), stop)
         os.mkdir(os.path.join(folder, "lab"))
-        with plot.plt.rc_context(plot.STYLE):
-            lab_figures(plot, os.path.join(folder, "lab"))
-    finally:
-        shutil.rmtree(folder)
+        lab_figures(plot, os.path.join(folder, "lab"))
     return status()
 
 

@@ -26,7 +26,7 @@ import zlib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.dont_write_bytecode = True
-sys.path[:0] = [os.path.join(ROOT, "data"), os.path.join(ROOT, "dev", "test")]
+sys.path.insert(0, os.path.join(ROOT, "data"))
 
 import prepare  # noqa: E402
 import prepare_inputs  # noqa: E402
@@ -47,6 +47,16 @@ def have(*modules):
     return all(spec and spec.origin for spec in found)
 
 
+def read_json(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def read_bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def words(seed, count):
     """Returns lines of words with spaces, digits, accents and runs of white space."""
     pick = random.Random(seed)
@@ -54,13 +64,14 @@ def words(seed, count):
     return "".join(pick.choice(kinds) + pick.choice([" ", " ", " ", "\n", "\n\n", "\r\n", "."]) for _ in range(count))
 
 
-class PrepareTest(unittest.TestCase):
+class Case(unittest.TestCase):
+    """Shared by the tests of data/prepare.py: a folder for files, runs of the program, and readers of its output."""
+
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="coat_test_prepare_")
         self.addCleanup(shutil.rmtree, self.folder)
-        self.unit_bytes = prepare_inputs.UNIT_BYTES
+        self.addCleanup(setattr, prepare_inputs, "UNIT_BYTES", prepare_inputs.UNIT_BYTES)
         prepare_inputs.UNIT_BYTES = 5000  # small units, so that small inputs have many of them
-        self.addCleanup(setattr, prepare_inputs, "UNIT_BYTES", self.unit_bytes)
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -116,8 +127,7 @@ class PrepareTest(unittest.TestCase):
         """Returns the tokens of all files of a split, in order. Checks their headers."""
         tokens, number = [], 0
         while os.path.exists("%s_%s_%06d.bin" % (out, split, number)):
-            with open("%s_%s_%06d.bin" % (out, split, number), "rb") as file:
-                data = file.read()
+            data = read_bytes("%s_%s_%06d.bin" % (out, split, number))
             header = array.array("i", data[:1024])
             self.assertEqual(list(header[:2]), [20240520, 1])
             self.assertEqual(len(data), 1024 + 2 * header[2])
@@ -137,13 +147,40 @@ class PrepareTest(unittest.TestCase):
         return [bytes(document) for document in found]
 
     def snapshot(self):
-        found = {}
-        for name in os.listdir(self.folder):
-            if name.endswith(".bin"):
-                with open(self.path(name), "rb") as file:
-                    found[name] = file.read()
-        return found
+        """Returns {name: contents} of the token files and the files of images."""
+        return {name: read_bytes(self.path(name)) for name in os.listdir(self.folder) if name.endswith((".bin", ".images"))}
 
+
+class Report(unittest.TestResult):
+    """Prints one TAP line per test."""
+
+    @staticmethod
+    def name(test):
+        return test.id().split(".")[-1]
+
+    def addSuccess(self, test):
+        print("ok - " + self.name(test), flush=True)
+
+    def addSkip(self, test, reason):
+        print("skip - %s: %s" % (self.name(test), reason), flush=True)
+
+    def addFailure(self, test, error):
+        super().addFailure(test, error)
+        print("not ok - %s\n%s" % (self.name(test), self.failures[-1][1]), flush=True)
+
+    def addError(self, test, error):
+        super().addError(test, error)
+        print("not ok - %s\n%s" % (self.name(test), self.errors[-1][1]), flush=True)
+
+
+def run(case):
+    """Runs a class of tests. Ends with the exit code 1 if one failed."""
+    report = Report()
+    unittest.defaultTestLoader.loadTestsFromTestCase(case).run(report)
+    sys.exit(not report.wasSuccessful())
+
+
+class PrepareTest(Case):
     # --- contents
 
     def test_one_text_is_divided_for_training_and_validation(self):
@@ -337,8 +374,7 @@ class PrepareTest(unittest.TestCase):
         _, errors = self.run_program(*arguments)
         self.assertIn("r_train_000002.bin is missing", errors)
         self.assertEqual(self.snapshot(), expected)
-        with open(out + "_manifest.json") as file:
-            manifest = json.load(file)
+        manifest = read_json(out + "_manifest.json")
         for shards in manifest["shards"].values():
             for shard in shards:
                 self.assertEqual(hashlib.sha256(expected[shard["file"]]).hexdigest(), shard["sha256"])
@@ -360,11 +396,8 @@ class PrepareTest(unittest.TestCase):
         """A run that was killed before its manifest named a validation file leaves none to a run without validation."""
         source, out = self.write("one.txt", words(6, 3000)), self.path("r")
         self.run_program("--bytes", "--out", out, "--workers", 1, source)
-        with open(out + "_manifest.json", "r+", encoding="utf-8") as file:
-            manifest = {**json.load(file), "complete": False, "shards": {"train": [], "val": []}}
-            file.seek(0)
-            file.truncate()
-            json.dump(manifest, file)
+        manifest = read_json(out + "_manifest.json")
+        self.write("r_manifest.json", json.dumps({**manifest, "complete": False, "shards": {"train": [], "val": []}}))
         self.assertTrue(os.path.exists(out + "_val_000000.bin"))
         self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0, source)
         self.assertEqual(sorted(self.snapshot()), ["r_train_000000.bin"])
@@ -395,8 +428,7 @@ class PrepareTest(unittest.TestCase):
             with unittest.mock.patch.object(prepare, "work", changing):
                 self.refused(["one.txt: changed while it was read; run this command again with --overwrite"],
                              "--bytes", "--overwrite", "--workers", 1, "--out", self.path("r"), source)
-            with open(self.path("r_manifest.json"), encoding="utf-8") as file:
-                self.assertFalse(json.load(file)["complete"])
+            self.assertFalse(read_json(self.path("r_manifest.json"))["complete"])
 
     # --- errors
 
@@ -598,8 +630,7 @@ class PrepareTest(unittest.TestCase):
     def test_tiktoken_gives_gpt2_tokens(self):
         tokens = self.gpt2("t", "tokenizers")
         self.check_shakespeare(tokens)
-        with open(SHAKESPEARE, encoding="utf-8") as file:
-            whole = prepare_tokenizers.open_tokenizer(GPT2).encode([file.read().encode()])[0]
+        whole = prepare_tokenizers.open_tokenizer(GPT2).encode([read_bytes(SHAKESPEARE)])[0]
         self.assertEqual(tokens[1:], list(array.array("H", whole)))  # as if encoded in one piece
 
     @unittest.skipUnless(os.path.exists(GPT2) and have("tokenizers"), NEEDS % "tokenizers")
@@ -679,29 +710,5 @@ class PrepareTest(unittest.TestCase):
         self.refused(["not a readable Parquet"], "--bytes", "--out", self.path("z"), self.write("x.parquet", b"PAR1"))
 
 
-class Report(unittest.TestResult):
-    """Prints one TAP line per test."""
-
-    @staticmethod
-    def name(test):
-        return test.id().split(".")[-1]
-
-    def addSuccess(self, test):
-        print("ok - " + self.name(test), flush=True)
-
-    def addSkip(self, test, reason):
-        print("skip - %s: %s" % (self.name(test), reason), flush=True)
-
-    def addFailure(self, test, error):
-        super().addFailure(test, error)
-        print("not ok - %s\n%s" % (self.name(test), self.failures[-1][1]), flush=True)
-
-    def addError(self, test, error):
-        super().addError(test, error)
-        print("not ok - %s\n%s" % (self.name(test), self.errors[-1][1]), flush=True)
-
-
 if __name__ == "__main__":
-    report = Report()
-    unittest.defaultTestLoader.loadTestsFromTestCase(PrepareTest).run(report)
-    sys.exit(not report.wasSuccessful())
+    run(PrepareTest)

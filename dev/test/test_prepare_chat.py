@@ -8,11 +8,9 @@ test_prepare_prompts.py tests the formats that need a model's tokens.
 import array
 import json
 import os
-import sys
 import unittest
 import unittest.mock
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare as base  # noqa: E402
 
 import prepare_chat  # noqa: E402
@@ -28,17 +26,23 @@ def messages(*contents, system=None):
     return ([{"role": "system", "content": system}] if system is not None else []) + made
 
 
-class ChatTest(unittest.TestCase):
-    setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
-    run_program, refused = base.PrepareTest.run_program, base.PrepareTest.refused
-    snapshot, stop_everywhere = base.PrepareTest.snapshot, base.PrepareTest.stop_everywhere
+def marked(expected, special):
+    """Returns (ids, mask) of a text in which [[ ]] enclose tokens with a loss. special: {letter: its ids}; @ has no loss."""
+    ids, mask = [], []
+    for number, part in enumerate(expected.replace("]]", "[[").split("[[")):
+        for letter in part:
+            made = special.get(letter) or list(letter.encode())
+            ids += made
+            mask += [number % 2 * (letter != "@")] * len(made)
+    return ids, mask
 
-    def read(self, name):
+
+class ChatCase(base.Case):
+    def read(self, name, version=1):
         """Returns [(ids, mask), ...] of a file's examples. Checks the rest of the file."""
-        with open(self.path(name), "rb") as file:
-            data = file.read()
-        magic, version, count, width, examples, counted = array.array("i", data[:24])
-        self.assertEqual((magic, version), (20261124, 1))
+        data = base.read_bytes(self.path(name))
+        magic, found, count, width, examples, counted = array.array("i", data[:24])
+        self.assertEqual((magic, found), (20261124, version))
         self.assertEqual(prepare_masks.xxh64(data[:32] + bytes(8) + data[40:]).to_bytes(8, "little"), data[32:40])
         self.assertEqual(data[40:1024], bytes(984))
         end = 1024 + count * width
@@ -58,6 +62,8 @@ class ChatTest(unittest.TestCase):
                                      "--overwrite", *arguments, source)
         return self.read("c_train_000000.bin")
 
+
+class ChatTest(ChatCase):
     def test_empty_validation_prints_a_note(self):
         source = self.write("one.jsonl", json.dumps({"prompt": "question", "response": "answer"}) + "\n")
         _, errors = self.run_program(*PLAIN, "--out", self.path("o"), "--val-fraction", "1e-6", source)
@@ -97,22 +103,8 @@ class ChatTest(unittest.TestCase):
         self.assertRegex(errors, r"^note: \d+ % of the text is held out for validation, as examples .* --val-fraction\n$")
 
     def check_bytes(self, record, expected, *arguments):
-        """Checks the examples of records. expected: text in which [[ ]] encloses tokens with a loss, and E is the EOS
-        token."""
-        (ids, mask), = self.prepared([record], *arguments)
-        wanted, counts, flags = [], 0, []
-        at = 0
-        while at < len(expected):
-            if expected[at:at + 2] in ("[[", "]]"):
-                counts = int(expected[at] == "[")
-                at += 2
-                continue
-            part = [256] if expected[at] == "E" else list(expected[at].encode())
-            wanted += part
-            flags += [counts] * len(part)
-            at += 1
-        self.assertEqual(ids, wanted)
-        self.assertEqual(mask, flags)
+        """Checks the example of a record. expected: the text of marked(), in which E is the EOS token."""
+        self.assertEqual(self.prepared([record], *arguments), [marked(expected, {"E": [256]})])
 
     def test_checksum_equals_published_xxh64_values(self):
         for text, hash_ in ((b"", 0xEF46DB3751D8E999), (b"a", 0xD24EC4F1A98C6E5B), (b"abc", 0x44BC2CF5AD770999),
@@ -411,6 +403,4 @@ class ChatTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    report = base.Report()
-    unittest.defaultTestLoader.loadTestsFromTestCase(ChatTest).run(report)
-    sys.exit(not report.wasSuccessful())
+    base.run(ChatTest)

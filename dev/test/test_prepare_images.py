@@ -18,12 +18,11 @@ import unittest
 import unittest.mock
 import zlib
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare_chat as shared  # noqa: E402
+import test_prepare_prompts as prompts  # noqa: E402
 
 import prepare_images  # noqa: E402
 import prepare_inputs  # noqa: E402
-import prepare_masks  # noqa: E402
 import prepare_prompts  # noqa: E402
 
 base, messages = shared.base, shared.messages
@@ -82,20 +81,7 @@ def settings_of(processor):
     return {**entries, **({"crop_size": crop} if crop else {}), **({"do_pad": True} if pad else {})}
 
 
-@unittest.skipUnless(base.have("PIL"), "needs Pillow: pip install pillow")
-class ImagesTest(unittest.TestCase):
-    setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
-    run_program, refused = base.PrepareTest.run_program, base.PrepareTest.refused
-    stop_everywhere = base.PrepareTest.stop_everywhere
-
-    def snapshot(self):
-        found = {}
-        for name in os.listdir(self.folder):
-            if name.startswith("r_") and name.endswith((".bin", ".images")):
-                with open(self.path(name), "rb") as file:
-                    found[name] = file.read()
-        return found
-
+class ImagesCase(prompts.ModelCase):
     def processor(self, entries=SIGLIP, processor=None, config=None):
         """Writes the folder of an image processor. The default has 8 x 8 pixels and 4 placeholders."""
         for name, values in (("preprocessor_config.json", entries), ("config.json", config),
@@ -130,45 +116,29 @@ class ImagesTest(unittest.TestCase):
         return self.read(name)
 
     def read(self, name, split="train"):
-        stem = self.path("%s_%s_000000" % (name, split))
-        with open(stem + ".bin", "rb") as file:
-            data = file.read()
-        words = array.array("i", data[:24])
-        self.assertEqual((words[0], words[1]), (20261124, 2))
-        self.assertEqual(prepare_masks.xxh64(data[:32] + bytes(8) + data[40:]).to_bytes(8, "little"), data[32:40])
-        count, width, examples = words[2:5]
-        end = 1024 + count * width
-        ids, starts = array.array("H" if width == 2 else "I", data[1024:end]), array.array("I", data[end:end + 4 * examples])
-        bits = data[end + 4 * examples:]
-        mask = [bits[i // 8] >> i % 8 & 1 for i in range(count)]
-        with open(stem + ".images", "rb") as file:
-            data = file.read()
+        """Returns what prepared() returns, of files. Checks the file of images."""
+        stem = "%s_%s_000000" % (name, split)
+        rows = shared.ChatCase.read(self, stem + ".bin", 2)
+        data = base.read_bytes(self.path(stem + ".images"))
         header = struct.unpack("<8iI2i6f", data[:68])
         self.assertEqual(header[:2], (20261129, 1))
         self.assertEqual((header[8:10], data[68:1024]), ((zlib.crc32(data[1024:]), 1), bytes(956)))
-        images, side, channels, rows, places, token = *header[2:7], header[10]
+        images, side, channels, count, places, token = *header[2:7], header[10]
         size = channels * side * side
         self.assertEqual(len(data), 1024 + 4 * places + size * images)
-        self.assertEqual(ids.count(token), rows * places)
-        self.assertFalse(any(flag for token_, flag in zip(ids, mask) if token_ == token))
-        ends = list(starts[1:]) + [count]
+        shown = [counts for ids, mask in rows for id_, counts in zip(ids, mask) if id_ == token]
+        self.assertEqual(shown, [0] * count * places)
         pixels = data[1024 + 4 * places:]
-        return ([(list(ids[a:b]), mask[a:b]) for a, b in zip(starts, ends)], header,
-                list(array.array("I", data[1024:1024 + 4 * places])),
+        return (rows, header, list(array.array("I", data[1024:1024 + 4 * places])),
                 [pixels[i * size:(i + 1) * size] for i in range(images)])
 
+
+@unittest.skipUnless(base.have("PIL"), "needs Pillow: pip install pillow")
+class ImagesTest(ImagesCase):
     def check_bytes(self, record, expected, *arguments):
-        """Checks the example of a record. expected: text in which @ is an image, $ the EOS token, and [[ ]] enclose tokens
-        with a loss."""
-        ((ids, mask),), *rest = self.prepared([record], *arguments)
-        wanted, flags, counts = [], [], 0
-        for number, part in enumerate(expected.replace("]]", "[[").split("[[")):
-            for letter in part:
-                made = {"@": [255] * 4, "$": [256]}.get(letter) or list(letter.encode())
-                wanted += made
-                flags += [number % 2 * (letter != "@")] * len(made)
-        self.assertEqual(ids, wanted)
-        self.assertEqual(mask, flags)
+        """Checks the example of a record. expected: the text of marked(), in which @ is an image and $ the EOS token."""
+        rows, *rest = self.prepared([record], *arguments)
+        self.assertEqual(rows, [shared.marked(expected, {"@": [255] * 4, "$": [256]})])
         return rest
 
     # --- pixels
@@ -272,8 +242,7 @@ class ImagesTest(unittest.TestCase):
         for inputs in ([0], [1, 0, 1]):
             shown, _ = self.run_program(*command, *(self.path("p%d.png" % number) for number in inputs))
             self.assertIn("p.images: %d image" % len(set(inputs)), shown)
-            with open(self.path("p.images"), "rb") as file:
-                data = file.read()
+            data = base.read_bytes(self.path("p.images"))
             header, places = struct.unpack("<8iI2i6f", data[:68]), len(inputs)
             self.assertEqual(header[:7] + header[8:11], (20261129, 1, len(set(inputs)), 8, 3, 4, places,
                                                          zlib.crc32(data[1024:]), 1, 255))
@@ -356,10 +325,8 @@ class ImagesTest(unittest.TestCase):
     @unittest.skipUnless(base.have("tokenizers"), "needs tokenizers: scripts/setup.sh --python")
     def test_id_of_the_image_placeholder(self):
         """The placeholder's id is that of the tokenizer, config.json or --image-token. Nearby texts keep their tokens."""
-        import test_prepare_prompts
-
         pixels = self.pictures(1)
-        tokenizer, arguments = test_prepare_prompts.PromptsTest.model(self, "legacy.json", "<image>")
+        tokenizer, arguments = self.model("legacy.json", "<image>")
         token, end = tokenizer.token_to_id("<image>"), tokenizer.token_to_id("</s>")
         record = {"image": "p0.png", "prompt": "<image>\nthe model", "response": "the step"}
 
@@ -373,12 +340,12 @@ class ImagesTest(unittest.TestCase):
         rows = self.prepared([record, {"prompt": "x", "response": "the step"}], "--prompt-format", "caption",
                              tokenizer=arguments)[0]
         self.assertEqual(rows[1][0], begin + answer + [end])
-        rows = self.prepared([record], "--prompt-format", "chatml", "--image-token", "301", tokenizer=test_prepare_prompts.
-                             PromptsTest.model(self, "legacy.json", "<|im_start|>", "<|im_end|>")[1])[0]
+        rows = self.prepared([record], "--prompt-format", "chatml", "--image-token", "301", tokenizer=self.model(
+            "legacy.json", "<|im_start|>", "<|im_end|>")[1])[0]
         at = rows[0][0].index(301)
         self.assertEqual(rows[0][0][at:at + 4 + len(text)], [301] * 4 + text)
         self.processor(config={"image_token_index": 302})
-        tokenizer, arguments = test_prepare_prompts.PromptsTest.model(self, "legacy.json")
+        tokenizer, arguments = self.model("legacy.json")
         self.assertEqual(self.prepared([record], "--prompt-format", "caption", tokenizer=arguments)[1][10], 302)
         self.processor()
         size = tokenizer.get_vocab_size()  # a joined model uses the id after the tokenizer's last one
@@ -389,8 +356,6 @@ class ImagesTest(unittest.TestCase):
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2: scripts/setup.sh --python")
     def test_chat_templates_with_images(self):
-        import test_prepare_prompts
-
         self.pictures(1)
         text = {"prompt": "<image>\nthe model", "response": "the step"}
         parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": "the model"}, {"type": "image"}]},
@@ -399,7 +364,7 @@ class ImagesTest(unittest.TestCase):
         for template, shown in ((TEMPLATE, ["USER: <image>\nthe model ASSISTANT: the step "] * 2),
                                 (plain, ["[user]<image>\nthe model[assistant]the step",
                                          "[user]the model\n<image>[assistant]the step"])):
-            tokenizer, arguments = test_prepare_prompts.PromptsTest.model(self, "qwen.json", "<image>", chat_template=template)
+            tokenizer, arguments = self.model("qwen.json", "<image>", chat_template=template)
             tokenizer.encode_special_tokens = False
             token = tokenizer.token_to_id("<image>")
             more = () if template == TEMPLATE else ("--trained", "all")
@@ -411,7 +376,7 @@ class ImagesTest(unittest.TestCase):
                 self.assertEqual(ids, [t for group in made for t in group])
             self.assertEqual(rows[2][0], tokenizer.encode("USER: the ASSISTANT: a " if template == TEMPLATE else
                                                           "[user]the[assistant]a").ids)
-        _, arguments = test_prepare_prompts.PromptsTest.model(self, "qwen.json", "<image>", chat_template=plain.replace(
+        _, arguments = self.model("qwen.json", "<image>", chat_template=plain.replace(
             "m['content']", "m['content'].replace('<image>', '')"))
         self.refused(["record 1", "0 placeholders", "1 images"], *arguments, "--chat", "--trained", "all", "--out",
                      self.path("c"), "--image-processor", self.path("processor"), "--overwrite", self.path("r.json"))
@@ -424,8 +389,7 @@ class ImagesTest(unittest.TestCase):
         pixels = self.pictures(2)
         rows = []
         for number in (0, 1, 0):
-            with open(self.path("p%d.png" % number), "rb") as file:
-                contents = file.read()
+            contents = base.read_bytes(self.path("p%d.png" % number))
             content = [{"type": "text", "text": "q", "index": None}, {"type": "image", "text": None, "index": 0}]
             rows.append({"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": [
                 {"type": "text", "text": "a%d" % len(rows), "index": None}]}], "images": [{"bytes": contents, "path": None}]})
@@ -453,7 +417,7 @@ class ImagesTest(unittest.TestCase):
         for name, width, height in (("bomb.png", 60000, 60000), ("limit.png", 178956971, 1)):
             self.write(name, image_file(LOSSLESS[0], 1, 1, 1).replace(struct.pack(">II", 1, 1), struct.pack(
                 ">II", width, height)))
-            data = bytearray(open(self.path(name), "rb").read())
+            data = bytearray(base.read_bytes(self.path(name)))
             data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
             self.write(name, bytes(data))
         Image.new("1", (40000, 1)).save(self.path("thin.png"))
@@ -530,15 +494,10 @@ class ImagesTest(unittest.TestCase):
 
 
 @unittest.skipUnless(base.have("PIL", "transformers", "numpy"), "needs Pillow, numpy and transformers")
-class TransformersTest(unittest.TestCase):
-    setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
-    processor, settings, read, prepared = (ImagesTest.processor, ImagesTest.settings, ImagesTest.read, ImagesTest.prepared)
-    pictures, run_program = ImagesTest.pictures, ImagesTest.run_program
-
+class TransformersTest(ImagesCase):
     @unittest.skipUnless(base.have("jinja2"), "needs jinja2")
     def test_chat_templates_equal_llava_processor(self):
         """Examples of a chat template have the tokens that LlavaProcessor gives the same chat, with one BOS token."""
-        import test_prepare_prompts
         import transformers
 
         self.pictures(2)
@@ -551,7 +510,7 @@ class TransformersTest(unittest.TestCase):
         records = [{"messages": chat, "images": [part["path"] for message in chat for part in message["content"]
                                                  if "path" in part]} for chat in chats]
         for template in (TEMPLATE, "{{ bos_token }}" + TEMPLATE):
-            _, arguments = test_prepare_prompts.PromptsTest.model(self, "legacy.json", "<image>", chat_template=template,
+            _, arguments = self.model("legacy.json", "<image>", chat_template=template,
                                                                   bos_token="<s>")
             rows = self.prepared(records, "--prompt-format", "template", tokenizer=arguments)[0]
             tokens = transformers.PreTrainedTokenizerFast(tokenizer_file=self.path("model/tokenizer.json"), bos_token="<s>")
@@ -619,7 +578,4 @@ class TransformersTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    report = base.Report()
-    kind = TransformersTest if sys.argv[1:] == ["--transformers"] else ImagesTest
-    unittest.defaultTestLoader.loadTestsFromTestCase(kind).run(report)
-    sys.exit(not report.wasSuccessful())
+    base.run(TransformersTest if sys.argv[1:] == ["--transformers"] else ImagesTest)

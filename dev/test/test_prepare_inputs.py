@@ -14,17 +14,12 @@ import sys
 import unittest
 import unittest.mock
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare as base  # noqa: E402
 
 prepare = base.prepare
 
 
-class InputsTest(unittest.TestCase):
-    setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
-    run_program, refused, tokens = base.PrepareTest.run_program, base.PrepareTest.refused, base.PrepareTest.tokens
-    documents, snapshot = base.PrepareTest.documents, base.PrepareTest.snapshot
-
+class InputsTest(base.Case):
     def prepared(self, *inputs, more=("--bytes", "--val-fraction", 0)):
         """Returns (training documents, stderr) of a run that replaces the previous one."""
         _, errors = self.run_program(*more, "--workers", 1, "--overwrite", "--out", self.path("o"), *inputs)
@@ -487,8 +482,7 @@ class InputsTest(unittest.TestCase):
         source, name = self.write("a.txt", base.words(1, 3000)), self.path("o_manifest.json")
         arguments = ("--bytes", "--workers", 1, "--shard-tokens", 3000, "--out", self.path("o"), source)
         self.run_program(*arguments)
-        with open(name, encoding="utf-8") as file:
-            good = file.read()
+        good = base.read_bytes(name)
         files = self.snapshot()
         shard = json.loads(good)["shards"]["train"][1]
         values = [None, [], {}, "x", -1, 1.5, True, 10**30, float("inf"), "../" + shard["file"]]
@@ -523,6 +517,4 @@ class InputsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    report = base.Report()
-    unittest.defaultTestLoader.loadTestsFromTestCase(InputsTest).run(report)
-    sys.exit(not report.wasSuccessful())
+    base.run(InputsTest)

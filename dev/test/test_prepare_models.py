@@ -11,11 +11,9 @@ import json
 import os
 import random
 import subprocess
-import sys
 import unittest
 import unittest.mock
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare as base  # noqa: E402
 
 prepare_tokenizers = base.prepare_tokenizers
@@ -25,14 +23,10 @@ NEEDS = "needs tokenizers and sentencepiece: scripts/setup.sh --python"
 
 
 @unittest.skipUnless(base.have("tokenizers", "sentencepiece"), NEEDS)
-class ModelsTest(unittest.TestCase):
-    setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
-    run_program, refused = base.PrepareTest.run_program, base.PrepareTest.refused
-
+class ModelsTest(base.Case):
     def tokens(self, name):
         """Returns (tokens, bytes per token) of a file."""
-        with open(self.path(name), "rb") as file:
-            data = file.read()
+        data = base.read_bytes(self.path(name))
         magic, version, count = array.array("i", data[:12])
         width = {(20240520, 1): 2, (20240801, 7): 4}[magic, version]
         self.assertEqual(len(data), 1024 + width * count)
@@ -42,8 +36,7 @@ class ModelsTest(unittest.TestCase):
         """Returns (tokens, stdout, manifest) of a text tokenized with a vocabulary."""
         out, _ = self.run_program("--tokenizer", kind, "--out", self.path("p"), "--workers", 1, "--val-fraction", 0,
                                   "--overwrite", *arguments, source)
-        with open(self.path("p_manifest.json"), encoding="utf-8") as file:
-            return self.tokens("p_train_000000.bin")[0], out, json.load(file)
+        return self.tokens("p_train_000000.bin")[0], out, base.read_json(self.path("p_manifest.json"))
 
     def documents(self, kind, before, after, rule):
         texts = ["the model", " 2024 ", "<s><|endoftext|></s>", "\u4f60\u597d"]
@@ -82,9 +75,8 @@ class ModelsTest(unittest.TestCase):
 
     def test_choice_between_tokenizer_json_and_tokenizer_model(self):
         model, made = self.path("f/tokenizer.model"), self.path("f/tokenizer.json")
-        with open(os.path.join(KINDS, "legacy.json"), encoding="utf-8") as file:
-            own = file.read()
-        self.write("f/tokenizer.json", own.replace('"type":"BPE",', '"type":"BPE","made_from":"tokenizer.model",'))
+        own = base.read_bytes(os.path.join(KINDS, "legacy.json"))
+        self.write("f/tokenizer.json", own.replace(b'"type":"BPE",', b'"type":"BPE","made_from":"tokenizer.model",'))
         for text, found in (None, made), (b"", model), (own, made):
             if text is not None:
                 self.write("f/tokenizer.model" if text == b"" else "f/tokenizer.json", text)
@@ -95,9 +87,7 @@ class ModelsTest(unittest.TestCase):
 
     def ours(self, path, texts):
         """Returns the trainer's ids of texts."""
-        with open(self.path("texts"), "wb") as file:
-            file.write("\0".join(texts).encode())
-        done = subprocess.run([TOKENIZE, path, self.path("texts")], capture_output=True, check=True)
+        done = subprocess.run([TOKENIZE, path, self.write("texts", "\0".join(texts))], capture_output=True, check=True)
         rows = [[]]
         for token in array.array("I", done.stdout):
             rows.append([]) if token == 0xFFFFFFFF else rows[-1].append(token)
@@ -124,8 +114,7 @@ class ModelsTest(unittest.TestCase):
                 self.assertTrue([list(array.array("H", row)) for row in whole] == self.ours(path, texts), kind)
 
     def test_tokens_that_join_words_prevent_division(self):
-        with open(os.path.join(KINDS, "first.json"), encoding="utf-8") as file:
-            parsed = json.load(file)
+        parsed = base.read_json(os.path.join(KINDS, "first.json"))
         path = self.write("j/tokenizer.json", json.dumps(parsed))
         self.assertIn(" ", prepare_tokenizers.open_tokenizer(path).places.pattern)
         added = dict(parsed["added_tokens"][0], special=False, id=560)
@@ -205,8 +194,7 @@ class ModelsTest(unittest.TestCase):
 
     def test_added_tokens_with_other_ids_are_refused(self):
         """A tokenizer is refused if the package gives a token another id than the file, which the trainer uses."""
-        with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
-            parsed = json.load(file)
+        parsed = base.read_json(os.path.join(KINDS, "qwen.json"))
         source, own = self.write("a.txt", "a<x>b"), list(parsed["added_tokens"])
         word = max(filter(str.isascii, parsed["model"]["vocab"]), key=lambda name: (name.isalpha(), len(name)))
 
@@ -247,8 +235,7 @@ class ModelsTest(unittest.TestCase):
             self.assertEqual([tokens[0], tokens[-1], tokens.count(1), tokens.count(2)], [1, 2, 1, 1])
 
     def wide(self):
-        with open(os.path.join(KINDS, "llama3.json"), encoding="utf-8") as file:
-            parsed = json.load(file)
+        parsed = base.read_json(os.path.join(KINDS, "llama3.json"))
         parsed["post_processor"] = None
         parsed["model"]["vocab"]["<|endoftext|>"] = 70000
         parsed["added_tokens"].append(dict(parsed["added_tokens"][0], id=70000, content="<|endoftext|>"))
@@ -265,8 +252,7 @@ class ModelsTest(unittest.TestCase):
         line = {"ctx": "the model", "endings": ["is", "a", "the step", "x"], "label": 2}
         source = self.write("h.jsonl", json.dumps(line) + "\n")
         self.run_program("--tokenizer", kind, "--out", self.path("h"), "--hellaswag", source)
-        with open(self.path("h.bin"), "rb") as file:
-            return file.read()
+        return base.read_bytes(self.path("h.bin"))
 
     def test_hellaswag_file_of_a_large_vocabulary(self):
         data = self.hellaswag(self.wide())
@@ -281,8 +267,7 @@ class ModelsTest(unittest.TestCase):
         self.assertEqual(pieces.decode(list(words[6:at]) + list(words[at + 1:at + 1 + words[at]])), "the model is")
 
     def test_tokenizer_config_sets_bos(self):
-        with open(os.path.join(KINDS, "llama3.json"), "rb") as file:
-            path = self.write("c/tokenizer.json", file.read())
+        path = self.write("c/tokenizer.json", base.read_bytes(os.path.join(KINDS, "llama3.json")))
         self.assertEqual(prepare_tokenizers.open_tokenizer(os.path.dirname(path)).before, [0])
         self.write("c/tokenizer_config.json", '{"add_bos_token": false, "eos_token": "<|end_of_text|>"}')
         self.assertEqual(prepare_tokenizers.open_tokenizer(path).before, [1])
@@ -307,8 +292,7 @@ class ModelsTest(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists(TOKENIZE), "build/tokenize is not built")
     def test_end_of_text_token_is_found(self):
-        with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
-            parsed = json.load(file)
+        parsed = base.read_json(os.path.join(KINDS, "qwen.json"))
         vocab, added = parsed["model"]["vocab"], parsed["added_tokens"][0]
         del vocab[added["content"]]
         names = "</s>", "<eos>", "<|endoftext|>", "<|end|>", "<|im_end|>"
@@ -327,8 +311,7 @@ class ModelsTest(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists(TOKENIZE), "build/tokenize is not built")
     def test_bos_token_is_found(self):
-        with open(os.path.join(KINDS, "llama3.json"), encoding="utf-8") as file:
-            parsed = json.load(file)
+        parsed = base.read_json(os.path.join(KINDS, "llama3.json"))
         bos, eos = ({"SpecialToken": {"id": token["content"], "type_id": 0}} for token in parsed["added_tokens"])
         text, template = {"Sequence": {"id": "A", "type_id": 0}}, parsed["post_processor"]
         template["special_tokens"] = {token["content"]: {"id": token["content"], "ids": [token["id"]],
@@ -352,8 +335,7 @@ class ModelsTest(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists(TOKENIZE), "build/tokenize is not built")
     def test_bos_and_eos_of_sentencepiece_models(self):
-        with open(os.path.join(KINDS, "llama.model"), "rb") as file:
-            data = file.read()
+        data = base.read_bytes(os.path.join(KINDS, "llama.model"))
         text = data  # <s> and </s> are user-defined pieces, which text can contain
         for name in b"<s>", b"</s>":
             text = text.replace(name + b"\x15\0\0\0\0\x18\x03", name + b"\x15\0\0\0\0\x18\x04")
@@ -373,6 +355,4 @@ class ModelsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    report = base.Report()
-    unittest.defaultTestLoader.loadTestsFromTestCase(ModelsTest).run(report)
-    sys.exit(not report.wasSuccessful())
+    base.run(ModelsTest)

@@ -7,11 +7,9 @@ Skipped without the package tokenizers. Tests of chat templates need jinja2, and
 """
 import json
 import os
-import sys
 import unittest
 import unittest.mock
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare_chat as shared  # noqa: E402
 
 import prepare_prompts  # noqa: E402
@@ -84,25 +82,20 @@ def by_transformers(folder, chats, own):
     return [(row["input_ids"], row["assistant_masks"] if marked else mask) for row, (_, mask) in zip(rows, own)]
 
 
-class PromptsTest(unittest.TestCase):
-    setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
-    run_program, refused = base.PrepareTest.run_program, base.PrepareTest.refused
-    read, prepared = shared.ChatTest.read, shared.ChatTest.prepared
-
+class ModelCase(shared.ChatCase):
     def model(self, kind, *special, **config):
         """Makes a folder with one of the test's vocabularies and more special tokens."""
         import tokenizers
 
         tokenizer = tokenizers.Tokenizer.from_file(os.path.join(KINDS, kind))
         tokenizer.add_special_tokens(list(special))
-        folder = self.path("model")
-        os.makedirs(folder, exist_ok=True)
-        tokenizer.save(os.path.join(folder, "tokenizer.json"))
-        with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as file:
-            json.dump(config, file)
+        self.write("model/tokenizer_config.json", json.dumps(config))
+        tokenizer.save(self.path("model/tokenizer.json"))
         tokenizer.encode_special_tokens = True
-        return tokenizer, ("--tokenizer", folder)
+        return tokenizer, ("--tokenizer", self.path("model"))
 
+
+class PromptsTest(ModelCase):
     def check_model(self, tokenizer, arguments, record, expected, *more):
         """Checks an example. expected: (text or token name in <>, True if it has a loss), encoded one by one."""
         ids, mask = [], []
@@ -292,8 +285,7 @@ class PromptsTest(unittest.TestCase):
     @unittest.skipUnless(base.have("tokenizers", "jinja2", "transformers"), "needs transformers")
     def test_listed_special_tokens_equal_transformers(self):
         """Tokens that are only listed as special are found in text, with the flags of their entries."""
-        with open(os.path.join(KINDS, "qwen.json"), encoding="utf-8") as file:
-            parsed = json.load(file)
+        parsed = base.read_json(os.path.join(KINDS, "qwen.json"))
         parsed["model"]["vocab"]["<|x|>"] = len(parsed["model"]["vocab"])
         parsed["added_tokens"][1]["id"] += 1
         self.write("model/tokenizer.json", json.dumps(parsed))
@@ -362,6 +354,4 @@ class PromptsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    report = base.Report()
-    unittest.defaultTestLoader.loadTestsFromTestCase(PromptsTest).run(report)
-    sys.exit(not report.wasSuccessful())
+    base.run(PromptsTest)

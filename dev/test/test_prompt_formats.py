@@ -12,10 +12,8 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import test_prepare_images as pictures  # noqa: E402
 import test_prepare_prompts as shared  # noqa: E402
 
@@ -39,11 +37,7 @@ PROMPTS = ["the model", " \n\t a step\u3000\x1f ", "x <|im_end|>\n\n<|eot_id|> <
 
 @unittest.skipUnless(base.have("tokenizers"), shared.NEEDS)
 @unittest.skipUnless(os.path.exists(PROGRAM), "the program is not built")
-class PromptFormatsTest(unittest.TestCase):
-    setUp, path, write = base.PrepareTest.setUp, base.PrepareTest.path, base.PrepareTest.write
-    run_program, model = base.PrepareTest.run_program, shared.PromptsTest.model
-    read, prepared = shared.PromptsTest.read, shared.PromptsTest.prepared
-
+class PromptFormatsTest(shared.ModelCase):
     def train_program(self, *arguments, code=0):
         done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True)
         self.assertEqual(done.returncode, code, done.stderr)
@@ -62,14 +56,10 @@ class PromptFormatsTest(unittest.TestCase):
         return found["prompt"], found["sample"]
 
     def setting(self, folder):
-        with open(os.path.join(folder, "state.json"), encoding="utf-8") as file:
-            return json.load(file)["settings"].get("prompt-format")
+        return base.read_json(os.path.join(folder, "state.json"))["settings"].get("prompt-format")
 
     def ends(self, folder):
-        found = []
-        for name in ("config.json", "generation_config.json"):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                found.append(json.load(file)["eos_token_id"])
+        found = [base.read_json(os.path.join(folder, name))["eos_token_id"] for name in ("config.json", "generation_config.json")]
         self.assertEqual(found[0], found[1])
         return found[0] if isinstance(found[0], list) else [found[0]]
 
@@ -95,7 +85,7 @@ class PromptFormatsTest(unittest.TestCase):
                        for prompt in prompts]
             self.run_program("--tokenizer", tokenizer, "--out", self.path("c"), "--chat", "--prompt-format", name, *images,
                              "--val-fraction", 0, "--overwrite", self.write("r.json", json.dumps(records)))
-            rows = pictures.ImagesTest.read(self, "c")[0]
+            rows = pictures.ImagesCase.read(self, "c")[0]
             self.run_program("--tokenizer", tokenizer, "--out", self.path("p"), *images, self.path("p.png"))
             folder = self.tuned(tokenizer, *tower)
             for prompt, (ids, mask) in zip(prompts, rows):
@@ -169,8 +159,7 @@ class PromptFormatsTest(unittest.TestCase):
             template = os.path.join(self.tuned(folder), "chat_template.jinja")
             self.assertEqual(os.path.exists(template), not own)
             if not own:
-                with open(template, encoding="utf-8") as file:
-                    self.assertEqual(file.read(), "{{ messages }}")
+                self.assertEqual(base.read_bytes(template), b"{{ messages }}")
 
     def test_template_of_an_earlier_format_is_replaced(self):
         _, (_, folder) = self.model("qwen.json", *IM)
@@ -179,9 +168,7 @@ class PromptFormatsTest(unittest.TestCase):
 
         def template(*arguments):
             path = os.path.join(self.tuned(*arguments), "chat_template.jinja")
-            if os.path.exists(path):
-                with open(path, encoding="utf-8") as file:
-                    return file.read()
+            return base.read_bytes(path) if os.path.exists(path) else None
 
         for name in ("chatml", "none", "alpaca"):
             again = ("--prompt-format", name)
@@ -222,8 +209,7 @@ class PromptFormatsTest(unittest.TestCase):
         other = self.path("other")
         left_out = ("state.json", "manifest.json", "generation_config.json", "optim*")
         shutil.copytree(checkpoint, other, ignore=shutil.ignore_patterns(*left_out))
-        with open(os.path.join(other, "config.json"), encoding="utf-8") as file:
-            config = json.load(file)
+        config = base.read_json(os.path.join(other, "config.json"))
         config["eos_token_id"] = None
         self.write("other/config.json", json.dumps(config))
         asked = ("--model", other, "--recipe", "bf16", "--prompt", "the model", "--prompt-format")
@@ -237,13 +223,11 @@ class PromptFormatsTest(unittest.TestCase):
         self.questions("plain", folder)
         checkpoint = self.tuned(folder)
         os.remove(os.path.join(checkpoint, "generation_config.json"))
-        with open(os.path.join(checkpoint, "config.json"), encoding="utf-8") as file:
-            config = json.load(file)
+        config = base.read_json(os.path.join(checkpoint, "config.json"))
         text = shutil.copytree(checkpoint, self.path("text"), ignore=shutil.ignore_patterns("manifest.json", "state.json"))
         self.write("text/config.json", json.dumps({**config, "bos_token_id": None}))
         tokens = array.array("H", [self.end_at(i, config["eos_token_id"], tokenizer.token_to_id(IM[1])) for i in range(4097)])
-        with open(self.path("text.bin"), "wb") as file:
-            file.write(array.array("i", [20240520, 1, len(tokens), *[0] * 253]).tobytes() + tokens.tobytes())
+        self.write("text.bin", array.array("i", [20240520, 1, len(tokens), *[0] * 253]).tobytes() + tokens.tobytes())
         run = ("--train", self.path("text.bin"), "--sample-tokens", 0, "--quiet", "--out")
         new = ("--model", text, "--seq-len", 64, "--micro-batch", 4, "--recipe", "bf16", "--documents", "apart",
                "--prompt-format", "chatml")
@@ -253,8 +237,7 @@ class PromptFormatsTest(unittest.TestCase):
         through, halves = (self.path(name + "/step-00000004") for name in ("through", "halves"))
         self.assertIn(tokenizer.token_to_id(IM[1]), self.ends(halves))
         for name in os.listdir(through):
-            with open(os.path.join(through, name), "rb") as a, open(os.path.join(halves, name), "rb") as b:
-                self.assertEqual(a.read(), b.read(), name)
+            self.assertEqual(*(base.read_bytes(os.path.join(folder, name)) for folder in (through, halves)), name)
 
     @staticmethod
     def end_at(i, end, answer_end):
@@ -294,6 +277,4 @@ class PromptFormatsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    report = base.Report()
-    unittest.defaultTestLoader.loadTestsFromTestCase(PromptFormatsTest).run(report)
-    sys.exit(not report.wasSuccessful())
+    base.run(PromptFormatsTest)

@@ -61,8 +61,7 @@ def main():
         print("skip - TensorBoard reads the event files: the Python package tensorboard is not installed")
         return 0
     os.chdir(ROOT)
-    folder = tempfile.mkdtemp(prefix="coat_test_tensorboard_")
-    try:
+    with tempfile.TemporaryDirectory(prefix="coat_test_tensorboard_") as folder:
         out = os.path.join(folder, "run")
         subprocess.run([PREPARE, "--out", os.path.join(folder, "t"), "coat", "dev"], check=True, capture_output=True)
         flags = [PROGRAM, "--tokenizer", "bytes", "--layers", "1", "--heads", "1", "--channels", "32", "--seq-len", "32",
@@ -81,8 +80,6 @@ def main():
         shutil.rmtree(os.path.join(out, "step-00000007"))
         subprocess.run(flags + ["--steps", "10", "--resume"], check=True, capture_output=True)
         compare("resumed after a torn record", out)
-    finally:
-        shutil.rmtree(folder)
     return status()
 
 

@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -52,8 +51,7 @@ def line(step, **fields):
 
 
 def main():
-    folder = tempfile.mkdtemp(prefix="coat_test_upload_")
-    try:
+    with tempfile.TemporaryDirectory(prefix="coat_test_upload_") as folder:
         out = os.path.join(folder, "a run")
         os.makedirs(os.path.join(out, "step-00000002"))
         with open(os.path.join(out, "step-00000002", "config.json"), "w") as file:
@@ -105,8 +103,6 @@ def main():
         check("without wandb, the error names the pip command", said and "pip install wandb" in said, said)
         said = refused(os.path.join(folder, "none"))
         check("a folder without a log is refused", said and "there is no log" in said, said)
-    finally:
-        shutil.rmtree(folder)
     return status()
 
 
