@@ -2,13 +2,8 @@
 # a GPU and, in $folder/gpus and $folder/pretend, one with two GPUs and a program that pretends to train on them.
 # shellcheck shell=bash disable=SC2034 # what the tests read
 . dev/test/program_fixture.sh
-needs_python "scripts/lab.py"
-export BIN=${BIN:-.} BUILD=${BUILD:-build}
+lab_tests 2 RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT TEXTS FROM TO EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS
 export VERSION=tested
-unset RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT TEXTS FROM TO EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS CUDA_VISIBLE_DEVICES
-
-without_gpu
-mkdir "$folder/gpus" "$folder/pretend"
 
 # The training loss of BF16 is 40 - step, COAT's is 1 % more and from step 18 on 3 %. The final loss of BF16 is 3 with seed 1
 # (3.006 with micro-batches of 16) and 3.06 with seed 3, COAT's is 1 % and 3 % more. With an FP8 head, training diverges at step
@@ -16,10 +11,6 @@ mkdir "$folder/gpus" "$folder/pretend"
 # named wiki, BF16 has 3.4 with seed 1 and 3.5 with others, COAT 1 % and 3 % more. On other texts, all have 4.
 # On a file named asked, 91 % of answers are right with seed 1 and 93 % with seed 3.
 # SLOW=RECIPE:STEP waits at that step for a signal. LOST=NAME fails on files of this name.
-cat >"$folder/gpus/nvidia-smi" <<'END'
-#!/bin/sh
-case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac
-END
 cat >"$folder/pretend/train_gpt2_fp8" <<'END'
 #!/usr/bin/env bash
 ends=0 evaluates='' plans='' told='' at=0 of=scratch
@@ -89,7 +80,7 @@ awk -v recipe="$recipe" -v seed="$seed" -v steps="$steps" -v micro="$micro" 'BEG
     printf "{\"step\":%d,\"val_loss\":%.9g}\n", steps, val
 }' >>"$out/log.jsonl"
 END
-chmod +x "$folder"/gpus/* "$folder"/pretend/*
+chmod +x "$folder"/pretend/*
 head -c 100000 /dev/zero >"$folder/train_000000.bin"
 head -c 100000 /dev/zero >"$folder/val"
 pretend() { # RECIPES SEEDS [SETTING...]: runs the study in $folder/study

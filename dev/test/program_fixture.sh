@@ -23,12 +23,35 @@ has() {
     grep -qE -- "$3" <<<"$2" || status=1
     check "$1" $status "no line '$3' in:" "$2"
 }
+# is NAME ACTUAL EXPECTED: checks that two texts are equal, and not empty, because a program that fails prints nothing
+is() {
+    [ -n "$2" ] && [ "$2" = "$3" ]
+    check "$1" $? "actual: $2" "expected: $3"
+}
+empty() { [ -z "$2" ]; check "$1" $? "$2"; } # NAME TEXT: checks that a text is empty
+# succeeds NAME COMMAND...: checks that the command succeeds
+succeeds() {
+    local name=$1 said
+    shift
+    said=$("$@" 2>&1)
+    check "$name" $? "$said"
+}
 # refuses NAME PATTERN COMMAND...: expects exit code 1, one error line that matches, and no files
 refuses() {
     local said status=0
     said=$("${@:3}" 2>&1)
     [ $? -eq 1 ] && [ "$(wc -l <<<"$said")" -eq 1 ] && grep -qE -- "^error: .*$2" <<<"$said" && [ ! -e "$folder/refused" ] || status=1
     check "$1" $status "$said"
+}
+
+# fails NAME CODE PATTERN COMMAND...: expects this exit code and one line of output, which matches; lines that match $ignored
+# do not count
+fails() {
+    local said status=0
+    said=$("${@:4}" 2>&1 </dev/null) || status=$?
+    said=$(grep -vE "${ignored:-^$}" <<<"$said")
+    [ $status -eq "$2" ] && [ "$(wc -l <<<"$said")" -eq 1 ] && grep -qE -- "$3" <<<"$said"
+    check "$1" $? "exit code $status, expected $2 and one line that matches /$3/:" "$said"
 }
 
 # needs_python NAME: ends the suite with a skip line if python3 is missing
@@ -57,6 +80,34 @@ without_gpu() {
     export PATH="$folder/none:$path"
 }
 
+# field KEY [LOG]: prints the value of KEY in every line that has it, except the settings
+field() { sed -n "/\"settings\":/d; s/.*\"$1\":\([^,}]*\).*/\1/p" "${@:2}"; }
+
+# exists PATTERN: true if a file matches
+exists() { compgen -G "$1" >/dev/null; }
+
+# wait_for PID COMMAND...: waits until the command succeeds or the process has ended, at most five minutes
+wait_for() {
+    local end=$((SECONDS + 300))
+    until "${@:2}" 2>/dev/null || ! kill -0 "$1" 2>/dev/null || [ $SECONDS -gt $end ]; do sleep 0.01; done
+}
+
+# lab_tests GPUS SETTING...: prepares a test of scripts/lab.py, which runs in the repository's root. Unsets the settings and
+# hides the GPUs. Writes an nvidia-smi to $folder/gpus that shows so many, and makes $folder/pretend for a program that
+# pretends to train on them.
+lab_tests() {
+    needs_python "scripts/lab.py"
+    export BIN=${BIN:-.} BUILD=${BUILD:-build}
+    unset CUDA_VISIBLE_DEVICES "${@:2}"
+    without_gpu
+    mkdir "$folder/gpus" "$folder/pretend"
+    cat >"$folder/gpus/nvidia-smi" <<END
+#!/bin/sh
+case "\$*" in *compute_cap*) echo 9.0 ;; *=index*) seq 0 $(($1 - 1)) ;; *) for gpu in $(seq -s ' ' "$1"); do echo "Pretended GPU" && sleep 0.05; done ;; esac
+END
+    chmod +x "$folder/gpus/nvidia-smi"
+}
+
 # Prints a log without times and settings, which differ between equal runs.
 strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//; /"settings":/d' "$1"; }
 
@@ -79,6 +130,12 @@ text() {
             close(name)
         }
     }'
+}
+
+# byte_data [FILES]: writes such files to $folder/texts, and their bytes as token files of training and validation data
+byte_data() {
+    data=$folder/src_train.bin val=$folder/src_val.bin
+    text "$folder/texts" "$@" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
 }
 
 # Removes the checksum from a token file's header, so that a changed file is not refused as damaged.

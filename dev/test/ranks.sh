@@ -12,10 +12,9 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 export OMPI_MCA_mpi_yield_when_idle=0 # comm_mpi.c yields by itself, and only while other suites do not use the cores
 if mpirun --version 2>/dev/null | grep -q "Open MPI"; then mpirun=(mpirun --oversubscribe); else mpirun=(mpirun); fi
 
-text "$folder/text"
-"$build"/prepare_bytes --out "$folder/src" "$folder/text" >/dev/null || exit 1
+byte_data
 flags=(--tokenizer bytes --layers 3 --heads 2 --channels 64 --seq-len 32 --sample-tokens 0 --quiet --device "$device"
-    --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 7 --lr 1e-3 --warmup 5 --micro-batch 2)
+    --train "$data" --val "$val" --val-batches 7 --lr 1e-3 --warmup 5 --micro-batch 2)
 
 # train PROCESSES NAME FLAGS...: trains into $folder/NAME; output goes to $folder/NAME.said.
 train() {
@@ -28,8 +27,8 @@ train() {
     return $status
 }
 
-# values KEY NAME: prints the value of KEY in every line of a log that has it.
-values() { sed -n "/\"settings\":/d; s/.*\"$1\":\\([^,}]*\\).*/\\1/p" "$folder/$2/log.jsonl"; }
+# values KEY NAME: prints the value of KEY in every line of a run's log that has it.
+values() { field "$1" "$folder/$2/log.jsonl"; }
 
 # near NAME KEY TOLERANCE A B [LINES]: checks that KEY in the logs of runs A and B differs by at most TOLERANCE,
 # relative. LINES "first" or "last": compares only that line.
@@ -51,16 +50,18 @@ same() {
     diff -r "$folder/$3/step-$2${5:+/$5}" "$folder/$4/step-$2${5:+/$5}" >"$folder/diff" 2>&1; check "$1" $? "$(head -3 "$folder/diff")"
 }
 
-# starved PROCESSES KIB FLAGS...: trains with KIB of address space for the last process. Sets $status and $seconds; output
-# goes to $folder/said.
-starved() {
-    local processes=$1 begun=$SECONDS
-    limited='[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" != '$((processes - 1))" ] || ulimit -v $2"'; exec "$@"'
-    shift 2
+# each PROCESSES SCRIPT FLAGS...: runs the program on several processes. Each runs SCRIPT in a shell, which has its $rank and
+# the program's command "$@". Sets $status and $seconds; output goes to $folder/said.
+each() {
+    local begun=$SECONDS
     status=0
-    timeout -k 1 100 "${mpirun[@]}" -np "$processes" bash -c "$limited" bash "$program" "${flags[@]}" "$@" >"$folder/said" 2>&1 </dev/null || status=$?
+    # shellcheck disable=SC2016 # the processes' shells expand it
+    timeout -k 1 200 "${mpirun[@]}" -np "$1" bash -c 'rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; '"$2" bash "$program" "${@:3}" \
+        >"$folder/said" 2>&1 </dev/null || status=$?
     seconds=$((SECONDS - begun))
 }
+# starved PROCESSES KIB FLAGS...: trains with KIB of address space for the last process; sets what each() sets
+starved() { each "$1" "[ \$rank -ne $(($1 - 1)) ] || ulimit -v $2; exec \"\$@\"" "${flags[@]}" "${@:3}"; }
 # no_memory NAME PROCESSES KIB FLAGS...: checks that a starved() run ends at once with one line that names the process.
 no_memory() {
     local name=$1

@@ -2,9 +2,7 @@
 # the comparison with that. Source it in the repository's root.
 . dev/test/program_fixture.sh
 
-text "$folder/text"
-"$build"/prepare_bytes --out "$folder/src" "$folder/text" >/dev/null || exit 1
-data=$folder/src_train.bin val=$folder/src_val.bin
+byte_data
 steps=160 every=16
 # FP8 moments, no master weights (stochastic rounding), several micro-batches, and an outlier guard that skips some steps
 run=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --batch-tokens 256

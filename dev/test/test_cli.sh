@@ -6,22 +6,9 @@ cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 
 # refuses NAME CODE PATTERN FLAGS...: the program must end with this exit code and, apart from notes, one matching line
-refuses() {
-    local status=0 text
-    text=$("$program" "${@:4}" 2>&1 >/dev/null </dev/null) || status=$?
-    text=$(grep -vE '^(note|resume): ' <<<"$text")
-    [ "$status" -eq "$2" ] && [ "$(wc -l <<<"$text")" -eq 1 ] && grep -qE "$3" <<<"$text"
-    check "$1" $? "exit code $status, expected $2 and one line that matches /$3/:" "$text"
-}
-runs() { # NAME FLAGS...: the program must succeed
-    local text
-    text=$("$program" "${@:2}" 2>&1 >/dev/null)
-    check "$1" $? "$text"
-}
-is() { # NAME ACTUAL EXPECTED
-    [ "$2" = "$3" ]
-    check "$1" $? "actual: $2" "expected: $3"
-}
+refuses() { ignored='^(note|resume): ' fails "$1" "$2" "$3" errors "${@:4}"; }
+errors() { "$program" "$@" 2>&1 >/dev/null; }
+runs() { succeeds "$1" "$program" "${@:2}"; } # NAME FLAGS...: the program must succeed
 like() { # NAME TEXT PATTERN: the entire text must match a pattern of the shell
     # shellcheck disable=SC2053 # a pattern
     [[ $2 == $3 ]]
@@ -32,8 +19,7 @@ prints() { said=$("$program" "$@" 2>&1 >/dev/null); }
 # hashes FOLDER: prints the names and checksums of all its files
 hashes() { find "$1" -type f -exec sha256sum {} + | sort; }
 
-text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
-data="$folder/src_train.bin" val="$folder/src_val.bin"
+byte_data
 small=(--tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet)
 run=("${small[@]}" --train "$data" --steps 2)
 
@@ -65,8 +51,7 @@ check "too few tokens: only the error is printed, without a note about the vocab
 plain=(--layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --train "$data" --steps 1 --schedule constant)
 prints "${plain[@]}"
 like "byte tokens without --tokenizer bytes print a note" "$said" "note: $data seems to have byte tokens; *--tokenizer bytes"
-prints "${plain[@]}" --tokenizer bytes
-[ -z "$said" ]
+prints "${plain[@]}" --tokenizer bytes && [ -z "$said" ]
 check "byte tokens with --tokenizer bytes print no note" $? "$said"
 
 # A run of another tokenizer is resumed on byte tokens. With --tokenizer bytes the note compares vocabularies. Without
@@ -115,8 +100,8 @@ prints "${small[@]/--quiet/--no-json}" --train "$data" --train "$data" --schedul
 like "a file twice in one --train prints a note" "$said" "note: --train names $data more than once*"
 prints "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$data" --train-weight 1 --schedule constant --steps 1
 like "a file in two weighted --train prints a note" "$said" "note: $data is in two sets of --train*"
-prints "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$folder/[s]rc_val.bin" --train-weight 1 --schedule constant --steps 1
-[ -z "$said" ]
+prints "${small[@]/--quiet/--no-json}" --train "$data" --train-weight 2 --train "$folder/[s]rc_val.bin" --train-weight 1 --schedule constant --steps 1 &&
+    [ -z "$said" ]
 check "different files in two weighted --train print no note" $? "$said"
 
 # --- a file in both --train and --val
@@ -154,8 +139,9 @@ check "the settings in log.jsonl include the shape" $? "$settings"
 # with another value than the default.
 starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight"
 starts+="|optimizer|muon-momentum|muon-rms|momentum-codes"
-missing=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts" | while read -r flag; do grep -q "[{,]\"$flag\":" <<<"$settings" || echo "$flag"; done)
-[ -z "$missing" ] && ! grep -qE "[{,]\"($starts)\":" <<<"$settings"
+logged=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts")
+missing=$(while read -r flag; do grep -q "[{,]\"$flag\":" <<<"$settings" || echo "$flag"; done <<<"$logged")
+[ -n "$logged" ] && [ -z "$missing" ] && ! grep -qE "[{,]\"($starts)\":" <<<"$settings"
 check "the settings in log.jsonl include every flag except those of the process" $? "$missing" "$settings"
 "$program" "${small[@]}" --train "$data" --optimizer muon --muon-rms 0.4 --steps 1 --out "$folder/muon" >/dev/null &&
     grep -q '"optimizer":"muon","muon-rms":0.4,"lr"' "$folder/muon/log.jsonl" && rm -r "$folder"/muon/step-* &&
@@ -263,9 +249,8 @@ rm -r "$folder/parts/step-00000020"
 "$program" "${long[@]}" --out "$folder/parts" --resume >/dev/null 2>&1 || bad "resuming from step 10 succeeds"
 diff -r "$folder/straight/step-00000020" "$folder/parts/step-00000020" >/dev/null
 check "10 steps and 10 resumed steps give the checkpoint of 20, byte for byte" $?
-[ "$(strip "$folder/straight/log.jsonl")" = "$(strip "$folder/parts/log.jsonl")" ] &&
-    [ "$(grep -c '"settings":' "$folder/parts/log.jsonl")" -eq 1 ]
-check "10 steps and 10 resumed steps write the same log as 20" $?
+is "10 steps and 10 resumed steps write the same log as 20" "$(strip "$folder/parts/log.jsonl")" "$(strip "$folder/straight/log.jsonl")"
+is "10 resumed steps record no settings again" "$(grep -c '"settings":' "$folder/parts/log.jsonl")" 1
 OMP_NUM_THREADS=1 "$program" "${long[@]}" --threads 1 --out "$folder/single" >/dev/null
 diff -r "$folder/straight/step-00000020" "$folder/single/step-00000020" >/dev/null
 check "one thread gives the same checkpoint as two, byte for byte" $?
@@ -293,10 +278,9 @@ check "a damaged checkpoint is renamed damaged-1-step-00000020" $? "$(ls "$folde
 cp -r "$folder/straight" "$folder/course"
 "$program" "${long[@]}" --steps 12 --save-every 1 --keep 2 --out "$folder/course" --resume=10 >/dev/null 2>&1
 is "resuming from an earlier step renames later checkpoints abandoned-1-step-*" "$(cd "$folder/course" && echo *step-*)" "abandoned-1-step-00000020 step-00000011 step-00000012"
-[ "$(strip "$folder/course/log-abandoned-00000010.jsonl")" = "$(strip "$folder/straight/log.jsonl" | grep '"step":\(1[1-9]\|20\),')" ]
-check "resuming from an earlier step copies later lines to log-abandoned-*.jsonl" $? "$(ls "$folder/course")"
-loud=()
-for flag in "${run[@]}"; do [ "$flag" = --quiet ] || loud+=("$flag"); done
+later=$(strip "$folder/straight/log.jsonl" | grep '"step":\(1[1-9]\|20\),')
+is "resuming from an earlier step copies later lines to log-abandoned-*.jsonl" "$(strip "$folder/course/log-abandoned-00000010.jsonl")" "$later"
+loud=("${run[@]/--quiet/--no-quiet}")
 for quiet in "" --quiet; do
     rm -rf "$folder/none" && mkdir "$folder/none"
     # shellcheck disable=SC2086
@@ -358,8 +342,7 @@ other() { # NAME PATTERN OUT FROM STEP...: resumes a copy of FROM with another r
     check "$1" $status "$(cat "$folder/said")"
 }
 other "a checkpoint whose loss differs from the log's prints a note" "has the loss [0-9.]+ for step 10, but the checkpoint has [0-9.]+" taken-over "$folder/straight" 10
-[ "$(strip "$folder/taken-over/log-abandoned-00000010.jsonl")" = "$(strip "$folder/straight/log.jsonl" | grep '"step":\(1[1-9]\|20\),')" ]
-check "the log's lines after another run's checkpoint are copied to log-abandoned-*.jsonl" $? "$(ls "$folder/taken-over")"
+is "the log's lines after another run's checkpoint are copied to log-abandoned-*.jsonl" "$(strip "$folder/taken-over/log-abandoned-00000010.jsonl")" "$later"
 head -n 12 "$folder/straight/log.jsonl" >"$folder/head.jsonl" && mkdir "$folder/early" "$folder/early/step-1" && cp "$folder/head.jsonl" "$folder/early/log.jsonl"
 other "a checkpoint of a step that the log lacks prints a note" "has no line of step 20" taken-over "$folder/early" 10 20
 other "a checkpoint that matches the log prints no note" "" own-run "$folder/stranger" 10 20
@@ -444,8 +427,7 @@ check "--health-every does not change the checkpoint" $?
 loss() { grep -o '"val_loss":[0-9.]*' | tail -n 1; }
 trained=$("$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val" --val-batches 2 --eval-only --json --model "$folder/straight/step-00000020" 2>/dev/null | loss)
 logged=$(loss <"$folder/straight/log.jsonl")
-[ -n "$trained" ] && [ "$trained" = "$logged" ]
-check "--eval-only repeats the validation loss of training" $? "$trained" "$logged"
+is "--eval-only repeats the validation loss of training" "$trained" "$logged"
 exec 5> >(true) && wait $!
 for what in --plan "--val $val --val-batches 1 --eval-only --model $folder/straight/step-00000020"; do
     # shellcheck disable=SC2086
@@ -701,8 +683,8 @@ ln -s "$(realpath "$build")" "$folder/first/build"
 (cd "$folder/first" && bash -e commands) >"$folder/said" 2>&1 && [ "$(grep -c '^ *\(\./\|build/\)' "$folder/first/commands")" -eq 4 ] &&
     grep -q '^done: 100 of 100 steps' "$folder/said" && grep -q '^static ' "$folder/said" && grep -q '^largest micro-batch under 80.00 GB: ' "$folder/said"
 check "the commands at the top of --help work" $? "$(cat "$folder/first/commands" "$folder/said")"
-[ "$("$program" --help optimizer | grep -c '^  --')" -eq "$("$program" --help=markdown | sed -n '/\*\*Optimizer/,/^| \*\*[^O]/p' | grep -c '^| `--')" ]
-check "--help optimizer lists exactly the flags of its group" $? "$("$program" --help optimizer)"
+is "--help optimizer lists exactly the flags of its group" "$("$program" --help optimizer | sed -n 's/^  \(--[a-z0-9-]*\).*/\1/p')" \
+    "$("$program" --help=markdown | sed -n '/\*\*Optimizer/,/^| \*\*[^O]/s/^| `\(--[a-z0-9-]*\).*/\1/p')"
 
 difference=$(diff <(sed -n '/^| Flag/,$p' docs/flags.md) <("$program" --help=markdown))
 check "docs/flags.md equals --help=markdown" $? "Regenerate docs/flags.md; docs/hacking.md (How do I add a flag?) has the command." "$difference"

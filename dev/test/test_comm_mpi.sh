@@ -2,11 +2,9 @@
 # Tests the collectives among mpirun's processes by comparing them with a computation in one process. Also tests that a
 # rank that dies, is stopped, hangs or fails ends all ranks soon, with an error that names the rank or its failure.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
-ranks=${BUILD:-build}/comm_ranks
-said=$(mktemp)
-trap 'rm -f "$said"' EXIT
-failures=0
+cd "$(dirname "$0")/../.." || exit
+. dev/test/program_fixture.sh
+ranks=$build/comm_ranks said=$folder/said
 
 skip() {
     echo "skip - collectives over MPI: $1"
@@ -24,25 +22,15 @@ RANK=0 WORLD_SIZE=2 "$ranks" >"$said" 2>&1
 [ $? -eq 1 ] || { echo "not ok - processes without MPI's launcher: $(cat "$said")" && exit 1; }
 grep -q "built without MPI" "$said" && skip "built without MPI"
 
-report() { # STATUS NAME
-    if [ "$1" -eq 0 ]; then
-        echo "ok - $2"
-        return
-    fi
-    echo "not ok - $2"
-    sed 's/^/    /' "$said"
-    failures=1
-}
-
 [ "$(wc -l <"$said")" -eq 1 ] && grep -q "(WORLD_SIZE=2, RANK=0) must be started over MPI; use mpirun -np 2" "$said"
-report $? "processes with WORLD_SIZE but without a launcher are refused"
+check "processes with WORLD_SIZE but without a launcher are refused" $? "$(cat "$said")"
 
 "$ranks" >"$said" 2>&1 && grep -q "^1 ranks, one process: .* 0 wrong$" "$said"
-report $? "one process without a launcher"
+check "one process without a launcher" $? "$(cat "$said")"
 
 for n in 2 3; do
     timeout 300 "${mpirun[@]}" -np $n "$ranks" >"$said" 2>&1 && grep -q "^$n ranks, MPI: .* 0 wrong$" "$said"
-    report $? "all collectives among $n ranks"
+    check "all collectives among $n ranks" $? "$(cat "$said")"
 done
 
 # loses HOW CODE PATTERN: loses rank 2 of 3 and checks that mpirun ends in time, with this code and one error line.
@@ -51,7 +39,7 @@ loses() {
     timeout -k 1 40 "${mpirun[@]}" -np 3 "$ranks" "$1" >"$said" 2>&1 || status=$?
     echo "exit status $status after $((SECONDS - start)) s" >>"$said"
     [ "$status" -eq "$2" ] && grep -qE "$3" "$said" && ! grep -q "^continued" "$said" && [ $((SECONDS - start)) -lt 30 ]
-    report $? "a rank is lost ($1): the others end in time with an error about it"
+    check "a rank is lost ($1): the others end in time with an error about it" $? "$(cat "$said")"
 }
 loses die 137 "rank 2 .*signal 9"
 loses stop 5 "error: rank [01]: waited 3 s .* rank 2, which hangs or is lost"
@@ -59,10 +47,9 @@ loses hang 5 "error: rank [01]: waited 3 s in collective .* for rank 2, which ha
 loses fail 2 "error: a file cannot be read"
 
 timeout 40 "${mpirun[@]}" -np 3 "$ranks" slow >"$said" 2>&1 && grep -q "^3 ranks have arrived" "$said"
-report $? "the others wait for a slow rank"
+check "the others wait for a slow rank" $? "$(cat "$said")"
+mkdir "$folder/run"
 # rank 0's save takes longer than the others' timeout, which is 1 s here instead of 45 s
-folder=$(mktemp -d)
-trap 'rm -rf "$said" "$folder"' EXIT
-timeout 60 "${mpirun[@]}" -np 2 "$ranks" save "$folder" >"$said" 2>&1 && grep -q "^2 ranks have waited and saved" "$said" && [ -d "$folder/step-00000002" ]
-report $? "the others wait for rank 0 while it saves"
+timeout 60 "${mpirun[@]}" -np 2 "$ranks" save "$folder/run" >"$said" 2>&1 && grep -q "^2 ranks have waited and saved" "$said" && [ -d "$folder/run/step-00000002" ]
+check "the others wait for rank 0 while it saves" $? "$(cat "$said")"
 exit $failures

@@ -35,7 +35,7 @@ flags=(--tokenizer bytes --layers 2 --heads 2 --channels "$channels" --sample-to
 # Evaluates the weights of one run on packed and on single examples.
 evaluated() { # NAME FLAGS...
     "$program" --eval-only --model "$folder/trained/step-00000012" --val "$folder/ex_val.bin" --val-batches -1 --tokenizer bytes --precision fp32 \
-        --device "$device" --json --quiet "${@:2}" 2>"$folder/said" | sed 's/.*"val_loss":\([^,}]*\).*/\1/' >"$folder/$1.loss"
+        --device "$device" --json --quiet "${@:2}" 2>"$folder/said" | field val_loss >"$folder/$1.loss"
 }
 apart=(--documents apart --seq-len 192 --batch-tokens 1536)
 train 1 trained "${apart[@]}" --precision fp32 --micro-batch 4 --steps 12 --save-every 6
@@ -121,10 +121,8 @@ tokens = [1 + i // 20 % 2 if i % 20 == 0 else 300 + i % 7 for i in range(20000)]
 with open(sys.argv[1] + "/begins.bin", "wb") as file:
     file.write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack("<%dH" % len(tokens), *tokens))
 PYTHON
-# shellcheck disable=SC2016 # the processes' shells expand it
-timeout 60 "${mpirun[@]}" -np 2 bash -c 'cd "$1/rank${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" && exec "${@:2}"' - "$folder" "$program" --model llama:d1 --vocab 560 \
-    --tokenizer . --documents apart --train "$folder/begins.bin" --seq-len 64 --batch-tokens 512 --micro-batch 4 --steps 1 --sample-tokens 0 --device "$device" >"$folder/said" 2>&1
-status=$?
+each 2 "cd $folder/rank\$rank && exec \"\$@\"" --model llama:d1 --vocab 560 --tokenizer . --documents apart --train "$folder/begins.bin" \
+    --seq-len 64 --batch-tokens 512 --micro-batch 4 --steps 1 --sample-tokens 0 --device "$device"
 [ $status -ne 0 ] && grep -q -- "--documents apart: the processes split the data at different tokens" "$folder/said"
 check "processes with different BOS and EOS tokens are refused" $? "status $status" "$(cat "$folder/said")"
 "$program" --plan --model gpt2 --documents apart >"$folder/said" 2>&1; check "--plan accepts --documents apart" $? "$(cat "$folder/said")"

@@ -6,15 +6,8 @@ cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 root=$PWD
 
-# succeeds NAME COMMAND...: checks that the command succeeds
-succeeds() {
-    local name=$1 said
-    shift
-    said=$("$@" 2>&1); check "$name" $? "$said"
-}
-
 needs_python "HellaSwag in the trainer"
-text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
+byte_data
 
 # 60 examples, each four times with rotated endings: turned-0 ... turned-3. labels-0 ... labels-3 keep the
 # endings and rotate the label.
@@ -52,7 +45,7 @@ flags=(--tokenizer bytes --seq-len 96 --micro-batch 6 --sample-tokens 0 --thread
 model=(--layers 2 --heads 2 --channels 64 --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2)
 train=("${flags[@]}" "${model[@]}" --steps 120 --lr 4e-3 --warmup 10 --val-every 60)
 # share: prints the last HellaSwag result of a log on stdin; shares LOG: prints the steps of all results
-share() { sed -n 's/.*"hellaswag":\([0-9.e-]*\).*/\1/p' | tail -n 1; }
+share() { field hellaswag | tail -n 1; }
 shares() { sed -n 's/.*"step":\([0-9]*\),"hellaswag".*/\1/p' "$1" | tr '\n' ' '; }
 evaluate() { "$program" "${flags[@]}" --model "$checkpoint" --hellaswag "$1" --eval-only --json --quiet "${@:2}"; }
 
@@ -74,7 +67,7 @@ resumed=("${train[@]}" --hellaswag "$folder/turned-0.bin" --hellaswag-every 40 -
 cut=$folder/missed/log.jsonl
 again() { # NAME: resumes, and compares the log with that of the uninterrupted run
     "$program" "${resumed[@]}" --resume >/dev/null 2>&1 || bad "resuming"
-    succeeds "$1" diff <(strip "$folder/run/log.jsonl") <(strip "$cut")
+    is "$1" "$(strip "$cut")" "$(strip "$folder/run/log.jsonl")"
 }
 sed -i '/"step":40,"hellaswag"/d' "$cut" && rm -r "$folder"/missed/step-00000080 "$folder"/missed/step-00000120
 again "a resumed run adds a HellaSwag evaluation that is missing in the middle"
@@ -85,7 +78,7 @@ again "a resumed run repeats no HellaSwag evaluation that is in the log"
 # --- by itself
 checkpoint=$folder/run/step-00000120
 trained=$(evaluate "$folder/turned-0.bin" | share)
-[ -n "$trained" ] && [ "$trained" = "$(share <"$folder/run/log.jsonl")" ]; check "--eval-only gives the log's HellaSwag result" $? "$trained"
+is "--eval-only gives the log's HellaSwag result" "$trained" "$(share <"$folder/run/log.jsonl")"
 awk -v s="$trained" 'BEGIN { exit !(s > 0.5) }' && ok "the model has learned: HellaSwag $trained, above 0.25 by chance" || bad "the model has learned HellaSwag" "$trained"
 same=yes sum=0
 plain=$(evaluate "$folder/turned-0.bin" --recipe bf16 | share) # BF16, because FP8 scales depend on the batch
@@ -94,25 +87,19 @@ for turn in 1 2 3; do [ "$(evaluate "$folder/turned-$turn.bin" --recipe bf16 | s
 for turn in 0 1 2 3; do sum="$sum + $(evaluate "$folder/labels-$turn.bin" | share)"; done
 awk "BEGIN { d = $sum - 1; exit !(d < 1e-6 && d > -1e-6) }"; check "HellaSwag chooses exactly one ending per example" $? "$sum"
 one=$(evaluate "$folder/turned-0.bin" --micro-batch 1 --precision fp32 | share)
-[ "$one" ] && [ "$(evaluate "$folder/turned-0.bin" --micro-batch 7 --precision fp32 | share)" = "$one" ]
-check "HellaSwag does not depend on the micro-batch" $? "$one"
+is "HellaSwag does not depend on the micro-batch" "$(evaluate "$folder/turned-0.bin" --micro-batch 7 --precision fp32 | share)" "$one"
 both=$(evaluate "$folder/turned-0.bin" --val "$folder/src_val.bin" --val-batches 1)
 [[ $both == *'"val_loss"'*'"hellaswag"'* ]]; check "--eval-only computes HellaSwag and the validation loss together" $? "$both"
 
 # --- -h 1 reads the file at llm.c's path
 mkdir -p "$folder/llmc/dev/data/hellaswag" && cp "$folder/turned-0.bin" "$folder/llmc/dev/data/hellaswag/hellaswag_val.bin"
 short=$(cd "$folder/llmc" && "$program" "${flags[@]}" --model "$checkpoint" --eval-only -h 1 --json --quiet 2>&1 | share)
-[ "$short" = "$trained" ]; check "-h 1 reads dev/data/hellaswag/hellaswag_val.bin" $? "$short"
+is "-h 1 reads dev/data/hellaswag/hellaswag_val.bin" "$short" "$trained"
 said=$(cd "$folder" && "$program" "${train[@]}" --steps 1 -h 1 --quiet 2>&1)
 [[ $said == *"hellaswag_val.bin is missing"* ]]; check "-h 1 without the file prints a note, and training continues" $? "$said"
 
 # --- errors
-# refuses NAME CODE PATTERN FLAGS...
-refuses() {
-    local status=0 text
-    text=$("$program" "${flags[@]}" "${@:4}" --quiet 2>&1 >/dev/null) || status=$?
-    [ $status -eq "$2" ] && [ "$(wc -l <<<"$text")" -eq 1 ] && grep -qE -- "$3" <<<"$text"; check "$1" $? "exit $status, wanted $2; said:" "$text"
-}
+refuses() { fails "$1" "$2" "$3" "$program" "${flags[@]}" "${@:4}" --quiet; } # NAME CODE PATTERN FLAGS...
 refuses "a HellaSwag row longer than --seq-len is refused" 1 "--seq-len [0-9]+ or more" --model "$checkpoint" --eval-only --hellaswag "$folder/turned-0.bin" --seq-len 32
 refuses "a missing HellaSwag file is refused" 2 "none.bin" --model "$checkpoint" --eval-only --hellaswag "$folder/none.bin"
 { head -c 12 "$folder/src_val.bin" && head -c $(($(stat -c %s "$folder/src_val.bin") - 12)) /dev/zero | tr '\0' '\7'; } >"$folder/wide.bin" # tokens 0x0707

@@ -29,8 +29,6 @@ has "SEED@MICRO_BATCH sets the micro-batch, with the same validation tokens" "$s
 check "SEED@MICRO_BATCH with the setting's micro-batch is the run of SEED" $? "$said"
 said=$(RECIPES="bf16 careful:coat,group-size=32" SEEDS=1 scripts/lab.py fidelity --dry-run --out "$folder/dry" a v 2>&1)
 has "NAME:RECIPE names a recipe" "$said" '--recipe coat --master split16 --group-size=32 .*/262k/careful/1 '
-[ "$(scripts/lab.py fidelity -h)" = "$(scripts/lab.py fidelity --help)" ]
-check "fidelity -h equals --help" $?
 at() { scripts/lab.py fidelity --out "$folder/refused" "$@"; }
 refuses "TRAIN_GLOB without VAL_GLOB is refused" 'name TRAIN_GLOB and VAL_GLOB' at a
 refuses "fidelity refuses an unknown flag" '.*--fast' at --fast
@@ -219,10 +217,8 @@ check "a failed evaluation is repeated without training" $? "$said"
 halt() { # SLOW PATTERN COUNT: runs the study, and stops it when COUNT logs have reached the step
     SLOW=$1 branch "$folder/halted" "bf16 coat" "1 3" >"$folder/said" &
     study=$!
-    for ((i = 0; i < 1000; i++)); do
-        [ "$(grep -ls "^{\"step\":${1#*:}," "$folder"/halted/$2/log.jsonl | wc -l)" -lt "$3" ] || break
-        sleep 0.02
-    done
+    reached() { [ "$(grep -ls "^{\"step\":$1," "$folder"/halted/$2/log.jsonl | wc -l)" -ge "$3" ]; }
+    wait_for $study reached "${1#*:}" "$2" "$3"
     kill -TERM $study
     wait $study
     [ $? -eq 1 ] && grep -q '^error: stopped; ' "$folder/said" && [ -z "$(find "$folder/halted" -name '.copy' -o -name '*.part')" ]
@@ -252,8 +248,7 @@ said=$(scripts/lab.py fidelity --out "$folder/small" 2>&1)
 check "a study on the CPU succeeds" $? "$said"
 page=$(cat "$folder/small/fidelity.md")
 run=$folder/small/bytes/coat/1@4
-loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$run/log.jsonl")
-base=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/bytes/bf16/1@4/log.jsonl")
+loss=$(field val_loss "$run/log.jsonl") base=$(field val_loss "$folder/small/bytes/bf16/1@4/log.jsonl")
 # the last of eight windows of 60 steps starts at step 53
 last=$(sed -n 's/^{"step":\([0-9]*\),"loss":\([0-9.]*\).*/\1 \2/p' "$run/log.jsonl" | awk '$1 > 52 { sum += $2; n++ } END { printf "%.4f", sum / n }')
 result=$(figures "$folder/small" bytes coat 1@4)
@@ -291,10 +286,7 @@ export RECIPES=coat SEEDS=1 STEPS=500
 scripts/lab.py fidelity --out "$folder/straight" >/dev/null 2>&1
 scripts/lab.py fidelity --out "$folder/stopped" >"$folder/said" 2>&1 &
 study=$! run=$folder/stopped/bytes/coat/1
-for ((i = 0; i < 600; i++)); do
-    ! grep -q '"loss"' "$run/log.jsonl" 2>/dev/null || break
-    sleep 0.05
-done
+wait_for $study grep -q '"loss"' "$run/log.jsonl"
 kill -TERM $study
 wait $study
 [ $? -eq 1 ] && [ -z "$(figures "$folder/stopped" bytes coat 1)" ] && grep -q '^ended by SIGTERM after step [0-9]* of 500: saved' "$run/output.txt" && grep -q '^error: stopped; ' "$folder/said"

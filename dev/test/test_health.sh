@@ -5,9 +5,9 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 export OMP_NUM_THREADS=1
-text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
+byte_data
 run=(--tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 2 --batch-tokens 192 --sample-tokens 0 --quiet
-    --threads 1 --lr 1e-3 --train "$folder/src_train.bin" --device cpu)
+    --threads 1 --lr 1e-3 --train "$data" --device cpu)
 train() { "$program" "${run[@]}" --out "$folder/$1" "${@:2}" >"$folder/$1.out" 2>"$folder/$1.said"; }
 steps_of() { sed -n "s/^{\"step\":\([0-9]*\),\"$1\":.*/\1/p" "$folder/$2/log.jsonl" | tr '\n' ' '; }
 said() { cat "$folder/$1.said" "$folder/$1.out"; }
@@ -52,7 +52,7 @@ check "a resumed run may check FP8 health at other steps" $? "$(said resumed)"
 # Sequences of one token: q and k get no gradient from attention, so two thirds of dqkv are zero.
 # The layer in the warning depends on the text, which does not change with the sources.
 "$build"/prepare_bytes --out "$folder/fixed" LICENSE >/dev/null || exit 1
-run=("${run[@]/"$folder/src_train.bin"/"$folder/fixed_train.bin"}")
+run=("${run[@]/"$data"/"$folder/fixed_train.bin"}")
 zeros=(--seq-len 1 --micro-batch 32 --batch-tokens 0 --steps 4 --health-every 1 --no-quiet)
 train zeros "${zeros[@]}" --recipe coat
 line='fp8: dqkv_qt of layer 1 has 66.7 % of its FP8 values zero or subnormal; --linear bf16 is more exact'

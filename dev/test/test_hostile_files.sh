@@ -5,18 +5,12 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 
-text "$folder/texts" 4 && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
-data=$folder/src_train.bin
+byte_data 4
 run=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --steps 2
     --quiet --threads 1 --train "$data")
 
 # refuses NAME CODE PATTERN FLAGS...: the program must end within 20 s with this exit code and one matching error line
-refuses() {
-    local said status=0
-    said=$(timeout 20 "$program" "${@:4}" 2>&1 >/dev/null </dev/null) || status=$?
-    [ $status -eq "$2" ] && [ "$(grep -cvE '^(note|resume): ' <<<"$said")" -eq 1 ] && grep -qE "^error: .*$3" <<<"$said"
-    check "$1" $? "status $status, expected $2 and /$3/" "$said"
-}
+refuses() { ignored='^(note|resume): ' fails "$1" "$2" "^error: .*$3" timeout 20 "$program" "${@:4}"; }
 
 # --- links in --out: the user's file that a link points to must not change
 mine() { printf '{"step":1,"loss":2}\nmine\n'; }

@@ -8,10 +8,6 @@ unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR PREFIX
 flags=(--no-print-directory)
 [[ $build != *asan* ]] || flags+=(SANITIZE=1)
 
-is() { # NAME ACTUAL EXPECTED
-    [ "$2" = "$3" ]
-    check "$1" $? "actual: $2" "expected: $3"
-}
 # refused NAME PATTERN TARGET SETTING...: make must fail and, apart from its own lines, print one line that matches
 refused() {
     local said
@@ -33,7 +29,7 @@ said=$(make "${install[@]}" install 2>&1) && [ "$first" = "$(cd "$root" && find 
 check "a second make install changes no names and records every file once" $? "$said"
 is "make install prints the paths of all installed files" "$(sed -n 's/^  //p' <<<"$said" | sort)" \
     "$(cd "$root" && find "$root" -type f ! -name mine ! -name installed | sort)"
-is "only the owner can write installed files" "$(find "$root" -type f -perm /022)" ""
+empty "only the owner can write installed files" "$(find "$root" -type f -perm /022)"
 
 # --- programs for GPUs are installed if they are built
 mkdir "$folder/both"
@@ -95,7 +91,7 @@ cd "$OLDPWD" || exit
 # --- man page and completion
 man=$usr/share/man/man1/train_gpt2_fp8_cpu.1 bash=$usr/share/bash-completion/completions/train_gpt2_fp8_cpu
 "$program" --help=markdown | grep -oE '^\| `--[a-z0-9-]+' | sed 's/.*`//' | sort >"$folder/flags"
-is "the man page names every flag" "$(sed 's/\\-/-/g' "$man" | grep -oE '^\\&  --[a-z0-9-]+' | sed 's/.* //' | sort | diff "$folder/flags" -)" ""
+empty "the man page names every flag" "$(sed 's/\\-/-/g' "$man" | grep -oE '^\\&  --[a-z0-9-]+' | sed 's/.* //' | sort | diff "$folder/flags" -)"
 formatters=()
 command -v groff >/dev/null && formatters+=("groff -man -ww -Tascii")
 command -v mandoc >/dev/null && formatters+=("mandoc -W warning -T ascii")
@@ -106,7 +102,7 @@ done
 [ ${#formatters[@]} -gt 0 ] || echo "skip - formatting the man page: no groff or mandoc"
 completed() { (. "$bash" && eval "$(complete -p train_gpt2_fp8_cpu | sed "s/.* -W \('[^']*'\).*/compgen -W \1 -- $1/")") | sort | paste -sd ' '; }
 is "completion completes the beginning of a flag" "$(completed --sh) $(completed --no-res)" "--shuffle --no-resume"
-is "completion of -- offers every flag" "$(completed -- | tr ' ' '\n' | sort | comm -23 "$folder/flags" -)" ""
+empty "completion of -- offers every flag" "$(completed -- | tr ' ' '\n' | sort | comm -23 "$folder/flags" -)"
 
 # --- uninstall
 touch "$usr/share/man/man1/others.1"

@@ -44,7 +44,7 @@ kill_once() { # OUT: starts or resumes the run and kills it; counts in $killed a
     wait $pid 2>/dev/null
     [ $? -eq 137 ] || return 0
     killed=$((killed + 1))
-    if compgen -G "$out/.step-*.tmp" >/dev/null; then in_save=$((in_save + 1)); fi
+    if exists "$out/.step-*.tmp"; then in_save=$((in_save + 1)); fi
 }
 good=0
 for ((i = 1; i <= runs; i++)); do
@@ -101,7 +101,7 @@ lose() { # OUT COMMAND...: trains in OUT and runs COMMAND after the first checkp
     shift
     "$program" "${run[@]}" --out "$out" >/dev/null 2>"$folder/said" &
     pid=$!
-    until [ -d "$out/$(printf 'step-%08d' $every)" ] || ! kill -0 $pid 2>/dev/null; do :; done
+    wait_for $pid test -d "$out/$(printf 'step-%08d' $every)"
     "$@"
     wait $pid
     status=$?

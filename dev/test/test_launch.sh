@@ -10,6 +10,9 @@ export OUT=$folder/run RESTART_PAUSE=0
 # has NAME TEXT WORDS: checks that the text contains the words
 has() { if [[ " $2 " == *" $3 "* ]]; then ok "$1"; else bad "$1" "no '$3' in: $2"; fi; }
 
+# refused NAME WORDS COMMAND...: checks that the command fails and prints the words
+refused() { if said=$("${@:3}" 2>&1); then bad "$1" "$said"; else has "$1" "$said" "$2"; fi; }
+
 said=$(for script in scripts/*.sh scripts/*.sbatch dev/*/*.sh .ci/run; do bash -n "$script" 2>&1; done)
 [ -z "$said" ]; check "all shell scripts are valid" $? "$said"
 
@@ -81,7 +84,7 @@ for words in "--out $folder/elsewhere" "--out=$folder/elsewhere" "-o $folder/els
 done
 line=$(bash scripts/slurm_requeue.sh --dry-run --out=new --steps 7)
 has "the Slurm script's --out and --steps replace its own" "$line" "--out new --resume --steps 7"
-said=$(STEPS=20k bash scripts/slurm_requeue.sh --dry-run 2>&1) && bad "the Slurm script refuses STEPS=20k" "$said" || has "the Slurm script refuses STEPS=20k" "$said" "STEPS: must be a whole number of at least 1 (is 20k)"
+STEPS=20k refused "the Slurm script refuses STEPS=20k" "STEPS: must be a whole number of at least 1 (is 20k)" bash scripts/slurm_requeue.sh --dry-run
 [ "$(RECIPE=bf16 "$script" --dry-run | grep -c -- '--recipe bf16 .*--master split16')" -eq 1 ]; check "RECIPE=bf16 also sets --master split16" $?
 mkdir -p "$folder/continued/step-00000005"
 line=$(OUT=$folder/continued "$script" --dry-run)
@@ -90,17 +93,17 @@ has "RECIPE changes the recipe of a resumed run" "$(RECIPE=coat OUT=$folder/cont
 : >"$folder/hellaswag_val.bin"
 has "DATA with HellaSwag adds --hellaswag" "$(DATA=$folder "$script" --dry-run)" "--hellaswag $folder/hellaswag_val.bin"
 has "TOKENIZER adds samples" "$(TOKENIZER=v.json "$script" --dry-run)" "--tokenizer v.json --sample-every 5000"
-said=$(GPUS=3 "$script" --dry-run 2>&1) && bad "a batch that three GPUs cannot divide is refused" "$said" || has "a batch that three GPUs cannot divide is refused" "$said" "on 3 GPUs; choose another MICRO_BATCH or GPUS"
+GPUS=3 refused "a batch that three GPUs cannot divide is refused" "on 3 GPUs; choose another MICRO_BATCH or GPUS" "$script" --dry-run
 for setting in GPUS MICRO_BATCH RESTARTS; do
-    said=$(env $setting=many "$script" --dry-run 2>&1) && bad "$setting=many is refused" "$said" || has "$setting=many is refused" "$said" "must be a number"
+    refused "$setting=many is refused" "must be a number" env $setting=many "$script" --dry-run
 done
 
 said=$(GPUS=16 "$script" --dry-run 2>&1)
 has "many GPUs get a smaller micro-batch" "$said" "--micro-batch 32"
 has "a smaller micro-batch prints a note" "note: ${said#*note:}" "on each of 16 GPUs are more than a step"
-said=$(GPUS=16 MICRO_BATCH=64 "$script" --dry-run 2>&1) && bad "MICRO_BATCH that does not fit GPUS is refused" "$said" || has "MICRO_BATCH that does not fit GPUS is refused" "$said" "on 16 GPUs; MICRO_BATCH=32 fits"
-said=$(PROGRAM=$folder/none "$script" 2>&1) && bad "a program that is not built is reported" "$said" || has "a program that is not built is reported" "$said" "$folder/none: is not built;"
-said=$(bash scripts/launch.sh --dry-run 2>&1) && bad "launch.sh without a run script is refused" "$said" || has "launch.sh without a run script is refused" "$said" "run one of"
+GPUS=16 MICRO_BATCH=64 refused "MICRO_BATCH that does not fit GPUS is refused" "on 16 GPUs; MICRO_BATCH=32 fits" "$script" --dry-run
+PROGRAM=$folder/none refused "a program that is not built is reported" "$folder/none: is not built;" "$script"
+refused "launch.sh without a run script is refused" "run one of" bash scripts/launch.sh --dry-run
 
 # --help describes a script and runs nothing
 for script in scripts/*.sh scripts/*.sbatch; do
@@ -129,7 +132,7 @@ said=$(dev/baselines/baselines.sh --dry-run x.bin)
 [[ $? -eq 0 && $(wc -l <<<"$said") -eq 30 && $said == *"--model gpt2-xl "*"--seq-len 1024 "*"--model olmo-1b "* ]]; check "baselines.sh plans all rows of three models" $? "$said"
 for words in --foo "x.bin gpt3:1x1024" "x.bin gpt2:1"; do
     # shellcheck disable=SC2086 # words
-    said=$(dev/baselines/baselines.sh --dry-run $words 2>&1) && bad "baselines.sh refuses $words" "$said" || has "baselines.sh refuses $words" "$said" "must be"
+    refused "baselines.sh refuses $words" "must be" dev/baselines/baselines.sh --dry-run $words
 done
 
 calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
@@ -156,7 +159,7 @@ told_to_end() { # NAME CALLS STATUS: sends SIGTERM to a run script; expects CALL
     : >"$folder/calls"
     PROGRAM=$folder/ended "$script" 2>/dev/null &
     local pid=$! status=0
-    for ((wait = 0; wait < 100; wait++)); do [ ! -s "$folder/calls" ] || break; sleep 0.1; done
+    wait_for $pid test -s "$folder/calls"
     kill -TERM $pid
     wait $pid || status=$?
     [ "$status $(calls)" = "$3 $2" ]; check "$1" $? "status $status"
@@ -167,7 +170,7 @@ printf '#!/bin/sh\nshift 4\n"$@"\n' >"$folder/mpirun" # SIGTERM must reach the p
 GPUS=2 RESTARTS=3 told_to_end "after SIGTERM, RESTARTS does not start mpirun again" 1 5
 printf '#!/bin/sh\necho "mpirun $*"\n' >"$folder/mpirun"
 mkdir "$folder/few" && for tool in bash sed dirname; do ln -s "$(command -v $tool)" "$folder/few/$tool"; done
-said=$(PATH=$folder/few GPUS=2 PROGRAM=$folder/program "$(command -v bash)" "$script" 2>&1) && bad "several GPUs without mpirun are refused" "$said" || has "several GPUs without mpirun are refused" "$said" "mpirun: is missing,"
+PATH=$folder/few GPUS=2 PROGRAM=$folder/program refused "several GPUs without mpirun are refused" "mpirun: is missing," "$(command -v bash)" "$script"
 
 # --- Slurm
 has "slurm_single.sbatch runs srun" "$(bash scripts/slurm_single.sbatch 350M --seed 3)" "srun --kill-on-bad-exit=1 ./train_gpt2_fp8 --model gpt2-medium"
@@ -175,10 +178,10 @@ line=$(SLURM_NTASKS=32 SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NODELIST='node[7-8]' bash
 has "slurm_multi.sbatch reduces the micro-batch for 32 GPUs" "$line" "--micro-batch 16"
 has "slurm_multi.sbatch uses the first node for the rendezvous, and FLAGs override it" "$line" "--rendezvous node7 --seed 3"
 has "slurm_multi.sbatch uses ZeRO 1" "$line" "--zero 1"
-said=$(bash scripts/slurm_multi.sbatch 124M 2>&1) && bad "slurm_multi.sbatch outside a job is refused" "$said" || has "slurm_multi.sbatch outside a job is refused" "$said" "slurm_multi.sbatch: must run as a Slurm job;"
+refused "slurm_multi.sbatch outside a job is refused" "slurm_multi.sbatch: must run as a Slurm job;" bash scripts/slurm_multi.sbatch 124M
 has "slurm_multi.sbatch --dry-run prints the command outside a job" "$(bash scripts/slurm_multi.sbatch 124M --dry-run)" "--rendezvous FIRST_NODE"
 has "slurm_single.sbatch runs 124M by default" "$(bash scripts/slurm_single.sbatch --dry-run --seed 3)" "--model gpt2"
-said=$(bash scripts/slurm_single.sbatch 9B --dry-run 2>&1) && bad "slurm_single.sbatch refuses an unknown size" "$said" || has "slurm_single.sbatch refuses an unknown size" "$said" "9B: must be one of 124M, 350M, 774M, 1558M, olmo_1b, llama2_7b, llama3_8b"
+refused "slurm_single.sbatch refuses an unknown size" "9B: must be one of 124M, 350M, 774M, 1558M, olmo_1b, llama2_7b, llama3_8b" bash scripts/slurm_single.sbatch 9B --dry-run
 line=$(STEPS=500 bash scripts/slurm_requeue.sh --seed 3 --dry-run)
 [[ $line == "srun ./train_gpt2_fp8 --model gpt2 "*" --resume --seed 3 --steps 500" ]]; check "slurm_requeue.sh --dry-run prints its command" $? "$line"
 

@@ -4,9 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL CUDA GPU
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-failures=0
+. dev/test/program_fixture.sh
 
 sources() { # NAME...: prints the paths of these modules
     local name
@@ -22,11 +20,7 @@ holds() {
         make BUILD="$folder/build" FUZZ_BUILD="$folder/fuzz" FUZZ_NAMES= CUDA=0 MPI=0 OPENBLAS=0 \
             "$variable=$(sources $list)" "$@" >"$folder/said" 2>&1
         found=$(ar t "$archive" 2>&1 | sed 's/\.o$//' | paste -sd ' ')
-        if [ "$found" = "$list" ]; then echo "ok - $name: $list"; else
-            echo "not ok - $name: $list"
-            echo "    holds '$found'; make said: $(cat "$folder/said")"
-            failures=1
-        fi
+        [ "$found" = "$list" ]; check "$name: $list" $? "contains '$found'" "$(cat "$folder/said")"
     done
 }
 holds "make rebuilds lib.a when the list of modules changes" "$folder/build/cpu/lib.a" MODULES "$folder/build/cpu/lib.a"
@@ -34,18 +28,10 @@ holds "make rebuilds lib.a when the list of modules changes" "$folder/build/cpu/
 make BUILD="$folder/build" MODULES="$(sources error lock)" help >/dev/null
 make -n WERROR=1 BUILD="$folder/build" CUDA=0 MPI=0 OPENBLAS=0 MODULES="$(sources error lock)" tests >/dev/null 2>&1
 again=$(make -q BUILD="$folder/build" CUDA=0 MPI=0 OPENBLAS=0 MODULES="$(sources error lock)" "$folder/build/cpu/lib.a" 2>&1)
-if [ $? -eq 0 ]; then echo "ok - make help and make -n do not make objects outdated"; else
-    echo "not ok - make help and make -n do not make objects outdated"
-    echo "    $again"
-    failures=1
-fi
+check "make help and make -n do not make objects outdated" $? "$again"
 # make must not remove intermediate objects that the next make needs
 removed=$(make -n BUILD="$folder/none" CUDA=0 MPI=0 OPENBLAS=0 tools tests 2>&1 | grep '^rm [^-]')
-if [ -z "$removed" ]; then echo "ok - make keeps intermediate objects"; else
-    echo "not ok - make keeps intermediate objects"
-    echo "    ${removed:0:200}"
-    failures=1
-fi
+empty "make keeps intermediate objects" "${removed:0:200}"
 if echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -x c -fsanitize=fuzzer - -o /dev/null 2>/dev/null; then
     holds "make rebuilds the fuzz targets' archive when the list changes" "$folder/fuzz/lib.a" FUZZ_MODULES fuzz-targets "$folder/fuzz/lib.a"
 else
@@ -76,18 +62,11 @@ kinds() {
     PATH="$folder:$PATH" make -n -B V=1 BUILD="$folder/build" MPI=0 OPENBLAS=0 NVCC="$folder/cuda/bin/nvcc" "$@" "$object" 2>&1 |
         grep -o 'code=[a-z]*_[0-9a-z]*' | sed 's/^code=//; s/^sm_//' | tr '\n' ' ' | sed 's/ $//'
 }
-equals() { # NAME EXPECTED FOUND
-    if [ "$3" = "$2" ]; then echo "ok - $1"; else
-        echo "not ok - $1"
-        echo "    wanted '$2', found '$3'"
-        failures=1
-    fi
-}
 # builds NAME EXPECTED DRIVER_OUTPUT [FLAG...]: checks for which architectures make builds if the driver reports this
 builds() {
     printf '#!/bin/sh\ncat <<END\n%s\nEND\n' "$3" >"$folder/nvidia-smi"
     chmod +x "$folder/nvidia-smi"
-    equals "$1" "$2" "$(kinds "${@:4}")"
+    is "$1" "$(kinds "${@:4}")" "$2"
 }
 
 builds "make builds for this machine's GPU" 90a 9.0
@@ -111,21 +90,15 @@ found() {
     printf 'CC = gcc\nCXX = g++\nGOALS = all\ninclude scripts/find.mk\n$(info value $(strip %s))\nall:\n' "$1" |
         make -f - OPENBLAS=0 MPI=0 "${@:2}" 2>&1 | sed "s|$folder/||g"
 }
-finds() { equals "$1" "$2" "$(found "${@:3}" | sed -n 's/^value //p')"; } # NAME EXPECTED VALUE FLAG...
-misses() { # NAME TEXT FLAG...: checks that the report misses nvcc and contains the text
-    if found '' "${@:3}" | grep -q "^missing *nvcc: .*$2"; then echo "ok - $1"; else
-        echo "not ok - $1"
-        found '' "${@:3}" | sed 's/^/    /'
-        failures=1
-    fi
-}
+finds() { is "$1" "$(found "${@:3}" | grep '^value ')" "value $2"; } # NAME EXPECTED VALUE FLAG...
+misses() { has "$1" "$(found '' "${@:3}")" "^missing *nvcc: .*$2"; } # NAME PATTERN FLAG...: the report says why it misses nvcc
 header() { fake "$1" "$(printf '#define %s_MAJOR %s\n#define %s_MINOR %s' "$2" "$3" "$2" "$4")"; } # FILE PREFIX MAJOR MINOR
 
 toolkit cuda11.8 11.8 11 80 86
 toolkit cuda12.10 12.10 14 80
 toolkit strict 12.8 3 80 # accepts no current g++
 misses "an nvcc that is too old is named" 'CUDA 11.8, but 12.4 or later' CUDA_HOME="$folder/cuda11.8"
-misses "a g++ that is too new for nvcc is named" 'CXX=g++-3' CUDA_HOME="$folder/strict"
+misses "a g++ that is too new for nvcc is named" 'CXX=g\+\+-3' CUDA_HOME="$folder/strict"
 finds "CUDA 12.4 is accepted" 12.4 '$(FOUND_NVCC)' CUDA_HOME="$folder/cuda12.4"
 finds "CUDA 12.10 is later than 12.4" 12.10 '$(FOUND_NVCC)' CUDA_HOME="$folder/cuda12.10"
 finds "the g++ that CUDA names is accepted" 12.4 '$(FOUND_NVCC)' CUDA_HOME="$folder/cuda12.4" FOUND_CXX=13.3.0
@@ -150,7 +123,7 @@ finds "conda's folders are found" '12.9 -isystem conda/include -isystem conda/ta
 
 header frontend/cudnn_frontend_version.h CUDNN_FRONTEND 1 32
 sed -i 's/M[AI][JN]OR/&_VERSION/' "$folder/frontend/cudnn_frontend_version.h"
-equals "programs search these folders for libraries" 'rpath=cudnn/lib64:nccl/lib:cuda/lib64' \
+is "programs search these folders for libraries" \
     "$(make -n V=1 BUILD="$folder/build" MPI=0 OPENBLAS=0 "${homes[@]}" CUDNN_FRONTEND="$folder/frontend" train_gpt2_fp8 2>&1 |
-        grep -o 'rpath=[^ ]*' | sed "s|$folder/||g" | sort -u)"
+        grep -o 'rpath=[^ ]*' | sed "s|$folder/||g" | sort -u)" 'rpath=cudnn/lib64:nccl/lib:cuda/lib64'
 exit $failures

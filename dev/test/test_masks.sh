@@ -43,7 +43,7 @@ check "masked targets: the logged fractions are those of the files" $? "$(values
 # Evaluates the same data with another division into micro-batches.
 "$program" --eval-only --model "$folder/whole/step-00000006" --val "$folder/some_val.bin" --micro-batch 1 --val-batches 64 --precision fp32 \
     --tokenizer bytes --device cpu --json >"$folder/eval" 2>/dev/null
-awk -v a="$(sed 's/.*"val_loss":\([^,}]*\).*/\1/' "$folder/eval")" -v b="$(values val_loss whole | tail -n 1)" \
+awk -v a="$(field val_loss "$folder/eval")" -v b="$(values val_loss whole | tail -n 1)" \
     'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-11) }'; check "--eval-only with a mask has the loss of training" $? "$(cat "$folder/eval")"
 
 # Validation of all data gives one loss: 7 sequences and 19 remaining tokens, without and with a mask.
@@ -71,7 +71,7 @@ all_losses() { # FILE: prints the validation loss for each micro-batch and numbe
             local command=("$program" --eval-only --model "$folder/whole/step-00000006" --val "$folder/$1_val.bin" --micro-batch "$micro"
                 --val-batches -1 --precision fp32 --seq-len 32 --examples split --tokenizer bytes --device cpu --json --quiet)
             [ "$processes" -eq 1 ] || command=("${mpirun[@]}" -np "$processes" "${command[@]}")
-            echo "$processes processes, $micro: $(timeout 100 "${command[@]}" 2>&1 </dev/null | sed 's/.*"val_loss":\([^,}]*\).*/\1/')"
+            echo "$processes processes, $micro: $(timeout 100 "${command[@]}" 2>&1 </dev/null | field val_loss)"
         done
     done
 }
@@ -89,14 +89,13 @@ coat=(--recipe coat --micro-batch 4 --batch-tokens 256 --steps 4 --save-every 2 
 for name in ones src; do files $name && train 1 $name "${coat[@]}"; done
 different=$(for file in "$folder"/ones/step-00000004/*; do cmp -s "$file" "$folder/src/step-00000004/${file##*/}" || basename "$file"; done | sort | xargs)
 [ "$different" = "manifest.json state.json" ]; check "a mask of ones gives the checkpoint of no mask" $? "$different"
-[ "$(strip "$folder/ones/log.jsonl" | sed 's/"counted":1,//')" = "$(strip "$folder/src/log.jsonl")" ]
-check "a mask of ones gives the log of no mask, apart from counted" $? "$(strip "$folder/ones/log.jsonl")"
+is "a mask of ones gives the log of no mask, apart from counted" "$(strip "$folder/ones/log.jsonl" | sed 's/"counted":1,//')" "$(strip "$folder/src/log.jsonl")"
 
 # A run that is resumed in the middle equals an uninterrupted one.
 files some
 train 1 straight "${coat[@]}" && train 1 resumed "${coat[@]}" --steps 2 && train 1 resumed "${coat[@]}" --resume &&
     same "a masked run that is resumed has the bits of an uninterrupted one" 00000004 straight resumed
-[ "$(strip "$folder/straight/log.jsonl")" = "$(strip "$folder/resumed/log.jsonl")" ]; check "a masked run that is resumed has the log of an uninterrupted one" $? "$(strip "$folder/resumed/log.jsonl")"
+is "a masked run that is resumed has the log of an uninterrupted one" "$(strip "$folder/resumed/log.jsonl")" "$(strip "$folder/straight/log.jsonl")"
 if timeout 60 "$program" "${base[@]}" "${coat[@]}" --train "$folder/ones_train.bin" --out "$folder/resumed" --steps 6 --resume >"$folder/said" 2>&1; then
     bad "another mask is refused as other data" "$(cat "$folder/said")"
 else
@@ -142,8 +141,7 @@ if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad 
     grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said"; check "--epochs that contradicts --steps is refused" $? "$(cat "$folder/said")"; fi
 
 # The report shows the fraction of unmasked targets. A damaged file is refused.
-loud=("${base[@]}")
-for i in "${!loud[@]}"; do [ "${loud[$i]}" = --quiet ] && unset "loud[$i]"; done
+loud=("${base[@]/--quiet/--no-quiet}")
 "$program" "${loud[@]}" --train "$folder/some_train.bin" --micro-batch 2 --steps 1 >"$folder/said" 2>&1
 grep -qE '^train +1 shard, .* tokens, uint16, [0-9.]+ % in the loss$' "$folder/said"
 check "the report shows the fraction of unmasked targets" $? "$(cat "$folder/said")"
@@ -192,8 +190,8 @@ note: --prompt is continued as plain text, because the checkpoint contains no pr
     evaluated=("$program" --eval-only --model "$folder/packed/step-00000030" --val "$folder/chat_val_*.bin" --val-batches -1 --seq-len 64
         --documents apart --precision fp32 --tokenizer bytes --device cpu --json)
     losses=""
-    for micro_batch in 1 4 5 8 200; do losses+=" $("${evaluated[@]}" --micro-batch $micro_batch 2>"$folder/evaluated" | sed 's/.*"val_loss":\([^,}]*\).*/\1/')"; done
-    for micro_batch in 4 200; do losses+=" $("${mpirun[@]}" -np 2 "${evaluated[@]}" --micro-batch $micro_batch 2>"$folder/evaluated" | sed -n 's/.*"val_loss":\([^,}]*\).*/\1/p')"; done
+    for micro_batch in 1 4 5 8 200; do losses+=" $("${evaluated[@]}" --micro-batch $micro_batch 2>"$folder/evaluated" | field val_loss)"; done
+    for micro_batch in 4 200; do losses+=" $("${mpirun[@]}" -np 2 "${evaluated[@]}" --micro-batch $micro_batch 2>"$folder/evaluated" | field val_loss)"; done
     awk '{ for (i = 1; i <= NF; i++) { d = $i - $1; if (d * d > 1e-12 * $1 * $1) exit 1 }; exit !(NF == 7 && $1 > 0) }' <<<"$losses"
     check "the validation loss of examples is the same with any micro-batch and on two processes" $? "$losses" "$(cat "$folder/evaluated")"
     share=$(sed -n 's/.*; \([0-9.]*\) % of all tokens have.*/\1/p' "$folder/said")

@@ -4,15 +4,7 @@
 # checks that ran.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-failures=0
-is() { # NAME ACTUAL EXPECTED
-    if [ "$2" = "$3" ]; then echo "ok - $1"; else
-        printf 'not ok - %s\n    got: %s\n    expected: %s\n' "$1" "$2" "$3"
-        failures=1
-    fi
-}
+. dev/test/program_fixture.sh
 unset CUDA_VISIBLE_DEVICES GPUS STAGES SEEDS WARMUP MPIRUN PROGRAM MODEL PASSES STEPS LARGE SMALL
 export OUT=$folder/out
 
@@ -127,11 +119,8 @@ export BIN=$folder/bin BUILD=$folder/bin OUT=$folder/check PROGRAM=$folder/bin/t
 unset MODELS MICRO_BATCH PARTS
 
 has() { # NAME PATTERN STATUS: checks the output and the exit code of the last script
-    if grep -qE -- "$2" <<<"$said" && [ "$status" = "$3" ]; then echo "ok - $1"; else
-        printf 'not ok - %s\n    status %s, expected: %s %s\n' "$1" "$status" "$3" "$2"
-        sed 's/^/    /' <<<"$said"
-        failures=1
-    fi
+    grep -qE -- "$2" <<<"$said" && [ "$status" = "$3" ]
+    check "$1" $? "status $status, expected: $3 $2" "$said"
 }
 says() { # SETTING... COMMAND...: runs the command; sets $said and $status
     said=$(env "$@" 2>&1)
@@ -226,10 +215,10 @@ printf '#!/bin/sh\necho $$ >%s/training\nexec sleep 60\n' "$folder" >"$folder/sl
 chmod +x "$folder/slow"
 PROGRAM=$folder/slow TMPDIR=$folder/tools dev/test/check_kill.sh t >/dev/null 2>&1 &
 script=$!
-for ((i = 0; i < 100; i++)); do [ ! -s "$folder/training" ] || break; sleep 0.1; done
+wait_for $script test -s "$folder/training"
 kill -TERM $script
 wait $script
 is "check_kill.sh ends with 143 after SIGTERM" $? 143
 is "check_kill.sh ends its training after SIGTERM" "$(kill -0 "$(cat "$folder/training")" 2>/dev/null || echo ended)" ended
-is "check_kill.sh removes its folder after SIGTERM" "$(find "$folder/tools" -name 'tmp.*')" ""
+empty "check_kill.sh removes its folder after SIGTERM" "$(find "$folder/tools" -name 'tmp.*')"
 exit $failures

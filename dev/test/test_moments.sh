@@ -5,13 +5,6 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 
-report() { # STATUS NAME
-    if [ "$1" -eq 0 ]; then echo "ok - $2"; else
-        echo "not ok - $2"
-        failures=1
-    fi
-}
-
 "$build"/prepare_bytes --out "$folder/src" coat train_gpt2_fp8.cu >/dev/null || exit 1
 run=(--tokenizer bytes --layers 1 --heads 2 --channels 64 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --recipe bf16
     --train "$folder/src_train.bin" --lr 2e-3 --warmup 2 --schedule constant)
@@ -28,7 +21,7 @@ resumes() {
     for file in optimizer.safetensors model.safetensors; do
         cmp "$folder/$name".{whole,cut}/step-00000012/$file || status=1
     done
-    report $status "a resumed run has the bits of an uninterrupted one: $*"
+    check "a resumed run has the bits of an uninterrupted one: $*" $status "$(tail -n 5 "$folder/said")"
 }
 
 resumes coat --moments coat
@@ -40,7 +33,7 @@ resumes muon-e4m3 --optimizer muon --moments coat --momentum-codes e4m3 --master
 resumes muon-bf16 --optimizer muon --moments bf16 --master split16
 resumes muon-fp32 --optimizer muon --precision fp32
 train --steps 12 --out "$folder/fp32"
-report $? "FP32 moments train"
+check "FP32 moments train" $? "$(tail -n 5 "$folder/said")"
 
 size() { stat -c %s "$folder/$1/step-00000012/optimizer.safetensors"; }
 # two moments of the matrices take 8 bytes per element in FP32, 2 + 10/128 in COAT; both have FP32 masters
@@ -48,13 +41,13 @@ matrices=$((384 * 64 + 12 * 64 * 64))
 saved=$(($(size fp32) - $(size coat.whole))) expected=$((matrices * (8 - 2) - matrices / 128 * 10))
 difference=$((saved - expected))
 [ "${difference#-}" -lt 4000 ] # because the header names more tensors
-report $? "COAT's states take 1 + 5/128 bytes per element and moment"
+check "COAT's states take 1 + 5/128 bytes per element and moment" $? "$(tail -n 5 "$folder/said")"
 
 saved=$(($(size coat.whole) - $(size muon.whole))) expected=$((12 * 64 * 64 + 12 * 64 * 64 / 128 * 5))
 difference=$((saved - expected))
 [ "${difference#-}" -lt 4000 ] && ! grep -q 'c_attn.weight.v"' "$folder"/muon.whole/step-00000012/optimizer.safetensors &&
     grep -q 'wte.weight.v"' "$folder"/muon.whole/step-00000012/optimizer.safetensors
-report $? "Muon's matrices have one state of 1 + 5/128 bytes per element"
+check "Muon's matrices have one state of 1 + 5/128 bytes per element" $? "$(tail -n 5 "$folder/said")"
 
 # continues FROM NAME COUNTS FLAGS...: a copy of FROM continues with other states, which are converted, reports the
 # conversion, and ends with nearly the loss of FROM
@@ -66,7 +59,7 @@ continues() {
     train --steps 20 --out "$folder/$name" --resume "$@" && grep -q "converted.*: $counts" "$folder/said" &&
         awk -v a="$(last_loss "$folder/$from.same")" -v b="$(last_loss "$folder/$name")" \
             'BEGIN { exit !(a > 0 && b > a - 0.05 && b < a + 0.05) }'
-    report $? "a run of $from is resumed with $*"
+    check "a run of $from is resumed with $*" $? "$(tail -n 5 "$folder/said")"
 }
 cp -r "$folder/fp32" "$folder/fp32.same" && train --steps 20 --out "$folder/fp32.same" --resume || exit 1
 cp -r "$folder/coat.whole" "$folder/coat.whole.same" &&
@@ -84,29 +77,29 @@ status=0
 "$program" "${run[@]}" --steps 20 --out "$folder/muon.whole" --resume --optimizer adamw >"$folder/said" 2>&1 || status=$?
 [ $status -eq 1 ] && grep -q "use --optimizer muon, or start a new run from its weights with --model $folder/muon.whole/step-00000012" "$folder/said" &&
     "$program" "${run[@]:8}" --steps 3 --optimizer adamw --model "$folder/muon.whole/step-00000012" --out "$folder/muon.adamw" >/dev/null 2>"$folder/said"
-report $? "another optimizer is refused with the command that works"
+check "another optimizer is refused with the command that works" $? "$(tail -n 5 "$folder/said")"
 cp -r "$folder/coat.whole" "$folder/coat.exempt"
 train --steps 20 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 wte && train --steps 28 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 none &&
     grep -q "moments-fp32 was wte and is now none" "$folder/said" && grep -q "converted.*: 2 moments" "$folder/said"
-report $? "--moments-fp32 none cancels --moments-fp32 wte"
+check "--moments-fp32 none cancels --moments-fp32 wte" $? "$(tail -n 5 "$folder/said")"
 continues coat.whole "0 moments, 16 master weights" --moments coat --master split16
 cp -r "$folder/coat.whole" "$folder/coat.plain"
 train --steps 20 --out "$folder/coat.plain" --resume --moments fp8 && ! grep -q converted "$folder/said" &&
     grep -q "moments was coat and is now fp8" "$folder/said"
-report $? "8-bit states with and without expansion are read without conversion"
+check "8-bit states with and without expansion are read without conversion" $? "$(tail -n 5 "$folder/said")"
 
 # split16 masters equal FP32 masters, also after hundreds of updates
 for master in fp32 split16; do
     train --steps 300 --recipe coat --master $master --out "$folder/master.$master" || exit 1
 done
 cmp "$folder"/master.{fp32,split16}/step-00000300/model.safetensors
-report $? "--master split16 has the parameters of --master fp32 after 300 steps, bit for bit"
+check "--master split16 has the parameters of --master fp32 after 300 steps, bit for bit" $? "$(tail -n 5 "$folder/said")"
 # both checkpoints, resumed with FP32 masters, must be equal after one more step
 for master in fp32 split16; do
     train --steps 301 --recipe coat --master fp32 --out "$folder/master.$master" --resume || exit 1
 done
 cmp "$folder"/master.{fp32,split16}/step-00000301/optimizer.safetensors
-report $? "--master split16 has the masters and moments of --master fp32"
+check "--master split16 has the masters and moments of --master fp32" $? "$(tail -n 5 "$folder/said")"
 
 # COAT's moments train like FP32's. At four times this rate, losses of this small model vary by 9 % between seeds,
 # and pairs of runs by 2 %. The loss also depends on the sources, which are the text.
@@ -114,44 +107,45 @@ for moments in fp32 coat; do
     train --layers 2 --seq-len 64 --micro-batch 8 --steps 300 --lr 1e-3 --warmup 30 --schedule cosine --lr-final 0.1 \
         --val "$folder/src_val.bin" --val-batches 40 --moments $moments --out "$folder/trained.$moments" || exit 1
 done
-val_loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/trained.$1/log.jsonl" | tail -n 1; }
-awk -v a="$(val_loss fp32)" -v b="$(val_loss coat)" 'BEGIN { exit !(a > 2 && a < 3.5 && b < 1.01 * a && b > 0.99 * a) }'
-report $? "validation loss with --moments coat within 1 % of fp32's ($(val_loss coat), $(val_loss fp32))"
+val_loss() { field val_loss "$folder/trained.$1/log.jsonl" | tail -n 1; }
+fp32=$(val_loss fp32) coat=$(val_loss coat)
+awk -v a="$fp32" -v b="$coat" 'BEGIN { exit !(a > 2 && a < 3.5 && b < 1.01 * a && b > 0.99 * a) }'
+check "validation loss with --moments coat within 1 % of fp32's ($coat, $fp32)" $? "$(tail -n 5 "$folder/said")"
 
 "$build"/quant_error "$folder/fp32/step-00000012" "$folder/ranges.tsv" >"$folder/table" 2>&1 &&
     awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" { both = $3 }
          END { exit !(plain > both && both > 0) }' "$folder/table" &&
     awk -F'\t' 'NF != 69 { exit bad = 1 } NR > 1 { for (i = 6; i <= NF; i++) sum[NR] += $i } END { exit bad || NR != 5 || !sum[2] || sum[2] != sum[4] || sum[3] != sum[5] }' "$folder/ranges.tsv"
-report $? "quant_error: expansion reduces the error of the update"
+check "quant_error: expansion reduces the error of the update" $? "$(tail -n 5 "$folder/said")"
 grep -qE "^a group's plain / expanded: median [0-9.]+, 90 % of them from [0-9.]+ to [0-9.]+$" "$folder/table" &&
     "$build"/quant_error --every 3 "$folder/fp32/step-00000012" >"$folder/said" 2>&1 &&
     awk '/ elements of / { n[FILENAME] = $3; d[FILENAME] = $2 } $1 == "E4M3" && NF == 7 { e[FILENAME] = $2 }
          END { for (f in n) { if (f ~ /said$/) s = f; else t = f } share = n[s] / n[t]; r = e[s] / e[t]; exit !(share > 0.2 && share < 0.5 && r > 0.7 && r < 1.4) }' "$folder/table" "$folder/said"
-report $? "quant_error prints the spread over groups, and --every 3 nearly the same"
+check "quant_error prints the spread over groups, and --every 3 nearly the same" $? "$(tail -n 5 "$folder/said")"
 status=0
 "$build"/quant_error --every 3x "$folder/fp32/step-00000012" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 1 ] && grep -q -- "--every 3x:" "$folder/said"
-report $? "quant_error --every 3x is refused"
+check "quant_error --every 3x is refused" $? "$(tail -n 5 "$folder/said")"
 
 # the embedding, four matrices of each block, the tower's patch embedding and two of the projector: 12 without the
 # tower's position embedding, whose moments --moments coat stores in FP32
 train --model llama:d1 --vision clip:d1 --moments fp32 --steps 1 --out "$folder/vision" &&
     "$build"/quant_error "$folder/vision/step-00000001" >"$folder/said" 2>&1 && grep -q 'elements of 12 matrices' "$folder/said"
-report $? "quant_error omits a vision tower's position embedding"
+check "quant_error omits a vision tower's position embedding" $? "$(tail -n 5 "$folder/said")"
 status=0
 "$build"/quant_error "$folder/coat.whole/step-00000012" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 2 ] && grep -q "train with --moments fp32" "$folder/said"
-report $? "quant_error refuses 8-bit moments"
+check "quant_error refuses 8-bit moments" $? "$(tail -n 5 "$folder/said")"
 status=0
 cp -r "$folder/fp32/step-00000012" "$folder/not-finite"
 # makes the last four bytes, an FP32 value of v, infinite
 printf '\000\000\200\177' | dd of="$folder/not-finite/optimizer.safetensors" bs=1 seek=$(($(stat -c %s "$folder/not-finite/optimizer.safetensors") - 4)) conv=notrunc 2>/dev/null
 "$build"/quant_error "$folder/not-finite" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 2 ] && grep -q "moments that are not finite" "$folder/said"
-report $? "quant_error refuses moments that are not finite"
+check "quant_error refuses moments that are not finite" $? "$(tail -n 5 "$folder/said")"
 status=0
 mv "$folder/not-finite/optimizer.safetensors" "$folder/not-finite/optimizer-00000-of-00002.safetensors"
 "$build"/quant_error "$folder/not-finite" >"$folder/said" 2>&1 || status=$?
 [ $status -eq 2 ] && grep -q "saved its optimizer states in shards; resume it on one process" "$folder/said"
-report $? "quant_error refuses states in several files"
+check "quant_error refuses states in several files" $? "$(tail -n 5 "$folder/said")"
 exit $failures

@@ -14,7 +14,7 @@ first=$(printf 'step-%08d' $every)
 during() {
     "$program" "${run[@]}" --out "$out" >"$folder/out" 2>"$folder/said" &
     local pid=$!
-    until [ -d "$out/$first" ] || ! kill -0 $pid 2>/dev/null; do :; done
+    wait_for $pid test -d "$out/$first"
     kill -STOP $pid
     "$@"
     kill -CONT $pid
@@ -68,9 +68,9 @@ check "a removed .lock is recreated" $? "$(shown)"
 out=$folder/late
 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --out "$out" >/dev/null 2>"$folder/said" &
 pid=$!
-until [ -d "$out/$first" ]; do :; done
+wait_for $pid test -d "$out/$first"
 renamed
-until compgen -G "$out/step-*" >/dev/null || ! kill -0 $pid; do :; done
+wait_for $pid exists "$out/step-*"
 second --resume
 kill -KILL $pid
 wait $pid 2>/dev/null
@@ -84,7 +84,7 @@ check "a recreated folder is resumed after SIGKILL" $? "$(shown)"
 out=$folder/evaluated
 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --save-every 1 --keep 1 --val-every 0 --out "$out" >/dev/null 2>&1 &
 pid=$!
-until compgen -G "$out/step-*" >/dev/null || ! kill -0 $pid; do :; done
+wait_for $pid exists "$out/step-*"
 losses=0
 for ((i = 0; i < 40; i++)); do
     "$program" --eval-only --resume --val "$val" --val-batches 1 --quiet --threads 1 --out "$out" && ((++losses))

@@ -1,20 +1,10 @@
 #!/usr/bin/env bash
 # Tests prepare_bytes: its tokens, ignored files, the validation split, and errors for bad input.
 set -uo pipefail
-program=$PWD/${BUILD:-build}/prepare_bytes
-folder=$(mktemp -d "${TMPDIR:-/tmp}/coat_test_prepare_bytes_XXXXXX")
-trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
-failures=0
-
-check() { # NAME COMMAND...
-    local name=$1
-    shift
-    if "$@"; then echo "ok - $name"; else
-        echo "not ok - $name"
-        failures=$((failures + 1))
-    fi
-}
+cd "$(dirname "$0")/../.." || exit
+. dev/test/program_fixture.sh
+program=$(realpath "$build/prepare_bytes")
+cd "$folder" || exit
 
 # tokens FILE: prints the tokens as decimal numbers, one per line
 # header FILE: prints the first three words of the header: magic, version and number of tokens
@@ -54,7 +44,7 @@ folder_of_files() {
     cmp got expected || return 1
     [ "$(tokens new/folders/t_train.bin | grep -c '^256$')" -ge 30 ] && [ "$(tokens new/folders/t_val.bin | grep -c '^256$')" -ge 3 ]
 }
-check "a folder: each text is complete and occurs once, some are for validation" folder_of_files
+succeeds "a folder: each text is complete and occurs once, some are for validation" folder_of_files
 
 repeats_itself() {
     mkdir twice
@@ -64,7 +54,7 @@ repeats_itself() {
     "$program" --out twice1 twice >out && grep -q "ignored: 1 equal" out || return 1
     [ $(($({ tokens twice1_train.bin; tokens twice1_val.bin; } | grep -vc '^256$'))) -eq $((2500000 + $(wc -c <twice/c.txt))) ]
 }
-check "a large file of equal lines is read completely, and its copy is ignored" repeats_itself
+succeeds "a large file of equal lines is read completely, and its copy is ignored" repeats_itself
 
 same_whatever_the_order() {
     mkdir other && cp in/a/b/* in/a/*.txt other
@@ -72,7 +62,7 @@ same_whatever_the_order() {
     "$program" --out t2 --val-fraction 0.2 other >out || return 1
     cmp new/folders/t_train.bin t2_train.bin && cmp new/folders/t_val.bin t2_val.bin
 }
-check "the output depends only on the contents" same_whatever_the_order
+succeeds "the output depends only on the contents" same_whatever_the_order
 
 one_file() {
     seq 1 2000 >one.txt
@@ -85,13 +75,13 @@ one_file() {
     cmp got expected || return 1
     [ "$(tokens one_train.bin | tail -1)" = 10 ] && [ "$(tokens one_val.bin | wc -l)" -lt 1000 ]
 }
-check "a single file: its end is for validation" one_file
+succeeds "a single file: its end is for validation" one_file
 
 limit() {
     "$program" --out few --max-bytes 500 --val-fraction 0 in >out || return 1
     [ ! -e few_val.bin ] && [ "$(tokens few_train.bin | grep -vc '^256$')" -le 500 ] && grep -q "beyond --max-bytes" out
 }
-check "--max-bytes limits the text, and --val-fraction 0 writes no validation file" limit
+succeeds "--max-bytes limits the text, and --val-fraction 0 writes no validation file" limit
 
 # Files over 1 MB in a folder are cut into pieces, at line ends if there are any. Every byte is in one of the two
 # outputs, and some pieces are for validation.
@@ -106,7 +96,7 @@ large_files() {
     [ "$(tr -dc '0-9' <got.val | wc -c)" -gt 10000 ] && [ "$(tokens large/t_val.bin | wc -l)" -lt 150000 ] || return 1
     "$program" --out large/again large >out && cmp large/t_train.bin large/again_train.bin && cmp large/t_val.bin large/again_val.bin
 }
-check "large files in a folder are cut into pieces" large_files
+succeeds "large files in a folder are cut into pieces" large_files
 
 # A large file that is named and in a folder, where it is cut, must not be in both outputs.
 named_and_in_a_folder() {
@@ -114,7 +104,7 @@ named_and_in_a_folder() {
     "$program" --out both/alone both/in >out && "$program" --out both/t both/in/numbers both/copy both/in >out || return 1
     grep -q "ignored: 2 equal" out && cmp both/t_train.bin both/alone_train.bin && cmp both/t_val.bin both/alone_val.bin
 }
-check "a large file that is named and in a folder counts once" named_and_in_a_folder
+succeeds "a large file that is named and in a folder counts once" named_and_in_a_folder
 
 # Only --overwrite replaces earlier output; both files are always from one run.
 overwrite() {
@@ -127,7 +117,7 @@ overwrite() {
     "$program" --out old/t --overwrite --val-fraction 0 one.txt >out && [ ! -e old/t_val.bin ]
 }
 "$program" --out new.train one.txt >out
-check "earlier output is replaced only with --overwrite" overwrite
+succeeds "earlier output is replaced only with --overwrite" overwrite
 
 # notes TEXT ARGUMENTS...: succeeds with this line on standard error ("": without any)
 notes() {
@@ -148,70 +138,70 @@ says() { # PATTERN: checks the result line
     return 1
 }
 mkdir halves && seq 1 500 >halves/a && seq 501 1000 >halves/b
-check "files larger than the validation fraction print no note" notes "" halves
-check "files larger than the validation fraction: the end of one is for validation" says 'from 2 files \(one.s end held out\)'
-check "files larger than the validation fraction: the fraction is right" shares 45 60
+succeeds "files larger than the validation fraction print no note" notes "" halves
+succeeds "files larger than the validation fraction: the end of one is for validation" says 'from 2 files \(one.s end held out\)'
+succeeds "files larger than the validation fraction: the fraction is right" shares 45 60
 mkdir quarters && seq 1 20000 >quarters/a && seq 1 900 >quarters/b
-check "a small file with a large one prints no note" notes "" quarters
-check "a small file with a large one: the validation fraction is right" shares 40 60
+succeeds "a small file with a large one prints no note" notes "" quarters
+succeeds "a small file with a large one: the validation fraction is right" shares 40 60
 yes "a line of about a tenth of the text, without an end" | head -c 20000 | tr '\n' ' ' >line
 for i in 1 2 3 4 5 6 7 8 9; do cat line && echo $i; done >lines
 for tenths in 1 4 7 9; do
     "$program" --overwrite --out note --val-fraction 0.$tenths lines >out 2>err
-    check "--val-fraction 0.$tenths of long lines is right" shares $((100 * tenths - 10)) $((100 * tenths + 10))
+    succeeds "--val-fraction 0.$tenths of long lines is right" shares $((100 * tenths - 10)) $((100 * tenths + 10))
 done
 seq 1 20000 >long.txt
 echo short >short.txt
-check "a tiny file with a large one prints no note" notes "" long.txt short.txt
-check "a tiny file with a large one: the end of the large one is for validation, too" says 'from 2 files \(1 held out, and the end of another\)'
-check "a tiny file with a large one: the validation fraction is right" shares 45 60
+succeeds "a tiny file with a large one prints no note" notes "" long.txt short.txt
+succeeds "a tiny file with a large one: the end of the large one is for validation, too" says 'from 2 files \(1 held out, and the end of another\)'
+succeeds "a tiny file with a large one: the validation fraction is right" shares 45 60
 # folders with one file of various sizes
 for bytes in 3000 50000 1000000 1048577 1113823 1300000 1700000 2500000; do
     rm -rf alone && mkdir alone && seq 1 500000 | head -c $bytes >alone/text
-    check "a folder of $bytes bytes prints no note" notes "" alone
-    check "a folder of $bytes bytes: the validation fraction is right" shares 40 60
-    check "a folder of $bytes bytes: no byte is lost or duplicated" test "$({ tokens note_train.bin; tokens note_val.bin; } | grep -vc '^256$')" -eq $bytes
+    succeeds "a folder of $bytes bytes prints no note" notes "" alone
+    succeeds "a folder of $bytes bytes: the validation fraction is right" shares 40 60
+    succeeds "a folder of $bytes bytes: no byte is lost or duplicated" test "$({ tokens note_train.bin; tokens note_val.bin; } | grep -vc '^256$')" -eq $bytes
 done
 yes 'a line that comes again and again' | head -c 2500000 >repeated.txt
 mkdir repeats && cp repeated.txt repeats
-check "identical texts print a note about the validation fraction" notes "note: 0.413 % of the text is held out for validation, because equal or tiny texts are not divided; add other text" repeats
-check "a large --val-fraction prints a note" notes "note: 40 % of the text is held out for validation, as --val-fraction asks" --val-fraction 0.4 one.txt
+succeeds "identical texts print a note about the validation fraction" notes "note: 0.413 % of the text is held out for validation, because equal or tiny texts are not divided; add other text" repeats
+succeeds "a large --val-fraction prints a note" notes "note: 40 % of the text is held out for validation, as --val-fraction asks" --val-fraction 0.4 one.txt
 printf x >tiny.txt
-check "a text of one byte prints a note with its fraction" notes "note: 100 % of the text is held out for validation, because equal or tiny texts are not divided; add other text" tiny.txt
-check "a small --val-fraction prints no note" notes "" --val-fraction 0.19 one.txt
+succeeds "a text of one byte prints a note with its fraction" notes "note: 100 % of the text is held out for validation, because equal or tiny texts are not divided; add other text" tiny.txt
+succeeds "a small --val-fraction prints no note" notes "" --val-fraction 0.19 one.txt
 
 headers() {
     "$program" --headers --max-bytes 100000 --out h1 >out 2>err && "$program" --headers --max-bytes 100000 --out h2 >out 2>err || return 1
     cmp h1_train.bin h2_train.bin && cmp h1_val.bin h2_val.bin && [ "$(tokens h1_train.bin | wc -l)" -gt 50000 ]
 }
-if [ -e /usr/include/stdio.h ]; then check "--headers finds text, and the same text again" headers; else echo "skip - --headers finds text: no /usr/include/stdio.h"; fi
+if [ -e /usr/include/stdio.h ]; then succeeds "--headers finds text, and the same text again" headers; else echo "skip - --headers finds text: no /usr/include/stdio.h"; fi
 
 resumes() { # a limit on the size of files kills the first run while it writes
     ! (ulimit -c 0 -f 1 && exec "$program" --out killed one.txt long.txt) >/dev/null 2>&1 && [ -n "$(find . -name 'killed*')" ] || return 1
     "$program" --out killed one.txt long.txt >out 2>err && [ "$(find . -name 'killed*' | sort | xargs)" = "./killed_train.bin ./killed_val.bin" ]
 }
-check "a run after a killed run replaces its temporary file" resumes
-check "no temporary files are left" test -z "$(find . -name '*.tmp*')"
-check "a missing --out is refused" refused 1 "--out: is missing" in
-check "no input is refused" refused 1 "no input" --out x
-check "--max-bytes below every text is refused" refused 2 "--max-bytes: " --out x --max-bytes 10 one.txt
-check "an unknown flag is refused" refused 1 "unknown flag --bogus" --out x --bogus in
-check "--val-fraction 2 is refused" refused 1 "--val-fraction: must be a number from 0 to 0.9, not 2" --out x --val-fraction 2 in
-check "--out that ends in / is refused" refused 1 "^prepare_bytes: --out new/: " --out new/ in
-check "--out= without a value is refused" refused 1 "--out: needs a path" --out= in
-check "--val-fraction=x is refused" refused 1 "--val-fraction: must be a number from 0 to 0.9, not x" --out=x --val-fraction=x in
+succeeds "a run after a killed run replaces its temporary file" resumes
+succeeds "no temporary files are left" test -z "$(find . -name '*.tmp*')"
+succeeds "a missing --out is refused" refused 1 "--out: is missing" in
+succeeds "no input is refused" refused 1 "no input" --out x
+succeeds "--max-bytes below every text is refused" refused 2 "--max-bytes: " --out x --max-bytes 10 one.txt
+succeeds "an unknown flag is refused" refused 1 "unknown flag --bogus" --out x --bogus in
+succeeds "--val-fraction 2 is refused" refused 1 "--val-fraction: must be a number from 0 to 0.9, not 2" --out x --val-fraction 2 in
+succeeds "--out that ends in / is refused" refused 1 "^prepare_bytes: --out new/: " --out new/ in
+succeeds "--out= without a value is refused" refused 1 "--out: needs a path" --out= in
+succeeds "--val-fraction=x is refused" refused 1 "--val-fraction: must be a number from 0 to 0.9, not x" --out=x --val-fraction=x in
 equals() {
     "$program" --out=eq --val-fraction=0.2 --max-bytes=0 in >out 2>err && cmp eq_train.bin new/folders/t_train.bin && cmp eq_val.bin new/folders/t_val.bin
 }
-check "--FLAG=VALUE is accepted" equals
-check "ignored files are named" grep -qE '^note: ignored files: 1 binary or in UTF-16 \(in/binary\); 1 empty \(in/empty\); 2 hidden \(in/\.(hidden, in/\.secret|secret, in/\.hidden)\); 1 neither a file nor a folder \(in/a/dangling\)$' err
+succeeds "--FLAG=VALUE is accepted" equals
+succeeds "ignored files are named" grep -qE '^note: ignored files: 1 binary or in UTF-16 \(in/binary\); 1 empty \(in/empty\); 2 hidden \(in/\.(hidden, in/\.secret|secret, in/\.hidden)\); 1 neither a file nor a folder \(in/a/dangling\)$' err
 mkdir binaries && for i in 1 2 3 4 5; do printf 'a\0b' >binaries/$i; done
 "$program" --out named --overwrite binaries one.txt >out 2>err
-check "a note names the first three ignored files" grep -qE '^note: ignored files: 5 binary or in UTF-16 \(binaries/[1-5], binaries/[1-5], binaries/[1-5], \.\.\.\)$' err
+succeeds "a note names the first three ignored files" grep -qE '^note: ignored files: 5 binary or in UTF-16 \(binaries/[1-5], binaries/[1-5], binaries/[1-5], \.\.\.\)$' err
 mkdir commands && printf 'a\0b' >$'commands/\033[2J\xc2\x9b2J'
 "$program" --out $'named\033[2J' commands one.txt >out 2>err
-check "control characters in names of ignored files are escaped" grep -qF 'commands/?[2J?2J' err
-check "control characters in --out are escaped" grep -q '^named?\[2J: ' out
+succeeds "control characters in names of ignored files are escaped" grep -qF 'commands/?[2J?2J' err
+succeeds "control characters in --out are escaped" grep -q '^named?\[2J: ' out
 
 # Linked folders are read once. A note names links to outside the given folders.
 linked() {
@@ -222,18 +212,18 @@ linked() {
     "$program" --overwrite --out link --val-fraction 0 links/in >out 2>err && [ "$(texts link_train.bin | tr @ '\n' | sort | xargs)" = "one three two" ] &&
         grep -qE '^note: links to outside the given folders were followed: 2 links \(links/in/[cd], links/in/[cd]\)$' err
 }
-check "linked folders are read once" linked
+succeeds "linked folders are read once" linked
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 12345\n' 0 >links/other/pointer
-check "a Git LFS pointer in a folder is refused" refused 2 "^prepare_bytes: links/other/pointer: is a Git LFS pointer" --out x links/other
-check "a Git LFS pointer on the command line is refused" refused 2 "pointer: is a Git LFS pointer" --out x one.txt links/other/pointer
+succeeds "a Git LFS pointer in a folder is refused" refused 2 "^prepare_bytes: links/other/pointer: is a Git LFS pointer" --out x links/other
+succeeds "a Git LFS pointer on the command line is refused" refused 2 "pointer: is a Git LFS pointer" --out x one.txt links/other/pointer
 mkdir escapes && printf '\0' >"escapes/$(printf 'a\033[31m')" && printf '\0' >"escapes/$(printf 'b\nc')"
 "$program" --out note --overwrite escapes one.txt >out 2>err
-check "escape sequences in file names do not reach the terminal" test "$(tr -d '\n[:print:]' <err | wc -c) $(wc -l <err)" = "0 1"
-check "--max-bytes 12MB is refused" refused 1 "--max-bytes: must be a number" --out x --max-bytes 12MB in
-check "--out without a value is refused" refused 1 "--out: needs a path" in --out
-check "a missing file is refused" refused 2 "absent.txt" --out x absent.txt
-check "a binary file on the command line is refused" refused 2 "in/binary: is not a readable text file" --out x in/binary
+succeeds "escape sequences in file names do not reach the terminal" test "$(tr -d '\n[:print:]' <err | wc -c) $(wc -l <err)" = "0 1"
+succeeds "--max-bytes 12MB is refused" refused 1 "--max-bytes: must be a number" --out x --max-bytes 12MB in
+succeeds "--out without a value is refused" refused 1 "--out: needs a path" in --out
+succeeds "a missing file is refused" refused 2 "absent.txt" --out x absent.txt
+succeeds "a binary file on the command line is refused" refused 2 "in/binary: is not a readable text file" --out x in/binary
 mkdir nothing
-check "a folder without text is refused" refused 2 "no text found" --out x nothing
-check "an output folder that cannot be made is refused" refused 2 "one.txt" --out one.txt/x one.txt
-exit $((failures > 0))
+succeeds "a folder without text is refused" refused 2 "no text found" --out x nothing
+succeeds "an output folder that cannot be made is refused" refused 2 "one.txt" --out one.txt/x one.txt
+exit $failures

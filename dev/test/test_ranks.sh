@@ -18,16 +18,16 @@ train 2 blocks0 "${coat[@]}" --bf16-blocks 1 --zero 0 --steps 3 && train 2 block
 for zero in 0 2 3; do
     train 2 health$zero "${coat[@]}" --zero $zero --steps 3 --health-every 1 --health-products 1 &&
         same "FP8 health changes no bit with ZeRO $zero" 00000003 zero0 health$zero &&
-        { [ "$(grep -cE '"dqkv_q":\{"amax":\[[^]]*\],"saturated":|"products":\{"qkvw":\{"error":\[0\.0[0-9]*,0\.0[0-9]*,0\.0[0-9]*\]' "$folder/health$zero/log.jsonl")" -eq 6 ]
-    check "FP8 health with ZeRO $zero is in the log" $? "$(cat "$folder/health$zero/log.jsonl")"; }
+        [ "$(grep -cE '"dqkv_q":\{"amax":\[[^]]*\],"saturated":|"products":\{"qkvw":\{"error":\[0\.0[0-9]*,0\.0[0-9]*,0\.0[0-9]*\]' "$folder/health$zero/log.jsonl")" -eq 6 ]
+    check "FP8 health with ZeRO $zero is in the log" $? "$(cat "$folder/health$zero/log.jsonl")"
 done
 # With other state formats, three processes convert the states of two, sharded or complete, to the same bits.
 cp -r "$folder/zero3" "$folder/other0" && cp -r "$folder/zero3" "$folder/other3"
 other=(--recipe coat --moments bf16 --master fp32 --batch-tokens 192 --steps 4 --resume)
 train 3 other0 "${other[@]}" --zero 0 && train 3 other3 "${other[@]}" --zero 3 &&
     same "three processes convert states of two to the same bits with ZeRO 3 and ZeRO 0" 00000004 other0 other3 &&
-    { [ "$(grep -c 'states are converted to this run.s formats: .* 40 master weights' "$folder/other3.said")" -eq 1 ]
-check "a conversion of states is reported in one line" $? "$(cat "$folder/other3.said")"; }
+    [ "$(grep -c 'states are converted to this run.s formats: .* 40 master weights' "$folder/other3.said")" -eq 1 ]
+check "a conversion of states is reported in one line" $? "$(cat "$folder/other3.said")"
 train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
     near "one process resumes a ZeRO 3 checkpoint of two with the same losses" loss 1e-3 zero0 zero3
 
@@ -61,7 +61,7 @@ once=(--recipe coat --batch-tokens 96 --micro-batch 1 --save-every 1)
 large=(--model llama:d1 --layers 1 --channels 512 --heads 4 --ffn 9216 "${once[@]}")
 other=("${large[@]}" --moments bf16 --master fp32 --steps 2 --resume)
 given() {
-    local flags=(--seq-len 32 --quiet --device "$device" --train "$folder/src_train.bin" --model "$folder/large/step-00000001")
+    local flags=(--seq-len 32 --quiet --device "$device" --train "$data" --model "$folder/large/step-00000001")
     train "$@"
 }
 if [ -n "${TEST_LONG:-}" ] && train 3 large "${large[@]}" --zero 3 --steps 2; then
@@ -82,7 +82,7 @@ train 2 odd "${third[@]}" --batch-tokens 128 --steps 1 --zero 2 && rm -rf "$fold
 
 # Two data sets with weights 7 to 3: 384 sequences in a step, and three times 256 in two, after which the fractions are
 # exact. The second set is read several times. Three processes resume the run of one.
-head -c 3000 "$folder/text/001.txt" >"$folder/small.txt" && "$build"/prepare_bytes --out "$folder/small" "$folder/small.txt" >/dev/null || exit 1
+head -c 3000 "$folder/texts/001.txt" >"$folder/small.txt" && "$build"/prepare_bytes --out "$folder/small" "$folder/small.txt" >/dev/null || exit 1
 sets=(--precision fp32 --schedule constant --batch-tokens 12288 --val-every 1 --train-weight 7 --train "$folder/small_train.bin" --train-weight 3)
 read_of() { grep '"train":' "$folder/$1/log.jsonl" | tail -n 1; }
 train 1 sets1 "${sets[@]}" --steps 2 && train 2 sets2 "${sets[@]}" --steps 2 --zero 2 &&
@@ -97,7 +97,7 @@ done
 # FP8, because each pass has the same rows and so the same scales. The endings are lines of the text. The right one
 # continues the context.
 if command -v python3 >/dev/null; then
-    sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' "$folder"/text/*.txt | awk 'length($0) >= 24 { line[count++] = $0 }
+    sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' "$folder"/texts/*.txt | awk 'length($0) >= 24 { line[count++] = $0 }
         END { for (i = 0; i < 61; i++) {
             printf "{\"ctx\": \"%s\", \"label\": %d, \"endings\": [", substr(line[i], 1, 16), i % 4
             for (e = 0; e < 4; e++) printf "%s\"%s\"", e ? ", " : "", substr(line[e == i % 4 ? i : i + 7 * e + 3], 17)
@@ -107,7 +107,7 @@ if command -v python3 >/dev/null; then
         local command=("$program" --tokenizer bytes --seq-len 96 --device cpu --quiet --recipe coat --model "$folder/swag/step-00000003"
             --hellaswag "$folder/swag.bin" --eval-only --json)
         [ "$1" -eq 1 ] || command=("${mpirun[@]}" -np "$1" "${command[@]}")
-        timeout 300 "${command[@]}" "${@:2}" 2>&1 </dev/null | sed 's/.*"hellaswag":\([0-9.e-]*\).*/\1/'
+        timeout 300 "${command[@]}" "${@:2}" 2>&1 </dev/null | field hellaswag
     }
     train 2 swag --recipe coat --seq-len 96 --batch-tokens 384 --steps 3 --zero 2 --hellaswag "$folder/swag.bin"
     for batch in 2 3 ${TEST_LONG:+8}; do
@@ -116,15 +116,14 @@ if command -v python3 >/dev/null; then
         [[ $alone = 0.* ]] && [ "$shared" = "$alone $alone" ] && ok "HellaSwag on 2 and 3 processes equals that of one ($alone), micro-batch $batch" ||
             bad "HellaSwag on 2 and 3 processes equals that of one, micro-batch $batch" "$alone, and $shared"
     done
-    alone=$(evaluated 1 --micro-batch 2)
-    [ "$(values hellaswag swag)" = "$alone" ]; check "HellaSwag during training on two processes equals that of one" $? "$(values hellaswag swag), and $alone"
+    is "HellaSwag during training on two processes equals that of one" "$(values hellaswag swag)" "$(evaluated 1 --micro-batch 2)"
 else
     echo "skip - HellaSwag by several processes: no python3"
 fi
 # If one process cannot read its data, the run ends on all processes, which save. The bad token is outside the vocabulary: in
 # the last of 40 training sequences, four per step; or in the fourth validation sequence, before the first step.
 bad_file() { # NAME SEQUENCE
-    head -c $((1024 + 2 * (32 * 40 + 1))) "$folder/src_train.bin" >"$folder/$1.bin"
+    head -c $((1024 + 2 * (32 * 40 + 1))) "$data" >"$folder/$1.bin"
     printf '\x01\x05\x00\x00' | dd of="$folder/$1.bin" bs=1 seek=8 conv=notrunc status=none # 32 * 40 + 1 tokens
     without_checksum "$folder/$1.bin"
     printf '\xff\xff' | dd of="$folder/$1.bin" bs=1 seek=$((1024 + 2 * 32 * $2)) conv=notrunc status=none
@@ -138,7 +137,8 @@ bad_data() { # NAME STEP FLAGS...: expects exit code 2, one error and the checkp
     [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -q "error: .*$name.bin: token .* is 65535" "$folder/said"
     check "bad data of one process ($name) end the run on all processes with 2" $? "status $status" "$(cat "$folder/said")"
     if [ "$step" -eq 0 ]; then
-        compgen -G "$folder/$name/step-*" >/dev/null && bad "bad data of one process ($name) before the first step: nothing is saved" "$(ls -A "$folder/$name")" || ok "bad data of one process ($name) before the first step: nothing is saved"
+        ! exists "$folder/$name/step-*"
+        check "bad data of one process ($name) before the first step: nothing is saved" $? "$(ls -A "$folder/$name")"
         return
     fi
     train 2 "$name-whole" --no-shuffle --zero 3 --schedule constant --steps "$step" --batch-tokens 128 "${@:3}" --val-every 100 --val "$folder/src_val.bin" &&
@@ -153,7 +153,7 @@ bad_data val 0 --val-every 2
 lost_folder() {
     "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --out "$folder/$1" --zero 1 --batch-tokens 128 --schedule constant --steps 60 --save-every 15 >"$folder/said" 2>&1 </dev/null &
     local launcher=$!
-    until [ -d "$folder/$1/step-00000015" ] || ! kill -0 $launcher 2>/dev/null; do sleep 0.01; done
+    wait_for $launcher test -d "$folder/$1/step-00000015"
     mv "$folder/$1" "$folder/$1-before"
     "${@:2}"
     status=0
@@ -168,12 +168,9 @@ else
 fi
 mkdir -p "$folder/other/step-00000001"
 lost_folder taken mv "$folder/other" "$folder/taken"
-if [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && [ "$(ls -A "$folder/taken")" = step-00000001 ] &&
-    grep -qE "error: (rank 0: )?.*--out $folder/taken: " "$folder/said"; then
-    ok "two processes whose folder another run has taken end and write nothing there"
-else
-    bad "two processes whose folder another run has taken end and write nothing there" "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
-fi
+[ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && [ "$(ls -A "$folder/taken")" = step-00000001 ] &&
+    grep -qE "error: (rank 0: )?.*--out $folder/taken: " "$folder/said"
+check "two processes whose folder another run has taken end and write nothing there" $? "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
 # If a rank's disk is full, or the rank must not create files, rank 0 reports the reason at once. A preloaded library
 # simulates this for files whose path contains $FAILS.
 cat >"$folder/disk.c" <<'END'
@@ -205,12 +202,9 @@ ssize_t write(int fd, const void *data, size_t bytes) {
 END
 # disk PROCESSES RANK HOW FAILS FLAGS...: a run in $folder/disk with a failing disk for one rank
 disk() {
-    local first="[ \"\${OMPI_COMM_WORLD_RANK:-\${PMI_RANK:-}}\" != $2 ] || export LD_PRELOAD=$folder/disk.so; exec \"\$@\""
     rm -rf "$folder/disk"
-    status=0 begun=$SECONDS
-    HOW=$3 FAILS=$4 timeout 200 "${mpirun[@]}" -np "$1" bash -c "$first" bash "$program" "${flags[@]}" --out "$folder/disk" --zero 1 --batch-tokens $((64 * $1)) \
-        --schedule constant --val-batches 1 "${@:5}" >"$folder/said" 2>&1 </dev/null || status=$?
-    seconds=$((SECONDS - begun))
+    HOW=$3 FAILS=$4 each "$1" "[ \$rank -ne $2 ] || export LD_PRELOAD=$folder/disk.so; exec \"\$@\"" "${flags[@]}" --out "$folder/disk" --zero 1 \
+        --batch-tokens $((64 * $1)) --schedule constant --val-batches 1 "${@:5}"
 }
 warned() { grep -cE "^warning: the checkpoint of step $1 could not be saved: rank 1: $2" "$folder/said"; } # STEP WHY
 if [[ $build != *asan* ]] && ${CC:-cc} -shared -fPIC -o "$folder/disk.so" "$folder/disk.c" -ldl 2>/dev/null; then
@@ -237,7 +231,7 @@ lost_process() { # NAME PATTERN FLAGS...: kills one of three processes once PATT
     shift 2
     "${mpirun[@]}" -np 3 "$program" "${flags[@]}" --zero 1 --batch-tokens 192 --schedule constant --steps 1000000 "$@" >"$folder/said" 2>&1 </dev/null &
     launcher=$!
-    until compgen -G "$pattern" >/dev/null || ! kill -0 $launcher 2>/dev/null; do sleep 0.05; done
+    wait_for $launcher exists "$pattern"
     sleep 0.1
     pkill -KILL -n -P $launcher -f train_gpt2_fp8_cpu
     status=0
@@ -260,27 +254,18 @@ lost_process early "$folder/early/log.jsonl" --out "$folder/early"
 [ $status -ne 0 ] && [ "$advice" = "no checkpoint is saved: start again from step 0 with --out $folder/early --resume" ]
 check "if a process is killed before the first save, the others say that nothing is saved" $? "status $status" "$(cat "$folder/said")"
 # A process chooses its recipe by its GPUs and checkpoints. All processes must choose the same one.
-differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --recipe bf16 ;; *) exec "$@" ;; esac'
-status=0
-timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" "${flags[@]}" --steps 2 --batch-tokens 128 >"$folder/said" 2>&1 </dev/null || status=$?
+each 2 '[ $rank -ne 1 ] || set -- "$@" --recipe bf16; exec "$@"' "${flags[@]}" --steps 2 --batch-tokens 128
 [ $status -eq 1 ] && [ "$(grep -c '^error: --recipe: the processes chose different recipes' "$folder/said")" -eq 1 ]
 check "processes with different recipes end in one line" $? "exit $status" "$(head -n 5 "$folder/said")"
 # The settings that a resumed run takes from its checkpoint must be the same for all processes.
 train 1 seen --steps 1 && train 1 unseen --steps 1 --beta2 0.9
-differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" --out "$OTHER" ;; *) exec "$@" ;; esac'
-status=0
-OTHER=$folder/unseen timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" --tokenizer bytes --sample-tokens 0 --quiet --device cpu \
-    --train "$folder/src_train.bin" --steps 3 --out "$folder/seen" --resume >"$folder/said" 2>&1 </dev/null || status=$?
+OTHER=$folder/unseen each 2 '[ $rank -ne 1 ] || set -- "$@" --out "$OTHER"; exec "$@"' --tokenizer bytes --sample-tokens 0 --quiet --device cpu \
+    --train "$data" --steps 3 --out "$folder/seen" --resume
 [ $status -eq 1 ] && [ "$(grep -c '^error: --resume: the processes found different checkpoints' "$folder/said")" -eq 1 ]
 check "processes that see different checkpoints end in one line" $? "exit $status" "$(head -n 5 "$folder/said")"
 # Flags that affect all processes, and the contents of files, must be the same. File names may differ.
-differs='case "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}" in 1) exec "$@" $OTHER ;; *) exec "$@" ;; esac'
-together() { # FLAGS FLAGS...: two processes; only the second gets the first argument's flags; sets $status
-    local other=$1
-    shift
-    status=0
-    OTHER=$other timeout 120 "${mpirun[@]}" -np 2 bash -c "$differs" bash "$program" "${flags[@]}" --batch-tokens 128 "$@" >"$folder/said" 2>&1 </dev/null || status=$?
-}
+# together FLAGS FLAGS...: two processes; only the second gets the first argument's flags; sets $status
+together() { OTHER=$1 each 2 '[ $rank -ne 1 ] || set -- "$@" $OTHER; exec "$@"' "${flags[@]}" --batch-tokens 128 "${@:2}"; }
 apart() { # STATUS ERROR FLAGS FLAGS...: expects this exit code and one line
     together "${@:3}"
     [ $status -eq "$1" ] && [ "$(grep -c 'error: ' "$folder/said")" -eq 1 ] && grep -q "^error: $2" "$folder/said"
@@ -302,7 +287,7 @@ fi
 cp "$folder/src_val.bin" "$folder/same.bin"
 together "--val $folder/same.bin --threads 2 --log-every 2 --overwrite" --steps 2 --out "$folder/together"
 [ $status -eq 0 ]; check "processes may have files with the same content and other names" $? "exit $status" "$(cat "$folder/said")"
-all=("${flags[@]}") flags=(--tokenizer bytes --seq-len 32 --micro-batch 2 --sample-tokens 0 --quiet --device "$device" --train "$folder/src_train.bin" --model "$folder/seen/step-00000001")
+all=("${flags[@]}") flags=(--tokenizer bytes --seq-len 32 --micro-batch 2 --sample-tokens 0 --quiet --device "$device" --train "$data" --model "$folder/seen/step-00000001")
 apart 1 "--val differs between the processes" "--val $folder/src_val.bin" --steps 2
 flags+=(--val "$folder/src_val.bin")
 apart 1 "--eval-only differs between the processes" --eval-only --steps 2
@@ -310,7 +295,7 @@ apart 2 "--val: the validation data differ" "--val $folder/small_train.bin" --ev
 flags=("${all[@]}")
 # One process resumes with the batch of two, without a note; three processes, which cannot divide it, with the nearest.
 train 2 batch --steps 2 --batch-tokens 256 --schedule constant && cp -r "$folder/batch" "$folder/batch3"
-bare=(--tokenizer bytes --sample-tokens 0 --quiet --device cpu --train "$folder/src_train.bin" --resume --steps 4)
+bare=(--tokenizer bytes --sample-tokens 0 --quiet --device cpu --train "$data" --resume --steps 4)
 "$program" "${bare[@]}" --out "$folder/batch" >"$folder/said" 2>&1 && ! grep -q '^resume: --' "$folder/said" &&
     [ "$(values tokens batch | tail -n 1)" = 1024 ]; check "one process continues with the batch of two" $? "$(cat "$folder/said")"
 timeout 120 "${mpirun[@]}" -np 3 "$program" "${bare[@]}" --out "$folder/batch3" >"$folder/said" 2>&1 </dev/null &&
@@ -322,8 +307,7 @@ check "two processes fall back to BF16 together, with one note" $? "$(head -n 5 
 no_memory "a process without memory ends all, and is named" 2 1000000 --steps 1 --micro-batch 8192 --batch-tokens 524288
 
 # mpirun gives rank 0 a terminal, even if the output goes to a file.
-loud=()
-for flag in "${flags[@]}"; do [ "$flag" = --quiet ] || loud+=("$flag"); done
+loud=("${flags[@]/--quiet/--no-quiet}")
 export TERM=xterm
 unset NO_COLOR CLICOLOR_FORCE
 said=$("${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 --batch-tokens 128 2>&1 </dev/null)
@@ -335,14 +319,11 @@ said=$(CLICOLOR_FORCE=1 "${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 -
 TRAIN=$folder/src_train.bin VAL=$folder/src_val.bin OUT=$folder/launched PROGRAM=$program GPUS=2 scripts/run_gpt2_124M.sh "${flags[@]}" --batch-tokens 128 \
     --save-every 0 --steps 1000000 >"$folder/said" 2>&1 </dev/null &
 script=$!
-for ((wait = 0; wait < 600; wait++)); do
-    if ! kill -0 $script 2>/dev/null || [ "$(grep -c '"loss"' "$folder/launched/log.jsonl" 2>/dev/null)" -gt 3 ] 2>/dev/null; then break; fi
-    sleep 0.1
-done
+wait_for $script grep -q '"step":4,"loss"' "$folder/launched/log.jsonl"
 kill -TERM $script
 status=0
 wait $script || status=$?
-[ $status -eq 0 ] && compgen -G "$folder/launched/step-*/model.safetensors" >/dev/null && grep -q "^ended by SIGTERM after step .*: saved" "$folder/said"
+[ $status -eq 0 ] && exists "$folder/launched/step-*/model.safetensors" && grep -q "^ended by SIGTERM after step .*: saved" "$folder/said"
 check "after SIGTERM to a launch script, all processes save" $? "status $status" "$(tail -n 5 "$folder/said")"
 
 # --zero on one process has no effect, which is reported once.

@@ -5,13 +5,13 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 
-text "$folder/texts" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
+byte_data
 model=(--tokenizer bytes --layers 3 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0)
-data=(--train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2 --schedule constant)
-eval=(--tokenizer bytes --seq-len 32 --micro-batch 4 --val "$folder/src_val.bin" --val-batches 2 --eval-only --json --quiet)
+sets=(--train "$data" --val "$val" --val-batches 2 --schedule constant)
+eval=(--tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val" --val-batches 2 --eval-only --json --quiet)
 
 # train OUT STEPS FLAGS...: writes stdout to $folder/page, stderr to $folder/said
-train() { "$program" "${model[@]}" "${data[@]}" --out "$folder/$1" --steps "$2" "${@:3}" >"$folder/page" 2>"$folder/said" </dev/null; }
+train() { "$program" "${model[@]}" "${sets[@]}" --out "$folder/$1" --steps "$2" "${@:3}" >"$folder/page" 2>"$folder/said" </dev/null; }
 # prints the recipe that the run has reported, in one line
 recipe() { awk '/^recipe / { on = 1; print; next } on && /^  / { print; next } { on = 0 }' "$folder/page" | tr -s ' \n' ' '; }
 # shows: expects status 0, the page's recipe to match RECIPE and stderr to match SAID ("": empty)
@@ -82,10 +82,10 @@ done
 for times in 1 3; do train sampled-$times 2 --seq-len 40 --sample-tokens 60 --sample-every 1 --quiet --recompute $times && grep -av '^done' "$folder/page" >"$folder/samples-$times"; done
 grep -aq endoftext "$folder/samples-1" && cmp -s "$folder"/samples-{1,3}; check "--recompute 3 changes no sample between steps" $? "$(diff -a "$folder"/samples-{1,3} | head -n 3)"
 counted() { grep -oE '"(d[a-z]*_q[a-z_]*|n[12])":\{[^}]*\}' "$folder/$1/log.jsonl"; }
-[ -n "$(counted kept)" ] && [ "$(counted kept)" = "$(counted repeated)" ]; check "--recompute 3 changes no FP8 health of gradients and norms" $? "$(counted repeated)"
+is "--recompute 3 changes no FP8 health of gradients and norms" "$(counted repeated)" "$(counted kept)"
 rm -rf "$folder/kept" "$folder/repeated"
 train kept 3 --recipe fp8-linear --recompute 1 --health-every 1 && train repeated 3 --recipe fp8-linear --recompute 2 --health-every 1
-[ -n "$(counted kept)" ] && [ "$(counted kept)" = "$(counted repeated)" ]; check "--recompute 2 changes no FP8 health of norms" $? "$(counted kept)"
+is "--recompute 2 changes no FP8 health of norms" "$(counted kept)" "$(counted repeated)"
 
 # --- a resumed run uses the settings of its checkpoint
 for recipe in "bf16" "fp8-linear --recompute 2" "fp8-linear --recompute 0" "fp8-linear --recompute 2 --bf16-blocks 2" \
@@ -102,10 +102,10 @@ for recipe in "bf16" "fp8-linear --recompute 2" "fp8-linear --recompute 0" "fp8-
     same "resumed without --recipe: the bits are those of an uninterrupted run" whole/step-00000006 cut/step-00000006
 done
 cp -r "$folder/whole" "$folder/shapeless" && rm -r "$folder/shapeless/step-00000006" && cp -r "$folder/cut/step-00000003" "$folder/shapeless"
-"$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --out "$folder/shapeless" --steps 6 --resume >"$folder/page" 2>&1 </dev/null || bad "a run resumes without flags of the shape" "$(cat "$folder/page")"
+"$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${sets[@]}" --out "$folder/shapeless" --steps 6 --resume >"$folder/page" 2>&1 </dev/null || bad "a run resumes without flags of the shape" "$(cat "$folder/page")"
 same "resumed without the shape: the bits are those of an uninterrupted run" whole/step-00000006 shapeless/step-00000006
 train evaluated 6 --recipe bf16 --val-every 6
-[ "$("$program" "${eval[@]}" --out "$folder/evaluated" --resume 2>/dev/null)" = "$(grep val_loss "$folder/evaluated/log.jsonl")" ]; check "--eval-only --out has the loss of training, also in BF16" $? "$(grep val_loss "$folder/evaluated/log.jsonl")"
+is "--eval-only --out has the loss of training, also in BF16" "$("$program" "${eval[@]}" --out "$folder/evaluated" --resume 2>/dev/null)" "$(grep val_loss "$folder/evaluated/log.jsonl")"
 plan=$("$program" --plan --out "$folder/evaluated" --resume 2>&1)
 [[ $plan == "model       3 layers, 2 heads, 32 channels"*"recipe      bf16,"*"  moments "* ]]; check "--plan --resume shows the run's settings" $? "$plan"
 plan=$("$program" --plan --eval-only --model "$folder/evaluated/step-00000006" 2>&1)
@@ -117,7 +117,8 @@ shows "resumed without --precision: fp32 stays" $? 'everything in FP32' "$resumi
 
 # --- the paper's recipe
 train paper 3 --recipe coat-paper && train plain-coat 3 --recipe coat --bf16-blocks 0
-cmp -s "$folder"/{paper,plain-coat}/step-00000003/model.safetensors && bad "coat-paper and coat train differently" || ok "coat-paper and coat train differently"
+cmp -s "$folder"/{paper,plain-coat}/step-00000003/model.safetensors
+[ $? -eq 1 ]; check "coat-paper and coat train differently" $?
 grep -q '"recipe": "coat-paper"' "$folder/paper/step-00000003/state.json"; check "state.json records the recipe" $?
 train paper 6 --resume --recipe coat
 shows "a run can be resumed with the recipe coat" $? 'coat:' "resume: --recipe was coat-paper and is now coat
@@ -131,7 +132,8 @@ plan() { "$program" --plan --layers 2 --heads 2 --channels 32 --tokenizer bytes 
 
 # --- the first blocks in BF16
 train none 3 --recipe coat --bf16-blocks 0 && train one-block 3 --recipe coat --bf16-blocks 1 --health-every 1
-cmp -s "$folder"/{none,one-block}/step-00000003/model.safetensors && bad "one block in BF16 changes the training" || ok "one block in BF16 changes the training"
+cmp -s "$folder"/{none,one-block}/step-00000003/model.safetensors
+[ $? -eq 1 ]; check "one block in BF16 changes the training" $?
 train by-model 3 --recipe coat
 cmp -s "$folder"/{one-block,by-model}/step-00000003/model.safetensors; check "one of three blocks in BF16 is the default" $?
 for layers in 2:1 6:2 15:4; do
@@ -176,7 +178,7 @@ mkdir "$folder/fresh" && train fresh 2 --resume
 shows "--resume without a checkpoint uses the default recipe" $? 'coat:' 'note: --resume: no checkpoint in [^ ]*, starting from the beginning'
 
 # --- evaluation and samples use the checkpoint's recipe; training from --model does not
-loss() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' | tail -n 1; }
+loss() { field val_loss | tail -n 1; }
 for recipe in coat bf16; do
     train "judged-$recipe" 5 --recipe $recipe
     logged=$(loss <"$folder/judged-$recipe/log.jsonl")
@@ -186,9 +188,9 @@ for recipe in coat bf16; do
 done
 other=$("$program" "${eval[@]}" --model "$folder/judged-bf16/step-00000005" --recipe coat 2>&1 | loss)
 [ -n "$other" ] && [ "$other" != "$logged" ]; check "--eval-only with another recipe has another loss" $? "$other"
-"$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --steps 1 --model "$folder/judged-bf16/step-00000005" >"$folder/page" 2>"$folder/said"
+"$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${sets[@]}" --steps 1 --model "$folder/judged-bf16/step-00000005" >"$folder/page" 2>"$folder/said"
 shows "training from --model uses the default recipe, with the head in BF16" $? 'coat: .* head bf16,' ''
-tuned=(--tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${data[@]}" --out "$folder/tuned")
+tuned=(--tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${sets[@]}" --out "$folder/tuned")
 "$program" "${tuned[@]}" --steps 1 --model "$folder/judged-bf16/step-00000005" >/dev/null 2>&1 && "$program" "${tuned[@]}" --steps 2 --resume >"$folder/page" 2>"$folder/said"
 shows "a resumed fine-tuning run keeps the head in BF16" $? 'coat: .* head bf16,' "$resuming"
 exit $failures

@@ -5,27 +5,14 @@ cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 
 # says NAME PATTERN FILE: checks that a line of FILE, whose text is wrapped at 80 columns, matches
-says() {
-    if grep -qE -- "$2" "$3"; then echo "ok - $1"; else
-        printf 'not ok - %s\n    no /%s/ in:\n' "$1" "$2"
-        sed 's/^/    /' "$3"
-        failures=1
-    fi
-}
-# is NAME ACTUAL EXPECTED
-is() {
-    if [ "$2" = "$3" ]; then echo "ok - $1"; else
-        printf 'not ok - %s\n    got: %s\n    expected: %s\n' "$1" "$2" "$3"
-        failures=1
-    fi
-}
+says() { has "$1" "$(tr -d '\0' <"$3")" "$2"; }
 
-text "$folder/texts" && "$build"/prepare_bytes --out "$folder/t" "$folder/texts" >/dev/null || exit 1
+byte_data
 run=("$program" --tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --batch-tokens 256
-    --train "$folder/t_train.bin" --val "$folder/t_val.bin" --val-batches 1 --val-every 2 --steps 4 --warmup 2 --lr 3e-3 --sample-tokens 0)
+    --train "$data" --val "$val" --val-batches 1 --val-every 2 --steps 4 --warmup 2 --lr 3e-3 --sample-tokens 0)
 
 "${run[@]}" --recipe coat --schedule cosine --lr 6e-4 --lr-final 0.1 --out "$folder/run" --save-every 2 --keep 1 >"$folder/page" 2>"$folder/errors"
-is "a run prints nothing to stderr" "$(cat "$folder/errors")" ""
+empty "a run prints nothing to stderr" "$(cat "$folder/errors")"
 says "the report shows the device" '^device      .*[0-9]+ threads?' "$folder/page"
 is "the report says that the peak is unknown" "$(tr '\n' ' ' <"$folder/page" | tr -s ' ' | grep -c 'peak unknown, so no percentage of it is shown model ')" 1
 says "the report shows the model" '^model       0\.1 M parameters: 2 layers, 2 heads, 32 channels' "$folder/page"
@@ -40,7 +27,7 @@ says "the report shows the memory plan's total" '^  total +[0-9.]+ MB +100\.0 %$
 "${run[@]}" --recipe coat --optimizer muon --moments-fp32 qkvw --steps 1 >"$folder/muon" 2>&1
 says "the report shows the format of Muon's momentum, apart from the matrices of --moments-fp32" '^optimizer   Muon for the blocks. matrices: momentum 0\.95 in i8' "$folder/muon"
 says "a line per step shows the time left" '^step 3/4 \| loss .* tok/s \| [0-9]+:[0-9]{2}:[0-9]{2} left$' "$folder/page"
-is "the report fits 80 columns" "$(sed '/^step 1/,$d' "$folder/page" | grep -v "$folder" | awk 'length > 80')" ""
+empty "the report fits 80 columns" "$(sed '/^step 1/,$d' "$folder/page" | grep -v "$folder" | awk 'length > 80')"
 is "output to a file has no colours" "$(grep -c $'\033' "$folder/page")" 0
 
 "${run[@]}" --out "$folder/run" --resume --steps 6 --recipe coat >"$folder/resumed" 2>/dev/null
@@ -48,7 +35,7 @@ says "a resumed run reports the finished steps" '^length      6 steps, 1,536 tok
 
 "${run[@]}" --out "$folder/run" --resume --steps 8 --batch-tokens 512 --recipe coat >"$folder/resumed" 2>/dev/null
 says "a run resumed with another batch counts the finished steps unchanged" '^length      8 steps, 2,560 tokens, .* epochs; 6 steps are done$' "$folder/resumed"
-is "a run resumed with another batch counts the finished epochs" "$(sed -n 's/^length .* \([0-9.]*\) epochs.*/\1/p' "$folder/resumed")" "$(awk -v n=$((($(od -An -t d4 -j 8 -N 4 "$folder/t_train.bin") - 1) / 32)) 'BEGIN { printf "%.3g", 80 / n }')"
+is "a run resumed with another batch counts the finished epochs" "$(sed -n 's/^length .* \([0-9.]*\) epochs.*/\1/p' "$folder/resumed")" "$(awk -v n=$((($(od -An -t d4 -j 8 -N 4 "$data") - 1) / 32)) 'BEGIN { printf "%.3g", 80 / n }')"
 "${run[@]}" --out "$folder/run" --resume --steps 10 --batch-tokens 512 --seq-len 64 --recipe coat >"$folder/resumed" 2>/dev/null
 says "a run resumed with another --seq-len counts the finished steps" '^length      10 steps, 3,584 tokens, .* epochs; 8 steps are done$' "$folder/resumed"
 
@@ -68,12 +55,12 @@ head -c 3000 "$folder/texts/001.txt" >"$folder/small.txt" && "$build"/prepare_by
 "${run[@]}" --train-weight 3 --train "$folder/small_train.bin" --train-weight 1 --steps 20 >"$folder/sets" 2>/dev/null
 page=$(sed '/^step 1/,$d' "$folder/sets" | tr '\n' ' ' | tr -s ' ')
 small=$(($(od -An -t d4 -j 8 -N 4 "$folder/small_train.bin")))
-[[ $page == *"train 2 sets of 3 : 1, 2 shards, "*" 75 %: $folder/t_train.bin, "*" tokens, "*" epochs 25 %: $folder/small_train.bin, "*" tokens, "*" epochs validation "* ]]
+[[ $page == *"train 2 sets of 3 : 1, 2 shards, "*" 75 %: $data, "*" tokens, "*" epochs 25 %: $folder/small_train.bin, "*" tokens, "*" epochs validation "* ]]
 is "the report shows the data sets with weights and epochs" $? 0
 epochs=$(sed 's|.*/small_train.bin, [0-9,]* tokens, \([0-9.]*\) epochs.*|\1|' <<<"$page")
 is "the epochs of a data set count its own sequences" "$(awk -v e="$epochs" -v n=$(((small - 1) / 32)) 'BEGIN { print (e * n > 30 && e * n < 50) }')" 1
 says "the length of a run on data sets has no epochs" '^length      20 steps, 5,120 tokens$' "$folder/sets"
-says "the end of a run shows what was read of each data set" "^$folder/t_train.bin: 1[0-9][0-9] sequences, [0-9]+ tokens, 0\.[0-9]+ epochs$" "$folder/sets"
+says "the end of a run shows what was read of each data set" "^$data: 1[0-9][0-9] sequences, [0-9]+ tokens, 0\.[0-9]+ epochs$" "$folder/sets"
 
 "${run[@]}" --quiet >"$folder/quiet" 2>&1
 is "--quiet prints only the last line" "$(grep -cE '^done: 4 of 4 steps' "$folder/quiet") of $(wc -l <"$folder/quiet")" "1 of 1"
@@ -81,7 +68,7 @@ is "--quiet prints only the last line" "$(grep -cE '^done: 4 of 4 steps' "$folde
 is "--json prints the lines of log.jsonl" "$(cat "$folder/lines")" "$(cat "$folder/json/log.jsonl")"
 says "--json prints the report to stderr" '^device ' "$folder/errors"
 "${run[@]}" --json --quiet >"$folder/lines" 2>"$folder/errors"
-is "--json --quiet prints nothing to stderr" "$(cat "$folder/errors")" ""
+empty "--json --quiet prints nothing to stderr" "$(cat "$folder/errors")"
 
 # `make run`, with the programs built here, fits a screen
 mkdir -p "$folder/tree/scripts" "$folder/bin"
@@ -105,7 +92,7 @@ is "the default schedule with --lr-final 1 prints one note" "$(grep -c '^note: -
 for flag in "--schedule constant" "--lr-final 0.5" "--quiet"; do
     # shellcheck disable=SC2086
     "${run[@]}" $flag >/dev/null 2>"$folder/errors"
-    is "$flag prints no note about --lr-final 1" "$(cat "$folder/errors")" ""
+    empty "$flag prints no note about --lr-final 1" "$(cat "$folder/errors")"
 done
 
 # in a terminal of 80 columns: colours, and no wrapped line. Another terminal becomes narrower, with the signal for it,
@@ -135,13 +122,13 @@ os.waitpid(pid, 0)' "$@" | tr -d '\r'
 if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     TERM=xterm terminal 80 env -u NO_COLOR "${run[@]}" >"$folder/narrow"
     says "a terminal gets colours" $'^3/4 loss \033\\[1m[0-9.]+\033\\[0m norm' "$folder/narrow"
-    is "output fits a terminal of 80 columns" "$(sed 's/\x1b\[[0-9]*m//g' "$folder/narrow" | awk 'length > 80')" ""
+    empty "output fits a terminal of 80 columns" "$(sed 's/\x1b\[[0-9]*m//g' "$folder/narrow" | awk 'length > 80')"
     TERM=xterm NO_COLOR=1 terminal 80 "${run[@]}" >"$folder/plain"
     is "NO_COLOR switches colours off" "$(grep -c $'\033' "$folder/plain")" 0
     TERM=xterm NO_COLOR=1 terminal 60 "${run[@]}" >"$folder/narrower"
-    is "step lines fit a terminal of 60 columns" "$(grep -E '^[0-9]/4' "$folder/narrower" | awk 'length > 60')" ""
+    empty "step lines fit a terminal of 60 columns" "$(grep -E '^[0-9]/4' "$folder/narrower" | awk 'length > 60')"
     says "step lines of 60 columns show what fits" '^4/4 loss [0-9.]+ norm [0-9.]+ .*tok/s( [0-9]+:[0-9]{2}:[0-9]{2})?$' "$folder/narrower"
-    is "the report and the last line fit 60 columns" "$(tr -d '\r' <"$folder/narrower" | grep -v "^note: \|$folder" | awk 'length > 60')" ""
+    empty "the report and the last line fit 60 columns" "$(tr -d '\r' <"$folder/narrower" | grep -v "^note: \|$folder" | awk 'length > 60')"
     says "the last line is shortened at 60 columns" '^done: 4/4, loss [0-9.]+, val loss [0-9.]+, 0:00:0[0-9]$' "$folder/narrower"
     says "the report at 60 columns is complete" '^schedule    constant: lr 0.003 ' "$folder/narrower"
     is "the report at 80 columns equals that in a file" "$(grep -E '^(model|recipe|schedule)' "$folder/plain")" "$("${run[@]}" --steps 1 2>/dev/null | grep -E '^(model|recipe|schedule)')"
@@ -150,13 +137,13 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
 the process at once, without saving"
     is "the line about the end of the run wraps at spaces" "$(grep -A 1 '^ended by' "$folder/ended" | sed 's/step [0-9]*/step N/')" "ended by SIGTERM after step N of 100000: nothing is saved
 without --out"
-    is "lines about a signal fit 60 columns" "$(awk 'length > 60' "$folder/ended" | grep -v "$folder")" ""
+    empty "lines about a signal fit 60 columns" "$(awk 'length > 60' "$folder/ended" | grep -v "$folder")"
     terminal 60 "$program" --help >"$folder/help"
-    is "--help fits 60 columns except commands and long names" "$(awk 'length > 60' "$folder/help" | grep -vE '^ +(\./|--)|prepare_bytes')" ""
+    empty "--help fits 60 columns except commands and long names" "$(awk 'length > 60' "$folder/help" | grep -vE '^ +(\./|--)|prepare_bytes')"
     is "--help at 60 columns has the same words" "$(tr -s ' \n' '  ' <"$folder/help")" "$("$program" --help | tr -s ' \n' '  ')"
     plan=("$program" --plan --model gpt2-xl --recipe fp8-linear --gpus 8 --zero 3 --memory-limit 80GB)
     terminal 60 "${plan[@]}" >"$folder/plan"
-    is "--plan fits 60 columns" "$(awk 'length > 60' "$folder/plan")" ""
+    empty "--plan fits 60 columns" "$(awk 'length > 60' "$folder/plan")"
     is "--plan at 60 columns has the same words" "$(tr -s ' \n' '  ' <"$folder/plan")" "$("${plan[@]}" | tr -s ' \n' '  ')"
     is "--plan at 80 columns equals that in a file" "$(terminal 80 "${plan[@]}")" "$("${plan[@]}")"
     terminal 60 "$program" --plan --prompt a --micro-batch 4 --batch-tokens 8192 --val x.bin >"$folder/notes"
@@ -165,7 +152,7 @@ without --out"
     TERM=xterm NO_COLOR=1 terminal 80,60 "${run[@]}" --steps 400 --val-every 0 >"$folder/resized"
     is "a terminal that becomes narrower shows all steps" "$(grep -cE '^ *[0-9]+/400 loss' "$folder/resized")" 400
     is "step lines are wide before a terminal becomes narrower" "$(grep -E '^ +1/400' "$folder/resized" | awk 'length > 60 && length <= 80' | wc -l)" 1
-    is "step lines are narrow after a terminal becomes narrower" "$(grep -E '^ *(39.|400)/400' "$folder/resized" | awk 'length > 60 || length < 40')" ""
+    empty "step lines are narrow after a terminal becomes narrower" "$(grep -E '^ *(39.|400)/400' "$folder/resized" | awk 'length > 60 || length < 40')"
     TERM=xterm NO_COLOR=1 terminal 120 "${run[@]}" >"$folder/wide"
     says "a wide terminal shows full words" '^step 3/4 \| loss .* left$' "$folder/wide"
     sample=("$program" --model "$folder"/json/step-00000004 --tokenizer bytes --prompt x --sample-tokens 200 --temperature 5 --quiet)
@@ -197,7 +184,7 @@ says "'after 1 step' is singular" '^val loss [0-9.]+ after 1 step$' "$folder/pag
 says "'1 of 1 step' is singular" '^done: 1 of 1 step, ' "$folder/page"
 "$program" --plan --layers 1 --heads 1 --channels 64 --steps 1 >>"$folder/page"
 says "the plan's nouns are singular" '^model +1 layer, 1 head, 64 channels: ' "$folder/page"
-is "no plural follows 1" "$(grep -aE '(^|[^-0-9.,])1 [a-z]+s\b' "$folder/page" | grep -v '1 process')" ""
+empty "no plural follows 1" "$(grep -aE '(^|[^-0-9.,])1 [a-z]+s\b' "$folder/page" | grep -v '1 process')"
 # refused NAME CODE PATTERN FLAGS...
 refused() {
     "${one[@]}" "${@:4}" >/dev/null 2>"$folder/said"

@@ -51,8 +51,6 @@ check "table 1 leaves no checkpoints" $?
 [ "$(grep -cE '^\| (E4M3|E5M2|DE8)(\+exp)? \| ' <<<"$page")" -eq 12 ]
 check "table 1: all formats have a row" $? "$page"
 
-[ "$(scripts/lab.py reproduce -h)" = "$(scripts/lab.py reproduce --help)" ]
-check "reproduce -h equals --help" $?
 for setting in STEPS TOKENS SPEED_STEPS; do
     refuses "$setting with a leading zero is refused" "$setting: must be a whole number of at least 1 .is 0100" env $setting=0100 scripts/lab.py reproduce --out "$folder/octal"
 done
@@ -79,7 +77,7 @@ check "a failed table1 leaves no checkpoint" $? "$said $(find "$folder/states")"
 printf '#!/bin/sh\necho $$ >>%s/running\nexec sleep 60\n' "$folder" >"$folder/nothing/quant_error"
 BUILD=$folder/nothing scripts/lab.py reproduce --out "$folder/states" table1 >/dev/null 2>&1 &
 script=$!
-for ((i = 0; i < 600; i++)); do if started; then break; else sleep 0.1; fi; done
+wait_for $script started
 kill $script
 wait $script
 [ $? -eq 143 ] && started && [ -z "$(find "$folder/states" -name '*step-*')" ]
@@ -220,7 +218,7 @@ for gpus in 4 4,5; do
     rm -f "$folder/running"
     CUDA_VISIBLE_DEVICES=$gpus BIN=$folder/slow BUILD=$folder/slow scripts/lab.py reproduce --out "$folder/ended" table6 figure4 >/dev/null 2>&1 &
     script=$!
-    for ((i = 0; i < 100; i++)); do if started; then break; else sleep 0.1; fi; done
+    wait_for $script started
     kill $script
     wait $script
     status=$?
@@ -233,7 +231,7 @@ rm -f "$folder/running"
 count=1
 CUDA_VISIBLE_DEVICES=4 BIN=$folder/slow BUILD=$folder/slow scripts/lab.py reproduce --out "$folder/ended" gpt2 >/dev/null 2>&1 &
 script=$!
-for ((i = 0; i < 100; i++)); do if started; then break; else sleep 0.1; fi; done
+wait_for $script started
 kill $script
 wait $script
 for ((i = 0; i < 50; i++)); do if alive; then sleep 0.1; else break; fi; done

@@ -4,19 +4,18 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/run_fixture.sh
-[ "$(cat "$folder"/text/*.txt | cksum)" = "2103846281 326603" ]
+[ "$(cat "$folder"/texts/*.txt | cksum)" = "2103846281 326603" ]
 check "the test's text is the same with every awk" $?
 straight
 
 lines() { grep -c . "$1"; }
-until_file() { until compgen -G "$1" >/dev/null || ! kill -0 "$2" 2>/dev/null; do sleep 0.01; done; }
 
 # stop OUT SIGNAL GLOB: resumes in OUT and sends the signal once GLOB exists; sets $status
 stop() {
     mkdir -p "$1"
     "$program" "${run[@]}" --out "$1" --resume >"$folder/out" 2>"$folder/said" &
     local pid=$!
-    until_file "$3" $pid
+    wait_for $pid exists "$3"
     kill "-$2" $pid
     wait $pid
     status=$?
@@ -48,7 +47,7 @@ check "a run resumed after SIGINT has the same bytes" $?
 "$program" --tokenizer bytes --layers 4 --channels 256 --heads 4 --seq-len 512 --micro-batch 24 --train "$data" --steps 9 --threads 1 \
     --out "$folder/second" >"$folder/out" 2>"$folder/said" &
 pid=$!
-until grep -q '^batch ' "$folder/out" || ! kill -0 $pid; do sleep 0.01; done
+wait_for $pid grep -q '^batch ' "$folder/out"
 sleep 0.3
 kill -TERM $pid
 sleep 0.5
@@ -64,7 +63,7 @@ dd if=/dev/zero of="$folder/pipe" bs=4096 count=1024 oflag=nonblock conv=notrunc
 dd of=/dev/null bs=4096 count=1 <&7 2>/dev/null
 timeout 20 "$program" "${run[@]}" --json --steps 100000000 --lr-final 1 --out "$folder/held" >&7 2>"$folder/said" 7>&- &
 pid=$!
-until_file "$folder/held/log.jsonl" $pid
+wait_for $pid exists "$folder/held/log.jsonl"
 sleep 0.5
 kill -TERM $pid
 wait $pid
@@ -81,7 +80,7 @@ mkfifo "$folder/full" && exec 7<>"$folder/full"
 timeout 40 "$program" "${run[@]}" --tokenizer "$folder/words/vocab.json" --vocab 257 --steps 100000000 --lr-final 1 --save-every 50 --keep 2 \
     --out "$folder/wordless" 2>&7 >/dev/null 7>&- &
 pid=$!
-until_file "$folder/wordless/step-*" $pid
+wait_for $pid exists "$folder/wordless/step-*"
 dd if=/dev/zero of="$folder/full" bs=4096 count=1024 oflag=nonblock conv=notrunc 2>/dev/null
 dd if=/dev/zero of="$folder/full" bs=1 count=4096 oflag=nonblock conv=notrunc 2>/dev/null
 rm -r "$folder/words"
@@ -97,7 +96,7 @@ check "a blocked stderr does not prevent SIGTERM from saving" $? "status $status
 # --- SIGUSR1 saves, and the run continues
 "$program" "${run[@]}" --save-every 0 --out "$folder/asked" >/dev/null 2>"$folder/said" &
 pid=$!
-until_file "$folder/asked/log.jsonl" $pid
+wait_for $pid exists "$folder/asked/log.jsonl"
 kill -USR1 $pid
 wait $pid
 status=$?
@@ -122,7 +121,7 @@ check "--time-limit without a known unit is refused" $?
 # --- two runs in one folder
 "$program" "${run[@]}" --out "$folder/shared" >/dev/null 2>&1 &
 pid=$!
-until_file "$folder/shared/log.jsonl" $pid
+wait_for $pid exists "$folder/shared/log.jsonl"
 for flag in --resume --overwrite ""; do
     "$program" "${run[@]}" --out "$folder/shared" $flag >/dev/null 2>"$folder/said"
     [ $? -eq 2 ] && [ "$(lines "$folder/said")" -eq 1 ] && grep -q "^error: .*another run.*process $pid on " "$folder/said"
@@ -154,7 +153,7 @@ check "a resume refused for other data changes nothing" $?
 check "--allow-other-data accepts other data on resume" $? "$(cat "$folder/said")"
 
 # --- several data sets: a run that is killed and resumed, in several epochs of the small set, has the same bytes
-"$build"/prepare_bytes --out "$folder/small" "$folder/text/001.txt" >/dev/null || exit 1
+"$build"/prepare_bytes --out "$folder/small" "$folder/texts/001.txt" >/dev/null || exit 1
 second=(--train "$folder/small_train.bin")
 if command -v python3 >/dev/null; then # writes packed examples with a loss mask, for --documents apart
     data_python "$folder" <<'PYTHON' || exit 1
@@ -176,7 +175,7 @@ mkdir "$folder/killed"
 for at in 32 64 96; do
     "$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>&1 &
     pid=$!
-    until_file "$folder/killed/step-$(printf %08d $at)" $pid
+    wait_for $pid exists "$folder/killed/step-$(printf %08d $at)"
     kill -KILL $pid 2>/dev/null
     wait $pid 2>/dev/null
 done

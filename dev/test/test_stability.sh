@@ -4,12 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
-needs_python "scripts/lab.py"
-export BIN=${BIN:-.} BUILD=${BUILD:-build}
-unset RECIPES RATES SEEDS MODEL BATCH TRAINING STEPS DIRECTIONS CURVES POINTS JOBS TEXT CUDA_VISIBLE_DEVICES
-
-without_gpu
-mkdir "$folder/gpus" "$folder/pretend"
+lab_tests 2 RECIPES RATES SEEDS MODEL BATCH TRAINING STEPS DIRECTIONS CURVES POINTS JOBS TEXT
 
 # --- dry runs
 said=$(scripts/lab.py stability --dry-run --out "$folder/dry" 'a b*' v 2>&1)
@@ -21,8 +16,6 @@ has "--dry-run prints the sharpness" "$said" "perturb_weights $folder/dry/runs/f
 [ ! -e "$folder/dry" ]
 check "--dry-run writes nothing" $?
 has "RECIPES accepts flags after a recipe" "$(RECIPES=coat,grads=fp32,head=fp8 scripts/lab.py stability --dry-run 2>&1)" '--recipe coat --grads=fp32 --head=fp8 '
-[ "$(scripts/lab.py stability -h)" = "$(scripts/lab.py stability --help)" ]
-check "stability -h equals --help" $?
 refuses "TRAIN_GLOB without VAL_GLOB is refused" 'name TRAIN_GLOB and VAL_GLOB' scripts/lab.py stability --out "$folder/refused" a
 refuses "stability refuses an unknown flag" '.*--fast' scripts/lab.py stability --fast
 refuses "an even number of POINTS is refused" 'POINTS: must be an odd number' env POINTS=4 scripts/lab.py stability --out "$folder/refused"
@@ -35,10 +28,6 @@ refuses "programs that are not built are refused" 'none/train_gpt2_fp8_cpu is no
 # --- with programs that pretend to run on two GPUs
 # The loss after training is 3 + (rate - 2)^2 + seed / 1000, and 0.5 more for coat. At rate 7 runs end above their start,
 # at 8 they diverge, at 9 the device fails. The loss of perturbed weights is 3 + 2.5 distance^2 + 0.1 distance.
-cat >"$folder/gpus/nvidia-smi" <<'END'
-#!/bin/sh
-case "$*" in *compute_cap*) echo 9.0 ;; *=index*) printf '0\n1\n' ;; *) echo "Pretended GPU" && sleep 0.05 && echo "Pretended GPU" ;; esac
-END
 cat >"$folder/pretend/train_gpt2_fp8" <<'END'
 #!/usr/bin/env bash
 eval_only=
@@ -72,7 +61,7 @@ cat >"$folder/pretend/perturb_weights" <<'END'
 #!/bin/sh
 [ -d "$1" ] && mkdir -p "$2" && echo "$4" >"$2/at"
 END
-chmod +x "$folder"/gpus/* "$folder"/pretend/*
+chmod +x "$folder"/pretend/*
 ln -s "$folder/pretend/train_gpt2_fp8" "$folder/pretend/train_gpt2_fp8_cpu"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/pretend/"
 pretend() { # RATES: runs the study of these rates in $folder/study
@@ -124,8 +113,7 @@ export BATCH="--seq-len 32 --micro-batch 8 --val-batches 10 --threads 1" POINTS=
 said=$(scripts/lab.py stability --out "$folder/small" 2>&1)
 check "a study on the CPU succeeds" $? "$said"
 page=$(cat "$folder/small/stability.md")
-loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/runs/coat/4e-3/1/log.jsonl")
-base=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/runs/bf16/4e-3/1/log.jsonl")
+loss=$(field val_loss "$folder/small/runs/coat/4e-3/1/log.jsonl") base=$(field val_loss "$folder/small/runs/bf16/4e-3/1/log.jsonl")
 has "the page has the runs' losses" "$page" "^\| 4e-3 \| $(printf %.4f "$base") \| $(printf %.4f "$loss") \("
 has "the page marks a rate that is too large" "$page" '^\| 1000 \| 1 of 1 diverged \| 1 of 1 diverged \|$'
 said=$(TEXT=data scripts/lab.py stability --out "$folder/small" 2>&1)
@@ -148,10 +136,7 @@ export RECIPES=coat RATES=4e-3 STEPS=500 DIRECTIONS=0
 scripts/lab.py stability --out "$folder/straight" >/dev/null 2>&1
 scripts/lab.py stability --out "$folder/stopped" >"$folder/said" 2>&1 &
 study=$!
-for ((i = 0; i < 600; i++)); do
-    ! grep -q '"loss"' "$folder/stopped/runs/coat/4e-3/1/log.jsonl" 2>/dev/null || break
-    sleep 0.05
-done
+wait_for $study grep -q '"loss"' "$folder/stopped/runs/coat/4e-3/1/log.jsonl"
 kill -TERM $study
 wait $study
 [ $? -eq 1 ] && ! grep -q ^coat "$folder/stopped/stability.tsv" &&

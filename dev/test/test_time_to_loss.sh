@@ -4,12 +4,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
-needs_python "scripts/lab.py"
-export BIN=${BIN:-.} BUILD=${BUILD:-build} VERSION=tested
-unset RATES_ADAMW RATES_MUON FRACTIONS SEED STEPS MODEL BATCH TRAINING TEXT CUDA_VISIBLE_DEVICES
-
-without_gpu
-mkdir "$folder/gpus" "$folder/pretend"
+lab_tests 1 RATES_ADAMW RATES_MUON FRACTIONS SEED STEPS MODEL BATCH TRAINING TEXT
+export VERSION=tested
 lab() { scripts/lab.py time-to-loss "$@" 2>&1; }
 
 # --- dry runs and errors
@@ -36,10 +32,6 @@ RATES_MUON="1e-3 fast" refuses "a rate that the trainer refuses is refused" 'byt
 # After 100 steps BF16 AdamW has a loss of 3 at its best rate, COAT AdamW 3.01, BF16 Muon 2.9, COAT Muon 2.8; 0.1 more at other
 # rates. Fewer steps add 0.2 log(100 / steps). The rate 4.8e-3 diverges, with 7e-3 the device fails. A step takes 100 ms,
 # in COAT 80, with Muon 10 more, and the first one a second. SLOW=STEPS waits for a signal in COAT Muon's run of that length.
-cat >"$folder/gpus/nvidia-smi" <<'DONE'
-#!/bin/sh
-case "$*" in *compute_cap*) echo 9.0 ;; *=index*) echo 0 ;; *) echo "Pretended GPU" ;; esac
-DONE
 cat >"$folder/pretend/train_gpt2_fp8" <<'DONE'
 #!/usr/bin/env bash
 while [ $# -gt 0 ]; do
@@ -62,13 +54,13 @@ awk -v recipe="$recipe" -v optimizer="$optimizer" -v lr="$lr" -v steps="$steps" 
 [ "$lr" != 4.8e-3 ] || exit 4
 [ "$recipe $optimizer $steps" != "coat muon ${SLOW:-}" ] || { trap 'exit 0' TERM; echo >"$out/waits"; for ((i = 0; i < 500; i++)); do sleep 0.02; done; }
 DONE
-chmod +x "$folder"/gpus/* "$folder"/pretend/*
+chmod +x "$folder"/pretend/*
 touch "$folder/train" "$folder/val"
 refuses "a large setting without a GPU is refused" 'gpt2: needs a GPU' env BIN="$folder/pretend" scripts/lab.py time-to-loss --out "$folder/refused" README.md README.md
 pretend() { PATH=$folder/gpus:$path BIN=$folder/pretend CALLS=$folder/calls STEPS=100 exec scripts/lab.py time-to-loss --out "$folder/study" "$folder/train" "$folder/val" "$@" 2>&1; }
 SLOW=45 pretend >"$folder/said" &
 study=$!
-for ((i = 0; i < 1000; i++)); do [ ! -e "$folder/study/gpt2-45/coat-muon-2.4e-3/1/waits" ] || break; sleep 0.02; done
+wait_for $study test -e "$folder/study/gpt2-45/coat-muon-2.4e-3/1/waits"
 kill -TERM $study
 wait $study
 [ $? -eq 1 ] && grep -q '^error: stopped; ' "$folder/said" && [ ! -e "$folder/study/time-to-loss.md" ]
@@ -130,7 +122,7 @@ export BATCH="--seq-len 32 --micro-batch 8 --batch-tokens 256 --threads 1" RATES
 text "$TEXT"
 said=$(lab --out "$folder/small")
 check "a study on the CPU succeeds" $? "$said"
-loss=$(sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$folder/small/bytes-16/bf16-adamw-4e-3/1/log.jsonl")
+loss=$(field val_loss "$folder/small/bytes-16/bf16-adamw-4e-3/1/log.jsonl")
 has "the target is the loss of BF16 AdamW" "$(cat "$folder/small/time-to-loss.md")" "^Target: $(printf %.4f "$loss"), "
 has "the page's command has the last part of a path that ends in a slash" "$(cat "$folder/small/time-to-loss.md")" " TEXT=text/ scripts/lab.py"
 has "the page has a row of COAT Muon" "$(cat "$folder/small/time-to-loss.md")" '^\| COAT Muon \| (4e-3|1\.6e-2) \| .*[0-9]'

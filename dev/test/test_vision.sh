@@ -74,7 +74,7 @@ files drawn unseen
 train 1 seen --micro-batch 8 --steps 250 --precision fp32 && below "the model names the colors in images that it has not seen" 0.02 seen
 accuracy "nearly all answers about unseen images are right" 0.98 1 seen
 said=$(timeout 100 "$program" "${flags[@]}" --micro-batch 8 --eval-only --resume --out "$folder/seen" --precision fp32 --json 2>"$folder/said")
-[ "$said" = "$(grep val_loss "$folder/seen/log.jsonl" | tail -1)" ]; check "--eval-only has the accuracy of training" $? "$said" "$(cat "$folder/said")"
+is "--eval-only has the accuracy of training" "$said" "$(grep val_loss "$folder/seen/log.jsonl" | tail -1)"
 said=$(timeout 100 "$program" "${flags[@]}" --micro-batch 3 --eval-only --resume --out "$folder/seen" --precision fp32 2>"$folder/said")
 has "--eval-only prints the accuracy" "$said" '% of answers right'
 # Samples with an image: the model names the colors in the first image of a file, at the end of training, too.
@@ -110,7 +110,7 @@ for name in two ranks room; do
     near "images: $name has the losses of one micro-batch of 16" loss 1e-6 sixteen $name
     near "images: $name has the gradient norms of one micro-batch of 16" grad_norm 1e-5 sixteen $name
     near "images: $name has the validation losses of one micro-batch of 16" val_loss 1e-6 sixteen $name
-    [ "$(values val_accuracy $name)" = "$(values val_accuracy sixteen)" ]; check "images: $name has the accuracies of one micro-batch of 16" $? "$(values val_accuracy $name)"
+    is "images: $name has the accuracies of one micro-batch of 16" "$(values val_accuracy $name)" "$(values val_accuracy sixteen)"
 done
 for level in 0 1 2 3; do train 1 again$level --recipe coat --steps 2 --micro-batch 2 --recompute-vision $level; done
 for level in 1 2 3; do same "--recompute-vision $level has the bits of 0" 00000002 again0 again$level model.safetensors; done
@@ -125,8 +125,9 @@ cmp -s "$folder"/{again0,fp8tower0}/step-00000002/model.safetensors
 fp8=(--recipe coat --bf16-blocks 0 --lr 0 --steps 2 --micro-batch 2 --health-every 1)
 train 1 fixed "${fp8[@]}" --freeze language && train 1 loose "${fp8[@]}"
 qkv_health() { grep -o '"qkvw.codes":{[^}]*}' "$folder/$1/log.jsonl"; }
-[ -n "$(qkv_health fixed)" ] && [ "$(qkv_health fixed)" = "$(qkv_health loose)" ]
-check "frozen weights have the FP8 values of trained weights" $? "$(qkv_health fixed)" "$(qkv_health loose)"
+is "frozen weights have the FP8 values of trained weights" "$(qkv_health fixed)" "$(qkv_health loose)"
+# weights NAME STEP: prints the checksum of a checkpoint's tensors; nothing if it has none
+weights() { cat "$folder/$1/step-0000000$2"/*.safetensors 2>/dev/null | cksum | grep -v ' 0$'; }
 for frozen in none language vision; do
     parts=(--vision-recipe coat)
     [ $frozen = none ] || parts=(--freeze $frozen)
@@ -134,8 +135,7 @@ for frozen in none language vision; do
         train 2 $frozen$zero --recipe coat --steps 3 --micro-batch 2 --batch-tokens 320 --zero $zero "${parts[@]}"
     done
     for stage in 0 2; do
-        [ "$(cat "$folder/$frozen$stage/step-00000003"/*.safetensors | cksum)" = "$(cat "$folder/$frozen$((stage + 1))/step-00000003"/*.safetensors | cksum)" ]
-        check "ZeRO $((stage + 1)) has the bits of stage $stage; frozen: $frozen" $?
+        is "ZeRO $((stage + 1)) has the bits of stage $stage; frozen: $frozen" "$(weights $frozen$((stage + 1)) 3)" "$(weights $frozen$stage 3)"
     done
 done
 # Runs in which the language model was frozen are resumed with other frozen parts, or with none.
@@ -144,8 +144,7 @@ for zero in 2 3; do
     has "--resume names a part that is trained from now on" "$(cat "$folder/language$zero.said")" 'language: .* no optimizer states'
     has "--resume names a part that is frozen from now on" "$(cat "$folder/language$zero.said")" 'vision: this part is frozen from now on'
 done
-[ "$(cat "$folder"/language2/step-00000005/*.safetensors | cksum)" = "$(cat "$folder"/language3/step-00000005/*.safetensors | cksum)" ]
-check "--resume with other frozen parts: ZeRO 3 has the bits of stage 2" $?
+is "--resume with other frozen parts: ZeRO 3 has the bits of stage 2" "$(weights language3 5)" "$(weights language2 5)"
 train 1 language1 --recipe coat --steps 5 --micro-batch 2 --batch-tokens 320 --resume --freeze none
 has "a resumed run prints a note that --freeze is now none" "$(cat "$folder/language1.said")" '--freeze was language and is now none'
 train 1 one "${short[@]}" --micro-batch 16 --images-per-sequence 1
@@ -239,35 +238,28 @@ flags=(--vision "$tower" "${flags[@]:4}")
 train 1 new --micro-batch 2 --resume --steps 4
 [ -f "$folder/new/step-00000004/model.safetensors" ]; check "--resume with --vision and without --model succeeds" $? "$(cat "$folder/new.said")"
 
-# fails NAME CODE PATTERN FLAGS...: checks that training ends with an exit code and one error line that matches.
-fails() {
-    local said status
-    said=$("$program" "${flags[@]}" --steps 2 "${@:4}" 2>&1)
-    status=$?
-    [ $status -eq "$2" ] && [ "$(wc -l <<<"$said")" -eq 1 ] && grep -qE -- "^error: .*$3" <<<"$said"
-    check "$1" $? "exit $status: $said"
-}
+refused() { fails "$1" "$2" "^error: .*$3" "$program" "${flags[@]}" --steps 2 "${@:4}"; } # NAME CODE PATTERN FLAGS...
 mkdir "$folder/empty"
 echo '{"model_type": "siglip_vision_model", "image_size": 16, "patch_size": 4, "hidden_size": 64, "num_attention_heads": 1}' \
     >"$folder/empty/config.json"
 files drawn other
-fails "data with other pixel values are refused" 2 'other.images does not match .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
+refused "data with other pixel values are refused" 2 'other.images does not match .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
 flags=(--model "$folder/two/step-00000006" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/other.bin")
-fails "data with other pixel values than the model's folder are refused" 2 'other.images does not match .* deviation 0.25'
+refused "data with other pixel values than the model's folder are refused" 2 'other.images does not match .* deviation 0.25'
 has "a checkpoint records the data's pixel values" "$(cat "$folder/two/step-00000006/preprocessor_config.json")" '"image_std": *\[0.5, *0.5, *0.5\]'
 files unseen unseen
-fails "other images on resume are refused" 2 'was trained on different data' --out "$folder/two" --resume --steps 8
+refused "other images on resume are refused" 2 'was trained on different data' --out "$folder/two" --resume --steps 8
 files drawn unseen
-fails "a second tower is refused" 1 "--vision .*: the model in .* has a vision tower" --model "$tower" --vision siglip:d1
-fails "another tower on --resume is refused" 1 "--vision clip:d1: the run's model has another vision tower; remove --model and --vision" \
+refused "a second tower is refused" 1 "--vision .*: the model in .* has a vision tower" --model "$tower" --vision siglip:d1
+refused "another tower on --resume is refused" 1 "--vision clip:d1: the run's model has another vision tower; remove --model and --vision" \
     --vision clip:d1 --out "$folder/new" --resume
-fails "an unknown tower is refused" 1 '--vision nowhere: unknown' --vision nowhere
-fails "a changed size of a tower's folder is refused" 1 '--image-size: the shape of --vision .* is in its files' --vision "$tower"
+refused "an unknown tower is refused" 1 '--vision nowhere: unknown' --vision nowhere
+refused "a changed size of a tower's folder is refused" 1 '--image-size: the shape of --vision .* is in its files' --vision "$tower"
 flags=(--model "$lm" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/drawn.bin")
-fails "a tower's folder without weights is refused" 2 'has no model.safetensors' --vision "$folder/empty"
-fails "a missing tower's folder on --resume is refused" 1 '--vision .*gone: no such folder; remove --model and --vision' --vision "$folder/gone" \
+refused "a tower's folder without weights is refused" 2 'has no model.safetensors' --vision "$folder/empty"
+refused "a missing tower's folder on --resume is refused" 1 '--vision .*gone: no such folder; remove --model and --vision' --vision "$folder/gone" \
     --out "$folder/joined" --resume
-fails "a language model's folder as a tower is refused" 2 "model_type is 'llama'" --vision "$lm"
+refused "a language model's folder as a tower is refused" 2 "model_type is 'llama'" --vision "$lm"
 # A vocabulary of single bytes and <|endoftext|>, in GPT-2's format.
 python3 - >"$folder/empty/vocab.json" <<'PYTHON'
 import json
@@ -278,33 +270,33 @@ echo '#version: 0.2' >"$folder/empty/merges.txt"
 timeout 100 "$program" --model llama:d1 --tokenizer "$folder/empty/vocab.json" --vocab 300 --seq-len 40 --train "$folder/text.bin" \
     --out "$folder/words" "${tiny[@]}" >"$folder/said" 2>&1
 for vocabulary in "$folder/empty" "$folder/empty/vocab.json"; do
-    fails "a vocabulary that cannot get an image token is refused" 2 'no token <image>, and no tokenizer.json' \
+    refused "a vocabulary that cannot get an image token is refused" 2 'no token <image>, and no tokenizer.json' \
         --model "$folder/words/step-00000002" --vision siglip:d1 --tokenizer "$vocabulary"
 done
-fails "a language model of an architecture that Llava lacks is refused" 1 '--vision .*: the language model must have the architecture of' --model olmo:d1 --vision "$tower"
-fails "--layers with a folder as --model is refused" 1 '--layers: the shape of --model .* is in its files' --vision "$tower" --layers 2
+refused "a language model of an architecture that Llava lacks is refused" 1 '--vision .*: the language model must have the architecture of' --model olmo:d1 --vision "$tower"
+refused "--layers with a folder as --model is refused" 1 '--layers: the shape of --model .* is in its files' --vision "$tower" --layers 2
 sed -i 's/"hidden_size": 64/"hidden_size": 24/' "$folder/empty/config.json"
-fails "FP8 in a tower of an unsupported width is refused" 1 '--vision-recipe coat: .*vision tower.* multiple' --vision "$folder/empty" --vision-recipe coat
+refused "FP8 in a tower of an unsupported width is refused" 1 '--vision-recipe coat: .*vision tower.* multiple' --vision "$folder/empty" --vision-recipe coat
 files drawn unseen
-fails "an unknown part in --freeze is refused" 1 '--freeze visoin: no part is named visoin' --freeze visoin
-fails "freezing all parts is refused" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
-fails "--lr-vision without --lr is refused" 1 '--lr 0: it sets the schedule of --lr-vision' --lr 0 --lr-vision 1e-3
-fails "--image without --prompt is refused" 1 '--image .*: .* add --prompt' --image "$folder/unseen.images"
-fails "a prompt's image with other pixel values is refused" 2 'other.images does not match' --image "$folder/other.images" --prompt l --sample-tokens 1
-fails "a prompt's image that is longer than a sequence is refused" 1 '--image .* more than --seq-len 40; use --seq-len 50' \
+refused "an unknown part in --freeze is refused" 1 '--freeze visoin: no part is named visoin' --freeze visoin
+refused "freezing all parts is refused" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
+refused "--lr-vision without --lr is refused" 1 '--lr 0: it sets the schedule of --lr-vision' --lr 0 --lr-vision 1e-3
+refused "--image without --prompt is refused" 1 '--image .*: .* add --prompt' --image "$folder/unseen.images"
+refused "a prompt's image with other pixel values is refused" 2 'other.images does not match' --image "$folder/other.images" --prompt l --sample-tokens 1
+refused "a prompt's image that is longer than a sequence is refused" 1 '--image .* more than --seq-len 40; use --seq-len 50' \
     --image "$folder/unseen.images" --prompt '<image><image><image>l' --prompt-format plain --sample-tokens 1
-fails "--examples split is refused for data with images" 2 '--examples split: .*drawn.bin has images' --examples split
-fails "images of another size are refused" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* 32 x 32' --image-size 32
+refused "--examples split is refused for data with images" 2 '--examples split: .*drawn.bin has images' --examples split
+refused "images of another size are refused" 2 'drawn.images does not match the model: .* 16 x 16 pixels .* 32 x 32' --image-size 32
 printf x | dd of="$folder/drawn.images" bs=1 seek=30000 conv=notrunc 2>/dev/null
-fails "damaged pixels are refused" 2 'drawn.images is damaged: its checksum'
+refused "damaged pixels are refused" 2 'drawn.images is damaged: its checksum'
 rm "$folder/drawn.images"
-fails "a missing file of images is refused" 2 'drawn.images is missing'
+refused "a missing file of images is refused" 2 'drawn.images is missing'
 flags=(--model llama:d1 --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/drawn.bin")
-fails "a model without a vision tower refuses data with images" 2 'drawn.bin has images, but the model reads text only; .* --model'
-fails "a model without a vision tower refuses --freeze vision" 1 '--freeze: the model has no vision tower' --freeze vision
-fails "a model without a vision tower refuses --image-size" 1 '--image-size: the model has no vision tower' --image-size 32
-fails "a model without a vision tower refuses --vision-recipe" 1 '--vision-recipe: the model has no vision tower' --vision-recipe coat
-fails "a model without a vision tower refuses --image" 1 '--image .*: the model has no vision tower' --image "$folder/unseen.images" --prompt l
-fails "a model without a vision tower refuses --recompute-vision" 1 '--recompute-vision: the model has no vision tower' --recompute-vision 1
-fails "a model without a vision tower refuses --images-per-sequence" 1 '--images-per-sequence: the model has no vision tower' --images-per-sequence 2
+refused "a model without a vision tower refuses data with images" 2 'drawn.bin has images, but the model reads text only; .* --model'
+refused "a model without a vision tower refuses --freeze vision" 1 '--freeze: the model has no vision tower' --freeze vision
+refused "a model without a vision tower refuses --image-size" 1 '--image-size: the model has no vision tower' --image-size 32
+refused "a model without a vision tower refuses --vision-recipe" 1 '--vision-recipe: the model has no vision tower' --vision-recipe coat
+refused "a model without a vision tower refuses --image" 1 '--image .*: the model has no vision tower' --image "$folder/unseen.images" --prompt l
+refused "a model without a vision tower refuses --recompute-vision" 1 '--recompute-vision: the model has no vision tower' --recompute-vision 1
+refused "a model without a vision tower refuses --images-per-sequence" 1 '--images-per-sequence: the model has no vision tower' --images-per-sequence 2
 exit $failures

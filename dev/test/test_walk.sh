@@ -23,7 +23,7 @@ check "a Llama with four blocks trains" $? "$said"
 
 "$program" --out "$folder/stopped" "${run[@]}" "${each[@]}" >"$folder/said" 2>&1 &
 pid=$!
-while kill -0 $pid 2>/dev/null && [ ! -e "$folder/stopped/step-00000005" ]; do sleep 0.01; done
+wait_for $pid test -e "$folder/stopped/step-00000005"
 kill -TERM $pid
 wait $pid
 if [ -e "$folder/stopped/step-00000060" ]; then bad "the run can be stopped" "it was faster"; fi
