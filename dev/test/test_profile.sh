@@ -128,7 +128,7 @@ check "bench_traffic: ZeRO 2 adds gradients to shards" $?
 small=(--tokenizer bytes --layers 2 --heads 2 --channels 64 --seq-len 32 --micro-batch 1 --recipe bf16)
 "$build/prepare_bytes" --out "$folder/bytes" coat/ops.h >/dev/null
 "$program" --model llama:d1 --no-tied-head "${small[@]}" --steps 1 --sample-tokens 0 --quiet --train "$folder/bytes_train.bin" --out "$folder/run" >/dev/null
-said=$(diff <(traffic --model llama:d1 --no-tied-head "${small[@]}") <(traffic --model "$folder/run/step-00000001" --seq-len 32 --micro-batch 1 --recipe bf16))
-check "bench_traffic reads the shape of a checkpoint" $? "$said"
+is "bench_traffic reads the shape of a checkpoint" "$(traffic --model "$folder/run/step-00000001" --seq-len 32 --micro-batch 1 --recipe bf16 | grep '^|')" \
+    "$(traffic --model llama:d1 --no-tied-head "${small[@]}" | grep '^|')"
 has "bench_traffic refuses an unknown flag" "$(traffic --nonsense)" '^error: --nonsense: unknown flag'
 exit $failures
