@@ -128,7 +128,7 @@ notes() {
 shares() { # LOW HIGH: checks the validation fraction, in 0.1 %
     local train val
     train=$(tokens note_train.bin | wc -l) val=$(tokens note_val.bin | wc -l)
-    [ $((1000 * val)) -ge $(($1 * (train + val))) ] && [ $((1000 * val)) -le $(($2 * (train + val))) ] && return
+    [ $((train + val)) -gt 0 ] && [ $((1000 * val)) -ge $(($1 * (train + val))) ] && [ $((1000 * val)) -le $(($2 * (train + val))) ] && return
     echo "$val of $((train + val))"
     return 1
 }
