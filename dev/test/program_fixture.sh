@@ -138,5 +138,18 @@ byte_data() {
     text "$folder/texts" "$@" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
 }
 
+# poke FILE AT BYTES: overwrites a file's bytes from this place on; BYTES may contain \xHH
+poke() { printf '%b' "$3" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
+# flip FILE AT MASK: flips bits of the byte at this place
+flip() { poke "$1" "$2" "$(printf '\\x%02x' $(($(od -An -tu1 -j "$2" -N 1 "$1") ^ $3)))"; }
 # Removes the checksum from a token file's header, so that a changed file is not refused as damaged.
-without_checksum() { dd if=/dev/zero of="$1" bs=1 seek=32 count=8 conv=notrunc status=none; }
+without_checksum() { poke "$1" 32 '\0\0\0\0\0\0\0\0'; }
+
+# vocabulary FOLDER TOKENS: writes a vocabulary in the form of GPT-2's, without merges
+vocabulary() {
+    mkdir "$1" && echo '#version: 0.2' >"$1/merges.txt"
+    awk -v last=$(($2 - 1)) 'BEGIN {
+        for (i = 0; i < last; i++) printf "%s\"t%d\": %d", i ? "," : "{", i, i
+        printf ",\"<|endoftext|>\": %d}\n", last
+    }' >"$1/vocab.json"
+}

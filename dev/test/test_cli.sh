@@ -267,9 +267,7 @@ for file in model.safetensors optimizer.safetensors state.json; do
     truncate -s -7 "$folder/d/step-00000020/$file"
     damage "a truncated $file" "$file"
     rm -rf "$folder/d" && cp -r "$folder/straight" "$folder/d"
-    size=$(stat -c %s "$folder/d/step-00000020/$file")
-    byte=$(dd if="$folder/d/step-00000020/$file" bs=1 skip=$((size / 2)) count=1 status=none | od -An -tu1)
-    printf "$(printf '\\x%02x' $((byte ^ 4)))" | dd of="$folder/d/step-00000020/$file" bs=1 seek=$((size / 2)) conv=notrunc status=none
+    flip "$folder/d/step-00000020/$file" $(($(stat -c %s "$folder/d/step-00000020/$file") / 2)) 4
     damage "a flipped bit in $file" "$file"
 done
 [ -d "$folder/d/damaged-1-step-00000020" ] && grep -q '^note: .*is damaged: renamed to' "$folder/said" && ! ls "$folder/d" | grep -q abandoned
@@ -315,8 +313,7 @@ check "--resume without a checkpoint: flags override the settings in log.jsonl" 
 rm -r "$folder"/lost2/step-* && "$program" --train "$data" --model d1 --channels 64 --sample-tokens 0 --quiet --out "$folder/lost2" --resume >/dev/null 2>&1 &&
     grep -q '"model":"d1","layers":1,.*"channels":64,.*"norm":"layer"' "$folder/lost2/log.jsonl"
 check "--resume without a checkpoint: --model overrides the model in log.jsonl" $? "$(head -c 3000 "$folder/lost2/log.jsonl")"
-head -c $((1024 + 2 * 1000)) "$data" >"$folder/short.bin" && printf '\xe8\x03\x00\x00' | dd of="$folder/short.bin" bs=1 seek=8 conv=notrunc status=none
-without_checksum "$folder/short.bin"
+head -c $((1024 + 2 * 1000)) "$data" >"$folder/short.bin" && poke "$folder/short.bin" 8 '\xe8\x03\x00\x00' && without_checksum "$folder/short.bin"
 lost=("${lost[@]/#$data/$folder/short.bin}")
 unsaved passes --epochs 2 --schedule cosine
 "$program" --train "$folder/short.bin" --sample-tokens 0 --quiet --out "$folder/passes" --resume >/dev/null 2>"$folder/said"
@@ -474,8 +471,7 @@ refuses "--model in capitals is refused, and the error suggests a name" 1 'did y
 refuses "a Hugging Face name as --model is refused" 2 '^error: \-\-model Qwen/Qwen2.5-0.5B: .*folder' --model Qwen/Qwen2.5-0.5B --plan
 refuses "--channels that --heads do not divide is refused" 1 '\-\-channels 192: .*\-\-heads 5; use \-\-channels 240$' --model llama:d3 --channels 192 --heads 5 --plan
 refuses "--channels that the default number of heads does not divide is refused" 1 '\-\-channels 100: .*\-\-heads 3; use \-\-channels 128$' --model llama:d3 --channels 100 --plan
-mkdir "$folder/large" && echo '#version: 0.2' >"$folder/large/merges.txt" # 32,001 tokens
-{ for i in $(seq 0 31999); do echo "\"t$i\": $i"; done && echo '"<|endoftext|>": 32000'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/large/vocab.json"
+vocabulary "$folder/large" 32001
 refuses "a --tokenizer with more tokens than the named model is refused" 1 '32000 tokens.*\-\-tokenizer .*32001; use \-\-vocab 32001$' --model llama2-7b --tokenizer "$folder/large" --plan
 # a vocabulary with a BOS token, which prompts begin with, and which checkpoints contain
 "$program" "${run[@]}" --tokenizer dev/test/tokenizers/llama.model --vocab 560 --steps 1 --out "$folder/llama" >/dev/null 2>"$folder/said" || bad "a run with a SentencePiece vocabulary succeeds" "$(cat "$folder/said")"
@@ -543,9 +539,7 @@ refuses "a --tokenizer in which one token differs from the checkpoint's is refus
 [ -s "$folder/llama/step-00000005/tokenizer.model" ]
 check "--resume accepts a copy of the checkpoint's vocabulary as --tokenizer" $? "$(ls "$folder"/llama/*)"
 refuses "--prompt for a model without a vocabulary is refused" 1 "tokenizer" --model "$folder/v300/step-00000002" --prompt hello --quiet
-mkdir "$folder/words" # 301 tokens
-{ for i in $(seq 0 299); do echo "\"t$i\": $i"; done; echo '"<|endoftext|>": 300'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
-echo '#version: 0.2' >"$folder/words/merges.txt"
+vocabulary "$folder/words" 301
 bytes_are="but .*257, .*; use \-\-tokenizer bytes"
 for how in "--model $folder/straight/step-00000020" "--out $folder/straight --resume"; do
     for what in "--prompt hello" "--val $val --val-batches 1 --eval-only" "--train $data --steps 30"; do

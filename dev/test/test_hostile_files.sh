@@ -83,14 +83,11 @@ for name in .lock log.jsonl; do
 done
 
 # --- a flipped bit in a token file
-flipped() { # FILE COPY: copies a file and flips a bit of byte 20000
-    cp "$1" "$2" && printf "$(printf '\\x%02x' $(($(od -An -tu1 -j 20000 -N 1 "$1") ^ 1)))" | dd of="$2" bs=1 seek=20000 conv=notrunc status=none
-}
-flipped "$data" "$folder/flipped.bin"
+cp "$data" "$folder/flipped.bin" && flip "$folder/flipped.bin" 20000 1
 refuses "a flipped bit in --train is refused" 2 "flipped.bin is damaged: .*; copy the file again" "${run[@]}" --train "$folder/flipped.bin"
 refuses "a flipped bit in --val is refused" 2 "flipped.bin is damaged: " "${run[@]}" --val "$folder/flipped.bin"
 refuses "a flipped bit in one of two --train files is refused" 2 "flipped.bin is damaged: " "${run[@]}" --train "$data" --train "$folder/flipped.bin"
-dd if=/dev/zero of="$folder/flipped.bin" bs=1 seek=32 count=8 conv=notrunc status=none # llm.c writes no checksum
+without_checksum "$folder/flipped.bin" # llm.c writes none
 timeout 20 "$program" "${run[@]}" --train "$folder/flipped.bin" >/dev/null 2>"$folder/said"
 check "a token file without a checksum is accepted" $? "$(cat "$folder/said")"
 

@@ -136,13 +136,7 @@ lose "$folder/mount/out" away
 check "the parent of the folder is renamed: the folder is recreated" $? "status $status" "$(cat "$folder/said")"
 
 # --- a flipped bit in a file of a checkpoint, or a truncated file: the checkpoint before it is used
-flip_bit() { # FILE
-    local size at byte
-    size=$(stat -c %s "$1")
-    at=$(((RANDOM * 32768 + RANDOM) % size))
-    byte=$(od -An -tu1 -j $at -N 1 "$1")
-    printf "$(printf '\\x%02x' $((byte ^ 1 << RANDOM % 8)))" | dd of="$1" bs=1 seek=$at conv=notrunc status=none
-}
+flip_bit() { flip "$1" $(((RANDOM * 32768 + RANDOM) % $(stat -c %s "$1"))) $((1 << RANDOM % 8)); } # FILE
 truncate_file() { truncate -s $(((RANDOM * 32768 + RANDOM) % $(stat -c %s "$1"))) "$1"; }
 for file in "$folder/straight/$last"/*; do
     name=$(basename "$file")

@@ -124,9 +124,9 @@ fi
 # the last of 40 training sequences, four per step; or in the fourth validation sequence, before the first step.
 bad_file() { # NAME SEQUENCE
     head -c $((1024 + 2 * (32 * 40 + 1))) "$data" >"$folder/$1.bin"
-    printf '\x01\x05\x00\x00' | dd of="$folder/$1.bin" bs=1 seek=8 conv=notrunc status=none # 32 * 40 + 1 tokens
+    poke "$folder/$1.bin" 8 '\x01\x05\x00\x00' # 32 * 40 + 1 tokens
+    poke "$folder/$1.bin" $((1024 + 2 * 32 * $2)) '\xff\xff'
     without_checksum "$folder/$1.bin"
-    printf '\xff\xff' | dd of="$folder/$1.bin" bs=1 seek=$((1024 + 2 * 32 * $2)) conv=notrunc status=none
 }
 bad_file train 39 && bad_file val 3
 bad_data() { # NAME STEP FLAGS...: expects exit code 2, one error and the checkpoint of STEP; 0: no checkpoint

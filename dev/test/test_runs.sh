@@ -73,9 +73,7 @@ exec 7>&-
 check "a blocked stdout does not prevent SIGTERM from saving" $? "status $status" "$(cat "$folder/said")" "$(ls "$folder/held")"
 
 # a blocked stderr blocks the saving thread, which reports that the vocabulary is missing
-mkdir "$folder/words"
-{ for i in $(seq 0 255); do echo "\"t$i\": $i"; done; echo '"<|endoftext|>": 256'; } | paste -sd, | sed 's/.*/{&}/' >"$folder/words/vocab.json"
-echo '#version: 0.2' >"$folder/words/merges.txt"
+vocabulary "$folder/words" 257
 mkfifo "$folder/full" && exec 7<>"$folder/full"
 timeout 40 "$program" "${run[@]}" --tokenizer "$folder/words/vocab.json" --vocab 257 --steps 100000000 --lr-final 1 --save-every 50 --keep 2 \
     --out "$folder/wordless" 2>&7 >/dev/null 7>&- &
@@ -261,10 +259,9 @@ check "an unusable --prompt is an error before the first step" $? "$(cat "$folde
 # a token outside the vocabulary in the last sequence, which earlier runs did not reach
 small=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --no-shuffle)
 head -c $((1024 + 2 * 32 * 40 + 2)) "$data" >"$folder/bad.bin"
-printf '\xff\xff' | dd of="$folder/bad.bin" bs=1 seek=$((1024 + 2 * 32 * 39)) conv=notrunc 2>/dev/null
-count=$((32 * 40 + 1))
+poke "$folder/bad.bin" $((1024 + 2 * 32 * 39)) '\xff\xff'
+poke "$folder/bad.bin" 8 '\x01\x05\x00\x00' # 32 * 40 + 1 tokens
 without_checksum "$folder/bad.bin"
-printf "$(printf '\\x%02x\\x%02x\\x00\\x00' $((count % 256)) $((count / 256)))" | dd of="$folder/bad.bin" bs=1 seek=8 conv=notrunc 2>/dev/null
 "$program" "${small[@]}" --train "$folder/bad.bin" --steps 10 --out "$folder/bad" >/dev/null 2>"$folder/said"
 [ $? -eq 2 ] && [ -d "$folder/bad/step-00000009" ] && grep -q '^error: ' "$folder/said"
 check "bad data end the run with 2 and a checkpoint of the last complete step" $? "$(cat "$folder/said")" "$(ls "$folder/bad")"
