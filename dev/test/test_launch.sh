@@ -138,18 +138,15 @@ done
 calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
 : >"$folder/calls"
 PROGRAM=$folder/program "$script" && [ "$(calls)" = 1 ]; check "a launch script starts the program once" $?
-echo 5 >"$folder/status"
-PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
-[ "$? $(calls)" = "5 3" ]; check "RESTARTS=2: starts three times if a process is lost" $?
-echo 137 >"$folder/status"
-PROGRAM=$folder/program RESTARTS=1 "$script" 2>/dev/null
-[ "$? $(calls)" = "137 2" ]; check "RESTARTS: starts again if mpirun reports a kill" $?
-echo 130 >"$folder/status"
-PROGRAM=$folder/program RESTARTS=1 "$script" 2>/dev/null
-[ "$? $(calls)" = "130 1" ]; check "RESTARTS: does not start again after Ctrl-C" $?
-echo 4 >"$folder/status"
-PROGRAM=$folder/program RESTARTS=2 "$script" 2>/dev/null
-[ "$? $(calls)" = "4 1" ]; check "RESTARTS: does not start again if training diverges" $?
+restarts() { # NAME RESTARTS CODE STARTS: the program ends with CODE; expects so many starts, and CODE from the script
+    echo "$3" >"$folder/status"
+    PROGRAM=$folder/program RESTARTS=$2 "$script" 2>/dev/null
+    is "$1" "$? $(calls)" "$3 $4"
+}
+restarts "RESTARTS=2: starts three times if a process is lost" 2 5 3
+restarts "RESTARTS: starts again if mpirun reports a kill" 1 137 2
+restarts "RESTARTS: does not start again after Ctrl-C" 1 130 1
+restarts "RESTARTS: does not start again if training diverges" 2 4 1
 
 # A signal to the script reaches the program. A program that was told to end is not started again.
 rm "$folder/status"
