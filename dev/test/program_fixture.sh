@@ -14,7 +14,8 @@ bad() { # NAME OUTPUT...
     failures=1
 }
 
-check() { # NAME STATUS [OUTPUT...]: prints the TAP line
+# check NAME STATUS [OUTPUT...]: prints the TAP line. If STATUS is $?, NAME must not contain $(...), which changes $?.
+check() {
     if [ "$2" -eq 0 ]; then ok "$1"; else bad "$1" "$(printf '%s\n' "${@:3}" | head -n 60)"; fi
 }
 # has NAME TEXT PATTERN: checks that a line of the text matches
@@ -44,8 +45,8 @@ refuses() {
     check "$1" $status "$said"
 }
 
-# fails NAME CODE PATTERN COMMAND...: expects this exit code and one line of output, which matches; lines that match $ignored
-# do not count
+# fails NAME CODE PATTERN COMMAND...: expects this exit code and one line of output, which matches. Lines that match
+# $ignored do not count.
 fails() {
     local said status=0
     said=$("${@:4}" 2>&1 </dev/null) || status=$?
@@ -92,9 +93,8 @@ wait_for() {
     until "${@:2}" 2>/dev/null || ! kill -0 "$1" 2>/dev/null || [ $SECONDS -gt $end ]; do sleep 0.01; done
 }
 
-# lab_tests GPUS SETTING...: prepares a test of scripts/lab.py, which runs in the repository's root. Unsets the settings and
-# hides the GPUs. Writes an nvidia-smi to $folder/gpus that shows so many, and makes $folder/pretend for a program that
-# pretends to train on them.
+# lab_tests GPUS SETTING...: prepares a test of scripts/lab.py. Unsets the settings and hides the machine's GPUs. Writes
+# an nvidia-smi to $folder/gpus that shows this number of GPUs. Makes $folder/pretend for a program that pretends to train.
 lab_tests() {
     needs_python "scripts/lab.py"
     export BIN=${BIN:-.} BUILD=${BUILD:-build}

@@ -50,8 +50,8 @@ same() {
     diff -r "$folder/$3/step-$2${5:+/$5}" "$folder/$4/step-$2${5:+/$5}" >"$folder/diff" 2>&1; check "$1" $? "$(head -3 "$folder/diff")"
 }
 
-# each PROCESSES SCRIPT FLAGS...: runs the program on several processes. Each runs SCRIPT in a shell, which has its $rank and
-# the program's command "$@". Sets $status and $seconds; output goes to $folder/said.
+# each PROCESSES SCRIPT FLAGS...: runs the program on several processes. Each process runs SCRIPT in a shell with its
+# $rank and the program's command "$@". Sets $status and $seconds; output goes to $folder/said.
 each() {
     local begun=$SECONDS
     status=0

@@ -1,10 +1,7 @@
 #!/usr/bin/env bash
 # Tests every model family with the CPU program: it trains, resumes bit for bit and on other processes, and writes samples.
 # Its config.json names the family. With PyTorch, it has PyTorch's losses.
-set -uo pipefail
-cd "$(dirname "$0")/../.." || exit
-. dev/test/program_fixture.sh
-. dev/test/ranks.sh
+source "$(dirname "$0")/ranks.sh"
 
 data=(--train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2)
 batch=(--seq-len 64 --micro-batch 4 --batch-tokens 512 --lr 2e-3 --schedule constant --sample-tokens 0 --threads 1)

@@ -138,7 +138,7 @@ done
 calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
 : >"$folder/calls"
 PROGRAM=$folder/program "$script" && [ "$(calls)" = 1 ]; check "a launch script starts the program once" $?
-restarts() { # NAME RESTARTS CODE STARTS: the program ends with CODE; expects so many starts, and CODE from the script
+restarts() { # NAME RESTARTS CODE STARTS: the program ends with CODE; expects STARTS starts, and CODE from the script
     echo "$3" >"$folder/status"
     PROGRAM=$folder/program RESTARTS=$2 "$script" 2>/dev/null
     is "$1" "$? $(calls)" "$3 $4"
