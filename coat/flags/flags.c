@@ -15,10 +15,10 @@ static bool not_fp32(const Config *c) {
 static bool has_vision(const Config *c) {
     return c->shape.vision.kind != VISION_NONE;
 }
-// True if the vision tower has FP8 matmuls and saved activations. They have the recipe's group size, level of
-// recomputation and accumulation, whatever the language model's formats are.
+// True if a vision tower that is trained has FP8 matmuls and saved activations. The tower uses --group-size,
+// --fast-accumulation-data and, without --recompute-vision, --recompute, even if the language model has no FP8.
 static bool tower_is_fp8(const Config *c) {
-    return not_fp32(c) && has_vision(c) && c->vision_recipe == VISION_RECIPE_COAT;
+    return not_fp32(c) && has_vision(c) && c->vision_recipe == VISION_RECIPE_COAT && !(c->freeze & PART_VISION);
 }
 static bool blocks_are_fp8(const Config *c) {
     return blocks_in_fp8(&c->recipe);
@@ -42,8 +42,8 @@ static bool compresses_momentum(const Config *c) {
 // True if the values that backward recomputes may differ from forward's: backward reads saved FP8 values or uses
 // another scale.
 static bool recompute_differs(const Config *c) {
-    return ((saves_fp8(c) || matmuls_are_fp8(c)) && !recipe_is_paper(&c->recipe)) || tower_is_fp8(c) ||
-           (blocks_are_fp8(c) && c->recipe.bf16_blocks > 0);
+    return ((saves_groups(&c->recipe) || blocks_are_fp8(c)) && !recipe_is_paper(&c->recipe)) ||
+           (tower_is_fp8(c) && c->recompute_vision < 0) || (blocks_are_fp8(c) && c->recipe.bf16_blocks > 0);
 }
 static bool is_scheduled(const Config *c) {
     return c->schedule != SCHEDULE_CONSTANT;
