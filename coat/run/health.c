@@ -175,10 +175,9 @@ static double counted_figure(const Counted *g, int figure, int layer) {
     const CodeCounts *n = &g->c->counts[code_counts_at(g->what, layer) + g->transposed];
     if (n->codes == 0) return NAN; // the layer has the tensor in BF16
     uint64_t saturated = n->saturated;
-    if (g->what >= NORM_N1) { // excludes each scale's amax, which always becomes the largest FP8 value
+    if (g->what >= NORM_N1 && saturated > 0) {
         const TensorLayout *t = &g->c->arena->layout[counted_table[g->what].id[0]][VALUE];
-        const uint64_t scales = t->granularity == SCALE_ROW ? n->codes / (uint64_t)t->cols : 1;
-        saturated = saturated > scales ? saturated - scales : 0;
+        saturated -= t->granularity != SCALE_ROW; // excludes the tensor's amax, which becomes the largest FP8 value
     }
     return fraction(figure == SATURATED ? saturated : figure == ZERO ? n->zero : n->subnormal, (int64_t)n->codes);
 }
@@ -204,7 +203,7 @@ static void print_counted(FILE *out, const Counted *g) {
 static void print_entry(FILE *out, const Collection *c, const Entry *e) {
     const Tensor first = c->tensor[e->first + e->begin];
     const int what = counted_of(c, e);
-    const bool is_counted = what < COUNTED_TENSORS; // the fractions are then those of the counts
+    const bool is_counted = what < COUNTED_TENSORS; // true: the fractions come from the values counted during the step
     const int figures = is_counted || !first.data ? 1 : first.granularity != SCALE_EXPAND ? 3 : c->unchanged ? 5 : 4;
     fprintf(out, "\"%s%s\":{", tensor_row(e->id)->name, role_suffix(e->role));
     for (int figure = 0; figure < figures; figure++) {

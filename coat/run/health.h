@@ -66,9 +66,10 @@ void health_sample(const Arena *arena, Exec *exec, HealthWarned *warned);
 // Returns the statistics of all FP8 and INT8 tensors as one JSON object, which the caller frees; NULL if there is none:
 //   {"x_in":{"amax":[..per layer],"saturated":[..],"zero":[..]},"qkvw.m":{..,"clamped":[..]},"g":{"amax":[..]},
 //    "dh_q":{"amax":[..],"saturated":[..],"zero":[..],"subnormal":[..]},"dh_qt":{"saturated":[..],..},..}
-//   - A tensor that backward recomputes has only an amax. An amax that is not finite is null.
-//   - A gradient or norm output has fractions only if this step counted its FP8 values. The transpose (dh_qt) has
-//     fractions only if it does not share dh_q's scale.
+//   - A tensor whose FP8 values are overwritten during the step has only an amax, unless the step counted its values, as
+//     it does for gradients and norm outputs. An amax that is not finite is null.
+//   - The fractions of norm outputs are those of the step's first micro-batch.
+//   - The transpose (dh_qt) has fractions only if it does not share dh_q's scale.
 //   - A moment has the key "unchanged" if health_sample() was called before the update and `warned` is not NULL.
 //   - The residual stream's gradient is quantized twice per layer, for the MLP and then for the attention sublayer.
 //     dresid_q has the amax for the attention sublayer. dresid_q_fcproj has the fractions for the MLP, dresid_q_proj

@@ -194,10 +194,10 @@ UNIT_TEST(a_gradient_outside_its_format_causes_one_warning) {
     set_counts(&run, GRADIENT_DLOGITS, 0, 20, 0, 0);
     assert_health_warnings(&run, 1, "dlogits_q of layer 0&2.0 %&--head bf16");
     reset_counts(&run, 0);
-    set_counts(&run, NORM_N1, 0, 1 + 10, 0, 0);  // norm outputs: 1 % and one value per scale may be saturated
-    set_counts(&run, NORM_N2, 0, 31 + 10, 0, 0); // one scale per row of 32
+    set_counts(&run, NORM_N1, 0, 1 + 10, 0, 0); // norm outputs with a scale per tensor: one value and 1 % may saturate
+    set_counts(&run, NORM_N2, 0, 10, 0, 0);     // a scale per row, which is a power of two: 1 % may saturate
     assert_health_warnings(&run, 0, "");
-    set_counts(&run, NORM_N2, 0, 31 + 20, 0, 0);
+    set_counts(&run, NORM_N2, 0, 20, 0, 0);
     set_counts(&run, NORM_NF, 0, 1 + 30, 0, 0);
     assert_health_warnings(&run, 2, "n2 of layer 0&2.0 %&--linear bf16&nf of layer 0&3.0 %&--head bf16");
     run_end(&run);
