@@ -170,29 +170,34 @@ bool data_describes_mask(const char *text) {
 }
 
 const char *data_describe(const DataLoader *loader, char *text, size_t size) {
-    enum { SHOWN = 8 }; // maximum number of listed weights; more would leave no room for the rest of the text
     int wide = 0;
     int64_t images = 0;
     for (int i = 0; i < loader->count; i++) {
         wide += loader->files[i].token_bytes == 4;
         images += loader->files[i].images ? loader->files[i].images->count : 0;
     }
-    char tokens[32];
+    char tokens[32], rest[192] = "", weight[32];
     format_thousands(loader->tokens, tokens);
-    text[0] = 0;
-    if (loader->set_count > 1) {
-        text_append(text, size, "%d sets of ", loader->set_count);
-        for (int k = 0; k < loader->set_count && k < SHOWN; k++)
-            text_append(text, size, "%s%.3g", k ? " : " : "", loader->sets[k].weight);
-        text_append(text, size, "%s, ", loader->set_count > SHOWN ? " : ..." : "");
-    }
-    text_append(text, size, "%d shard%s, %s token%s, %s", loader->count, plural(loader->count), tokens,
+    text_append(rest, sizeof rest, "%d shard%s, %s token%s, %s", loader->count, plural(loader->count), tokens,
                 plural(loader->tokens),
                 wide == 0               ? "uint16"
                 : wide == loader->count ? "uint32"
                                         : "uint16 and uint32");
     if (loader->masked)
-        text_append(text, size, ", %.3g %% " IN_THE_LOSS, 100.0 * (double)loader->counted / (double)loader->tokens);
-    if (images > 0) text_append(text, size, ", %" PRId64 " image%s", images, plural(images));
+        text_append(rest, sizeof rest, ", %.3g %% " IN_THE_LOSS,
+                    100.0 * (double)loader->counted / (double)loader->tokens);
+    if (images > 0) text_append(rest, sizeof rest, ", %" PRId64 " image%s", images, plural(images));
+    text[0] = 0;
+    if (loader->set_count > 1) {
+        text_append(text, size, "%d sets of ", loader->set_count);
+        for (int k = 0; k < loader->set_count; k++) {
+            snprintf(weight, sizeof weight, "%s%.3g", k ? " : " : "", loader->sets[k].weight);
+            const bool fits = strlen(text) + strlen(weight) + strlen(" : ..., ") + strlen(rest) < size;
+            text_append(text, size, "%s", fits ? weight : " : ...");
+            if (!fits) break;
+        }
+        text_append(text, size, ", ");
+    }
+    text_append(text, size, "%s", rest);
     return text;
 }
