@@ -60,7 +60,7 @@ static bool check_usable(const Config *c, int ranks, Error *err) {
 
 static bool check_health(const Config *c, Error *err) {
     if (c->health_matmuls == 0) return true;
-    if (c->freeze & PART_LANGUAGE)
+    if (c->freeze & PART_LANGUAGE && !config_forward_only(c))
         return error_set(err, EXIT_USER,
                          "--health-products: compares weight gradients, which --freeze language omits; remove one of "
                          "them");
