@@ -193,10 +193,10 @@ static void output_path(char path[PATH_BUFFER], const Options *options, bool val
 // Writes the validation file (val) or the training file under a temporary name, then renames the file. Reads each
 // document again, so that memory holds one document at a time. Fails if a document has changed since it was chosen.
 static bool write_file(const Documents *documents, const Options *options, bool val, int64_t *tokens, Error *err) {
-    char path[PATH_BUFFER], temporary[PATH_BUFFER + 8];
+    char path[PATH_BUFFER], temporary[PATH_BUFFER + 32];
     output_path(path, options, val);
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    unlink(temporary); // removes a temporary file that a killed run left, or a link to another place
+    snprintf(temporary, sizeof temporary, "%s.tmp.%ld", path, (long)getpid());
+    unlink(temporary); // removes a temporary file of a crashed run, or a link to another place
     FILE *file = file_create_stream(temporary, err);
     if (!file) return false;
 
@@ -228,10 +228,7 @@ static bool write_file(const Documents *documents, const Options *options, bool 
     header[9] = DATA_CHECKSUM;
     ok = ok && fseek(file, 0, SEEK_SET) == 0 && fwrite(header, sizeof header, 1, file) == 1;
     ok = ok && fflush(file) == 0 && fsync(fileno(file)) == 0;
-    const bool own = path_is_open(temporary, fileno(file)); // false if another run with the same --out has replaced it
     if (fclose(file) != 0) ok = false;
-    if (!own)
-        return error_set(err, EXIT_DATA, "%s: another run writes this file; wait for it, or use another --out", path);
     if (ok && rename(temporary, path) == 0) return true;
     if (!changed) error_set(err, EXIT_DATA, "%s: could not be written: %s", path, strerror(errno));
     unlink(temporary);

@@ -41,8 +41,8 @@ mkdir "$out" && ln -s ../precious "$out/log.jsonl"
 check "--overwrite removes log.jsonl that is a link" $? "$(cat "$folder/said")"
 untouched "log.jsonl is a link, --overwrite"
 
-ln -s precious "$folder/bytes_train.bin.tmp"
-"$build"/prepare_bytes --out "$folder/bytes" "$folder/texts" >/dev/null 2>"$folder/said" &&
+# The temporary file's name contains the process id, which exec keeps.
+(ln -s precious "$folder/bytes_train.bin.tmp.$BASHPID" && exec "$build"/prepare_bytes --out "$folder/bytes" "$folder/texts" >/dev/null 2>"$folder/said") &&
     [ -s "$folder/bytes_train.bin" ] && [ ! -L "$folder/bytes_train.bin" ]
 check "prepare_bytes succeeds if its temporary file is a link" $? "$(cat "$folder/said")"
 untouched "prepare_bytes has a link as temporary file"

@@ -176,11 +176,6 @@ headers() {
 }
 if [ -e /usr/include/stdio.h ]; then succeeds "--headers finds text, and the same text again" headers; else echo "skip - --headers finds text: no /usr/include/stdio.h"; fi
 
-resumes() { # a limit on the size of files kills the first run while it writes
-    ! (ulimit -c 0 -f 1 && exec "$program" --out killed one.txt long.txt) >/dev/null 2>&1 && [ -n "$(find . -name 'killed*')" ] || return 1
-    "$program" --out killed one.txt long.txt >out 2>err && [ "$(find . -name 'killed*' | sort | xargs)" = "./killed_train.bin ./killed_val.bin" ]
-}
-succeeds "a run after a killed run replaces its temporary file" resumes
 succeeds "no temporary files are left" test -z "$(find . -name '*.tmp*')"
 succeeds "a missing --out is refused" refused 1 "--out: is missing" in
 succeeds "no input is refused" refused 1 "no input" --out x
