@@ -55,9 +55,10 @@ flags=()
 while [ $# -gt 0 ]; do
     case $1 in
     --dry-run) dry_run=yes ;;
-    --gpus) gpus=${2:?--gpus: needs a number} && shift ;;
+    --gpus) [ $# -gt 1 ] || fail "--gpus: needs a number"; gpus=$2 && shift ;;
     --gpus=*) gpus=${1#--gpus=} ;;
-    --out | -o) OUT=${2:?--out: needs a folder} && shift ;; # also sets the folder that is created and searched below
+    # also sets the folder that is created and searched below
+    --out | -o) [ $# -gt 1 ] || fail "--out: needs a folder"; OUT=$2 && shift ;;
     --out=*) OUT=${1#--out=} ;;
     *) flags+=("$1") ;;
     esac
@@ -65,7 +66,7 @@ while [ $# -gt 0 ]; do
 done
 case $gpus in '' | *[!0-9]* | 0*) fail "GPUS, --gpus: must be a number of GPUs (is '$gpus')" ;; esac
 case ${MICRO_BATCH:-1} in *[!0-9]* | 0*) fail "MICRO_BATCH: must be a number of at least 1 (is '$MICRO_BATCH')" ;; esac
-case ${RESTARTS:-0} in *[!0-9]*) fail "RESTARTS: must be a number (is '$RESTARTS')" ;; esac
+case ${RESTARTS:-0} in *[!0-9]* | 0?*) fail "RESTARTS: must be a number (is '$RESTARTS')" ;; esac
 
 data=${DATA:-data/tokens}
 train=(--train "${TRAIN:-$data/$train}")

@@ -96,8 +96,8 @@ traffic=${TRAFFIC:-build/bench_traffic}
         }' "$out/power.csv"
     echo
     sort -n "$out/trace.tsv" | awk -v block_flops="$block_flops" -v bf16_flops="$bf16_flops" \
-        -v head_flops="$head_flops" -v attention_flops="$attention_flops" -v traffic="$out/traffic.tsv" -v ceilings="${CEILINGS:-}" \
-        -f scripts/profile_table.awk
+        -v head_flops="$head_flops" -v attention_flops="$attention_flops" -v traffic="$out/traffic.tsv" \
+        -v ceilings="${CEILINGS:-}" -f scripts/profile_table.awk
 } >"$out/profile.md"
 sed '/^| kernel /,$d' "$out/profile.md"
 echo "all kernels: $out/profile.md"

@@ -49,8 +49,9 @@ Environment:
   STEPS=N               replaces the setting's steps
   MODEL="--layers ..."  replaces the setting's model; BATCH="--seq-len N --micro-batch
                         N ..." its batch; TRAINING="--schedule ..." its optimizer.
-                        With --health-every N or --val-every N in one of them, the
-                        runs' log.jsonl has these values, too
+                        --health-every N or --val-every N in one of them logs FP8
+                        health or validation losses every N steps. TO replaces
+                        --val-every
   SAVES=4               checkpoints during a run; all are removed when the run ends
   JOBS=N                runs at a time (default: one per GPU; 1 on a CPU)
   TEXT=FOLDER           text for the byte-level model

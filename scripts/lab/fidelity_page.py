@@ -267,8 +267,7 @@ def page(results, abouts, limits):
     lines += ["", f"A difference compares a run with the run of {baseline} of the same seed and micro-batch, in "
               f"percent of {baseline}'s loss. Positive values are worse than {baseline}. ± is the standard error of the "
               "mean over the pairs. The columns 1/8 to 8/8 are mean training losses over eight equal windows of the run: "
-              "the row of "
-              f"{baseline} shows losses, other rows show differences. Seed 1@16 means seed 1 with micro-batches of 16 "
+              f"the row of {baseline} shows losses, other rows show differences. Seed 1@16 means seed 1 with micro-batches of 16 "
               "sequences."]
     verdicts = [row for study in studies for row in verdict_rows(study, *map(float, limits))]
     if verdicts:
