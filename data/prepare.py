@@ -68,7 +68,7 @@ def end_with_parent():
 
 def start_process(*initial):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers ignore Ctrl-C; the parent process ends the workers
-    threading.Thread(target=end_with_parent, daemon=True).start()  # if the parent process is killed
+    threading.Thread(target=end_with_parent, daemon=True).start()  # ends this worker if the parent is killed
     start_worker(*initial)
 
 
@@ -165,9 +165,8 @@ def run_jobs(jobs, workers, initial):
 # --- the run -------------------------------------------------------------------------------------------------
 
 
-def tokenize(options, inputs):
+def tokenize(options, inputs, tokenizer):
     spec = options.tokenizer
-    tokenizer = open_tokenizer(spec)  # in this process, too, so that errors of the tokenizer are reported once
     path, identities = Pairs.find(spec), json.dumps([[made.kind, made.identity] for made in inputs])
     settings = {"version": VERSION, "inputs": hashlib.sha256(identities.encode()).hexdigest(),
                 "tokenizer": file_hash(path) if path else spec, "vocab": tokenizer.vocab, "field": options.field,
@@ -397,8 +396,9 @@ def main(arguments):
             inputs = named_inputs(named[0], options.sample, options.cache)
         else:
             inputs = local_inputs(options.inputs, None if options.chat else options.field)
+        tokenizer = open_tokenizer(options.tokenizer)  # in this process, too, so that its errors are reported once
         with locked(options.out):
-            tokenize(options, inputs)
+            tokenize(options, inputs, tokenizer)
         return 0
     except Failure as failure:
         say("%s: %s" % (NAME, failure))

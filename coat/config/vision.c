@@ -16,7 +16,8 @@ static const struct {
     {"siglip-so400m-384", VISION_SIGLIP, 384, 14, 1152, 4304, 16, 27},
 };
 
-// Returns the depth N of a name such as siglip:dN; 0 if the name does not begin with `prefix` or N is not 1 to 48.
+// Returns the depth N of a name such as siglip:dN; 0 if the name does not begin with `prefix` or N is not a
+// number from 1 to 48 without leading zeros.
 static int depth_of(const char *name, const char *prefix) {
     const int depth = strncmp(name, prefix, strlen(prefix)) == 0 ? model_depth(name + strlen(prefix)) : 0;
     return depth <= MAX_VISION_DEPTH ? depth : 0;

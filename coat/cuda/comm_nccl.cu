@@ -44,7 +44,7 @@ static Nccl *nccl_of(Comm *comm) {
 // --- conversion of NCCL's errors to messages and exit codes ----------------------------------------------------------
 
 static bool nccl_error(const Comm *comm, ncclResult_t result, const char *doing, Error *err) {
-    const char *detail = ncclGetLastError(NULL); // NCCL ignores the communicator
+    const char *detail = ncclGetLastError(NULL); // NCCL does not use the communicator
     if (!detail) detail = "";
     bool shared = strstr(detail, "Duplicate GPU") != NULL;
     return error_set(err, result == ncclRemoteError ? EXIT_RANK : EXIT_DEVICE,

@@ -21,7 +21,7 @@ typedef struct {
     bool pretty, started; // started: true if the innermost open object or array already has a value
 } JsonText;
 
-// Begins a text, which need not be initialized, with its outermost object.
+// Initializes *t and opens the text's outermost object.
 void json_text_begin(JsonText *t, bool pretty);
 void json_text_open(JsonText *t, const char *key, char bracket); // opens an object '{' or an array '['
 void json_text_close(JsonText *t, char bracket);                 // closes an object '}' or an array ']'

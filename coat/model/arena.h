@@ -76,8 +76,8 @@ Tensor arena_local(const Arena *arena, TensorId id, Role role, int layer, int64_
 int arena_parameter_count(const Arena *arena);
 int arena_parameters(const Arena *arena, Parameter list[], TensorId ids[], int layers[]);
 
-// Print the memory plan. arena_report() prints a table of categories, if saved_tensors is true with each saved tensor,
-// and arena_report_json() one JSON object.
+// Print the memory plan. arena_report() prints a table of categories and, if saved_tensors is true, of the saved
+// tensors. arena_report_json() prints one JSON object.
 void arena_report(const Arena *arena, bool saved_tensors, FILE *out);
 // largest_micro_batch: largest micro-batch that fits --memory-limit; 0: the flag is not given
 void arena_report_json(const Arena *arena, int largest_micro_batch, FILE *out);

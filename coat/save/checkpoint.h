@@ -56,8 +56,8 @@ bool checkpoint_folder(const char *out, int64_t step, char *folder, size_t size,
 // Returns the step in the name of a checkpoint folder; -1 if the last part of the path has a different form.
 int64_t checkpoint_step(const char *folder);
 
-// True if `name` is that of a folder that an interrupted save or removal leaves: ".step-00000020" and the suffix, which
-// is ".tmp" for an incomplete checkpoint and ".old" for one that is replaced or removed.
+// True if `name` is the name of a folder left by an interrupted save or removal: ".step-00000020" followed by `suffix`.
+// The suffix is ".tmp" for an incomplete checkpoint, ".old" for a replaced or removed one.
 bool checkpoint_is_leftover(const char *name, const char *suffix);
 
 // Returns the step of the weights in a model folder: the step in its state.json, or else in the folder's name; -1 if

@@ -72,7 +72,7 @@ static inline const char *fuzz_file(const char *name, const void *data, size_t s
 // Writes the right checksum into a token file with a loss mask. Does nothing if the file has no complete header.
 static inline void fuzz_write_hash(uint8_t *file, size_t size) {
     uint64_t hash = 0;
-    if (size < 1024) return; // DATA_HEADER_BYTES
+    if (size < 1024) return; // 1024 is DATA_HEADER_BYTES
     memcpy(file + 32, &hash, sizeof hash);
     hash = XXH64(file, size, 0);
     memcpy(file + 32, &hash, sizeof hash);
