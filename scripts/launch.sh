@@ -55,10 +55,10 @@ flags=()
 while [ $# -gt 0 ]; do
     case $1 in
     --dry-run) dry_run=yes ;;
-    --gpus) [ $# -gt 1 ] || fail "--gpus: needs a number"; gpus=$2 && shift ;;
+    --gpus) [ -n "${2:-}" ] || fail "--gpus: needs a number"; gpus=$2 && shift ;;
     --gpus=*) gpus=${1#--gpus=} ;;
     # also sets the folder that is created and searched below
-    --out | -o) [ $# -gt 1 ] || fail "--out: needs a folder"; OUT=$2 && shift ;;
+    --out | -o) [ -n "${2:-}" ] || fail "--out: needs a folder"; OUT=$2 && shift ;;
     --out=*) OUT=${1#--out=} ;;
     *) flags+=("$1") ;;
     esac
