@@ -833,6 +833,7 @@ void model_destroy(Model *m) {
 #include "coat/run/checkpoint_settings.h"
 #include "coat/run/report.h"
 #include "coat/run/run.h"
+#include "coat/save/checkpoint.h"
 
 // Completes the configuration from the model's files, the tokenizer and the machine's GPUs, and then checks it.
 static bool complete(Run *run, Config *config, Error *err) {
@@ -841,7 +842,8 @@ static bool complete(Run *run, Config *config, Error *err) {
     if (config->model_from_files && !checkpoint_check_files(config->model, false, err)) return false;
     if (!checkpoint_check_files(config->tokenizer_file, false, err)) return false;
     const VisionShape given = config->shape.vision;
-    if (config->shape_files[0] && !model_shape_from_files(config->shape_files, &config->shape, err)) return false;
+    if (config->shape_files[0] && !model_shape_from_files(config->shape_files, &config->shape, err))
+        return !config->model_from_files && checkpoint_unread(config->shape_files, err);
     if (!run_join_vision(config, &given, err)) return false;
     if (!run_open_tokenizer(run, config, err)) return false;
 #ifdef COAT_CUDA

@@ -96,10 +96,8 @@ static bool start_or_resume(Run *run, Error *err) {
     char folder[PATH_MAX_LENGTH] = "";
     if (c->resume && !find_checkpoint(run, folder, sizeof folder, err)) return false;
     if (folder[0]) {
-        const bool loaded = checkpoint_load(folder, &m->arena, &m->exec, &run->done, err);
-        if (!loaded && !path_is_folder(folder))
-            error_set(err, EXIT_DATA, "%s was removed while it was read; start again, or train with a larger --keep",
-                      folder);
+        const bool loaded =
+            checkpoint_load(folder, &m->arena, &m->exec, &run->done, err) || checkpoint_unread(folder, err);
         if (!all_ranks_ok(&run->errors, loaded, err)) return false;
         set_source_folder(run, folder);
         if (run->train && !same_data(run, folder, err)) return false;

@@ -350,6 +350,12 @@ static bool find_newest(const char *out, char *folder, size_t size, Error *err) 
     return good;
 }
 
+bool checkpoint_unread(const char *folder, Error *err) {
+    if (access(folder, F_OK) == 0) return false;
+    return error_set(err, EXIT_DATA, "%s was removed while it was read; start again, or train with a larger --keep",
+                     folder);
+}
+
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err) {
     const bool good = step < 0 ? find_newest(out, folder, size, err) : find_step(out, step, folder, size, err);
     if (!good) folder[0] = 0;

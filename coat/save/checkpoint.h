@@ -81,6 +81,10 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 //   - FP8 copies of weights are not restored; call weights_quantize() afterwards.
 bool checkpoint_load(const char *folder, Arena *arena, Exec *exec, RunState *run, Error *err);
 
+// Call this if a file of the checkpoint in `folder` could not be read. If `folder` no longer exists, because a training
+// run has removed it, replaces err with a message that says so. Always returns false.
+bool checkpoint_unread(const char *folder, Error *err);
+
 // Verifies the files of a checkpoint by the checksums in its manifest: all files without tensors, and model.safetensors
 // if `weights`. Fails (EXIT_DATA) naming the first bad file. True, without checks, if `path` is not a folder with a
 // manifest.json.
