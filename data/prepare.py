@@ -323,7 +323,7 @@ def parse(arguments):
     parser.add_argument("inputs", nargs="+", metavar="INPUT",
                         help="input files, folders or patterns, or one public data set: %s" % ", ".join(SETS))
     parser.add_argument("--out", required=True, type=output, help="path of the output files without _train_000000.bin")
-    parser.add_argument("--tokenizer", default="gpt2", help="folder or file of the tokenizer: tokenizer.json, "
+    parser.add_argument("--tokenizer", help="folder or file of the tokenizer: tokenizer.json, "
                         "tokenizer.model, GPT-2's encoder.json with vocab.bpe, or vocab.json with merges.txt (default "
                         "gpt2: downloaded once)")
     parser.add_argument("--bytes", action="store_true", help="write byte-level tokens (token = byte, 256 = end of "
@@ -376,7 +376,9 @@ def parse(arguments):
     if options.field is not None and options.chat:
         raise Failure("--field: has no effect with --chat, whose records have fixed keys; remove it", 1)
     options.field = options.field or "text"
-    options.tokenizer = "bytes" if options.bytes else options.tokenizer
+    if options.bytes and options.tokenizer is not None:
+        raise Failure("--tokenizer %s: has no effect with --bytes; remove one of them" % options.tokenizer, 1)
+    options.tokenizer = "bytes" if options.bytes else options.tokenizer or "gpt2"
     return options
 
 

@@ -357,14 +357,18 @@ def main(arguments):
     if missing:
         sys.exit("plot.py needs matplotlib: pip install matplotlib (%s)" % missing)
     runs = [find_run(argument) for argument in options.runs]
+    names = [re.sub(r"[^\w.-]+", "_", run.name) for run in runs]  # also parts of file names
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            sys.exit("plot.py: two runs have the name %s; give each a name: NAME=FOLDER" % name)
     for i, run in enumerate(runs):
         run.colour, run.dashes = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
     with plt.rc_context(STYLE):
         save(draw_curves(runs, options), options.out)
-        for run in runs:
+        for run, name in zip(runs, names):
             figure = draw_health(run) if run.fp8 else None
             if figure:
-                save(figure, "%s-fp8-%s" % (options.out, re.sub(r"[^\w.-]+", "_", run.name)))
+                save(figure, "%s-fp8-%s" % (options.out, name))
     return 0
 
 

@@ -135,6 +135,12 @@ def main():
         with contextlib.redirect_stdout(io.StringIO()):
             plot.main([first, "long=" + second, "--out", os.path.join(folder, "p", "two"), "--ref", "a line=2.2"])
             plot.main([first, "--out", os.path.join(folder, "one")])
+        try:
+            said = plot.main([first, "x=" + second, os.path.join(first, "log.jsonl"), "--out", os.path.join(folder, "same")])
+        except SystemExit as ended:
+            said = str(ended)
+        check("two runs of one name are refused", said == "plot.py: two runs have the name first; give each a name: "
+              "NAME=FOLDER" and not os.path.exists(os.path.join(folder, "same.png")), said)
         check("two runs are drawn together", is_picture(os.path.join(folder, "p", "two")))
         check("FP8 health is drawn only for runs that log it", is_picture(os.path.join(folder, "p", "two-fp8-long")) and
               not os.path.exists(os.path.join(folder, "p", "two-fp8-first.png")))

@@ -435,6 +435,7 @@ class PrepareTest(Case):
     def test_wrong_arguments_and_inputs_are_refused(self):
         out = self.path("e")
         self.refused(["--out"], "--bytes", "x", code=1)
+        self.refused(["--tokenizer gpt2: has no effect with --bytes"], "--bytes", "--tokenizer", "gpt2", "--out", out, "x", code=1)
         self.refused(["--out", "must end in a name"], "--bytes", "--out", self.path("folder") + "/", "x", code=1)
         for share in (2, "nan", "half"):
             self.refused(["--val-fraction", "below 1"], "--bytes", "--out", out, "--val-fraction", share, "x", code=1)
