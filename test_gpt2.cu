@@ -111,7 +111,8 @@ static Config *lasting_config(const Config *c) {
     return copy;
 }
 
-// Fills the arena of a vision tower, which create() has set to NaN, with the tower's tables and random weights.
+// Prepares a vision tower whose arena create() has filled with NaN. Uploads the indices of the rows that the projector
+// reads, random entries for the table of pixel values, and random weights. The rest of the arena stays NaN.
 static void randomize_vision(Model *v) {
     vision_tables_set(v);
     const Tensor values = arena_tensor(&v->arena, PIXEL_VALUES, VALUE, 0);

@@ -108,7 +108,7 @@ srun) command=(srun --kill-on-bad-exit=1 "${command[@]}") ;;
 *) fail "LAUNCHER: must be mpirun or srun (is $LAUNCHER)" ;;
 esac
 
-# Prints a line that a shell reads back unchanged.
+# Prints the command, quoted so that it can be pasted into a shell.
 if [ -n "$dry_run" ]; then
     printf '%q ' "${command[@]}" | sed 's/ $//'
     echo

@@ -220,8 +220,8 @@ static bool finish_vision_folder(const Parse *p, Error *err) {
     if (resumes && !config->model_from_files) return take_recorded_tower(p, err);
     if (!resumes || named || config->vision_from_files) return true;
     return error_set(err, EXIT_USER,
-                     "--vision %s: no such folder; remove --model and --vision, because the checkpoint contains the "
-                     "tower",
+                     "--vision %s: no such folder; remove --model and --vision, because the resumed checkpoint "
+                     "contains the model and its tower",
                      config->vision);
 }
 

@@ -11,7 +11,7 @@ enum { MAX_NAME = 64 }; // no flag is suggested for longer names
 typedef struct {
     const char *names;  // flags of other trainers, separated by spaces, with '-' for '_'
     const char *ours;   // name of the flag in this program
-    const char *remark; // text after the flag in the message: the unit of its value, or how the meaning differs
+    const char *remark; // text printed after our flag: its unit or its values, or how it differs from the other flag
 } OtherToolFlag;
 
 static const OtherToolFlag table[] = {
@@ -111,7 +111,7 @@ bool suggest_model(const char *name, char near[MODEL_NAME]) {
     for (int i = ARCHITECTURE_LLAMA; i < ARCHITECTURE_COUNT; i++)
         search_compare(&search, architecture_name((Architecture)i));
     const char *found = search_result(&search);
-    // If the family's name is right, only the depth is wrong, so there is nothing to suggest.
+    // In a name such as "llama:d999", the part before ':' is correct. Only the depth is wrong, so nothing is suggested.
     if (!found || (colon && search.edits == 0)) return false;
     snprintf(near, MODEL_NAME, "%s%s", found, model_shape_named(found, &shape) ? "" : colon ? colon : ":dN");
     if (colon && !model_shape_named(near, &shape)) snprintf(near, MODEL_NAME, "%s:dN", found);

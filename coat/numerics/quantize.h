@@ -68,12 +68,13 @@ COAT_HD static inline float squares_of(const float *value, int64_t count) {
     return sum;
 }
 
-// Returns an upper bound of slope * |dy w| for one row of dy (Cauchy-Schwarz). The factor 1.02 covers the matmul's
+// Returns slope times an upper bound of |dy w| for one row of dy (Cauchy-Schwarz). The factor 1.02 covers the matmul's
 // rounding.
 //   row_squares      sum of squares of the row's FP8 values, without their scale
 //   column_squares   maximum over w's columns of the sum of squares of FP8 values, without their scale
 //   scale            scale of dy
 //   weight_scale     scale of w
+//   slope            upper bound of the absolute derivative of the activation function
 COAT_HD static inline float gradient_bound(double row_squares, double column_squares, float scale, float weight_scale,
                                            float slope) {
     return (float)(sqrt(row_squares * column_squares) * 1.02 * ((double)scale * (double)weight_scale)) * slope;

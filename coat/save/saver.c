@@ -50,7 +50,9 @@ static void write_tuned(const char *out, const char *algos) {
 // while the states are copied, which may take seconds.
 static bool check_lock(const Saver *s, Error *err) {
     return !s->folder || lock_is_held(&s->folder->lock) ||
-           error_set(err, EXIT_DATA, "--out %s: the folder or its .lock was removed, renamed or replaced",
+           error_set(err, EXIT_DATA,
+                     "--out %s: the folder or its .lock was removed, renamed or replaced during the save; leave both "
+                     "in place while the run continues",
                      s->config->out);
 }
 
@@ -192,7 +194,9 @@ bool saver_set_shards(Saver *s, Shards *shards, Error *err) {
                      memory_text(bytes, s->snapshot.bytes));
 }
 
-// Checks the run's folder before a save and reopens the log in it. Returns false with s->err if that is not possible.
+// Checks the run's folder before a save. out_ensure() recreates a missing folder, and log_reopen() reopens lost log
+// files there. Sets s->saved to 0 if its checkpoint no longer exists. Returns false with s->err if the folder cannot be
+// used. If another run uses the folder, sets s->taken, too.
 static bool ensure_folder(Saver *s) {
     bool taken = false;
     if (!s->folder) return true;

@@ -141,9 +141,15 @@ static bool find_state(Reader *r, const char *name, TensorId id, Role role, int6
                          name, dtype_name(t->dtype));
     Tensor value = arena_tensor(r->arena, id, VALUE, 0);
     if (!(r->ranks == 1 ? is_shaped(t, tensor_rank(id), value.rows, value.cols) : is_shaped(t, 1, 1, elements))) {
-        char there[SHAPE_TEXT];
-        return error_set(err, EXIT_DATA, "%s: tensor '%s' has the shape %s, which does not match this run's parameter",
-                         r->file->path, name, safetensors_shape_text(there, t->rank, t->shape));
+        char there[SHAPE_TEXT], here[SHAPE_TEXT];
+        const int rank = r->ranks == 1 ? tensor_rank(id) : 1;
+        const int64_t matrix[] = {value.rows, value.cols};
+        const int64_t *const shape = r->ranks > 1 ? &elements : matrix + (2 - rank);
+        return error_set(err, EXIT_DATA,
+                         "%s: tensor '%s' has the shape %s, but this run's parameter needs %s; remove flags that "
+                         "change the model, or restore the checkpoint from a copy",
+                         r->file->path, name, safetensors_shape_text(there, t->rank, t->shape),
+                         safetensors_shape_text(here, rank, shape));
     }
     r->format = format;
     r->part[VALUES].tensor = t;

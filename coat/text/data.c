@@ -339,7 +339,7 @@ static void empty_sequence(int T, int32_t *inputs, int32_t *targets, int32_t *po
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
                    Error *err) {
     if (first < 0 || first > INT64_MAX - (int64_t)loader->B * loader->ranks)
-        return error_set(err, EXIT_DATA, "token reader: there is no sequence number %" PRId64, first);
+        return error_set(err, EXIT_DATA, "internal error: sequence number %" PRId64 " is negative or too large", first);
     if (!verifier_good(&loader->verifier, err)) return false;
     int64_t row = first + (int64_t)loader->rank * loader->B;
     for (int b = 0; b < loader->B; b++, row++) {

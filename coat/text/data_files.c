@@ -396,7 +396,9 @@ bool token_files_find(const char *patterns, size_t length, TokenFile **files, in
         }
         at = line_end + 1;
     }
-    if (*count == before) return error_set(err, EXIT_DATA, "no token files are given; the list of patterns is empty");
+    if (*count == before)
+        return error_set(err, EXIT_DATA,
+                         "--train or --val names no token files: its pattern is empty; write a path or a glob pattern");
     TokenFile *mine = *files + before;
     int kept = 1;
     qsort(mine, (size_t)(*count - before), sizeof *mine, compare_paths);

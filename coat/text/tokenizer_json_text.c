@@ -106,8 +106,8 @@ bool tokenizer_read_text_rules(Tokenizer *t, const char *path, const json_t *roo
     if (count < 0) return unknown_step(path, "pre_tokenizer", part, err);
     if (bytes == t->marks || (t->add_space && !t->marks))
         return error_set(err, EXIT_DATA,
-                         "tokenizer %s: its tokens are neither bytes (ByteLevel) nor characters with a space marker "
-                         "(Metaspace or Replace)",
+                         "tokenizer %s: must use either ByteLevel or a space marker (Metaspace or Replace); use a "
+                         "tokenizer of GPT-2, OLMo, Llama, Mistral or Qwen",
                          path);
     t->bpe.characters = !bytes;
     return true;

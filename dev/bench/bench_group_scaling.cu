@@ -64,7 +64,7 @@ static float scale_of(Bench *bench, const Operands *o) {
 static Operands operands_make(Bench *bench, const ScalingShape *s) {
     Operands o = {};
     o.groups = s->rows * s->cols / GROUP;
-    o.codes = bench_tensor(bench, 16, 16, FMT_E4M3, 1.0f); // Only this tensor's scale is written.
+    o.codes = bench_tensor(bench, 16, 16, FMT_E4M3, 1.0f); // any size: only its scale is used
     o.row_maxima = (uint32_t *)bench_allocate(bench, (size_t)s->rows * sizeof(uint32_t));
     for (int i = 0; i < SETS; i++) {
         o.x[i] = bench_tensor(bench, s->rows, s->cols, FMT_BF16, 1.0f);

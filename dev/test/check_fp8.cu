@@ -191,7 +191,8 @@ static void check_stream_operand(Check *c, CheckShape s, CheckPair n, CheckPair 
     if (n.cpu.amax) check_maxima(c, n, 0, what);
 }
 
-// Checks postnorm_residual_forward. With RMS norms, the output r_out, which the next matmul reads, overwrites r_in.
+// Checks postnorm_residual_forward. Without FP8, its output n, which the next matmul reads, shares r_out's memory. The
+// cases with RMS norms also check aliasing: r_out overwrites r_in.
 static void check_postnorm_residual(Check *c, CheckShape s) {
     const CheckPair none = {};
     const CheckPair r_in = check_random(c, s.M, s.C, 0.3f, 1), y = check_matmul(c, s, s.rows > 0, 1);

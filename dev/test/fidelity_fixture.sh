@@ -5,12 +5,15 @@
 lab_tests 2 RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT TEXTS FROM TO EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS
 export VERSION=tested
 
-# The training loss of BF16 is 40 - step, COAT's is 1 % more and from step 18 on 3 %. The final loss of BF16 is 3 with seed 1
-# (3.006 with micro-batches of 16) and 3.06 with seed 3, COAT's is 1 % and 3 % more. With an FP8 head, training diverges at step
-# 11; with scales per tensor, the device fails. COAT's weights are 0.5 % worse in BF16 and 1 % in COAT. On a file
-# named wiki, BF16 has 3.4 with seed 1 and 3.5 with others, COAT 1 % and 3 % more. On other texts, all have 4.
-# On a file named asked, 91 % of answers are right with seed 1 and 93 % with seed 3.
-# SLOW=RECIPE:STEP waits at that step for a signal. LOST=NAME fails on files of this name.
+# What the fake trainer reports:
+# - Training loss: BF16 40 - step; COAT 1 % more, from step 18 on 3 % more.
+# - Final validation loss: BF16 3 with seed 1, 3.06 with other seeds; COAT 1 % more with seed 1, 3 % with other seeds.
+#   Micro-batches of 16 add 0.006.
+# - COAT's weights in --eval-only: 0.5 % above BF16's weights if evaluated in BF16, 1 % above if evaluated in COAT.
+# - Loss on files named wiki: BF16 3.4 with seed 1, 3.5 with other seeds; COAT 1 % and 3 % more. On other texts: 4.
+# - Right answers on files named asked: 91 % with seed 1, 93 % with seed 3.
+# - --head=fp8 makes training diverge at step 11; --recompute=0 makes the GPU fail at the start.
+# SLOW=RECIPE:STEP waits at that step for a signal. LOST=NAME makes the evaluation of files of this name fail.
 cat >"$folder/pretend/train_gpt2_fp8" <<'END'
 #!/usr/bin/env bash
 ends=0 evaluates='' plans='' told='' at=0 of=scratch

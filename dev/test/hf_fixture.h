@@ -1,4 +1,4 @@
-// Fixture for tests of Hugging Face model folders: parses and writes config.json, and checks weights that are refused.
+// Fixture for tests of Hugging Face model folders: parses and writes config.json, and asserts that weights are refused.
 #pragma once
 #include "dev/test/checkpoint_run.h"
 

@@ -90,7 +90,7 @@ static struct {
     bool recording;                // true: the current micro-batch may be recorded in a CUDA graph
     char report[MAX_REPORTS][320]; // texts of the distinct faults found
     int reports;
-    size_t races, clobbered, unwritten, old; // numbers of detected faults of each kind
+    size_t races, clobbered, unwritten, old; // number of faults of each kind; the top of this file lists the kinds
     // whether any operation has written or read each tensor (by number), in any layer and role
     bool writes[NUMBERS], reads[NUMBERS];
 } order;

@@ -362,7 +362,7 @@ UNIT_TEST(shapes_without_fp8_fall_back_to_bf16_unless_a_recipe_is_given) {
     refuse_run("--train x --linear fp8 --ffn 1000", 1, "--ffn&multiple of 16"); // an error, as --linear fp8 is given
     accept_run("--train x --precision fp32 --ffn 1000", 1); // FP32 uses no recipe, so no note about a replaced recipe
     assert_string_equal(config.notes, "");
-    // The recipe is not chosen again when the batch changes and the configuration is checked again.
+    // config_check() chooses the recipe only once. If the batch later becomes unsuitable for FP8, it therefore fails.
     accept_run("--plan", 1);
     config.micro_batch = 1, config.seq_len = 100;
     assert_false(config_check(&config, 1, &error));

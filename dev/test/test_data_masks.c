@@ -346,7 +346,7 @@ UNIT_TEST(validation_evaluates_every_target_for_any_micro_batch) {
         assert_int_equal(counted, plain ? 5 * 16 : 9 * 5 + 3);
         data_close(loader);
     }
-    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16)); // training needs 6 sequences
+    assert_null(open_packed("p.bin", EXAMPLES_CUT, 6, 16)); // fails: a training batch needs 6 sequences, p.bin has 5
     write_u16("plain.bin", 16, 1);
     assert_null(data_open_validation(path_of("plain.bin"), EXAMPLES_CUT, 1, 16, VOCAB, NULL, &err));
     assert_error(&err, EXIT_DATA, "plain.bin: 16 tokens&use a smaller --seq-len");

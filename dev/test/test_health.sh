@@ -14,7 +14,7 @@ said() { cat "$folder/$1.said" "$folder/$1.out"; }
 two='\[[0-9.e+-]+,[0-9.e+-]+\]'
 shares="\"saturated\":$two,\"zero\":$two,\"subnormal\":$two"
 
-# Trains steps of three micro-batches, with FP8 health in some steps and without.
+# Trains 12 steps of three micro-batches, once without and once with FP8 health, and compares the checkpoints.
 for flags in "--recipe coat" "--recipe coat --head fp8" "--recipe coat-paper --grads fp32"; do
     # shellcheck disable=SC2086
     train alone $flags --steps 12 --health-every 0 --overwrite && train watched $flags --steps 12 --health-every 4 --health-products 5 --overwrite &&

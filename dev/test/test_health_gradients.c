@@ -72,7 +72,7 @@ TEST_EVERYWHERE(counts_of_gradients_equal_known_values) {
 static void known_error(Fixture *f) {
     Tensor a = poisoned(f, f->format, 70, 48), b = poisoned(f, f->format, 70, 48);
     for (int64_t i = 0; i < 70 * 48; i++) {
-        // off * |x| sums to 0 over every four elements, so this error is orthogonal to b
+        // e = off * |x| is orthogonal to b: both elements of a pair have the same x, and opposite values of off.
         const double x = i % 4 < 2 ? 1 : -2, off = i % 2 ? 0.25 : -0.25;
         set_value(b, i / 48, i % 48, x);
         set_value(a, i / 48, i % 48, 1.25 * x + off * fabs(x));
@@ -105,7 +105,7 @@ TEST_EVERYWHERE(error_of_fp8_wgrad_equals_a_known_error) {
     random_matmuls(f);
 }
 
-// --- counts in the log and their warnings ----------------------------------------------------------------------------
+// --- saturated, zero and subnormal FP8 gradients: fractions in the log, and warnings ---------------------------------
 
 // Stores the counts of one gradient as a step would. The last layer has 100 more subnormals than other layers.
 static void set_counts(Run *run, CountedTensor what, int transposed, uint64_t saturated, uint64_t zero,
@@ -195,7 +195,8 @@ UNIT_TEST(a_gradient_outside_its_format_causes_one_warning) {
     assert_health_warnings(&run, 1, "dlogits_q of layer 0&2.0 %&--head bf16");
     reset_counts(&run, 0);
     set_counts(&run, NORM_N1, 0, 1 + 10, 0, 0); // norm outputs with a scale per tensor: one value and 1 % may saturate
-    set_counts(&run, NORM_N2, 0, 10, 0, 0);     // a scale per row, which is a power of two: 1 % may saturate
+    // Row scales are powers of two, so the amax does not become the largest FP8 value: only 1 % may saturate.
+    set_counts(&run, NORM_N2, 0, 10, 0, 0);
     assert_health_warnings(&run, 0, "");
     set_counts(&run, NORM_N2, 0, 20, 0, 0);
     set_counts(&run, NORM_NF, 0, 1 + 30, 0, 0);

@@ -129,7 +129,7 @@ else
 fi
 away() { mv "$folder/mount" "$folder/unmounted"; }
 lose "$folder/mount/out" away
-# A save that is being written when the folder vanishes prints another warning.
+# If the folder vanishes during a save, a second warning says that the checkpoint could not be saved.
 [ $status -eq 0 ] && [ "$(grep -c "^warning: --out $folder/mount/out" "$folder/said")" -eq 1 ] &&
     [ "$(grep '^warning: ' "$folder/said" | grep -cv -e '--out' -e 'the checkpoint of step [0-9]* could not be saved')" -eq 0 ] &&
     diff -r "$folder/straight/$last" "$folder/mount/out/$last"

@@ -26,7 +26,7 @@ export PATH="$folder:$PATH"
 
 # planned FLAGS...: prints the GB of the memory plan
 planned() { "$program" --plan=json "$@" | sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' | awk '{ printf "%.1f", $1 / 1e9 }'; }
-# stated NAME PATTERN FILE PLAN: checks that the first "x GB" that matches PATTERN in FILE equals PLAN
+# stated NAME PATTERN FILE PLAN: checks that the first text in FILE that matches PATTERN states PLAN as its number of GB
 stated() {
     local figure
     figure=$(grep -oE "$2" "$3" | head -n 1 | grep -oE '[0-9.]+ GB')

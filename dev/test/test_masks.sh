@@ -40,7 +40,7 @@ done
 [ "$(values counted whole | awk '$1 > 0.2 && $1 < 0.6' | wc -l)" -eq 6 ]
 check "masked targets: the logged fractions are those of the files" $? "$(values counted whole)"
 
-# Evaluates the same data with another division into micro-batches.
+# Evaluates the weights of run "whole" on its validation data, in 64 micro-batches of 1 sequence instead of 4 of 16.
 "$program" --eval-only --model "$folder/whole/step-00000006" --val "$folder/some_val.bin" --micro-batch 1 --val-batches 64 --precision fp32 \
     --tokenizer bytes --device cpu --json >"$folder/eval" 2>/dev/null
 awk -v a="$(field val_loss "$folder/eval")" -v b="$(values val_loss whole | tail -n 1)" \

@@ -21,7 +21,8 @@ for zero in 0 2 3; do
         [ "$(grep -cE '"dqkv_q":\{"amax":\[[^]]*\],"saturated":|"products":\{"qkvw":\{"error":\[0\.0[0-9]*,0\.0[0-9]*,0\.0[0-9]*\]' "$folder/health$zero/log.jsonl")" -eq 6 ]
     check "FP8 health with ZeRO $zero is in the log" $? "$(cat "$folder/health$zero/log.jsonl")"
 done
-# With other state formats, three processes convert the states of two, sharded or complete, to the same bits.
+# Three processes resume a checkpoint of two processes, with other formats of the optimizer states. With ZeRO 0 and
+# ZeRO 3, they must convert the states to the same bits.
 cp -r "$folder/zero3" "$folder/other0" && cp -r "$folder/zero3" "$folder/other3"
 other=(--recipe coat --moments bf16 --master fp32 --batch-tokens 192 --steps 4 --resume)
 train 3 other0 "${other[@]}" --zero 0 && train 3 other3 "${other[@]}" --zero 3 &&

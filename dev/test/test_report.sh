@@ -185,7 +185,8 @@ says "'1 of 1 step' is singular" '^done: 1 of 1 step, ' "$folder/page"
 "$program" --plan --layers 1 --heads 1 --channels 64 --steps 1 >>"$folder/page"
 says "the plan's nouns are singular" '^model +1 layer, 1 head, 64 channels: ' "$folder/page"
 empty "no plural follows 1" "$(grep -aE '(^|[^-0-9.,])1 [a-z]+s\b' "$folder/page" | grep -v '1 process')"
-# refused NAME CODE PATTERN FLAGS...
+# refused NAME CODE PATTERN FLAGS...: checks that a run with FLAGS fails with exit code CODE and a message that matches
+# PATTERN
 refused() {
     "${one[@]}" "${@:4}" >/dev/null 2>"$folder/said"
     is "$1: exit code" $? "$2"

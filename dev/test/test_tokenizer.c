@@ -293,7 +293,7 @@ UNIT_TEST(damaged_vocabularies_are_refused) {
         expect_refused("bad.json", cases[i][1]);
     }
     write_text(path_of("tokenizer.json"), "{\"version\": \"1.0\", \"model\": {\"vocab\": {\"a\": 0}}}");
-    expect_refused("tokenizer.json", "neither bytes");
+    expect_refused("tokenizer.json", "either ByteLevel");
     static char deep[100001];
     memset(deep, '[', sizeof deep - 1);
     write_text(path_of("deep.json"), deep);

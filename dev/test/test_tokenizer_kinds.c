@@ -237,7 +237,7 @@ UNIT_TEST(unsupported_tokenizer_json_is_refused) {
         {MODEL(",\"merges\":[[\"a\",7]]"), "merge 1"},
         {MODEL(",\"merges\":[],\"dropout\":0.1"), "dropout"},
         {MODEL(",\"merges\":[],\"end_of_word_suffix\":\"</w>\""), "end_of_word_suffix"},
-        {"{\"model\":{" VOCAB "}}", "neither bytes"},
+        {"{\"model\":{" VOCAB "}}", "either ByteLevel"},
         {"{\"model\":{" VOCAB "},\"pre_tokenizer\":{\"type\":\"Whitespace\"}}", "pre_tokenizer 'Whitespace'"},
         {"{\"model\":{" VOCAB "},\"pre_tokenizer\":7}", "pre_tokenizer"},
         {"{\"model\":{" VOCAB "},\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x\"},"

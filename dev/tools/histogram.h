@@ -48,7 +48,7 @@ static inline bool histograms_write(const char *path, const Histogram *const *li
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    if (!out) fatal(EXIT_DEVICE, "host memory: could not hold the histograms %s", path);
+    if (!out) fatal(EXIT_DEVICE, "host memory: could not allocate the text of %s", path);
     fputs("quantity\tlow\thigh\tmark\tmark_name", out);
     for (int i = 1; i <= HISTOGRAM_BINS; i++) fprintf(out, "\tbin_%d", i);
     for (int k = 0; k < count; k++) {

@@ -26,7 +26,7 @@ struct Problem {
     // computed
     uint32_t *amax;
     int64_t dq_stride, dk_stride, dv_stride;
-    int heads, kv_heads;                   // numbers of query heads and of key/value heads of all sequences
+    int heads, kv_heads;                   // numbers of query heads and of key/value heads, summed over all sequences
     int sequence_heads, sequence_kv_heads; // numbers of query heads and of key/value heads of one sequence
     int group;                             // number of query heads per key/value head
     // T: number of tokens of a sequence. blocks: number of units of work per query head and per key/value head.

@@ -211,8 +211,9 @@ static MatmulError make_and_judge(Exec *exec, MatmulState *state, const Matmul *
     return matmul_samples_after(exec, state->samples, &sampled);
 }
 
-// Calls the test's visitor with the errors of the committed table's algorithm, if there is one, and of cuBLASLt's
-// algorithms. For a matmul that adds to D, reports only the algorithm that the matmul would use without other tables.
+// Calls the test's visitor with the error of the committed table's algorithm, if there is one, and of each algorithm
+// that cuBLASLt suggests. If the matmul adds to D, reports at most one algorithm: the committed table's or, without a
+// table row, that of the matmul that overwrites D.
 static void visit(Exec *exec, MatmulState *state, const Matmul *p, Plan *plan) {
     cublasLtMatmulHeuristicResult_t found[FIND_CANDIDATES] = {};
     const MatmulVisitor *v = &state->visitor;

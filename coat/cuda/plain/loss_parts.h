@@ -57,9 +57,10 @@ struct RowParts {
 #endif
     }
 
-    // Returns the softmax statistics of a row, combined from the statistics of each thread. All threads of the row's
-    // blocks get identical bits. row: index of the row among the rows of these blocks. Two sets of `places` suffice,
-    // because a warp that sends statistics of a row has already read all statistics of the previous row.
+    // Combines the softmax statistics of a row's logits over all threads of the blocks that share the row. All these
+    // threads get bit-identical results. row: number of rows that these blocks have processed before this one.
+    // `places` needs buffers for only two rows, because a warp sends its statistics of a row after it has read all
+    // statistics of the previous row.
     __device__ SoftmaxSum join(SoftmaxSum mine, int row) const {
         const int lane = (int)threadIdx.x % WARP, count = parts * warps, set = row & 1;
         SoftmaxSum *const here = places + set * count, *const to = here + part * warps + threadIdx.x / WARP;
