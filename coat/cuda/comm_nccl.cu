@@ -15,8 +15,8 @@ void comm_cuda_copy(Exec *exec, void *to, const void *from, size_t bytes) {
 
 #include <nccl.h>
 
-// number of CUDA events in the ring of marks; nccl_wait() for a mark whose event was reused waits for the newer mark,
-// which is later than needed
+// Number of CUDA events in the ring of marks. If a mark's event was reused, nccl_wait() waits for the newer mark, which
+// is longer than necessary but correct.
 #define MARKS 64
 #define HOST_VALUES 8 // maximum number of values of host_reduce
 
@@ -44,7 +44,7 @@ static Nccl *nccl_of(Comm *comm) {
 // --- conversion of NCCL's errors to messages and exit codes ----------------------------------------------------------
 
 static bool nccl_error(const Comm *comm, ncclResult_t result, const char *doing, Error *err) {
-    const char *detail = ncclGetLastError(NULL); // NCCL does not use the communicator
+    const char *detail = ncclGetLastError(NULL); // NCCL ignores the argument
     if (!detail) detail = "";
     bool shared = strstr(detail, "Duplicate GPU") != NULL;
     return error_set(err, result == ncclRemoteError ? EXIT_RANK : EXIT_DEVICE,
@@ -227,7 +227,7 @@ static bool exchange_id(Comm *comm, const Config *config, ncclUniqueId *id, Erro
     memset(id, 0, sizeof *id);
     if (comm->place.rank == 0) {
         ncclResult_t result = ncclGetUniqueId(id);
-        if (result != ncclSuccess) return nccl_error(comm, result, "the creation of its id", err);
+        if (result != ncclSuccess) return nccl_error(comm, result, "the creation of the NCCL id", err);
     }
 #ifdef COAT_MPI
     if (comm->place.mpi && !config->rendezvous[0]) {

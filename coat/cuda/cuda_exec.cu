@@ -103,15 +103,15 @@ static void open_ones(CudaBackend *backend, int64_t count) {
     float *host = (float *)xmalloc(bytes);
     uint16_t *in_bf16 = (uint16_t *)(host + count);
     for (int64_t i = 0; i < count; i++) host[i] = 1.0f, in_bf16[i] = bf16_encode(1.0f);
-    CUDA_CHECK(cudaMalloc((void **)&backend->ones, bytes), "allocating the weight of norms without one");
+    CUDA_CHECK(cudaMalloc((void **)&backend->ones, bytes), "allocating ones for norms without a weight");
     CUDA_CHECK(cudaMemcpy(backend->ones, host, bytes, cudaMemcpyHostToDevice),
-               "uploading the weight of norms without one");
+               "uploading ones for norms without a weight");
     backend->ones_count = count;
     free(host);
 }
 
 // Creates cuDNN's state, except with --precision fp32. If the run uses cuDNN for attention, builds cuDNN's plans now,
-// so that a warning about slower kernels is printed before training.
+// so that the warning that cuDNN cannot compute the shape is printed before training.
 static void open_attention(CudaBackend *backend, const Config *config) {
     if (config->recipe.precision == PRECISION_FP32) return;
     backend->attention = attention_open(backend->stream, backend->capability);

@@ -44,7 +44,7 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
         attention_portable_backward(exec, dq, dk, dv, d_o, o, lse, q, k, v, positions, shape);
     qk_norm_rope_rotate_back(exec, dq, shape.heads, positions, rope_table, shape);
     qk_norm_rope_rotate_back(exec, dk, shape.kv_heads, positions, rope_table, shape);
-    // Only the Hopper kernels write the row amaxes themselves.
+    // The Hopper kernels, used above, write amaxes themselves. For all other kernels, the row amaxes are computed here.
     Tensor packed = dq;
     packed.cols = dq.cols + dk.cols + dv.cols;
     if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);
@@ -74,7 +74,7 @@ void cuda_residual_norm_forward(Exec *exec, Tensor n, Norm norm, Tensor r_out, T
 // or equals from.data.
 static void copy_rows(Exec *exec, Tensor to, Tensor from) {
     if (!to.data || to.data == from.data || to.rows == 0) return;
-    require_format("postnorm_residual_forward", "a copy", to, from.format);
+    require_format("postnorm_residual_forward", "the copy of the residual stream", to, from.format);
     const size_t bytes = format_bytes(from.format);
     CUDA_CHECK(cudaMemcpy2DAsync(to.data, (size_t)to.stride * bytes, from.data, (size_t)from.stride * bytes,
                                  (size_t)from.cols * bytes, (size_t)from.rows, cudaMemcpyDeviceToDevice,

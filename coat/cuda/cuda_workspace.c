@@ -8,10 +8,10 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-// Returns the workspace bytes that reductions need. The token embedding's gradient needs most. It needs memory to sort
-// the tokens (keys, rows and library buffers), and two partial sums per chunk of sorted tokens. The norms' reductions
-// are not counted: they need 2 * channels floats per thread block. With at most 8192 channels, that is less than half
-// of cuBLASLt's workspace.
+// Returns the workspace bytes that reductions need. The token embedding's gradient needs the most: memory to sort the
+// tokens (keys, rows and library buffers), and two partial sums per column and chunk of sorted tokens. The norms'
+// reductions are not counted: they need 2 * channels floats per thread block. With at most 8192 channels, that is less
+// than half of cuBLASLt's workspace.
 static size_t reductions_bytes(const Config *config) {
     size_t tokens = (size_t)config_micro_tokens(config);
     size_t sort = 24 * tokens + ((size_t)1 << 20);

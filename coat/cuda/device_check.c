@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#define OLDEST_MAJOR 8 // minimum compute capability: version 8.0 introduced BF16 tensor cores
+#define OLDEST_MAJOR 8 // major version of the minimum compute capability, 8.0, which introduced BF16 tensor cores
 #define CPU_HINT "or run on the CPU with --device cpu"
 
 static bool check_driver(const DeviceQuery *q, Error *err) {
@@ -34,7 +34,8 @@ bool device_check(const DeviceQuery *q, Error *err) {
                          "no GPU: the driver shows none to this process; check CUDA_VISIBLE_DEVICES, " CPU_HINT);
     if (q->index < 0 || q->index >= q->count)
         return error_set(err, EXIT_DEVICE,
-                         "process %d of this machine has no GPU: there are only %d GPUs; start fewer processes on it",
+                         "process %d of this machine (counted from 0) has no GPU: %d GPUs are visible; start fewer "
+                         "processes on this machine",
                          q->index, q->count);
     if (q->major < OLDEST_MAJOR)
         return error_set(err, EXIT_DEVICE,

@@ -13,10 +13,11 @@ typedef struct {
     // CUDA's error message if a query of the GPUs failed; "" if all queries succeeded, if the driver is too old, or if
     // the machine has no GPU
     char failure[160];
-    int count;        // number of GPUs that the driver shows to this process
-    int index;        // index of the GPU to use: rank of this process on this machine, or 0 if only one GPU is visible
-    char name[256];   // name of GPU `index`; undefined, like the following fields, if this process has no such GPU
-    int major, minor; // compute capability of the GPU
+    int count; // number of GPUs that the driver shows to this process
+    int index; // index of the GPU to use: rank of this process on this machine, or 0 if only one GPU is visible
+    // name, major, minor and kernels_match describe GPU `index`; they are unset if this process has no such GPU
+    char name[256];
+    int major, minor;   // compute capability of the GPU
     bool kernels_match; // true if the program contains code that this GPU can run
     bool needs_fp8;     // true if the recipe uses FP8 matmuls
 } DeviceQuery;
@@ -27,7 +28,7 @@ bool device_check(const DeviceQuery *query, Error *err);
 // True if GPUs of this compute capability have FP8 matmuls.
 bool device_has_fp8(int major, int minor);
 
-// Returns a GPU's dense BF16 peak (FP32 accumulation) in FLOP/s, from the vendor's data sheets; 0 if unknown. name: the
+// Returns a GPU's dense BF16 peak (FP32 accumulation) in FLOP/s, from NVIDIA's publications; 0 if unknown. name: the
 // driver's name of the GPU.
 double device_peak_flops(const char *name);
 

@@ -29,6 +29,7 @@ static inline size_t attention_slice_bytes(AttentionShape shape, AttentionSlice 
 
 // Returns the size of a slice of `count` items: the largest divisor of `count` that is at most `most`, so that all
 // slices have the same size. If that divisor is below 3/4 of `most`, returns `most`; the last slice is then smaller.
+// Returns at least 1.
 static inline int attention_even_part(int count, int most) {
     if (most >= count) return count;
     for (int n = most; n > 0 && 4 * n >= 3 * most; n--)

@@ -8,12 +8,13 @@
 // and dp.
 //   keys     owns k, v; streams q, do, lse, delta: s^T, dp^T, then dv += p^T do and dk += ds^T q
 //   queries  owns q, do, lse, delta; streams k, v: s, dp, then dq += ds k
-// Units of both kinds compute s and dp, so that the backward needs seven matmuls instead of five. In return, every sum
-// of dq, dk and dv stays in the registers of one warpgroup and is added in a fixed order. So results are the same in
-// every run, and no partial sums go through memory.
+// Units of both kinds compute s and dp, so the backward needs seven matmuls instead of five. In return, every sum of
+// dq, dk and dv stays in the registers of one warpgroup and is added in a fixed order. So results are the same in every
+// run, and no partial sums go through memory.
 // Thread blocks claim units from a counter. All units of a set of a few heads, whose operands fit in the L2 cache, are
-// claimed before those of the next set. Within a set, long units are claimed first. With grouped query heads, a unit of
-// keys adds the terms of its query heads one after the other.
+// claimed before those of the next set. Within a set, long units are claimed first. With grouped query heads, all units
+// of keys are claimed before all units of queries, and a unit of keys adds the terms of its query heads one after the
+// other.
 //
 // A thread block has two computing warpgroups, which run independently. Each owns 64 of the unit's 128 rows. Two more
 // threads start TMA copies: one for the owned rows, one for the ring of streamed tiles (attention_copying.h).
@@ -188,9 +189,10 @@ __global__ static void __launch_bounds__(THREADS, 1) backward_kernel(const __gri
 }
 
 // --- host code that launches the backward kernels -----------------------------------------------------------------
-// Returns Problem.kv_heads_together. If there are few units of keys, returns the number of all key/value heads: all
-// heads' longest units of keys then start first. If such a unit started late, other SMs would run out of work before it
-// ends: the units of queries are only 3/7 of the work.
+// Returns Problem.kv_heads_together: the number of key/value heads that a set of heads_together query heads uses, at
+// least 1. Returns the number of all key/value heads if one set contains all query heads, or if there are few units of
+// keys. In the latter case, the longest units of keys of all heads must start first. If such a unit started late, other
+// SMs would run out of work before it ends, because the units of queries are only 3/7 of the work.
 static int kv_heads_together(const Problem &x, int sm_count) {
     if (x.kv_heads * x.blocks < 3 * sm_count || x.heads_together >= x.heads) return x.kv_heads;
     return x.heads_together > x.group ? x.heads_together / x.group : 1;

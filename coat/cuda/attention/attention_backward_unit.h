@@ -117,9 +117,9 @@ __device__ static inline void weights(Matmuls<HEAD> &x, const float (&p)[COUNT],
     }
 }
 
-// Returns 0, because probabilities are not negative and the hardware's NaN has no sign bit. The compiler does not know
-// this. If this 0 is added to the parity of a barrier wait, the compiler cannot move the wait before the exponentials
-// that compute p. The exponentials then overlap with matmuls that are already running.
+// Returns 0, because probabilities are not negative and the sign bit of the hardware's NaN is 0. The compiler does not
+// know this. If this 0 is added to the parity of a barrier wait, the compiler cannot move the wait before the
+// exponentials that compute p. The exponentials then overlap with matmuls that are already running.
 template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p)[COUNT]) {
     uint32_t bits = 0;
 #pragma unroll
@@ -129,7 +129,7 @@ template <int COUNT> __device__ static inline uint32_t sign_bits(const float (&p
 
 // --- schedule and execution of a unit of work of attention's backward ------------------------------------------------
 // Processes tile i of a unit of work. sums(i) are the matmuls that add tile i's terms to dk and dv, or to dq. With
-// AHEAD, a warpgroup follows this schedule, in which each column runs concurrently:
+// AHEAD, a warpgroup follows this schedule. The two entries of a column run concurrently:
 //
 //   tensor cores        dp(i), sums(i - 1)   s(i + 1)   dp(i + 1), sums(i)   s(i + 2)
 //   warpgroup           p(i)                 ds(i)      p(i + 1)             ds(i + 1)

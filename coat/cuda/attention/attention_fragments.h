@@ -135,8 +135,9 @@ __device__ static inline Documents documents_of(const int32_t *positions, int T,
     return x;
 }
 
-// Sets to -inf the scores of queries and keys in different documents. Returns at once if the last query of the tile
-// sees the first key of the tile. Documents are contiguous, so every query of the tile then sees every key.
+// Sets to -inf the scores of queries and keys in different documents. Returns at once if the last query of the tile of
+// scores is in the document of the tile's first key. Documents are contiguous, so all queries and keys of the tile are
+// then in one document.
 template <bool KEYS, int COLUMNS>
 __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Place &place, const Documents &x) {
     if constexpr (KEYS) {
@@ -167,8 +168,8 @@ __device__ static inline void mask_documents(float (&s)[COLUMNS / 2], const Plac
 
 // Multiplies a warpgroup's result by scale, rounds the values to BF16 and stores the first `rows` rows at `to`. Copies
 // the rows through `stored` (STORED values in shared memory for this warp), so that eight threads write each row
-// contiguously. Returns the bits of two BF16 magnitudes: the largest in even and in odd columns that this thread
-// stored. `largest` is an earlier result to include, or 0.
+// contiguously. Returns two BF16 magnitudes as bits: the largest of this thread's values in even columns (lower half)
+// and in odd columns (upper half). `largest` is an earlier result to include, or 0.
 template <int COUNT>
 __device__ static inline uint32_t sum_store(float (&sum)[COUNT], float scale, bf16 *to, int64_t stride, int rows,
                                             bf16 *stored, uint32_t largest) {

@@ -41,14 +41,16 @@ static inline size_t attention_backward_bytes(AttentionShape shape) {
 }
 
 // Computes o and lse as attention_forward() does (operations.h). lse.data is NULL if no backward follows. Returns false
-// without doing anything in three cases: the shape or GPU is not supported, a view is not BF16 with 16-byte aligned
-// rows, or there is no workspace.
+// without launching a kernel in four cases: the shape or GPU is not supported, a tensor is not BF16 with 16-byte
+// aligned rows, there is no workspace, or the driver cannot create the TMA maps.
 bool attention_forward_hopper(Exec *exec, Tensor o, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
                               AttentionShape shape);
 
-// Computes dq, dk and dv as attention_backward() does (operations.h), with bit-identical results in every run. Returns
-// false without doing anything if the kernel does not support the shape, GPU or views, or if the workspace is too
-// small.
+// Computes dq, dk and dv as attention_backward() does (operations.h), with bit-identical results in every run. If
+// dq.amax exists, writes one amax for every 16 tokens of a sequence, at the first of these tokens, and 0 at the others.
+// Returns false without launching a kernel in four cases: the shape or GPU is not supported, a tensor is not BF16 with
+// 16-byte aligned rows, the workspace is smaller than attention_backward_bytes(), or the driver cannot create the TMA
+// maps.
 bool attention_backward_hopper(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse, Tensor q,
                                Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape);
 

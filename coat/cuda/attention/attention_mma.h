@@ -312,7 +312,7 @@ struct Work {
 };
 
 // Returns the work of this thread block: one of `blocks` blocks of rows of one of `heads` heads per sequence.
-// all_heads: number of heads of all sequences. Thread blocks process one set of `together` heads after the other, so
+// all_heads: number of heads of all sequences. Thread blocks process sets of `together` heads one after the other, so
 // that a set's operands stay in the L2 cache. Within a set, the blocks that see the most tokens come first. These are
 // the first blocks of a head if `first` is true (rows are keys), otherwise the last blocks.
 __device__ static inline Work work_of(int blocks, int heads, int all_heads, int together, bool first) {

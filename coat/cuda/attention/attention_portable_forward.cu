@@ -28,7 +28,7 @@ template <int HEAD> struct Shared {
 };
 static_assert(sizeof(Shared<64>) <= PAIR_BYTES, "two blocks per SM");
 
-// True if the queries stay in registers. Wider heads need these registers for the sums of values.
+// True if the queries stay in registers. Wider heads need these registers for Sums.o.
 template <int HEAD> constexpr bool KEPT = HEAD == 64;
 
 // Running softmax of a warp. o: weighted sum of the values so far. largest: for each row, the score whose weight is 1.

@@ -1,5 +1,5 @@
-// Slow, exact attention in FP32 without tensor cores, for --precision fp32 and as a reference. Each warp computes one
-// row of o, dq, or dk and dv. It reads the tokens that the row depends on one after the other, so sums have a fixed
+// Slow attention in FP32 without tensor cores, for --precision fp32 and as a reference in dev/bench. Each warp computes
+// one row of o, dq, or dk and dv. It reads the tokens that the row depends on one after the other, so sums have a fixed
 // order.
 #include "attention_rows.h"
 

@@ -13,9 +13,8 @@ template <typename T> __device__ static inline T warp_uniform(T x) {
     return __shfl_sync(0xffffffffu, x, 0);
 }
 
-// --- TMA copies to shared memory; a barrier counts the bytes that have arrived
-// ----------------------------------------------- Starts copying a box of the tensor that `from` describes to shared
-// memory. The box begins at (sequence, row, column).
+// --- TMA copies to shared memory; a barrier counts the bytes that have arrived ---------------------------------------
+// Starts copying a box of the tensor that `from` describes to shared memory. The box begins at (sequence, row, column).
 __device__ static inline void copy_tile(void *to, const CUtensorMap *from, int column, int row, int sequence,
                                         uint64_t *barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -32,8 +31,8 @@ __device__ static inline void copy_bytes(void *to, const void *from, uint32_t by
                  : "memory");
 }
 
-// --- functions that lower (release) or raise (acquire) the number of registers per thread to COUNT
-// -----------------------
+// --- number of registers per thread ----------------------------------------------------------------------------------
+// registers_release() lowers the number of registers per thread to COUNT; registers_acquire() raises it to COUNT.
 template <int COUNT> __device__ static inline void registers_release() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
@@ -110,8 +109,8 @@ template <int UNFINISHED> __device__ static inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(UNFINISHED) : "memory");
 }
 
-// Keeps the compiler from moving computations on these registers across this call. Callers must hold registers that
-// matmuls read or accumulate to before wgmma_fence(), and registers that matmuls wrote after wgmma_wait().
+// Keeps the compiler from moving computations on these registers across this call. Must be called before wgmma_fence()
+// for registers that matmuls read or accumulate to, and after wgmma_wait() for registers that matmuls wrote.
 template <int COUNT> __device__ static inline void wgmma_hold(float (&registers)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(registers[i])::"memory");
@@ -186,8 +185,8 @@ __device__ static inline void wgmma_columns(float (&d)[64], const uint32_t *a, u
 }
 
 // True in code compiled for sm_90a, the only target that has wgmma instructions. On Hopper, the driver could also
-// launch a kernel compiled for sm_90. In that kernel, HOPPER_CODE is false, and it traps instead of returning wrong
-// results.
+// launch a kernel compiled for sm_90. HOPPER_CODE is false in that kernel, so the kernel traps instead of returning
+// wrong results.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool HOPPER_CODE = true;
 #else

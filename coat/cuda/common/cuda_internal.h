@@ -51,7 +51,7 @@ typedef struct CudaBackend {
     struct AttentionState *attention; // cuDNN's attention (attention.cpp); NULL with --precision fp32
     struct Staging *staging;          // pinned host memory through which uploads are copied
     BlockTally *tally;                // counters that the blocks of a kernel share; all 0 between operations
-    float *ones;        // `ones_count` ones in FP32, then as many in BF16: the weight of norms that have none
+    float *ones; // `ones_count` ones in FP32, then as many in BF16; used as the weight of norms that have no weight
     int64_t ones_count; // maximum width of a norm without weight
     Replay replay[MAX_REPLAYS];
     int replay_current; // id of the CUDA graph between replay_begin and replay_end; -1 at other times

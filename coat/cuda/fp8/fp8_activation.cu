@@ -6,7 +6,7 @@
 //                                               reads                       writes
 //   activation_forward, a scale per tensor      y, then h                   h, then g
 //   activation_forward, a scale per row         y                           h, g
-//   activation_recompute                        h                           g's transpose
+//   activation_recompute                        h; FP8 g: g instead of h    g's transpose
 //   activation_backward, a scale per tensor     dg, h, then again dg, h     second pass: dh, dh's transpose
 //   activation_backward, a scale per row        dg, h, then dh              dh, then dh's transpose
 #include "fp8_act_row_scale.h"

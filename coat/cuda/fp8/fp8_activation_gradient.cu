@@ -47,8 +47,8 @@ struct CodeRows {
     int cols, stride;
 };
 
-// Writes the largest sum of squares of each block's columns of the weight w to `largest` (blocks). w is stored
-// transposed, so these columns are rows in memory.
+// Each block computes the sums of squares of some columns of the weight w, and writes the largest of these sums to
+// largest[blockIdx.x]. w is stored transposed, so these columns are rows in memory.
 __global__ __launch_bounds__(SQUARES_WARPS *WARP) void column_squares_kernel(CodeRows w, double *largest) {
     const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     double most = 0.0;
@@ -74,8 +74,8 @@ struct Slopes {
         for (int j = 0; j < group; j += 4) any |= *(const uint32_t *)(codes + row * stride + (int64_t)i * group + j);
         return (any & 0x7f7f7f7fu) == 0;
     }
-    // Raises of[0] to the largest scale of gate's groups and of[1] to the largest scale of up's groups. Loads V scales
-    // at a time, which are all gate's or all up's.
+    // Raises of[0] to the largest scale of those of gate's groups that this lane reads, and of[1] likewise for up's
+    // groups. Loads V scales at a time; all of them belong to gate, or all to up.
     template <int V> __device__ void largest(int64_t row, int lane, float of[2]) const {
 #pragma unroll 4
         for (int i = lane * V; i < groups; i += WARP * V) {
@@ -299,7 +299,9 @@ void cuda_activation_bound(Exec *exec, Tensor dh_q, Tensor dy, Weight w, Tensor 
     Slopes slopes = {};
     if (kind == ACT_SWIGLU) {
         if (!is_grouped(h) || columns.rows % h.group)
-            fatal(EXIT_DEVICE, "internal error: %s on the GPU: SwiGLU needs h in whole groups", operation);
+            fatal(EXIT_DEVICE,
+                  "internal error: %s on the GPU: SwiGLU needs h with group scales and a width of whole groups",
+                  operation);
         slopes = {(const uint8_t *)h.data,
                   (const uint16_t *)h.scale,
                   h.stride,

@@ -179,9 +179,9 @@ __global__ __launch_bounds__(TILE_THREADS<CAST_COLUMNS>, BLOCKS) void cast_kerne
 }
 
 // Runs the cast pass over tensor x, which `source` reads. If dbias has data, dbias (1, cols) FP32 = (accumulate ?
-// dbias : 0) + column sums. The distribution of rows depends on the shape and the workspace. Of persistent blocks,
-// BLOCKS run per SM, so their distribution also depends on the number of SMs. If `overlaps`, the cast may start before
-// the previous kernel, which computes the scale, ends.
+// dbias : 0) + column sums. The distribution of rows over blocks depends on the shape and, with column sums, on the
+// workspace size. With persistent blocks, BLOCKS of which run per SM, it also depends on the number of SMs. If
+// `overlaps`, the cast may start before the previous kernel, which computes the scale, ends.
 template <Format F, Format T, bool TRANSPOSE, bool SUMS, int BLOCKS, typename Source>
 static void cast_run(Exec *exec, const char *operation, const Source &source, TileOut out, Tensor x, bool overlaps,
                      Tensor dbias = Tensor{}, bool accumulate = false) {

@@ -15,7 +15,8 @@ constexpr int THREAD_ROWS = 4; // number of rows of a tile that a thread process
 
 // --- BF16 values, packed in pairs in 32-bit words --------------------------------------------------------------------
 // N BF16 values packed in 32-bit words. Kernels keep values that they load in advance in this form. If the values were
-// 16-bit variables and live across a branch, the compiler would unpack the values right after the load, and so wait.
+// 16-bit variables and live across a branch, the compiler would unpack them right after the load and so wait for the
+// load.
 template <int N> struct alignas(16) Bf16Words { uint32_t word[N / 2]; };
 
 template <int N, CachePolicy POLICY> __device__ static inline Bf16Words<N> load_words(const bf16 *address) {
@@ -272,8 +273,8 @@ __device__ static inline void scale_write(float *scale, uint32_t amax, float lar
 
 // Writes the scale of q_t, the transposed copy of q that wgrad reads. If q has row scales, q_t's scale is the largest
 // row scale, converted to q_t's format. If q is unscaled and q_t is FP8, q_t's scale is computed from q.amax. Otherwise
-// q_t shares q's scale and nothing is written. Returns true if it launched a kernel; the next kernel may then be
-// launched with `overlaps`.
+// writes nothing, because q_t shares q's scale or is unscaled. Returns true if it launched a kernel; the next kernel
+// may then be launched with `overlaps`.
 bool scale_over_rows(Exec *exec, Tensor q_t, Tensor q);
 // Returns the E4M3 scale of a row whose amax has these FP32 bits. The thread whose `first` is true stores the scale at
 // `address`.

@@ -4,13 +4,14 @@
 // recomputes n and casts n to E4M3.
 //
 // Bytes of memory per element: r_in, y, r_out 2 each; x 1.125 (FP8 in groups of 16); FP8 n and its transpose 1 each.
-//                                                       reads      writes
-//   residual_norm_forward, a scale per row              r_in, y    r_out, x, n
-//   residual_norm_forward, a scale per tensor, pass 1   r_in, y    r_out, x
-//   residual_norm_forward, a scale per tensor, pass 2   x          n             INPUT_RESIDUAL: reads r_out
-//   postnorm_residual_forward, pass 1                   r_in, y    r_out, x
-//   postnorm_residual_forward, pass 2                   r_out      n
-//   norm_recompute                                      x          n's transpose
+//                                                           reads      writes
+//   residual_norm_forward, a scale per row                  r_in, y    r_out, x, n
+//   residual_norm_forward, a scale per tensor, pass 1       r_in, y    r_out, x
+//   residual_norm_forward, a scale per tensor, pass 2       x          n               INPUT_RESIDUAL: reads r_out
+//   postnorm_residual_forward, a scale per row              r_in, y    r_out, x, n
+//   postnorm_residual_forward, a scale per tensor, pass 1   r_in, y    r_out, x
+//   postnorm_residual_forward, a scale per tensor, pass 2   r_out      n
+//   norm_recompute                                          x          n's transpose   FP8 n: reads n
 #include "fp8_cast.h"
 #include "fp8_norm.h"
 #include "fp8_rows.h"

@@ -246,7 +246,7 @@ bool fp8_norm_backward_run(Exec *exec, Fp8NormBackward a, float *dweight, float 
     const CudaBackend *backend = cuda_backend(exec);
     const int threads =
         (int)ceil_div(a.cols, V * WARP) * WARP; // number of threads that process a row, rounded up to whole warps
-    const char *doing = "querying how many blocks of a norm's kernel fit";
+    const char *doing = "querying how many blocks of fp8_norm_backward_kernel fit";
     int per_sm = 0;
     cudaFuncAttributes attributes;
     if (a.rows % ROWS) return false;

@@ -3,7 +3,7 @@
 // load(row, column) -> Loaded starts the access. Then:
 //   values(loaded, out)      16 values: unscaled(loaded, out) * scale(loaded)
 //   grouped                  true if the tensor has group scales
-//   word(loaded)             a word of the loaded data, for kernels that fix the order of their loads (fp8_act.h)
+//   word(loaded)             a word that depends on the loads, for kernels that fix the loads' order (fp8_act.h)
 // With LAST, the tensor is not read again soon, so it is loaded with streaming accesses. Row and column numbers are
 // 32-bit, so that an address takes one instruction.
 #pragma once

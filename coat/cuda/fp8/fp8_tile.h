@@ -39,8 +39,8 @@ static inline TileOut tile_out(Tensor plain, Tensor transposed) {
             (int)transposed.stride};
 }
 
-// Returns the address of a word in the tile. A column's 16-byte pieces are permuted, and each span of 16 columns has
-// another permutation, so that neither writes nor reads cause bank conflicts.
+// Returns the address of a word in the tile. Each column's 16-byte pieces are permuted. The permutation differs between
+// spans of 16 columns, so that neither writes nor reads cause bank conflicts.
 template <int COLUMNS> __device__ static inline uint32_t *tile_word(Tile<COLUMNS> *tile, int column, int row_group) {
     const int piece = (row_group >> 2) ^ (column / SPAN * (128 / COLUMNS));
     return (uint32_t *)tile->memory + column * TILE_WORDS + (piece << 2 | (row_group & 3));

@@ -117,7 +117,7 @@ static void set_all_bytes(const MatmulState *state, const Matmul *p, const Plan 
 }
 
 // Lists up to `most` of cuBLASLt's algorithms for a plan, best first, and returns their number. Excludes split-k
-// algorithms that add partial sums in the output, because partial sums would be rounded to the output's format.
+// algorithms that store partial sums in the output's format, because this would round the partial sums.
 static int candidates(MatmulState *state, const Matmul *p, const Plan *plan, int most,
                       cublasLtMatmulHeuristicResult_t found[]) {
     cublasLtMatmulPreference_t preference;

@@ -5,8 +5,8 @@
 // table; cuBLASLt's first choice. The committed table is matmul_table_rows.h. With --autotune, matmuls of training do
 // not use the committed table; their algorithm is the fastest of cuBLASLt's algorithms.
 // An FP8 matmul that must accumulate in FP32 uses the first (with --autotune, the fastest) algorithm that does so. To
-// find out, samples of the matmul's result are compared with FP64 sums (matmul_samples.h). Algorithms from a checkpoint
-// or table are not checked at run time; test_gpt2 checks those of the committed table.
+// check an algorithm, samples of its result are compared with FP64 sums (matmul_samples.h). Algorithms from a
+// checkpoint or table are not checked at run time; test_gpt2 checks those of the committed table.
 // A matmul that adds to D and has no table row uses the algorithm of the matmul of the same shape that overwrites D.
 #pragma once
 #include "cuda/common/cuda_internal.h"

@@ -1,8 +1,8 @@
 // The committed table of matmul algorithms, in the row format of matmul_algos.h. --autotune wrote the rows to
 // matmul_table.txt in the run's folder. Their part in parentheses was removed, so that they apply to all strides and
 // alignments.
-// A row for the H100 that equals the H200's row is omitted, because an H100 uses the H200's row for a shape without
-// H100 row.
+// A row for the H100 that equals the H200's row is omitted, because an H100 uses the H200's row if a shape has no H100
+// row.
 #pragma once
 
 // clang-format off

@@ -56,7 +56,8 @@ struct LaneGroup {
     uint8_t k_16ths;    // exponent k in sixteenths
     bool decodes;       // true if the fast path decodes the group exactly, because no intermediate is subnormal
     bool encodes;       // true if the fast path encodes the group exactly, because no element is subnormal
-    bool floors;        // v only: true if nonzero elements could round to 0, and must become the smallest FP8 value
+    // v only: true if nonzero elements could round to 0; they must become the smallest nonzero FP8 value instead
+    bool floors;
 };
 
 __device__ static inline LaneGroup lane_group(const CodeTables *tables, float a, uint32_t k_16ths) {
@@ -146,8 +147,8 @@ __device__ static inline void groups_measure(const CodeTables *tables, LaneExtre
 }
 
 // --- encoding moments to FP8 -----------------------------------------------------------------------------------------
-// Returns F * (|x| / a)^k as moment_position() does, F being the largest FP8 value. x must be 0 or normal. Rounding may
-// exceed F; the later conversion to FP8 saturates such values.
+// Returns F * (|x| / a)^k as moment_position() does, F being the largest FP8 value. x must be 0 or normal. Because of
+// rounding errors, the result may exceed F; the later conversion to FP8 saturates such values.
 __device__ static inline float lane_position(float x, float k, float log2_a) {
     return element_position(fast_log2(fabsf(x)) - log2_a, k, FMT_E4M3);
 }

@@ -273,7 +273,7 @@ template <typename T, int V> void token_gradient(Exec *exec, TokenGradient<T> a,
     size_t sort_bytes = 0;
     CUDA_CHECK(cub::DeviceRadixSort::SortPairs(NULL, sort_bytes, tokens, sorted, numbers, order, a.rows, 0, bits,
                                                backend->stream),
-               "computing the size of the tokens' sort");
+               "querying the memory that sorting the tokens needs");
     void *const sort_space = piece_take<char>(&pieces, (int64_t)sort_bytes);
     CUDA_CHECK(cub::DeviceRadixSort::SortPairs(sort_space, sort_bytes, tokens, sorted, numbers, order, a.rows, 0, bits,
                                                backend->stream),
@@ -319,7 +319,8 @@ void cuda_embed_backward(Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tensor 
     require_format(operation, "dwte", dwte, FMT_FP32);
     require_format(operation, "dwpe", dwpe, FMT_FP32);
     if (g.rows > INT32_MAX - CHUNK)
-        fatal(EXIT_DEVICE, "internal error: embed_backward on the GPU: a micro-batch of 2^31 - 64 or more tokens");
+        fatal(EXIT_DEVICE,
+              "internal error: embed_backward on the GPU: a micro-batch of 2^31 - 64 or more tokens is not supported");
     if (g.rows == 0) return;
     bool wide = tensor_wide(g) && tensor_wide(dwte) && tensor_wide(dwpe);
     for_layout(operation, g.format, wide, [&]<typename Type, int V>(Layout<Type, V>) {

@@ -1,7 +1,7 @@
-// Computes the cross-entropy loss of a chunk of tokens, and the gradient of the loss by the logits. The gradient
-// overwrites the logits, the model's widest tensor; each element is read once and written once. With --head fp8, the
-// gradient is written to another tensor in FP8 (2 bytes read, 1 written per element). A second pass transposes the FP8
-// gradient for wgrad (1 byte read, 1 written).
+// Computes the cross-entropy loss of a chunk of tokens, and the gradient of the loss with respect to the logits. The
+// gradient overwrites the logits, the model's widest tensor. Each element is written once. It is read once if a block's
+// part of a row fits in shared memory (loss_run()). With --head fp8, the gradient is written to another tensor in FP8
+// (2 bytes read, 1 written per element). A second pass transposes the FP8 gradient for wgrad (1 byte read, 1 written).
 #include "cuda/fp8/fp8_kernels.h"
 
 #include "loss_parts.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr int LOSS_THREADS = 512;      // number of threads of a block that processes whole rows
 constexpr int LOSS_PART_THREADS = 256; // number of threads of a block that shares rows with other blocks
 constexpr int LOSS_BLOCKS_PER_SM = 2;  // minimum number of resident blocks of LOSS_THREADS threads per SM
-constexpr int LOSS_PARTS = 8; // maximum number of blocks that share a row; every GPU with clusters supports 8 blocks
+constexpr int LOSS_PARTS = 8;          // maximum number of blocks that share a row: the largest portable cluster size
 
 struct LossArguments {
     void *logits;       // (rows, cols) logits, which the gradient overwrites unless `codes` is set
@@ -224,8 +224,8 @@ bool loss_launch(const CudaBackend *backend, const LossArguments &a, int threads
 
 // Chooses how many blocks share a row (parts), and launches the kernel. Doubles the number until four blocks, each with
 // its part of a row in shared memory, fit in an SM, but not beyond LOSS_PARTS. Halves the number if the GPU cannot run
-// that many blocks as a cluster. Below compute capability 9.0, each row has one block. Chooses STAGED if a block's part
-// of a row fits in shared memory.
+// that many blocks as a cluster. Each row has one block below compute capability 9.0 or if V is 1. Chooses STAGED if V
+// is not 1 and a block's part of a row fits in shared memory.
 template <typename T, int V, typename Gradient> void loss_run(const CudaBackend *backend, LossArguments a) {
     // An SM has 1 KiB more shared memory than a block may use. Each of four blocks gets a quarter of the SM's shared
     // memory. CUDA reserves 1 KiB of a quarter, and statistics take up to 2 KiB.
@@ -277,7 +277,7 @@ __global__ __launch_bounds__(SUM_THREADS) void loss_sum_kernel(const float *loss
     const double before = state->loss_sum; // read by all threads: a branch would delay the loads of the losses
     const float scale = state->loss_scale;
     double sum = 0.0;
-// The loop is unrolled by 4. The compiler would choose 16 and load a remainder of 4,096 losses one by one.
+// Unrolled by 4. The compiler would unroll by 16 and load the losses that remain, such as all of 4,096, one by one.
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < count; i += SUM_THREADS) sum += (double)losses[i];
     sum = block_sum<SUM_THREADS / WARP>(sum, shared);

@@ -1,6 +1,6 @@
 // Forward norms in BF16 and FP32, LayerNorm or RMSNorm, with the residual add, and the norm recomputed for wgrad. The
-// norm follows the residual add with pre-norm and precedes it with post-norm. These kernels handle FP32, for exact
-// comparisons, and BF16 of unusual widths; other BF16 norms use fp8_norm.cu.
+// norm follows the residual add with pre-norm and precedes it with post-norm. These kernels handle FP32, and BF16 of
+// unusual widths; other BF16 norms use fp8_norm.cu.
 #include "plain_norm.h"
 
 namespace {
