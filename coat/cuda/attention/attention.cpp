@@ -30,7 +30,7 @@ struct Key {
 
 struct Plan {
     Key key;
-    std::shared_ptr<fe::graph::Graph> graph; // NULL if cuDNN cannot compute this key
+    std::shared_ptr<fe::graph::Graph> graph; // NULL if cuDNN cannot compute attention for `key`
     int64_t workspace_bytes;
 };
 
@@ -39,7 +39,7 @@ struct AttentionState {
     cudnnHandle_t handle;                         // NULL before the first plan; always NULL if `device` is set
     std::shared_ptr<fe::DeviceProperties> device; // description of the GPU to plan for; NULL: the current GPU
     int capability;                               // compute capability of the GPU to plan for: 10 * major + minor
-    Error refusal; // reason of cuDNN's latest refusal to compute a key; "" if there was none
+    Error refusal; // latest error because of which cuDNN could not compute attention; "" if there was none
     std::vector<Plan> plans;
 };
 
@@ -166,15 +166,16 @@ static fe::error_t graph_build(AttentionState *state, Plan *plan) {
         describe_backward(graph, plan->key);
     else
         describe_forward(graph, plan->key);
-    // Uses the first plan of cuDNN's heuristic, which depends only on shape and GPU. Timing several plans would make
-    // runs irreproducible.
+    // Uses the first plan of cuDNN's heuristic, which depends only on shape and GPU. If plans were chosen by measured
+    // times, runs would not be reproducible.
     fe::error_t status =
         state->device ? graph.build({fe::HeurMode_t::A}) : graph.build(state->handle, {fe::HeurMode_t::A});
     return status.is_good() ? graph.get_workspace_size(plan->workspace_bytes) : status;
 }
 
 // Returns the cached plan for a key; builds the plan on first use. The pointer is valid until the next call. Returns
-// NULL if cuDNN cannot compute the key. The first call with such a key also calls refuse(), unless `optional` is true.
+// NULL if cuDNN cannot compute attention for the key. The first call with such a key also calls refuse(), unless
+// `optional` is true.
 static const Plan *plan_get(AttentionState *state, const Key &key, bool optional = false) {
     for (const Plan &plan : state->plans)
         if (same_key(plan.key, key)) return plan.graph ? &plan : NULL;

@@ -30,14 +30,14 @@ struct Rows {
     int64_t o_stride, d_o_stride;
     float *statistics;   // output, Problem.statistics
     unsigned *next_unit; // Problem.next_unit, which statistics_kernel sets to 0
-    uint32_t *amax;      // row amaxes of dq, dk and dv, which statistics_kernel sets to 0; NULL: not computed
+    uint32_t *amax;      // Problem.amax, which statistics_kernel sets to 0; NULL: not computed
     int heads, T, blocks;
 };
 
 template <int HEAD> constexpr int ROW_THREADS = HEAD / 8;
 template <int HEAD> constexpr int ROWS_PER_BLOCK = 256 / ROW_THREADS<HEAD>;
 
-// Stores lse / ln 2 and delta = rowsum(do * o) of each row, and zeroes the row amaxes and the counter of claimed units.
+// Stores lse / ln 2 and delta = rowsum(do * o) of each row, and zeroes the amaxes and the counter of claimed units.
 // Each thread processes eight columns of a row of one head. The rows that pad a sequence to whole blocks get lse = inf,
 // so that their probabilities are 0.
 template <int HEAD> __global__ static void statistics_kernel(Rows x) {

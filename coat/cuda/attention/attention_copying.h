@@ -1,6 +1,7 @@
 // A thread block has two copying threads, because one thread would issue copies too slowly for the tensor cores. They
-// are in different warps, so that neither waits for the other. The owner thread claims units of work and copies the
-// rows that the warpgroups own. The streaming thread copies the tiles of the other operand.
+// are in different warps, so that a wait of one for a free buffer does not delay the other. The owner thread claims
+// units of work and copies the rows that the warpgroups own. The streaming thread copies the tiles of the other
+// operand.
 //
 // A unit of work is one block of TILE rows of one head, with all tiles of the other operand that these rows need. In
 // the forward, the rows are queries (Work in attention_forward.cu). In the backward, they are queries, or keys with
@@ -21,8 +22,8 @@ __device__ static inline Divided divide(int x, int by) {
     return {(int)quotient, (int)((unsigned)x - quotient * (unsigned)by)};
 }
 
-// Number of blocks of TILE rows, after the one copied next, that the current unit still has when the streaming thread
-// requests the next unit.
+// The streaming thread requests the next unit when REQUEST_AT blocks of TILE rows of the current unit follow the block
+// that it copies next.
 constexpr int REQUEST_AT = 1;
 
 // Mailbox in shared memory through which the owner thread passes units of work, one at a time, to the streaming thread.

@@ -47,9 +47,9 @@ template <int COUNT> __device__ static inline void registers_acquire() {
 //
 // A result (64, n) is distributed over 128 threads. Thread 32 w + 4 g + t (w, t < 4; g < 8) holds, for each block of 8
 // columns, the elements (16 w + g, 2t), (16 w + g, 2t + 1), (16 w + g + 8, 2t) and (16 w + g + 8, 2t + 1). Operand A in
-// registers (of A * B) is read 16 columns at a time. These have the layout of two such blocks of 8 columns, with each
-// pair of adjacent elements packed into one register as BF16. Therefore a packed result can be operand A of the next
-// matmul.
+// registers (of A * B) is read 16 columns at a time. These 16 columns have the layout of two such blocks of 8 columns,
+// with each pair of adjacent elements packed into one register as BF16. Therefore a packed result can be operand A of
+// the next matmul.
 
 // Returns the wgmma descriptor of an operand in shared memory. The descriptor contains the operand's address and the
 // distance between periods of the swizzle (8 rows). wgmma_rows() sums over columns of the tile and reads 16 columns of

@@ -1,5 +1,5 @@
 // Shared-memory barriers (mbarrier, Hopper and later). A phase of a barrier completes when the expected number of
-// arrivals has occurred and TMA has written the expected number of bytes.
+// arrivals has occurred and asynchronous copies (TMA) or stores have written the expected number of bytes.
 #pragma once
 #include <stdint.h>
 

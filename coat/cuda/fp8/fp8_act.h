@@ -77,9 +77,9 @@ template <ActivationKind K> __device__ inline void gelu_span(float x[SPAN]) {
     for (int i = 0; i < SPAN; i++) x[i] *= gelu.gate(x[i]);
 }
 
-// Calls run(std::integral_constant<ActivationKind, kind>) for a kind of GELU. Only vision towers with --vision-recipe
-// coat use the quick and erf forms, which double the time to compile a kernel. ALL is true for the passes that such a
-// tower runs. Other passes support tanh-GELU only and call fatal() for the other forms.
+// Calls run(std::integral_constant<ActivationKind, kind>()) for a kind of GELU. In FP8, only vision towers with
+// --vision-recipe coat use the quick and erf forms, which double the time to compile a kernel. ALL is true for the
+// passes that such a tower runs. Other passes support tanh-GELU only and call fatal() for the other forms.
 template <bool ALL, typename Run> void for_fp8_gelu(ActivationKind kind, Run run) {
     if constexpr (ALL)
         return for_gelu(kind, run);

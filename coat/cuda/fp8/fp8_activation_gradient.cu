@@ -147,8 +147,8 @@ template <ActivationKind K> struct GeluBoth {
     __device__ static void values(const Loaded &now, float reciprocal, float d[1][SPAN], float g[SPAN]) {
         const float scale = GroupReader<true>::scale(now.h);
         const GeluScaled<K> gelu(scale);
-        // The limit keeps 0 * inf out of g. The factor exceeds the limit only if g's scale is so small that all g are 0
-        // or underflow.
+        // The limit keeps 0 * inf out of g. The factor exceeds the limit only if h's scale is more than 2^100 times g's
+        // scale. h is then 0 or so negative that gelu(h) is negligible.
         const float factor = fminf(scale * reciprocal, 0x1p100f);
         float t[SPAN];
         GroupReader<true>::unscaled(now.h, t);

@@ -29,7 +29,7 @@ enum NormInput { INPUT_PLAIN, INPUT_SAVED, INPUT_RESIDUAL };
 struct Fp8NormForward {
     Matrix<const bf16> r_in, y; // with pre-norm, y.data may be NULL; then r_out = r_in
     Matrix<bf16> x, r_out;      // outputs that are not written if their data is NULL
-    Matrix<bf16> n;        // norm in BF16; data is NULL if the norm is FP8, not computed, or (post-norm) r_out itself
+    Matrix<bf16> n;             // norm in BF16; data is NULL if the norm is FP8 or not computed. Unused with post-norm
     RowCodes n_codes;      // norm in E4M3 with row scales, written in the same pass; its scales are NULL if not written
     uint32_t *amaxes;      // row amaxes of the norm's result n, for a later quantization; NULL: not computed
     Matrix<uint8_t> codes; // FP8 values of x, saved with group scales
@@ -50,8 +50,8 @@ template <int N> __device__ inline void parameters(const bf16 *address, float ou
     unpack<N>(words, out);
 }
 
-// Quantizes a row of the norm's input per group and stores FP8 values and scales. x: the input in BF16; value: the same
-// in FP32. With INPUT_SAVED, replaces `value` with the decoded FP8 values. A group is 2, 4, 8 or 16 adjacent lanes.
+// Quantizes a row of the norm's input per group and stores FP8 values and scales. x, value: the input in BF16 and in
+// FP32. With INPUT_SAVED, replaces `value` with the decoded FP8 values. A group is 2, 4, 8 or 16 adjacent lanes.
 template <NormInput INPUT, typename Shape>
 __device__ inline void store_groups(const Fp8NormForward &a, const RowPart<Shape> &at, const Bf16Words<ROW_WIDTH> *x,
                                     float (*value)[ROW_WIDTH]) {

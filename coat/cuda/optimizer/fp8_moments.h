@@ -1,5 +1,6 @@
-// Device code for groups of 8-bit moments (numerics/moments.h): 8 lanes share a group, 16 elements each. Memory
-// bandwidth is the limit, but the arithmetic takes more than half as long, so the arithmetic is shortened:
+// Device code for groups of 8-bit moments (numerics/moments.h). Eight lanes share a group of 128 elements; each lane
+// processes 16. Memory bandwidth is the limit, but the arithmetic takes more than half as long. Therefore the
+// arithmetic is shortened:
 //   - log2(value / F) of an FP8 value is read from a table in shared memory;
 //   - the exponents k of m and v need four logarithms: of m's and v's largest and smallest |x| in the group. Four lanes
 //     compute these logarithms in parallel;

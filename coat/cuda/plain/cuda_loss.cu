@@ -114,7 +114,7 @@ template <typename T, int V> struct GradientCodes {
 };
 
 // Computes the loss and, with a.backward, the gradient. a.parts consecutive blocks share a row; if a.parts > 1, these
-// blocks are a cluster. Each group of blocks processes every step-th row.
+// blocks are a cluster. If there are `step` such groups of blocks, each group processes every step-th row.
 template <typename T, int V, bool STAGED, typename Gradient>
 __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(LossArguments a) {
     extern __shared__ uint4 dynamic[];

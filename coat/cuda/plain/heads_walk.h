@@ -6,8 +6,8 @@
 
 namespace {
 
-// Number of threads per block. The backward with norms uses few large blocks, because each block sums the weights'
-// gradients over its tokens.
+// Threads per block and resident blocks per SM. NORMS_: backward with QK-norm, which uses few large blocks because each
+// block sums the norm weights' gradients over its tokens. HEADS_: all other cases.
 constexpr int HEADS_THREADS = 64, HEADS_BLOCKS_PER_SM = 16, NORMS_THREADS = 256, NORMS_BLOCKS_PER_SM = 3;
 
 // Kernel argument of clipping, QK-norm and RoPE: tensors and shapes. Heads are numbered q's first, then k's. RoPE pairs
