@@ -27,11 +27,11 @@ size_t text_printable(char *text, size_t length, const char *kept) {
 void error_saved(const char *out, int64_t step) {
     char *text = advice[latest == advice[0]];
     if (!out[0])
-        snprintf(text, sizeof advice[0], "nothing is saved without --out: start again");
+        snprintf(text, sizeof advice[0], "nothing was saved, because --out is not set: start again");
     else if (step <= 0)
-        snprintf(text, sizeof advice[0], "no checkpoint is saved: start again from step 0 with --out %s --resume", out);
+        snprintf(text, sizeof advice[0], "no checkpoint was saved: start again from step 0 with --out %s --resume", out);
     else
-        snprintf(text, sizeof advice[0], "nothing is saved since step %lld: continue with --out %s --resume",
+        snprintf(text, sizeof advice[0], "nothing was saved after step %lld: continue with --out %s --resume",
                  (long long)step, out);
     text_printable(text, strlen(text), "");
     latest = text;

@@ -27,7 +27,7 @@ typedef enum {
 
 typedef struct {
     ExitCode code;
-    char text[1024]; // error message in one line: the failed action, the file or flag, and what the user can change
+    char text[1024]; // error message in one line: the failed action, the file or flag, and the remedy
     // errno of the failed call if a file exists but could not be opened or read; otherwise 0
     int unread;
 } Error;
@@ -87,8 +87,8 @@ static inline int usage_main(int argc, char **argv, const char *usage, bool (*ru
 extern int error_rank;
 
 // Marks the calling thread as a background thread, in which fatal() ends the process with _exit(). exit() would destroy
-// objects that the training thread still uses. In glibc 2.41 and later, exit() could also deadlock: the exit() here
-// would wait for an exit() of the training thread, while the training thread waits for the background thread.
+// objects that the training thread still uses. In glibc 2.41 and later, exit() could also deadlock if the training
+// thread is in exit(), too: a second exit() waits for the first, whose exit handlers wait for the background thread.
 void error_mark_background_thread(void);
 // Function that fatal() calls in a background thread before _exit(), because _exit() skips exit handlers; NULL: none.
 extern void (*error_exit_hook)(int code);

@@ -20,9 +20,9 @@ void signals_open(void);
 // the process.
 void signals_fail_writes(void);
 
-// With `begins`, registers the calling thread, which blocks signals but prints; otherwise, unregisters the thread.
-// After a request to end, SIGALRM interrupts a write of the registered thread that a terminal blocks. At most one
-// thread can be registered at a time.
+// If `begins` is true, registers the calling thread, a background thread that prints, and unblocks SIGALRM in it;
+// otherwise, undoes both. If a stopped terminal blocks a write of the registered thread after a request to end, SIGALRM
+// interrupts the write. At most one thread can be registered at a time.
 void signals_writer(bool begins);
 
 // Returns the signal that requested the end of the run; 0 if there was none.

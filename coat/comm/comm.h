@@ -6,9 +6,9 @@
 // device. A collective on a CPU returns when its result is complete. NCCL's collectives run on a separate CUDA stream.
 // comm_after_compute(), comm_mark() and comm_wait() order this stream and the stream of the computation.
 //
-// MPI's sums are computed in rank order, so an element's sum has the same bits in every collective and run. BF16 values
-// are summed in FP32 and rounded once. NCCL's sums have the same bits on the same machines, but NCCL adds in a
-// different order and rounds BF16 at every hop.
+// With MPI, sums are computed in rank order: all-reduce and reduce-scatter return the same bits for an element, and so
+// does every run. BF16 values are summed in FP32 and rounded once. With NCCL, runs on the same machines return the same
+// bits. NCCL adds in a different order than MPI, and rounds BF16 at every hop between GPUs.
 //
 // If a rank is lost, all ranks end: a rank that waits too long in a collective prints one line that names the late
 // ranks, and exits with EXIT_RANK. The limit is the timeout or, if longer, twice this rank's own work since the
@@ -31,7 +31,7 @@ typedef enum { COMM_SUM, COMM_MAX } CommOp;
 typedef struct {
     int rank, ranks;
     int local_rank, local_ranks; // rank among the processes on this machine, and their number (0: unknown)
-    const char *launcher; // what set the rank: "mpirun", "srun", "the environment", "the flags" ...; "": one process
+    const char *launcher; // source of the rank: "mpirun", "srun", "the environment", "the flags" ...; "": one process
     bool mpi;             // true if an MPI launcher started this process, so that MPI may be initialized
     char origin[96];      // environment variables or flags that set the rank, such as "SLURM_NTASKS=4, SLURM_PROCID=0"
 } CommPlace;

@@ -3,8 +3,8 @@
 
 C_LINKAGE_BEGIN
 
-// Functions of one implementation of comm.h. reduce_scatter, all_gather and all_to_all must not be NULL. Any other
-// function may be NULL if it has nothing to do. This is the case with one process, and if every collective is complete
+// Functions of one implementation of comm.h. reduce_scatter, all_gather and all_to_all must not be NULL. comm.c skips
+// any other function that is NULL. For example, after_compute, mark and wait are NULL if every collective is complete
 // when it returns.
 typedef struct {
     const char *name;
@@ -38,7 +38,7 @@ struct Comm {
 void comm_list_rank(char *list, size_t size, int rank);
 
 // --- functions of comm_mpi.c --------------------------------------------------------------------------------------
-bool comm_mpi_open(Comm *comm, Error *err); // for collectives between CPUs
+bool comm_mpi_open(Comm *comm, Error *err); // connects the processes over MPI, for collectives between CPUs
 typedef struct CommMpi CommMpi;
 // Starts MPI. Returns NULL with err if MPI cannot start or reports a rank or number of ranks that differs from `place`.
 CommMpi *mpi_open(const CommPlace *place, Error *err);

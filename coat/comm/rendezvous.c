@@ -362,8 +362,8 @@ static bool join(const Rendezvous *r, const CommPlace *place, void *data, size_t
         if (is_stopped(r, place, err)) return false;
         if (now_seconds() > until)
             return error_set(err, EXIT_RANK,
-                             "rank %d waited %d s for rank 0 at %s port %d, where no process listens; check that rank "
-                             "0 runs and that this machine can connect to it",
+                             "rank %d could not connect within %d s to rank 0 at %s port %d; check that rank 0 runs "
+                             "and that this machine can connect to it",
                              place->rank, timeout, r->host, r->port);
         a = a->ai_next ? a->ai_next : list;
         if (a == list) usleep(50000);

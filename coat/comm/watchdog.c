@@ -40,7 +40,7 @@ struct Watchdog {
     int64_t last;             // time at which the thread last checked
     int64_t since;            // time in ms at which this rank last started or finished a collective
     int64_t busy;             // ms of this rank's own work before the current collective
-    int64_t judge_from;       // time in ms before which no rank counts as late, because the entries may be old
+    int64_t judge_from;       // until this time, old values of beat_ms are ignored, because all ranks may have stopped
     uint32_t begun, finished; // counters[0] and counters[1] at the thread's last check
 };
 
@@ -74,8 +74,9 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int
     _exit(code);
 }
 
-// True if this rank waits for `rank`, because `rank` has started fewer collectives or has finished. A failed rank that
-// has started as many collectives as this rank is not late, because its wait may have timed out, too.
+// True if this rank waits for `rank`, because `rank` has started fewer collectives than this rank, has finished, or has
+// never connected. A failed rank that has started as many collectives as this rank is not late, because its wait may
+// have timed out, too.
 static bool is_late(const Watchdog *w, int rank) {
     const int status = status_of(w, rank);
     const uint32_t begun = __atomic_load_n(&w->board[rank].begun, __ATOMIC_ACQUIRE);
@@ -100,8 +101,8 @@ static void end_waiting(Watchdog *w, const char *doing, int64_t ms) {
         w->shared ? error_advice() : "");
 }
 
-// Ends this process if another rank of this machine has ended the run. With `judge`, also ends this process if another
-// rank's watchdog thread has not run for too long.
+// Ends this process if another rank of this machine has ended the run. If `judge` is true, also ends this process if the
+// watchdog thread of another rank of this machine has not run for *w->timeout seconds, at most COMM_TIMEOUT_S.
 static void look_at_others(Watchdog *w, int64_t now, bool judge) {
     const int limit = *w->timeout < COMM_TIMEOUT_S ? *w->timeout : COMM_TIMEOUT_S, rank = w->place.rank;
     for (int r = 0; r < w->place.ranks; r++) {
@@ -112,7 +113,7 @@ static void look_at_others(Watchdog *w, int64_t now, bool judge) {
             end(w, status - FAILED, "rank %d ends because rank %d has ended the run with exit code %d; %s", rank, r,
                 status - FAILED, error_advice());
         if (judge && status == PRESENT && now - beat_ms > limit * 1000)
-            end(w, EXIT_RANK, "error: rank %d: waited %d s for a sign of life of rank %d, which hangs or is lost; %s",
+            end(w, EXIT_RANK, "error: rank %d: waited %d s for a heartbeat of rank %d, which hangs or is lost; %s",
                 rank, limit, r, error_advice());
     }
 }

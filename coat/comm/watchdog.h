@@ -22,7 +22,9 @@ Watchdog *watchdog_open(const CommPlace *place, const volatile int *timeout, con
 void watchdog_share(Watchdog *w, const void *id, size_t bytes);
 void watchdog_all_connected(Watchdog *w); // removes the shared board's name after all ranks have opened the board
 
-void watchdog_begin(Watchdog *w, const char *doing); // doing: name of the work, valid until watchdog_end()
+// The watchdog ends the process if watchdog_end() is not called within *timeout seconds after watchdog_begin(). doing:
+// name of the work for the message, valid until watchdog_end().
+void watchdog_begin(Watchdog *w, const char *doing);
 void watchdog_end(Watchdog *w);
 // Tells the other ranks of this machine to end with exit code `code`, because this rank ends the run. Code 0 becomes
 // EXIT_RANK, because a rank that exits without watchdog_close() has not finished its work.

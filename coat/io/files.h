@@ -22,8 +22,9 @@ bool path_is_link(const char *path); // true for a symbolic link, even if it is 
 bool path_check_no_link(const char *path, Error *err);
 const char *path_base(const char *path); // returns the part after the last '/'
 
-// Return, for messages, the name of prepare.py or prepare_bytes, the programs that create token files. The installed
-// name if that program is in the folder of the running program, otherwise its path in the source tree.
+// Return, for messages, the command that starts prepare.py or prepare_bytes, which create token files: "coat-prepare" or
+// "coat-prepare-bytes" if the folder of the running program contains a file of that name, otherwise "data/prepare.py" or
+// "build/prepare_bytes".
 const char *prepare_name(void);
 const char *prepare_bytes_name(void);
 
@@ -36,8 +37,9 @@ bool name_is_plain(const char *name);
 
 // Creates a folder and its parents if they do not exist.
 bool folder_make(const char *path, Error *err);
-// True if `why`, an errno of fsync() on a folder, flock() or renameat2(), shows that the file system or a sandbox does
-// not support the call. The user cannot change that, so callers do not report the failure as an error.
+// True if `why`, an errno of open() or fsync() on a folder, of flock() or of renameat2(), shows that the file system, a
+// sandbox or the folder's permissions rule out the call. Callers then do without the call instead of failing, because
+// the user often cannot change the reason.
 bool call_is_unsupported(int why);
 // Flushes a folder's entries to the disk, so that a rename in the folder survives a power failure. Also returns true if
 // the file system cannot flush folders.

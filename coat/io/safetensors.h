@@ -67,8 +67,8 @@ typedef struct {
 //   - The byte ranges cover the file after the header without overlaps or gaps.
 // Returns false with err (EXIT_DATA) if the file cannot be read or a check fails.
 bool safetensors_open(SafeFile *file, const char *path, Error *err);
-// Fills *file from the text of a safetensors header, for data_bytes bytes of data, with the checks of
-// safetensors_open(). `path` only names the file in messages. Sets fd to -1.
+// Fills *file from the text of a safetensors header that describes data_bytes bytes of data. Checks the header like
+// safetensors_open(). `path` only names the file in messages. Sets file->fd to -1.
 bool safetensors_parse(SafeFile *file, const char *path, const char *header, size_t header_bytes, uint64_t data_bytes,
                        Error *err);
 void safetensors_close(SafeFile *file);

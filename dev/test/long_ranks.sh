@@ -187,7 +187,7 @@ rank=$(rank_of "${pids[1]}")
 kill -STOP "${pids[1]}"
 begun=$SECONDS
 ended 75
-[ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank [0-9]: waited 45 s .* rank $rank, which hangs or is lost; no checkpoint is saved: start again from step 0 with --out $folder/stopped --resume" "$folder/stopped.said"
+[ $status -eq 5 ] && [ $((SECONDS - begun)) -lt 60 ] && grep -q "^error: rank [0-9]: waited 45 s .* rank $rank, which hangs or is lost; no checkpoint was saved: start again from step 0 with --out $folder/stopped --resume" "$folder/stopped.said"
 check "a process stopped during training ends all, and is named" $? "status $status after $((SECONDS - begun)) s" "$(tail -3 "$folder/stopped.said")"
 each 2 '[ $rank -ne 1 ] || { sleep 2; kill -STOP $$; } & exec "$@"' "${given[@]}" --eval-only --val "$data" --val-batches 6000
 [ $status -eq 5 ] && [ $seconds -lt 65 ] && grep -q "waited 45 s .* rank 1, which hangs" "$folder/said"

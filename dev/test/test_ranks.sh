@@ -242,7 +242,7 @@ lost_process() { # NAME PATTERN FLAGS...: kills one of three processes once PATT
 lost_process killed "$folder/killed/step-00000020" --save-every 10 --keep 0 --out "$folder/killed"
 step=0 whole=yes # the two processes may name different saved steps, because one may learn of a save before the other
 while read -r line; do
-    step=$(sed -n "s|^nothing is saved since step \([0-9]*\): continue with --out $folder/killed --resume\$|\1|p" <<<"$line")
+    step=$(sed -n "s|^nothing was saved after step \([0-9]*\): continue with --out $folder/killed --resume\$|\1|p" <<<"$line")
     [ "${step:-0}" -ge 10 ] && [ -d "$folder/killed/step-$(printf %08d "$step")" ] || whole=
 done <<<"$advice"
 if [ $status -ne 0 ] && [ "$whole" ]; then
@@ -252,7 +252,7 @@ else
     bad "if a process is killed, the others name the last saved step, and the run resumes" "status $status" "$(cat "$folder/said")" "$(ls "$folder/killed")"
 fi
 lost_process early "$folder/early/log.jsonl" --out "$folder/early"
-[ $status -ne 0 ] && [ "$advice" = "no checkpoint is saved: start again from step 0 with --out $folder/early --resume" ]
+[ $status -ne 0 ] && [ "$advice" = "no checkpoint was saved: start again from step 0 with --out $folder/early --resume" ]
 check "if a process is killed before the first save, the others say that nothing is saved" $? "status $status" "$(cat "$folder/said")"
 # A process chooses its recipe by its GPUs and checkpoints. All processes must choose the same one.
 each 2 '[ $rank -ne 1 ] || set -- "$@" --recipe bf16; exec "$@"' "${flags[@]}" --steps 2 --batch-tokens 128

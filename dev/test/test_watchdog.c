@@ -111,7 +111,7 @@ UNIT_TEST(a_killed_rank_ends_all_ranks) {
     assert_int_equal(results[1].status, 128 + SIGKILL);
     bool advised = false; // Only the first rank that notices the loss advises to resume.
     for (int r = 0; r < 3; r++)
-        advised |= strstr(results[r].said, "rank 1, which hangs or is lost; nothing is saved since step 32: continue "
+        advised |= strstr(results[r].said, "rank 1, which hangs or is lost; nothing was saved after step 32: continue "
                                            "with --out runs/x --resume\n") != NULL;
     assert_true(advised);
 }
