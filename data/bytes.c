@@ -14,10 +14,12 @@
 #include "documents.h"
 
 #define END_OF_TEXT 256
-#define TOLERANCE 0.01 // maximum difference from --val-fraction, as a fraction of the text
-#define LITTLE_VAL 0.2 // a note is printed if the text held out for validation is below this part of --val-fraction
-#define MUCH_VAL 0.2   // a note is printed if more than this fraction of the text is held out for validation
-#define FEW_HEADERS (1 << 20) // --headers warns if the headers have fewer bytes of text
+// maximum shortfall from --val-fraction, as a fraction of all text; also the maximum distance that document_part() moves
+// a cut, as a fraction of the document
+#define TOLERANCE 0.01
+#define LITTLE_VAL 0.2 // a note is printed if the validation tokens are less than this fraction of --val-fraction
+#define MUCH_VAL 0.2   // a note is printed if more than this fraction of all tokens are validation tokens
+#define FEW_HEADERS (1 << 20) // with --headers, a warning is printed if all text together has fewer bytes
 
 typedef struct {
     const char *out;
@@ -39,9 +41,9 @@ static const char usage[] =
     "  --val-fraction F     fraction of the text for validation: entire files or\n"
     "                       pieces and, if these are too little text, the end of\n"
     "                       one more (default 0.05)\n"
-    "  --max-bytes N        about N bytes of training text, chosen by content: the\n"
-    "                       whole text has at most N / (1 - F) bytes (default: no\n"
-    "                       limit; with --headers 12000000; 0: no limit)\n"
+    "  --max-bytes N        about N bytes of training text: selects texts by their\n"
+    "                       hashes, up to N / (1 - F) bytes with the validation text\n"
+    "                       (default: no limit; with --headers 12000000; 0: no limit)\n"
     "  --headers            add the headers of libc, Linux, libstdc++ and CUDA of\n"
     "                       this machine, except those over 1 MB\n"
     "  --overwrite          replace the output of an earlier run\n";
@@ -277,14 +279,14 @@ static bool parse(Options *options, int argc, char **argv, int *count, Error *er
             if (!parse_number("--max-bytes", value, 0, 2e9, &number, err)) return false;
             max_bytes = (int64_t)number;
         } else if (flag[0] == '-') {
-            return error_set(err, EXIT_USER, "unknown flag %s: see %s --help", flag, program_invocation_short_name);
+            return error_set(err, EXIT_USER, "unknown flag %s; see %s --help", flag, program_invocation_short_name);
         } else {
             argv[(*count)++] = argv[i];
         }
         i += value && value == next;
     }
     if (!options->out)
-        return error_set(err, EXIT_USER, "--out: is missing; name the output, for example --out data/tokens/mytext");
+        return error_set(err, EXIT_USER, "--out is missing; name the output, for example --out data/tokens/mytext");
     if (options->out[strlen(options->out) - 1] == '/')
         return error_set(err, EXIT_USER,
                          "--out %s: must not end in /; name the files in the folder, for example --out %stext",
@@ -337,17 +339,18 @@ static bool gather(Documents *documents, const Options *options, int count, char
     choose(documents, options);
     int64_t bytes = total_bytes(documents);
     if (documents->count == 0 && documents->left_out[BEYOND].count > 0)
-        return error_set(
-            err, EXIT_DATA,
-            "--max-bytes: every text is longer; use a larger --max-bytes, or name a folder, whose files over 1 MB "
-            "are cut into pieces");
+        return error_set(err, EXIT_DATA,
+                         "--max-bytes %" PRId64
+                         ": every text is longer; use a larger --max-bytes, or name a folder, whose files over 1 MB "
+                         "are cut into pieces",
+                         options->max_bytes);
     if (documents->count == 0)
         return error_set(err, EXIT_DATA, "no text found; name files or folders of text: %s --out %s FOLDER",
                          program_invocation_short_name, options->out);
     if (options->headers && bytes < FEW_HEADERS)
         fprintf(stderr,
-                "warning: this machine has few headers (%" PRId64
-                " bytes of text), too little to learn from; add text of "
+                "warning: with this machine's headers, there are only %" PRId64
+                " bytes of text, too little to learn from; add text of "
                 "your own: %s --headers --out %s FOLDER\n",
                 bytes, program_invocation_short_name, options->out);
     if (bytes + documents->count > INT32_MAX)
@@ -368,8 +371,8 @@ static bool remove_old_val(const Options *options, Error *err) {
     return error_set(err, EXIT_DATA, "%s: could not be removed: %s", path, strerror(errno));
 }
 
-// Writes to text[size] which texts are held out for validation, for example "2 held out, and the end of another" or
-// "its end held out".
+// Writes to text[size] how many texts are held out for validation: "2 held out", "2 held out, and the end of another",
+// "the end of one held out" or, if there is only one text, "its end held out".
 static void held_out_text(char *text, size_t size, const Documents *documents) {
     int64_t whole = 0, ends = 0;
     for (int64_t i = 0; i < documents->count; i++) {
@@ -380,7 +383,7 @@ static void held_out_text(char *text, size_t size, const Documents *documents) {
     if (ends && whole)
         snprintf(text, size, "%" PRId64 " held out, and the end of another", whole);
     else if (ends)
-        snprintf(text, size, "%s end held out", documents->count > 1 ? "one's" : "its");
+        snprintf(text, size, "%s held out", documents->count > 1 ? "the end of one" : "its end");
     else
         snprintf(text, size, "%" PRId64 " held out", whole);
 }

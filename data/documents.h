@@ -14,10 +14,10 @@
 
 #include "coat/io/files.h"
 
-#define LARGE_BYTES (1 << 20)       // bytes; larger files of a folder are cut into pieces
+#define LARGE_BYTES (1 << 20)       // a file in a folder is cut into pieces if it has more bytes
 #define PIECE_BYTES (1 << 16)       // bytes of a piece; small, so that pieces can be held out of only a few MB of text
 #define FILE_MAX ((int64_t)1 << 30) // maximum bytes of a file named on the command line
-#define FOLDER_DEPTH 32
+#define FOLDER_DEPTH 32             // maximum depth of subfolders; deeper ones count as unreadable
 
 typedef struct {
     char *path;
@@ -95,7 +95,8 @@ static int64_t piece_of(const unsigned char *text, int64_t bytes) {
     return bytes > PIECE_BYTES ? cut_of(text, PIECE_BYTES) : bytes;
 }
 
-// Returns the hash of a file's pieces up to a piece with the hash `piece`. `hash` is the result for the pieces before.
+// Returns the hash of a file's first pieces. `piece` is the hash of the last of these pieces. `hash` is this function's
+// result for the pieces before it; for the first piece, the hash of no bytes.
 static XXH128_hash_t file_hash_of(XXH128_hash_t hash, XXH128_hash_t piece) {
     const XXH128_hash_t both[2] = {hash, piece};
     return XXH3_128bits(both, sizeof both);

@@ -29,7 +29,8 @@ void error_saved(const char *out, int64_t step) {
     if (!out[0])
         snprintf(text, sizeof advice[0], "nothing was saved, because --out is not set: start again");
     else if (step <= 0)
-        snprintf(text, sizeof advice[0], "no checkpoint was saved: start again from step 0 with --out %s --resume", out);
+        snprintf(text, sizeof advice[0], "no checkpoint was saved: start again from step 0 with --out %s --resume",
+                 out);
     else
         snprintf(text, sizeof advice[0], "nothing was saved after step %lld: continue with --out %s --resume",
                  (long long)step, out);

@@ -139,7 +139,7 @@ says() { # PATTERN: checks the result line
 }
 mkdir halves && seq 1 500 >halves/a && seq 501 1000 >halves/b
 succeeds "files larger than the validation fraction print no note" notes "" halves
-succeeds "files larger than the validation fraction: the end of one is for validation" says 'from 2 files \(one.s end held out\)'
+succeeds "files larger than the validation fraction: the end of one is for validation" says 'from 2 files \(the end of one held out\)'
 succeeds "files larger than the validation fraction: the fraction is right" shares 45 60
 mkdir quarters && seq 1 20000 >quarters/a && seq 1 900 >quarters/b
 succeeds "a small file with a large one prints no note" notes "" quarters
@@ -177,9 +177,9 @@ headers() {
 if [ -e /usr/include/stdio.h ]; then succeeds "--headers finds text, and the same text again" headers; else echo "skip - --headers finds text: no /usr/include/stdio.h"; fi
 
 succeeds "no temporary files are left" test -z "$(find . -name '*.tmp*')"
-succeeds "a missing --out is refused" refused 1 "--out: is missing" in
+succeeds "a missing --out is refused" refused 1 "--out is missing" in
 succeeds "no input is refused" refused 1 "no input" --out x
-succeeds "--max-bytes below every text is refused" refused 2 "--max-bytes: " --out x --max-bytes 10 one.txt
+succeeds "--max-bytes below every text is refused" refused 2 "--max-bytes 10: " --out x --max-bytes 10 one.txt
 succeeds "an unknown flag is refused" refused 1 "unknown flag --bogus" --out x --bogus in
 succeeds "--val-fraction 2 is refused" refused 1 "--val-fraction: must be a number from 0 to 0.9, not 2" --out x --val-fraction 2 in
 succeeds "--out that ends in / is refused" refused 1 "^prepare_bytes: --out new/: " --out new/ in
