@@ -14,8 +14,8 @@
 #include "documents.h"
 
 #define END_OF_TEXT 256
-// maximum shortfall from --val-fraction, as a fraction of all text; also the maximum distance that document_part() moves
-// a cut, as a fraction of the document
+// maximum shortfall from --val-fraction, as a fraction of all text; also the maximum distance that document_part()
+// moves a cut, as a fraction of the document
 #define TOLERANCE 0.01
 #define LITTLE_VAL 0.2 // a note is printed if the validation tokens are less than this fraction of --val-fraction
 #define MUCH_VAL 0.2   // a note is printed if more than this fraction of all tokens are validation tokens

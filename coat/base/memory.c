@@ -34,8 +34,8 @@ static double bytes_left_in_group(const char *folder) {
 
 // Returns how many more bytes this process's control group and all its parent groups allow; 9e18 without a limit.
 // Includes the parent groups, because Slurm sets the limit on a parent of the process's group. In a container, the
-// process's group is the root of the mounted cgroup file system. Elsewhere, /proc/self/cgroup names the process's group.
-// Ignores version 1 of cgroups.
+// process's group is the root of the mounted cgroup file system. Elsewhere, /proc/self/cgroup names the group. Ignores
+// version 1 of cgroups.
 static double cgroup_bytes_left(void) {
     static const char root[] = "/sys/fs/cgroup";
     char line[4096], folder[4150];

@@ -101,8 +101,8 @@ static void end_waiting(Watchdog *w, const char *doing, int64_t ms) {
         w->shared ? error_advice() : "");
 }
 
-// Ends this process if another rank of this machine has ended the run. If `judge` is true, also ends this process if the
-// watchdog thread of another rank of this machine has not run for *w->timeout seconds, at most COMM_TIMEOUT_S.
+// Ends this process if another rank of this machine has ended the run. If `judge` is true, also ends this process if
+// the watchdog thread of another rank of this machine has not run for *w->timeout seconds, at most COMM_TIMEOUT_S.
 static void look_at_others(Watchdog *w, int64_t now, bool judge) {
     const int limit = *w->timeout < COMM_TIMEOUT_S ? *w->timeout : COMM_TIMEOUT_S, rank = w->place.rank;
     for (int r = 0; r < w->place.ranks; r++) {

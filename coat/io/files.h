@@ -22,9 +22,9 @@ bool path_is_link(const char *path); // true for a symbolic link, even if it is 
 bool path_check_no_link(const char *path, Error *err);
 const char *path_base(const char *path); // returns the part after the last '/'
 
-// Return, for messages, the command that starts prepare.py or prepare_bytes, which create token files: "coat-prepare" or
-// "coat-prepare-bytes" if the folder of the running program contains a file of that name, otherwise "data/prepare.py" or
-// "build/prepare_bytes".
+// Return, for messages, the command that starts prepare.py or prepare_bytes, which create token files: "coat-prepare"
+// or "coat-prepare-bytes" if the folder of the running program contains a file of that name, otherwise
+// "data/prepare.py" or "build/prepare_bytes".
 const char *prepare_name(void);
 const char *prepare_bytes_name(void);
 

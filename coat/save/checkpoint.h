@@ -5,7 +5,7 @@
 //   optimizer.safetensors  moments and master weights in the run's own formats; one file per process if there are
 //                          several (checkpoint_shards.h)
 //   state.json             step, position in the data, and the settings that a resumed run uses (run_state.h)
-//   matmul_table.txt       GPU only: the matmul algorithms that were chosen (matmul_algos.h)
+//   matmul_table.txt       GPU only: the GEMM algorithms that rank 0 has used so far (matmul_algos.h)
 //   manifest.json          sizes and hashes of all other files; written last (manifest.h)
 //   tokenizer.json, ...    the tokenizer's files (tokenizer_files.h)
 // The checkpoint of a vision-language model also contains preprocessor_config.json and processor_config.json (hf.h).
@@ -73,7 +73,7 @@ bool checkpoint_is_masked(const char *folder);
 int checkpoint_steps(const char *out, int64_t **steps, Error *err);
 
 // Loads a checkpoint that checkpoint_find() has found: parameters, optimizer states, StepState on the device, *run, and
-// on a GPU of the same kind the matmul algorithms.
+// on a GPU the GEMM algorithms that the checkpoint records for this GPU model and version of cuBLAS.
 //   - A different model or precision is an error that names the setting and both values. So is a different optimizer
 //     if the run trains.
 //   - Other settings that differ are printed to stderr. States in other formats are converted (states_read.h).
@@ -90,19 +90,19 @@ bool checkpoint_unread(const char *folder, Error *err);
 // manifest.json.
 bool checkpoint_check_files(const char *path, bool weights, Error *err);
 
-// Loads weights only. Sets master weights to the weights, and moments and StepState to zero. `path` is a model folder
-// with safetensors (one file or several), a .safetensors file next to its config.json, or a weight file of llm.c. With
-// --vision, loads only the language model. Token embeddings that the files lack are set to the mean of the files'
-// embeddings.
+// Loads weights without optimizer states. Sets weights and master weights to the files' values, and moments and
+// StepState to zero. `path` is a model folder with safetensors (one file or several), a .safetensors file next to its
+// config.json, or a weight file of llm.c. With --vision, loads only the language model. Token embeddings that the files
+// lack are set to the mean of the files' embeddings.
 bool checkpoint_load_weights(const char *path, Arena *arena, Exec *exec, Error *err);
 // Loads the weights of a vision tower into the arena `vision`. `path` is the folder of a CLIP, SigLIP or Llava model,
 // or of a tower alone. Does not load the projector.
 bool checkpoint_load_tower(const char *path, Arena *vision, Exec *exec, Error *err);
 
-// Deletes old checkpoints under `out`, and folders that remain there from interrupted saves. Keeps the checkpoint of
-// step `saved`, checkpoints of later steps, and incomplete checkpoints. Of the complete checkpoints of earlier steps,
-// keeps the keep - 1 newest (keep 0: all). Also keeps earlier checkpoints whose step is divisible by keep_every (0:
-// none). Prints errors to stderr.
+// Deletes old checkpoints under `out`, and folders that remain there from interrupted saves (.step-...). Keeps the
+// checkpoint of step `saved`, checkpoints of later steps, and checkpoints that lack files or have files of the wrong
+// size. Of the other checkpoints of earlier steps, keeps the keep - 1 newest (keep 0: all). Also keeps earlier
+// checkpoints whose step is divisible by keep_every (0: none). Prints errors to stderr.
 void checkpoint_prune(const char *out, int64_t saved, int keep, int64_t keep_every);
 
 // Renames the checkpoints of steps after `step`, because a run that resumes from `step` must not count or load later

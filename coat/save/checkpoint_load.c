@@ -58,7 +58,7 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Conf
         CHOICE("qk-norm", qk_norm, "none|row|head"), CHOICE("position-encoding", position_kind, "learned|rotary"),
         CHOICE("tied-head", tied_head, "off|on"), CHOICE("activation", activation, ACTIVATION_NAMES),
         FIELD("norm-eps", norm_eps),
-        // without a vision tower, the fields up to "image token" are 0
+        // the fields from here to "image token" are 0 in models without a vision tower
         CHOICE("vision tower", vision.kind, "none|clip|siglip"), FIELD("image size", vision.image_size),
         FIELD("patch size", vision.patch_size), FIELD("vision channels", vision.channels),
         FIELD("vision ffn", vision.ffn), FIELD("vision heads", vision.heads),
@@ -67,7 +67,7 @@ static bool compare_shapes(const char *path, const ModelShape *files, const Conf
         CHOICE("pooling head", vision.pooling_head, "off|on"),
         CHOICE("dropped class row", vision.drops_class_row, "off|on"),
         CHOICE("projector", vision.projector, PROJECTOR_NAMES), FIELD("image token", vision.image_token),
-        FIELD("clip-qkv", clip_qkv), // this and all fields below: compared only with RoPE
+        FIELD("clip-qkv", clip_qkv), // this and all fields below: compared only if the model uses RoPE
         FIELD("rope-theta", rope_theta), FIELD("rope-factor", rope.factor),
         FIELD("rope-low", rope.low), // this and all fields below: compared only if rope-factor is not 1
         FIELD("rope-high", rope.high), FIELD("rope-positions", rope.positions)};

@@ -44,10 +44,11 @@ bool hf_config_text(JsonText *t, const ModelShape *shape, Dtype weights, Error *
 // the generation_config.json that came with the model. If there is none (NULL), also writes the pad id of `shape`.
 void hf_generation_text(JsonText *t, const ModelShape *shape, const json_t *source);
 
-// Returns the object in processor_config.json of the vision-language model or tower `path`. If the object lacks the key
-// image_processor, the key is added with the object in preprocessor_config.json as its value. All other keys are
-// omitted if processor_class names a class other than LlavaProcessor. Returns an empty object if neither file exists or
-// path is "", NULL with err if a file cannot be read. Free the object with json_decref().
+// Returns the contents of processor_config.json of the vision-language model or tower `path`, as a JSON object. If the
+// file lacks the key image_processor, adds this key with the contents of preprocessor_config.json as its value. If
+// processor_class names a class other than LlavaProcessor, omits all keys except image_processor. Returns an empty
+// object if neither file exists or path is "", NULL with err if a file cannot be read. Free the object with
+// json_decref().
 json_t *hf_processor_open(const char *path, Error *err);
 // Reads the mean and standard deviation of each color's pixel values from the image processor in `processor` into
 // *shape. A key that the image processor lacks gets the usual value of the tower's kind. If `processor` has no image

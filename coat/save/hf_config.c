@@ -331,7 +331,7 @@ static bool read_text(const Reader *r, ModelShape *shape) {
         !read_ids(r, &model_types[kind], shape))
         return false;
     const double range = json_number_value(find(r, "initializer_range"));
-    shape->init_range = range > 0 && range <= 1 ? range : 0; // the range that transformers accepts
+    shape->init_range = range > 0 && range <= 1 ? range : 0; // transformers accepts at most 1
     return true;
 }
 

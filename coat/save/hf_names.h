@@ -22,7 +22,8 @@ typedef struct {
 // parameter belongs to no layer.
 int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MAX_PARTS]);
 
-// Writes the name under which a checkpoint stores a parameter's moments and master weights.
+// Writes the name of a complete parameter. Checkpoints store the parameter's moments and master weights under this name
+// with the suffixes of role_suffix().
 void hf_whole_name(const ModelShape *shape, TensorId id, int layer, char name[HF_NAME_LENGTH]);
 
 // Lists the tensors in a vision tower's files that this program does not use, because the projector reads an earlier

@@ -1,6 +1,7 @@
 // Locks a run's folder, so that only one run at a time writes to it. A run holds flock() on the file OUT/.lock, and
 // writes its host, process id and start time into the file. The system releases this lock when the process ends, so a
-// killed run does not block later ones. On a file system without flock(), the existence of the file is the lock.
+// killed run does not block later ones. On a file system without flock(), the existence of the file is the lock, so the
+// user must delete the file of a killed run.
 #pragma once
 #include "base/error.h"
 

@@ -23,9 +23,10 @@ typedef struct {
 // the folder holds a run (a log, event files, checkpoints).
 bool out_prepare(const Config *config, OutFolder *out, Error *err);
 
-// Checks that the folder at out->path is still the one that this run has locked. If the folder was removed, renamed or
-// replaced, creates and locks it again and prints a warning. Fails (EXIT_DATA) if that is not possible. Sets *taken to
-// true if another run has locked the folder or has files in it, otherwise to false.
+// Checks that the folder at out->path and its .lock file are still those that this run has locked. If one of them was
+// removed, renamed or replaced, creates and locks the folder again and prints a warning. Fails (EXIT_DATA) if the
+// folder cannot be created or locked, or if another run has files in it. Sets *taken to true if another run has locked
+// the folder or has files in it, otherwise to false.
 bool out_ensure(OutFolder *out, bool *taken, Error *err);
 
 // Releases the lock on the run's folder.
@@ -37,13 +38,13 @@ void out_close(OutFolder *out);
 bool out_clear(const Config *config, Error *err);
 
 // True if a run creates files or folders with this name in its folder: the log, event files, loss.svg,
-// matmul_table.txt, checkpoints such as step-00000020, and incomplete checkpoints such as .step-00000020.tmp.
+// matmul_table.txt, checkpoints such as step-00000020, and folders of interrupted saves such as .step-00000020.tmp.
 bool out_is_run_file(const char *name);
 
 // Disk space for checkpoints in a run's folder.
 typedef struct {
     double free;  // free bytes, including bytes that the run's start or first save will free
-    int64_t held; // number of this run's existing checkpoints that count for --keep
+    int64_t held; // number of checkpoints that exist in the folder and count for --keep
     double block; // block size of the file system in bytes; every file occupies whole blocks
 } OutRoom;
 

@@ -44,7 +44,7 @@ bool out_check(const Config *config, Error *err) {
     snprintf(path, sizeof path, "%s", out);
     if (!cut_to_checkpoint(path)) return true;
     const bool exists = realpath(path, actual);
-    // if the name is not a checkpoint's, for example of a link or ".", uses the folder's real path
+    // if `path` has no step in its name, for example if it is a link or ".", uses the folder's real path
     if (exists && checkpoint_step(path) < 0) snprintf(path, sizeof path, "%s", actual);
     const int64_t step = checkpoint_step(path);
     if (step < 0)

@@ -17,9 +17,9 @@ static Config *as_recorded(const Config *config, int ranks) {
     const Recipe *r = &config->recipe;
     *c = *config;
     c->batch_tokens = config_batch_tokens(config, ranks);
-    // Records the lowest --recompute level that computes the same bits. Level 3 always computes the same bits as level
-    // 2. Level 2 computes the same bits as level 1, unless backward reads recomputed BF16 norm outputs. Backward does
-    // so with --bf16-blocks, unless --saved is coat.
+    // Records the lowest --recompute level whose results are bit-identical to those of this run's level. Levels 2 and 3
+    // always have bit-identical results. So have levels 1 and 2, unless level 2 recomputes BF16 norm outputs that level
+    // 1 saves. Level 2 does so with --bf16-blocks, unless --saved is coat.
     const int highest = r->bf16_blocks > 0 && r->saved != SAVED_COAT ? 2 : 1;
     if (r->recompute > highest) c->recipe.recompute = highest;
     return c;

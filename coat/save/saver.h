@@ -31,7 +31,8 @@ void saver_vocabulary(Saver *saver, const Tokenizer *tokenizer);
 void saver_watch(Saver *saver, OutFolder *folder);
 
 // Makes several processes save together. Call it after saver_open(). All processes then call saver_save() for the same
-// steps, and rank 0 prints the messages. In ZeRO 3, fails (EXIT_DEVICE) if rank 0 lacks the host memory for a copy.
+// steps, and rank 0 prints the messages. In ZeRO 3, fails (EXIT_DEVICE) on rank 0 if rank 0 lacks the host memory for a
+// copy.
 bool saver_set_shards(Saver *saver, Shards *shards, Error *err);
 
 // Saves the state `run`; --keep decides which older checkpoints are deleted. Returns when the states have been copied.

@@ -38,8 +38,8 @@ bool snapshot_reserve(Snapshot *snapshot);
 
 // Reads the tensors of a vision-language model that only checkpoints need (hf_carried_parts()) from the folder that the
 // tower came from (config_vision_files()). Sets a tensor that the folder lacks to 0, or to 1 if it is the weight of a
-// norm. Prints a warning if the folder cannot be read. Call it once, before checkpoints replace the folder. Does
-// nothing on ranks other than 0.
+// norm. Prints a warning if the folder cannot be read. Call it once, before the first save: the folder may be a
+// checkpoint that a later save deletes. Does nothing on ranks other than 0.
 void snapshot_read_carried(Snapshot *snapshot);
 
 // Stores `run` and the GEMM algorithms, and copies the tensors if there is memory for them. With several processes, all

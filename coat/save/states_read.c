@@ -55,7 +55,7 @@ typedef struct {
     const Manifest *manifest;
     const Arena *whole, *arena; // whole: language model's arena; arena: the arena being read, whole or whole->vision
     Exec *exec;
-    int rank, ranks; // rank and number of ranks of the process that wrote the file
+    int rank, ranks; // rank of the process that wrote the file, and number of processes that wrote the checkpoint
     int stored;      // parts of the model (PART_VISION, ...) whose moments the files contain
     const char *name;
     const SafeFile *file;
@@ -127,8 +127,8 @@ static bool was_frozen(const Reader *r, TensorId id) {
 
 // Finds the tensors that store one state of a parameter. They contain `elements` elements: the complete parameter, or a
 // flattened shard. Checks types and shapes, sets r->format, and adds the number of tensors to *tensors. If the state is
-// absent, sets r->format to FMT_NONE. Then fails unless the state is master weights, or the parameter is frozen now or
-// was frozen when the file was written.
+// absent, sets r->format to FMT_NONE. Then fails unless the state is master weights, this run does not need the state,
+// or the parameter was frozen when the file was written.
 static bool find_state(Reader *r, const char *name, TensorId id, Role role, int64_t elements, int *tensors,
                        Error *err) {
     const SafeTensor *t = safetensors_find(r->file, name);

@@ -1,6 +1,6 @@
 // Reads the optimizer's states of a checkpoint. Any number of processes may have written the states, and any number of
-// processes in any ZeRO stage may read them (checkpoint_shards.h). The result does not depend on these numbers. Stored
-// formats that match the run's (--moments, --moments-fp32, --master) are copied byte for byte. Other formats are
+// processes in any ZeRO stage may read them (checkpoint_shards.h). The result does not depend on these numbers. States
+// that are stored in this run's format (--moments, --moments-fp32, --master) are copied byte for byte. Other states are
 // decoded to FP32 and encoded with the optimizer's own functions:
 //   moments  Encoding rounds to nearest. Like an update, encoding does not round a nonzero second moment to 0. FP8
 //            values with and without dynamic range expansion have the same layout, so they are copied.

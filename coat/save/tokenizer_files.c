@@ -81,7 +81,7 @@ static bool add_config(const char *folder, const Tokenizer *t, JsonText *manifes
     return manifest_write_text(manifest, folder, CONFIG_NAME, &text, err);
 }
 
-// Copies the tokenizer_config.json `path`. Sets tokenizer_class to PreTrainedTokenizerFast, because other classes may
+// Copies the tokenizer_config.json `path`, with tokenizer_class set to PreTrainedTokenizerFast. Other classes might
 // change the tokenizer that tokenizer.json describes.
 static bool copy_config(const char *folder, const char *path, JsonText *manifest, Error *err) {
     static const char key[] = "\"tokenizer_class\"";
