@@ -1,6 +1,6 @@
 // Implements the collectives between CPUs over MPI. Also starts MPI for comm_nccl.cu, which sends NCCL's id over MPI.
-// MPI only moves data: the sums are computed in this file in rank order, so that an element has the same bits in every
-// run. Without COAT_MPI, this file is empty.
+// MPI only moves data: the sums are computed in this file in rank order, so that they have the same bits in every run.
+// Without COAT_MPI, this file is empty.
 #include "comm_internal.h"
 
 #ifdef COAT_MPI

@@ -18,7 +18,8 @@ typedef struct {
 // Finds the address of rank 0, and the id of the run.
 //   host: --rendezvous HOST[:PORT], else MASTER_ADDR, else 127.0.0.1 if this machine runs all processes, else the first
 //         machine of a Slurm step
-//   port: --rendezvous, else MASTER_PORT (plus 1 if torchrun itself listens there), else RENDEZVOUS_PORT
+//   port: --rendezvous, else MASTER_PORT (plus 1 if torchrun itself listens there), else RENDEZVOUS_PORT (plus the last
+//         3 digits of the job's number in a Slurm job)
 //   run:  hash of --out, of torchrun's run id, and of the Slurm job and step if srun started this process
 // Fails (EXIT_USER) if there is no host, or if --rendezvous or MASTER_PORT is not valid.
 bool rendezvous_find(const Config *config, const CommPlace *place, Rendezvous *r, Error *err);

@@ -87,7 +87,7 @@ int checkpoint_steps(const char *out, int64_t **steps, Error *err) {
         *steps = (int64_t *)xrealloc(*steps, (size_t)(count + 1) * sizeof **steps);
         (*steps)[count++] = step;
     }
-    // errno of opendir(), or of the last readdir(), which leaves errno at 0 at the folder's end
+    // errno is the error of opendir() or of the last readdir(); it is 0 if readdir() reached the folder's end
     const bool good = errno == 0 || (!dir && errno == ENOENT);
     if (!good) error_set(err, EXIT_DATA, "the folder %s cannot be read: %s", out, strerror(errno));
     if (dir) closedir(dir);
@@ -336,7 +336,7 @@ static bool find_newest(const char *out, char *folder, size_t size, Error *err) 
         else if (why.unread)
             good = error_set(err, EXIT_DATA, "%.900s; fix this, or resume from an older checkpoint with --resume=STEP",
                              why.text);
-        else if (access(folder, F_OK) == 0) // a run that writes to `out` may have removed it
+        else if (access(folder, F_OK) == 0) // false if a run that writes to `out` has removed the checkpoint
             print_remark("", "skipping the checkpoint %s: %s", folder, why.text);
     }
     free(steps);
@@ -384,8 +384,8 @@ bool checkpoint_rename_later(const char *out, int64_t step, bool damaged, Error 
     return good;
 }
 
-// Removes a checkpoint. Renames its folder to .old first, so that an interrupted removal leaves no incomplete
-// checkpoint under the old name. Fails before the first change if permissions forbid the removal.
+// Removes a checkpoint. Renames its folder to .step-00000020.old first, so that an interrupted removal leaves no
+// incomplete folder under a checkpoint's name. Fails before the first change if permissions forbid the removal.
 static bool remove_step(const char *out, const char *folder, int64_t step, Error *err) {
     char old[PATH_BUFFER];
     if (!step_path(old, sizeof old, out, ".", step, ".old", err) || !folder_may_remove(folder, err)) return false;

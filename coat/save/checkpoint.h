@@ -32,7 +32,8 @@ typedef struct {
 
 // Writes a checkpoint of run->step into `out` in the foreground. Only tests call this; a run saves with saver.h.
 // Creates `out` if it does not exist. Replaces a checkpoint of the same step when the new checkpoint is complete. If
-// this fails before the new folder gets its final name, removes the new folder and leaves older checkpoints unchanged.
+// the save fails before the new folder gets its final name, removes the new folder and leaves older checkpoints
+// unchanged.
 // The run must have only one process.
 //   tokenizer_file: a vocabulary file or folder whose files tokenizer_files_copy() copies; NULL: none
 bool checkpoint_save(const char *out, const Arena *arena, Exec *exec, const RunState *run, const char *tokenizer_file,

@@ -30,8 +30,8 @@ static const char *value_text(char text[32], const Field *field, double value) {
     return text;
 }
 
-// Reports a field that differs between the files and the run. Always returns false. In a resumed run the difference can
-// only come from --model, because other flags were compared with the files before (config_parse.c).
+// Reports a field that differs between the files and the run. Always returns false. If a resumed run has --model NAME,
+// the message says to remove it, because config_parse.c has already compared the other flags with the checkpoint.
 static bool other_shape(const char *path, const Config *run, const Field *field, Error *err) {
     char there[32], here[32];
     value_text(there, field, field->there);
@@ -143,7 +143,7 @@ static float f16_decode(uint16_t h) {
     return sign ? -small : small;
 }
 
-// Returns the value of format `dtype` at `at`, which may be unaligned, as FP32.
+// Returns the value at the address `at`, which may be unaligned, converted from `dtype` to FP32.
 static float decode_value(const char *at, Dtype dtype) {
     uint16_t half;
     float single;

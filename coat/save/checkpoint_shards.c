@@ -8,7 +8,7 @@
 
 #define NAME_BUFFER 64
 #define NOTE_LIMIT (16u << 20) // maximum size of a note file in bytes
-#define ABSENT_SECONDS 300   // seconds to wait for a rank's file, which never appears if that rank sees another folder
+#define ABSENT_SECONDS 300   // seconds to wait for a rank's file, which never appears if --out is local to its machine
 #define STALLED_SECONDS 3600 // seconds to wait while a rank's file does not grow; includes flushing the file to disk
 
 void checkpoint_shard_name(char *name, size_t size, int rank, int ranks) {

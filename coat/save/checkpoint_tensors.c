@@ -262,7 +262,7 @@ static void *write_file(void *argument) {
 bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int count, Exec *exec, JsonText *manifest,
                               Error *err) {
     FileWork *work = (FileWork *)xcalloc((size_t)count, sizeof *work);
-    // without host copies, only this thread may read the tensors from the device
+    // files are written in parallel only from host copies, because only this thread may read from the device
     const bool copied = files[0].count > 0 && files[0].list[0].host;
     bool good = true;
     for (int i = 0; i < count; i++) {

@@ -54,8 +54,8 @@ typedef struct {
 bool checkpoint_write_tensors(const char *folder, const TensorFile *files, int count, Exec *exec, JsonText *manifest,
                               Error *err);
 
-// Reads the safetensors file `name` of a checkpoint into device memory. Fails if tensors, types, shapes or checksums do
-// not match the list. Checks types and shapes before changing device memory. Tensors without an arena are not read,
-// and may have any type.
+// Reads the safetensors file `name` of a checkpoint into device memory. Fails if the tensors, types or shapes do not
+// match the list, or if checksums do not match the manifest. Checks types and shapes before changing device memory.
+// Tensors without an arena are not read, and may have any type.
 bool checkpoint_read_tensors(const Manifest *manifest, const char *name, const CheckpointTensor *list, int count,
                              Exec *exec, Error *err);

@@ -105,7 +105,7 @@ static int id_of(const json_t *item, const ModelShape *s) {
 }
 
 // Adds the ids of the key eos_token_id (an id, null or a list) to shape->ids, up to MAX_EOS ids in all. Ignores ids
-// outside the vocabulary, because small test models inherit the defaults of their class.
+// outside the vocabulary: a small test model may have the default ids of its class, which exceed its vocabulary.
 static bool read_eos(const Reader *r, ModelShape *s) {
     const json_t *ends = json_object_get(r->root, "eos_token_id");
     if (ends && !json_is_integer(ends) && !json_is_null(ends) && !json_is_array(ends))
@@ -331,7 +331,7 @@ static bool read_text(const Reader *r, ModelShape *shape) {
         !read_ids(r, &model_types[kind], shape))
         return false;
     const double range = json_number_value(find(r, "initializer_range"));
-    shape->init_range = range > 0 && range <= 1 ? range : 0; // transformers accepts at most 1
+    shape->init_range = range > 0 && range <= 1 ? range : 0; // transformers rejects more than 1
     return true;
 }
 

@@ -143,7 +143,7 @@ int hf_parts(const ModelShape *shape, TensorId id, int layer, HfPart parts[HF_MA
     parts->first_row = parts->first_col = 0;
     parts->cols = shape_extent(tensor_row(id)->cols, shape);
     parts->rows = tensor_used_rows(id, shape_extent(tensor_row(id)->rows, shape), shape);
-    if (id == PATCHW) { // a convolution's weight in files
+    if (id == PATCHW) { // files store it as the weight of a convolution, with 4 dimensions
         const int64_t side = shape->vision.patch_size, dims[HF_MAX_RANK] = {parts->rows, 3, side, side};
         parts->rank = HF_MAX_RANK;
         memcpy(parts->dims, dims, sizeof dims);

@@ -1,6 +1,6 @@
 // Reads weight files of llm.c. The header is 256 int32: magic 20240326, version (3: FP32, 5: BF16), maximum sequence
 // length, vocabulary, layers, heads, channels, padded vocabulary. The 16 parameters follow in the order of the table of
-// tensors (tensors.h). Each parameter is stored with all its layers, a linear weight as (out, in).
+// tensors (tensors.h), each with all its layers, one after the other. A linear weight has the shape (out, in).
 #pragma once
 #include "io/safetensors.h"
 #include "model/tensors.h"

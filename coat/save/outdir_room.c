@@ -63,8 +63,8 @@ static int64_t common_multiple(int64_t a, int64_t b) {
 }
 
 // Returns the largest number of new checkpoints that exist at the same time. These are the checkpoints that
-// --keep-every retains for the whole run, the --keep newest, and the one being written. `held` existing checkpoints
-// count for --keep and are deleted before new ones. Therefore up to --keep of them reduce the number.
+// --keep-every retains for the whole run, the --keep newest, and the one being written. The `held` checkpoints that
+// exist at the start count for --keep, too, and are deleted first. Therefore up to --keep of them reduce the number.
 static int64_t max_new_checkpoints(const Config *c, int64_t held, int64_t begun, int64_t steps) {
     // the last step is always saved, even if --save-every does not include it
     bool end = c->save_every == 0 || steps % c->save_every != 0;

@@ -14,9 +14,9 @@ void run_state_text(JsonText *t, const RunState *run, const Config *config, int 
 // and so is a different optimizer if the run trains. Rank 0 of a run that trains prints other differences to stderr.
 bool run_state_read(const char *path, RunState *run, const Config *config, const Exec *exec, Error *err);
 
-// Moves run->sequences to the same fraction of a pass of `pass` sequences, because a different --seq-len or --examples
-// cuts the data into different sequences. If the checkpoint records no pass, sets run->sequences to tokens / seq_len.
-// Sets run->pass to `pass`.
+// Rescales run->sequences from a pass of run->pass sequences to a pass of `pass` sequences, because a different
+// --seq-len or --examples cuts the data into a different number of sequences. If the checkpoint records no pass, sets
+// run->sequences to run->tokens / seq_len. Sets run->pass to `pass`.
 void run_state_scale_position(RunState *run, int64_t pass, int seq_len);
 
 // Reads the step and the data's description from folder/state.json. Sets the other fields to 0. If state.json cannot be

@@ -37,8 +37,8 @@ struct Saver {
 
 static Saver *at_exit; // saver whose background task exit() waits for
 
-// Writes the GEMM algorithms that --autotune chose to the run's folder, for the user. A run reads this file only with
-// --matmul-table; a resumed run reads the table in its checkpoint.
+// Writes the GEMM algorithms that --autotune chose to the run's folder. The user can pass this file to other runs with
+// --matmul-table. A resumed run does not read this file but the table in its checkpoint.
 static void write_tuned(const char *out, const char *algos) {
     char path[PATH_MAX_LENGTH + 32 + sizeof MATMUL_TABLE_NAME];
     Error err;
@@ -118,7 +118,7 @@ static void agree(Saver *s) {
     comm_set_timeout(s->comm, FILES_TIMEOUT_S);
     if (rank > 0) join(s);
     Error failed = s->err;
-    if (comm_all_good(s->comm, rank == 0 || s->good, &failed)) return; // rank 0's thread may still be writing
+    if (comm_all_good(s->comm, rank == 0 || s->good, &failed)) return; // rank 0 may still be writing
     s->snapshot.others_error = failed;
     __atomic_store_n(&s->snapshot.others_failed, true, __ATOMIC_RELEASE);
     if (rank == 0) return;

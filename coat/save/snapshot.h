@@ -55,6 +55,6 @@ bool checkpoint_prepare(const char *out, int64_t step, Error *err);
 
 // Writes a checkpoint of the snapshot into the existing folder `out`, and sets snapshot->nonfinite. Reads from the
 // device only if there is no host copy. With several processes, all must call this. Rank 0 returns whether the
-// checkpoint is complete, any other rank whether its shard is written. If this fails before the folder gets its final
-// name, rank 0 removes the folder and older checkpoints are unchanged.
+// checkpoint is complete, any other rank whether its shard is written. If the save fails before the folder gets its
+// final name, rank 0 removes the folder and leaves older checkpoints unchanged.
 bool checkpoint_write(const char *out, Snapshot *snapshot, const char *tokenizer_file, Error *err);

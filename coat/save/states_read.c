@@ -196,7 +196,7 @@ static Tensor grouped_piece(const Reader *r, Format format, int64_t n) {
     return t;
 }
 
-// Converts the n moments in r->piece to `format`. An infinity or NaN is preserved; the next update reports this value.
+// Converts the n moments in r->piece to `format`. Preserves infinities and NaNs, so that the next update detects them.
 static void convert_moments(Reader *r, Format format, int64_t n, bool second) {
     const MomentStore how = {r->arena->config->recipe.moments == MOMENTS_COAT, second};
     uint16_t *bf16 = (uint16_t *)r->piece[VALUES];
@@ -280,7 +280,7 @@ static bool visit_state(Reader *r, TensorId id, Role role, int layer, bool read,
     if (!find_state(r, name, id, role, last - first, &found->tensors, err)) return false;
     Local to = local(r->arena, id, role, layer), m = local(r->arena, id, MOMENT_M, layer);
     Format format = to.tensor.data ? to.tensor.format : FMT_NONE;
-    const bool trained = m.tensor.data && !was_frozen(r, id); // both now and when the files were written
+    const bool trained = m.tensor.data && !was_frozen(r, id); // by this run and the one that wrote the files
     *(role == MASTER ? &found->masters : &found->moments) += trained && r->rank == 0 && r->format != format;
     // all states of a parameter are sharded like its first moment
     Range range = {first, m.begin > first ? m.begin : first, smaller(last, m.begin + tensor_elements(m.tensor))};

@@ -58,7 +58,7 @@ static void config_text(JsonText *text, const char *class_name, const Tokenizer 
         json_text_bool(text, "add_eos_token", false);
         json_text_bool(text, "add_prefix_space", tokenizer_adds_space(t));
     } else if (tokenizer_has_prefix_space(t)) {
-        json_text_bool(text, "add_prefix_space", true); // transformers would replace tokenizer.json's value by false
+        json_text_bool(text, "add_prefix_space", true); // the default, false, would override tokenizer.json
     }
     json_text_bool(text, "clean_up_tokenization_spaces", false);
     // without model_input_names, the tokenizer also returns token_type_ids, which transformers' generate() rejects
