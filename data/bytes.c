@@ -3,10 +3,9 @@
 // is needed, so a model can be trained on any machine. --headers adds text from this machine's C, C++, Linux and CUDA
 // headers.
 //
-// The output depends only on the contents of the files, not on their names or order: identical files count once, and
-// documents are ordered by their hashes. The validation file gets entire files, or pieces of large files, as long as
-// they fit into --val-fraction. If these are too little text, the validation file also gets the end of another file or
-// piece.
+// The output does not depend on the names or the order of the files: identical files count once, and documents are
+// ordered by their hashes. The validation file gets entire files, or pieces of large files, as long as they fit into
+// --val-fraction. If these are too little text, the validation file also gets the end of another file or piece.
 #include <inttypes.h>
 #include <stdio.h>
 

@@ -30,10 +30,11 @@ static const CommOps one_ops = {
 static bool open_cpu(Comm *comm, Error *err) {
 #ifdef COAT_MPI
     if (!comm->place.mpi)
-        return error_set(err, EXIT_USER,
-                         "%d processes on CPUs (%s) must be started over MPI; use mpirun -np %d or srun --mpi=pmix, or "
-                         "--world-size 1 to run one process",
-                         comm->place.ranks, comm->place.origin, comm->place.ranks);
+        return error_set(
+            err, EXIT_USER,
+            "%d processes on CPUs (%s) must be started by an MPI launcher; use mpirun -np %d or srun --mpi=pmix, or "
+            "--world-size 1 to run one process",
+            comm->place.ranks, comm->place.origin, comm->place.ranks);
     return comm_mpi_open(comm, err);
 #else
     return error_set(

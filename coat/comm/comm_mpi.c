@@ -250,7 +250,7 @@ bool comm_mpi_open(Comm *comm, Error *err) {
     comm->backend = mpi;
     comm->ops = &mpi_ops;
     if (mpi->rank == 0 && getrandom(id, sizeof id, 0) < 0)
-        fatal(EXIT_DEVICE, "no random id for the run: getrandom(): %s", strerror(errno));
+        fatal(EXIT_DEVICE, "could not create a random id for the run: getrandom(): %s", strerror(errno));
     mpi_broadcast(mpi, id, sizeof id);
     watchdog_end(comm->watchdog);
     watchdog_share(comm->watchdog, id, sizeof id);

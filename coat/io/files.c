@@ -76,7 +76,7 @@ bool path_folder(char *out, size_t size, const char *path, Error *err) {
     const char *base = path_base(path);
     size_t length = (size_t)(base - path);
     if (length > 1) length--; // excludes the slash before the base name, unless the folder is the root
-    if (length >= size) return error_set(err, EXIT_DATA, "path too long: %.200s...", path);
+    if (length >= size) return error_set(err, EXIT_DATA, "path too long: %.200s...; use a shorter path", path);
     if (length == 0) {
         snprintf(out, size, ".");
     } else {
@@ -310,7 +310,8 @@ bool file_create(const char *path, const void *data, size_t bytes, Error *err) {
 bool file_replace(const char *path, const void *data, size_t bytes, Error *err) {
     char temporary[PATH_BUFFER], folder[PATH_BUFFER];
     int n = snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    if (n < 0 || (size_t)n >= sizeof temporary) return error_set(err, EXIT_DATA, "path too long: %.200s...", path);
+    if (n < 0 || (size_t)n >= sizeof temporary)
+        return error_set(err, EXIT_DATA, "path too long: %.200s...; use a shorter path", path);
     if (!path_folder(folder, sizeof folder, path, err)) return false;
     struct stat there;
     if (stat(path, &there) == 0 && !S_ISREG(there.st_mode))

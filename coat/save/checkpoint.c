@@ -352,8 +352,9 @@ static bool find_newest(const char *out, char *folder, size_t size, Error *err) 
 
 bool checkpoint_unread(const char *folder, Error *err) {
     if (access(folder, F_OK) == 0) return false;
-    return error_set(err, EXIT_DATA, "%s was removed while it was read; start again, or train with a larger --keep",
-                     folder);
+    return error_set(
+        err, EXIT_DATA,
+        "%s was removed while it was read; run this command again, or give the training run a larger --keep", folder);
 }
 
 bool checkpoint_find(const char *out, int64_t step, char *folder, size_t size, Error *err) {

@@ -22,7 +22,7 @@ RANK=0 WORLD_SIZE=2 "$ranks" >"$said" 2>&1
 [ $? -eq 1 ] || { echo "not ok - processes without MPI's launcher: $(cat "$said")" && exit 1; }
 grep -q "built without MPI" "$said" && skip "built without MPI"
 
-[ "$(wc -l <"$said")" -eq 1 ] && grep -q "(WORLD_SIZE=2, RANK=0) must be started over MPI; use mpirun -np 2" "$said"
+[ "$(wc -l <"$said")" -eq 1 ] && grep -q "(WORLD_SIZE=2, RANK=0) must be started by an MPI launcher; use mpirun -np 2" "$said"
 check "processes with WORLD_SIZE but without a launcher are refused" $? "$(cat "$said")"
 
 "$ranks" >"$said" 2>&1 && grep -q "^1 ranks, one process: .* 0 wrong$" "$said"
