@@ -5,7 +5,7 @@
 //   optimizer.safetensors  moments and master weights in the run's own formats; one file per process if there are
 //                          several (checkpoint_shards.h)
 //   state.json             step, position in the data, and the settings that a resumed run uses (run_state.h)
-//   matmul_table.txt       GPU only: the GEMM algorithms that rank 0 has used so far (matmul_algos.h)
+//   matmul_table.txt       GPU only: the GEMM algorithms that training has used so far on rank 0 (matmul_algos.h)
 //   manifest.json          sizes and hashes of all other files; written last (manifest.h)
 //   tokenizer.json, ...    the tokenizer's files (tokenizer_files.h)
 // The checkpoint of a vision-language model also contains preprocessor_config.json and processor_config.json (hf.h).
