@@ -74,8 +74,7 @@ static inline void bench_flags(Bench *bench, const char *flags, int argc, char *
         snprintf(flag, sizeof flag, "[%s]", argv[i]);
         for (const auto &k : known)
             if (strcmp(flag, k.flag) == 0 && strstr(flags, flag)) *k.value = found = true;
-        if (!found)
-            fatal(EXIT_USER, "%s: is an unknown flag; usage: %s %s", argv[i], program_invocation_short_name, flags);
+        if (!found) fatal(EXIT_USER, "%s: unknown flag; usage: %s %s", argv[i], program_invocation_short_name, flags);
     }
 }
 

@@ -37,7 +37,7 @@ typedef struct {
     int group; // group size of saved FP8 activations; 0: activations are saved in BF16
     bool fp8;  // whether matmuls are in FP8
     bool from_saved, rms;
-    int rows; // tensors with row scales. 0: none; 1: matmul outputs; 2: also matmul operands, if the plan has them
+    int rows; // tensors with row scales. 0: none; 1: matmul outputs; 2: also the operands that coat gives row scales
 } CheckShape;
 
 typedef struct {

@@ -23,6 +23,6 @@ static void check_first_blocks(Check *c, CheckShape s) {
     check_maxima(c, o, 0, "quantize_forward in place: amax");
     CHECK_BOTH(c, quantize_recompute, (e, SIDE(o_t), SIDE(o), SIDE(o)));
     check_codes(c, o_t, "quantize_recompute from amax");
-    check_flag(c, 0, "the first blocks");
+    check_flag(c, 0, "norms and attention outputs with amax");
     check_free(c);
 }

@@ -8,7 +8,7 @@ int check_kernels(bool small);          // checks memory-bound operations in BF1
 int check_fp8(bool small);              // checks FP8 quantization, norms and activations
 int check_optimizer_states(bool small); // checks AdamW with every storage format of its states
 int check_muon(bool small);             // checks Muon's operations
-int check_matmul(bool small);           // checks that all FP8 matmul algorithms accumulate in FP32
+int check_matmul(bool small);           // checks that training's FP8 matmul algorithms accumulate in FP32
 
 // Prints the TAP line of a check with `wrong` failed comparisons. A check without comparisons fails. Returns the number
 // of failures.

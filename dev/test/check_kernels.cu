@@ -315,7 +315,7 @@ static void check_sums(Check *c) {
 }
 
 // --- checks of all operations in several shapes -------------------------------------------------------------
-// Checks QK-norm of 400 heads, for which a block of the forward needs more than 48 KiB of shared memory.
+// Checks QK norm of 400 heads, for which a thread block of the forward kernel needs more than 48 KiB of shared memory.
 static void check_many_heads(Check *c) {
     const AttentionShape shape = {1, 3, 200, 200, 72, false};
     CheckPair qkv = check_random(c, 3, 3 * 200 * 72, FMT_BF16, 0, 1),

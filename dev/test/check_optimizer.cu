@@ -244,7 +244,7 @@ static void check_storage(OptimizerCheck *c, Storage s, const int64_t *sizes) {
         char name[160];
         storage_name(name, sizeof name, &s);
         printf("# %s: %lld FP8 values, %lld differ, %lld by more than a step; %lld groups, k differs in %lld, a in "
-               "%lld; %lld weights, %lld differ, %lld by more than their bound, the worst by %.2f of its bound\n",
+               "%lld; %lld weights, %lld differ, %lld by more than their bound; largest difference / bound %.2f\n",
                name, (long long)tally.codes, (long long)tally.codes_differ, (long long)tally.codes_far,
                (long long)tally.groups, (long long)tally.k_differ, (long long)tally.a_differ, (long long)tally.weights,
                (long long)tally.weights_differ, (long long)tally.weights_far, tally.used);

@@ -151,7 +151,7 @@ static inline int code_order(uint8_t code) {
 
 // Passes if the GPU's FP8 values differ from the CPU's by at most one step, and no value after the end of a row was
 // written. The number of different values may exceed the fraction `off` of all values by three standard deviations.
-// Skips rows i for which passed[i] is true.
+// Skips rows i for which passed[i] is true (NULL: skips none).
 static inline void check_code_rows(Check *c, CheckPair t, double off, const bool *passed, const char *what) {
     uint8_t *have = (uint8_t *)check_download(c, t.gpu.data, check_data_bytes(t.cpu));
     const uint8_t *want = (const uint8_t *)t.cpu.data;

@@ -172,7 +172,7 @@ static inline const char *quiet_end(int kept) {
     return contents(path_of("stderr"));
 }
 
-// Loads the checkpoint, whose run state becomes *rs. Returns the messages printed while loading.
+// Loads the checkpoint and stores its run state in *rs. Returns the messages printed while loading.
 static inline const char *load_checkpoint(Run *run, const char *folder, RunState *rs) {
     Error err;
     const int kept = quiet_begin();

@@ -3,7 +3,8 @@
 #pragma once
 #include "dev/test/texts.h"
 
-// Returns an FP8 tensor with one scale, filled with NaN. share: NULL, or a tensor to transpose, whose scale is reused.
+// Returns an FP8 tensor with one scale, filled with NaN. If `share` is not NULL, the tensor is memory for the transpose
+// of *share and uses the scale of *share.
 static Pair pair_codes(Backends *b, int64_t rows, int64_t cols, Format format, const Pair *share) {
     Pair p = share ? pair_poisoned(b, cols, rows, format) : pair_poisoned(b, rows, cols, format);
     Pair scale;
@@ -59,8 +60,8 @@ static Parameter weight_parameter(Pair value, Pair codes, Pair codes_t, int side
     return p;
 }
 
-// Compares the FP8 output head, forward and backward, on M tokens in two chunks. x is the final norm's output. The
-// logits have Vp columns, of which the first `vocab` are tokens.
+// Compares the FP8 output head, forward and backward, on M tokens in two or three chunks. x is the final norm's output.
+// The logits have Vp columns, of which the first `vocab` belong to tokens.
 static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t Vp) {
     const int64_t chunk = M / 3 / 16 * 32;
     Pair x = pair_random(b, M, C, FMT_BF16, 1.0f, 61), wte = pair_random(b, Vp, C, FMT_BF16, 0.05f, 62);
@@ -170,8 +171,8 @@ static void compare_carried(Backends *b, int64_t M, int64_t in, int64_t out) {
     for (Pair p : {w_t, w}) pair_codes_free(b, p);
 }
 
-// Compares FP8 health counts of tensors with one scale, groups of which the last is shorter, moment groups or row
-// scales.
+// Compares FP8 health counts of tensors with one scale, with a scale per group (some rows end with a shorter group),
+// with 8-bit moments, and with a scale per row.
 static void compare_health(Backends *b) {
     enum { COUNT = 8, BY_ROW = 6, ROWS = 37, COLS = 336 };
     Pair codes[COUNT], scales[COUNT], exponents[COUNT];
@@ -202,7 +203,7 @@ static void compare_health(Backends *b) {
           "FP8 health counts are not all 0");
     check(found[1][BY_ROW].saturated > 0 && found[1][BY_ROW].zero > 0 && found[1][BY_ROW + 1].amax > 0,
           "FP8 health counts with row scales are not all 0");
-    ON_BOTH(b) { // Four tensors have scales, but no FP8 values.
+    ON_BOTH(b) { // removes the FP8 values of four tensors, so that their amax must be computed from the scales
         tensors[s][0].data = tensors[s][1].data = tensors[s][BY_ROW].data = tensors[s][BY_ROW + 1].data = NULL;
         CALL(b, health, tensors[s], COUNT, found[s]);
     }
@@ -267,8 +268,8 @@ static void compare_inner_products(Backends *b, int64_t rows, int64_t cols, Form
     for (Pair p : {x, y, sums}) pair_free(b, p);
 }
 
-// Compares the sums of outliers of x, which is unscaled or has FP8 values with one scale, groups or row scales, up to
-// rounding. If `moments`, divides by second moments: 0: none, 1: FP32, 2: 8-bit. Two runs on the GPU must be
+// Compares the results of the operation outliers() up to rounding. x is unscaled, or FP8 with scales of this kind.
+// moments: format of the second moments that x^2 is divided by; 0: none; 1: FP32; 2: 8-bit. Two runs on the GPU must be
 // bit-identical.
 static void compare_outliers(Backends *b, int64_t rows, int64_t cols, Granularity kind, int moments) {
     const bool fp8 = kind != SCALE_NONE;

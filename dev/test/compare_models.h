@@ -41,7 +41,7 @@ static void compare_models(const char *recipe, Config c, double limit, int updat
         check(fabs(a - g) < 1e-3 * a && error < over_reference * reference,
               formatted("GPU and CPU, %s: loss %.6f and %.6f, worst gradient against fp32 %s %.3f and %s %.3f", recipe,
                         g, a, worst, error, worst_cpu, reference));
-        print_errors_of(recipe, "gpu against fp32", &gpu, &full);
+        print_errors_of(recipe, "GPU against fp32", &gpu, &full);
         print_errors_of(recipe, "CPU against fp32", &cpu, &full);
         model_destroy(&full);
     } else {
@@ -98,11 +98,12 @@ static void compare_samples(const char *recipe, Config c, double limit) {
         create(&full, c);
         const double error = samples_differ(&gpu, &full, STEPS), reference = samples_differ(&cpu, &full, STEPS);
         check(error < (block == blocks ? 1.1 : 1.4) * reference,
-              formatted("a sample, %s: %.4f from fp32, the CPU reference's %.4f", recipe, error, reference));
+              formatted("GPU and CPU, logits of a sample, %s: error against fp32 %.4f and %.4f", recipe, error,
+                        reference));
         model_destroy(&full);
     } else {
         const double error = samples_differ(&gpu, &cpu, STEPS);
-        check(error < limit, formatted("a sample, GPU against CPU, %s: %.1e", recipe, error));
+        check(error < limit, formatted("GPU against CPU, logits of a sample, %s: error %.1e", recipe, error));
     }
     model_destroy(&cpu);
     model_destroy(&gpu);

@@ -282,8 +282,9 @@ static void compare_swiglu(Backends *b, OpShape o) {
     for (Pair p : {h, dg, g, g2, dh}) pair_free(b, p);
 }
 
-// Compares the operations of vision towers on images of 18 pixels in 3 x 3 patches of 5 pixels, and of 16 pixels in
-// patches of 4, with and without a class token's row. Gathers the rows in reverse order; every third index is -1.
+// Compares the operations of vision towers on images. If `odd`, an image has 18 x 18 pixels, 3 x 3 patches of 5 x 5
+// pixels, and a row for the class token. Otherwise it has 16 x 16 pixels and 4 x 4 patches of 4 x 4 pixels. Gathers the
+// rows in reverse order; every third index is -1.
 static void compare_images(Backends *b, OpShape o, bool odd) {
     const int side = odd ? 18 : 16, patch = odd ? 5 : 4, T = (side / patch) * (side / patch) + odd;
     const int64_t images = 3, C = 3 * (int64_t)patch * patch;

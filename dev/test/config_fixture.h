@@ -10,8 +10,8 @@ static Config config;
 static Error error;
 static bool printed; // --help or --version was printed
 
-// Parses arguments into `config`, using the settings of the checkpoint they name. On failure, returns false with
-// `error`.
+// Parses arguments into `config`, using the settings of the checkpoint that they name. On failure, sets `error` and
+// returns false.
 static inline bool parse_words(int argc, char **argv) {
     static CommandLine words;
     static Config recorded;

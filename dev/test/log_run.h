@@ -7,7 +7,7 @@
 #include "coat/log/log.h"
 #include "dev/test/test_folder.h"
 
-static char path[PATH_MAX_LENGTH + 16]; // of log.jsonl
+static char path[PATH_MAX_LENGTH + 16]; // path of log.jsonl
 static Config config;
 static Error err;
 
@@ -50,7 +50,7 @@ static inline const char *captured(void) {
     return contents(path_of("terminal"));
 }
 
-// Captures `stream` and opens the log of rank 0 of a run that takes the steps first to `steps`.
+// Captures `stream` and opens the log of rank 0 of a run that takes the steps `first` to `steps`.
 static inline Log *log_begin(int stream, int64_t first, int64_t steps) {
     capture(stream);
     Log *log = log_open(&config, 0, steps, first, 0, &err);
@@ -66,8 +66,8 @@ static inline const char *log_end(Log *log) {
 
 #define STEP_FLOPS 1e9 // FLOPs of each step that run() logs
 
-// Logs steps first to 4 of 4 (1000 tokens and 10 ms per step) and a validation after step 2. peak: the device's
-// FLOP/s. Returns what the run prints on `stream`.
+// Logs the text "hello 5", the steps `first` to 4 of 4 (1000 tokens and 10 ms per step), and a validation after step 2.
+// peak: the device's peak FLOP/s. Returns the text that the run prints on `stream`.
 static inline const char *run(int stream, int rank, int64_t first, double peak) {
     capture(stream);
     Log *log = log_open(&config, rank, 4, first, peak, &err);

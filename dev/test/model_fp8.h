@@ -17,8 +17,8 @@ static const Fp8Recipe fp8_linear = {"fp8-linear", LINEAR_FP8, SAVED_BF16, 0, 16
 static const Fp8Recipe fp8_coat = {"coat", LINEAR_FP8, SAVED_COAT, 1, 16, HEAD_BF16, false};
 static const Fp8Recipe fp8_coat_head = {"coat --head fp8", LINEAR_FP8, SAVED_COAT, 1, 16, HEAD_FP8, false};
 
-// Selects --recipe coat: row scales, unrounded inputs of norms and activation, and E4M3 gradients in dgrad if
-// activations are saved in FP8.
+// Selects --recipe coat or, if activations are saved in BF16, fp8-linear. Both have row scales, and their norms and
+// activation read unrounded inputs. In coat, dgrad reads E4M3 gradients.
 static Fp8Recipe as_default(Fp8Recipe r) {
     r.paper = false;
     return r;
@@ -83,7 +83,7 @@ static void test_fp8_gradients(void) {
     create(&full, small_config(s));
     double expected = run_batch(&full, 3, true, false, 1.0);
     s.bf16 = true;
-    // Runs every entry of `rows` with the recipes coat and coat-paper.
+    // Runs every entry of `rows` with the settings of coat-paper and with those of coat.
     for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
         const Fp8Recipe recipe = ways[i % 2](rows[i / 2].recipe);
         Model m;
@@ -135,9 +135,9 @@ static void test_fp8_inputs(void) {
     model_destroy(&full);
 }
 
-// Tests a model of 3 blocks with --bf16-blocks 0, 1 and 3. With BF16 blocks, errors against FP32 may grow only by 20 %
-// (losses) and 30 % (gradients; 100 % in post-norm models). They need not fall, because in an untrained model, rounded
-// weights cause most of the error.
+// Tests a model of 3 blocks with --bf16-blocks 0, 1 and 3. With 1 or 3 BF16 blocks, the error of gradients against FP32
+// may grow by 30 % (100 % in post-norm models). With 3, the error of losses may grow by 20 % and must change. Errors
+// need not fall, because in an untrained model, rounded weights cause most of the error.
 static void test_fp8_first_blocks(Fp8Recipe recipe) {
     static const int blocks_of[] = {0, 1, 3};
     enum { CHOICES = sizeof blocks_of / sizeof *blocks_of };
@@ -327,8 +327,8 @@ static void test_fp8_smaller_pass(Fp8Recipe recipe) {
     model_destroy(&large);
 }
 
-// True if FP8 health has counted all FP8 values of dqkv and the error of the FP8 wgrad is within FP8 rounding. *error
-// becomes the relative error of the FP8 wgrad against the BF16 wgrad.
+// True if FP8 health has counted all FP8 values of dqkv and the error of the FP8 wgrad is within FP8 rounding. Sets
+// *error to the relative error of the FP8 wgrad against the BF16 wgrad.
 static bool fp8_findings_are_right(Model *m, double *error) {
     const Config *c = m->config;
     CodeCounts counts[2 * COUNTED_TENSORS];

@@ -20,8 +20,8 @@ typedef enum {
 
 static Fault fault;
 
-// A call in coat/model/shards.c or muon.c that orders the two streams. place_event() adds calls to `places` as they run
-// and skips call number `left_out` (-1: none).
+// A call of comm_wait() or comm_after_compute() in coat/model/shards.c or muon.c. place_event() runs in place of these
+// calls: it adds each call to `places` and skips call number `left_out` (-1: none).
 typedef struct {
     const char *file, *function;
     int line;
@@ -66,7 +66,7 @@ static void in_group(const void *address, size_t bytes, bool writes) {
     const Range range = {offset_of(address), offset_of(address) + bytes, writes};
     for (int i = 0; i < group.before; i++)
         if ((writes || group.range[i].written) && range.begin < group.range[i].end && group.range[i].begin < range.end)
-            report(&order.races, "race: %s has memory in common with another collective of its group",
+            report(&order.races, "race: %s and another collective of its group share memory that one of them writes",
                    this_event().text);
     assert_true(group.ranges < (int)(sizeof group.range / sizeof *group.range));
     if (group.open) group.range[group.ranges++] = range;

@@ -1,7 +1,9 @@
 // Checks the order of memory accesses without computing. Each unit of the arena has a record: who wrote it last, which
-// tensor it contains, and who has read it since, on the computation and communication streams. Faults, one line each:
+// tensor it contains, and who has read it since, on the computation and communication streams. Reported faults:
 //   race: two conflicting accesses that no event orders
-//   clobbered: a read that finds another tensor. unwritten: a read before any write. old: a read of an outdated value
+//   clobbered: a read that finds the values of another tensor
+//   unwritten: a read before any write
+//   old: a read of an outdated value
 //   recorded: communication in a micro-batch that may be replayed from a CUDA graph
 // Each stream has a clock, which every operation on the stream advances. Each stream also stores the time of the other
 // stream up to which it has waited. Only the events of comm.h advance that time; waits of the host do not.
@@ -53,14 +55,14 @@ static int label_layer(Label label) {
 typedef struct {
     int written, read[STREAMS]; // stream times of the last write and of each stream's last read; 0: never
     Stream writer;              // stream that wrote this memory unit last
-    int made;      // version: pass (micro-batch) that wrote the contents; weights: updates in them; -1: not written
+    int made;      // version: pass (micro-batch) that wrote it; weights: number of updates so far; -1: not written
     Label content; // label of the tensor that was written
     bool padding;  // true: follows the end of a tensor or shard; communicated, but contents are never used
 } Unit;
 
 typedef struct {
     const char *name;
-    int layer; // layer of the operation's tensors, or OF_NONE or OF_ALL
+    int layer; // layer of the operation's tensors; OF_NONE: no layer known; OF_ALL: operation on all layers
 } Event;
 
 enum { OF_NONE = -1, OF_ALL = -2 };
@@ -277,6 +279,7 @@ static void check_race(const Unit *u, Label label, Stream stream, int time, bool
 //   gradients: computed in this step or, if communication reads them, in this pass
 //   FP8 health counts: computed in this step
 //   weights and tensors made from weights: computed after the last update, unless they are not trained
+//   all other tensors: always
 static bool current(const Unit *u) {
     const Label label = u->content;
     if (label <= 0) return true;
@@ -316,8 +319,9 @@ static void check_content(const Unit *u, Label expected) {
         report(&order.clobbered, "clobbered: %s reads %s where %s has written %s", this_event().text,
                label_name(expected).text, event_name(u->writer, u->written).text, label_name(u->content).text);
     else if (!current(u))
-        report(&order.old, "old: %s reads %s as %s left it %s before", this_event().text, label_name(u->content).text,
-               event_name(u->writer, u->written).text, of_weight(u->content) ? "an update" : "a pass");
+        report(&order.old, "old: %s reads %s, which %s wrote %s", this_event().text, label_name(u->content).text,
+               event_name(u->writer, u->written).text,
+               of_weight(u->content) ? "before the last update" : "in an earlier pass");
 }
 
 // Reports an operation that accesses two tensors in the same memory, because its accesses have no defined order.

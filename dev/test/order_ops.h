@@ -431,13 +431,13 @@ static void order_muon_momentum(Exec *exec, const Parameter *parameters, int cou
     may_raise(state);
 }
 
-// Records a read of t. If optimizer states are sharded, reports t as old unless communication wrote it last.
+// Records a read of t. If optimizer states are sharded, reports the fault "old" unless communication wrote t last.
 static void reads_exchanged(Tensor t) {
     reads(t);
     if (order.arena->zero == 0 || count_access) return;
     const Unit *u = &order.unit[offset_of(t.data) / UNIT];
     if (u->writer != COMMUNICATION)
-        report(&order.old, "old: %s reads %s before processes have exchanged it", this_event().text,
+        report(&order.old, "old: %s reads %s before the processes have exchanged it", this_event().text,
                label_name(u->content).text);
 }
 

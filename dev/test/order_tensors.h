@@ -144,7 +144,7 @@ static void takes_sum(Tensor gradient, Tensor part) {
     const size_t begin = offset_of(part.data), end = begin + (size_t)tensor_elements(part) * format_bytes(part.format);
     const Unit *from = &order.unit[begin / UNIT], *to = &order.unit[offset_of(gradient.data) / UNIT];
     if (from->writer != COMMUNICATION)
-        report(&order.old, "old: %s reads %s before processes have summed it", this_event().text,
+        report(&order.old, "old: %s reads %s before the processes have summed it", this_event().text,
                label_name(from->content).text);
     if (label_number(from->content) != label_number(to->content) ||
         label_layer(from->content) != label_layer(to->content))
@@ -162,7 +162,7 @@ static void reads_sum(Exec *exec, Tensor gradient) {
     const bool summed =
         u->writer == COMMUNICATION || strcmp(order.event[u->writer][u->written].name, "gradients_add") == 0;
     if (u->made != order.pass || (exec->ranks > 1 && !summed))
-        report(&order.old, "old: %s reads %s, which is not the sum over %s: %s left it", this_event().text,
-               label_name(u->content).text, exec->ranks > 1 ? "processes and passes" : "passes",
+        report(&order.old, "old: %s reads %s, which is not the sum over %s: %s wrote it last", this_event().text,
+               label_name(u->content).text, exec->ranks > 1 ? "the processes and passes" : "the passes",
                event_name(u->writer, u->written).text);
 }

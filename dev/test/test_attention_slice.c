@@ -1,5 +1,5 @@
-// Tests how attention backward on the GPU is split into slices. Every slice must fit the memory limit and not be empty,
-// and slices are equal if possible. Also tests the planned workspace of our own attention kernels.
+// Tests how attention backward on the GPU is split into slices. Every slice must fit the memory limit and not be empty.
+// Slices are equal if they can then use at least 3/4 of the limit. Also tests the planned workspace of our own kernels.
 #include "coat/cuda/attention/attention.h"
 #include "coat/cuda/attention/attention_hopper.h"
 #include "coat/cuda/attention/attention_portable.h"
@@ -21,7 +21,7 @@ static void assert_slice(AttentionShape s, int sequences, int kv_heads) {
     assert_int_equal(slice.kv_heads, kv_heads);
 }
 
-// Tests the workspace size of a slice. One sequence of GPT-2 124M needs 25 MB, about 2 heads T^2 bytes.
+// Tests the workspace size of a slice. One sequence of GPT-2 124M needs 25 MB, about 2 * heads * T^2 bytes.
 UNIT_TEST(workspace_of_a_slice_has_the_expected_bytes) {
     AttentionSlice one = {1, 12}, two = {2, 12}, grouped = {1, 2};
     AttentionShape s = shape_of(64, 1024, 12, 12, 64);
@@ -33,7 +33,7 @@ UNIT_TEST(workspace_of_a_slice_has_the_expected_bytes) {
     assert_int_equal(attention_slice_bytes(s, grouped), (size_t)8 * (128 * 128 * 2 + 400 + 100 * 64 * 4));
 }
 
-UNIT_TEST(slices_of_known_models_divide_the_batch) {
+UNIT_TEST(slices_of_known_models_have_the_expected_size) {
     assert_slice(shape_of(64, 1024, 12, 12, 64), 8, 12); // 10 sequences would fit, but 8 divides the batch of 64
     assert_slice(shape_of(16, 1024, 25, 25, 64), 4, 25);
     assert_slice(shape_of(11, 1024, 12, 12, 64), 10, 12); // 11 sequences: a slice of 10 and a slice of 1

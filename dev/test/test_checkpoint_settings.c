@@ -250,7 +250,8 @@ UNIT_TEST(flags_override_recorded_training_settings) {
     assert_int_equal(config.images_per_sequence, 0);
 }
 
-// Tests that a resumed run uses the recorded optimizer, and that settings of Muon are recorded only if they matter.
+// Tests that a resumed run uses the recorded optimizer, and that settings of Muon are recorded only if they differ from
+// their defaults.
 UNIT_TEST(a_resumed_run_uses_the_recorded_optimizer) {
     record(5, "{" BATCH "\"optimizer\":\"muon\",\"muon-momentum\":0.9,\"muon-rms\":0.3}");
     resume_with("");
@@ -307,7 +308,7 @@ UNIT_TEST(fp8_settings_of_a_vision_tower_are_recorded) {
 }
 
 // Tests a recorded batch that is not a multiple of the tokens of one pass. A smaller micro-batch is used or, if none
-// fits, the nearest possible batch.
+// fits or --micro-batch is given, the nearest possible batch.
 UNIT_TEST(a_recorded_batch_is_adapted_to_the_number_of_processes) {
     static const struct {
         const char *flags;
@@ -329,7 +330,8 @@ UNIT_TEST(a_recorded_batch_is_adapted_to_the_number_of_processes) {
                  {"--seq-len 28", 1, 1568, 4},
                  {"--seq-len 24", 1, 1536, 4},
                  {"--seq-len 24", 32, 1536, 2},
-                 // One sequence of 24 tokens per rank would match the batch, but FP8 needs a multiple of 16 tokens.
+                 // One sequence of 24 tokens per rank would match the batch, but a micro-batch must stay a multiple of
+                 // 16 tokens if the recorded one is.
                  {"--seq-len 24", 64, 6144, 4},
                  {"--batch-tokens 0", 1, 0, 4}, // the batch is one micro-batch per rank
                  {"--batch-tokens 2048", 4, 2048, 4}};
@@ -361,7 +363,7 @@ UNIT_TEST(position_in_the_data_follows_a_changed_seq_len) {
                  {81, 30, 0, 15, 40},              // sequences of twice the length; the position in sequences is halved
                  {81, 30, 0, 100, 270},            // shorter sequences, so that the epoch has more of them
                  {90, 30, 0, 7, 21},               // after whole epochs, the result is the start of an epoch, too
-                 {1 << 20, 49 << 10, 0, 49, 1024}, // the conversion is exact if possible
+                 {1 << 20, 49 << 10, 0, 49, 1024}, // 2^20 * 49 / 50176 is a whole number, so nothing is rounded
                  {81, 0, 81 * 64, 30, 81},         // epoch length unknown; the run read 64 tokens per sequence
                  {81, 0, 81 * 32, 30, 40},         // epoch length unknown; the run read 32 tokens per sequence
                  {(int64_t)1 << 53, 1, 0, (int64_t)1 << 53, (int64_t)1 << 53}};

@@ -1,5 +1,6 @@
 // Tests how a process finds its rank: from a launcher's environment variables, or from --rank and --world-size. Both
-// flags, or --world-size 1, override the variables; other contradictions are errors. Also tests one rank's collectives.
+// flags, or --world-size 1, override the variables; other contradictions are errors. Also tests the collectives of a
+// run with one process.
 #include "comm_fixture.h"
 
 static Error err; // error of the last failed call

@@ -87,7 +87,7 @@ UNIT_TEST(contradictory_flags_are_refused) {
     refuse("--train x --optimizer muon --muon-momentum 1", EXIT_USER, "--muon-momentum 1");
     accept_run("--train x --optimizer muon --device cpu --zero 0", 2);
     assert_non_null(strstr(config.notes, "note: --zero 0: ") ? strstr(config.notes, "--zero 1") : NULL);
-    // Prints no such note with --zero 1, without Muon, or if Muon trains no matrix.
+    // No note about --zero is printed with --zero 1, without Muon, or if Muon trains no matrix.
     static const char *const unnoted[] = {
         "--train x --optimizer muon --device cpu --zero 1", "--train x --device cpu --zero 0",
         "--train x --optimizer muon --device cpu --zero 0 --model llama:d1 --vision clip:d2 --freeze language"};
@@ -95,7 +95,7 @@ UNIT_TEST(contradictory_flags_are_refused) {
         accept_run(unnoted[i], 2);
         assert_null(strstr(config.notes, "--zero"));
     }
-    // The first two print a note, because 8-bit second moments need a beta2 of at most 0.99.
+    // The first two command lines print a note, because 8-bit second moments need a beta2 of at most 0.99.
     static const char *const beta2[] = {
         "--train x --recipe coat --beta2 0.999", "--train x --recipe bf16 --moments fp8 --beta2 0.9999",
         "--train x --recipe coat --beta2 0.99", "--train x --recipe bf16 --beta2 0.999"};
@@ -202,7 +202,7 @@ UNIT_TEST(settings_that_the_device_does_not_support_are_refused) {
     accept_run("--plan --model llama:d2 --device cuda", 1);
     refuse_run("--train x --model olmo:d2 --norm-eps 1e-2 --device cpu", 1, "--norm-eps");
     refuse_run("--train x --model llama:d2 --rope-factor 8 --rope-low 4 --device cpu", 1, "--rope-low&--rope-high");
-    accept_run("--train x --recipe coat --zero 3", 1); // one process has nothing to shard; a note says so
+    accept_run("--train x --recipe coat --zero 3", 1); // prints a note, because one process has nothing to shard
     assert_true(config.recipe.cache_transposed);
     assert_non_null(strstr(config.notes, "note: --zero 3: "));
     accept_run("--train x --recipe coat --zero 3", 2);
@@ -315,7 +315,7 @@ UNIT_TEST(recipes_set_their_flags) {
     assert_int_equal(recipe_gradient_format(&config.recipe), FMT_E5M2);
     sets("--plan --linear bf16", "recipe coat, linear bf16, head bf16, saved coat");
     sets("--plan --linear bf16 --head fp8-backward", "linear bf16, head fp8-backward");
-    // A flag of its own overrides the recipe's value, whether before or after --recipe.
+    // A given flag, such as --moments, overrides the recipe's value, whether before or after --recipe.
     sets("--plan --recipe coat --moments fp32 --recompute 0",
          "linear fp8, saved coat, recompute 0, moments fp32, master split16");
     sets("--plan --moments fp32 --recompute 0 --recipe coat",
@@ -392,8 +392,9 @@ UNIT_TEST(a_gpu_without_fp8_falls_back_to_bf16) {
     assert_string_equal(config.notes, "");
 }
 
-// Tests that the fingerprints of recipe and training change with the flags that results depend on, and only with these.
-UNIT_TEST(fingerprints_depend_on_exactly_the_flags_that_change_results) {
+// Tests that recipe_fingerprint() depends on the flags of the recipe only, and training_fingerprint() on all other
+// flags that results depend on, but not on flags such as --val.
+UNIT_TEST(fingerprints_of_recipe_and_training_depend_on_their_flags) {
     accept_run("--train x", 1);
     const int64_t coat = recipe_fingerprint(&config);
     accept_run("--train x --recipe coat --lr 1", 1);

@@ -74,7 +74,7 @@ UNIT_TEST(masked_targets_are_not_trained) {
             int counted = 0;
             assert_true(data_batch(loader, n, in, target, &err));
             for (int t = 0; t < T; t++) {
-                const int at = n * T + t + 1; // index of the target token, whose mask decides
+                const int at = n * T + t + 1; // index of the target token; its mask bit decides if it is trained
                 const bool counts = mask[at % 13] == '1';
                 assert_int_equal(in[t], 7 + at - 1);
                 assert_int_equal(target[t], counts ? 7 + at : -1);
@@ -393,7 +393,8 @@ UNIT_TEST(bos_or_eos_tokens_separate_documents) {
     assert_memory_equal(position, after_end, sizeof position);
     assert_true(data_batch_at(loader, 1, in, target, position, &err));
     assert_memory_equal(position, second_end, sizeof position);
-    // The first set of ids that occurs in the data marks documents; if none occurs, the first set with any id does.
+    // Documents are separated by the first set whose BOS id (if it has none, an EOS id) occurs in the data. If none
+    // occurs, the first set with any id is used.
     const SpecialIds absent = {99, 1, {104}}, ways[] = {nothing, absent, ends, begins};
     assert_true(data_mask_documents(loader, ways, 4, &found, &err) && found);
     assert_true(data_batch_at(loader, 0, in, target, position, &err));

@@ -111,7 +111,7 @@ static void write_mixture(void) {
 }
 
 // Tests that sequences of two sets alternate in the ratio of the weights, that each set is read in shuffled epochs, and
-// that data_set() counts correctly.
+// that data_set() returns each set's numbers of sequences read, epochs and tokens.
 UNIT_TEST(weighted_data_sets_alternate_in_the_ratio_of_the_weights) {
     enum { COUNT = 1280 }; // five of the mixture's blocks of 256 sequences
     write_mixture();
@@ -319,8 +319,8 @@ UNIT_TEST(npy_files_of_olmo_are_read) {
     assert_true(data_batch(loader, 10, in, target, &err));
     assert_int_equal(in[0], 100000);
     data_close(loader);
-    // Files of the other width are refused: uint16 tokens, read as uint32, exceed the vocabulary; uint32 tokens, read
-    // as uint16, have a 0 in every other word.
+    // Files of the other width are refused. Read as uint32, uint16 tokens have a wrong size or exceed the vocabulary.
+    // Read as uint16, uint32 tokens have a 0 in every other word.
     assert_null(data_open(path_of("n.npy"), 1, 10, 0, 1, 1, false, WIDE_VOCAB, &err));
     assert_non_null(strstr(err.text, "not a multiple of 4"));
     write_file(path_of("n.npy"), narrow, sizeof narrow - 2);

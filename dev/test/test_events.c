@@ -173,7 +173,7 @@ UNIT_TEST(written_scalars_are_read_back) {
 UNIT_TEST(event_files_sort_by_start_of_the_run) {
     static Event events[4];
     char last[TEST_PATH] = "";
-    const char *name = path_of("events.out.tfevents.4000000000.elsewhere"); // from a clock that is ahead
+    const char *name = path_of("events.out.tfevents.4000000000.elsewhere"); // its time is in the future
     write_text(name, "");
     snprintf(last, sizeof last, "%s", name);
     for (int i = 0; i < 3; i++) { // several starts within a second

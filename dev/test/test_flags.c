@@ -177,7 +177,8 @@ UNIT_TEST(numbers_of_bytes_are_parsed_with_their_unit) {
     REFUSE_EACH("--plan", bad);
 }
 
-// Tests that every --train adds a set. --train-weight sets the weight of the --train before it, for all sets or none.
+// Tests that every --train adds a set, and that --train-weight sets the weight of the --train before it. Either all
+// sets or none must have a weight.
 UNIT_TEST(each_train_flag_adds_a_data_set) {
     accept("--train a --steps 3 --train=b/*.bin -i c");
     assert_string_equal(config.train, "a\n\nb/*.bin\n\nc");

@@ -44,7 +44,8 @@ UNIT_TEST(command_lines_of_llmc_are_accepted) {
     accept("-i data/TinyStories -v 250 -s 250 -g 144 -l 0.0001 -o stories1.log");
 }
 
-// Tests llm.c's short flags, alone and mixed with long flags. Short flags with another or without meaning are refused.
+// Tests llm.c's short flags, alone and mixed with long flags. An invalid or missing value, or a value without a space
+// before it (-b4), is an error.
 UNIT_TEST(short_flags_of_llmc_have_the_same_meaning) {
     sets("-i a -d -1 -m -1 -x -1 -a 1 -w 0 -f 1 -lg -1 -h 0 -k wsd",
          "batch-tokens 0, val-batches -1, steps -1, overfit-one-batch on, master none, schedule wsd");

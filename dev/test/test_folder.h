@@ -29,8 +29,8 @@ static inline int test_folder_empty(void **state) {
     return system(formatted("rm -rf '%s'/*", test_folder));
 }
 
-// Runs tests as a user without root's permissions. From test_as_user(true) to test_as_user(false), a root process
-// becomes the user nobody, who owns the test's folder and its files.
+// Lets a root process run a part of a test without root's permissions. test_as_user(true) makes it the user nobody, who
+// then owns the test's folder and its files. test_as_user(false) returns to root. Has no effect on other users.
 static inline void test_as_user(bool begins) {
     const uid_t nobody = 65534;
     if (!begins) {
@@ -98,7 +98,8 @@ static inline void flip_byte(const char *path, size_t at) {
     free(data);
 }
 
-// Limits the size of files that this process writes to `bytes`, which acts like a full disk but raises SIGXFSZ.
+// Limits the size of files that this process writes to `bytes`. Writes beyond the limit fail as on a full disk, but
+// also raise SIGXFSZ, which the test must ignore.
 static inline void limit_files(rlim_t bytes) {
     struct rlimit limit;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -113,8 +114,8 @@ static inline void assert_says(const Error *err, const char *parts) {
     assert_null(strchr(err->text, '\n'));
 }
 
-// Asserts assert_says() and that the error has this exit code. Then clears the error, so that the next check fails
-// unless another call has set the error.
+// Asserts that the error has this exit code and is one line that contains all of `parts`. Then clears the error, so
+// that the next check fails unless another call has set the error.
 static inline void assert_error(Error *err, ExitCode code, const char *parts) {
     assert_int_equal(err->code, code);
     assert_says(err, parts);

@@ -73,8 +73,9 @@ UNIT_TEST(a_constant_gradient_has_no_error) {
     case_end(&c);
 }
 
-// Tests a token whose gradient is 2^19 times that of other tokens. E4M3 has a range of 2^18.8, so tokens that share the
-// large token's scale become 0. E5M2 has a range of 2^32.8.
+// Tests a token whose gradient is 2^19 times that of other tokens. E4M3 rounds values below 2^-18.8 times its largest
+// value to 0, so tokens that share the large token's scale become 0. E5M2 rounds only values below 2^-32.8 times its
+// largest value to 0.
 UNIT_TEST(an_outlier_token_flushes_other_tokens_in_e4m3_only) {
     Case c;
     case_begin(&c);

@@ -67,8 +67,8 @@ TEST_EVERYWHERE(sums_of_outliers_equal_an_independent_computation) {
 
 typedef char *HealthJson(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
-// Calls a function of health.h three times: without notes, with notes, and again. Asserts that only the second call
-// writes a note, which contains `note`; "": none does. Returns the last JSON object.
+// Calls a function of health.h once without and twice with notes enabled. Asserts that only the second call writes a
+// note, and that it contains `note`. If `note` is empty, no call may write a note. Returns the last JSON object.
 static json_t *measure(Run *run, HealthJson *health, const char *note) {
     char warning[HEALTH_WARNING];
     json_t *found = NULL;

@@ -12,8 +12,8 @@ static void assert_counts(CodeCounts c, uint64_t codes, uint64_t saturated, uint
     assert_int_equal(c.subnormal, subnormal);
 }
 
-// Tests the counts of a gradient with strided rows, in which every FP8 magnitude m occurs exactly m + 1 times, also
-// transposed. New counts are added to earlier counts.
+// Tests the counts of a gradient with strided rows, also transposed. Every FP8 magnitude m > 0 occurs exactly m + 1
+// times; all other values are 0 or -0. New counts are added to earlier counts.
 static void known_codes(Fixture *f) {
     for (int i = 0; i < 2; i++) {
         const Format format = i ? FMT_E5M2 : FMT_E4M3;

@@ -361,7 +361,7 @@ UNIT_TEST(unsupported_configs_are_refused) {
 
 // ---------------------------------------------------------------- tests of a Hugging Face model folder
 
-// Returns an element's test value: exact in F32, BF16 and F16, and different for each tensor, row and column.
+// Returns an element's test value, which is exact in F32, BF16 and F16, and depends on tensor, layer, row and column.
 static float value_of(int id, int layer, int64_t row, int64_t col) {
     return (float)((id * 31 + layer * 17 + row * 7 + col * 3) % 255 - 127) / 64.0f;
 }

@@ -86,7 +86,8 @@ UNIT_TEST(absent_config_keys_of_llava_have_defaults) {
     assert_true(s.kv_heads == 8 && s.ffn == 14336);
 }
 
-// Reads the tower of a CLIP, SigLIP or Llava model, or of a tower alone.
+// Reads the shape of the tower from the config.json of a CLIP, SigLIP or Llava model, or of a model that is only a
+// tower.
 UNIT_TEST(towers_of_clip_siglip_and_llava_folders_are_read) {
     static const struct {
         const char *text;
@@ -225,7 +226,7 @@ static void write_model(const Both *b, const char *folder, int layout, const cha
         int64_t shape[HF_MAX_RANK];
         checkpoint_file_shape(&list[i], shape);
         const char *name = layout < 0 ? NULL : hf_other_name(list[i].name, layout, other);
-        for (int k = 2; layout >= 2 && k < HF_LAYOUTS && !name; k++) // names that `layout` lacks
+        for (int k = 2; layout >= 2 && k < HF_LAYOUTS && !name; k++) // tensors that `layout` does not rename
             if (k != 5 && k != 6) name = hf_other_name(list[i].name, k, other);
         if (dropped && strcmp(list[i].name, dropped) == 0) continue;
         safewriter_declare(&writer, name ? name : list[i].name, DTYPE_F32, list[i].rank, shape, i);
@@ -459,8 +460,9 @@ static void expect_parts(const Arena *before, const Arena *now) {
             }
 }
 
-// Loads checkpoints of runs with frozen parts into runs with others. Parts without states start with moments of 0 and
-// with the checkpoint's weights as master weights. The states of parts that are frozen now are not read.
+// Loads checkpoints of runs with frozen parts into runs with other frozen parts. Parts without states start with
+// moments of 0 and with the checkpoint's weights as master weights. The states of parts that are frozen now are not
+// read.
 UNIT_TEST(checkpoints_load_into_runs_with_other_frozen_parts) {
     for (int before = 0; before < 7; before++) {
         char folder[TEST_PATH];

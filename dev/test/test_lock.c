@@ -47,7 +47,7 @@ static pid_t other_holder(void) {
     assert_int_equal(pipe(ready), 0);
     pid_t child = fork();
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); // if the test fails
+        prctl(PR_SET_PDEATHSIG, SIGKILL); // ends this process if the test fails and exits
         if (write(ready[1], acquire(&lock) ? "y" : "n", 1) != 1) _exit(1);
         while (true) pause();
     }
@@ -60,7 +60,7 @@ static pid_t other_holder(void) {
 
 UNIT_TEST(a_locked_folder_cannot_be_locked_again) {
     if (!acquire(&lock)) fail_msg("%s", err.text);
-    assert_refused("process "); // also within this process
+    assert_refused("process "); // a process cannot lock the folder a second time
     lock_release(&lock);
     lock_release(&lock);
     assert_false(path_is_file(path_of("run/.lock")));

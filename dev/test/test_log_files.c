@@ -6,7 +6,7 @@
 #include "coat/log/log_trim.h"
 
 UNIT_TEST(resumed_run_appends_to_the_log) {
-    run(STDOUT_FILENO, 0, 1, 0); // The run is killed after step 4; its checkpoint is of step 2.
+    run(STDOUT_FILENO, 0, 1, 0); // stands for a run that was killed after step 4 and has a checkpoint of step 2
     run(STDOUT_FILENO, 0, 3, 0);
     assert_string_equal(contents(path), expected);
 }
@@ -40,7 +40,7 @@ UNIT_TEST(a_resumed_run_truncates_the_log) {
 }
 
 // If log.jsonl or its folder was removed, log_reopen() creates a new file. If log.jsonl was replaced (here by sed -i),
-// log_reopen() appends to the new file. Either file gets a note and then only later lines.
+// log_reopen() appends to the new file. In both cases it writes a note, which only later lines follow.
 UNIT_TEST(a_removed_log_is_created_again) {
     static const char *const commands[] = {"rm -r %s", "rm %s/log.jsonl", "cd %s && sed -i s/loss/lost/ log.jsonl"};
     for (int i = 0; i < 3; i++) {
@@ -85,8 +85,8 @@ UNIT_TEST(a_resumed_run_does_not_log_an_evaluation_twice) {
     }
 }
 
-// log_copy_abandoned() copies the lines after the step of --resume=STEP to another file, except lines that the resumed
-// run writes again.
+// log_copy_abandoned() copies the lines of first_step and later steps to another file if this run abandons them: after
+// --resume=STEP, or after --resume without a checkpoint.
 UNIT_TEST(lines_after_an_abandoned_step_are_copied) {
     static const char before[] = "{\"step\":1,\"loss\":3}\n",
                       after[] = "{\"step\":2,\"loss\":2}\n{\"step\":3,\"fp8\":{}}\n";
@@ -123,7 +123,8 @@ UNIT_TEST(lines_after_an_abandoned_step_are_copied) {
     assert_int_equal(system(formatted("ls %s | grep -vc 'log.jsonl\\|tfevents' | grep -qx 3", config.out)), 0);
 }
 
-// log_contradiction() fails if the checkpoint's loss differs from the log's loss at that step, or if the log lacks it.
+// log_contradiction() describes a contradiction if the checkpoint's loss differs from the log's loss at that step, or
+// if the log has earlier steps but not that step. Otherwise it sets `text` to "".
 UNIT_TEST(a_checkpoint_of_another_run_is_recognized_by_its_loss) {
     static const struct {
         const char *log;

@@ -1,5 +1,5 @@
-// Tests of the table of GEMM algorithms (coat/io/matmul_algos.h). The order of its rows does not matter, and rows that
-// are invalid or for other GPUs are ignored. A matmul uses the row of its own shape or of a compatible shape.
+// Tests of the table of GEMM algorithms (coat/cuda/matmul/matmul_algos.h). The order of its rows does not matter, and
+// rows that are invalid or for other GPUs are ignored. A matmul uses the row of its own shape or of a compatible shape.
 #include "dev/test/test_folder.h"
 
 #include "coat/cuda/matmul/matmul_algos.h"
@@ -62,7 +62,8 @@ UNIT_TEST(a_matmul_uses_the_row_of_a_compatible_shape) {
     assert_true(key->lda == 768 && key->ldb == 64 && key->ldd == 800 && key->align_b == 16 && !key->accumulate);
     assert_true(read.rows[0].algorithm[0] == 1 && read.rows[0].algorithm[7] == UINT64_MAX);
     assert_true(read.rows[1].any_memory && read.rows[1].algorithm[0] == 10);
-    // A row matches its own matmul and, unless `exact`, matmuls that differ only in alignment and accumulation.
+    // A row matches its own matmul and, unless `exact`, matmuls of equal shape whose operands are aligned at least as
+    // well, here one that accumulates.
     MatmulKey other = *key;
     other.accumulate = true;
     assert_true(algo_matches(&read.rows[0], key, true) && !algo_matches(&read.rows[0], &other, true));

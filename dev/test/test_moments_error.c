@@ -99,7 +99,7 @@ UNIT_TEST(nearest_rounding_with_beta2_near_1_makes_updates_too_large) {
 }
 
 // With beta2 near 1, one step changes the second moment v by less than half the distance between FP8 values, so nearest
-// rounding does not change v. All gradients have one size, and each element has a gradient in one of 100 steps.
+// rounding does not change v. Each element has a gradient in one of 100 steps, and all these gradients have one size.
 UNIT_TEST(nearest_rounding_with_beta2_near_1_leaves_v_unchanged) {
     Drift nearest = print_row(RARE, NEAREST, 0.999, 0);
     assert_true(fabs(nearest.v_mean) > 0.1 && nearest.update > 0.1);

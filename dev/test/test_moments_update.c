@@ -178,7 +178,7 @@ UNIT_TEST(eight_bit_states_train_like_fp32_states) {
         print_message("# moments %d, masters %d: %.2f %% of the way\n", (int)ways[w].moments, (int)ways[w].master,
                       100 * sqrt(error / way));
         assert_true(sqrt(error / way) < ways[w].limit);
-        assert_true(fabs(drift) < 4 * sqrt(error)); // stochastic rounding is unbiased
+        assert_true(fabs(drift) < 4 * sqrt(error)); // the differences have no bias
         close_optimizer(&o);
     }
     close_optimizer(&exact);

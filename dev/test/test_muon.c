@@ -220,7 +220,7 @@ static void load_momentum(Tensor t, real *x) {
     if (t.granularity == SCALE_EXPAND) moments_load(t, 0, COUNT, x);
 }
 
-// Returns the largest error of a momentum x that was stored in `format` in a group with amax a.
+// Returns the maximum error allowed for a momentum x that is stored in `format` in a group with amax a.
 static double momentum_error(Format format, double x, double a) {
     switch (format) {
     case FMT_FP32: return 3e-7 * fabs(x);
@@ -255,7 +255,7 @@ static void check_momentum(Fixture *f, Format format, MomentsKind moments, Forma
     }
     assert_int_equal(state.nonfinite, 0);
     if (!format_has_groups(format)) return;
-    set_value(p.grad, 3, 3, INFINITY); // grad_norm finds this before an update; the momentum reports it, too
+    set_value(p.grad, 3, 3, INFINITY); // muon_momentum must report inf, as grad_norm does before an update
     f->exec.ops->muon_momentum(&f->exec, &p, 1, &state);
     assert_int_equal(state.nonfinite, 1);
 }
@@ -492,9 +492,9 @@ static void counted_apply(Exec *exec, const Parameter *parameters, int count, St
     cpu_ops()->muon_apply(exec, parameters, count, state);
 }
 
-// In each step, one process orthogonalizes each matrix, and the processes apply the entire update. Without ZeRO, every
-// process orthogonalizes and applies all. The number of layers is not a multiple of the number of processes, of which
-// some have empty shards.
+// With ZeRO, one process orthogonalizes each matrix in a step, and the processes together apply every update once.
+// Without ZeRO, every process orthogonalizes and applies all. The number of layers is not a multiple of the number of
+// processes, so some processes have empty shards.
 UNIT_TEST(processes_orthogonalize_each_matrix_once) {
     Model m;
     CommPlace place;

@@ -107,7 +107,7 @@ static void check_residual_norm(Fixture *f, int64_t M, int64_t C, bool centred) 
     ops->norm_recompute(&f->exec, n, n, norm);
     assert_true(same_bits(n4, n));
 
-    // Without y, r_in is only copied, or not even copied if r_out shares its memory. n is optional.
+    // Without y, r_out is a copy of r_in, or r_in itself if they share memory. n is optional.
     Tensor copy = poisoned(f, f->format, M, C);
     norm.x = copy;
     ops->residual_norm_forward(&f->exec, no_tensor(), norm, copy, r_in, no_tensor(), no_tensor());

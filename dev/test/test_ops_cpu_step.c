@@ -276,7 +276,7 @@ UNIT_TEST(a_nonfinite_gradient_skips_the_update) {
         f.draws = 1;
         Parameter p = make_parameter(&f, STORAGES[1], 90, 100);
         f.draws = 1;
-        Parameter same = make_parameter(&f, STORAGES[1], 90, 100); // a copy of p whose first update is not skipped
+        Parameter same = make_parameter(&f, STORAGES[1], 90, 100); // a copy of p without skipped updates
         Tensor value_before = copy_of(&f, p.weight.value), m_before = copy_of(&f, p.m);
         StepState state = hyperparameters(1), state_of_same = state;
         double good = value(p.grad, 89, 99);

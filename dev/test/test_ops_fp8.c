@@ -123,7 +123,7 @@ TEST_EVERYWHERE(norms_with_fp8_inputs_and_outputs) {
     check_norm(f, 33, 48, 16, true, true);
     check_norm(f, 3 * 17, 100, 16, true, true);
     check_norm(f, 5, 160, 32, true, false);
-    check_norm(f, 65, 100, 0, true, true); // Tests FP8 matmuls with an unquantized residual stream.
+    check_norm(f, 65, 100, 0, true, true); // FP8 output with an unquantized residual stream, as in fp8-linear
     check_norm(f, 7, 160, 128, false, true);
     check_norm(f, 7, 100, 32, false, false);
     norm_gradients(f);
@@ -142,7 +142,7 @@ static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, bool codes) 
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < F; j++) set_value(sum, i, j, (double)(element(y, i, j) + element(bias, 0, j)));
         assert_quantised_groups(h, sum);
-        if (!codes) { // g must be computed from the matmul's output, not from the saved h.
+        if (!codes) { // with from_saved false, g must be computed from the matmul's output, not from the saved h
             Tensor other = poisoned(f, f->format, M, F), of_sum = plain_gelu(f, sum, ACT_GELU_TANH);
             ops->activation_forward(&f->exec, other, h, y, bias, false, ACT_GELU_TANH);
             for (int64_t i = 0; i < M; i++)

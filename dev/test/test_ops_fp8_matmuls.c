@@ -11,8 +11,8 @@ static void check_quantize(Fixture *f, Tensor x) {
     ops->quantize_recompute(&f->exec, q_t, q, x);
     assert_same_codes(q_t, q);
 
-    // Quantizes a gradient with an amax that grad_quantize computes, or that is stored with the gradient. The
-    // transposes are in both FP8 formats.
+    // Quantizes a gradient to E5M2, or to E4M3 with an E5M2 transpose. grad_quantize computes the amax, or uses the
+    // amax that is stored with the gradient.
     for (int way = 0; way < 4; way++) {
         const bool given = way % 2, other = way / 2;
         Tensor dy = x, dy_q = coded(f, other ? FMT_E4M3 : FMT_E5M2, x.rows, x.cols);
@@ -171,7 +171,7 @@ static void maxima_from_update(Fixture *f) {
             // amax.
             ops->weights_quantize(&f->exec, list, 3);
             assert_quantised(codes, list[i].weight.value);
-            f->state.nonfinite = 1; // a skipped update stores no amax
+            f->state.nonfinite = 1; // skips the update, so weights_quantize() must then ignore *maximum
             ops->adamw_update(&f->exec, list, 3, &f->state);
             f->state.nonfinite = 0;
             *maximum = float_bits(1792.0f);
@@ -221,7 +221,7 @@ static void check_flags(Fixture *f) {
     memset(&p, 0, sizeof p);
     p.weight.value = x;
     p.weight.codes = q;
-    p.weight.codes.amax = NULL; // The weight is not sharded, so it has no stored amax.
+    p.weight.codes.amax = NULL; // codes.amax is used for sharded weights only
     ops->weights_quantize(&f->exec, &p, 1);
     expect_flag(f);
     ops->quantize_forward(&f->exec, q, good);

@@ -102,7 +102,8 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     if (group) assert_quantised_groups(x, r);
     assert_quantised_rows(n, normalised(f, norm, r));
 
-    // Recomputes n from the saved x, then from its own FP8 values.
+    // Computes the transpose n_t: first from the saved x, as if the FP8 values of n had not been saved, then from the
+    // FP8 values of n.
     Norm of_saved = norm;
     of_saved.x = decoded(f, x);
     Tensor again = poisoned(f, FMT_FP32, M, C);
@@ -124,8 +125,8 @@ static void check_norm(Fixture *f, int64_t M, int64_t C, int group) {
     assert_int_equal(f->state.nonfinite, 0);
 }
 
-// In the first block, forward matmuls read n and o in BF16, and wgrad reads them in FP8. Forward stores their amax,
-// with which backward quantizes them.
+// In the first blocks (--bf16-blocks), forward matmuls read n and o in BF16, and wgrad reads them in FP8. Forward
+// stores their amax, with which backward quantizes them.
 static void check_stored_amax(Fixture *f, int64_t M, int64_t C) {
     const Ops *ops = f->exec.ops;
     Tensor r = random_tensor(f, f->format, M, C, 3), x = grouped(f, M, C, 16), n = poisoned(f, f->format, M, C);
@@ -146,7 +147,7 @@ static void check_stored_amax(Fixture *f, int64_t M, int64_t C) {
     assert_quantised(o_t, o);
 }
 
-// If a row and the bias are 0, the norm of that row is 0.
+// The RMS norm of a row of zeros is 0.
 static void norm_of_zeros(Fixture *f) {
     Tensor r = random_tensor(f, f->format, 3, 48, 1), n = coded_rows(f, FMT_E4M3, 3, 48);
     for (int64_t j = 0; j < 48; j++) set_value(r, 1, j, 0);
@@ -166,7 +167,7 @@ TEST_EVERYWHERE(norms_with_row_scales) {
     check_stored_amax(f, 33, 48);
 }
 
-// Checks GELU. group: group size of the saved activation h; 0: h is saved in BF16 and shares memory with y.
+// Checks GELU. group: group size of the saved activation h; 0: h is not quantized and shares memory with y.
 static void check_gelu(Fixture *f, int64_t M, int64_t F, int group, ActivationKind kind) {
     const Ops *ops = f->exec.ops;
     watch(f);
@@ -207,7 +208,7 @@ static void check_bounded(Fixture *f, int64_t M, int64_t F, int64_t C, int group
     const int64_t H = gated ? 2 * F : F;
     watch(f);
     Tensor y = gated ? random_tensor(f, f->format, M, H, 3) : carried(f, M, H, 2);
-    for (int64_t i = 0; gated && i < M; i++) // sets a group to 0, whose scale is 1
+    for (int64_t i = 0; gated && i < M; i++) // sets a group of each row to 0; the scale of such a group is 1
         for (int64_t j = 0; j < group; j++) set_value(y, i, j, 0);
     Tensor bias = gated ? no_tensor() : random_tensor(f, f->format, 1, F, 1);
     Tensor h = grouped(f, M, H, group);

@@ -23,8 +23,9 @@ typedef struct {
     Role role;
 } Scratch;
 
-// If `sharing` is true, the memory plan places shared_first and shared_second in memory that no other tensor uses:
-// tensors of the vision tower if shared_in_tower, otherwise of the language model. shared_bytes: size of that memory.
+// If `sharing` is true, the memory plan places shared_first and shared_second in the same memory, which no other tensor
+// uses. shared_in_tower: true if both are tensors of the vision tower, false if of the language model. shared_bytes:
+// size of that memory.
 static bool sharing, shared_in_tower;
 static Scratch shared_first, shared_second;
 static size_t shared_bytes;
@@ -171,7 +172,8 @@ static const int32_t none[1]; // dummy token ids, because the recording device d
 static const uint8_t no_pixels[1];
 static char nowhere; // destination of downloads, which the recording device does not write
 
-// Uploads a batch with as many images as possible, and computes their features unless micro_step() does.
+// Uploads a batch with as many images as possible. features: true if this function must compute the images' features,
+// false if micro_step() will.
 static void upload_batch(Model *m, int B, int T, bool targets, bool features) {
     batch_upload(m, B, T, none, targets ? none : NULL, NULL);
     images_upload(m, vision_images(m->config), no_pixels, NULL);
@@ -202,8 +204,8 @@ static void evaluate_short(Model *m) {
     state_upload(m);
 }
 
-// Samples text: one pass over half a sequence, then two passes that use the KV cache. Only the last token's logits are
-// computed.
+// Samples text: one pass over half a sequence, then two passes that use the KV cache. Each pass computes the logits of
+// the last token or, with FP8 matmuls, of the last 16.
 static void sample(Model *m) {
     const int T = m->config->seq_len / 2, rows = config_sample_logits(m->config);
     const int more = config_min_tokens(m->config);
@@ -276,8 +278,8 @@ static void train(Model *m, int steps) {
 #define ALL_STEPS ((int)(sizeof after_steps / sizeof *after_steps))
 
 // Reports tensors that a training run allocates but never writes or never reads. Ranks other than 0 do not count FP8
-// values, so CODE_COUNTS is not checked there. With ZeRO, ranks without a layer do not use Muon's scratch tensors.
-// Nothing reads what a frozen tower saves for backward.
+// values or outliers, so CODE_COUNTS and OUTLIERS are not checked there. With ZeRO, ranks without a layer do not use
+// Muon's scratch tensors. Nothing reads what a frozen tower saves for backward.
 static void check_used(const Arena *arena) {
     if (arena->config->shape.tower && arena->config->freeze & PART_VISION) return;
     for (int id = 0; id < TENSOR_COUNT; id++) {
@@ -542,12 +544,12 @@ UNIT_TEST(the_checker_detects_overlapping_lifetimes) {
         for (int a = 0; a < count; a++) {
             if (clashes[a]) continue;
             wrong++;
-            print_message("# %s may share memory with every other\n", scratch_name(list[a]));
+            print_message("# %s: no fault reported, whichever tensor shares its memory\n", scratch_name(list[a]));
         }
     }
     sharing = false;
-    print_message("# %d pairs may share memory; of %d others %d clash, as the last: %s\n", shared, apart, seen,
-                  last_clash);
+    print_message("# %d pairs of lifetimes do not overlap; of %d that overlap, %d have faults, the last: %s\n", shared,
+                  apart, seen, last_clash);
     assert_int_equal(wrong, 0);
 }
 

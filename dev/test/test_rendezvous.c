@@ -39,7 +39,7 @@ static void use_free_port(void) {
     timeout_s = 10;
 }
 
-// Connects to rank 0. If rank 0 does not listen yet, retries for 10 seconds, then returns -1.
+// Connects to rank 0 and returns the socket. If rank 0 does not listen yet, retries for 10 seconds, then returns -1.
 static int connect_to_rank_0(void) {
     struct sockaddr_in a = loopback(address.port);
     for (int i = 0; i < 500; i++) {
@@ -164,8 +164,8 @@ UNIT_TEST(ranks_connect_and_exchange_data) {
     assert_shared(run_ranks(1, share), 1);
 }
 
-// Before rank 2 connects, other programs connect to rank 0: one sends HTTP, one too few bytes, one closes the
-// connection.
+// Before rank 2 connects, it acts as three other programs that connect to rank 0: one sends HTTP, one too few bytes,
+// one closes the connection.
 static bool share_after_strangers(CommPlace *place, RankResult *result) {
     if (place->rank == 2) {
         static const char *const texts[] = {"GET / HTTP/1.1\r\nHost: somewhere\r\nAccept: */*\r\n\r\n", "COATrdv2", ""};
@@ -183,7 +183,7 @@ UNIT_TEST(connections_of_other_programs_are_refused) {
     assert_shared(run_ranks(3, share_after_strangers), 3);
 }
 
-// Before rank 2 connects, rank 1 opens more connections that send nothing than there are ranks.
+// Before rank 1 connects, it opens 12 connections that send nothing, which is more than there are ranks.
 static bool share_after_silence(CommPlace *place, RankResult *result) {
     for (int i = 0; place->rank == 1 && i < 12; i++)
         if (connect_to_rank_0() < 0) return false;
@@ -195,7 +195,7 @@ UNIT_TEST(silent_connections_do_not_delay_a_rank) {
     use_free_port();
     const double begin = now_seconds();
     assert_shared(run_ranks(3, share_after_silence), 3);
-    // Silent connections do not delay rank 2, although each may be silent for 5 s.
+    // Silent connections do not delay the ranks, although each may be silent for 5 s.
     assert_true(now_seconds() - begin < 4);
 }
 

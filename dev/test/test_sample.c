@@ -15,10 +15,10 @@
 #ifdef __SANITIZE_ADDRESS__
 enum { WINDOW = 16 }; // The window is small because AddressSanitizer makes the test ten times slower.
 #else
-enum { WINDOW = 40 };
+enum { WINDOW = 40 }; // not a multiple of 16, so the last FP8 pass of a window starts at 24
 #endif
 enum { IMAGE_TOKEN = 7 };
-enum { PROMPT = 5, LENGTH = WINDOW + 4 }; // lengths such that the last positions do not begin at a multiple of 16
+enum { PROMPT = 5, LENGTH = WINDOW + 4 }; // numbers of tokens; LENGTH: longest text, which exceeds the window
 
 static const char *const models[] = {
     "--layers 3 --heads 2 --channels 64 --positions 50",
@@ -37,7 +37,8 @@ enum { MODELS = 4, TRAINED_MODELS = 1 };
 enum { MODELS = sizeof models / sizeof *models, TRAINED_MODELS = MODELS };
 #endif
 
-// Initializes weights with standard deviation 1 / sqrt(columns), so that logits differ and depend on all tokens.
+// Initializes matrices with standard deviation 1 / sqrt(columns), and norm weights and biases with mean 1 and standard
+// deviation 0.3, so that logits differ and depend on all tokens.
 static void draw_weights(Model *m) {
     for (int i = 0; i < m->parameter_count; i++) {
         const Tensor t = m->parameters[i].weight.value;
@@ -183,7 +184,7 @@ UNIT_TEST(kv_cache_in_fp8_is_as_close_to_fp32_as_a_full_pass) {
     }
 }
 
-// The models that read images, whose tower makes four rows of an image of 8 x 8 pixels.
+// Models that read images. Their tower makes four rows of features from an image of 8 x 8 pixels.
 #define TOWER " --image-size 8 --patch-size 4 --vision "
 static const char *const vision_models[] = {"--model llama:d2" TOWER "siglip:d1",
                                             "--model qwen3:d2 --head-dim 32 --kv-heads 1" TOWER "clip:d2"};
@@ -297,7 +298,8 @@ UNIT_TEST(the_sampling_plan_has_a_kv_cache_per_layer) {
     }
 }
 
-// For sampling, the memory plan has positions for prompt and sample, rounded up to whole passes, but at most --seq-len.
+// For sampling, the memory plan has positions for prompt and sample, rounded up to a multiple of SAMPLE_STEP (64), but
+// at most --seq-len.
 UNIT_TEST(the_sampling_plan_fits_prompt_and_sample) {
     static const struct {
         const char *flags, *prompt;

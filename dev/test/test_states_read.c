@@ -306,8 +306,8 @@ static void assert_same_codes(Run *a, Run *b, double share) {
     if ((double)same < share * (double)groups) fail_msg("%d of %d groups are the same", (int)same, (int)groups);
 }
 
-// Converts FP8 states to FP32 and back. The FP8 values may change only in groups whose exponent k can still increase. A
-// second conversion must change nothing.
+// Converts FP8 states to FP32 and back. The first conversion may change FP8 values only in groups whose exponent k can
+// still increase, here in at most half of the groups. The second must leave 99.9 % of the groups unchanged.
 UNIT_TEST(converting_fp8_to_fp32_and_back_keeps_the_values) {
     Run *first = run_as(plain), *wide = run_as(plain), *codes[3];
     RunState rs = fill_training(first);

@@ -55,7 +55,7 @@ static void no_step_line_is_wider_than_the_terminal(void **state) {
     }
 }
 
-// Notes end at the end of their text, even if it is truncated within a line or within a label.
+// print_notes() does not read past the end of notes whose text is truncated within a line or within the label "note: ".
 static void truncated_notes_are_printed(void **state) {
     (void)state;
     const struct {

@@ -57,7 +57,8 @@ UNIT_TEST(muon_orthogonalizes_q_k_v_gate_and_up_separately) {
 }
 
 // Compares the FLOPs of a training step with formulas. LLaVA-1.5's sizes: Llama-2-7B, and CLIP-L at 336 pixels without
-// its last block and final norm. Trained parts have dgrad and wgrad; a frozen tower has forward only.
+// its last block and final norm. Trained parts have dgrad and wgrad. A frozen part has dgrad only if a part before it
+// is trained.
 UNIT_TEST(flops_of_a_training_step_follow_formulas) {
     const double language = 6738415616.0, tower = 303507456.0 - 12596224 - 2048, projector = 4096.0 * (1024 + 4096 + 2);
     const double attention = 3 * 4.0 * 32 * 4096 * 2048 / 2, per_row = 2 * tower + 4.0 * 23 * 1024 * 577;

@@ -26,9 +26,9 @@ static void expect_template(const char *folder, const char *expected) {
     if (expected) assert_string_equal(contents(path), expected);
 }
 
-// A checkpoint's tokenizer files are those of the tokenizer that was opened when the run started, because the model's
-// folder may have changed since.
-UNIT_TEST(checkpoints_copy_the_tokenizer_opened_at_the_start) {
+// The chat template and tokenizer_config.json are made from the tokenizer that was opened when the run started, because
+// the tokenizer.json in the model's folder may have changed since.
+UNIT_TEST(template_and_config_are_made_from_the_opened_tokenizer) {
     write_text(path_of("other/tokenizer.json"), "{}");
     copy("other", "saved", PROMPT_FORMAT_PLAIN);
     char *expected = prompt_template(tokenizer, PROMPT_FORMAT_PLAIN);
@@ -121,8 +121,8 @@ UNIT_TEST(a_tokenizer_model_gets_a_tokenizer_json) {
     tokenizer = qwen;
 }
 
-// A vision-language model's image token is added to tokenizer.json once if its id follows the vocabulary's last. The
-// files of other tokenizers do not change.
+// A vision-language model's image token is added to tokenizer.json once if its id follows the vocabulary's last. If the
+// id is in the vocabulary, the files do not change.
 UNIT_TEST(the_image_token_is_added_to_tokenizer_json) {
     Tokenizer *const qwen = tokenizer;
     const char *const names[] = {"tokenizer.json", "tokenizer.model"}, *const sources[] = {
@@ -147,7 +147,7 @@ UNIT_TEST(the_image_token_is_added_to_tokenizer_json) {
         Tokenizer *read = tokenizer_open(path_of(i ? "spm-2" : "json-2"), &err);
         if (!read) fail_msg("%s", err.text);
         if (i == 0)
-            // spm-2 is read from its tokenizer.model, which has no <image>
+            // not checked for spm-2, which is read from its tokenizer.model, because that has no <image>
             assert_int_equal(tokenizer_token(read, "<image>"), image_token);
         assert_int_equal(tokenizer_differing(read, tokenizer), 0);
         tokenizer_close(read);
