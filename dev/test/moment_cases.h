@@ -85,6 +85,7 @@ static inline double exponent_exact(const float *x, int n, Format format) {
 
 // True if `code` is the FP8 value nearest to p = F (|x| / a)^k, where F is the largest stored FP8 value.
 //   E5M2 second moments: p is multiplied by 1 + 0.0042 (1 - 1/k) or, if that is larger, by 0.95.
+//   A nonzero second moment may be stored as the smallest FP8 value if 0 is nearer.
 //   If p is within 1e-4 of the midpoint of two FP8 values, both are accepted. On the GPU, the error of its logarithms
 //       (2^-22) is added to this tolerance.
 static inline bool code_follows(float x, uint8_t code, float a, uint8_t k_16ths, Format format, bool second) {

@@ -219,7 +219,8 @@ UNIT_TEST(muon_matrices_have_one_state) {
         assert_true(muon->layout[QKVW][MOMENT_M].exists && !muon->layout[QKVW][MOMENT_V].exists);
         assert_true(muon->layout[WTE][MOMENT_V].exists && muon->layout[MUON_X][VALUE].cols == 7 * 4 * 768 * 768);
     }
-    // with ZeRO, MUON_X and MUON_Y have equal shards of the largest matrices, here c_attn of two layers
+    // MUON_X and MUON_Y contain the largest matrices that are updated together, here c_attn of two layers. With ZeRO,
+    // they are rounded up to 7 equal shards.
     const int64_t largest = 2 * 3 * 1600 * 1600;
     for (int zero = 0; zero <= 3; zero++) {
         const Arena *a = plan_with("--model gpt2-xl --optimizer muon", formatted("--zero %d", zero), 7);
