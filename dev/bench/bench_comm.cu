@@ -324,7 +324,7 @@ int main(int argc, char **argv) {
             lose = argv[++i];
         else
             fatal(EXIT_USER,
-                  "%s: is an unknown flag, or its value is wrong; usage: mpirun -np N build/bench_comm_gpu [--quick] "
+                  "%s: unknown flag, or its value is wrong; usage: mpirun -np N build/bench_comm_gpu [--quick] "
                   "[--bf16] [--lose die|stop|hang]",
                   argv[i]);
     }

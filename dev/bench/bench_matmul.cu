@@ -179,7 +179,7 @@ int main(int argc, char **argv) {
             batch = atoll(argv[++i]);
         else
             fatal(EXIT_USER,
-                  "%s: is an unknown flag, or its value is missing; usage: bench_matmul_gpu [--quick] "
+                  "%s: unknown flag, or its value is missing; usage: bench_matmul_gpu [--quick] "
                   "[--matmul-table FILE] [--autotune [--micro-batch N]]",
                   argv[i]);
     }

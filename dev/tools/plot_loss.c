@@ -39,7 +39,7 @@ static bool run(int argc, char **argv, Error *err) {
                 return error_set(err, EXIT_USER, "--ref: may be given at most %d times", MAX_REFERENCES);
             if (!parse_reference(argv[++i], &references[reference_count++], err)) return false;
         } else if (strncmp(argv[i], "--", 2) == 0 || file_count == 2) {
-            return error_set(err, EXIT_USER, "%s: is an unknown flag or a third file; see --help", argv[i]);
+            return error_set(err, EXIT_USER, "%s: unknown flag, or a third file; see --help", argv[i]);
         } else {
             files[file_count++] = argv[i];
         }
