@@ -207,7 +207,7 @@ def tokenize(options, inputs, tokenizer):
     share = splits["val"].tokens() / max(1, splits["train"].tokens() + splits["val"].tokens())
     if share > MUCH_VAL:
         why = (", as --val-fraction asks" if share <= 1.1 * options.val_fraction else ", as %s are not divided; name "
-               "more of them, or use a larger --val-fraction" % ("examples" if options.chat else "documents"))
+               "more of them, or use a smaller --val-fraction" % ("examples" if options.chat else "documents"))
         say("note: %.0f %% of the text is held out for validation%s" % (100 * share, why))
     if options.val_fraction > 0 and not splits["val"].finished:
         say("no %s was chosen for validation; use a larger --val-fraction, or train without --val"
@@ -346,9 +346,9 @@ def parse(arguments):
                         "(default: that of each input file)")
     parser.add_argument("--image-aspect", choices=ASPECTS, help="how images become square; processor: as the "
                         "processor's settings say (default); pad: pad with the mean color first; resize: distort")
-    parser.add_argument("--image-token", metavar="NAME|ID", help="placeholder token of images (default: <image> of the "
-                        "tokenizer, else the image token of config.json in --image-processor, else the id after the "
-                        "tokenizer's last)")
+    parser.add_argument("--image-token", metavar="NAME|ID", help="placeholder token of images (default: the image "
+                        "processor's image_token or <image>, if the tokenizer has it; else the image token of "
+                        "config.json in --image-processor, else the id after the tokenizer's last; 255 with --bytes)")
     parser.add_argument("--skip-malformed", action="store_true", help="skip and count malformed records "
                         "(default: the first one is an error)")
     parser.add_argument("--field", help="key or column with the text of a record (default text)")

@@ -165,9 +165,9 @@ class Chat:
         self.spec, self.name, self.format = spec, name, None
 
     def parts(self, record, folder):
-        """Returns (key, images, parts) of an example. key: bytes whose hash chooses the split; parts: the prompt
-        format's, or (ids, mask) if the record has input_ids. folder: the folder that paths of images are relative
-        to."""
+        """Returns (key, images, parts) of an example. key: bytes whose hash chooses the split; parts: the result of the
+        prompt format's parts(), or (ids, mask) if the record has input_ids. folder: the folder that paths of images are
+        relative to."""
         if isinstance(record, Malformed):
             raise record
         kind = kind_of_record(record)

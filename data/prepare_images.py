@@ -32,6 +32,7 @@ CLIP = {"size": 224, "crop_size": 224, "do_center_crop": True, "square": False,
 SIGLIP = {"size": 224, "square": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 # {prefix of transformers' class name: settings that the processor's file may omit}
 DEFAULTS = {"CLIP": CLIP, "Llava": CLIP, "Siglip": SIGLIP}
+# {setting: the only supported value}
 REQUIRED = {"do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255, "do_pad": False}
 
 # Settings by which images are prepared. They are passed to workers and recorded in the manifest.
@@ -207,8 +208,8 @@ def with_marks(messages, count):
 
 
 def expanded(tokens, mask, images, width):
-    """Repeats each image placeholder of an example images.rows times, with mask 0. Returns (tokens, mask, number of
-    placeholders before). width: bytes per token."""
+    """Replaces each image placeholder of an example by images.rows placeholders with mask 0. Returns (tokens, mask,
+    number of replaced placeholders). width: bytes per token."""
     token, out, kept, at, count = images.token.to_bytes(width, "little"), bytearray(), bytearray(), 0, 0
     found = tokens.find(token)
     while found >= 0:
@@ -319,8 +320,8 @@ class ImageFile:
         return iter(lambda: self.file.read(BLOCK), b"")
 
     def write(self, path):
-        """Writes the .images file `path`, unless no image was added, and forgets the images. Returns what the manifest
-        records about the file."""
+        """Writes the .images file `path`, unless no image was added, and forgets the images. Returns the manifest's
+        entries for the file."""
         facts, images = {"images": len(self.numbers), "places": len(self.places), "images_sha256": ""}, self.images
         if self.file is not None:
             places = little_endian(self.places)

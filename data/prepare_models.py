@@ -161,7 +161,7 @@ class JsonModel(Model):
         rule = self.tokenizer.pre_tokenizer
         if rule and all(any(begin == 1 for _, (begin, _) in rule.pre_tokenize_str(a + character + b))
                         for a in LETTERS for b in FOLLOWING):
-            return names  # pre-tokenization separates other tokens at the division
+            return names  # other tokens cannot span the division, because pre-tokenization divides texts there
         return names + (list(self.tokenizer.get_vocab()) if self.characters else ["a" + character])
 
     def ids(self, texts):
@@ -191,7 +191,7 @@ def open_model(path):
     """Opens the tokenizer in a file. Returns None if the file is neither tokenizer.json nor tokenizer.model."""
     if re.search(r"\.model(\.v\d+)?$", path):
         kind = SentencePiece
-        what = "SentencePiece's tokenizer.model (%s); of tiktoken's ranks, name the model's tokenizer.json"
+        what = "SentencePiece's tokenizer.model (%s); if it contains tiktoken's ranks, name the model's tokenizer.json"
     elif path.endswith(".json") and isinstance(read_json(path, "vocabulary").get("model"), dict):
         kind, what = JsonModel, "a tokenizer.json (%s)"
     else:

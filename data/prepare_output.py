@@ -132,7 +132,7 @@ def locked(out):
         try:
             os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
             path = os.path.join(os.path.dirname(out), ".%s.lock" % os.path.basename(out))
-            # lockf() instead of flock(), because workers would inherit flock()'s lock and hold it after this process ends
+            # lockf(), because workers do not inherit its lock; a lock of flock() would last until all workers end
             fcntl.lockf(stack.enter_context(open(path, "a")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Failure("%s: another run writes these files; wait for it, or use another --out" % out)

@@ -31,7 +31,7 @@ __attribute__((constructor(101))) static void prepare_library(void) {
 }
 
 bool blas_open(void) {
-    // Repeats OPENBLAS_NUM_THREADS, which OpenBLAS as a shared library has read before prepare_library() set it.
+    // repeats the setting of prepare_library(), because a shared OpenBLAS reads OPENBLAS_NUM_THREADS before that call
     openblas_set_num_threads(1);
     return true;
 }
@@ -44,8 +44,8 @@ int64_t blas_bytes(int threads) {
     return (int64_t)BLAS_BYTES * (threads < MAX_RESERVED ? threads : MAX_RESERVED);
 }
 
-// Tests with mmap() whether memory for OpenBLAS's buffers is available, then makes OpenBLAS allocate them. Otherwise,
-// OpenBLAS would allocate a buffer in each thread's first matmul, and retry forever if there is no memory.
+// Tests with mmap() whether memory for OpenBLAS's buffers is available, then makes OpenBLAS allocate them. Without this
+// call, OpenBLAS would allocate a buffer in each thread's first matmul, and retry forever if there is no memory.
 bool blas_reserve(int threads) {
     void *taken[MAX_RESERVED];
     int count = threads < MAX_RESERVED ? threads : MAX_RESERVED, tried = 0;

@@ -76,8 +76,8 @@ void *cpu_allocate(Exec *exec, size_t bytes, Error *err) {
 }
 
 // Returns the number of bytes that can be allocated: the smaller of memory_available() and the usable rest of the
-// process's memory limit. The usable rest is memory_limit_left() minus a reserve and minus OpenBLAS's buffers for one
-// more thread than configured.
+// process's memory limit. The usable rest is memory_limit_left() minus MEMORY_RESERVE and minus OpenBLAS's buffers: one
+// per thread and one more, because a thread of OpenBLAS itself sometimes allocates a buffer at the start.
 int64_t cpu_memory_free(Exec *exec) {
     const Cpu *cpu = (const Cpu *)exec->backend;
     const int64_t available = memory_available();

@@ -212,7 +212,8 @@ static void VARIANT(swiglu)(real *g, const real *gate, const real *up, int64_t n
 static void VARIANT(swiglu_gradient)(real *dgate, real *dup, const real *dg, const real *gate, const real *up,
                                      int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        real x = gate[i] < -80 ? -80 : gate[i], d = dg[i], u = up[i]; // below -80, the gradients are 0
+        // limited so that e * s stays finite; below -80, the gradients are negligible
+        real x = gate[i] < -80 ? -80 : gate[i], d = dg[i], u = up[i];
         real e = VARIANT(exponential)(-x);
         real s = 1 / (1 + e);
         dgate[i] = d * u * (s + x * (s * (e * s)));

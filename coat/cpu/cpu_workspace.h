@@ -12,8 +12,9 @@
 #define CPU_REDUCTION_BLOCKS 64
 
 // Largest tile of a matmul C = A B: CPU_TILE_M rows and CPU_TILE_N columns of C, summed in steps of CPU_TILE_K. The
-// packed panels of A and B and the tile together fit in the L2 cache. For every kernel variant, CPU_TILE_M is a
-// multiple of the panel's rows, and CPU_TILE_N of the panel's columns. CPU_PANEL_WIDTH is the largest number of either.
+// packed panels of A and B and the tile together take 1.3 MB in FP32, which fits in an L2 cache of 2 MB. For every
+// kernel variant, CPU_TILE_M is a multiple of a panel's rows of A, and CPU_TILE_N of a panel's columns of B.
+// CPU_PANEL_WIDTH is the maximum of these rows and columns over all variants.
 #define CPU_TILE_M 240
 #define CPU_TILE_N 512
 #define CPU_TILE_K 256

@@ -48,7 +48,8 @@ static inline bool format_is_fp8(Format f) {
     return f == FMT_E4M3 || f == FMT_E5M2;
 }
 
-// True if f is a format of 8-bit optimizer states. Such states have an amax and an exponent per group (SCALE_EXPAND).
+// True if 8-bit optimizer states may have the format f. Such states have an amax and an exponent per group
+// (SCALE_EXPAND).
 static inline bool format_has_groups(Format f) {
     return format_is_fp8(f) || f == FMT_I8;
 }

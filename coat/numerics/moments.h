@@ -5,7 +5,7 @@
 // Host and device compute identical bits for a (a maximum of raw bits) and for k. k comes from moment_log2(), which
 // uses only integer operations, fmaf, and multiplications whose result is not added to anything. Compile with
 // -ffp-contract=off and -fmad=false, and do not flush subnormals. The device encodes and decodes elements with its
-// special-function unit. FP8 values from host and device therefore differ if x lies within about 1e-5 of a rounding
+// special-function unit. FP8 values from host and device may therefore differ if x lies within about 1e-5 of a rounding
 // boundary.
 //
 // The gradient norm detects non-finite gradients before the update. If a moment still becomes non-finite, so does the
@@ -20,7 +20,8 @@ C_LINKAGE_BEGIN
 // number of elements per group, also in checkpoint files; every process's shard is a multiple of this size
 #define MOMENT_GROUP 128
 #define MOMENT_K_ONE 16 // stored exponent of a group with k = 1; k is stored in sixteenths, 1 to 255
-// largest stored exponent: for groups whose largest |x| is less than 2.1 (E4M3) or 3.8 (E5M2) times their smallest
+// largest stored exponent, of groups whose largest |x| is less than 2.1 (E4M3) or 3.8 (E5M2) times their smallest
+// nonzero |x|
 #define MOMENT_K_MAX 255
 #define MOMENT_TINY 0x1p-149f // smallest positive FP32 number; no nonzero FP8 value decodes to a smaller magnitude
 
@@ -194,11 +195,11 @@ COAT_HD static inline float moment_position(float magnitude, MomentGroup group, 
 }
 
 // Returns a factor that corrects the rounding bias of a second moment v in E5M2. Callers multiply moment_position(v) by
-// the factor before rounding. If k > 1, v is a concave function of its position. Rounding to the nearest position in
-// every step would therefore make v too low on average, by 1.1 % for rare gradients. The mean of the values at
-// positions c (1 - e) and c (1 + e) is the value at c (1 - (1 - 1/k) e^2 / 2).
-// The mean of e^2 / 2 is 0.0042. The factor is at least 0.95, so that encoding a decoded value returns the same FP8
-// value. E4M3 has no correction, because v is only 0.4 % too low there, and COAT rounds v to nearest.
+// the factor before rounding. If k > 1, v is a concave function of its position, so rounding to the nearest position in
+// every step would make v too low on average, by 1.1 % for rare gradients. For a relative rounding error e, the mean of
+// v at the positions c (1 - e) and c (1 + e) is v at the position c (1 - (1 - 1/k) e^2 / 2), and the mean of e^2 / 2 is
+// 0.0042. The factor is at least 0.95, so that encoding a decoded value returns the same FP8 value. E4M3 has no
+// correction, because v is only 0.4 % too low there, and COAT rounds v to nearest.
 COAT_HD static inline float moment_raise(float k_inv) {
     float raise = 1.0042f - 0.0042f * k_inv;
     return raise > 0.95f ? raise : 0.95f;

@@ -1,5 +1,5 @@
-// Finds added tokens in text. Added tokens were added to a vocabulary after the vocabulary's training. The encoder
-// searches a text for them before BPE.
+// Finds added tokens in text: tokens that were added to a vocabulary after its training. Before BPE, the encoder
+// searches a text for the added tokens that are not special. The name of a special token in a text is ordinary text.
 #include <string.h>
 
 #include "tokenizer_parts.h"
@@ -28,7 +28,8 @@ void added_tokens_free(AddedTokens *added) {
     memset(added, 0, sizeof *added);
 }
 
-// Returns the longest added token that text begins with; NULL if there is none.
+// Returns the longest added token that text begins with and whose field `normalized` has the given value; NULL if there
+// is none.
 static const AddedToken *token_at(const AddedTokens *added, bool normalized, const char *text, size_t length) {
     if (!added->begins[normalized][(unsigned char)text[0]]) return NULL;
     for (int i = 0; i < added->count; i++) {

@@ -191,7 +191,9 @@ static void merge_all(Merging *g) {
     }
 }
 
-// Writes the tokens of the remaining symbols to out. Returns the number of tokens; -1 if a symbol has no token.
+// Writes the tokens of the remaining symbols to out. A character without a token becomes the tokens of its bytes or, if
+// one of these does not exist, the token `unknown`. Returns the number of tokens; -1 if `unknown` does not exist
+// either.
 static int write_ids(const Merging *g, int32_t *out) {
     const Bpe *b = g->bpe;
     int count = 0;

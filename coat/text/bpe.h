@@ -62,6 +62,7 @@ typedef struct {
 void bpe_init(Bpe *b);
 void bpe_free(Bpe *b);
 
-// Encodes a pretoken of `length` bytes to out, which must have space for `length` ids. Returns the number of ids; -1 if
-// a byte or character has no token and b->unknown is -1, or if length > INT32_MAX / 8. Takes O(length log length) time.
+// Encodes a pretoken of `length` bytes to out, which must have space for `length` ids. Returns the number of ids.
+// Returns -1 if length > INT32_MAX / 8, or if b->unknown is -1 and a byte or character has no token, nor tokens for its
+// bytes (byte_id). Takes O(length log length) time.
 int bpe_encode(const Bpe *b, const char *pretoken, size_t length, int32_t *out);

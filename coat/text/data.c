@@ -51,7 +51,8 @@ static bool find_sets(DataLoader *loader, const char *patterns, const double *we
     return true;
 }
 
-// True if all sequences are packed from complete examples. Sets *examples to the number of examples.
+// True if the sequences of all files are packed from examples, not cut from token streams. Sets *examples to the number
+// of examples in all files.
 static bool is_packed(const DataLoader *loader, int64_t *examples) {
     bool packed = true;
     *examples = 0;
@@ -62,8 +63,10 @@ static bool is_packed(const DataLoader *loader, int64_t *examples) {
     return packed;
 }
 
-// Finds out why a set has no sequence. Returns true if the set has too few tokens. Returns false with err if the
-// set's examples have no unmasked target, or if truncation to T + 1 tokens cuts off all unmasked targets.
+// Finds out why the files [first, end), which form a set, have no sequence. Returns true if sequences are cut from the
+// token stream of a file: the streams are then too short, or have no unmasked target. Returns false with err if all
+// files have packed examples: these have no unmasked target, or truncation to T + 1 tokens cuts off all unmasked
+// targets.
 static bool lacks_tokens(const DataLoader *loader, int first, int end, const char *name, Error *err) {
     int64_t examples = 0, cut = 0, longest = 0;
     for (int i = first; i < end; i++) {
@@ -79,10 +82,9 @@ static bool lacks_tokens(const DataLoader *loader, int first, int end, const cha
                          "example is not a target); regenerate the file with answers that are not masked",
                          name, examples, plural(examples));
     return error_set(err, EXIT_DATA,
-                     "%s: all unmasked targets are cut off, because none of its %" PRId64
-                     " example%s has one among its "
-                     "first %d + 1 tokens; use a larger --seq-len (%" PRId64 " fits the longest example)",
-                     name, examples, plural(examples), loader->T, longest - 1);
+                     "%s: all unmasked targets are cut off when its %" PRId64 " example%s %s truncated to %d + 1 "
+                     "tokens; use a larger --seq-len (%" PRId64 " fits the longest example)",
+                     name, examples, plural(examples), examples == 1 ? "is" : "are", loader->T, longest - 1);
 }
 
 // Checks the files of a set, and divides the files into sequences.
@@ -162,7 +164,8 @@ static int file_of_sequence(const DataLoader *loader, int64_t s) {
     return low;
 }
 
-// Sets positions[] so that tokens count from 0 in each document of a sequence. The caller has set positions[0].
+// Sets positions[1] to positions[T - 1] of a sequence to each token's position within its document. The caller must
+// have set positions[0].
 static void count_positions(const SpecialIds *ids, const int32_t *inputs, int T, int32_t *positions) {
     for (int t = 1; t < T; t++)
         if (ids->bos >= 0 ? inputs[t] == ids->bos : is_eos(ids, inputs[t - 1]))
@@ -314,7 +317,7 @@ uint64_t data_fingerprint(const DataLoader *loader) {
 bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets, Error *err) {
     int64_t rows = (int64_t)loader->B * loader->ranks; // number of sequences in a micro-batch over all ranks
     if (n < 0 || n >= INT64_MAX / rows)
-        return error_set(err, EXIT_DATA, "token reader: there is no micro-batch number %" PRId64, n);
+        return error_set(err, EXIT_DATA, "internal error: micro-batch number %" PRId64 " is negative or too large", n);
     return data_batch_at(loader, n * rows, inputs, targets, NULL, err);
 }
 

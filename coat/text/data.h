@@ -1,5 +1,6 @@
-// The token reader: reads files of token ids (data_files.h) and returns sequences of inputs and targets. The reader
-// finds the files of each set of files, shuffles the sequences of a set (permute.h) and mixes the sets (mixture.h).
+// The token reader: reads files of token ids (data_files.h) and returns sequences of inputs and targets. Files belong
+// to one or more data sets. The reader shuffles the sequences of each data set (permute.h), and chooses the data set
+// that each sequence of a run comes from (mixture.h).
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@ C_LINKAGE_BEGIN
 // Reads the data of one rank. Not thread-safe, because each call reads tokens into the same buffer.
 typedef struct DataLoader DataLoader;
 
-// Opens the token files that match a line of `patterns`: each path once, in the byte order of the names.
+// Opens the token files whose paths match a line of `patterns`: each path once, in the byte order of the paths.
 //   - A sequence is T tokens and the target of the last token, cut from the stream of one file. Tokens at a file's end
 //     that do not fill a sequence are not used, nor are sequences without an unmasked target.
 //   - If `shuffle` is true, every epoch is a permutation of all sequences of all files, drawn from `seed`. Otherwise,
@@ -58,7 +59,8 @@ void data_close(DataLoader *loader);
 bool data_mask_documents(DataLoader *loader, const SpecialIds *ways, int count, bool *found, Error *err);
 // Returns a hash of the ids that data_mask_documents() chose, for comparison between processes.
 int64_t data_documents_hash(const DataLoader *loader);
-enum { DATA_LOOKED_AT = 65536 }; // number of tokens at the start of a file that are examined to determine its kind
+// number of tokens at the start of a file in which the reader looks for document boundaries and for byte-level tokens
+enum { DATA_LOOKED_AT = 65536 };
 
 int64_t data_tokens(const DataLoader *loader);    // returns the number of tokens in all files
 int64_t data_sequences(const DataLoader *loader); // returns the number of sequences in one pass over all files
@@ -88,11 +90,10 @@ int data_batches(const DataLoader *loader, int max);
 bool data_batch_at(DataLoader *loader, int64_t first, int32_t *inputs, int32_t *targets, int32_t *positions,
                    Error *err);
 
-// Reads the images of a micro-batch. Call data_images_at() with the same `first`, after
-// data_batch_at() has succeeded.
+// Reads the images of the micro-batch that data_batch_at() has read with the same `first`.
 //   image_rows   (B, T): row i * vision_rows() + k for the k-th placeholder of image i of the micro-batch; else -1
-//   pixels       (images, 3 * side * side): bytes of the images in the order of their places. The buffer needs
-//                room for B * per_sequence images
+//   pixels       (images, 3 * side * side): bytes of the images, in the order in which their placeholders occur. The
+//                buffer needs room for B * per_sequence images
 //   count        receives the number of images
 // Returns false with err (EXIT_DATA) if a file cannot be read or has changed; *count is then 0, and image_rows all -1.
 bool data_images_at(DataLoader *loader, int64_t first, int32_t *image_rows, uint8_t *pixels, int *count, Error *err);
@@ -132,7 +133,7 @@ const char *data_file_of_two_sets(const DataLoader *loader);
 
 // Statistics of a set of files (0 <= set < data_sets()) after `position` sequences of the run.
 typedef struct {
-    const char *name; // the set's file patterns on one line; owned by the loader
+    const char *name; // first file pattern of the set, and the number of its other patterns; owned by the loader
     double share;     // the set's fraction of the run's sequences
     int64_t tokens;   // number of tokens in the set's files
     int64_t seen;     // number of the set's sequences that have been read
@@ -142,7 +143,7 @@ int data_sets(const DataLoader *loader);
 DataSet data_set(DataLoader *loader, int set, int64_t position);
 
 // Describes the data in text[size], such as "2 shards, 1,234,567 tokens, uint16". Returns text.
-//   several sets       "3 sets of 5 : 3 : 2, ", with the weights of at most 8 sets, is added at the start
+//   several sets       "3 sets of 5 : 3 : 2, ", with as many of the weights as fit into text, is added at the start
 //   files with masks   the fraction of unmasked tokens, such as ", 37.5 % in the loss", is added at the end
 //   files with images  the number of stored images, such as ", 600 images", is added at the end
 const char *data_describe(const DataLoader *loader, char *text, size_t size);
@@ -152,7 +153,7 @@ bool data_describes_mask(const char *text);
 // Statistics of the examples that are packed into sequences; all 0 if no examples are packed.
 typedef struct {
     int64_t examples, sequences;
-    int64_t cut;      // number of examples longer than a sequence, which are truncated
+    int64_t cut;      // number of examples that are truncated, because they do not fit into a sequence
     int64_t left_out; // number of examples without an unmasked target after truncation, which are dropped
     double filled;    // fraction of the sequences' tokens that are not padding
 } DataExamples;

@@ -6,8 +6,8 @@
 #include "images.h"
 #include "io/files.h"
 
-// True if a file has enough tokens to decide whether the tokens are bytes. Fewer tokens suffice in a file with
-// examples, because fine-tuning files are often small.
+// True if a file has enough tokens to decide whether they are byte-level tokens. The minimum is lower for files with a
+// loss mask, because fine-tuning files are often small.
 static bool is_telling(const TokenFile *file) {
     return file->tokens >= (file->mask ? 128 : 1024);
 }

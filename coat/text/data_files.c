@@ -29,7 +29,8 @@ static const char *other_kind(const unsigned char *bytes, size_t count, char *te
         return "its bytes are in big-endian order; regenerate the file on a little-endian machine";
     if (magic == 20240326) return "it is an llm.c model; use --model";
     if (magic == 20240328) return "it is an llm.c tokenizer; use --tokenizer";
-    if (magic == 20240522) return "it is an llm.c multiple-choice evaluation file, which contains no token stream";
+    if (magic == 20240522)
+        return "it is an llm.c multiple-choice evaluation file; use --hellaswag if it contains HellaSwag";
     snprintf(text, size, "%s with %s%s%s",
              parquet ? "it is a Parquet file; turn it into tokens"
              : words ? "it looks like text; turn it into tokens"
@@ -106,8 +107,10 @@ static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t 
     if (header[0] == DATA_MAGIC_MASKED) return check_masked(file, fd, header, vocab, vision, hash, err);
     const int version = wide ? DATA_VERSION_U32 : DATA_VERSION_U16;
     if (header[1] != version)
-        return error_set(err, EXIT_DATA, "%s has version %d of the token format with magic %d; version %d is required",
-                         path, (int)header[1], (int)header[0], version);
+        return error_set(err, EXIT_DATA,
+                         "%s has version %d of the token format with magic %d, but only version %d is supported; "
+                         "regenerate it with %s",
+                         path, (int)header[1], (int)header[0], version, prepare_name());
     file->header_bytes = DATA_HEADER_BYTES;
     file->token_bytes = wide ? 4 : 2;
     file->tokens = header[2];
@@ -117,8 +120,9 @@ static bool check_header(TokenFile *file, int fd, const int32_t *header, size_t 
     if (file->tokens == 0)
         return error_set(err, EXIT_DATA, "%s is empty: its header says 0 tokens; regenerate the file", path);
     if (file->tokens < 0)
-        return error_set(err, EXIT_DATA, "%s: its header says %" PRId64 " tokens; regenerate the data as smaller files",
-                         path, file->tokens);
+        return error_set(err, EXIT_DATA,
+                         "%s: its header says %" PRId64 " tokens; regenerate the data as files of at most %d tokens",
+                         path, file->tokens, INT32_MAX);
     if (file->tokens > room)
         return error_set(err, EXIT_DATA,
                          "%s is truncated: its header says %" PRId64 " token%s, but the file has %" PRId64

@@ -35,7 +35,7 @@ typedef struct {
     int64_t sequences;      // number of sequences
     int32_t *chosen;        // indices of the stream's sequences that have an unmasked target; NULL: all sequences
     Packing packing;        // packing of the examples; if members is NULL, sequences are cut from the stream
-    int64_t cut;            // number of examples that are longer than a sequence
+    int64_t cut;            // number of examples that token_file_kept() truncates
     int64_t longest;        // number of tokens of the longest example
     bool again;             // true: two patterns of one set match the file
     dev_t device;           // device number, which identifies the file together with the inode
@@ -48,9 +48,9 @@ typedef struct {
     ImageFile *images;          // images that the examples show (images.h); NULL: none
 } TokenFile;
 
-// Appends the files that match patterns to *files, which is reallocated: each path once, in byte order of the names.
-// `patterns` has `length` bytes and one pattern per line; empty lines are skipped. Returns false with err (EXIT_DATA)
-// if a pattern has no match.
+// Appends the files whose paths match a pattern to *files, which is reallocated: each path once, in byte order of the
+// paths. `patterns` has `length` bytes and one pattern per line; empty lines are skipped. Returns false with err
+// (EXIT_DATA) if a pattern has no match, or if there is no pattern.
 bool token_files_find(const char *patterns, size_t length, TokenFile **files, int *count, Error *err);
 
 // Opens a token file. Fails if the file has changed since token_file_stat(). Returns the file descriptor; -1 with err
@@ -60,22 +60,23 @@ int token_file_open(const TokenFile *file, Error *err);
 // Records size, identity and modification time of an open file for token_file_open(). Fails with EXIT_DATA.
 bool token_file_stat(TokenFile *file, int fd, Error *err);
 
-// Checks the header of an open file against its size, and fills `file` except for its path and sequences. Adds
-// to `hash` the file's size, its first and last bytes, and the header of its file of images. `vision`: shape of the
-// images that the model reads, which images_open() completes.
-// Returns false with err (EXIT_DATA) on failure.
+// Checks the header of an open file against its size, and fills `file` except for its path and sequences. Checks all of
+// a file with a loss mask. Adds to `hash` the file's size, its first and last 4,096 bytes, and the header of its file
+// of images. `vision`: shape of the images that the model reads, which images_open() completes. Returns false with err
+// (EXIT_DATA) on failure.
 bool token_file_check(TokenFile *file, int fd, int vocab, VisionShape *vision, XXH64_state_t *hash, Error *err);
 
 // Divides a token file into sequences of T + 1 tokens: T inputs, and the target of the last input. If the file has
-// examples and kind is not EXAMPLES_SPLIT, each sequence contains as many complete examples as fit. Otherwise, the
-// sequences are cut from the stream of tokens.
+// examples and kind is not EXAMPLES_SPLIT, the sequences are packed from examples (packing.h), which token_file_kept()
+// truncates if they do not fit into a sequence. Otherwise, the sequences are cut from the stream of tokens.
 // Drops sequences and examples without an unmasked target, because an update on such sequences alone would divide by 0.
 // Returns false with err (EXIT_DATA) if an example has more than `images` images. Also fails with EXAMPLES_WHOLE if an
-// example has more than T + 1 tokens, and with EXAMPLES_SPLIT if the file has images.
+// example would be truncated, and with EXAMPLES_SPLIT if the file has images.
 bool token_file_divide(TokenFile *file, int T, ExamplesKind kind, int images, Error *err);
 
 // Returns how many tokens of an example a sequence contains: at most T inputs and the target of the last input. A
-// longer example is truncated after T + 1 tokens or, if that would divide an image, before the image.
+// longer example is truncated after T + 1 tokens. If the last image that begins among the first T tokens does not end
+// there, too, the example is truncated before this image.
 int64_t token_file_kept(const TokenFile *file, int64_t example, int T);
 
 // Reads a sequence. Returns false with err (EXIT_DATA) if the file cannot be read or a token is outside the vocabulary.

@@ -6,12 +6,12 @@
 #include "mixture.h"
 
 // Maximum number of token files that are open at a time. A shuffled epoch reads from all files, and there may be more
-// files than a process can have open. Files i, i + OPEN_FILES, i + 2 * OPEN_FILES, ... share one descriptor.
+// files than a process can have open. At most one of the files i, i + OPEN_FILES, i + 2 * OPEN_FILES, ... is open.
 #define OPEN_FILES 256
 
 // A set of token files, whose sequences are shuffled together.
 typedef struct {
-    char *name;    // file patterns of the set, for messages
+    char *name;    // first file pattern of the set, and the number of its other patterns, for messages
     double weight; // weight of the set from --train-weight
     int first_file;
     int64_t first_sequence, sequences, tokens;

@@ -111,8 +111,10 @@ bool masked_read(const char *path, int fd, int64_t bytes, const int32_t *header,
                  MaskedFile *file, Error *err) {
     if (header[1] != DATA_VERSION_MASKED && header[1] != DATA_VERSION_IMAGES)
         return error_set(err, EXIT_DATA,
-                         "%s has version %d of the token format with magic %d; only versions %d and %d are supported",
-                         path, (int)header[1], DATA_MAGIC_MASKED, DATA_VERSION_MASKED, DATA_VERSION_IMAGES);
+                         "%s has version %d of the token format with magic %d, but only versions %d and %d are "
+                         "supported; regenerate it with %s",
+                         path, (int)header[1], DATA_MAGIC_MASKED, DATA_VERSION_MASKED, DATA_VERSION_IMAGES,
+                         prepare_name());
     file->tokens = header[2];
     file->token_bytes = header[3];
     file->counted = header[5];

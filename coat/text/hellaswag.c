@@ -23,7 +23,8 @@ typedef struct {
 
 struct HellaSwag {
     uint32_t *words; // words of the file after its header, widened to 32 bits
-    int examples, longest;
+    int examples;
+    int longest;    // number of inputs of the longest row
     Row *rows;      // HELLASWAG_ENDINGS rows per example
     uint8_t *label; // index of each example's right ending
     uint64_t fingerprint;
@@ -124,8 +125,10 @@ static bool read_file(HellaSwag *set, const char *path, const char *data, size_t
     int32_t header[4] = {0, 0, 0, 0};
     if (size >= HEADER_BYTES) memcpy(header, data, sizeof header);
     if (header[0] != MAGIC)
-        return error_set(err, EXIT_DATA, "%s is not a HellaSwag file (magic %d); make one with %s --hellaswag", path,
-                         header[0], prepare_name());
+        return error_set(err, EXIT_DATA,
+                         "%s is not a HellaSwag file (its first 32-bit integer is %d, not %d); make one with %s "
+                         "--hellaswag",
+                         path, header[0], MAGIC, prepare_name());
     if (header[1] != NARROW && header[1] != WIDE)
         return error_set(err, EXIT_DATA, "%s: version %d is not supported, only %d and %d are; regenerate the file",
                          path, header[1], NARROW, WIDE);

@@ -17,21 +17,22 @@ C_LINKAGE_BEGIN
 
 typedef struct HellaSwag HellaSwag;
 
-// Reads and checks a HellaSwag file. Returns NULL with err on failure: EXIT_USER if a row has more than seq_len tokens,
-// because a truncated row would change the score; EXIT_DATA for every other fault.
+// Reads and checks a HellaSwag file. Returns NULL with err on failure: EXIT_USER if a row has more than seq_len inputs,
+// because a truncated row would change the score; EXIT_DATA for every other fault. A row's inputs are all its tokens
+// except the last, which is only a target.
 HellaSwag *hellaswag_open(const char *path, int seq_len, int vocab, Error *err);
 void hellaswag_close(HellaSwag *set); // frees the set; the argument may be NULL
 
 int hellaswag_examples(const HellaSwag *set);
 int hellaswag_rows(const HellaSwag *set);   // returns the number of rows; row r is ending r % 4 of example r / 4
-int hellaswag_length(const HellaSwag *set); // returns the number of tokens of the longest row
+int hellaswag_length(const HellaSwag *set); // returns the number of inputs of the longest row
 
 uint64_t hellaswag_fingerprint(const HellaSwag *set); // returns a hash of the file
 
 // Returns the index of the first row of pass n (from 0) of process `rank`; -1 after the last pass. A pass has `batch`
-// rows. All processes make the same number of passes, so the index may be beyond the last row of the file. Consecutive
-// passes of a process form groups of complete examples, and the processes get these groups in turn. So the rows of a
-// pass, which may share an FP8 scale, do not depend on the number of processes.
+// rows. All processes make the same number of passes, so the index may be beyond the last row of the file. The file is
+// divided into groups of 1, 2 or 4 passes whose rows are complete examples. Group g belongs to rank g % ranks. So the
+// rows of a pass, which may share an FP8 scale, do not depend on the number of processes.
 int hellaswag_pass(const HellaSwag *set, int n, int batch, int rank, int ranks);
 
 // Fills inputs and targets (count, T) with rows first to first + count - 1, T >= hellaswag_length(). Inputs are

@@ -35,8 +35,10 @@ static bool check_words(const ImageFile *f, const int32_t *header, Error *err) {
             "%s is not a file of images (its first 32-bit integer is %d, not %d); make one with %s --image-processor",
             path, (int)header[IMAGES_WORD_MAGIC], IMAGES_MAGIC, prepare_name());
     if (header[IMAGES_WORD_VERSION] != IMAGES_VERSION)
-        return error_set(err, EXIT_DATA, "%s has version %d of the format of images; only version %d is supported",
-                         path, (int)header[IMAGES_WORD_VERSION], IMAGES_VERSION);
+        return error_set(err, EXIT_DATA,
+                         "%s has version %d of the format of images, but only version %d is supported; regenerate it "
+                         "with %s",
+                         path, (int)header[IMAGES_WORD_VERSION], IMAGES_VERSION, prepare_name());
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         const int32_t word = header[words[i].word];
         char upper[16] = ""; // the maximum, if it differs from the minimum

@@ -20,7 +20,7 @@ enum {
     IMAGES_WORD_CHANNELS,
     IMAGES_WORD_ROWS,        // number of placeholder tokens per place (image shown in the token file)
     IMAGES_WORD_PLACES,      // number of places
-    IMAGES_WORD_PREPARATION, // how images became square; 0: as the processor's settings say, 1: padded, 2: distorted
+    IMAGES_WORD_PREPARATION, // how images became square; 0: by the image processor's settings, 1: padded, 2: distorted
     IMAGES_WORD_CRC,         // CRC-32 of all bytes after the header
     IMAGES_WORD_CHECKSUM,    // DATA_CHECKSUM
     IMAGES_WORD_TOKEN,       // id of the placeholder token

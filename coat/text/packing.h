@@ -1,4 +1,4 @@
-// Packs the complete examples of a file into rows (sequences) of T tokens.
+// Packs the examples of a file into rows (sequences) of T tokens. An example is never divided between two rows.
 #pragma once
 #include <stdint.h>
 

@@ -23,6 +23,7 @@ typedef struct {
 bool pretokens_from_regex(const char *regex, PretokenRule *rule);
 
 // Returns the length of the first pretoken of text (length > 0). Bytes that are not valid UTF-8 are treated as
-// characters other than letters, numbers and spaces. *part must be 0 for the first pretoken of a text. *part then holds
-// the remaining bytes of the text between digits, so that a long text is searched for digits only once.
+// characters other than letters, numbers and spaces. *part is state that pretoken_length() keeps between the pretokens
+// of a text; it must be 0 for the first pretoken. With alone_digits, *part is the number of bytes up to the next digit,
+// so that a long text is searched for digits only once.
 size_t pretoken_length(PretokenRule rule, const char *text, size_t length, size_t *part);

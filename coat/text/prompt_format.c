@@ -61,8 +61,8 @@ const char *prompt_format_name(PromptFormat format) {
     return formats[format].name;
 }
 
-// State while a prompt is encoded. `text` is the text since the most recent special token. It is encoded when the next
-// special token or the end of the prompt is reached, because special tokens divide texts.
+// State while a prompt is encoded. `text` is the text since the most recent special token. The text is encoded at the
+// next special token or at the end of the prompt, because no token of the text may extend across a special token.
 typedef struct {
     const Tokenizer *tokenizer;
     PromptFormat format;

@@ -55,7 +55,8 @@ static bool put_pretokens(Encoder *e, const char *text, size_t length) {
         n = pretoken_length(t->pretokens, text + at, length - at, &part);
         const int count = bpe_encode(&t->bpe, text + at, n, ids);
         if (count < 0)
-            good = error_set(e->err, EXIT_DATA, "tokenizer %s has no token for a byte of '%.*s'", t->name,
+            good = error_set(e->err, EXIT_DATA,
+                             "tokenizer %s has no token for a character or byte of '%.*s'; change the prompt", t->name,
                              n > 40 ? 40 : (int)n, text + at);
         else
             good = put_ids(e, ids, count);
