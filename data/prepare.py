@@ -192,9 +192,9 @@ def tokenize(options, inputs, tokenizer):
         except (Failure, OSError):
             left = ["%s_%s_*.bin" % (options.out, name) for name, split in splits.items() if split.finished]
             if left:
-                say("note: %s are not complete; the same command%s" % (" and ".join(left), (
-                    " without --overwrite continues" if options.overwrite else
-                    " continues, or use --overwrite if inputs or flags have changed")))
+                say("note: %s are not complete; run the same command again %s" % (" and ".join(left), (
+                    "without --overwrite to continue" if options.overwrite else
+                    "to continue, or use --overwrite if inputs or flags have changed")))
             raise
     what = ["%s in %s" % (several(split.tokens(), kind + " token"), several(len(split.finished), "file"))
             for kind, split in (("training", splits["train"]), ("validation", splits["val"]))]

@@ -262,7 +262,7 @@ def describe(splits, skipped):
     longest = max((shard["longest"] for shard in shards), default=0)
     images, places = (sum(shard.get(key, 0) for shard in shards) for key in ("images", "places"))
     if places:
-        say("%s in %s" % (several(images, "image"), several(places, "place")), sys.stdout)
+        say("%s, shown in %s" % (several(images, "image"), several(places, "place")), sys.stdout)
     left_out = "; %s %s skipped" % (several(skipped, "malformed record"), "was" if skipped == 1 else "were")
     say("%s, the longest of %s; %.3g %% of all tokens have a loss%s"
         % (several(examples, "example"), several(longest, "token"), 100 * counted / max(1, tokens),

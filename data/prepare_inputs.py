@@ -144,7 +144,7 @@ def local_inputs(arguments, field):
     for argument in arguments:
         paths, found = list(files_of(argument, notes)), []
         if not paths and not os.path.exists(argument):
-            named = "" if field is None else ", nor one of the named sets " + ", ".join(SETS)
+            named = "" if field is None else ", nor one of the public data sets " + ", ".join(SETS)
             raise Failure("%s: no such file or folder, nor a pattern that matches one%s" % (argument, named))
         for path, named in paths:
             try:

@@ -29,11 +29,13 @@ static inline int64_t smaller(int64_t a, int64_t b) {
 
 // --- access to tensor rows, which converts between storage formats and real ------------------------------
 
-// Calls fatal() unless t has no data, or is unscaled FP32 or BF16 and not transposed. operation: the caller's name.
+// Checks that t is unscaled FP32 or BF16 and not transposed, or has no data; otherwise calls fatal(). operation: the
+// caller's name.
 void require_plain(const char *operation, Tensor t);
-// Calls fatal() unless t passes require_plain(), or is BF16 with one scale per row (SCALE_ROW).
+// Checks that t passes require_plain(), or is BF16 with one scale per row (SCALE_ROW); otherwise calls fatal().
 void require_matmul(const char *operation, Tensor t);
-// Calls fatal() unless row_load() can read t: t must pass require_matmul(), or be FP8 with scales and not transposed.
+// Checks that row_load() can read t: t passes require_matmul(), or is FP8 with scales and not transposed. Otherwise
+// calls fatal().
 void require_readable(const char *operation, Tensor t);
 
 static inline uint32_t larger_bits(uint32_t a, uint32_t b) {

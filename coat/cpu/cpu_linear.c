@@ -1,6 +1,6 @@
 // Computes linear layers on the CPU: the forward matmul, dgrad and wgrad. FP8 values with one scale per tensor are
-// multiplied without the scale, because these products are exact in FP32. The sum is then multiplied by the scales of
-// both operands.
+// multiplied without the scale, because FP32 multiplies two FP8 values exactly. The sum is then multiplied by the
+// scales of both operands.
 #include "cpu_quantize.h"
 
 // Returns a tensor as a matmul operand. Describes a transposed tensor as the untransposed matrix that its memory holds.

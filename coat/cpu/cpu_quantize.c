@@ -154,7 +154,8 @@ void transpose_codes(Exec *exec, Tensor q_t, Tensor q) {
     }
 }
 
-// Calls fatal() if the unscaled output q has data outside x's memory, because the operations do not copy x.
+// Calls fatal() if q, the unscaled output, has memory other than that of the input x, because the caller does not copy
+// x.
 static void require_same(const char *operation, Tensor q, Tensor x) {
     if (q.data && q.data != x.data)
         fatal(EXIT_DEVICE, "internal error: the CPU backend's %s: an unscaled output must share its input's memory",

@@ -150,8 +150,8 @@ static bool check_sets(DataLoader *loader, Error *err) {
                      loader->ranks, loader->ranks == 1 ? "process" : "processes", packed ? "" : " or --seq-len");
 }
 
-// Returns the index of the file that contains sequence s of an epoch, which is the last file whose first sequence is
-// not after s. A file without a complete sequence has the same first_sequence as the next file.
+// Returns the index of the file that contains sequence s of all files' sequences, which is the last file whose first
+// sequence is not after s. A file without a complete sequence has the same first_sequence as the next file.
 static int file_of_sequence(const DataLoader *loader, int64_t s) {
     int low = 0, high = loader->count - 1;
     while (low < high) {
@@ -323,7 +323,7 @@ bool data_batch(DataLoader *loader, int64_t n, int32_t *inputs, int32_t *targets
 
 // Returns the index of the sequence that the run reads at `position`, among the sequences of all files.
 static int64_t sequence_at(DataLoader *loader, int64_t position) {
-    int64_t index = position; // position within the set's order
+    int64_t index = position; // number of earlier positions of the run that read from the same set
     const int number = loader->set_count > 1 ? mixture_at(&loader->mixture, position, &index) : 0;
     const Set *set = &loader->sets[number];
     int64_t epoch = index / set->sequences, sequence = index % set->sequences;

@@ -199,9 +199,10 @@ bool images_check_placeholders(ImageFile *f, const char *path, const uint32_t *s
                          path, f->broken, f->rows);
     if (f->found != f->places * f->rows)
         return error_set(err, EXIT_DATA,
-                         "%s does not match %s: it has %" PRId64 " placeholder%s of images, not the %" PRId64
-                         " of %" PRId64 " places; copy both files again or regenerate them",
-                         path, f->file.path, f->found, plural(f->found), f->places * f->rows, f->places);
+                         "%s does not match %s: it has %" PRId64 " placeholder%s of images instead of %" PRId64
+                         " (%" PRId64 " image%s, %d placeholders each); copy both files again or regenerate them",
+                         path, f->file.path, f->found, plural(f->found), f->places * f->rows, f->places,
+                         plural(f->places), f->rows);
     for (int64_t i = 1; i < examples; i++) {
         const int64_t k = images_before(f, starts[i]);
         if (k > 0 && (int64_t)f->starts[k - 1] + f->rows > starts[i])

@@ -77,7 +77,7 @@ Packing pack_examples(const int32_t *lengths, int64_t examples, int T) {
     int64_t places = 0;
     const int64_t count = sort_by_length(lengths, examples, T, packing.members);
     for (int64_t i = 0; i < examples; i++) places += lengths[i];
-    int64_t most = 2 * places / T + 2; // upper bound of the rows, because at most one row is at most half full
+    int64_t most = 2 * places / T + 2; // upper bound of the rows, because first fit leaves at most one row half empty
     if (most > count) most = count;
     Room room = room_open(most, T);
     for (int64_t i = 0; i < count; i++) rows[packing.members[i]] = room_take(&room, lengths[packing.members[i]]);

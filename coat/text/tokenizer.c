@@ -40,7 +40,7 @@ static FileKind kind_of(const char *text, size_t size) {
     size_t at = 0;
     while (at < size && strchr(" \t\r\n", text[at]) && text[at]) at++;
     if (at < size && text[at] == '{') return FILE_JSON;
-    if (text[0] == '\n') return FILE_MODEL; // byte 10 begins a protobuf message whose first field is field 1
+    if (text[0] == '\n') return FILE_MODEL; // a protobuf message begins with byte 10 if field 1, a string, comes first
     // Each line of a tiktoken file is a token in base64, a space, and the rank of the token.
     size_t digits = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=");
     return digits >= 4 && digits % 4 == 0 && text[digits] == ' ' && strchr("0123456789", text[digits + 1]) &&

@@ -63,7 +63,8 @@ bool tokenizer_has_prefix_space(const Tokenizer *tokenizer);
 int tokenizer_encode(const Tokenizer *tokenizer, const char *text, int32_t *ids, int max, Error *err);
 
 // True if the tokenizer was read from SentencePiece's tokenizer.model. Also true for llm.c's gpt2_tokenizer.bin if its
-// first 256 tokens are single bytes, because its merges are found by text, too.
+// first 256 tokens are single bytes, because neither file lists merges; two tokens merge if their joined text is a
+// token.
 bool tokenizer_is_sentencepiece(const Tokenizer *tokenizer);
 
 // Writes a tokenizer.json to *out for a tokenizer that was read from tokenizer.model. With this file, Hugging Face's

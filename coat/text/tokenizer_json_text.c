@@ -45,7 +45,8 @@ static bool read_normalizer(Tokenizer *t, const json_t *step) {
     return (t->marks = strcmp(string_of(json_object_get(step, "pattern"), "String"), " ") == 0);
 }
 
-// Reads a Metaspace step: spaces become markers, a marker is prepended to the text, and pretokens begin at markers.
+// Reads a Metaspace step, which replaces spaces with markers, prepends a marker if prepend_scheme says so, and begins a
+// pretoken at every marker unless `split` is false.
 static bool read_metaspace(Tokenizer *t, const json_t *step) {
     const char *scheme = string_of(step, "prepend_scheme");
     if (strcmp(string_of(step, "replacement"), MARK) != 0) return false;
@@ -53,7 +54,7 @@ static bool read_metaspace(Tokenizer *t, const json_t *step) {
     t->prefix = strcmp(scheme, "always") == 0  ? PREFIX_MISSING
                 : strcmp(scheme, "first") == 0 ? PREFIX_FIRST
                                                : PREFIX_NEVER;
-    t->late_marks = !t->marks; // if t->marks is already true, the normalizer replaces spaces with markers
+    t->late_marks = !t->marks; // t->marks is already true if the normalizer replaces spaces with markers
     t->marks = true;
     if (!json_is_false(json_object_get(step, "split"))) t->pretokens.kind = PRETOKENS_SPACE;
     return true;

@@ -413,14 +413,14 @@ UNIT_TEST(placeholders_that_do_not_match_the_images_are_refused) {
         const char *text;  // examples of p.bin (see add_examples())
         int places;        // number of places for images that p.images records
         const char *words; // part of the error
-    } cases[] = {{"tpA", 1, "it has 1 placeholder of images, not the 4 of 1 places"},
-                 {"tpppA", 1, "it has 3 placeholders of images, not the 4"},
-                 {"tIpA", 1, "it has 5 placeholders of images, not the 4"},
-                 {"tIA|ttpA", 2, "it has 5 placeholders of images, not the 8"},
+    } cases[] = {{"tpA", 1, "it has 1 placeholder of images instead of 4 (1 image, 4 placeholders each)"},
+                 {"tpppA", 1, "it has 3 placeholders of images instead of 4"},
+                 {"tIpA", 1, "it has 5 placeholders of images instead of 4"},
+                 {"tIA|ttpA", 2, "it has 5 placeholders of images instead of 8"},
                  {"tIA|ppAIA", 3, "end at token 7, and their number is not a multiple of 4"},
                  {"tppAppA", 1, "end at token 2, and their number"},
-                 {"tIA", 2, "it has 4 placeholders of images, not the 8 of 2 places"},
-                 {"tIIIA", 2, "it has 12 placeholders of images, not the 8 of 2 places"},
+                 {"tIA", 2, "it has 4 placeholders of images instead of 8 (2 images, 4 placeholders each)"},
+                 {"tIIIA", 2, "it has 12 placeholders of images instead of 8 (2 images, 4 placeholders each)"},
                  {"tA", 1, "it has 0 placeholders"},
                  {"tApp|ppA", 1, "example 2 begins inside the image at token 2"},
                  {"tAIp|pppA", 2, "example 2 begins inside the image at token 6"},

@@ -332,8 +332,8 @@ class PrepareTest(Case):
         good = [json.dumps({"text": words(i, 30)}) for i in range(100)]
         source, out = self.write("d.jsonl", "\n".join(good + ["{"])), self.path("r")
         arguments = ("--bytes", "--workers", 1, "--shard-tokens", 3000, "--val-fraction", 0, "--out", out, source)
-        note = ("note: %s_train_*.bin are not complete; the same command continues, or use --overwrite if inputs or flags "
-                "have changed" % out)
+        note = ("note: %s_train_*.bin are not complete; run the same command again to continue, or use --overwrite if "
+                "inputs or flags have changed" % out)
         for _ in range(2):  # the second run fails again, before it writes a file
             errors = self.run_program(*arguments, code=2)[1].splitlines()
             self.assertEqual((errors[0], len(errors)), (note, 2))
@@ -350,8 +350,8 @@ class PrepareTest(Case):
 
         with unittest.mock.patch.object(prepare_output, "write_atomically", full):
             _, errors = self.run_program(*arguments, "--overwrite", code=2)
-        self.assertEqual(errors, "note: %s_train_*.bin are not complete; the same command without --overwrite continues\n"
-                                 "prepare.py: no space\n" % out)
+        self.assertEqual(errors, "note: %s_train_*.bin are not complete; run the same command again without --overwrite "
+                                 "to continue\nprepare.py: no space\n" % out)
         self.assertEqual(self.run_program(*arguments)[1], "")
         self.assertEqual(self.snapshot(), expected)
         _, errors = self.run_program("--bytes", "--out", self.path("e"), self.write("e.jsonl", "{"), code=2)
@@ -470,7 +470,8 @@ class PrepareTest(Case):
         self.refused(["merges are missing"], "--tokenizer", self.path("t"), "--out", out, source)
         ranks = self.write("qwen.tiktoken", "IQ== 0\nIg== 1\n")
         self.refused(["qwen.tiktoken: tiktoken's ranks"], "--tokenizer", ranks, "--out", out, source)
-        self.refused(["absent.jsonl: no such file or folder, nor a pattern that matches one, nor one of the named sets "],
+        self.refused(["absent.jsonl: no such file or folder, nor a pattern that matches one, nor one of the public data "
+                      "sets "],
                      "--bytes", "--out", out, self.path("absent.jsonl"))
         _, errors = self.run_program("--bytes", "--chat", "--prompt-format", "plain", "--out", out,
                                      self.path("absent.jsonl"), code=2)

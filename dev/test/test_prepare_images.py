@@ -284,7 +284,7 @@ class ImagesTest(ImagesCase):
             image + [ord("q")] + image + [ord("b"), 256], list(b"qc") + [256] + list(b"d\n") + image + [ord("e"), 256],
             image + [10] + image + list(b"\nqf") + [256]])
         self.assertEqual(rows[3][1], [0] * 9 + [1, 1])
-        self.assertIn("3 images in 6 places", self.said[0])
+        self.assertIn("3 images, shown in 6 places", self.said[0])
         for aspect, number in (("pad", 1), ("resize", 2)):
             self.assertEqual(self.prepared(records, "--image-aspect", aspect, "--prompt-format", "plain")[1][7], number)
         self.assertEqual(self.prepared(records, source="r.jsonl")[:1], (rows,))
