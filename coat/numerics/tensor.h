@@ -81,7 +81,8 @@ static inline Tensor tensor_rows(Tensor t, int64_t begin, int64_t count) {
     return t;
 }
 
-// Returns matrix number i of the `count` matrices of the same shape that t consists of.
+// Returns matrix number i of a tensor t whose rows are those of `count` matrices of the same shape, one after the
+// other.
 static inline Tensor tensor_matrix(Tensor t, int count, int i) {
     return tensor_rows(t, i * (t.rows / count), t.rows / count);
 }

@@ -82,7 +82,7 @@ static bool matches_model(const ImageFile *f, int side, VisionShape *v, Error *e
                      values_text(v->mean, v->deviation, expected, sizeof expected));
 }
 
-// Checks the size of a file of images, then reads its list of places.
+// Checks the size of a file of images, then reads which stored image each place of the token file shows.
 static bool read_places(ImageFile *f, int fd, Error *err) {
     const char *path = f->file.path;
     const int64_t said = DATA_HEADER_BYTES + 4 * f->places + f->count * f->image_bytes;

@@ -19,7 +19,7 @@ enum {
     IMAGES_WORD_SIDE,  // width and height in pixels
     IMAGES_WORD_CHANNELS,
     IMAGES_WORD_ROWS,        // number of placeholder tokens per place (image shown in the token file)
-    IMAGES_WORD_PLACES,      // number of places
+    IMAGES_WORD_PLACES,      // number of places; several places may show the same stored image
     IMAGES_WORD_PREPARATION, // how images became square; 0: by the image processor's settings, 1: padded, 2: distorted
     IMAGES_WORD_CRC,         // CRC-32 of all bytes after the header
     IMAGES_WORD_CHECKSUM,    // DATA_CHECKSUM
@@ -34,10 +34,10 @@ struct ImageFile {
     TokenFile file;      // path, size and checksum of the file of images
     int64_t count;       // number of stored images
     int64_t image_bytes; // bytes of an image
-    int64_t places;
-    int rows, token;  // number of placeholders per place, and id of the placeholder token
-    uint32_t *shown;  // (places) index of the stored image that each place shows
-    uint32_t *starts; // (places) index in the token file of each place's first placeholder
+    int64_t places;      // number of places, each of which shows a stored image
+    int rows, token;     // number of placeholders per place, and id of the placeholder token
+    uint32_t *shown;     // (places) index of the stored image that each place shows
+    uint32_t *starts;    // (places) index in the token file of each place's first placeholder
     float mean[3], deviation[3];
     int64_t found, last; // number of placeholders found so far, and token index of the last placeholder
     int64_t broken;      // token index of the last placeholder of the first incomplete group; -1: none
