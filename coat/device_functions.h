@@ -1,4 +1,4 @@
-// The functions of a device besides the model's operations (operations.h). Define
+// Lists the functions of a device that are not operations of the model (operations.h lists those). Define
 //     DEVICE_FUNCTION(name, result, parameters)
 // and include this file; ops.h and the backends derive their tables from this list. DEVICE_FUNCTION_OF_GPU, if defined,
 // is used for the functions that only a GPU has. These functions are NULL in other backends' tables.
@@ -16,7 +16,7 @@ DEVICE_FUNCTION(allocate, void *, (Exec *exec, size_t bytes, Error *err))
 DEVICE_FUNCTION(release, void, (Exec *exec, void *memory))
 // Returns about how many bytes allocate() could allocate; 0 if unknown.
 DEVICE_FUNCTION(memory_free, int64_t, (Exec *exec))
-// Returns page-locked host memory, to which downloads are fastest; NULL if there is too little memory. If a device
+// Returns page-locked host memory, to which downloads are fastest; NULL if there is too little memory. If a backend
 // lacks this function, callers download to pageable memory.
 DEVICE_FUNCTION_OF_GPU(host_allocate, void *, (Exec *exec, size_t bytes))
 DEVICE_FUNCTION_OF_GPU(host_release, void, (Exec *exec, void *memory))

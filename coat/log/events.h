@@ -1,5 +1,5 @@
-// TensorBoard event files with the metrics of log.jsonl, written without TensorFlow or protobuf:
-// OUT/events.out.tfevents.SECONDS.HOST.
+// Writes the metrics of log.jsonl to TensorBoard event files, OUT/events.out.tfevents.SECONDS.HOST. Uses neither
+// TensorFlow nor protobuf.
 //
 // A file is a sequence of TFRecords (length, CRC, bytes, CRC). Each record contains an Event message of TensorFlow's
 // event.proto: first the version of the format, then the start of a session, then events with the scalars of log lines.

@@ -2,18 +2,18 @@
 // same metrics (events.h).
 //
 // log.jsonl contains one JSON object per line, in the order of the steps:
-//   {"step":0,"settings":{..}}                                                the run's settings (settings_log())
-//   {"step":1,"loss":..,"grad_norm":..,"lr":..,"tokens":..,"ms":..,"tokens_per_s":..}    a training step
-//   {"step":20,"val_loss":..}                                                            a validation
+//   {"step":0,"settings":{..}}                                                      the run's settings (settings_log())
+//   {"step":1,"loss":..,"grad_norm":..,"lr":..,"tokens":..,"ms":..,"tokens_per_s":..}                   a training step
+//   {"step":20,"val_loss":..}                                                                              a validation
 //   {"step":20,"val_loss":..,"val_accuracy":..}    a validation of a vision-language model with a loss mask in the data
-//   {"step":20,"hellaswag":..}                                                           correct answers, 0 to 1
-//   {"step":100,"fp8":{"x_in":{"amax":[..],"saturated":[..],"zero":[..]},..}}            the FP8 tensors (health.h)
-//   {"step":100,"attention":{"lse":{"max":[..]}}}                 largest attention logits (health_attention_json())
-//   {"step":100,"activation":{"g":{"outlier":[..],"kurtosis":[..]}}}             outliers (health_activation_json())
-//   {"step":100,"optimizer":{"wte":{"lag":[..]},..}}                      second moments (health_optimizer_json())
-//   {"step":20,"train":[{"set":..,"sequences":..,"tokens":..,"epochs":..},..]}       read from each training set so far
-//   {"step":20,"note":".."}                           log.jsonl was removed or replaced, so earlier lines are missing
-//   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}   FP8 weight gradients compared with BF16 (health.h)
+//   {"step":20,"hellaswag":..}                                                      fraction of correct answers, 0 to 1
+//   {"step":100,"fp8":{"x_in":{"amax":[..],"saturated":[..],"zero":[..]},..}}      statistics of FP8 tensors (health.h)
+//   {"step":100,"attention":{"lse":{"max":[..]}}}               largest log-sum-exp of logits (health_attention_json())
+//   {"step":100,"activation":{"g":{"outlier":[..],"kurtosis":[..]}}}                outliers (health_activation_json())
+//   {"step":100,"optimizer":{"wte":{"lag":[..]},..}}                    lag of second moments (health_optimizer_json())
+//   {"step":20,"train":[{"set":..,"sequences":..,"tokens":..,"epochs":..},..]}         amount read of each training set
+//   {"step":20,"note":".."}                             log.jsonl was removed or replaced, so earlier lines are missing
+//   {"step":100,"products":{"qkvw":{"error":[..],"bias":[..]}}}           FP8 wgrad compared with BF16 wgrad (health.h)
 // If a step's update was skipped, the step's line has "skipped":N, the number of updates skipped so far. If the data
 // has a loss mask, "counted":X is the fraction of unmasked targets, and loss is the mean over these targets. Non-finite
 // numbers are null. val_accuracy is the fraction of answers that are right (evaluate_loss() in evaluate.h). ms and
@@ -67,8 +67,8 @@ bool log_has_hellaswag(const Log *log, int64_t step);
 void log_hellaswag(Log *log, int64_t step, int right, int examples);
 
 // Logs a JSON text after `step` steps as {"step":..,KEY:JSON}. If the text has the form {TENSOR:{FIGURE:[one number per
-// layer],..},..}, each list adds a curve KEY/TENSOR/FIGURE to the event file. Its value is the list's number with the
-// largest magnitude, or NaN if a number is null; layers without FP8 matmuls do not count.
+// layer],..},..}, each list adds a point to curve KEY/TENSOR/FIGURE in the event file: the list's number with the
+// largest magnitude, or NaN if a number is null. Ignores nulls of blocks with BF16 forward matmuls (--bf16-blocks).
 void log_object(Log *log, int64_t step, const char *key, const char *json);
 
 // Logs the settings of the run, a JSON object, unless the last settings in the file are the same.
@@ -77,8 +77,8 @@ void log_settings(Log *log, int64_t step, const char *json);
 // Prints a line to stdout, or to stderr with --json. Adds the newline. Prints nothing with --quiet.
 __attribute__((format(printf, 2, 3))) void log_text(Log *log, const char *format, ...);
 
-// Records that a checkpoint of `step` exists. log_close() uses this in its warning. nonfinite: name of a weight tensor
-// in the checkpoint that is not finite; NULL: all weight tensors are finite.
+// Records that a checkpoint of `step` exists, for the warning of log_close(). nonfinite: name of a weight tensor in the
+// checkpoint that is not finite; NULL: all weight tensors are finite.
 void log_saved(Log *log, int64_t step, const char *nonfinite);
 
 // Reopens log.jsonl and the event file if their names no longer refer to the open files. This happens if the files or
@@ -88,9 +88,9 @@ void log_reopen(Log *log);
 // Flushes log.jsonl to the disk. Any thread may call it, except during log_reopen() and log_close().
 void log_sync(const Log *log);
 
-// Prints the last line of the run, even with --quiet, and closes the log. With --json, prints no last line. Adds a
-// warning if weights, loss or gradient are not finite, or if the loss has risen; on stderr with --json. The argument
-// may be NULL.
+// Prints the last line of the run, even with --quiet, and closes the log. With --json, prints no last line. Prints a
+// warning if weights, loss or gradient are not finite, or if the loss has risen. With --json, the warning goes to
+// stderr. The argument may be NULL.
 void log_close(Log *log);
 
 C_LINKAGE_END

@@ -72,7 +72,8 @@ static FILE *create_abandoned(char path[LOG_PATH + 64], const Config *config, in
 bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Error *err) {
     char path[LOG_PATH], kept[LOG_PATH + 64];
     LogScan scan;
-    // A run that resumes from its newest checkpoint computes the later steps again, so the old lines need no copy.
+    // A run that resumes from its newest checkpoint repeats the later steps and logs them again, so the old lines need
+    // no copy.
     if (!config->resume || (first_step > 1 && config->resume_step < 0 && !other)) return true;
     snprintf(path, sizeof path, "%s/log.jsonl", config->out);
     const int64_t first = first_step <= 1 ? 0 : first_step;

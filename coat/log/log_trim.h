@@ -7,14 +7,14 @@
 #include "step_line.h"
 
 // Compares the log `path` with a checkpoint of `step` that records the loss `loss`. If the log has a different loss for
-// `step`, or has earlier steps but not `step`, writes the contradiction to `text`; otherwise "". After a contradiction,
-// the checkpoint is probably another run's, because identical runs have identical losses.
+// `step`, or has earlier steps but not `step`, writes the contradiction to `text`; otherwise "". If there is a
+// contradiction, the checkpoint is probably from another run, because identical runs have identical losses.
 void log_contradiction(const char *path, int64_t step, double loss, char *text, size_t size);
 
 // Copies the log lines of first_step and later steps to a new file, log-abandoned-STEP.jsonl (STEP is first_step - 1).
-// Copies only if this run abandons these lines: after --resume=STEP, after --resume without a checkpoint, or if
-// `other`. other: true if the checkpoint is from another run. Call it on rank 0, before the checkpoints of the
-// abandoned run are renamed and before log_open() removes the lines. Then a crash at any time loses no line. Fails
+// Copies only if this run abandons these lines: with --resume=STEP, with --resume if there is no checkpoint, or if
+// `other` is true. other: the checkpoint is from another run than the log. Call it on rank 0, before the checkpoints of
+// the abandoned run are renamed and before log_open() removes the lines. Then a crash at any time loses no line. Fails
 // (EXIT_DATA) if the log cannot be read or the new file cannot be written.
 bool log_copy_abandoned(const Config *config, int64_t first_step, bool other, Error *err);
 

@@ -1,4 +1,4 @@
-// Writes the line of a training step, the last line of a run, and the warning that may follow it.
+// Writes the line of a training step, the last line of a run, and the warning that may follow the last line.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,5 +52,5 @@ const char *diverged_advice(bool earlier);
 // finite, or the last losses are well above the first. Writes "" for other runs. Returns text.
 const char *end_failure(char *text, size_t size, const EndLine *line);
 
-// Prints the line of a training step on standard output, as wide as the terminal.
+// Prints the line of a training step on standard output, shortened to the terminal's width.
 void step_line_print(const StepLine *line, bool colour);

@@ -1,4 +1,4 @@
-// Prints notes, warnings and the items of the start-up report, as wide as the terminal.
+// Prints notes, warnings and the items of the start-up report, wrapped to the terminal's width.
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
@@ -25,13 +25,13 @@ void print_labelled(FILE *out, const char *label, const char *text);
 void print_remark_of(FILE *out, const char *label, const char *format, va_list args);
 __attribute__((format(printf, 2, 3))) void print_remark(const char *label, const char *format, ...);
 
-// Prints the lines of `notes`, which begin with "note: " and end with a newline, as print_labelled() does. The last
-// line may be truncated.
+// Prints each line of `notes` as print_labelled() does. Every line begins with "note: " and ends with a newline. The
+// last line may be truncated, because the buffer of `notes` may be full.
 void print_notes(FILE *out, const char *notes);
 
 // Returns the width in columns of the terminal that fd is connected to (80 if it is unknown); 0 if fd is not a
-// terminal. Also returns 0 if a launcher such as mpirun started this process, because launchers open terminals that
-// nobody reads.
+// terminal. Also returns 0 if a launcher such as mpirun started this process, because fd may then be a terminal that
+// only the launcher reads.
 int terminal_columns(int fd);
 
 // True if output to fd should be colored: on a terminal other than "dumb", or anywhere if CLICOLOR_FORCE is set and not

@@ -22,7 +22,8 @@ static bool apply_record(json_t *settings, const char *path, const Config *flags
            settings_apply(recorded, settings, recipe, flags, path, err);
 }
 
-// True if the file `name` of the checkpoint in `folder` is undamaged. name NULL: all files without tensors.
+// True if the checksum of the file `name` in the checkpoint `folder` matches. If name is NULL, checks all files that
+// contain no tensors.
 static bool is_undamaged(const char *folder, const char *name) {
     Manifest manifest;
     Error ignored;

@@ -1,16 +1,19 @@
-// Reads a checkpoint's recorded settings before any of its tensors is loaded.
+// Reads the settings that a checkpoint or log.jsonl records, before the model is created.
 #pragma once
 #include "config/config.h"
 
 C_LINKAGE_BEGIN
 
-// Sets `recorded`, an argument of config_parse(), to the defaults and then to the recorded settings of the run that
-// `flags` continue:
-//   - The settings come from the newest checkpoint that --resume finds or, if nothing is trained, from the checkpoint
-//     that --model names. A checkpoint with a damaged record is skipped.
-//   - shape_files and shape come from the newest checkpoint with an undamaged shape; an unreadable shape has 0 layers.
-// If there is no checkpoint yet, a training run applies the settings and the model of OUT/log.jsonl (settings_logged).
-// Fails (EXIT_DATA) if this version does not know a recorded setting or its value.
+// Sets *recorded to the defaults, overridden by the settings that an earlier run recorded. config_parse() then applies
+// the command line to *recorded. flags: values of the given flags.
+//   - With --resume, the settings come from the newest checkpoint in --out (or from the checkpoint of --resume=STEP)
+//     whose state.json is undamaged. If there is none and nothing is trained, they come from the folder of --model.
+//   - With --resume, shape and shape_files come from the newest checkpoint in --out whose config.json, tokenizer files
+//     and generation_config.json are undamaged, or else from the newest one whose config.json is undamaged. If that
+//     config.json cannot be parsed, shape.layers is 0.
+//   - If --out has no checkpoint, a training run with --resume takes settings and model from OUT/log.jsonl, and sets
+//     settings_logged, or nothing_to_resume if log.jsonl records no settings.
+// Fails (EXIT_DATA) if this version does not support a recorded setting or its value.
 bool checkpoint_settings(Config *recorded, const Config *flags, Error *err);
 
 C_LINKAGE_END

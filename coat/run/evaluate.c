@@ -108,9 +108,9 @@ static int padded_length(int length, int T, int rows) {
     return padded < T || T < rows ? padded : T / rows * rows;
 }
 
-// Sets rows[i - begin] for the tokens ids[i] of [begin, end). Image token n of ids, counted from 0 at ids[0], gets row
-// n % vision_rows() of the image's features. Therefore every <image> in the prompt is the same image. All other tokens
-// get -1.
+// Sets rows[i - begin] to the row of the image's features that replaces token ids[i], for i in [begin, end). The n-th
+// image token of ids, counted from 0, gets row n % vision_rows(), so every <image> in the prompt shows the same image.
+// All other tokens get -1.
 static void find_image_rows(const VisionShape *vision, const int32_t *ids, int begin, int end, int32_t *rows) {
     int placeholders = 0;
     for (int i = 0; i < end; i++) {

@@ -14,10 +14,10 @@ C_LINKAGE_BEGIN
 bool stop_at_once(const Model *m);
 
 // Sets *loss to the mean loss over the unmasked targets of the first `batches` micro-batches, or of fewer micro-batches
-// if stop_at_once() becomes true. The processes divide the micro-batches and make the same number of passes. A process
-// without a micro-batch repeats the last one with all targets masked. Returns false with err if this process cannot
-// read its data. With several processes, first completes this process's passes with zeros as tokens, because the other
-// processes wait for these passes.
+// if stop_at_once() becomes true. The processes divide the micro-batches and run the same number of passes. If no
+// micro-batch is left for a process in the last pass, it repeats micro-batch batches - 1 with all targets masked.
+// Returns false with err if this process cannot read its data. With several processes, first completes this process's
+// passes with zeros as tokens, because the other processes wait for these passes.
 // Sets *accuracy to the fraction of right answers if the model has a vision tower and the data a loss mask, otherwise
 // to NAN. An answer is a maximal run of unmasked targets in an example. An answer is right if each of its targets has
 // the largest logit, so that sampling with --temperature 0 would generate the answer.

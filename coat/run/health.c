@@ -160,7 +160,7 @@ typedef struct {
     const Collection *c;
     CountedTensor what;
     int transposed;
-    int layers; // number of layers with counts; 0: no counts in this step, or the transpose shares the tensor's
+    int layers; // number of layers; 0: this step has no counts, or the transpose shares the tensor's scale
 } Counted;
 
 static Counted counted(const Collection *c, int what, int transposed) {
@@ -173,7 +173,7 @@ enum { SATURATED, ZERO, SUBNORMAL };
 static const char *const counted_figures[] = {"saturated", "zero", "subnormal"};
 static double counted_figure(const Counted *g, int figure, int layer) {
     const CodeCounts *n = &g->c->counts[code_counts_at(g->what, layer) + g->transposed];
-    if (n->codes == 0) return NAN; // the layer has the tensor in BF16
+    if (n->codes == 0) return NAN; // the tensor is BF16 in this layer
     uint64_t saturated = n->saturated;
     if (g->what >= NORM_N1 && saturated > 0) {
         const TensorLayout *t = &g->c->arena->layout[counted_table[g->what].id[0]][VALUE];
@@ -259,9 +259,9 @@ static void warn_tensors(const Collection *c, char warning[HEALTH_WARNING]) {
     if (bad > 0) health_add_line(warning, "%s%s", first, others);
 }
 
-// Writes a note if an update left too many FP8 values of a moment unchanged, for the first such moment. Ignores
-// embeddings: most tokens occur in few steps, and without a gradient all moments of a group decay together, so no FP8
-// value changes.
+// Writes a note if an update left too many 8-bit values of a moment unchanged, for the first such moment. Ignores the
+// token embedding: most tokens occur in few steps, and without a gradient all moments of a group decay together, so no
+// 8-bit value changes.
 static void note_unchanged(const Collection *c, HealthWarned *warned, char warning[HEALTH_WARNING]) {
     for (int k = 0; k < c->entries && c->unchanged; k++) {
         const Entry *e = &c->entry[k];
@@ -287,8 +287,8 @@ static double small_fraction(const Counted *g, int layer, double unmasked) {
 }
 
 // Warns if too many FP8 values of a counted tensor are saturated. If wgrad reads the tensor, also warns if too many are
-// zero or subnormal, except in the loss gradient: most probabilities of a trained model are too small for its scale
-// (quantize.h). Returns true if it warns.
+// zero or subnormal. This second check ignores dlogits, because most probabilities of a trained model are too small for
+// the scale of dlogits (quantize.h). Returns true if it warns.
 static bool warn_counted(const Counted *g, double unmasked, char warning[HEALTH_WARNING]) {
     const bool for_wgrad = g->transposed || counted(g->c, (int)g->what, 1).layers == 0;
     double saturated = 0, small = 0;
@@ -306,7 +306,7 @@ static bool warn_counted(const Counted *g, double unmasked, char warning[HEALTH_
                     counted_table[g->what].name[g->transposed], saturates ? most_saturated : smallest,
                     100 * (saturates ? saturated : small),
                     saturates      ? "saturated"
-                    : unmasked < 1 ? "zero or subnormal, without masked targets"
+                    : unmasked < 1 ? "zero or subnormal (masked targets not counted)"
                                    : "zero or subnormal",
                     advice(&g->c->arena->config->recipe, g->what, g->transposed || !saturates));
     return true;
@@ -368,12 +368,12 @@ static void warn_matmuls(const InnerProducts found[], int layers, char warning[H
     if (!(excess(p) > 1)) return;
     if (p->bb == 0)
         health_add_line(warning,
-                        "fp8: the wgrad of qkvw in layer %d is not 0, but in BF16 it is; --linear bf16 is more exact",
+                        "fp8: the FP8 wgrad of qkvw in layer %d is not 0, but the BF16 wgrad is; --linear bf16 is more exact",
                         worst);
     else
         health_add_line(warning,
-                        "fp8: the wgrad of qkvw in layer %d differs from BF16's by %.1f %%, with a bias of %+.1f %%; "
-                        "--linear bf16 is more exact",
+                        "fp8: the FP8 wgrad of qkvw in layer %d differs from the BF16 wgrad by %.1f %%, with a bias of "
+                        "%+.1f %%; --linear bf16 is more exact",
                         worst, 100 * error_of(p), 100 * bias_of(p));
 }
 

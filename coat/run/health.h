@@ -1,11 +1,11 @@
 // Health: statistics in the log that give early warning of a failing training run. health_bounds.c measures attention
-// logits, outliers and second moments. FP8 health (health.c) shows how well the scales of FP8 tensors fit. FP8 health
-// logs for each layer and tensor: amax, the fractions of saturated and of zero values and, for moments, the fraction of
-// groups with a clamped exponent.
-//   - Tensors are measured after the last micro-batch and update. --recompute 3 leaves only block 0's saved
-//     activations.
-//   - Gradients and norm outputs are counted in the first micro-batch, because the next layer overwrites these tensors.
-//     The counts are the fractions of saturated, zero and subnormal values.
+// logits, outliers and second moments. health.c measures FP8 health, which shows how well the scales of FP8 tensors fit
+// their values. For each layer and tensor, FP8 health logs the amax, the fractions of saturated and of zero values and,
+// for moments, the fraction of groups with a clamped exponent.
+//   - Tensors are measured after the step's update. With --recompute 3, the saved activations of block 0 alone are then
+//     still in memory.
+//   - The FP8 values of gradients and norm outputs are counted during the step's first micro-batch, because the next
+//     layer overwrites these tensors. FP8 health logs their fractions of saturated, zero and subnormal values.
 // The functions measure only the tensors and shards that the calling process stores. The run logs rank 0's results.
 #pragma once
 #include "model/arena.h"
@@ -20,7 +20,7 @@ typedef enum {
     BOUND_KURTOSIS,
     BOUND_LAG,
     BOUND_UNCHANGED,
-    // not for tensors with a scale per group, because several values of a group may equal the group's amax without harm
+    // not checked for tensors with a scale per group, because several values of a group may equal the group's amax
     BOUND_SATURATED,
     BOUND_COUNT
 } HealthBoundId;
@@ -31,8 +31,8 @@ typedef struct {
 } HealthBound;
 extern const HealthBound health_bounds[BOUND_COUNT];
 
-// Fraction of zero or subnormal FP8 values above which a warning is printed, for gradients that wgrad reads. Zeros of
-// masked targets are ignored.
+// Fraction of zero or subnormal FP8 values above which a warning is printed, for gradients (except dlogits) and norm
+// outputs that wgrad reads. The zeros in the gradients of masked targets do not count.
 #define HEALTH_SMALL 0.5
 // Limits of the FP8 wgrad's bias and error relative to the BF16 wgrad, above which a warning is printed.
 #define HEALTH_BIAS 0.02
@@ -43,7 +43,7 @@ extern const HealthBound health_bounds[BOUND_COUNT];
 // Records which warnings this run has already printed, because each is printed only once. Warnings about an infinity, a
 // NaN or saturated FP8 values of an entire tensor (amax, saturated) are not recorded and can repeat.
 typedef struct {
-    // true after a warning about the FP8 values of a gradient ([0]) or of its transpose ([1])
+    // true after a warning about the FP8 values of a counted tensor ([0]) or of its transpose ([1])
     bool codes[COUNTED_TENSORS][2];
     bool matmuls;            // true after a warning about an inexact FP8 wgrad
     bool bound[BOUND_COUNT]; // true after a note about a value above its bound
@@ -66,8 +66,8 @@ void health_sample(const Arena *arena, Exec *exec, HealthWarned *warned);
 // Returns the statistics of all FP8 and INT8 tensors as one JSON object, which the caller frees; NULL if there is none:
 //   {"x_in":{"amax":[..per layer],"saturated":[..],"zero":[..]},"qkvw.m":{..,"clamped":[..]},"g":{"amax":[..]},
 //    "dh_q":{"amax":[..],"saturated":[..],"zero":[..],"subnormal":[..]},"dh_qt":{"saturated":[..],..},..}
-//   - A tensor whose FP8 values are overwritten during the step has only an amax, unless the step counted its values, as
-//     it does for gradients and norm outputs. An amax that is not finite is null.
+//   - If a tensor's FP8 values are overwritten during the step, the tensor has only an amax, except gradients and norm
+//     outputs, whose values the step counts. An amax that is not finite is null.
 //   - The fractions of norm outputs are those of the step's first micro-batch.
 //   - The transpose (dh_qt) has fractions only if it does not share dh_q's scale.
 //   - A moment has the key "unchanged" if health_sample() was called before the update and `warned` is not NULL.
@@ -99,8 +99,8 @@ char *health_activation_json(const Arena *arena, Exec *exec, HealthWarned *warne
 // Returns JSON for the caller to free: {"wte":{"lag":[RMS of g / sqrt(v) per layer]},..} with an entry per matrix.
 // g is the clipped gradient, v the second moment of AdamW with bias correction. A lag much above 1 means that v follows
 // g too slowly. Measures the shards of this process. NULL if no matrix has a second moment, or before the first update.
-// Call health_activation_json() first, because this function overwrites the measurements that it reads. Call both after
-// an update, before the next step computes gradients. Appends notes to `warning`, as health_attention_json() does.
+// Call health_activation_json() first, because this function overwrites the measurements that health_activation_json()
+// reads. Call both after an update, before the next step computes gradients. Writes notes like health_attention_json().
 char *health_optimizer_json(const Arena *arena, Exec *exec, HealthWarned *warned, char warning[HEALTH_WARNING]);
 
 // Prints "name":[one value per layer]. A value that is not finite is printed as null.

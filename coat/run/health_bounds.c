@@ -10,14 +10,14 @@ const HealthBound health_bounds[BOUND_COUNT] = {
                    "reduce --lr, or train a model that normalizes q and k"},
     [BOUND_OUTLIER] = {"activation", "g", "outlier", 1000, "FP8 resolves only the outliers",
                        "reduce --lr, or use --linear bf16"},
-    [BOUND_KURTOSIS] = {"activation", "g", "kurtosis", 100000, "few values have almost all of the energy",
+    [BOUND_KURTOSIS] = {"activation", "g", "kurtosis", 100000, "a few values make up almost all of the sum of squares",
                         "reduce --lr, or use --linear bf16"},
     [BOUND_LAG] = {"optimizer", "*", "lag", 3, "v follows the gradient too slowly, so updates are too large",
                    "reduce --beta2 or --lr"},
     [BOUND_UNCHANGED] = {"fp8", "*", "unchanged", 0.95,
                          "updates are too small for 8-bit moments to follow the gradient",
                          "reduce --beta2, or use --moments bf16"},
-    [BOUND_SATURATED] = {"fp8", "*", "saturated", 0.01, "the largest FP8 value stands for many larger values",
+    [BOUND_SATURATED] = {"fp8", "*", "saturated", 0.01, "many values saturate at the largest FP8 value",
                          "use --linear bf16"},
 };
 

@@ -32,12 +32,12 @@ static const char *count(double value) {
     return text;
 }
 
-// Writes a model's heads as text, such as "32 heads of 128 (8 of keys and values)". Omits the head width if it is
+// Writes a model's heads as text, such as "32 heads of 128 (8 key/value heads)". Omits the head width if it is
 // channels / heads, and the number of key/value heads if it equals the number of heads.
 static const char *heads_text(const ModelShape *s, char text[80]) {
     int at = snprintf(text, 80, "%d head%s", s->heads, plural(s->heads));
     if (s->head_dim * s->heads != s->channels) at += snprintf(text + at, 80 - (size_t)at, " of %d", s->head_dim);
-    if (s->kv_heads != s->heads) snprintf(text + at, 80 - (size_t)at, " (%d of keys and values)", s->kv_heads);
+    if (s->kv_heads != s->heads) snprintf(text + at, 80 - (size_t)at, " (%d key/value heads)", s->kv_heads);
     return text;
 }
 
@@ -218,7 +218,7 @@ static void report_files(const Config *c, FILE *out) {
         item(out, "files", "%s: log.jsonl, curves for TensorBoard, a checkpoint %s%s", c->out,
              how_often(often, c->save_every), keep);
     else
-        item(out, "files", "none are written (--out DIR)");
+        item(out, "files", "none are written; add --out DIR to write them");
 }
 
 static void report_device(const char *name, double peak, FILE *out) {
@@ -247,7 +247,7 @@ void report_start(Run *run, FILE *out) {
     arena_report(&run->model.arena, false, out);
     int64_t in_use = ops->memory_in_use(exec);
     char used[MEMORY_TEXT];
-    if (in_use > 0) fprintf(out, "  %-16s %12s\n", "driver reports", memory_text(used, (size_t)in_use));
+    if (in_use > 0) fprintf(out, "  %-16s %12s  in use by all programs\n", "driver reports", memory_text(used, (size_t)in_use));
     fflush(out);
 }
 

@@ -208,8 +208,8 @@ static double deadline(const Run *run) {
 }
 
 static bool time_is_up(const Run *run) {
-    // An evaluation that stopped early has incomplete results, so the run must end, even if the estimate for saving is
-    // shorter now.
+    // If an evaluation stopped early, its results are incomplete, so the run must end even if deadline() is later now
+    // because saves became faster.
     if (stop_at_once(&run->model)) return true;
     double last = deadline(run);
     return last > 0 && now_ms() + 1.2 * run->longest_ms > last;
@@ -242,7 +242,8 @@ static bool can_continue(Run *run, Error *err) {
     return all_ranks_ok(&run->errors, err->code == EXIT_DONE, err);
 }
 
-// Waits until all processes have written their checkpoints.
+// Waits until every process has written its shard of the latest checkpoint. Returns false with err on all processes if
+// a shard could not be written.
 static bool finish_saving(Run *run, Error *err) {
     comm_set_timeout(run->model.comm, FILES_TIMEOUT_S);
     bool saved = all_ranks_ok(&run->errors, !run->saver || saver_finish(run->saver, err), err);

@@ -25,7 +25,7 @@ typedef struct {
     Tokenizer *tokenizer;       // NULL if there is no tokenizer, so that samples are printed as token ids
     PromptFormat prompt_format; // chat format of the samples' prompts; NONE means plain text
     Log *log;
-    HealthWarned warned; // FP8 health warnings that this process has printed
+    HealthWarned warned; // health warnings and notes that this process has already printed
     Saver *saver;        // writes checkpoints; NULL if the run saves nothing
     OutFolder *folder;   // folder of --out, locked by this process; NULL if not locked
     RunState done;       // progress of the run after its latest complete step
@@ -52,7 +52,8 @@ bool run_open_tokenizer(Run *run, Config *config, Error *err);
 bool run_join_vision(Config *config, const VisionShape *given, Error *err);
 
 // Executes the run, from opening the device to the last save, and then closes the run on all processes. On failure,
-// prints the error and returns false with err. If the other processes do not know the error, also ends these processes.
+// prints the error and returns false with err. If the other processes do not know the error, also ends the other
+// processes.
 bool run_main(Run *run, Config *config, Error *err);
 
 // --- functions that run.c and run_start.c share ------------------------------------------------------------

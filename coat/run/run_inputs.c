@@ -58,7 +58,7 @@ static bool can_add_token(const Tokenizer *t, const char *file) {
     char folder[PATH_MAX_LENGTH + 64];
     Error ignored;
     const char *name = path_is_folder(file) ? "" : tokenizer_usual_name(file);
-    if (strcmp(name, "gpt2_tokenizer.bin") == 0) return false; // no other file is copied
+    if (strcmp(name, "gpt2_tokenizer.bin") == 0) return false; // checkpoints then contain this file alone
     if (!*name)
         snprintf(folder, sizeof folder, "%s", file);
     else if (!path_folder(folder, sizeof folder, file, &ignored))
@@ -113,8 +113,8 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
         const int tokens = named_vocabulary(c->tokenizer);
         return tokens == tokenizer_vocab(own) ||
                error_set(err, EXIT_USER,
-                         "--tokenizer %s: its %d tokens are not the %d of the vocabulary in %s; remove --tokenizer",
-                         name, tokens, tokenizer_vocab(own), c->shape_files);
+                         "--tokenizer %s: has %d tokens, but the vocabulary in %s has %d; remove --tokenizer", name,
+                         tokens, c->shape_files, tokenizer_vocab(own));
     }
     const int differing = tokenizer_differing(own, run->tokenizer);
     const int tokens = tokenizer_vocab(run->tokenizer), owns = tokenizer_vocab(own);
@@ -132,8 +132,8 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
 
 bool open_tokenizer(Run *run, const Config *c, Error *err) {
     Error unread;
-    const bool with_model =
-        c->shape_files[0] && (c->model_from_files || !config_trains(c)); // false for this run's own checkpoints
+    // false if shape_files is a checkpoint that this training run resumes
+    const bool with_model = c->shape_files[0] && (c->model_from_files || !config_trains(c));
     const bool there = c->shape_files[0] && tokenizer_is_in(c->shape_files);
     Tokenizer *own = there ? tokenizer_open(c->shape_files, &unread) : NULL;
     const char *file = c->tokenizer_file[0] ? c->tokenizer_file : there ? c->shape_files : "";
@@ -295,7 +295,7 @@ static void note_bytes(const Run *run, DataLoader *loader) {
 static void note_narrow(const Run *run, DataLoader *loader) {
     const char *narrow = loader ? data_narrow_file(loader) : NULL;
     if (narrow && run->config->shape.vocab > UINT16_MAX + 1)
-        run_note(run, "%s has 16-bit tokens, too few bits for a vocabulary of %d; use files of the model's tokenizer",
+        run_note(run, "%s has 16-bit tokens, too few bits for a vocabulary of %d; use files made with the model's tokenizer",
                  narrow, run->config->shape.vocab);
 }
 

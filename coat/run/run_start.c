@@ -104,12 +104,14 @@ static bool start_or_resume(Run *run, Error *err) {
         if (run->train && c->tokenizer == TOKENIZER_BYTES && c->shape.vocab >= MIN_WITHOUT_BYTES)
             run_note_always(
                 run,
-                "--tokenizer bytes has 257 tokens, but the vocabulary of %s has %d; check that it was trained on bytes",
+                "--tokenizer bytes has 257 tokens, but the vocabulary of %s has %d; check that this checkpoint was "
+                "trained on bytes",
                 folder, c->shape.vocab);
         m->host = run->done.state;
         state_upload(m);
         if (!c->quiet && m->exec.rank == 0) print_remark("", "resuming from %s", folder);
-        if (c->settings_recorded && c->recorded_step > run->done.step) // not if a run has just saved a newer one
+        // recorded_step can also be smaller: if another run has since saved a newer checkpoint
+        if (c->settings_recorded && c->recorded_step > run->done.step)
             run_note_always(run, "the settings come from the checkpoint of step %lld, whose other files are damaged",
                             (long long)c->recorded_step);
     } else if (!init_weights(m, err)) {
@@ -259,7 +261,8 @@ static bool has_room(Run *run, Error *err) {
 }
 
 // Sets run->steps to --steps or, with --epochs, to the number of full steps in these epochs. Sequences that were read
-// before a resume count toward --epochs, even if the batch size was different. Fails if not one step is full.
+// before a resume count toward --epochs, even if the batch size was different. Fails if the epochs fill less than one
+// step.
 static bool set_steps(Run *run, Error *err) {
     const Config *c = run->config;
     // number of sequences of one step
@@ -308,7 +311,7 @@ static bool check_end(const Run *run, Error *err) {
                          "--resume=%lld: the run has already reached --%s %lld at that step; raise --steps or --epochs",
                          (long long)c->resume_step, c->steps < 0 ? "epochs" : "steps",
                          (long long)(c->steps < 0 ? c->epochs : run->steps));
-    // A step before the resumed step is accepted, because users resume by repeating the same command.
+    // --profile may name a step before the resumed step, because users resume by repeating the same command.
     if (run->train && c->profile > run->steps)
         return error_set(err, EXIT_USER, "--profile %lld: the run ends at step %lld; use an earlier step",
                          (long long)c->profile, (long long)run->steps);

@@ -166,7 +166,7 @@ else
     echo "skip - terminals: no python3, or no pseudo-terminals"
 fi
 "$program" --plan --model qwen3-0.6b >"$folder/page"
-says "the plan shows grouped heads and their width" '^model       28 layers, 16 heads of 128 \(8 of keys and values\), 1024 channels' "$folder/page"
+says "the plan shows grouped heads and their width" '^model       28 layers, 16 heads of 128 \(8 key/value heads\), 1024 channels' "$folder/page"
 "$program" --plan --gpus 2 --zero 3 >"$folder/page"
 says "the plan of several GPUs names memory that it does not include" "^  estimated extra +1\.70 GB  CUDA's context and NCCL\$" "$folder/page"
 "$program" --plan --device cpu >"$folder/page"
