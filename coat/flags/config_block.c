@@ -5,8 +5,8 @@
 #include "config/shapes.h"
 #include "flags.h"
 
-// Returns the architecture that supports most settings of the shape. Among equally good architectures, prefers the
-// architecture of --model. Sets *flag to the flag of the first unsupported setting, or to NULL if all are supported.
+// Returns the architecture that supports the most settings of the shape; among equally good ones, the architecture of
+// --model. Sets *flag to the flag of the first unsupported setting, or to NULL if all are supported.
 static Architecture nearest_architecture(const Config *c, const char **flag) {
     ModelShape named;
     const char *unused;

@@ -113,8 +113,8 @@ static bool adds_vision(const Config *config, const char *name) {
 }
 
 // Returns the first given flag that sets a part of the model's shape, and copies its name, with "no-" if negated, to
-// `name`. Returns NULL if no such flag was given. If `recorded` is not NULL, ignores flags whose value equals the
-// recorded value.
+// `name`. Returns NULL if no such flag was given. If `recorded` is not NULL, ignores --init and all flags whose value
+// equals the recorded value.
 static const Flag *shape_flag(const Parse *p, const Config *recorded, char name[FLAG_TEXT_LENGTH]) {
     for (const Flag *flag = flag_table; flag->name; flag++) {
         const size_t at = flag->offset;
@@ -144,8 +144,8 @@ static bool same_shape(const Parse *p, Error *err) {
     return error_set(err, EXIT_USER, "--%s %s: the run's model has %s; remove --%s", name, ours, theirs, name);
 }
 
-// Checks that the model named by --model has the shape of the resumed checkpoint. The vocabulary size is compared only
-// if --vocab is given, because the size otherwise follows from the tokenizer.
+// Checks that the model named by --model has the shape of the resumed checkpoint. Compares the vocabulary size only if
+// --vocab is given, because the size otherwise follows from the tokenizer.
 static bool same_model(const Parse *p, Error *err) {
     for (const Flag *flag = flag_table; flag->name; flag++) {
         char ours[FLAG_TEXT_LENGTH], theirs[FLAG_TEXT_LENGTH];
@@ -178,8 +178,8 @@ static int fitting_channels(int channels, int heads, bool heads_given) {
     return width * heads;
 }
 
-// True if --vision names the tower of the resumed checkpoint, or a folder. The folder may be missing, because the
-// checkpoint contains the tower.
+// True if the resumed checkpoint has a vision tower and --vision is either the name of this tower or a folder. The
+// folder may be missing, because the checkpoint contains the tower.
 static bool is_recorded_tower(const Config *config, const VisionShape *recorded) {
     VisionShape tower = config->shape.vision;
     if (recorded->kind == VISION_NONE) return false;
@@ -432,7 +432,8 @@ static bool check_given(const Parse *p, Error *err) {
     return true;
 }
 
-// Adds a note that names those of the `count` flags that were given. They have no effect; `reason` tells why.
+// flags: `count` flags that have no effect in this run. If any of them were given, adds a note with their names and the
+// `reason`.
 static void note_idle(const Parse *p, const char *const *flags, size_t count, const char *reason) {
     Config *c = p->config;
     const char *before = "note: ";

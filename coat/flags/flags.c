@@ -6,9 +6,9 @@
 
 #define AT(field) offsetof(Config, field), sizeof(((Config *)0)->field)
 #define NOWHERE 0, 0
-#define BIG 9e15 // largest integer value of a flag, which a double represents exactly
+#define BIG 9e15 // largest value of an integer flag; a double represents all integers up to this value exactly
 
-// Functions for the field .matters of a table row: true if training results depend on the flag's value.
+// Functions for the field .matters of a table row. They return true if training results depend on the flag's value.
 static bool not_fp32(const Config *c) {
     return c->recipe.precision != PRECISION_FP32;
 }
@@ -59,7 +59,7 @@ static bool is_wsd(const Config *c) {
 // clang-format off
 const Flag flag_table[] = {
     {GROUP_DATA, "train", FLAG_TRAIN, NOWHERE, SHARED | LOGGED, "GLOB", 0, 0, "none",
-     "token files to train on, as a quoted pattern or as several names; if --train is repeated, all its sets are used"},
+     "token files to train on, as a quoted pattern or as several names; each --train adds a data set"},
     {GROUP_DATA, "train-weight", FLAG_WEIGHT, NOWHERE, 0, "X", 1e-9, 1e9, "none",
      "relative probability with which sequences are drawn from the preceding --train set; none: all sets are pooled"},
     {GROUP_DATA, "val", FLAG_STRING, AT(val), SHARED | LOGGED, "GLOB", 0, 0, "none",
@@ -140,13 +140,13 @@ const Flag flag_table[] = {
     {GROUP_RECIPE, "linear", FLAG_CHOICE, AT(recipe.linear), RECORDED | LOGGED, LINEAR_NAMES, 0, 0, "%s, by --recipe",
      "number format of the inputs of the matmuls in the transformer blocks", .matters = not_fp32},
     {GROUP_RECIPE, "bf16-blocks", FLAG_INT, AT(recipe.bf16_blocks), RECORDED | LOGGED, "N", -1, MAX_LAYERS, "%s, by --recipe",
-     "with --linear fp8: the first N blocks run the forward matmuls that read a norm's or attention's output in BF16; -1: a third of the blocks, at least 1 and at most 4", .matters = blocks_are_fp8},
+     "with --linear fp8: in the first N blocks, forward matmuls whose input is a norm's or attention's output run in BF16; -1: a third of the blocks, at least 1 and at most 4", .matters = blocks_are_fp8},
     {GROUP_RECIPE, "head", FLAG_CHOICE, AT(recipe.head), RECORDED | LOGGED, HEAD_NAMES, 0, 0, "%s, by --recipe",
      "number format of the output head's matmuls; fp8: all in FP8; fp8-backward: dgrad and wgrad in FP8, logits in BF16; default if --model is a path: bf16", .matters = not_fp32},
     {GROUP_RECIPE, "saved", FLAG_CHOICE, AT(recipe.saved), RECORDED | LOGGED, SAVED_NAMES, 0, 0, "%s, by --recipe",
      "number format of the activations saved for backward; coat: FP8 with one scale per group of elements", .matters = not_fp32},
     {GROUP_RECIPE, "recompute", FLAG_INT, AT(recipe.recompute), RECORDED | LOGGED, "0|1|2|3", 0, 3, "%s, by --recipe",
-     "forward work repeated in backward; 0: none; 1: activation function (--saved coat: also norms); 2: also norms; 3: whole blocks", .matters = recompute_differs},
+     "forward work repeated in backward; 0: none; 1: activation function, with --saved coat also norms; 2: both; 3: whole blocks", .matters = recompute_differs},
     {GROUP_RECIPE, "vision-recipe", FLAG_CHOICE, AT(vision_recipe), TRAINING | EVALUATED | SAMPLED | UNLESS_DEFAULT, VISION_RECIPE_NAMES, 0, 0, NULL,
      "number formats of matmuls and saved activations in the vision tower's blocks; coat: FP8, as with --recipe coat", .matters = has_vision},
     {GROUP_RECIPE, "recompute-vision", FLAG_INT, AT(recompute_vision), TRAINING | UNLESS_DEFAULT, "0|1|2|3", -1, 3, "as --recompute",
@@ -220,7 +220,7 @@ const Flag flag_table[] = {
     {GROUP_OPTIMIZER, "grad-clip", FLAG_FLOAT, AT(grad_clip), TRAINING, "NORM", 0, 1e30, NULL,
      "maximum norm of the whole model's gradient; a larger gradient is scaled down; 0: no clipping"},
     {GROUP_OPTIMIZER, "seed", FLAG_SEED, AT(seed), TRAINING, "N", 0, 0, NULL,
-     "random seed for initial weights, data order and samples"},
+     "random seed for initial weights, data order, stochastic rounding and samples"},
     {GROUP_OPTIMIZER, "max-skipped", FLAG_INT, AT(max_skipped), TRAINING | UNLESS_DEFAULT, "N", 1, 1 << 30, NULL,
      "number of consecutive skipped updates after which the run stops"},
     {GROUP_OPTIMIZER, "skip-loss-z", FLAG_FLOAT, AT(skip_loss_z), TRAINING | UNLESS_DEFAULT, "Z", 0, 1e6, NULL,
@@ -298,7 +298,7 @@ const Flag flag_table[] = {
     {GROUP_RUN, "autotune", FLAG_BOOL, AT(autotune), LOGGED, "", 0, 0, NULL,
      "time the GPU's matmul algorithms in training, use the fastest, write them to matmul_table.txt in --out; one process only"},
     {GROUP_RUN, "matmul-table", FLAG_STRING, AT(matmul_table), LOGGED, "FILE", 0, 0, "none",
-     "matmul algorithms that --autotune wrote; in a resumed run, only for matmuls that are not in the checkpoint's table"},
+     "file of matmul algorithms that --autotune wrote; a resumed run uses it only for matmuls that its checkpoint's table lacks"},
     {GROUP_RUN, "time-limit", FLAG_DURATION, AT(time_limit_ms), 0, "TIME", 0, 0, "none",
      "time limit of the process, such as 3h50m, 1d12h or 90s; before it, the run saves a checkpoint and exits"},
     {GROUP_RUN, "log-every", FLAG_INT64, AT(log_every), 0, "STEPS", 1, BIG, NULL,

@@ -93,7 +93,7 @@ bool flag_unknown(const char *text, Error *err);
 enum { MODEL_NAME = 96 };
 bool suggest_model(const char *name, char near[MODEL_NAME]);
 
-bool flag_needs_value(const Flag *flag); // true if the flag is an error without a value
+bool flag_needs_value(const Flag *flag); // true if it is an error to give the flag without a value
 // True if the flag's value is a list of files: all words up to the next flag, which arguments_add() joins with
 // newlines.
 bool flag_takes_list(const Flag *flag);

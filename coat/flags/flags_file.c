@@ -1,5 +1,5 @@
 // Reads the flags in a --config file, one flag with its values per line, in the syntax of the command line. Quotes make
-// several words one value. '#' at the start of a word starts a comment. Shell patterns and variables are not expanded.
+// several words one value. '#' at the start of a word starts a comment. Variables and patterns are not expanded here.
 #include "flags.h"
 
 #include <ctype.h>

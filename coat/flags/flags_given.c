@@ -64,7 +64,7 @@ static bool check_weight(const Arguments *args, const Flag *flag, const char *va
         elsewhere = elsewhere || train;
     }
     return error_set(err, EXIT_USER, "--%s %s: no --train precedes it%s; write it after the --train that it belongs to",
-                     flag->name, value, elsewhere ? " in the same file or on the command line" : "");
+                     flag->name, value, elsewhere ? " in the same source (--config file or command line)" : "");
 }
 
 static bool rewrite_long(Arguments *args, const char *text, const char *next, const Flag **flag, bool *took_next,

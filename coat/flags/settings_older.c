@@ -5,9 +5,10 @@
 
 // Setting that earlier versions recorded and that this version derives from the recipe.
 typedef struct {
-    // older: value that an absent key means. paper: value with recipe coat-paper. other: value with all other recipes
+    // older: value of the setting in files without the key. paper, other: value that this version uses with recipe
+    // coat-paper (paper) and with all other recipes (other)
     const char *key, *older, *paper, *other;
-    const char *relevant; // the key was recorded only if the setting `relevant` was `when`; NULL: always
+    const char *relevant; // the key is checked only if the setting `relevant` has the value `when`; NULL: always
     const char *when;
 } Removed;
 
