@@ -42,7 +42,7 @@ static Norm second_norm(const Model *m, int l) {
     return norm(m, X_MID, MEAN2, RSTD2, LN2W, LN2B, l);
 }
 
-// Returns the tensor of each token's position within the token's document. Its data is NULL without document masking.
+// Returns the tensor that contains each token's position within its document. data is NULL without document masking.
 static Tensor positions(const Model *m) {
     return m->masks_documents ? act(m, POSITIONS, 0) : no_tensor();
 }
@@ -53,7 +53,7 @@ static Tensor of_positions(const Model *m, Tensor table, int cached_tokens) {
     return tensor_rows(table, cached_tokens, m->T);
 }
 
-// Returns the rows t (keys or values) of a pass together with the cached_tokens preceding rows of the KV cache.
+// t: keys or values of this pass, in the KV cache. Returns these rows and the cached_tokens rows that precede them.
 static Tensor with_cached_rows(Tensor t, int cached_tokens) {
     return tensor_rows(t, -cached_tokens, cached_tokens + t.rows);
 }
@@ -84,9 +84,10 @@ static QkRope qk_rope(const Model *m, int layer, int cached_tokens) {
     return h;
 }
 
-// Chooses the operation that runs RoPE's backward:
-//   Without QK-norm, attention's backward. Removes the RoPE table from h and returns the table.
-//   With QK-norm, qk_norm_rope_backward(), because the norm's backward reads unrounded values. Returns no tensor.
+// Chooses the operation that runs RoPE's backward, and returns the RoPE table for attention_backward():
+//   Without QK-norm, attention_backward() runs it. Removes the table from h and returns the table.
+//   With QK-norm, qk_norm_rope_backward() runs it, and passes its result unrounded to the norm's backward. Leaves the
+//   table in h and returns no_tensor().
 static Tensor detach_rope(QkRope *h) {
     const Tensor rope_table = h->rope_table;
     if (h->q_weight.data) return no_tensor();
@@ -125,7 +126,7 @@ static void sublayer_input(Model *m, Tensor n, Norm pre, Norm post, Tensor r_out
 }
 
 // For FP8 health, counts the FP8 values of t, a gradient or norm output that matmuls read. If the transpose has a
-// separate scale, also counts the transpose's FP8 values. Does nothing in a pass that FP8 health does not examine.
+// separate scale, also counts the transpose's FP8 values. Does nothing unless m->counts_codes is true.
 static void count_codes(Model *m, CountedTensor what, int layer, Tensor t, Tensor transpose) {
     if (!m->counts_codes || !format_is_fp8(t.format)) return;
     CodeCounts *counts = (CodeCounts *)arena_tensor(&m->arena, CODE_COUNTS, VALUE, 0).data;
@@ -327,7 +328,7 @@ static Tensor sublayer_backward_begin(Model *m, int l, TensorId w, TensorId b, N
 }
 
 // Ends a sublayer's backward: adds dn, the gradient of the input of the sublayer's first matmul, to the residual
-// stream's gradient. With pre-norm, runs the backward of norm n.
+// stream's gradient. With pre-norm, first runs the backward of norm n, whose parameters are w and b, on dn.
 static void sublayer_backward_end(Model *m, int l, TensorId w, TensorId b, Tensor dn, Norm n, bool accumulate) {
     Tensor dresid = act(m, DRESID, l);
     if (m->config->shape.norm_place == NORM_POST)
@@ -383,9 +384,9 @@ static void block_backward(Model *m, int l, bool accumulate) {
     if (m->compares_matmuls) compare_matmul(m, l, grad(m, QKVW, l), dqkv, first_norm(m, l));
 }
 
-// With --recompute 3, recomputes the saved activations of block l from the residual stream before the block, with
-// identical bits. Does nothing for the last block, whose activations are still in memory. With post-norm, also
-// recomputes the norm of the MLP's output, because forward computes this norm in the next block's first operation.
+// With --recompute 3, recomputes the activations that block l saves for backward from the residual stream before the
+// block, with identical bits. Does nothing for the last block, whose activations are still in memory. With post-norm,
+// also recomputes the norm of the MLP's output, because forward computes this norm in the next block's first operation.
 static void block_recompute(Model *m, int l) {
     if (!config_recomputes_blocks(m->config) || l + 1 == m->config->shape.layers) return;
     shards_weights_needed(&m->shards, l, -1, false);
@@ -544,7 +545,8 @@ static Tensor projector_backward(Model *v, bool accumulate) {
     return dmerged;
 }
 
-// Computes the gradients of the tower's embedding from d, the residual stream's gradient before the blocks.
+// Computes the gradients of the tower's patch, position and class embeddings from d, the residual stream's gradient
+// before the blocks.
 static void tower_embed_backward(Model *v, Tensor d, bool accumulate) {
     const Ops *ops = v->ops;
     Exec *ex = &v->exec;
@@ -720,7 +722,7 @@ static bool open_device(Model *m, Error *err) {
 #define ALLOCATION_TIMEOUT_S 600 // timeout in seconds while other ranks page-lock host memory
 
 // Allocates the arena. If the arena needs page-locked host memory, the processes of a machine allocate one after the
-// other. Therefore each process sees how much memory is left.
+// other, so that each process can check how much memory is left.
 static bool allocate(Model *m, Error *err) {
     if (!m->arena.host_bytes) return arena_allocate(&m->arena, &m->exec, err);
     comm_set_timeout(m->comm, ALLOCATION_TIMEOUT_S);

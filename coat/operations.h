@@ -1,6 +1,6 @@
 // The list of the model's operations: signature, computation, formats. Define OPERATION(name, parameters), then include
 // this file. ops.h derives the table of functions from this list, and each backend derives its declarations and its
-// table. dev/test/order_ops.h lists independently what each operation reads and writes.
+// table. dev/test/order_ops.h lists, separately, the memory that each operation reads and writes.
 // OPERATION_BY_FORMAT, if defined, is used for the operations that the GPU implements in two versions: plain_NAME for
 // unscaled tensors and fp8_NAME for tensors with scales.
 //
@@ -15,7 +15,8 @@
 //   tokens (M, 1) I32. If wpe.data is NULL, there are no learned positions.
 OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions, Tensor wte, Tensor wpe, int T))
 
-// Adds a sublayer's output y to the residual stream r, computes the norm n, optionally quantizes n; fused (pre-norm).
+// Adds a sublayer's output y to the residual stream r, computes the norm n and, if n is FP8, quantizes n; fused. For
+// pre-norm.
 //   r_out = r_in + y + y_bias                     y.data NULL: r_out = r_in
 //   norm.x = r_out as saved for backward          norm.weight.data NULL: weight 1
 //   n = norm(r_out), or norm(norm.x) if norm.from_saved
@@ -26,7 +27,8 @@ OPERATION(embed_forward, (Exec *exec, Tensor r, Tensor tokens, Tensor positions,
 OPERATION_BY_FORMAT(residual_norm_forward, (Exec *exec, Tensor n, Norm norm, Tensor r_out, Tensor r_in, Tensor y,
                                             Tensor y_bias))
 
-// Adds the norm of a sublayer's output y to the residual r, optionally quantizes the sum; fused (post-norm, OLMo 2).
+// Adds the norm of a sublayer's output y to the residual stream r and, if n is FP8, quantizes the sum to n; fused. For
+// post-norm (OLMo 2).
 //   norm.x = y as saved for backward
 //   r_out = r_in + norm(y), or r_in + norm(norm.x) if norm.from_saved    y.data NULL: r_out = r_in
 //   n = r_out                                                            n.data NULL: not computed
@@ -58,7 +60,8 @@ OPERATION_BY_FORMAT(quantize_forward, (Exec *exec, Tensor q, Tensor x))
 // Adds the bias, applies the activation function and quantizes its output g; fused. Below, "gelu" stands for the
 // activation function `kind`. With SwiGLU, the columns of h (M, 2 F) are gate, then up, and g = silu(gate) * up.
 //   h = y + bias as saved for backward            unscaled, or E4M3 SCALE_GROUP
-//   g (M, F) = gelu(y + bias) in FP32, or gelu(h) if from_saved or g is E4M3 SCALE_TENSOR
+//   g (M, F) = gelu(h), with h as stored; but gelu(y + bias) in FP32 if h has no data, or if h is SCALE_GROUP, g is not
+//   E4M3 SCALE_TENSOR and from_saved is false
 // g is unscaled, E4M3 SCALE_TENSOR or E4M3 SCALE_ROW. y may be BF16 SCALE_ROW if h is SCALE_GROUP.
 // Aliasing: y may be h. If y is h and bias.data is NULL, h is not written.
 OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor y, Tensor bias, bool from_saved,
@@ -107,12 +110,13 @@ OPERATION(embed_backward, (Exec *exec, Tensor dwte, Tensor dwpe, Tensor g, Tenso
 // Recomputes a norm's output n for wgrad: n_t = n in the layout that wgrad reads. Does nothing if n_t shares n's
 // memory. If n has one scale, n_t has the same scale. If n is SCALE_ROW, first writes n_t's scale, the largest row
 // scale.
-//   If n is FP8 with data, transposes its values and converts them to n_t's scale.
-//   If n.data is NULL, recomputes norm(norm.x) and quantizes it with n_t's scale.
-//   If n is unscaled, recomputes norm(norm.x) and quantizes it with a scale from n.amax.
+//   If n_t is FP8 and n is FP8 with data, transposes n's values and converts them to n_t's scale.
+//   If n_t is FP8 and n is FP8 without data, recomputes norm(norm.x) and quantizes it with n_t's scale.
+//   If n_t is FP8 and n is unscaled, recomputes norm(norm.x) and quantizes it with a scale from n.amax.
+//   If n_t is unscaled, dequantizes n if n is FP8 with data, otherwise recomputes norm(norm.x).
 OPERATION_BY_FORMAT(norm_recompute, (Exec *exec, Tensor n_t, Tensor n, Norm norm))
 
-// Norm's backward: g (M, C) = (add ? g : 0) + dn * d norm / d x, and the gradients dweight and dbias (1, C) FP32.
+// Backward of a norm: g (M, C) = (add ? g : 0) + dn * d norm / d x, and the gradients dweight and dbias (1, C) FP32.
 // Writes g's row amaxes to g.amax if that exists. dn may be BF16 SCALE_ROW if norm.x is SCALE_GROUP.
 OPERATION_BY_FORMAT(norm_backward, (Exec *exec, Tensor g, Tensor dweight, Tensor dbias, Tensor dn, Norm norm,
                                     bool add, bool accumulate))
@@ -128,8 +132,9 @@ OPERATION(residual_backward, (Exec *exec, Tensor g, Tensor dn))
 // Reads the row amaxes from dy.amax if that exists; otherwise computes them into dy_q.amax.
 OPERATION_BY_FORMAT(grad_quantize, (Exec *exec, Tensor dy_q, Tensor dy_qt, Tensor dbias, Tensor dy, bool accumulate))
 
-// dgrad: dx (M, in) = dy (M, out) * w. If dy is FP8, reads w.codes_t. If dy is SCALE_ROW, the matmul ignores dy's
-// scales, and dx is BF16 SCALE_ROW with dy's scales.
+// dgrad: dx (M, in) = dy (M, out) * w. If dy is FP8, reads w.codes_t; if transposes are not cached, first computes
+// w.codes_t from w.codes. If dy is SCALE_ROW, the matmul ignores dy's scales, and dx is BF16 SCALE_ROW with these
+// scales.
 OPERATION(linear_backward_data, (Exec *exec, Tensor dx, Tensor dy, Weight w))
 // wgrad: dw (out, in) = (accumulate ? dw : 0) + dy^T * x, with dy (M, out) and x (M, in). FP8 operands are stored
 // transposed and have one scale each.
@@ -201,8 +206,8 @@ OPERATION(muon_apply, (Exec *exec, const Parameter *parameters, int count, StepS
 OPERATION(muon_orthogonalize, (Exec *exec, Tensor x, int count, Tensor y, Tensor gram, Tensor polynomial, float scale, StepState *state))
 // Quantizes w.value to w.codes for the weights whose w.codes has data, and to w.codes_t if transposes are cached.
 //   If w.codes.amax exists, it must contain the amax of the entire weight; w.value is then a shard.
-//   Otherwise, right after the update of the same parameters, uses the amaxes that adamw_update and muon_apply wrote.
-//   In all other cases, such as after loading a checkpoint, computes the amaxes.
+//   Otherwise, in the first call after an update in a run of one process, uses the amaxes that adamw_update and
+//   muon_apply wrote. In all other cases, such as after loading a checkpoint, computes the amaxes.
 OPERATION(weights_quantize, (Exec *exec, const Parameter *parameters, int count))
 // Writes the amax of w.value to *w.codes.amax, for the weights that have FP8 values; 0 if a weight has no rows.
 OPERATION(weights_amax, (Exec *exec, const Parameter *parameters, int count))

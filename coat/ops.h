@@ -11,11 +11,11 @@
 // (r_out). A norm or activation computed from a saved tensor reads the tensor's dequantized values, so that
 // recomputation in backward gives the same bits.
 //
-// An FP8 tensor with granularity SCALE_ROW has one scale per row, row_scale_from_amax() of the row's amax. The pass
-// that computes a row also quantizes the row, and the tensor's amax array is unused. A matmul of the tensor ignores its
-// scales. The matmul's BF16 output is SCALE_ROW, too, and has the same scale pointer, so that the kernel that reads the
-// output multiplies by the scale. The tensor's transpose, for sums over rows, has the largest row scale as its single
-// scale:
+// An FP8 tensor with granularity SCALE_ROW has one scale per row: row_scale_from_amax() of the row's amax, or the scale
+// that activation_bound() wrote. The pass that computes a row also quantizes the row, and the tensor's amax array is
+// unused. A matmul that reads the tensor ignores the scales. The matmul's BF16 output is SCALE_ROW, too, and has the
+// same scale pointer, so that the kernel that reads the output multiplies by the scales. wgrad sums over rows, so the
+// transpose that it reads has a single scale, the largest row scale:
 //   transposed value = cast(decode(value) * scale of its row / single scale)
 //
 // Notation: M = B * T tokens of a micro-batch, C channels, F width of the MLP, Vp padded vocabulary, N any width.
@@ -30,7 +30,7 @@
 
 C_LINKAGE_BEGIN
 
-// File of GEMM algorithms in a checkpoint; --autotune also writes this file to the run's folder
+// name of the file of GEMM algorithms in a checkpoint; --autotune writes a file of the same name to the run's folder
 #define MATMUL_TABLE_NAME "matmul_table.txt"
 #define MATMUL_TABLE_LIMIT ((size_t)4 << 20) // maximum size of a file of GEMM algorithms in bytes
 
@@ -124,7 +124,8 @@ typedef struct {
 
 // Statistics of a whole FP8 tensor that show how well its scales fit.
 typedef struct {
-    // number of FP8 values at the format's maximum, minus one per scale, because scaling maps each amax to the maximum
+    // number of FP8 values at the format's maximum. Of the values that share a scale, one such value does not count,
+    // because scaling can map their amax to the maximum
     uint64_t saturated;
     uint64_t zero;    // number of FP8 values that are 0, including values too small for the scale
     uint64_t clamped; // number of groups of 8-bit moments whose exponent k is at an end of its range
@@ -201,10 +202,9 @@ bool cuda_present(void); // true if an NVIDIA driver reports a GPU, even one tha
 void cuda_find_fp8(int local_rank, int local_ranks, char *why, size_t size);
 #endif
 
-// Size of Exec.workspace. Operations run one at a time, so all share one workspace, sized for the operation that needs
-// most.
+// Size of Exec.workspace. Operations run one at a time and share one workspace, which is large enough for each of them.
 typedef struct {
-    const char *name; // name that --plan prints for the workspace, such as "attention_backward"
+    const char *name; // name that --plan=json prints for the workspace, such as "attention_backward"
     size_t bytes;
 } WorkspaceNeed;
 // Return the size of the workspace that a backend needs for a configuration. Work without a GPU.

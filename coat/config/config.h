@@ -69,8 +69,10 @@ typedef struct {
     float norm_eps;
     bool drops_class_row; // true: the projector does not read the class token's row (CLIP)
     ProjectorKind projector;
-    int features;    // width of the projector's output, equal to the language model's channels
-    int image_token; // id of the token that the projector's rows replace; -1: the first data file's image token
+    int features; // width of the projector's output, equal to the language model's channels
+    // id of the token whose embeddings the projector's rows replace; -1: unknown until the tokenizer or the first
+    // data file is open
+    int image_token;
     // mean and standard deviation of each color's pixel values; deviation 0: unknown until the data files are opened
     float mean[3], deviation[3];
     bool pooling_head; // true: checkpoint files contain SigLIP's pooling head, which is not computed
@@ -202,7 +204,7 @@ typedef struct {
     PrecisionKind precision;
     LinearKind linear;
     HeadKind head;
-    // number of blocks, counted from the first, whose forward matmuls of norm and attention outputs are in BF16; -1: a
+    // number of blocks, counted from the first, in which forward matmuls read norm and attention outputs in BF16; -1: a
     // third of the blocks, at least 1 and at most 4
     int bf16_blocks;
     SavedKind saved;
@@ -223,8 +225,8 @@ typedef struct {
 
 // True for recipe coat-paper, which follows the numerics of COAT, section 5: In forward, norms and the activation
 // function read the saved FP8 values. Every FP8 operand has one scale per tensor. Gradients are E5M2. In other recipes,
-// norms and the activation function read unrounded values in forward. An operand of these recipes has a scale per token
-// if one pass can compute both the operand and the scales.
+// norms and the activation function read unrounded values in forward, and an operand has one scale per token if the
+// kernel that reads the matmul's output can apply these scales (RowScales in model/tensor_table.h).
 static inline bool recipe_is_paper(const Recipe *r) {
     return r->kind == RECIPE_COAT_PAPER;
 }
@@ -239,7 +241,8 @@ static inline bool saves_groups(const Recipe *r) {
     return r->saved == SAVED_COAT && r->precision != PRECISION_FP32;
 }
 
-// Returns the FP8 format of the gradients that dgrad reads. wgrad always reads E5M2 gradients.
+// Returns the FP8 format of the gradients that dgrad reads in the blocks. wgrad, and the output head's dgrad, always
+// read E5M2 gradients.
 static inline Format recipe_gradient_format(const Recipe *r) {
     return r->saved == SAVED_COAT && !recipe_is_paper(r) ? FMT_E4M3 : FMT_E5M2;
 }
@@ -273,7 +276,7 @@ typedef struct {
     int64_t recorded_step;     // step of the checkpoint whose settings were read
     bool settings_logged;      // true: settings and model were read from log.jsonl, because there is no checkpoint yet
     bool nothing_to_resume;    // true: --resume found neither a checkpoint nor settings in log.jsonl
-    bool model_named;          // true: the command line sets the model, the tokenizer or the batch
+    bool model_named;          // true: a given flag sets the model, its shape, the tokenizer or the batch
     bool batch_recorded;       // true: batch_tokens comes from the recorded settings, and no flag overrides it
     bool micro_batch_recorded; // true: settings_recorded, and micro_batch is not set by a flag
     // reason why this machine's GPU has no FP8 matmuls; "": the GPU has FP8 matmuls, or was not checked (--device cpu,
@@ -346,9 +349,8 @@ typedef struct {
     int64_t profile;      // optimizer step that a profiler records; -1: none
     bool autotune;
     char matmul_table[PATH_MAX_LENGTH]; // file of GEMM algorithms; "": none
-    // time in ms after the program's start at which the run must have ended; 0: no limit
-    int64_t time_limit_ms;
-    int64_t log_every; // steps between lines on the terminal
+    int64_t time_limit_ms;              // ms after the program's start by which the program must end; 0: no limit
+    int64_t log_every;                  // steps between lines on the terminal
     bool quiet, json;
     // settings of distributed runs; without a flag, the launcher's environment variables determine them
     int world_size;       // number of processes; 0: read from the launcher's environment
@@ -422,7 +424,8 @@ static inline int64_t config_micro_tokens(const Config *c) {
     return (int64_t)c->micro_batch * c->seq_len;
 }
 
-#define SAMPLE_STEP 64 // a pass over a prompt is padded to a multiple of this number of tokens, or to seq_len if less
+// A pass over a prompt is padded to a multiple of this number of tokens, or to seq_len if that is less.
+#define SAMPLE_STEP 64
 
 // Returns the smallest number of tokens in a forward pass that generates a sample: 16 with FP8 matmuls, whose sizes
 // must be multiples of 16; otherwise 1.
@@ -483,7 +486,8 @@ static inline bool config_bounds_activation(const Config *c) {
 }
 
 // Returns the number of blocks, counted from the first, whose forward matmuls of norm and attention outputs are in BF16
-// (--bf16-blocks). Backward matmuls are in FP8. Norm outputs are in BF16 only if backward recomputes them.
+// (--bf16-blocks). Their backward matmuls are in FP8. If backward does not recompute norm outputs, the forward matmuls
+// that read norm outputs are in FP8, too.
 static inline int config_bf16_blocks(const Config *c) {
     const Recipe *r = &c->recipe;
     if (!blocks_in_fp8(r)) return 0;

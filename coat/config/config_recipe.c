@@ -6,7 +6,8 @@
 #include "shapes.h"
 #include "vision.h"
 
-// A condition under which a run cannot use a flag, and the texts of the error message. --plan accepts the flag.
+// A condition under which a run cannot use a flag, and the texts of the error message. With --plan, such flags are no
+// error.
 typedef struct {
     bool (*used)(const Config *config, int ranks); // true if the run uses the flag under the condition
     const char *flag;                              // flag as the message shows it
@@ -217,11 +218,13 @@ static bool check_batch(const Config *c, int ranks, Error *err) {
         (long long)((batch / per_pass + 1) * per_pass));
 }
 
-// Adds a note if a different --zero suits the number of processes better.
+// Adds a note if --zero is given for one process, where it has no effect, or if --zero 1 would divide Muon's work among
+// several processes.
 static void note_zero(Config *c, int ranks) {
     if (ranks == 1 && c->zero > 0)
         text_append(c->notes, sizeof c->notes, "note: --zero %d: has no effect with one process; %s\n", c->zero,
-                    c->plan != PLAN_NONE ? "use --gpus N to plan for N" : "use mpirun -np N to start N");
+                    c->plan != PLAN_NONE ? "use --gpus N to plan for N processes"
+                                         : "use mpirun -np N to start N processes");
     if (ranks > 1 && c->zero == 0 && config_trains_with_muon(c))
         text_append(c->notes, sizeof c->notes,
                     "note: --zero 0: each process orthogonalizes all of Muon's matrices; --zero 1 divides them\n");

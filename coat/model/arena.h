@@ -23,7 +23,7 @@ typedef struct Arena {
     char *base;                               // device memory; NULL until arena_allocate()
     size_t host_bytes;                        // bytes of host memory for --offload-states
     char *host;
-    bool host_refused; // true if arena_allocate() failed for lack of host memory
+    bool host_refused; // true if arena_allocate() failed because the host memory could not be allocated
 } Arena;
 
 // Plans the memory of one of `ranks` processes on `device`. Does not access the device and allocates nothing.

@@ -38,8 +38,8 @@ static int matrices_together(const Muon *m, TensorId id) {
     return m->comm ? m->arena->ranks : tensor_muon_batch(id, m->arena->config);
 }
 
-// The update of a matrix is stored in MUON_X or, with ZeRO, the update of a shard in MUON_Y. Both are divided into one
-// part per matrix that is updated together.
+// Without ZeRO, the matrix's update is stored in MUON_X. With ZeRO, the shard's update is stored in MUON_Y. The tensor
+// is divided into one part for each of the matrices that are updated together.
 void muon_add(Muon *m, const Parameter *matrix, TensorId id) {
     const Tensor value = matrix->weight.value;
     const int part = m->count % m->arena->config->shape.layers % matrices_together(m, id);
@@ -52,8 +52,8 @@ void muon_add(Muon *m, const Parameter *matrix, TensorId id) {
 }
 
 // Orthogonalizes the pieces of the momenta of `matrices` matrices, and scales each piece to an RMS of at most about
-// muon_rms. An orthogonal matrix has an RMS of 1 / sqrt(larger extent). If all pieces have the same shape, one
-// operation orthogonalizes all pieces.
+// muon_rms. An orthogonal matrix has an RMS of 1 / sqrt(larger of its rows and columns). If all pieces have the same
+// shape, one operation orthogonalizes all pieces.
 static void orthogonalize(const Muon *m, TensorId id, int matrices, StepState *state) {
     const Config *c = m->arena->config;
     const TensorLayout *t = &m->arena->layout[id][VALUE];

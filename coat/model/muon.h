@@ -5,8 +5,8 @@
 // MUON_Y, MUON_A and MUON_B.
 //
 // With ZeRO, every process has the momentum and the gradient of a shard of each matrix, but an orthogonalization needs
-// an entire matrix. Therefore N processes update one tensor of N layers together, and process j orthogonalizes the
-// matrix of the j-th of these layers:
+// an entire matrix. Therefore N processes together update one tensor's matrices in N layers, and process j
+// orthogonalizes the matrix of the j-th of these layers:
 //   1. Each process computes the Nesterov momentum of its shards.
 //   2. An all-to-all sends the shards of the j-th matrix to process j.
 //   3. Each process orthogonalizes its matrix.
@@ -23,14 +23,14 @@ typedef struct {
     const Arena *arena;
     Exec *exec;
     Comm *comm;      // connection to the processes that have the other shards; NULL: no ZeRO, entire matrices
-    Parameter *list; // matrices that Muon updates, or this process's shards of these: all layers of one tensor, then of
-                     // the next
+    Parameter *list; // matrices that Muon updates or, with ZeRO, this process's shards of them: first all layers of one
+                     // tensor, then all layers of the next
     TensorId *ids;   // tensor of each entry of list
     int count;
 } Muon;
 
-// Sets m to an empty list. The arena, exec and comm must outlive m. The arena must be allocated. comm is not used
-// without ZeRO.
+// Initializes m with an empty list. The arena, exec and comm must outlive m. The arena must be allocated. comm is not
+// used without ZeRO.
 void muon_open(Muon *m, const Arena *arena, Exec *exec, Comm *comm);
 void muon_close(Muon *m);
 
@@ -38,8 +38,8 @@ void muon_close(Muon *m);
 // All layers of a tensor must be added one after the other.
 void muon_add(Muon *m, const Parameter *matrix, TensorId id);
 
-// Updates all matrices, unless state->skips is set. Communicates in either case. Call it after adamw_update, which sets
-// state->skips.
+// Updates all matrices, unless state->skips is set. With ZeRO, communicates in either case. Call it after adamw_update,
+// which sets state->skips.
 void muon_update(const Muon *m, StepState *state);
 
 C_LINKAGE_END

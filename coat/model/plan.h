@@ -1,4 +1,4 @@
-// Computes the memory that a run needs, without using a device (--plan), and advice for a run that needs too much.
+// Finds the largest micro-batch that fits a memory limit (--plan), and advises runs that need too much memory.
 #pragma once
 #include "arena.h"
 
@@ -19,8 +19,8 @@ bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err);
 // three largest categories of memory, each with the flags that reduce the category and that a run accepts.
 void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limit, char *text, size_t size);
 
-// Appends advice to err, which arena_allocate() has set: the text of plan_advice() or, if host memory was too small,
-// the largest categories in host memory with flags that reduce them. Always returns false.
+// Appends advice to the message in err, which arena_allocate() has set: the text of plan_advice() or, if host memory
+// could not be allocated, the largest categories in it with flags that reduce them. Always returns false.
 bool plan_advise(const Arena *arena, Exec *exec, Error *err);
 
 C_LINKAGE_END

@@ -83,8 +83,8 @@ typedef struct {
     TensorId matmul_of;    // for a matmul's output: the operand whose scales per token the output may have
     bool head;             // true: operand of the output head's matmuls
     bool gradient;         // true: operand that is a gradient
-    // true: the tensor has row amaxes, from which its per-tensor scale is computed: when a gradient is quantized, or in
-    // the second pass of the operation that writes an FP8 operand
+    // true: the tensor has row amaxes, from which a per-tensor scale is computed. A gradient's amaxes are used when the
+    // gradient is quantized; an FP8 operand's amaxes in the second pass of the operation that writes the operand
     bool amax;
     RowScales scales;
     // fields of activations and parameters

@@ -11,8 +11,8 @@ C_LINKAGE_BEGIN
 // Names of tensors: x is the input of a norm, n its output, y the output of a matmul, h and g the input and output of
 // the activation function, o the output of attention. Prefix D: the gradient of the loss with respect to a tensor.
 //   RESID        residual stream. RESID_IN: before a block, RESID_MID: between its sublayers, RESID_FINAL: after the
-//                last block; each of these shares the memory of RESID, or of a tensor that is saved for backward and
-//                has the same values
+//                last block. These three use the memory of RESID, or of a tensor that is saved for backward and has the
+//                same values. RESID_IN has separate memory if --recompute 3 needs it (RULE_BLOCK_IN)
 //   X_IN, X_MID  inputs of a block's two norms, saved for backward: BF16, or E4M3 with a scale per group (COAT)
 //   Y_PROJ, Y    outputs of the matmuls proj and fcproj, which the next norm's operation adds to the residual stream
 //   Y_FC, H      output of the matmul fc without the bias, and with the bias (saved for backward)
@@ -29,11 +29,11 @@ C_LINKAGE_BEGIN
 //   BEST         1 if a token's target has the largest logit, else 0; evaluation writes it
 //   X_PRE        input of the norm before the tower's first block (CLIP). PROJ_IN: input of the first projector matmul
 // Muon (muon.h):
-//   MUON_X       Nesterov momentum of matrices; Newton-Schulz iterations replace each piece by the piece's update
+//   MUON_X       Nesterov momentum of matrices; Newton-Schulz iterations replace each piece's momentum by its update
 //   MUON_Y       result of every other iteration; with ZeRO, also this process's shards of the matrices and of the
 //                updates that the processes exchange. MUON_A: Gram matrix of a piece; MUON_B: polynomial of MUON_A
 // Parameters come first, in the order in which they are initialized, updated and saved. Add a new parameter after all
-// others, because a parameter's number in this enum seeds its random initial values.
+// other parameters, because a parameter's number in this enum seeds its random initial values.
 typedef enum {
     WTE, WPE,
     LN1W, LN1B, QKVW, QKVB, PROJW, PROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,
@@ -76,7 +76,7 @@ typedef enum {
 } CountedTensor;
 
 // Role of a tensor within its row of the table. An activation has a VALUE and, if the first blocks (--bf16-blocks)
-// store the activation differently, a PLAIN for these blocks. A parameter has all roles except PLAIN:
+// store the activation differently, a PLAIN for these blocks. A parameter can have all roles except PLAIN:
 //   CODES, CODES_T  FP8 values of the weight, and of its transpose
 //   MOMENT_M, _V    AdamW's first and second moment. A matrix that Muon updates has only MOMENT_M, the momentum
 //   GATHERED        ZeRO 3: the weights of entire layers, gathered from all processes for the matmuls
@@ -163,8 +163,8 @@ typedef enum { BLOCKS_ALL, BLOCKS_FP8, BLOCKS_PLAIN } Blocks;
 // A tensor's format, shape and place in the arena, for one configuration.
 typedef struct {
     bool exists;
-    // TensorId of the tensor whose memory this tensor uses; -1: separate memory. In a PLAIN layout, the tensor's own id
-    // means the memory of the same tensor's VALUE, without scales and amaxes
+    // TensorId of the tensor whose memory this tensor uses; -1: separate memory. If the alias of a PLAIN layout is the
+    // tensor's own id, PLAIN uses the memory of the tensor's VALUE, without scales and amaxes
     int alias;
     int scale_source; // TensorId of the tensor whose scale this tensor uses; -1: own scale, or none
     Category category;
@@ -173,8 +173,8 @@ typedef struct {
     int group;
     bool transposed, per_layer;
     bool per_layer_scale; // true: each layer has its own scale, even if the layers share one scratch tensor
-    // true: separate memory, not shared with tensors of other stages. The tensor is saved for backward, outlives the
-    // micro-batch (RULE_RESIDENT) or is a double buffer; false for parameters themselves
+    // true: separate memory, not shared with tensors of other stages. True for activations that are saved for backward
+    // or outlive the micro-batch (RULE_RESIDENT), and for double buffers; false for the other roles of parameters
     bool saved;
     bool has_amax;      // true: has one amax per row
     int64_t rows, cols; // extents of one layer
@@ -217,7 +217,8 @@ int tensor_muon_batch(TensorId id, const Config *config);
 // or SwiGLU's gate and up. Returns the number of pieces, 1 for any other parameter.
 enum { MAX_PIECES = 3 };
 int tensor_pieces(TensorId id, const ModelShape *shape, int64_t extents[MAX_PIECES]);
-// True if a parameter's pieces have the same shape. k and v always have the same shape.
+// True if all pieces of a parameter have the same shape. Compares only the first and the last piece, because k and v
+// always have the same shape.
 static inline bool parts_are_equal(const int64_t extents[], int pieces) {
     return extents[0] == extents[pieces - 1];
 }

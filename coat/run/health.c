@@ -367,9 +367,10 @@ static void warn_matmuls(const InnerProducts found[], int layers, char warning[H
     const InnerProducts *p = &found[worst];
     if (!(excess(p) > 1)) return;
     if (p->bb == 0)
-        health_add_line(warning,
-                        "fp8: the FP8 wgrad of qkvw in layer %d is not 0, but the BF16 wgrad is; --linear bf16 is more exact",
-                        worst);
+        health_add_line(
+            warning,
+            "fp8: the FP8 wgrad of qkvw in layer %d is not 0, but the BF16 wgrad is; --linear bf16 is more exact",
+            worst);
     else
         health_add_line(warning,
                         "fp8: the FP8 wgrad of qkvw in layer %d differs from the BF16 wgrad by %.1f %%, with a bias of "

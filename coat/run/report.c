@@ -247,7 +247,8 @@ void report_start(Run *run, FILE *out) {
     arena_report(&run->model.arena, false, out);
     int64_t in_use = ops->memory_in_use(exec);
     char used[MEMORY_TEXT];
-    if (in_use > 0) fprintf(out, "  %-16s %12s  in use by all programs\n", "driver reports", memory_text(used, (size_t)in_use));
+    if (in_use > 0)
+        fprintf(out, "  %-16s %12s  in use by all programs\n", "driver reports", memory_text(used, (size_t)in_use));
     fflush(out);
 }
 

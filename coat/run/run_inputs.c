@@ -295,7 +295,8 @@ static void note_bytes(const Run *run, DataLoader *loader) {
 static void note_narrow(const Run *run, DataLoader *loader) {
     const char *narrow = loader ? data_narrow_file(loader) : NULL;
     if (narrow && run->config->shape.vocab > UINT16_MAX + 1)
-        run_note(run, "%s has 16-bit tokens, too few bits for a vocabulary of %d; use files made with the model's tokenizer",
+        run_note(run,
+                 "%s has 16-bit tokens, too few bits for a vocabulary of %d; use files made with the model's tokenizer",
                  narrow, run->config->shape.vocab);
 }
 
