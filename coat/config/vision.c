@@ -74,7 +74,8 @@ bool vision_finish(Config *c, Error *err) {
                          "or siglip:dN with N up to %d",
                          c->vision, MAX_VISION_DEPTH);
     if (v->patch_size > v->image_size)
-        return error_set(err, EXIT_USER, "--patch-size %d: exceeds --image-size %d", v->patch_size, v->image_size);
+        return error_set(err, EXIT_USER, "--patch-size %d: exceeds --image-size %d; use a smaller --patch-size",
+                         v->patch_size, v->image_size);
     const Architecture architecture = shape_architecture(&c->shape);
     if (c->shape.position_kind != POSITIONS_ROTARY || architecture == ARCHITECTURE_OLMO ||
         architecture == ARCHITECTURE_OLMO2)

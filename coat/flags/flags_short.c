@@ -9,7 +9,7 @@ typedef enum {
     SHORT_DEFAULT,    // as SHORT_VALUE, but passes 0 instead of -1, llm.c's "default"
     SHORT_SWITCH,     // value 1 becomes the long flag `target`, value 0 becomes `off`
     SHORT_FILE,       // with value 1, passes the file `off`, if it exists, to `target`; with value 0, has no effect
-    SHORT_DESCRIPTOR, // passes dN as gpt2:dN, because this program's dN has other widths than llm.c's
+    SHORT_DESCRIPTOR, // passes dN as gpt2:dN, because d60, d72 and d84 have other widths in llm.c than in this program
     SHORT_IGNORED     // is accepted but has no effect
 } ShortKind;
 

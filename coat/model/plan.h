@@ -20,7 +20,7 @@ bool plan_take_largest(Config *c, int ranks, DeviceKind device, Error *err);
 void plan_advice(const Config *config, int ranks, DeviceKind device, size_t limit, char *text, size_t size);
 
 // Appends advice to the message in err, which arena_allocate() has set: the text of plan_advice() or, if host memory
-// could not be allocated, the largest categories in it with flags that reduce them. Always returns false.
+// could not be allocated, the largest categories of host memory with flags that reduce them. Always returns false.
 bool plan_advise(const Arena *arena, Exec *exec, Error *err);
 
 C_LINKAGE_END

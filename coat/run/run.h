@@ -39,7 +39,7 @@ typedef struct {
     int32_t *next;        // data of the next step: (micro-batches, BATCH_PLANES, B * T)
     int *next_images;     // number of images in each micro-batch of the next step
     uint8_t *next_pixels; // pixels of the next step's images: (micro-batches, vision_images(), 3 * side * side)
-    Error pending_error;  // error that prevents the next step, such as unreadable data; EXIT_DONE if none
+    Error pending_error;  // error that prevents the next step, such as unreadable data; code EXIT_DONE: none
     bool any_rank_failed; // true if a process has a pending_error
 } Run;
 
@@ -77,7 +77,7 @@ int64_t run_evaluated_step(const Run *run);
 bool run_samples(Run *run, Error *err);
 
 // Runs the evaluations of the current step whose results the log lacks, because a signal or a kill ended the earlier
-// process before these evaluations. val, hellaswag: true if that evaluation is due at this step.
+// process before these evaluations. val, hellaswag: true if a validation or a HellaSwag evaluation is due at this step.
 bool run_missed_evaluations(Run *run, bool val, bool hellaswag, Error *err);
 
 // Runs the training loop until the last step, a signal or --time-limit, and then saves a checkpoint.

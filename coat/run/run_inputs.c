@@ -113,7 +113,7 @@ static bool is_own(const Run *run, const Config *c, const Tokenizer *own, Error 
         const int tokens = named_vocabulary(c->tokenizer);
         return tokens == tokenizer_vocab(own) ||
                error_set(err, EXIT_USER,
-                         "--tokenizer %s: has %d tokens, but the vocabulary in %s has %d; remove --tokenizer", name,
+                         "--tokenizer %s: it has %d tokens, but the vocabulary in %s has %d; remove --tokenizer", name,
                          tokens, c->shape_files, tokenizer_vocab(own));
     }
     const int differing = tokenizer_differing(own, run->tokenizer);

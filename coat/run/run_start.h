@@ -23,6 +23,6 @@ bool divide_documents(Run *run, Error *err);
 // On rank 0, prints notes about token files that were probably named by mistake, such as files with byte tokens.
 void note_data(Run *run);
 
-// Sets the run's prompt format to that of --prompt-format or else of the checkpoint or else of the training data. Adds
-// the format's end token to the model's EOS tokens, which checkpoints record.
+// Sets the run's prompt format: that of --prompt-format, else that recorded in the checkpoint, else that of the
+// training data. Adds the format's end token to the model's EOS tokens, which checkpoints record.
 bool choose_prompt_format(Run *run, Error *err);

@@ -526,7 +526,7 @@ for how in "--model $folder/llama/step-00000004 --prompt hello" "--out $folder/l
     # shellcheck disable=SC2086 # flags are words
     {
         refuses "a --tokenizer with other tokens than the checkpoint's is refused, ${how%% *}" 1 "^error: \-\-tokenizer dev/test/tokenizers/llama3.json: [0-9]+ of its first [0-9]+ tokens differ from those $of_llama" $how --tokenizer dev/test/tokenizers/llama3.json --quiet
-        refuses "--tokenizer bytes for a checkpoint with another vocabulary is refused, ${how%% *}" 1 "^error: \-\-tokenizer bytes: has 257 tokens, but the vocabulary in $folder/llama/step-00000004 has [0-9]+; remove \-\-tokenizer$" $how --tokenizer bytes --quiet
+        refuses "--tokenizer bytes for a checkpoint with another vocabulary is refused, ${how%% *}" 1 "^error: \-\-tokenizer bytes: it has 257 tokens, but the vocabulary in $folder/llama/step-00000004 has [0-9]+; remove \-\-tokenizer$" $how --tokenizer bytes --quiet
     }
 done
 for how in "--prompt hello" "--train $data --steps 5"; do
