@@ -315,8 +315,8 @@ static void log_health(Run *run, const char *key, char *(*health)(const Arena *,
     Model *m = &run->model;
     char warning[HEALTH_WARNING];
     if (m->exec.rank != 0) return;
-    shards_weights_wait(
-        &m->shards); // waits for this step's FP8 weights, so that all ZeRO stages measure the same values
+    // waits for this step's FP8 weights, so that all ZeRO stages measure the same values
+    shards_weights_wait(&m->shards);
     char *json = health(&m->arena, &m->exec, m->host.nonfinite ? NULL : &run->warned, warning);
     if (json) log_object(run->log, run->done.step, key, json);
     if (warning[0]) log_show_step(run->log);
