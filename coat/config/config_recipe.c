@@ -6,8 +6,7 @@
 #include "shapes.h"
 #include "vision.h"
 
-// A condition under which a run cannot use a flag, and the texts of the error message. With --plan, such flags are no
-// error.
+// A condition under which a run cannot use a flag, and the texts of the error message. --plan ignores the condition.
 typedef struct {
     bool (*used)(const Config *config, int ranks); // true if the run uses the flag under the condition
     const char *flag;                              // flag as the message shows it

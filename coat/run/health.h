@@ -32,7 +32,7 @@ typedef struct {
 extern const HealthBound health_bounds[BOUND_COUNT];
 
 // Fraction of zero or subnormal FP8 values above which a warning is printed, for gradients (except dlogits) and norm
-// outputs that wgrad reads. The zeros in the gradients of masked targets do not count.
+// outputs that wgrad reads. Ignores the zeros in the gradients of masked targets.
 #define HEALTH_SMALL 0.5
 // Limits of the FP8 wgrad's bias and error relative to the BF16 wgrad, above which a warning is printed.
 #define HEALTH_BIAS 0.02
