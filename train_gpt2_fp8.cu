@@ -451,7 +451,7 @@ static void model_backward(Model *m, bool accumulate, bool last) {
 // ---------------------------------------------------------------------------------------------------------------
 // Vision tower and projector; v is the model of both, v->B the number of images, v->T the tower's rows per image
 
-// Returns tensor `id`, which has a fixed number of rows per image, limited to the images of this pass.
+// Returns the rows of tensor `id` that belong to the images of this pass. Each image has the same number of rows.
 static Tensor of_images(const Model *v, TensorId id) {
     Tensor t = arena_tensor(&v->arena, id, VALUE, 0);
     t.rows = t.rows / v->config->micro_batch * v->B;
@@ -655,8 +655,7 @@ void micro_step(Model *m, bool accumulate, bool last) {
     if (m->vision) m->vision->exec.trains = false;
 }
 
-// Writes the parameters of a step to the device: learning rate, loss scale 1 / targets, and the optimizers'
-// coefficients.
+// Writes the inputs of a step to the device: learning rate, loss scale 1 / targets, and the optimizers' coefficients.
 void step_begin(Model *m, float lr, int64_t targets) {
     const Config *c = m->config;
     m->host.lr = lr;

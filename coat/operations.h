@@ -40,7 +40,7 @@ OPERATION_BY_FORMAT(postnorm_residual_forward, (Exec *exec, Tensor n, Norm norm,
 //   If x is SCALE_ROW, there is no bias. The matmul ignores x's scales, and y is BF16 SCALE_ROW with x's scales.
 OPERATION(linear_forward, (Exec *exec, Tensor y, Tensor x, Weight w, Tensor bias))
 
-// Clips q, k and v and applies QK-norm and RoPE, as qk_rope describes. All tensors are unscaled.
+// Clips q, k and v and applies QK-norm and RoPE, in this order (QkRope in ops.h). All tensors are unscaled.
 //   out, qkv (M, columns of q, k and v). RoPE rotates column i of a head together with column i + head_dim / 2.
 // Aliasing: out may be qkv.
 OPERATION(qk_norm_rope_forward, (Exec *exec, Tensor out, Tensor qkv, QkRope qk_rope))
@@ -165,7 +165,7 @@ OPERATION(activation_backward_recompute, (Exec *exec, Tensor dh_q, Tensor dh_qt,
 
 // Attention's backward: dq, dk, dv (strided views) from d_o (M, heads*head_dim) and tensors that forward saved.
 //   If rope_table has data, also applies RoPE's backward to dq and dk, with the same bits as qk_norm_rope_backward.
-//   If dq.amax exists, dq, dk and dv are adjacent columns of one tensor, whose row amaxes are written there.
+//   If dq.amax exists, dq, dk and dv are adjacent columns of one tensor, whose row amaxes are written to dq.amax.
 OPERATION(attention_backward, (Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor d_o, Tensor o, Tensor lse,
                                Tensor q, Tensor k, Tensor v, Tensor positions, Tensor rope_table, AttentionShape shape))
 

@@ -169,8 +169,8 @@ static void finish_vocab(Config *config) {
     if (own) config->shape.ids = named.ids;
 }
 
-// Returns a larger number of channels. The result is divisible by the number of heads, is a multiple of 16 (for FP8),
-// and gives an even head width (for RoPE).
+// Returns a number of channels above `channels`, for a message to suggest. The result is divisible by the number of
+// heads, is a multiple of 16 (for FP8), and gives an even head width (for RoPE).
 static int fitting_channels(int channels, int heads, bool heads_given) {
     if (!heads_given) return (channels / 64 + 1) * 64;
     int width = channels / heads + 1;

@@ -146,10 +146,10 @@ const char *flag_short_name(const char *name);
 // Lists in text, separated by spaces, llm.c's short flags that are accepted but have no effect.
 void flag_short_ignored(char text[FLAG_TEXT_LENGTH]);
 
-// Sets *group to the group of flags whose name has `name` as its first word, ignoring case. Returns false if there is
-// no such group.
+// Sets *group to the group of flags whose name begins with the word `name`, ignoring case. Returns false if there is no
+// such group.
 bool flag_group_find(const char *name, FlagGroup *group);
-// Writes the names by which flag_group_find() finds the groups of flags to text: "data, model, recipe, ...".
+// Writes to text the names that flag_group_find() accepts: "data, model, recipe, ...".
 void flag_group_list(char text[FLAG_TEXT_LENGTH]);
 
 // Writes a flag's value in config to text, booleans as on and off. If the value is neither a number nor a choice,

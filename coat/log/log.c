@@ -280,7 +280,8 @@ static bool find_largest(const Log *log, json_t *figures, const json_t *layers, 
     return found;
 }
 
-// Writes the largest magnitude of each list in log_object()'s JSON text to the TensorBoard event file.
+// Writes one value of each list in log_object()'s JSON text to the TensorBoard event file: the one with the largest
+// magnitude.
 static void write_largest(Log *log, int64_t step, const char *key, const char *json) {
     enum { MAX_FIGURES = 8 };
     char tag[MAX_FIGURES][96];

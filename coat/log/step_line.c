@@ -55,7 +55,7 @@ const char *step_line(char *text, size_t size, const StepLine *line, int columns
         write_short(text, size, line, colour);
     else if ((size_t)columns < size) {
         while (columns > 0 && text[columns] != ' ')
-            columns--; // cuts at a space, because a part of a number is a wrong number
+            columns--; // cuts at a space, because a truncated number would be wrong
         text[columns] = '\0';
     }
     return text;

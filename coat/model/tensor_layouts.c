@@ -110,7 +110,8 @@ static void shard_parameter(const TableRow *row, const Config *c, int ranks, Ten
     if (zero == 0) return;
     for (int role = MOMENT_M; role <= MASTER; role++) store_shard(&out[role]);
     if (zero >= 2 && row->row.per_layer) {
-        // A frozen matrix has no gradient, but with ZeRO 3 a checkpoint's complete matrix is gathered into UNREDUCED.
+        // A frozen matrix has no gradient, but with ZeRO 3, saving a checkpoint gathers the complete matrix into
+        // UNREDUCED.
         if (out[GRAD].exists || (zero == 3 && row->input))
             out[UNREDUCED] = layer_slots(out[GRAD].exists ? &out[GRAD] : &out[VALUE], ranks);
         store_shard(&out[GRAD]);

@@ -76,7 +76,7 @@ typedef struct {
     TensorRow row;
     // fields of an activation
     Rule rule;
-    Stage first, last; // stages that first and last use the tensor
+    Stage first, last; // first and last stage that use the tensor
     Stored stored;
     TensorId source;       // tensor whose memory this tensor may use
     TensorId transpose_of; // this tensor is the FP8 transpose of tensor transpose_of
@@ -101,7 +101,7 @@ extern const TableRow tensor_table[TENSOR_COUNT];
 // Returns the number of elements of a dimension in this run.
 int64_t tensor_extent(Dim dim, const Config *c);
 
-// True if the model has the tensor in some run.
+// True if a model of this shape has the tensor. Ignores the conditions on the run.
 bool model_has_tensor(const TableRow *row, const ModelShape *shape);
 
 // True if this run has the tensor: model_has_tensor(), and the conditions on the run hold.

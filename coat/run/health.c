@@ -155,7 +155,7 @@ static double entry_figure(const Collection *c, const Entry *e, int figure, int 
     }
 }
 
-// Tensor of counted_table (transposed 0) or its transpose (1).
+// A tensor of counted_table (transposed == 0) or its transpose (transposed == 1).
 typedef struct {
     const Collection *c;
     CountedTensor what;

@@ -25,7 +25,7 @@ typedef enum {
     BOUND_COUNT
 } HealthBoundId;
 typedef struct {
-    const char *line, *tensor, *figure; // name in log.jsonl: line.tensor.figure; tensor *: several tensors
+    const char *line, *tensor, *figure; // keys in log.jsonl: {line:{tensor:{figure:..}}}; tensor "*": several tensors
     double bound;
     const char *meaning, *remedy;
 } HealthBound;
