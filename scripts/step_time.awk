@@ -33,7 +33,7 @@ BEGIN {
     if (!inside) inside = 250e9
     if (!outside) outside = 45e9
     if (!hop) hop = 8e-6
-    print "| model | tokens of a micro-batch | micro-batches per step | 8 GPUs: ZeRO 1 | 2 | 3 | 64 GPUs: 1 | 2 | 3 | 1024 GPUs: 1 | 2 | 3 | tokens per step on 1024 |"
+    print "| model | tokens of a micro-batch | micro-batches per step | 8 GPUs, ZeRO 1 | 8, ZeRO 2 | 8, ZeRO 3 | 64 GPUs, ZeRO 1 | 64, ZeRO 2 | 64, ZeRO 3 | 1024 GPUs, ZeRO 1 | 1024, ZeRO 2 | 1024, ZeRO 3 | tokens per step on 1024 GPUs |"
     print "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     row("1558M", 1.475e9, 48, 700e12, 49152, 1, 1, 1)
     row("1558M", 1.475e9, 48, 700e12, 16384, 1, 1, 1)

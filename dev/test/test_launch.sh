@@ -203,10 +203,10 @@ fits_row() { # NAME FLAGS...: prints the row that docs/finetuning.md must have
 beyond=(--offload-states --recompute 3)
 fits=$(
     fits_row Llama-2-7B --model llama2-7b
-    fits_row 'with `--offload-states`' --model llama2-7b --offload-states
-    fits_row 'and `--recompute 3`' --model llama2-7b "${beyond[@]}"
-    fits_row 'Llama-2-13B, with both and `--no-cache-transposed`' --model llama2-13b "${beyond[@]}" --no-cache-transposed
-    fits_row 'Qwen2.5-14B, the same' --model qwen2.5-14b "${beyond[@]}" --no-cache-transposed
+    fits_row 'Llama-2-7B, `--offload-states`' --model llama2-7b --offload-states
+    fits_row 'Llama-2-7B, `--offload-states --recompute 3`' --model llama2-7b "${beyond[@]}"
+    fits_row 'Llama-2-13B, `--offload-states --recompute 3 --no-cache-transposed`' --model llama2-13b "${beyond[@]}" --no-cache-transposed
+    fits_row 'Qwen2.5-14B, `--offload-states --recompute 3 --no-cache-transposed`' --model qwen2.5-14b "${beyond[@]}" --no-cache-transposed
 )
 [ "$(sed -n '/^## What fits one card/,/^## Which rates/{/^| --- /,/^$/{/^| [^-]/p}}' docs/finetuning.md)" = "$fits" ]; check "docs/finetuning.md: the table of micro-batches that fit one GPU is the plan's" $? "$fits"
 planned_row() { # RECIPE NAME MODEL: prints the row that the page must have; italics: more than 80 GB
