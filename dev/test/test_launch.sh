@@ -208,7 +208,7 @@ fits=$(
     fits_row 'Llama-2-13B, `--offload-states --recompute 3 --no-cache-transposed`' --model llama2-13b "${beyond[@]}" --no-cache-transposed
     fits_row 'Qwen2.5-14B, `--offload-states --recompute 3 --no-cache-transposed`' --model qwen2.5-14b "${beyond[@]}" --no-cache-transposed
 )
-[ "$(sed -n '/^## What fits one card/,/^## Which rates/{/^| --- /,/^$/{/^| [^-]/p}}' docs/finetuning.md)" = "$fits" ]; check "docs/finetuning.md: the table of micro-batches that fit one GPU is the plan's" $? "$fits"
+[ "$(sed -n '/^## What fits one card/,/^## Which learning rates/{/^| --- /,/^$/{/^| [^-]/p}}' docs/finetuning.md)" = "$fits" ]; check "docs/finetuning.md: the table of micro-batches that fit one GPU is the plan's" $? "$fits"
 planned_row() { # RECIPE NAME MODEL: prints the row that the page must have; italics: more than 80 GB
     local gpus batch cells="| $2, $(tr a-z A-Z <<<"$1") |"
     for gpus in 1 2 4 8; do
