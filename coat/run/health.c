@@ -279,7 +279,7 @@ static const char *advice(const Recipe *r, CountedTensor what, bool for_wgrad) {
 }
 
 // Returns the fraction of a layer's FP8 values that are zero or subnormal, to compare with HEALTH_SMALL. Does not count
-// the zeros of masked targets: `unmasked` is the fraction of unmasked targets.
+// the zero gradients of masked targets: `unmasked` is the fraction of unmasked targets.
 static double small_fraction(const Counted *g, int layer, double unmasked) {
     const double zero = counted_figure(g, ZERO, layer), expected = 1 - unmasked;
     return ((zero > expected ? zero - expected : 0) + counted_figure(g, SUBNORMAL, layer)) /
@@ -291,6 +291,7 @@ static double small_fraction(const Counted *g, int layer, double unmasked) {
 // the scale of dlogits (quantize.h). Returns true if it warns.
 static bool warn_counted(const Counted *g, double unmasked, char warning[HEALTH_WARNING]) {
     const bool for_wgrad = g->transposed || counted(g->c, (int)g->what, 1).layers == 0;
+    if (g->what >= NORM_N1) unmasked = 1; // norm outputs of masked targets are not 0
     double saturated = 0, small = 0;
     int most_saturated = 0, smallest = 0; // layers with the largest `saturated` and the largest `small`
     for (int layer = 0; layer < g->layers; layer++) {

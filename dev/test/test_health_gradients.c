@@ -205,7 +205,10 @@ UNIT_TEST(a_gradient_outside_its_format_causes_one_warning) {
     run_begin(&run, RECIPE_COAT_PAPER, HEAD_FP8, 1);
     reset_counts(&run, 0.7); // 70 % masked targets explain 70 % zeros, which cause no warning
     set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 40);
+    set_counts(&run, NORM_N1, 0, 0, 0, 350); // 45 % subnormal norm outputs, which masks do not affect
     assert_health_warnings(&run, 0, "");
+    set_counts(&run, NORM_N1, 0, 0, 0, 450);
+    assert_health_warnings(&run, 1, "n1 of layer 2&55.0 %&--linear bf16");
     set_counts(&run, GRADIENT_DQKV, 0, 0, 700, 80);
     assert_health_warnings(&run, 1, "dqkv_q of layer 2&60.0 %&--linear bf16");
     reset_counts(&run, 0.7);

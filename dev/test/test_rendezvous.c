@@ -276,7 +276,7 @@ UNIT_TEST(without_rank_0_the_other_ranks_end_with_an_error) {
     timeout_s = 1;
     RankResult *results = run_ranks(2, share_without_rank_0);
     assert_false(results[1].ok);
-    assert_error(&results[1].err, EXIT_RANK, "could not connect within 1 sno process listens&127127.0.0.1 port");
+    assert_error(&results[1].err, EXIT_RANK, "could not connect within 1 s&127.0.0.1 port");
 }
 
 // Waits for a rank that never comes, until a child process sends SIGTERM.
