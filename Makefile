@@ -6,8 +6,9 @@
 #
 #   GPU=native                       code for this machine's GPUs (default if it has GPUs)
 #   GPU=90a                          code for GPUs of another compute capability
-#   GPU=all                          code for 8.0, 8.9, 9.0a, 10.0 and 12.0; PTX, which the driver compiles for others
-#   GPU=ptx80                        only PTX of 8.0, for tests: newer GPUs then run the code paths of 8.0
+#   GPU=all                          code for compute capabilities 8.0, 8.9, 9.0a, 10.0 and 12.0, and PTX of 9.0, which
+#                                    the driver compiles for later GPUs
+#   GPU=ptx80                        only PTX of 8.0, for tests: newer GPUs then run the code paths for 8.0
 #   ARCH=native                      code for this processor only (default: code for all processors, whose inner loops
 #                                    choose an instruction set when the program starts)
 #   WERROR=1                         warnings are errors
@@ -35,7 +36,8 @@ Q := $(if $(V),,@)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-# keeps objects; .SECONDARY would not notice a removed header
+# Keeps object files, which make would delete as intermediate files. With .SECONDARY, which also keeps them, make would
+# not rebuild an object after one of its headers was removed.
 .PRECIOUS: $(addprefix $(BUILD)/,cpu/%.o double/%.o gpu/%.o gpu/dev/%.o)
 .PHONY: all tests unit-tests tools bench benches run test test-long format check-format clean help install uninstall
 
@@ -50,7 +52,8 @@ test:
 test-long:
 	@scripts/test.sh --long
 
-# Installs only programs that exist. A build by root might find fewer libraries than the user's build did.
+# Installs the programs that exist and builds nothing, because a build by root might find fewer libraries than the
+# user's build did.
 PREFIX ?= /usr/local
 install uninstall:
 	@BUILD="$(BUILD)" BIN="$(or $(BIN:/=),.)" PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh $@
@@ -75,15 +78,15 @@ help:
 	@echo "make               build train_gpt2_fp8_cpu and, with nvcc, train_gpt2_fp8; report what was found"
 	@echo "make run           train a small model on text of this machine, and print a sample"
 	@echo "make test          run every test that this machine supports; the last line counts them"
-	@echo "make test-long     also run tests that take long or need PyTorch (dev/test/long_*.sh, and parts of others)"
-	@echo "make bench         run the microbenchmarks (dev/bench), with a GPU also those of its kernels"
+	@echo "make test-long     also run tests that take long or need PyTorch (dev/test/long_*.sh, and long parts of other tests)"
+	@echo "make bench         run the microbenchmarks (dev/bench), without a GPU only those of the CPU"
 	@echo "make fuzz          fuzz the parsers, FUZZ_SECONDS=60 each (dev/fuzz/README.md)"
 	@echo "make tests tools benches   only build tests, small programs of dev/ and data/, microbenchmarks"
 	@echo "make format        format all sources with clang-format"
 	@echo "make check-format  list sources that clang-format would change, and comments of more than 120 columns"
-	@echo "make install       install built programs to PREFIX=/usr/local (below DESTDIR=): the trainers, the small programs as"
-	@echo "                   coat-prepare, coat-prepare-bytes, coat-plot-loss, coat-quant-error, coat-gradient-stats,"
-	@echo "                   their man pages and bash's completion"
+	@echo "make install       install built programs to PREFIX=/usr/local (below DESTDIR=): the trainers with their man pages"
+	@echo "                   and bash completion, and small programs as coat-prepare, coat-prepare-bytes, coat-plot-loss,"
+	@echo "                   coat-quant-error and coat-gradient-stats"
 	@echo "make uninstall     remove exactly what make install created"
 	@echo "make clean         remove everything that was built"
 	@echo "Settings, explained in the Makefile: GPU=native|90a|all ARCH=native WERROR=1 SANITIZE=1 OPENBLAS=0"
@@ -116,7 +119,8 @@ KNOWN := $(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code))
 NATIVE := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
 	awk '$$1 + 0 >= 8 { print $$1 * 10 }' | sort -un)
 NATIVE := $(if $(filter-out $(KNOWN),$(NATIVE)),all,$(NATIVE))
-# Replaces 90 by 90a, because on GPUs of 9.0 the program launches kernels that need the features of 9.0a.
+# Replaces 90 by 90a, because on GPUs of compute capability 9.0 the program launches kernels that need the features of
+# 9.0a.
 GPU_ARCH := $(patsubst 90,90a,$(or $(patsubst native,$(NATIVE),$(GPU)),$(NATIVE),all))
 ALL_ARCH := $(patsubst 90,90a,$(filter 80 89 90 100 120,$(KNOWN)))
 GENCODE := $(foreach a,$(patsubst all,$(ALL_ARCH) ptx90,$(GPU_ARCH)),-gencode \
@@ -147,6 +151,7 @@ MODULES := $(wildcard coat/*.c coat/*/*.c coat/*/*/*.c)
 # Files that take longest to compile come first, so that no core is idle while the last of them is compiled.
 SLOW_KERNELS := $(wildcard $(addprefix coat/cuda/*/,attention.cpp attention_backward.cu fp8_activation.cu fp8_norm.cu))
 KERNELS := $(SLOW_KERNELS) $(filter-out $(SLOW_KERNELS),$(wildcard coat/cuda/*.cu coat/cuda/*/*.cu coat/cuda/*/*.cpp))
+# $(call names,PATTERN): for each existing file that matches PATTERN, the part of its path that % stands for
 names = $(patsubst $(1),%,$(wildcard $(subst %,*,$(1))))
 
 PROGRAMS := $(BIN)train_gpt2_fp8_cpu

@@ -4,15 +4,16 @@
 # The exit code is 1 if a check failed or could not run, and 3 if no GPU supports FP8.
 #
 #   scripts/check_gpu.sh 'data/tokens/gpt2_train_*.bin' data/tokens/headers
-#       The first argument is a pattern of GPT-2 tokens, for the parts repeat and
-#       training. The second is the path of byte tokens (prepare_bytes), for curve,
-#       without _train.bin and _val.bin
+#       The first argument is a pattern of GPT-2 token files, for the parts repeat and
+#       training. The second is the PATH of the byte-token files PATH_train.bin and
+#       PATH_val.bin, which build/prepare_bytes writes, for the part curve
 #
 #   BIN=. BUILD=build OUT=runs/check     BIN, BUILD: folders of programs; OUT: of logs
 #   PARTS="..."    parts to run (default: all), in this order:
-#       reference  every operation and entire models, compared with the CPU reference
-#       memcheck initcheck racecheck     compute-sanitizer's tools, applied to the
-#                  comparisons of reference
+#       reference  results of every operation and of entire models, compared with the
+#                  CPU reference
+#       memcheck initcheck racecheck     the comparisons of reference on small shapes,
+#                  under these tools of compute-sanitizer
 #       repeat     two runs of one command write identical checkpoints
 #       curve      final validation loss and a sample, compared with the CPU's
 #       families   training compared with PyTorch's; needs torch and transformers
@@ -45,8 +46,8 @@ for part in "${parts[@]}"; do
     esac
     [ -x "$program" ] || stop "$part: $program is not built; run: make $how${program#./}"
 done
-has_fp8_gpu || stop "nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more); run it on a machine with one \
-and its driver, or run scripts/test.sh for the checks of the CPU" 3
+has_fp8_gpu || stop "nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more); run \
+check_gpu.sh on a machine with such a GPU and its driver, or scripts/test.sh for the tests that need no GPU" 3
 
 mkdir -p "$out"
 failed=0
@@ -90,25 +91,25 @@ if wanted racecheck && has_sanitizer racecheck; then
         ours=$(grep 'Race reported' "$log" | grep -cv nvjet)
         grep -q 'hazards\? displayed' "$log" && ! grep -qE '^not ok|^error|Internal' "$log" && ! skipped "$log" &&
             [ "$ours" -eq 0 ]
-        verdict $? "racecheck, $part: $ours hazards in kernels of this program; in all $(summary "$log")"
+        verdict $? "racecheck, $part: $ours hazards in kernels of this program; in all kernels $(summary "$log")"
     done
 fi
 
 if wanted repeat; then
     say "two runs of one command"
-    six_steps() { # OUT FLAGS...
+    six_steps() { # NAME FLAGS...: trains six steps in OUT/NAME; if that fails, prints the last line of the log
         rm -rf "${out:?}/$1"
         "$bin/train_gpt2_fp8" --device cuda --train "$tokens" --model gpt2 --batch-tokens 65536 --steps 6 \
             --sample-tokens 0 --quiet --out "$out/$1" "${@:2}" >"$out/$1.log" 2>&1 ||
             { tail -n 1 "$out/$1.log"; return 1; }
     }
-    equal() { # WHAT OUT OUT
+    equal() { # WHAT NAME NAME: checks that the runs in OUT/NAME and OUT/NAME have the same checkpoint
         local one=$out/$2/step-00000006 two=$out/$3/step-00000006
         : >"$out/$3.diff"
         [ -e "$one" ] && [ -e "$two" ] && diff -r "$one" "$two" >"$out/$3.diff"
         verdict $? "$1: checkpoints are equal byte for byte$(sed 's/^/; /; 5q' "$out/$3.diff" | tr -d '\n')"
     }
-    repeat() { # NAME FLAGS...
+    repeat() { # NAME FLAGS...: checks that two runs with these flags have the same checkpoint
         six_steps "$1-1" "${@:2}" && six_steps "$1-2" "${@:2}"
         equal "$1" "$1-1" "$1-2"
     }
@@ -175,7 +176,7 @@ if wanted training; then
             printf "; %s %s: %s GB in use, %s planned", $1, $2, $6, $5 }
         END { if (!rows) printf "; nothing was measured" }' "$out/training.log")
     [ -z "$beyond" ]
-    verdict $? "the driver's memory is the plan's plus at most 0.7 GB + 1 %$beyond"
+    verdict $? "the memory in use exceeds the plan by at most 0.7 GB + 1 %$beyond"
 fi
 
 exit $failed

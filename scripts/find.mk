@@ -46,8 +46,8 @@ HOST_DEFINES += -DCOAT_MPI
 HOST_INCLUDES += $(MPI_INCLUDES)
 HOST_LIBS += $(MPI_LIBS)
 endif
-# Links OpenMP's library statically if possible. The program sets how OpenMP's threads wait (coat/cpu/cpu_exec.c), which
-# must happen before the library is initialized.
+# Links OpenMP's library statically if possible, because the program sets GOMP_SPINCOUNT when it starts
+# (coat/cpu/cpu_exec.c). A shared library would already have read the variable.
 HOST_LIBS += $(call library,gomp) -lm -lpthread -ldl
 
 # --- CUDA --------------------------------------------------------------------------------------------------------
@@ -122,5 +122,7 @@ endif
 endif
 ifneq ($(and $(FOUND_CC),$(FOUND_JANSSON),$(FOUND_XXHASH)),)
 else
-$(error something that the build needs is missing; scripts/setup.sh installs it or prints the commands)
+# Without $(CXX), the probes of libraries fail, too, so only $(CXX) is named.
+MISSING := $(if $(FOUND_CC),,$(CC)) $(if $(FOUND_CXX),$(if $(FOUND_JANSSON),,jansson) $(if $(FOUND_XXHASH),,xxHash),$(CXX))
+$(error nothing can be built without $(strip $(MISSING)); run scripts/setup.sh, which installs it or prints the command)
 endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make install` copies the built programs, data/prepare.py, man pages and bash
 # completion to $DESTDIR$PREFIX, and adds their paths to the list
-# PREFIX/lib/coat/installed. `make uninstall` removes exactly the listed files, and
+# $DESTDIR$PREFIX/lib/coat/installed. `make uninstall` removes exactly the listed files, and
 # the folders that are then empty.
 #
 #   scripts/install.sh install|uninstall
@@ -19,7 +19,7 @@ fail() {
 }
 case $prefix in /*) ;; *) fail "PREFIX=$prefix: must begin with /" ;; esac
 prefix=${prefix%/} own=${prefix%/}/lib/coat
-list=$own/installed # this path, and the paths in the list, are relative to $root
+list=$own/installed # $root precedes this path and the paths in the list
 
 listed() { grep -qxF -- "$1" "$root$list" 2>/dev/null; }
 
@@ -90,8 +90,8 @@ END
 
 uninstall_all() {
     local path paths
-    [ -f "$root$list" ] || fail "nothing is installed in $root$prefix: $root$list is missing; give the PREFIX and" \
-        "DESTDIR that it was installed with"
+    [ -f "$root$list" ] || fail "nothing is installed in $root$prefix: $root$list is missing; use the PREFIX and" \
+        "DESTDIR of make install"
     mapfile -t paths <"$root$list"
     for path in "${paths[@]}"; do
         case $path in "$prefix"/*[!/]) ;; *) continue ;; esac

@@ -1,6 +1,6 @@
-# Sourced by scripts/run_*.sh, which set: name, model, micro_batch, batch_tokens,
-# train, val, out, settings (array) and, if they differ from the defaults, seq_len
-# (1024) and zero (1). Builds the command and runs it.
+# Sourced by scripts/run_*.sh. Builds the command of a training run from their
+# variables, and runs it: name, model, micro_batch, batch_tokens, train, val, out,
+# settings (array), seq_len (default 1024) and zero (default 1).
 #
 #   scripts/run_NAME.sh [--dry-run] [--gpus N] [FLAG...]
 #       FLAGs follow the script's flags in the command and override them
@@ -28,7 +28,7 @@
 # NCCL reads settings from the environment, which mpirun passes to the processes of
 # this machine. Set one only if its problem occurs:
 #   NCCL_NVLS_ENABLE=0         if NCCL fails to start for lack of multicast memory
-#                              (containers): does not add inside NVSwitch
+#                              (containers): turns off sums inside NVSwitch
 #   NCCL_DEBUG=WARN            if a call fails: prints the reason. If a run is too
 #                              slow, INFO also prints the links in use
 #   NCCL_P2P_LEVEL=NVL         if direct copies between GPUs over PCIe hang (virtual
@@ -41,7 +41,7 @@ set -euo pipefail
 fail() { echo "error: $*" >&2; exit 1; }
 [ -n "${name:-}" ] || fail "launch.sh: is not a command; run one of scripts/run_*.sh, such as scripts/run_gpt2_124M.sh"
 case ${1:-} in
--h | --help) # prints the comment at the top of the run script, and the part of this script's comment that is for users
+-h | --help) # prints the run script's comment, and this script's comment from the synopsis on
     sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
     echo
     sed -n "/^#   scripts/,/^[^#]/{s/run_NAME.sh/${0##*/}/; s/^# \{0,1\}//p}" "$(dirname "$0")/launch.sh"
@@ -57,16 +57,16 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     --gpus) [ -n "${2:-}" ] || fail "--gpus: needs a number"; gpus=$2 && shift ;;
     --gpus=*) gpus=${1#--gpus=} ;;
-    # also sets the folder that is created and searched below
+    # sets OUT, because the script searches the folder for checkpoints and creates it below
     --out | -o) [ -n "${2:-}" ] || fail "--out: needs a folder"; OUT=$2 && shift ;;
     --out=*) OUT=${1#--out=} ;;
     *) flags+=("$1") ;;
     esac
     shift
 done
-case $gpus in '' | *[!0-9]* | 0*) fail "GPUS, --gpus: must be a number of GPUs (is '$gpus')" ;; esac
+case $gpus in '' | *[!0-9]* | 0*) fail "GPUS, --gpus: must be a whole number of at least 1 (is '$gpus')" ;; esac
 case ${MICRO_BATCH:-1} in *[!0-9]* | 0*) fail "MICRO_BATCH: must be a number of at least 1 (is '$MICRO_BATCH')" ;; esac
-case ${RESTARTS:-0} in *[!0-9]* | 0?*) fail "RESTARTS: must be a number (is '$RESTARTS')" ;; esac
+case ${RESTARTS:-0} in *[!0-9]* | 0?*) fail "RESTARTS: must be a whole number of at least 0 (is '$RESTARTS')" ;; esac
 
 data=${DATA:-data/tokens}
 train=(--train "${TRAIN:-$data/$train}")
@@ -144,7 +144,7 @@ in_own_session() { # COMMAND...: runs it, forwards signals, and returns its exit
     wait "$child"
 }
 
-mkdir -p "$out" # --resume starts a run only in an existing folder
+mkdir -p "$out" # because --resume fails if the folder does not exist
 [ "${command[0]}" = mpirun ] || [ "${RESTARTS:-0}" != 0 ] || exec "${command[@]}"
 for ((left = ${RESTARTS:-0}; ; left--)); do
     status=0

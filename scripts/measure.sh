@@ -17,9 +17,9 @@
 #   GPUS=1              number of GPUs; several GPUs use ZeRO 3
 #   MPIRUN="mpirun --bind-to none"   starts a process per GPU if GPUS is above 1
 #
-# If a row fails, it shows the reason. The other rows are measured, and the exit code is
-# 1. Llama 1 and 2 lack tokens of GPT-2's vocabulary: `build/narrow_tokens 32000 4194304
-# 'GPT2_TOKENS' OUT.bin` makes a token file without these tokens.
+# If a run fails, its row shows the reason. The other rows are measured, and the exit code
+# is 1. The vocabulary of Llama 1 and 2 has only 32,000 tokens: `build/narrow_tokens 32000
+# 4194304 'GPT2_TOKENS' OUT.bin` writes a file of GPT-2 tokens without larger ids.
 set -euo pipefail
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; }
 fail() { echo "error: $*" >&2; exit 1; }
@@ -68,7 +68,7 @@ reason() { # LOG STATUS
     )"
 }
 
-trap 'exit 130' INT # the trainer also gets the signal and handles it
+trap 'exit 130' INT # the terminal also sends the signal to the trainer, which then ends
 failed=0
 print_failure() { # REASON: prints a row that shows REASON
     printf '%-10s %-*s %s\n' "$model" "$width" "$recipe" "$1"

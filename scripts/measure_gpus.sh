@@ -15,17 +15,17 @@
 # Environment:
 #   GPUS=2                  number of GPUs (default: all visible ones)
 #   STAGES="1 2 3"          ZeRO stages
-#   SEEDS="1 2 3 4 5 6"     seeds of loss
-#   WARMUP=700              warm-up steps of loss, to a learning rate of 6e-4. Each run
-#                           ends after 200 steps
+#   SEEDS="1 2 3 4 5 6"     seeds of the part loss
+#   WARMUP=700              warm-up steps of the part loss, to a learning rate of 6e-4.
+#                           Each run ends after 200 steps
 #   MPIRUN="mpirun --bind-to none" PROGRAM=./train_gpt2_fp8 OUT=runs/gpus
-#   MODEL="--model gpt2-xl --micro-batch 16"   model and micro-batch of speed
-#   PASSES=8                micro-batches per GPU and step, of speed and large; speed is
-#                           also measured with one micro-batch
-#   STEPS=8                 steps of a run of speed (4 times as many with one micro-batch)
-#                           and of large; only the second half is timed
-#   LARGE="..."             flags of the model of large
-#   SMALL="..."             flags of the model of loss
+#   MODEL="--model gpt2-xl --micro-batch 16"   model and micro-batch of the part speed
+#   PASSES=8                micro-batches per GPU and step in the parts speed and large;
+#                           speed is also measured with one micro-batch
+#   STEPS=8                 steps of each run in the parts speed and large (4 times as many
+#                           with one micro-batch); only the second half is timed
+#   LARGE="..."             flags of the model in the part large
+#   SMALL="..."             flags of the model in the part loss
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() { echo "error: $*" >&2; exit 1; }
@@ -68,7 +68,7 @@ number() { # FLAG DEFAULT FLAGS...: prints the last value of FLAG in FLAGS, else
     echo "$value"
 }
 
-trains() { # LOG PROCESSES PASSES STEPS FLAGS...: trains with PROCESSES GPUs; if PROCESSES is 1, on the GPU $on
+trains() { # LOG PROCESSES PASSES STEPS FLAGS...: trains on PROCESSES GPUs or, if PROCESSES is 1, on the GPU $on
     local log=$1 processes=$2 tokens
     # shellcheck disable=SC2086 # flags are words
     tokens=$(($(number --micro-batch 16 ${*:5}) * $(number --seq-len 1024 ${*:5}) * $3 * processes))
@@ -138,19 +138,20 @@ measure_large() {
     printf '| %s | %s, ZeRO 3 | %s | %s |\n\n' "${large//--/}" "$gpus" "$(speed_of large)" "$(memory_of large)"
 }
 
+# val_of LOG: prints the run's last validation loss
 val_of() { sed -n 's/.*"val_loss":\([0-9.]*\).*/\1/p' "$out/$1.json" | tail -n 1; }
 
 measure_loss() {
     local seed i=0 one all seeds
     read -ra seeds <<<"${SEEDS:-1 2 3 4 5 6}"
     local workers=() flags
-    losses() { # SEED
+    losses() { # SEED: sets the array `flags` to the command that trains with this seed
         # shellcheck disable=SC2206 # flags are words
         flags=("$program" --recipe coat --train "$train" --val "$val" --batch-tokens 65536 --steps 200 --lr 6e-4
             --warmup "${WARMUP:-700}" --schedule constant --val-every 0 --val-batches 32 --sample-tokens 0 --json
             --seed "$1" $small)
     }
-    for seed in "${seeds[@]}"; do # one seed per GPU at a time
+    for seed in "${seeds[@]}"; do # each GPU trains with one seed at a time
         losses "$seed"
         start "loss-$seed-one" env CUDA_VISIBLE_DEVICES="${ids[i % gpus]}" "${flags[@]}" &
         workers+=($!)

@@ -136,7 +136,7 @@ def percentile(values, part):
 
 
 def mark(axis, text, value):
-    """Draws a dashed reference line."""
+    """Draws a dashed horizontal line at `value`, with a label."""
     axis.axhline(value, color=GREY, linestyle=DASHED, linewidth=1)
     axis.annotate(text, (1, value), (-2, 3), xycoords=axis.get_yaxis_transform(), textcoords="offset points",
                   ha="right", va="bottom", fontsize=8, color=GREY)

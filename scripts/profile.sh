@@ -11,11 +11,11 @@
 #   STEPS=6 OUT=runs/profile PROGRAM=./train_gpt2_fp8 LIBRARY=build/libtrace.so
 #   GPUS=1 MPIRUN="mpirun --bind-to none"
 #   TRAFFIC=build/bench_traffic   program that counts the bytes that operations must
-#                                 move; without it, the table has no bandwidth
+#                                 move; if it is missing, the table has no GB/s
 #   CEILINGS="3005 1480 775"      adds a lower bound of the time of each kind of kernel,
 #                                 computed from three rates: GB/s of a copy, TFLOP/s of
-#                                 a large matmul in FP8, and in BF16. The first lines of
-#                                 build/bench_head_gpu print the rates
+#                                 a large FP8 matmul, TFLOP/s of a large BF16 matmul.
+#                                 build/bench_head_gpu prints them first
 set -euo pipefail
 fail() { echo "error: $*" >&2; exit 1; }
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac

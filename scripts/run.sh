@@ -4,7 +4,9 @@
 # small GPT on the bytes of this text. Prints the model's losses and the paths of its
 # files. On a GPU that supports FP8 the model is larger.
 #
-#   STEPS=50 OUT=runs/short scripts/run.sh     STEPS: training steps; OUT: folder of the run
+#   STEPS=50 OUT=runs/short scripts/run.sh     STEPS: training steps (default: 400 on a
+#                                              GPU, 1000 on a CPU); OUT: the run's folder
+#                                              (default runs/demo), which is overwritten
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.."
@@ -14,7 +16,7 @@ out=${OUT:-runs/demo}
 data=data/tokens/headers
 
 cpu_model=(--layers 4 --heads 4 --channels 128 --seq-len 128 --positions 128 --micro-batch 8)
-# Uses the recipe bf16 instead of the default, coat. Without FP8 units, COAT takes twice as long on a CPU. In a model of
+# Uses the recipe bf16 instead of the default, coat. COAT takes twice as long on a CPU, which has no FP8 units. In a model of
 # only 128 channels, COAT also ends at a higher loss than BF16 (1.88 instead of 1.80 after 2400 steps).
 cpu_steps=1000
 cpu_training=(--recipe bf16 --lr 4e-3 --warmup 100 --val-every 300 --val-batches 40)
@@ -63,7 +65,7 @@ last_val=$(number val_loss "$(grep '"val_loss"' "$out/log.jsonl" | tail -n 1)")
 checkpoints=("$out"/step-*)
 if [ -z "$last_val" ]; then
     echo "
-stopped before the first validation; the run so far is in $out; the next make run starts from the beginning"
+stopped before the first validation; the run so far is in $out; the next \`make run\` overwrites it"
     exit 0
 fi
 

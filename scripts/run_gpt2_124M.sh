@@ -4,7 +4,7 @@
 #
 #   python3 data/prepare.py --out data/tokens/fineweb10B --sample 10BT fineweb
 #   scripts/run_gpt2_124M.sh                    trains on one GPU
-#   GPUS=8 scripts/run_gpt2_124M.sh             or --dry-run; --help: settings
+#   GPUS=8 scripts/run_gpt2_124M.sh             trains on eight; --help lists settings
 #
 # Batch      524,288 tokens per step, 64 x 1024 per micro-batch; 18,865 steps,
 #            9.9 billion tokens

@@ -4,7 +4,7 @@
 #
 #   python3 data/prepare.py \
 #       --out data/tokens/edu_fineweb100B --sample 100BT fineweb-edu
-#   GPUS=8 scripts/run_gpt2_1558M.sh            or --dry-run; --help: settings
+#   GPUS=8 scripts/run_gpt2_1558M.sh            trains on eight; --help lists settings
 #
 # Batch      1,048,576 tokens per step, 16 x 1024 per micro-batch; 32,000 steps,
 #            33.6 billion tokens

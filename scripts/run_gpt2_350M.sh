@@ -3,7 +3,7 @@
 # scripts/run_gpt2_350M.sh).
 #
 #   python3 data/prepare.py --out data/tokens/fineweb100B --sample 100BT fineweb
-#   GPUS=8 scripts/run_gpt2_350M.sh             or --dry-run; --help: settings
+#   GPUS=8 scripts/run_gpt2_350M.sh             trains on eight; --help lists settings
 #
 # Batch      524,288 tokens per step, 64 x 1024 per micro-batch; 60,000 steps,
 #            31.5 billion tokens

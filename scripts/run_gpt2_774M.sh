@@ -3,7 +3,7 @@
 # scripts/run_gpt2_774M.sh). Reads the sample of 100 billion tokens 1.5 times.
 #
 #   python3 data/prepare.py --out data/tokens/fineweb100B --sample 100BT fineweb
-#   GPUS=8 scripts/run_gpt2_774M.sh             or --dry-run; --help: settings
+#   GPUS=8 scripts/run_gpt2_774M.sh             trains on eight; --help lists settings
 #
 # Batch      524,288 tokens per step, 32 x 1024 per micro-batch; 286,102 steps,
 #            150 billion tokens

@@ -3,7 +3,7 @@
 #
 #   python3 data/prepare.py --tokenizer LLAMA2_FOLDER \
 #       --out data/tokens/llama2 --sample 100BT fineweb
-#   GPUS=8 scripts/run_llama2_7b.sh             or --dry-run; --help: settings
+#   GPUS=8 scripts/run_llama2_7b.sh             trains on eight; --help lists settings
 #
 # Batch      4,194,304 tokens per step, 2 x 4096 per micro-batch; the learning rate
 #            falls over 476,837 steps, 2 trillion tokens

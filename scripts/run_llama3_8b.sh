@@ -3,7 +3,7 @@
 #
 #   python3 data/prepare.py --tokenizer LLAMA3_FOLDER \
 #       --out data/tokens/llama3 --sample 100BT fineweb
-#   GPUS=8 scripts/run_llama3_8b.sh             or --dry-run; --help: settings
+#   GPUS=8 scripts/run_llama3_8b.sh             trains on eight; --help lists settings
 #
 # Batch      4,194,304 tokens per step, 1 x 8192 per micro-batch; 25,000 steps,
 #            105 billion tokens

@@ -3,7 +3,7 @@
 #
 #   python3 data/prepare.py --tokenizer OLMO_FOLDER \
 #       --out data/tokens/dolma dolma/*.jsonl
-#   GPUS=8 scripts/run_olmo_1b.sh               or --dry-run; --help: settings
+#   GPUS=8 scripts/run_olmo_1b.sh               trains on eight; --help lists settings
 #   TRAIN='part-*.npy' scripts/run_olmo_1b.sh   reads OLMo's own token files
 #
 # Batch      4,194,304 tokens per step, 8 x 2048 per micro-batch; the learning rate

@@ -85,7 +85,7 @@ missing=("${needed[@]}" "${optional[@]}")
 if [ ${#missing[@]} -gt 0 ]; then
     install="apt-get install -y --no-install-recommends ${missing[*]}"
     if ! has apt-get; then
-        echo "setup: missing: ${missing[*]} (Debian's names); apt-get is not available, install them yourself" >&2
+        echo "setup: missing: ${missing[*]} (Debian's names); apt-get is missing; install them with this system's package manager" >&2
     elif [ "$(id -u)" != 0 ]; then
         echo "setup: missing: ${missing[*]}; as root, run: apt-get update && $install" >&2
     else
@@ -120,7 +120,7 @@ if [ -n "$need_frontend" ]; then
         rm -rf $frontend/include
         mv "$folder/wheel/include" $frontend/include
     else
-        failed "the cuDNN frontend" "the GPU's program will not be built"
+        failed "the cuDNN frontend" "train_gpt2_fp8 will not be built"
     fi
 fi
 
@@ -130,7 +130,7 @@ if [ -n "$requirements" ]; then
         rm -rf $python
         mv "$folder/python" $python
     else
-        failed "the packages of $requirements" "Python has only the earlier packages"
+        failed "the packages of $requirements" "$python is unchanged"
         [ "$level" != --python ] || exit 1
     fi
 fi

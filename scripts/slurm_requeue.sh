@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# An example for Slurm: a run that is longer than a job's time limit. Two minutes
+# Trains a run that is longer than a Slurm job's time limit, as an example. Two minutes
 # before the limit, or when the job is preempted, the program gets SIGTERM, saves a
 # checkpoint and ends with 0. The script then requeues the job, and the run resumes,
 # until the checkpoint of the last step exists. If the program ends with another exit
@@ -15,8 +15,8 @@
 # several (sbatch --ntasks=8 --gpus=8 ... --zero 1), NCCL reads the variables that
 # were exported before sbatch:
 #   NCCL_NVLS_ENABLE=0         if NCCL fails to start for lack of multicast memory:
-#                              does not add inside NVSwitch
-#   NCCL_DEBUG=WARN            writes to the job's log why a call failed
+#                              turns off sums inside NVSwitch
+#   NCCL_DEBUG=WARN            if a call fails: prints the reason to the job's log
 #SBATCH --job-name=gpt2
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
@@ -48,7 +48,7 @@ while [ $# -gt 0 ]; do
 done
 
 case $steps in
-'' | *[!0-9]* | 0*) echo "error: STEPS: must be a whole number of at least 1 (is $steps)" >&2; exit 1 ;;
+'' | *[!0-9]* | 0*) echo "error: STEPS: must be a whole number of at least 1 (is '$steps')" >&2; exit 1 ;;
 esac
 
 command=(srun "${PROGRAM:-./train_gpt2_fp8}" --model gpt2 "${train[@]}" --val 'data/tokens/mine_val_*.bin'
@@ -59,7 +59,7 @@ if [ -n "$dry_run" ]; then
     echo
     exit 0
 fi
-mkdir -p "$out" # --resume starts a run only in an existing folder
+mkdir -p "$out" # because --resume fails if the folder does not exist
 "${command[@]}"
 
 if [ ! -d "$out/$(printf 'step-%08d' "$steps")" ]; then scontrol requeue "$SLURM_JOB_ID"; fi

@@ -6,7 +6,7 @@
 #   scripts/test.sh [--long] [--unit] [NAME...]
 #       --long: also runs dev/test/long_*.sh, and the long parts of other suites
 #       --unit: only the unit tests dev/test/test_*.c
-#       NAME: only suites whose name contains NAME; if there is none, the exit code is 1
+#       NAME: only suites whose name contains NAME; if no suite's does, the exit code is 1
 #   MAKE_FLAGS="SANITIZE=1"              settings for the build
 #   TEST_JOBS=2                          number of suites that run at the same time
 #                                        (default: cores + 1, because some suites wait;
@@ -68,6 +68,7 @@ if ! make -k -j"$(nproc)" "${make_flags[@]}" ${unit:+unit-}tests; then
     failed_suites+=(build)
 fi
 
+# wanted SUITE: true if the suite's name contains one of the NAMEs, or if no NAME was given
 wanted() {
     [ ${#names[@]} -eq 0 ] && return 0
     local name
@@ -122,7 +123,7 @@ wait_for_all() {
     report_ended
 }
 
-run_suite() { # SUITE COMMAND...
+run_suite() { # SUITE COMMAND...: starts a suite in the background; waits first if TEST_JOBS suites run
     local suite=$1 number=${#suites[@]}
     shift
     wanted "$suite" || return 0
@@ -138,13 +139,13 @@ run_suite() { # SUITE COMMAND...
     running=$((running + 1))
 }
 
-run_alone() { # SUITE COMMAND...
+run_alone() { # SUITE COMMAND...: runs a suite while no other suite runs, with a thread per core
     wait_for_all
     threads=${OMP_NUM_THREADS:-$cores} run_suite "$@"
     wait_for_all
 }
 
-skip_suite() { # SUITE REASON
+skip_suite() { # SUITE REASON: counts a suite as one skipped test
     local number=${#suites[@]}
     wanted "$1" || return 0
     suites+=("$1")
@@ -155,7 +156,7 @@ skip_suite() { # SUITE REASON
 # The longest suites come first and the short unit tests last, so that no core is idle while a late long suite ends.
 longest=" test_ranks.sh test_fuzz.sh test_order.c test_sample.c test_sampler.c test_ops_cpu.c test_states_read.c \
 test_watchdog.c test_rendezvous.c "
-longest_first() { # FILE...
+longest_first() { # FILE...: prints the files, those named in $longest first
     printf '%s\n' "$@" | awk -F/ -v longest="$longest" '{ print !index(longest, " " $NF " "), $0 }' |
         sort -s -k1,1n | cut -d' ' -f2
 }

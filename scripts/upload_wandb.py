@@ -9,11 +9,13 @@
         writes to a local folder, without an account
 
 Curves are named after the log's fields (loss, val_loss, grad_norm, lr, tokens,
-tokens_per_s, ms, skipped, hellaswag). Statistics of tensors (--health-every) become
-fp8/TENSOR/FIGURE and so on, --health-products becomes products/TENSOR/FIGURE; of the layers' values, the one with
-the largest magnitude is uploaded. W&B's step is the optimizer step. A second upload of a
-folder adds only new steps. If a resumed training repeats steps, W&B keeps their first
-values, because it accepts a step only once. --id NAME uploads to another W&B run.
+tokens_per_s, ms, skipped, hellaswag). Statistics of tensors become FIELD/TENSOR/STATISTIC,
+for example fp8/h/amax. FIELD is fp8, attention, activation or optimizer (logged with
+--health-every), or products (--health-products). If the log has a value per layer, the
+value with the largest magnitude is uploaded. W&B's step is the optimizer step. A second
+upload of a folder adds only new steps. If a resumed training repeats steps, W&B keeps
+their first values, because it accepts a step only once. --id NAME uploads to another W&B
+run.
 
 Needs wandb (pip install wandb) and a login (wandb login). The trainer itself never uses
 the network.
@@ -53,7 +55,7 @@ class Log:
         is true."""
         try:
             with open(self.path, "rb") as file:
-                # a resumed training has truncated the log: reads it from the beginning
+                # a shorter file was truncated by a resumed training, so it is read from the beginning
                 if file.seek(0, os.SEEK_END) < self.offset:
                     self.offset = 0
                 file.seek(self.offset)
@@ -95,7 +97,7 @@ def main(arguments):
     parser.add_argument("--project", default="coat", help="W&B project (default coat)")
     parser.add_argument("--entity", help="W&B user or team (default: that of the login)")
     parser.add_argument("--name", help="name of the run (default: its folder's name)")
-    parser.add_argument("--id", help="W&B's id of the run (default: made from its folder's path)")
+    parser.add_argument("--id", help="W&B's id of the run (default: hash of its folder's path)")
     parser.add_argument("--follow", action="store_true",
                         help="wait for new steps; end after --patience seconds without any")
     parser.add_argument("--patience", type=float, default=900, metavar="SECONDS",

@@ -2,7 +2,7 @@
 #   make fuzz FUZZ_SECONDS=600    runs each target on its corpus, then on mutations for 600 s; needs clang
 #   make fuzz-short               runs each target on its corpus only; part of `make test`
 #   make fuzz-targets             only builds the targets
-# clang's libFuzzer makes the mutations. Without it, gcc builds targets that run each given file once (replay.c), from
+# clang's libFuzzer generates the mutations. Without it, gcc builds targets that run each given file once (replay.c), from
 # the same objects as `make SANITIZE=1`.
 
 FUZZ_SECONDS ?= 60
@@ -22,7 +22,7 @@ FUZZ_CLANG := $(shell echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | \
 ifneq ($(FUZZ_CLANG),)
 # all modules except coat/run and the CPU backend, whose cpu_workspace.c is needed to plan memory
 FUZZ_MODULES := $(filter-out coat/cpu/% coat/run/%,$(wildcard coat/*.c coat/*/*.c coat/*/*/*.c)) coat/cpu/cpu_workspace.c
-# -Wno-missing-field-initializers: the tables' rows omit fields that are 0
+# -Wno-missing-field-initializers, because rows of tables omit fields that are 0
 FUZZ_FLAGS := -std=gnu11 -D_GNU_SOURCE -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined \
 	-fsanitize=fuzzer-no-link -fno-sanitize-recover=all -ffp-contract=off -fno-math-errno \
 	-Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-unknown-pragmas -Wno-unknown-warning-option \
