@@ -78,7 +78,7 @@ help:
 	@echo "make               build train_gpt2_fp8_cpu and, with nvcc, train_gpt2_fp8; report what was found"
 	@echo "make run           train a small model on text of this machine, and print a sample"
 	@echo "make test          run every test that this machine supports; the last line counts them"
-	@echo "make test-long     also run tests that take long or need PyTorch (dev/test/long_*.sh, and long parts of other tests)"
+	@echo "make test-long     also run tests that take long or need PyTorch (dev/test/long_*.sh, and long parts of others)"
 	@echo "make bench         run the microbenchmarks (dev/bench), without a GPU only those of the CPU"
 	@echo "make fuzz          fuzz the parsers, FUZZ_SECONDS=60 each (dev/fuzz/README.md)"
 	@echo "make tests tools benches   only build tests, small programs of dev/ and data/, microbenchmarks"

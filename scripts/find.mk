@@ -123,6 +123,7 @@ endif
 ifneq ($(and $(FOUND_CC),$(FOUND_JANSSON),$(FOUND_XXHASH)),)
 else
 # Without $(CXX), the probes of libraries fail, too, so only $(CXX) is named.
-MISSING := $(if $(FOUND_CC),,$(CC)) $(if $(FOUND_CXX),$(if $(FOUND_JANSSON),,jansson) $(if $(FOUND_XXHASH),,xxHash),$(CXX))
+MISSING := $(if $(FOUND_CC),,$(CC)) \
+	$(if $(FOUND_CXX),$(if $(FOUND_JANSSON),,jansson) $(if $(FOUND_XXHASH),,xxHash),$(CXX))
 $(error nothing can be built without $(strip $(MISSING)); run scripts/setup.sh, which installs it or prints the command)
 endif

@@ -115,7 +115,7 @@ check "a recipe name with other flags is refused" $? "$said"
 exec 8>"$folder/study/.lock"
 flock 8
 said=$(pretend "bf16 coat" 1)
-[ $? -eq 1 ] && grep -q '^error: .*study: another process works there' <<<"$said"
+[ $? -eq 1 ] && grep -q '^error: .*study: another process uses this folder' <<<"$said"
 check "a second process in the folder is refused" $? "$said"
 said=$(python3 -B 2>&1 - "$folder" <<'PYTHON'
 import errno, sys
@@ -198,7 +198,7 @@ said=$(branch "$folder/branch" "bf16 none" 3)
 check "kept branch points serve another recipe" $? "$said" "$(cat "$folder/calls")"
 sed -i 's/^{"step":12,"loss":28,/{"step":12,"loss":28.1,/' "$folder/branch/262k-from-12/bf16/3/log.jsonl"
 said=$(branch "$folder/branch" "bf16 other" 3)
-[ $? -eq 1 ] && grep -q '^failed: 262k-from-12, bf16, seed 3, to step 12: trained again, it differs' <<<"$said" && ! grep -q other "$folder/calls"
+[ $? -eq 1 ] && grep -q '^failed: 262k-from-12, bf16, seed 3, to step 12: was trained again, but its loss' <<<"$said" && ! grep -q other "$folder/calls"
 check "a branch point that differs from the earlier one is refused" $? "$said" "$(cat "$folder/calls")"
 said=$(RECIPES="coat bf16" FROM=12 STEPS=28 BIN=$folder/pretend PATH="$folder/gpus:$path" scripts/lab.py fidelity --out "$folder/branch" "$folder/train*" "$folder/val" 2>&1)
 [ $? -eq 1 ] && grep -q '^error: setting 262k-from-12: .* step 12 of bf16.* step 12 of coat' <<<"$said"
@@ -277,7 +277,7 @@ result=$(figures "$folder/small" bytes-from-30-to-50 coat 1)
 [ "$(cut -d' ' -f1-5 <<<"$result")" = "bytes-from-30-to-50 coat 1 done 50" ] && [ "$(awk '{ printf "%.5f", $16 }' <<<"$result")" = "$mean" ] &&
     [ -z "$(find "$part" -name 'step-*')" ] && grep -q 'Runs end at step 50 of their schedule' "$folder/small/fidelity.md"
 check "with TO, runs have the losses of longer runs" $? "$mean" "$result"
-refuses "TO after the last step is refused" 'TO: bytes has 60 steps' env TO=61 scripts/lab.py fidelity --out "$folder/refused"
+refuses "TO after the last step is refused" 'TO: must be at most 60, the steps of bytes .is 61' env TO=61 scripts/lab.py fidelity --out "$folder/refused"
 refuses "TO that is not a number is refused" 'TO: must be a whole number' env TO=x scripts/lab.py fidelity --out "$folder/refused"
 
 # stops the study in the middle of a run; started again, it must have the same result

@@ -71,8 +71,8 @@ TEXTS+=" more=$folder/c4.bin"
 said=$(EVALUATE=bf16 pretend "bf16 coat" "1 3" 262k)
 [ $? -eq 0 ] && [ ! -e "$folder/calls" ] && [ ! -e "$folder/calls.texts" ]
 check "finished runs are not changed by another text" $? "$said"
-has "finished runs without the new text are listed" "$said" '^note: ended before, not evaluated on more: 262k bf16 1, 262k coat 1, 262k bf16 3, 262k coat 3; their checkpoints are gone, use another --out to train them again$'
-has "finished runs without a recipe of EVALUATE are listed" "$said" '^note: ended before, not evaluated in bf16: 262k bf16 1, 262k coat 1, '
+has "finished runs without the new text are listed" "$said" '^note: not evaluated on more: 262k bf16 1, 262k coat 1, 262k bf16 3, 262k coat 3; these runs ended earlier, and their checkpoints are deleted; use another --out to train them again$'
+has "finished runs without a recipe of EVALUATE are listed" "$said" '^note: not evaluated in bf16: 262k bf16 1, 262k coat 1, '
 [ "$(grep -c '^note' <<<"$said")" -eq 2 ]
 check "finished runs are not listed for texts that they have" $? "$said"
 said=$(EVALUATE=bf16 pretend "bf16 coat,head=fp8" "1 5" 262k)

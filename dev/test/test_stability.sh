@@ -103,7 +103,7 @@ check "other flags in a folder with results are refused" $? "$said"
 exec 8>"$folder/study/.lock"
 flock 8
 said=$(pretend "1 2")
-[ $? -eq 1 ] && grep -q '^error: .*study: another process works there' <<<"$said"
+[ $? -eq 1 ] && grep -q '^error: .*study: another process uses this folder' <<<"$said"
 check "a second process in the folder is refused" $? "$said"
 exec 8>&-
 
@@ -117,7 +117,7 @@ loss=$(field val_loss "$folder/small/runs/coat/4e-3/1/log.jsonl") base=$(field v
 has "the page has the runs' losses" "$page" "^\| 4e-3 \| $(printf %.4f "$base") \| $(printf %.4f "$loss") \("
 has "the page marks a rate that is too large" "$page" '^\| 1000 \| 1 of 1 diverged \| 1 of 1 diverged \|$'
 said=$(TEXT=data scripts/lab.py stability --out "$folder/small" 2>&1)
-[ $? -eq 1 ] && grep -q '^error: TEXT: .*small/text_train.bin is from coat, not data; choose another --out$' <<<"$said" && ! grep -q TEXT=data "$folder/small/stability.tsv"
+[ $? -eq 1 ] && grep -q '^error: TEXT: .*small/text_train.bin was made from coat, not from data; choose another --out$' <<<"$said" && ! grep -q TEXT=data "$folder/small/stability.tsv"
 check "another TEXT in a folder with results is refused" $? "$said"
 sharpness=$folder/small/sharpness.tsv
 grep -q $'^coat\t4e-3\t0\t0\t'"$loss\$" "$sharpness" && grep -q $'^bf16\t4e-3\t0\t0\t'"$base\$" "$sharpness"

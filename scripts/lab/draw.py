@@ -4,14 +4,14 @@
 
   fidelity.tsv    makes SETTING.svg: differences from the baseline during the run and
                   at the end of the run; a thin line per pair of runs, a thick line
-                  for their mean. Differences above 10 percent are cut off
+                  for their mean. Differences beyond ±10 percent are cut off
   stability.tsv   makes stability.svg: mean loss over learning rates; a band shows the
                   range over the seeds, a cross a diverged run
-  sharpness.tsv   makes sharpness.svg: loss along each random direction from the
-                  weights, and the mean over the directions
+  sharpness.tsv   makes sharpness.svg: loss over the distance by which the weights
+                  move along each random direction, and the mean over the directions
   reproduce.md    makes memory.svg: peak memory of table 7. The paper's bars are light
-  ranges*.tsv     makes figures of the ranges and exponents of the optimizer's states,
-                  which build/quant_error has counted
+  ranges*.tsv     makes histograms of the groups' dynamic ranges and expansion
+                  exponents of the optimizer's states, from build/quant_error
 
 Needs matplotlib (pip install matplotlib).
 """
@@ -81,7 +81,7 @@ def draw_stability(plot, path):
         axis.plot(lost, [0.97 - 0.03 * k] * len(lost), "x", color=colour, transform=axis.get_xaxis_transform())
         everything = sorted(everything + [loss for found in losses.values() for loss in found])
     low, middle, high = (everything[k] for k in (0, len(everything) // 2, -1)) if everything else (0, 0, 0)
-    # cuts off a run that nearly diverged
+    # limits the axis, so that a run that nearly diverged does not make the other losses look flat
     high = min(high, low + 6 * (middle - low)) if middle > low else high
     axis.set_ylim(low - 0.05 * (high - low) - 1e-3, high + 0.2 * (high - low) + 1e-3)
     axis.set_xscale("log")

@@ -32,13 +32,14 @@ Environment:
                         differences of the first steps do not count.
                         With 262k and FROM=150, runs of BF16 end within 0.06 % of
                         each other
-  TO=STEP               ends runs at STEP of their schedule. A drift shows within a
-                        hundred steps after FROM
+  TO=STEP               ends runs at STEP of their schedule, to save time. A drift is
+                        visible within a hundred steps after FROM
   KEEP_BRANCH_POINTS=1  keeps the checkpoints of FROM for further recipes (124M: 1.7
                         GB each)
-  EVALUATE="bf16 coat"  also evaluates the last checkpoint of every run in these
-                        recipes. In one recipe, losses differ only because of the
-                        weights, not because of rounding in the forward pass
+  EVALUATE="bf16 coat"  also evaluates the last checkpoint of every run in each of
+                        these recipes. If two runs are evaluated in one recipe, their
+                        losses differ only because of the weights, not because of
+                        rounding in the forward pass
   TEXTS="NAME=GLOB ..." also evaluates the last checkpoint of every run on these token
                         files. A run that ended before a NAME was added is not
                         evaluated on it, because its checkpoint is deleted. The
@@ -105,7 +106,7 @@ class Fidelity:
         self.limits = [setting("LIMIT", "0.2"), setting("EIGHTH_LIMIT", "0.4")]
         for name, limit in zip(("LIMIT", "EIGHTH_LIMIT"), self.limits):
             if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", limit):
-                raise Failure(f"{name}: must be a percentage (is {limit})")
+                raise Failure(f"{name}: must be a percentage such as 0.2 (is {limit})")
         self.results = Results(out, SETTINGS, self.recipes)
 
     def read_recipes(self, variable, default=""):
@@ -165,7 +166,7 @@ class Fidelity:
 
     def run(self, arguments):
         self.work.begin()
-        self.results.read()  # reads the file again, now that the folder is locked
+        self.results.read()  # reads fidelity.tsv again, because another process may have changed it before begin()
         runs = Runs(self)
         if not self.work.dry_run:
             if any(of.on_bytes for of in self.settings):

@@ -94,8 +94,8 @@ class Comparison:
 
     def difference(self, row, key):
         """Returns by how many percent a loss (column `key`) of the run `row` exceeds that of the baseline's run with
-        the same seed; None without such a run. Of the baseline itself, only seeds with a micro-batch are compared: 1@16
-        with 1."""
+        the same seed; None without such a run. A run of the baseline with a micro-batch in its seed (1@16) is compared
+        with the baseline's run of the plain seed (1); for other runs of the baseline, returns None."""
         seed = row["seed"].split("@")[0] if row["recipe"] == self.baseline else row["seed"]
         if row["recipe"] == self.baseline and seed == row["seed"]:
             return None

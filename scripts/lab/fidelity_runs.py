@@ -80,7 +80,7 @@ class Setting:
         self.val_tokens = 40960 if self.on_bytes else 2097152
         self.start, self.steps = start or 0, end or self.schedule
         if self.steps > self.schedule:
-            raise Failure(f"TO: {name} has {self.schedule} steps")
+            raise Failure(f"TO: must be at most {self.schedule}, the steps of {name} (is {self.steps})")
         if self.steps - self.start < 8:
             after = " after FROM" if start else ""
             raise Failure(f"{'TO' if end else 'STEPS'}: at least 8 steps{after} are needed, one for each window of 1/8 "
@@ -173,8 +173,8 @@ class Runs:
             rows = [row for row in map(self.row_of, self.runs) if row and row["ended"] == "done"]
             names = [" ".join(row[key] for key in KEY) for row in rows if row.get(column, "-") == "-"]
             if names:
-                lab.tell(f"note: ended before, not evaluated {column}: {', '.join(names)}; their checkpoints are "
-                         "gone, use another --out to train them again")
+                lab.tell(f"note: not evaluated {column}: {', '.join(names)}; these runs ended earlier, and their "
+                         "checkpoints are deleted; use another --out to train them again")
 
     def work_on(self, run):
         if isinstance(run, Point):
@@ -284,7 +284,7 @@ class Runs:
         command = self.command(point, point.of.start)
         if self.dry:
             self.work.run(output, command)
-            print(f"# ended when it has saved step {point.of.start}, from which the runs below continue")
+            print(f"# ended after saving step {point.of.start}, from which the runs below continue")
             return
         with self.point_locks[point]:
             if point in self.lost_points:
@@ -311,8 +311,8 @@ class Runs:
         ways = {(value_at(log, start, "loss"), value_at(log, start, "grad_norm")) for log in [point.log, *runs]}
         if len(ways - {(None, None)}) > 1:
             shutil.rmtree(checkpoint)
-            raise Failure(f"{point}: trained again, it differs from the one that other runs continued from, as on "
-                          "another machine; choose another --out")
+            raise Failure(f"{point}: was trained again, but its loss or gradient norm differs from that of earlier "
+                          "runs, for example because the machine is another; choose another --out")
 
     def start_from_point(self, run):
         """Copies the branch point's checkpoint and log to a run's folder, unless the run has begun. Files of the

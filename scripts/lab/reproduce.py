@@ -13,7 +13,7 @@ paper's method.
   table6        one layer, forward and backward: time and memory
   table7        speed and memory of Llama-2-7B, -13B and -30B, and of OLMo-7B, on 1 to
                 8 GPUs of 80 GB
-  figure4       time to find the amax of a tensor with and without Group Scaling
+  figure4       time to compute the amax of a tensor with and without Group Scaling
   gpt2          speed and memory of GPT-2 124M and 1558M on one GPU
   all           all pieces (default). Takes about 50 minutes on one H100 (table1 18, gpt2
                 24), 6 minutes with QUICK=1, 1 minute without a GPU
@@ -30,7 +30,8 @@ Environment:
                         QUICK=1). A run takes 30 GB of disk until it ends
   QUICK=1               fewer steps per measurement; rows with the largest micro-batches
                         are planned, not measured
-  TEXT=FOLDER           text of the byte-level model (default: this machine's headers)
+  TEXT=FOLDER           training text of the byte-level model (default: header files of
+                        this machine)
   STEPS=400             training steps of the byte-level model
   SPEED_STEPS=20        steps of each speed measurement (6 with QUICK=1); only the
                         second half is timed
@@ -72,7 +73,7 @@ NARROW_TOKENS = 4194304  # more tokens than any speed measurement of a large mod
 
 
 class Broken(Failure):
-    """Raised if a command fails. row: a paragraph for the page about the failure."""
+    """A failed command. row: a paragraph for the page about the failure."""
 
     def __init__(self, command, status, reason, log):
         super().__init__(f"{reason} (see {log})")
@@ -91,7 +92,7 @@ class Reproduce:
         self.memory = min((int(line) * 2**20 if line.isdigit() else 0 for line in memory), default=0)
         self.real_text = bool(self.gpus and self.train)
         if self.train and not self.gpus:
-            lab.tell("note: TRAIN needs a GPU for FP8; a byte-level model is trained instead")
+            lab.tell("note: TRAIN is ignored, because no GPU supports FP8; a byte-level model is trained instead")
         self.planner, self.trainer = lab.CPU_TRAINER, lab.GPU_TRAINER if self.gpus else lab.CPU_TRAINER
         self.paper, self.mpirun = tables.read_paper(), setting("MPIRUN", "mpirun --bind-to none")
 

@@ -122,7 +122,8 @@ class Stability:
         folder = self.folder(recipe, rate, self.seeds[0])
         checkpoints = [folder + "/step-LAST"] if self.work.dry_run else sorted(find(folder, "step-*"))
         if not checkpoints:
-            raise Failure(f"{folder}: contains no checkpoint, so {recipe} has no sharpness")
+            raise Failure(f"{folder}: contains no checkpoint, so the sharpness of {recipe} cannot be measured; choose "
+                          "another --out")
         moved = f"{self.out}/.moved-{recipe}-{rate}-{direction}"
         commands = ([lab.BUILD + "/perturb_weights", checkpoints[-1], moved, str(direction)],
                     [self.trainer, "--eval-only", "--model", moved, *recipe_flags(recipe), *self.batch,

@@ -29,8 +29,8 @@ Environment:
   RATES_ADAMW="3e-4 6e-4 1.2e-3"   learning rates; --lr in TRAINING has no effect
   RATES_MUON="1.2e-3 2.4e-3 4.8e-3"
   FRACTIONS="0.75 0.6 0.45 0.3"    lengths of shorter and longer runs, as fractions of the
-                                   full length; at most 2. Default: these for Muon, 0.9
-                                   1.1 1.2 for AdamW
+                                   full length, each at most 2. Default: these for Muon,
+                                   0.9 1.1 1.2 for AdamW
   SEED=1
   STEPS=N                          replaces the setting's steps
   MODEL="--layers ..."             replaces the setting's model; BATCH="--seq-len N
@@ -237,7 +237,7 @@ class TimeToLoss:
 
     def run(self, arguments):
         self.work.begin()
-        self.results.read()  # reads the file again, now that the folder is locked
+        self.results.read()  # reads time-to-loss.tsv again, because another process may have changed it before begin()
         self.runs = Runs(self)
         if not self.work.dry_run:
             if any(of.on_bytes for of in self.settings):

@@ -169,7 +169,7 @@ class Work:
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Failure(f"{self.out}: another process works there; wait for it, or choose another --out")
+            raise Failure(f"{self.out}: another process uses this folder; wait until it ends, or choose another --out")
         except OSError as error:
             raise Failure(f"{self.out}: cannot be locked ({error.strerror}); choose an --out on another file system")
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -269,4 +269,4 @@ class Work:
             write_file(text + ".source", source)
         made_from = read_text(text + ".source") or source
         if made_from != source:
-            raise Failure(f"TEXT: {text}_train.bin is from {made_from}, not {source}; choose another --out")
+            raise Failure(f"TEXT: {text}_train.bin was made from {made_from}, not from {source}; choose another --out")
