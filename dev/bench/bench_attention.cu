@@ -1,8 +1,8 @@
 // Benchmarks attention on the GPU for shapes of GPT-2, Llama-like models and vision towers. Uses this project's kernels
 // if they support the GPU and the shape, otherwise cuDNN with a deterministic backward in slices. Prints the time,
 // TFLOP/s, the percentage of a large matmul's rate measured in the same run, and the workspace. With a causal mask,
-// counts only the visible half of the scores. Checks the first and last sequence against the FP32 kernels, and that
-// repeated backward runs give the same bits. Also times the FP32 kernels, which test_gpt2 checks.
+// counts only the FLOPs of the visible half of the scores. Compares the first and last sequence with the FP32 kernels,
+// and checks that a repeated backward run gives the same bits. Also times the FP32 kernels, which test_gpt2 checks.
 // Usage: build/bench_attention_gpu [--quick]
 //   --quick: fewer repetitions
 #include "bench_attention.h"
@@ -36,6 +36,7 @@ __global__ static void distance_kernel(Tensor a, Tensor b, double *out) {
     atomicAdd(&out[1], size);
 }
 
+// True if the relative RMS error of `found` is at most TOLERANCE. Otherwise prints the error.
 static bool same(Bench *bench, const char *name, Tensor found, Tensor expected) {
     Exec *exec = &bench->exec;
     double *sums = (double *)bench_allocate(bench, 2 * sizeof *sums), host[2];
@@ -49,7 +50,7 @@ static bool same(Bench *bench, const char *name, Tensor found, Tensor expected) 
     return relative <= TOLERANCE;
 }
 
-// True if attention of sequence b matches the FP32 kernels, which read the same inputs, rounded to BF16.
+// True if the results for sequence b match those of the FP32 kernels for the same inputs, which are BF16 values.
 static bool check_sequence(Bench *bench, const Attention *a, int b) {
     Attention one = {};
     one.shape = a->shape;
@@ -88,7 +89,8 @@ static bool check_repeats(Bench *bench, Attention *a) {
     return equal;
 }
 
-// Times attention forward and backward of one shape. limit: the FLOP/s of a large matmul in `format`.
+// Times attention forward and backward of one shape. BF16 results are also checked; returns true if they are right.
+// limit: the FLOP/s of a large matmul in `format`.
 static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format format, double limit) {
     Attention a = attention_make(bench, s, format);
     double forward = bench_median_ms(bench, run_forward, &a), backward = bench_median_ms(bench, run_backward, &a);
@@ -105,8 +107,8 @@ static bool bench_shape(Bench *bench, const char *name, AttentionShape s, Format
         right = check_sequence(bench, &a, 0);
         right = check_sequence(bench, &a, s.B - 1) && right;
         right = check_repeats(bench, &a) && right;
-        printf("  slice %d x %d planned %zu used up to %zu MB  %s", slice.sequences, slice.kv_heads,
-               attention_workspace_bytes(s) / 1000000,
+        printf("  slices of %d sequences x %d KV heads, workspace %zu MB planned, %zu MB used  %s", slice.sequences,
+               slice.kv_heads, attention_workspace_bytes(s) / 1000000,
                attention_workspace_used(cuda_backend(&bench->exec)->attention) / 1000000, right ? "ok" : "WRONG");
     }
     printf("\n");

@@ -9,10 +9,10 @@ typedef struct {
 } NamedShape;
 
 // Operands and results of attention. qkv and dqkv are packed, (M, (heads + 2 kv_heads) * head_dim). o and d_o are (M,
-// heads * head_dim). lse is (B * heads, T) FP32. The other fields are only used by bench_attention_backward: maxima (M)
-// FP32, the amax of dqkv; positions (M), each token's position in its document, without data if the sequences are not
-// divided into documents; portable: run_ours() and run_our_forward() use the portable kernels, otherwise the Hopper
-// kernels.
+// heads * head_dim). lse is (B * heads, T) FP32. Only bench_attention_backward uses the other fields:
+//   maxima      (M) FP32: the amax of dqkv, which the Hopper kernels store once per MAXIMUM_ROWS tokens
+//   positions   (M): each token's position in its document; has no data if sequences are not divided into documents
+//   portable    true: run_ours() and run_our_forward() use the portable kernels; false: the Hopper kernels
 typedef struct {
     AttentionShape shape;
     bool portable;

@@ -1,8 +1,8 @@
-// Checks this project's attention kernels against the FP32 kernels, on shapes that isolate errors: the Hopper kernels
+// Compares this project's attention kernels with the FP32 kernels, on shapes that isolate errors: the Hopper kernels
 // (coat/cuda/attention/attention_hopper.h; skipped on other GPUs) and the portable kernels (attention_portable.h). Then
-// times these kernels and cuDNN (with a deterministic backward), and these kernels with documents of 300 tokens. Prints
-// TFLOP/s, and percentages of the rates of a large BF16 matmul and of cuDNN in the same run. TFLOP/s count the causal
-// half of entire sequences, even with documents.
+// times both and cuDNN (with a deterministic backward), and both with documents of 300 tokens. Prints TFLOP/s, and
+// percentages of the rates of a large BF16 matmul and of cuDNN in the same run. TFLOP/s count the causal half of entire
+// sequences, even with documents.
 //
 // Usage: build/bench_attention_backward_gpu [--quick] [--check]
 //   --quick: fewer repetitions
@@ -19,7 +19,7 @@
 #define ROW_TOLERANCE 0.10 // maximum error of one element, relative to its row's RMS plus 5 % of the gradient's RMS
 #define PART 64            // number of tokens in a line of the error map
 #define MAXIMUM_ROWS 16    // number of consecutive tokens for which the Hopper kernels store one amax
-#define LSE_TOLERANCE 1e-4 // maximum absolute error of the log-sum-exp, because FP32 sums are added in another order
+#define LSE_TOLERANCE 1e-4 // maximum absolute error of the log-sum-exp, because the order of FP32 sums differs
 #define POISON 0xff        // fill byte for outputs: 0xffff is NaN in BF16
 #define REPEATS 5          // number of repeated backward runs whose results must match the first run's bit for bit
 
@@ -87,6 +87,7 @@ static Tensor reference(Bench *bench, const Attention *a) {
     return dqkv;
 }
 
+// A packed QKV gradient to check, and the gradient of the FP32 kernels. Both have `stride` elements per token.
 typedef struct {
     AttentionShape shape;
     const uint16_t *found;
@@ -94,6 +95,7 @@ typedef struct {
     int64_t stride;
 } Pair;
 
+// Returns the index of channel d of a head of dq, dk or dv (`which` 0, 1 or 2) at token t of sequence b.
 static int64_t at(const Pair *p, int which, int b, int t, int head, int d) {
     const int64_t row = (int64_t)b * p->shape.T + t;
     return row * p->stride + ((int64_t)first_head(p->shape, which) + head) * p->shape.head_dim + d;
@@ -244,7 +246,8 @@ static void run_poisoned_forward(Bench *bench, Attention *a, uint16_t *o, float 
     exec->ops->download(exec, lse, a->lse.data, lse_bytes);
 }
 
-// Compares o and lse of our attention forward with those of the FP32 kernels, and leaves the latter in a->o and a->lse.
+// Compares o and lse of our attention forward with those of the FP32 kernels. On return, a->o and a->lse contain the
+// results of the FP32 kernels.
 static bool check_forward(Bench *bench, Attention *a) {
     const size_t count = (size_t)tensor_elements(a->o), rows = (size_t)tensor_elements(a->lse);
     uint16_t *expected = (uint16_t *)xmalloc(3 * count * sizeof *expected), *found = expected + count,

@@ -1,7 +1,7 @@
 // Benchmarks and checks the collectives between the GPUs of a run, for 1 to 512 MiB. Bandwidths are defined as in
 // nccl-tests. The algorithm bandwidth is the entire buffer's bytes per second. The bus bandwidth is the algorithm
 // bandwidth times the part of the buffer that a rank must transfer: 2 (n - 1) / n for all-reduce, (n - 1) / n for
-// reduce-scatter and all-gather. Times include the ordering with computation, as in training.
+// reduce-scatter and all-gather. As in training, times include the events that order collectives and computation.
 // For H200s in one host, also prints percentages of two rates that are not measured in this run: the links' specified
 // 450 GB/s per direction, and the rate of NCCL in earlier runs.
 // Usage: mpirun -np N build/bench_comm_gpu [--quick] [--bf16] [--lose die|stop|hang]
@@ -23,7 +23,7 @@ typedef struct {
     Comm *comm;
     int rank, ranks;
     CommType type;
-    bool quick, known_links; // known_links: true if the GPUs are H200s, whose NVLink rates are known
+    bool quick, known_links; // known_links: true if all ranks run on H200s of one host, whose NVLink rates are known
     char *a, *b;             // a, b: two buffers of LARGEST bytes in GPU memory
     int *wrong;              // counter of wrong elements in GPU memory
     bool failed;
@@ -86,7 +86,8 @@ static void check(Comms *c, const void *data, CommType type, int64_t count, int6
     LAUNCH_CHECK("check");
 }
 
-// Ends a check of a collective. Returns true if no rank found a wrong element.
+// Returns true if check() has counted no wrong element on any rank since the last call. Otherwise prints the number of
+// wrong elements of all ranks.
 static bool all_right(Comms *c, const char *what, int64_t bytes) {
     int wrong = 0;
     c->exec.ops->download(&c->exec, &wrong, c->wrong, sizeof wrong);
@@ -108,8 +109,8 @@ static void run(Comms *c, Kind kind, int64_t bytes) {
     }
 }
 
-// Checks one collective. Does not synchronize the host between filling the buffer, the collective and the comparison,
-// so that only CUDA events order them.
+// Checks the result of one collective. Does not synchronize the host between filling the buffer, the collective and the
+// comparison, so that only CUDA events order these three.
 static bool check_collective(Comms *c, Kind kind, int64_t bytes) {
     int64_t size = (int64_t)comm_type_bytes(c->type), count = bytes / size, part = count / c->ranks;
     c->exec.ops->zero(&c->exec, c->a, (size_t)bytes);
@@ -263,6 +264,7 @@ static bool is_loss(const char *how) {
     return strcmp(how, "die") == 0 || strcmp(how, "stop") == 0 || strcmp(how, "hang") == 0;
 }
 
+// Makes the last rank fail in the way `how`. The other ranks wait for the last rank with a timeout of 5 seconds.
 static void lose_one(Comms *c, const char *how) {
     comm_set_timeout(c->comm, 5);
     comm_barrier(c->comm);

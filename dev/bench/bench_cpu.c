@@ -1,6 +1,6 @@
 // Benchmarks the CPU backend's operations for GPT-2 124M. Compares matmuls and attention with the machine's sgemm rate,
-// and all other operations with the rate of a large memory copy and of a copy of the operation's size. All are measured
-// in the same run.
+// and all other operations with the rates of a large memory copy and of a copy of the operation's size. Measures these
+// rates in the same run.
 // Usage: bench_cpu [TOKENS [THREADS]]
 //   TOKENS: tokens per micro-batch (default 1024). THREADS: number of CPU threads (default: all CPUs)
 #include "coat/base/clock.h"
@@ -143,7 +143,7 @@ static void bench_linear(Bench *b, Total *total, int64_t M, int64_t out, int64_t
         best[1] = fmin(best[1], t2 - t1);
         best[2] = fmin(best[2], t3 - t2);
     }
-    const char *const names[3] = {"forward", "data", "weight"};
+    const char *const names[3] = {"forward", "dgrad", "wgrad"};
     for (int i = 0; i < 3; i++) {
         total->flops += times * report_matmul(b, names[i], M, out, in, best[i]);
         total->seconds += times * best[i];
@@ -239,7 +239,7 @@ static Block make_block(int64_t M) {
 }
 
 // Times an operation and prints its rate. amount: bytes that it must move, or its FLOPs. Also prints the rate in
-// percent of `ceiling` and, if that is not 0, of `second`, both in amounts per second.
+// percent of `ceiling` and, if `second` is not 0, of `second`, both in amounts per second.
 static void report(Bench *b, Block *k, const char *name, const char *shape, void (*run)(Exec *, Block *), double amount,
                    const char *unit, double ceiling, double second) {
     double best = 1e9;
@@ -324,7 +324,7 @@ int main(int argc, char **argv) {
     b.peak_flops = sgemm_rate(&b);
     b.copy_bytes = copy_rate(b.threads, LARGE_COPY);
     printf("%s\nsgemm of %s%s %.1f GFLOP/s, memory copy %.1f GB/s (read + write)\n", text,
-           blas_open() ? "OpenBLAS " : "the backend itself", blas_open() ? blas_core() : "", b.peak_flops * 1e-9,
+           blas_open() ? "OpenBLAS " : "the CPU backend", blas_open() ? blas_core() : "", b.peak_flops * 1e-9,
            b.copy_bytes * 1e-9);
     printf("\nmatmuls (tokens x out x in), stored in BF16, in %% of the machine's sgemm rate\n");
     Total total = {0};

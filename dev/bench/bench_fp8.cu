@@ -99,12 +99,13 @@ static void report_pass(Block *block, Operands *o, const char *name, int64_t row
     block->block_bytes += times * bytes;
 }
 
+// Gives t zeroed row amaxes.
 static void give_maxima(Bench *bench, Tensor *t) {
     t->amax = (uint32_t *)bench_allocate(bench, (size_t)t->rows * sizeof(uint32_t));
     bench->exec.ops->zero(&bench->exec, t->amax, (size_t)t->rows * sizeof(uint32_t));
 }
 
-// Returns a saved activation in FP8 with group scales near 1/64.
+// Returns a saved activation in FP8 with group scales from 0.01 to 0.0163.
 static Tensor saved_tensor(Bench *bench, int64_t rows, int64_t cols) {
     Tensor t = bench_tensor(bench, rows, cols, FMT_E4M3, 64.0f);
     const int64_t count = rows * ((cols + GROUP - 1) / GROUP);
@@ -150,8 +151,8 @@ static void make_operands(Bench *bench, Operands *o, int64_t M, int64_t cols, Fo
     o->sums2 = bench_tensor(bench, 1, cols, FMT_FP32, 1.0f);
 }
 
-// Gives row scales to the FP8 operands and gradients, and changes the gradients' format to E4M3. Each transpose gets
-// one scale.
+// Gives row scales to the FP8 operands and gradients, and changes the gradients' format to E4M3. All transposes share
+// the scale o->own_scale.
 static void scale_by_row(Bench *bench, Operands *o) {
     const size_t bytes = (size_t)o->a[0].rows * sizeof(float);
     float *host = (float *)xmalloc(bytes);
@@ -171,7 +172,7 @@ static void scale_by_row(Bench *bench, Operands *o) {
     }
 }
 
-// Gives y one scale per row. The output of a matmul whose operand has row scales also has these scales.
+// Gives y one scale per row, because the output of a matmul has the row scales of the matmul's operand.
 static void carry_scales(Operands *o, Tensor y[SETS]) {
     for (int s = 0; s < SETS; s++) y[s].granularity = SCALE_ROW, y[s].scale = o->row_scales;
 }
@@ -267,7 +268,7 @@ static void bench_wide(Block *block, Operands *o) {
 // per element of g.
 static void bench_swiglu(Block *block, int64_t M, int64_t F) {
     Bench *bench = block->report.bench;
-    const double groups = 2 * (1 + 2.0 / GROUP); // bytes that gate and up, in FP8 groups, have per element of g
+    const double groups = 2 * (1 + 2.0 / GROUP); // bytes of gate and up per element of g: FP8 values and group scales
     Operands operands, *o = &operands;
     printf("\nSwiGLU, %lld tokens, g %lld wide\n", (long long)M, (long long)F);
     make_operands(bench, o, M, 2 * F, FMT_E5M2);
@@ -305,7 +306,7 @@ static void bench_weights(Block *block, Operands *o) {
         w->codes_t = transposed_tensor(bench, w->codes, FMT_E4M3);
     }
     report_pass(block, o, "weights_quantize", 12 * C, C * LAYERS, 6, 0, run_weights_quantize);
-    for (int i = 0; i < o->count; i++) // an amax per weight, as each shard has
+    for (int i = 0; i < o->count; i++) // one amax per weight, which weights_amax writes
         parameters[i].weight.codes.amax = (uint32_t *)bench_allocate(bench, sizeof(uint32_t));
     report_pass(block, o, "weights_amax", 12 * C, C * LAYERS, 2, 0, run_weights_amax);
     for (int i = 0; i < o->count; i++) {

@@ -1,8 +1,8 @@
 // Compares Group Scaling with plain just-in-time scaling, as in the paper's figure 4b. Plain scaling reads the BF16
 // tensor a second time to compute its amax. With Group Scaling, the kernel that produced the tensor has stored the amax
 // of each row (as in this project) or of each group of 128 values, so that only their maximum must be computed. Prints
-// milliseconds, the paper's milliseconds (H100), and read rates. The rate of plain scaling is in percent of a large
-// copy's rate (reads and writes), the other rates in percent of the rate of a copy that moves as many bytes.
+// milliseconds, the paper's milliseconds (H100), and read rates. The read rate of plain scaling is also in percent of a
+// large copy's rate (reads and writes), the other read rates in percent of the rate of a copy of as many bytes.
 // Usage: build/bench_group_scaling_gpu [--quick]
 #include "bench_ceiling.h"
 #include "coat/cuda/fp8/fp8_kernels.h"
@@ -96,7 +96,7 @@ static bool scales_agree(Bench *bench, Operands *o) {
     return plain > 0.0f && plain == rows && plain == scale_of(bench, o);
 }
 
-// Result of timing one scaling method: milliseconds, bytes read per second, and percentage of a copy's bandwidth.
+// Result of timing one scaling method: milliseconds, bytes read per second, and percentage of a copy's rate.
 typedef struct {
     double ms, rate, share;
 } Figure;
@@ -136,9 +136,9 @@ int main(int argc, char **argv) {
     bench_open(&bench);
     Copies copies = copies_open(&bench);
     const double ceiling = copies_ceiling(&bench, &copies);
-    printf("\n| tensor | computed amax, ms | read, %% of a large copy | from row amax, ms (read, %% of a copy of that "
-           "size) "
-           "| from amaxes of groups of %d, ms (read, %% of a copy of that size) | times faster | the paper, ms |\n"
+    printf("\n| columns x rows | plain scaling, ms | plain scaling, read rate | from row amaxes, ms (read rate) "
+           "| from amaxes of groups of %d, ms (read rate) | plain / row amaxes "
+           "| the paper: plain and groups, ms (quotient) |\n"
            "| --- | --- | --- | --- | --- | --- | --- |\n",
            GROUP);
     int wrong = 0;

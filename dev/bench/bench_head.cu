@@ -1,8 +1,9 @@
-// Benchmarks the output head of GPT-2 124M and 1558M, forward and backward, in BF16 and FP8 (--head fp8). Prints the
-// milliseconds of each operation per micro-batch and their sum, for several chunk sizes. For matmuls, also prints
-// TFLOP/s, and the percentage of a large matmul's TFLOP/s in the same format. For the loss kernel, prints GB/s, and the
-// percentage of a large copy's GB/s. The loss kernel moves 4 bytes per logit in BF16 (2 read, 2 written) and 5 in FP8
-// (2 read, 1 written; transpose: 1 read, 1 written).
+// Benchmarks the output head of GPT-2 124M and 1558M, forward and backward, in BF16 and FP8 (--head fp8). First prints
+// the rates of a large copy and of large BF16 and FP8 matmuls. Then prints the milliseconds of each operation per
+// micro-batch and their sum, for several chunk sizes. For matmuls, also prints TFLOP/s, and the percentage of a large
+// matmul's TFLOP/s in the same format. For the loss kernel, also prints GB/s, and the percentage of a large copy's. The
+// loss kernel moves 4 bytes per logit in BF16 (2 read, 2 written) and 5 in FP8 (2 read, 1 written; transpose: 1 read, 1
+// written).
 // Usage: build/bench_head_gpu [--quick]
 //   --quick: fewer repetitions, and only chunks of 8192 tokens
 #include "bench_ceiling.h"
@@ -137,7 +138,7 @@ int main(int argc, char **argv) {
                                bench_matmul_ceiling(&bench, FMT_E4M3)};
     printf("\n| model | tokens x channels x vocabulary | chunk | head | logits, ms (TFLOP/s, of ceiling) "
            "| loss, ms (GB/s, of copy) | dn, ms (TFLOP/s, of ceiling) | dwte, ms (TFLOP/s, of ceiling) | sum, ms "
-           "| against bf16 |\n");
+           "| times bf16's speed |\n");
     printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     const Model models[] = {{"124M", 65536, 768}, {"1558M", 16384, 1600}};
     for (const Model &m : models) {

@@ -1,7 +1,7 @@
 // Benchmarks every memory-bound operation for GPT-2 124M and 1558M, and SwiGLU, RoPE and QK norm for Llama-like models.
 // For each operation prints the bytes that must move through device memory (each input read once, each output written
 // once), GB/s, and percentages of the rates of two device copies: a large copy, and a copy of the operation's size,
-// whose rate includes the cost of starting and ending. Before timing, checks small shapes against the CPU backend
+// whose rate includes its start and its end. Before timing, checks small shapes against the CPU backend
 // (check_kernels.cu). Operands rotate among sets that together exceed the L2 cache.
 // Usage: build/bench_kernels_gpu [--quick] [--alone] [--check]
 //   --quick: fewer repetitions and shapes
@@ -19,7 +19,7 @@ typedef struct {
     int B, T, C, L; // batch, sequence length, channels and layers; the MLP width F is 4 C
 } Model;
 
-// Operands of all operations on one model. Only the tensors of the operation being timed are allocated.
+// Operands of all operations on one model. Each bench_...() allocates only the tensors that it uses.
 typedef struct {
     Model model;
     int set; // index of the operand set in use
@@ -134,8 +134,8 @@ static void bench_optimizer(Report *r, Operands *o, Format master) {
     Bench *bench = r->bench;
     int64_t n = make_parameters(o, NULL, master);
     o->parameters = (Parameter *)xcalloc((size_t)o->count, sizeof *o->parameters);
-    // Allocates 4 bytes per gradient element, enough for FP32 and BF16. The fill pattern is a small value in both
-    // formats.
+    // Allocates 4 bytes per gradient element, enough for FP32 and BF16. The buffer is filled with small BF16 values. A
+    // pair of them is also a small value in FP32.
     const Format formats[5] = {FMT_BF16, FMT_FP32, FMT_FP32, FMT_FP32, master};
     Tensor roles[5];
     for (int k = 0; k < 5; k++) {

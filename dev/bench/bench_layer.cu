@@ -7,7 +7,7 @@
 //   lengths are 2048 and 4096, the heads have 128 channels, and the paper's values (H100) are printed alongside.
 //   --model NAME: the layer of a named model (the trainer's --model) at lengths 2048 and 4096; may be repeated
 // U, the paper's unit of memory, is 2 C bytes per token for C channels. The paper's MB match a batch of 8, although its
-// times match a batch of 4, so its U are computed for eight sequences.
+// times match a batch of 4. The paper's U are therefore computed from its MB for eight sequences.
 // TFLOP/s count the matmuls and the causal half of attention. The ceiling is the time at the rates of large matmuls
 // measured in the same run: the FP8 rate for FP8 matmuls, the BF16 rate for other matmuls and attention.
 #define TESTING
@@ -76,8 +76,8 @@ static LayerShape block_shape(Architecture architecture, const PaperShape *p) {
     return s;
 }
 
-// Returns the configuration of a model with one layer of the shape s. It sets bf16_blocks to 0, because otherwise a
-// GPT-2 model would run the norms and attention matmuls of its first block in BF16.
+// Returns the configuration of a model with one layer of the shape s. It sets bf16_blocks to 0, because by default the
+// first block of a model runs the forward matmuls of norm and attention outputs in BF16.
 static Config layer_config(const LayerShape *s, const LayerRecipe *r) {
     Config c;
     config_defaults(&c);
@@ -299,7 +299,10 @@ static int asked_shapes(int argc, char **argv, LayerShape *list, bool *quick) {
                 list[count++] = s;
             }
         } else {
-            fatal(EXIT_USER, "usage: bench_layer_gpu [--quick] [--block NAME] [--model NAME]...");
+            fatal(EXIT_USER,
+                  "%s: is unknown, its value is missing, or there are more than %d shapes; usage: bench_layer_gpu "
+                  "[--quick] [--block NAME] [--model NAME]...",
+                  argv[i], MAX_SHAPES);
         }
     }
     if (count > 0) return count;

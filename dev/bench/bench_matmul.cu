@@ -124,7 +124,7 @@ static void layer_release(Bench *bench, Linear l) {
 // Times and checks the three matmuls of a layer. limit: the FLOP/s of a large matmul. Returns the number of wrong
 // results.
 static int bench_layer(Bench *bench, const char *name, Linear l, double limit) {
-    static const char *const directions[] = {"forward", "backward data", "backward weight"};
+    static const char *const directions[] = {"forward", "dgrad", "wgrad"};
     int wrong = 0;
     for (int d = FORWARD; d <= BACKWARD_WEIGHT; d++) {
         l.direction = (Direction)d;
@@ -133,7 +133,7 @@ static int bench_layer(Bench *bench, const char *name, Linear l, double limit) {
         l.accumulate = true;
         const double ms = bench_median_ms(bench, run_matmul, &l);
         const double rate = 2.0 * (double)l.tokens * (double)l.in * (double)l.out / ms * 1e3;
-        printf("%-8s %-4s %-16s %7lld x %5lld <- %5lld  %8.3f ms  %7.0f TFLOP/s  %5.1f %%  %s\n", name,
+        printf("%-8s %-4s %-8s %7lld x %5lld <- %5lld  %8.3f ms  %7.0f TFLOP/s  %5.1f %%  %s\n", name,
                l.fp8 ? "fp8" : "bf16", directions[d], (long long)l.tokens, (long long)l.out, (long long)l.in, ms,
                rate * 1e-12, 100 * rate / limit, right ? "ok" : "WRONG");
     }

@@ -1,7 +1,7 @@
 // Benchmarks Muon's update on the GPU for the matrices of one block of several models, after a comparison with the CPU
 // backend (check_muon.cu). Prints the rates of muon_momentum and muon_apply in percent of a large device copy's rate,
-// and the rate of muon_orthogonalize in percent of a large BF16 matmul's. The last line of a model is the time of all
-// its blocks.
+// and the rate of muon_orthogonalize in percent of a large BF16 matmul's rate. The last line of each model shows the
+// time of all its blocks.
 // Usage: build/bench_muon_gpu [--quick] [--check]
 //   --quick: fewer repetitions and models
 //   --check: no timing; exits with 1 if a comparison failed
@@ -55,14 +55,15 @@ static void run_apply(Bench *bench, void *context) {
     bench->exec.ops->muon_apply(&bench->exec, &t->parameter, 1, t->state);
 }
 
+// Returns the FLOPs of orthogonalizing a matrix.
 static double flops_of(Piece p) {
     const double n = (double)(p.rows < p.cols ? p.rows : p.cols), m = (double)(p.rows < p.cols ? p.cols : p.rows);
     return NEWTON_SCHULZ_ITERATIONS * (4 * n * n * m + 2 * n * n * n);
 }
 
-// Prints the times of one matrix's operations. Returns their sum in milliseconds. count: number of matrices of this
-// shape that the trainer orthogonalizes together. copy: bytes per second of a large copy. matmul: FLOP/s of a large
-// matmul.
+// Prints the times of the update's operations on one matrix. Returns their sum in milliseconds. count: number of
+// matrices of this shape that the trainer orthogonalizes together. copy: bytes per second of a large copy. matmul:
+// FLOP/s of a large matmul.
 static double time_piece(Bench *bench, Piece piece, int count, double copy, double matmul) {
     const int64_t elements = piece.rows * piece.cols, n = piece.rows < piece.cols ? piece.rows : piece.cols;
     MuonTiming t = {};
@@ -100,7 +101,8 @@ static double time_piece(Bench *bench, Piece piece, int count, double copy, doub
         *matrix = bench_tensor(bench, count * matrix->rows, matrix->cols, FMT_BF16, 1.0f);
     }
     const double iterations = bench_median_ms(bench, run_orthogonalize, &t) / count;
-    // Bytes per element: muon_momentum 6.08 (INT8 momentum, its amaxes and exponents), muon_apply 10 (split16).
+    // Bytes per element: muon_momentum 6.08 (2 gradient, 2 update, 2 INT8 momentum, 0.08 amaxes and exponents),
+    // muon_apply 10 (2 update, 8 split16 weight and master weight).
     const double rate = flops_of(piece) / iterations * 1e3, share = 100e3 / copy * (double)elements;
     printf(
         "| %5lld x %5lld | %.3f ms, %3.0f %% | %.3f ms | %2d: %.3f ms, %3.0f TFLOP/s, %3.0f %% | %.3f ms, %3.0f %% |\n",
@@ -124,10 +126,10 @@ int main(int argc, char **argv) {
     const double copy = bench_copy_ceiling(&bench), matmul = bench_matmul_ceiling(&bench, FMT_BF16);
     for (int i = 0; i < (bench.quick ? 2 : 4); i++) {
         double ms = 0;
-        printf(
-            "\n%s\n| matrix | muon_momentum, of a copy | muon_orthogonalize, of a matmul | muon_apply, of a copy |\n",
-            models[i].name);
-        printf("| --- | --- | --- | --- |\n");
+        printf("\n%s\n| matrix | muon_momentum, %% of a copy's rate | muon_orthogonalize on 1 matrix "
+               "| muon_orthogonalize on N: per matrix, %% of a matmul's rate | muon_apply, %% of a copy's rate |\n",
+               models[i].name);
+        printf("| --- | --- | --- | --- | --- |\n");
         for (int k = 0; k < MATRICES && models[i].pieces[k].rows > 0; k++) {
             const Piece *piece = &models[i].pieces[k];
             const bool again = k > 0 && piece->rows == piece[-1].rows && piece->cols == piece[-1].cols;

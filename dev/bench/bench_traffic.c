@@ -3,8 +3,8 @@
 // that it reads or writes once, and does not count reads of its own output. A kernel that takes longer than a copy of
 // these bytes can be improved.
 // Usage: bench_traffic [--tsv] FLAGS OF THE TRAINER
-// Covers a micro-batch that accumulates gradients, and the update. With --gpus N, covers the first of N ranks, without
-// communication.
+// Covers a micro-batch that adds to existing gradients, and the update. With --gpus N, covers the first of N ranks,
+// without communication.
 // The included headers define functions that only test_order calls.
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "coat/comm/comm_internal.h"
@@ -21,7 +21,7 @@ static const char usage[] = "usage: bench_traffic [--tsv] FLAGS OF THE TRAINER\n
                             "the first of N processes, without communication.\n"
                             "--tsv: prints tab-separated values for scripts\n";
 
-// --- collective operations that do nothing, because bench_traffic does not count communication --------------------
+// --- collectives that do nothing, because bench_traffic does not count communication ------------------------------
 
 static void traffic_all_reduce(Comm *comm, void *data, int64_t count, CommType type, CommOp op) {
     (void)comm, (void)data, (void)count, (void)type, (void)op;
