@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Measures this program and others on the same GPU with the same tokens, one after
-# the other. Prints a table of the tokens per second over the second half of the
-# steps, and of the GPU memory that the driver reports in use (1 GB = 10^9 bytes).
+# Measures the training speed of this program and of other programs on one GPU with the
+# same tokens, one after the other. Prints a table of the tokens per second over the
+# second half of the steps, and of the GPU memory that the driver reports as in use (1 GB =
+# 10^9 bytes).
 #
 #   dev/baselines/baselines.sh [--dry-run] TOKEN_FILE [MODEL:MICRO_BATCHxLENGTH...]
 #
@@ -24,8 +25,9 @@
 # Environment:
 #   BASELINES=build/baselines     folder of the installed packages
 #   PYTHON=python3                a Python with torch
-#   STEPS=12 STEP_TOKENS=524288   steps of each run; tokens per step at most
-#   ONLY="torch-bf16 coat"        rows to measure
+#   STEPS=12                      steps of each run
+#   STEP_TOKENS=524288            maximum tokens per step, but at least one micro-batch
+#   ONLY="torch-bf16 coat"        rows to measure (default: all)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 fail() { echo "error: $*" >&2; exit 1; }
@@ -55,14 +57,14 @@ work=$(mktemp -d)
 exec 3>&1
 trap 'rm -rf "$work"' EXIT
 
-run() { # LOG COMMAND...
+run() { # LOG COMMAND...: writes COMMAND's output to LOG and LOG.err; in a dry run, prints COMMAND and fails
     local log=$1
     shift
     if [ -n "$dry_run" ]; then echo "$*" >&3; return 1; fi
     "$@" >"$log" 2>"$log.err"
 }
 
-has() { "$python" -c "import $1" 2>"$work/import.err"; } # MODULE
+has() { "$python" -c "import $1" 2>"$work/import.err"; } # MODULE: true if Python can import MODULE
 
 # Imports MODULE, or installs PACKAGE without its dependencies and then imports it.
 needs() { # MODULE PACKAGE
@@ -95,7 +97,7 @@ needs_coat() {
         has torch,qoptim_cuda
 }
 
-last_error() { # FILE
+last_error() { # FILE: prints the last error in FILE, or else the last line
     { grep -E '^(error|ERROR|[A-Za-z_.]*Error)' "$1" || tail -n 1 "$1"; } 2>/dev/null | tail -n 1 | cut -c1-100
 }
 
@@ -115,7 +117,7 @@ figures() { # FILE...
         END { if (time > 0) printf "%.0f %.2f", tokens / time, gb }' "$@"
 }
 
-ours() { # RECIPE
+ours() { # RECIPE: trains with this program and prints "TOKENS_PER_S GB"
     local master=''
     [ "$1" != bf16 ] || master='--master split16'
     # shellcheck disable=SC2086 # flags are words
@@ -125,7 +127,7 @@ ours() { # RECIPE
     figures "$work/log" "$work/log.err"
 }
 
-theirs() { # SCRIPT [FLAG...]
+theirs() { # SCRIPT [FLAG...]: trains with another program and prints "TOKENS_PER_S GB"
     local parameters=0 # number of parameters that the other program's model must have; 0: not checked
     [ ! -x ./train_gpt2_fp8 ] ||
         parameters=$(./train_gpt2_fp8 --plan=json --model "$model" | sed 's/{"parameters": \([0-9]*\).*/\1/')
@@ -134,7 +136,7 @@ theirs() { # SCRIPT [FLAG...]
     figures "$work/log"
 }
 
-torch() { # LINEAR
+torch() { # LINEAR: trains with torch_train.py --linear LINEAR and prints "TOKENS_PER_S GB"
     local weights=fp32
     [[ $model != *-7b ]] && [ "$1" != coat ] || weights=bf16
     needs transformers transformers || return
@@ -152,7 +154,7 @@ measured() { # ROW: prints "TOKENS_PER_S GB", or fails
     esac
 }
 
-[ -n "$dry_run" ] || printf '%-14s %-20s %10s %8s\n' model who tokens/s "driver GB"
+[ -n "$dry_run" ] || printf '%-14s %-20s %10s %8s\n' model program tokens/s "driver GB"
 for shape in "${shapes[@]}"; do
     model=${shape%:*} micro_batch=${shape#*:} length=${shape##*x}
     micro_batch=${micro_batch%x*}
@@ -169,7 +171,7 @@ for shape in "${shapes[@]}"; do
                     [ ! -s "$file" ] || last_error "$file"
                 done | tail -n 1
             )
-            printf '%-14s %-20s %s\n' "$model" "$row" "${why:-is not installed}"
+            printf '%-14s %-20s %s\n' "$model" "$row" "${why:-error: it is not installed}"
         fi
     done
 done

@@ -64,7 +64,7 @@ def main():
     tokens = numpy.memmap(a.tokens, dtype=dtype, mode="r", offset=HEADER_BYTES)
     largest = int(tokens[: 1 << 24].max())
     if largest >= vocabulary:
-        sys.exit(f"error: {a.tokens}: token {largest} is beyond the model's vocabulary of {vocabulary}")
+        sys.exit(f"error: {a.tokens}: token {largest} is not below the model's vocabulary size, {vocabulary}")
     options = pyllmq.LLamaOptions()
     options.momentum_type = options.variance_type = "bf16"
     options.matmul_type = a.matmul

@@ -114,10 +114,10 @@ def in_coat(config):
     from coat.utils._fp8_quantization_config import QuantizationConfig
 
     if config.model_type != "llama":
-        sys.exit("error: --linear coat: fp8-coat can train only models with Llama's block")
+        sys.exit(f"error: --linear coat: fp8-coat can train only models with Llama's block, not {config.model_type}")
     own = CoatLlamaConfig(**config.to_dict())
     own.coat_fp8_args = asdict(QuantizationConfig())
-    if not hasattr(CoatAdamW, "_cuda_graph_capture_health_check"):  # torch 2.11 renamed it
+    if not hasattr(CoatAdamW, "_cuda_graph_capture_health_check"):  # renamed in torch 2.11; fp8-coat uses the old name
         CoatAdamW._cuda_graph_capture_health_check = CoatAdamW._accelerator_graph_capture_health_check
     return CoatLlamaForCausalLM(own), functools.partial(CoatAdamW, qargs=QuantizationConfig())
 
@@ -130,7 +130,7 @@ def read_tokens(path, vocabulary):
     tokens = numpy.memmap(path, dtype=kind, mode="r", offset=HEADER_BYTES)
     largest = int(tokens[: 1 << 24].max())
     if largest >= vocabulary:
-        sys.exit(f"error: {path}: token {largest} is beyond the model's vocabulary of {vocabulary}")
+        sys.exit(f"error: {path}: token {largest} is not below the model's vocabulary size, {vocabulary}")
     return tokens
 
 

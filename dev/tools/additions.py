@@ -2,11 +2,11 @@
 """Makes and scores the task of docs/finetuning.md: additions of two numbers from 10 to 49, as bytes.
 
     dev/tools/additions.py make OUT
-        writes OUT_train.jsonl and OUT_test.jsonl, 1501 and 99 of them
+        writes 1501 additions to OUT_train.jsonl and the other 99 to OUT_test.jsonl
     dev/tools/additions.py score TEST.jsonl PROGRAM FOLDER
         prints how many questions the model in FOLDER answers correctly
 
-A model that knows 12+34= also knows 34+12=, so both are in the same file. An answer is correct if greedy decoding
+A model that has learned 12+34 also knows 34+12, so both are in the same file. An answer is correct if greedy decoding
 yields the sum and then the end-of-text token. PROGRAM is the trainer, which is started once per question.
 """
 import concurrent.futures

@@ -67,7 +67,7 @@ static bool run(int argc, char **argv, Error *err) {
     int64_t all = data_sequences(train), split = all - (all + 9) / 10;
     bool good = count(train, 0, split, &fit, err) && count(train, split, all, &held_out, err);
     double alpha = split > 0 ? choose_alpha(&fit, &held_out) : 1.0;
-    good = good && count(train, split, all, &fit, err); // The printed loss also uses the held-out pairs.
+    good = good && count(train, split, all, &fit, err); // The final table also counts the held-out pairs.
     data_close(train);
     if (!good) return false;
 

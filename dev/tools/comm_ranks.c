@@ -1,6 +1,6 @@
-// Runs one rank of a test of the collectives. Compares every collective with a computation in this process, in all
-// types, for odd counts and for arrays larger than the staging buffer. With an argument, tests a failure or a slow rank
-// instead.
+// Runs one rank of a test of the collectives. Compares the result of every collective with the result computed in this
+// process, for all types, for odd counts and for arrays larger than the staging buffer. With an argument, tests a
+// failure or a slow rank instead.
 // Usage: mpirun -np N build/comm_ranks [die | stop | hang | fail | slow | save FOLDER]
 //   die: the last rank kills itself
 //   stop: the last rank stops itself
@@ -22,9 +22,10 @@
 
 static const char usage[] = "usage: comm_ranks [die | stop | hang | fail | slow | save FOLDER], under mpirun -np N\n"
                             "\n"
-                            "Tests the collectives among N processes. With a word, tests how the others react\n"
-                            "if the last process ends by a signal, is stopped, hangs, fails or is slow. With\n"
-                            "save, all save in FOLDER, on a disk that is slow for the first process.\n";
+                            "Tests the collectives among N processes. With die, stop, hang, fail or slow, tests\n"
+                            "how the other processes react if the last process is killed, is stopped, hangs,\n"
+                            "fails or is slow. With save, all processes save two checkpoints in FOLDER, on a disk\n"
+                            "that is slow for the first process.\n";
 
 static int wrong, checks;
 static Comm *comm;
@@ -146,6 +147,7 @@ static void check_all_to_all(CommType type, int64_t count) {
     free(expected);
 }
 
+// Checks the functions that exchange numbers, errors and texts of the hosts.
 static void check_host(void) {
     expect(comm_max_i64(comm, -rank) == 0, "max_i64", COMM_I64, 1);
     expect(comm_sum_i64(comm, rank + 1) == (int64_t)ranks * (ranks + 1) / 2, "sum_i64", COMM_I64, 1);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measures what the rounding of FP8 matmuls costs a trained model's loss, and where. Evaluates a checkpoint in PyTorch
-in BF16, then with the inputs of some blocks' matmuls rounded as in COAT's forward pass: E4M3, with one scale per tensor
-for weights and qkv's input, and a power of two per token for other activations.
+"""Measures by how much rounding the operands of FP8 matmuls raises a trained model's loss, for each operand, matmul and
+layer. Evaluates a checkpoint in PyTorch in BF16, then with operands of the blocks' matmuls rounded as in COAT's forward
+pass: E4M3, with one scale per tensor for weights and qkv's input, and a power of two per token for other activations.
 
     dev/tools/forward_rounding.py CHECKPOINT VAL.bin [--sequences 192] [--length 1024]
 
@@ -11,7 +11,7 @@ Prints one line per case, with the loss and its difference from BF16's in percen
     both operands multiplied by a Hadamard matrix in blocks of channels before rounding; without rounding, this would
     not change the result
     the mean per channel, or per channel and position, subtracted before rounding
-    for the channels with the largest sums of squares, the rounding errors also rounded to FP8 and added
+    for the channels with the largest sums of squares, the rounding errors also rounded to FP8 and added to the values
 Needs torch and transformers, and a GPU for all but small models.
 """
 import argparse
@@ -35,8 +35,8 @@ def tokens_of(path, count):
     header = numpy.fromfile(path, dtype=numpy.int32, count=256)
     widths = {20240520: numpy.uint16, 20240801: numpy.uint32}
     if len(header) < 256 or int(header[0]) not in widths or int(header[2]) < count:
-        raise SystemExit("error: %s: must be a token file in llm.c's format with at least %d tokens; use a smaller "
-                         "--sequences" % (path, count))
+        raise SystemExit("error: %s: must be a token file in llm.c's format with at least %d tokens; use another file "
+                         "or a smaller --sequences" % (path, count))
     width = widths[int(header[0])]
     return torch.from_numpy(numpy.fromfile(path, dtype=width, offset=1024, count=count).astype(numpy.int64))
 
@@ -67,8 +67,8 @@ class Matmul:
     """Replaces one matmul of a block. `mode` is (input, weight). "": BF16; "fp8": rounded to FP8. For the input also:
     "centred": minus the mean of its channel; "placed": minus the mean of its channel at its position; "turned B" or
     "centred turned B": both operands multiplied by a Hadamard matrix of B channels; N > 0: for the N channels with the
-    largest sums of squares, the rounding errors are also rounded to FP8 and added; N < 0: the same for the -N channels
-    with the largest sums of squares in the output of the previous norm (qkv's and fc's norms alternate)."""
+    largest sums of squares, the rounding errors are also rounded to FP8 and added; N < 0: as for N > 0, but for the -N
+    channels with the largest sums of squares in the output of the previous norm (qkv's and fc's norms alternate)."""
 
     def __init__(self, module, kind, layer):
         self.kind, self.layer, self.mode = kind, layer, ("", "")

@@ -5,8 +5,8 @@ docstring, the response is the rest of its body.
     dev/tools/functions.py OUT.jsonl FOLDER [FOLDER...]
     python3 data/prepare.py --out data/tokens/functions --chat --prompt-format plain OUT.jsonl
 
-Writes a {"prompt", "response"} per function with a docstring and 2 to 60 lines after the docstring. Of functions with
-the same response, writes only one.
+Writes a line of JSON, {"prompt", "response"}, per function that has a docstring and 2 to 60 lines after the docstring.
+If several functions have the same response, writes only the first.
 """
 import ast
 import concurrent.futures

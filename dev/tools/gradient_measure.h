@@ -102,6 +102,7 @@ static inline void meter_lay_out(Meter *m, const MeterSize *size) {
     m->place.row_memory = (RowResult *)meter_take(m, size->rows, sizeof(RowResult));
 }
 
+// Allocates the buffers for gradients of at most these sizes.
 static inline bool meter_open(Meter *m, Exec *exec, const Ops *ops, const MeterSize *size, Error *err) {
     memset(m, 0, sizeof *m);
     m->place.exec = exec;
@@ -237,8 +238,8 @@ static inline void quantise(Meter *m, const GradientStats *s, const ScaleRule *r
     v->subnormal = nonzero > 0.0 ? total.sum[SUM_SUBNORMAL] / nonzero : 0.0;
 }
 
-// Finds the row of dw with the largest relative error, ignoring small rows, from the row results of deviation(), which
-// must have run last. Returns the number of small rows.
+// Finds the row of dw with the largest relative error, ignoring small rows. Reads the row results of the last pass,
+// which must be that of deviation() for dw. Returns the number of small rows.
 static inline int64_t find_worst_row(const Meter *m, int64_t rows, VariantStats *v) {
     const RowResult *row = m->place.row;
     double largest = 0.0;

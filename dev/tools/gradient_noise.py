@@ -7,8 +7,8 @@
     dev/tools/gradient_noise.py runs/bf16/step-00000020 runs/coat/step-00000020
 
 With --lr 0 the weights do not change. With --beta1 0 the first moment is the last step's gradient g. The second moment,
-with AdamW's bias correction, is v: the mean square of about the last 1 / (1 - beta2) gradients. The second checkpoint
-has g' and v'. Prints for each kind of tensor (over all layers), for each layer and for all tensors:
+with AdamW's bias correction, is v: the mean square of about the last 1 / (1 - beta2) gradients. The first checkpoint
+has g and v, the second g' and v'. Prints for each kind of tensor (over all layers), for each layer and for all tensors:
     error   |g' - g| / |g|
     noise   mean of (g' - g)^2 / v: mean square of the gradient's error, relative to the mean square of the gradient
     rate    <u', u> / <u, u> - 1 with u = g / sqrt v and u' = g' / sqrt v', the relative change of AdamW's learning rate

@@ -30,10 +30,11 @@ static inline GradientRow *gradient_row(const GradientTable *t, GradientKind kin
 static const char legend[] =
     "flushed: fraction of the non-zero values that become 0, and their fraction of the sum of squares\n"
     "subnormal: fraction of the non-zero values that become subnormal\n"
-    "data, dw: dgrad dy W and wgrad dy^T X: p with the rounded dy, compared with e with the exact dy\n"
+    "data, dw: dgrad dy W and wgrad dy^T X; p is the result with the rounded dy, e the result with the exact dy:\n"
     "          error |p - e| / |e|, bias <p, e> / <e, e> - 1\n"
     "worst row: largest error of a row of dw, without rows whose norm is below 1e-3 of the largest\n"
-    "scales: FP32, one per tensor or one each for q, k and v (part); powers of two, per 128 tokens or per token\n";
+    "scale: tensor: one FP32 scale; part: one FP32 scale each for q, k and v; 128, token: a power of two per 128\n"
+    "       tokens or per token\n";
 
 static inline void print_variant(FILE *out, const char *layer, Format format, const char *scale,
                                  const VariantStats *v) {
@@ -68,6 +69,7 @@ static inline void print_deviation(FILE *out, const Deviation *d) {
     fprintf(out, " %8.1e %+8.1e", d->error, d->bias);
 }
 
+// Prints the errors of accumulation in FP8 matmuls. "added": the matmul accumulated into its output.
 static inline void print_accumulations(FILE *out, const GradientTable *t) {
     fprintf(out, "\nFP8 matmuls compared with FP32 matmuls of the same FP8 values: relative error and bias\n");
     fprintf(out, "%-16s %5s FP8   %17s %17s %17s %17s %17s\n", "", "", "data, FP32", "data, BF16", "dw, FP32",

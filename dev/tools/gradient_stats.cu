@@ -88,7 +88,8 @@ static bool read_options(Options *options, int argc, char **argv, Error *err) {
     if (good && !train)
         good = error_set(err, EXIT_USER, "--train: is missing; name token files, for example --train 'data/*.bin'");
     if (good && strlen(checkpoint) >= PATH_MAX_LENGTH)
-        good = error_set(err, EXIT_USER, "CHECKPOINT: more than %d characters", PATH_MAX_LENGTH - 1);
+        good = error_set(err, EXIT_USER, "CHECKPOINT: must have at most %d characters (has %zu)", PATH_MAX_LENGTH - 1,
+                         strlen(checkpoint));
     if (good) {
         snprintf(model, sizeof model, "--model=%s", checkpoint);
         rest[count++] = model;

@@ -6,7 +6,7 @@
 // Nets", 2018). A filter consists of the weights of one output of a linear layer, or of one row of an embedding. Norms
 // and biases do not move. The noise depends only on seed, tensor and element. Therefore checkpoints of one shape move
 // along the same directions, each scaled to its own weights.
-// The program reads the weights from the model file, not from FP32 master weights. It computes w + ALPHA d in double,
+// The program reads the weights from the model file, not the FP32 master weights. It computes w + ALPHA d in double,
 // and rounds to FP32, then to the file's format. Rounding to BF16 adds a random relative error of 1/600 (RMS) to an
 // element. With ALPHA 0.1, this raises the increase of the loss by 3 parts in 10000. With ALPHA 0, the tensors do not
 // change.

@@ -43,6 +43,7 @@ typedef struct {
     Histogram range[2], k[2], gain; // gain: log2 of the error of plain E4M3 divided by that of expanded E4M3
 } Table;
 
+// Quantizes and dequantizes a group of n values of m (which = 0) or v (which = 1) in place, in format_names[format].
 static void quantise(const Table *table, float *x, int n, int format, int which) {
     bool expand = format % 2, second = which == 1;
     if (format >= 4) {
@@ -238,7 +239,8 @@ static void print_table(const Table *table) {
         printf("\n%-10s", format_names[row]);
         for (int f = 0; f < FORMATS; f++) printf("%10.4f", 1000 * table->error[row][f] / table->total);
     }
-    printf("\n\nE4M3 for both: plain / expanded = %.2f (the paper: 1.63)\n", table->error[0][0] / table->error[1][1]);
+    printf("\n\nerror with m and v in plain E4M3 / in expanded E4M3: %.2f (the paper: 1.63)\n",
+           table->error[0][0] / table->error[1][1]);
     printf("a group's plain / expanded: median %.1f, 90 %% of them from %.1f to %.1f\n",
            exp2(histogram_quantile(&table->gain, 0.5)), exp2(histogram_quantile(&table->gain, 0.05)),
            exp2(histogram_quantile(&table->gain, 0.95)));

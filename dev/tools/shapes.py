@@ -13,7 +13,8 @@ processor_config.json, which data/prepare.py needs as --image-processor.
 Each image (32 x 32 pixels without --side) shows two of the shapes circle, square and triangle, in two of six colors,
 at the left and at the right. Questions: `circle?` has the answer `red`, or `none` if the image shows no circle; `red?`
 has the answer `circle`; `left?` has the answer `red`; with --word, `word?` has the answer `lamp`. A caption reads
-`red circle, blue square, lamp`. A conversation without an image continues a text: 240 bytes of a file in FOLDER.
+`red circle, blue square, lamp`. A conversation without an image asks `text?`; its answer is 240 bytes of a file in
+FOLDER.
 """
 import argparse
 import json

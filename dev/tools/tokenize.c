@@ -7,7 +7,7 @@
 static const char usage[] = "usage: tokenize TOKENIZER [FILE]\n"
                             "\n"
                             "Writes the token ids of FILE to standard output as little-endian uint32. Zero\n"
-                            "bytes in FILE separate texts, which are encoded one by one; 4294967295 follows each.\n"
+                            "bytes in FILE separate texts. Each text is encoded alone; 4294967295 follows its ids.\n"
                             "Without FILE, prints the BOS and EOS ids (-1: none) and the size of the\n"
                             "vocabulary. TOKENIZER is a value of the trainer's --tokenizer.\n";
 

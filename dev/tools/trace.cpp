@@ -1,7 +1,7 @@
 // Records when every kernel of a program ran. If CUDA_INJECTION64_PATH is set to this library's path, the CUDA driver
 // loads the library into the program. Writes a line per kernel, copy and fill to TRACE_FILE (trace.tsv): start and end
-// in nanoseconds, stream, and the mangled name, which contains the source file. Kernels of a CUDA graph also have one
-// line each. scripts/profile.sh traces a training with this library and prints a table.
+// in nanoseconds, stream, and the mangled name, which contains the source file. Each kernel that a CUDA graph runs also
+// has a line. scripts/profile.sh traces a training run with this library and prints a table.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -67,7 +67,7 @@ extern "C" int InitializeInjection() {
     if (!path) path = "trace.tsv";
     out = fopen(path, "w");
     if (!out) {
-        fprintf(stderr, "trace: TRACE_FILE %s cannot be written\n", path);
+        fprintf(stderr, "trace: %s cannot be written; set TRACE_FILE to another path\n", path);
         exit(2);
     }
     check(cuptiActivityRegisterCallbacks(buffer_requested, buffer_completed), "registering");
