@@ -7,12 +7,14 @@
 #   inside    bytes/s of a GPU within a host of 8 GPUs, as measured with NCCL
 #   outside   bytes/s of a GPU between hosts: 90 % of 400 Gbit/s
 #   hop       seconds that a ring between hosts takes longer for each additional GPU; within a host, hop / 8
+# Returns the part of a communication time a that a concurrent computation of time b does not hide.
 function beyond(a, b) { return a > b ? a - b : 0 }
+# Returns the speed of each of n GPUs as a percentage of a single GPU's speed.
 # P: parameters of the blocks' matrices; L: layers; rate: FLOP/s that one GPU reached in training steps of COAT; M:
 # tokens of a GPU's micro-batch; k: micro-batches per step; n: GPUs. Times are in seconds.
 function percent(P, L, rate, M, k, n, stage,    speed, late, pass, reduce, gather8, exposed) {
     speed = n > 8 ? outside : inside
-    late = L * (n - 1) * (n > 8 ? hop : hop / 8) # latency of a collective per layer
+    late = L * (n - 1) * (n > 8 ? hop : hop / 8) # latency of L collectives, one per layer
     pass = 6 * P * M / rate                      # computation of a micro-batch: a third is forward
     reduce = 2 * P * (n - 1) / n / speed + late  # reduce-scatter of BF16 gradients, or all-gather of BF16 weights
     gather8 = P * (n - 1) / n / speed + late     # all-gather of FP8 weights

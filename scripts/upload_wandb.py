@@ -10,12 +10,12 @@
 
 Curves are named after the log's fields (loss, val_loss, grad_norm, lr, tokens,
 tokens_per_s, ms, skipped, hellaswag). Statistics of tensors become FIELD/TENSOR/STATISTIC,
-for example fp8/h/amax. FIELD is fp8, attention, activation or optimizer (logged with
---health-every), or products (--health-products). If the log has a value per layer, the
-value with the largest magnitude is uploaded. W&B's step is the optimizer step. A second
-upload of a folder adds only new steps. If a resumed training repeats steps, W&B keeps
-their first values, because it accepts a step only once. --id NAME uploads to another W&B
-run.
+for example fp8/h/amax. FIELD is fp8, attention, activation or optimizer; with
+--health-products, the log also has products/TENSOR/STATISTIC. If the log has a value per
+layer, the value with the largest magnitude is uploaded. W&B's step is the optimizer step.
+A second upload of a folder adds only new steps. If a resumed training repeats steps, W&B
+keeps their first values, because it accepts a step only once. --id NAME uploads to
+another W&B run.
 
 Needs wandb (pip install wandb) and a login (wandb login). The trainer itself never uses
 the network.
