@@ -67,7 +67,7 @@ if wanted reference; then
 fi
 
 summary() { grep -o 'SUMMARY: .*' "$1" | tail -n 1; } # LOG: prints the summary of compute-sanitizer
-has_sanitizer() { # TOOL
+has_sanitizer() { # TOOL: prints a heading; true if compute-sanitizer exists, otherwise reports a failed check
     say "compute-sanitizer, $1"
     command -v compute-sanitizer >/dev/null && return
     verdict 1 "compute-sanitizer is not in PATH, which $1 needs; add CUDA's bin folder to PATH, or remove $1 from PARTS"

@@ -3,7 +3,8 @@
 # settings (array), seq_len (default 1024) and zero (default 1).
 #
 #   scripts/run_NAME.sh [--dry-run] [--gpus N] [FLAG...]
-#       FLAGs follow the script's flags in the command and override them
+#       FLAGs follow the script's flags in the command and override them. --dry-run
+#       prints the command and runs nothing
 #
 #   GPUS=1              number of GPUs; if it is above 1, LAUNCHER starts a process
 #                       per GPU

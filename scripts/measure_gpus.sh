@@ -52,7 +52,9 @@ small=${SMALL:---model gpt2 --micro-batch 16}
 read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 [ -n "$dry_run" ] || mkdir -p "$out"
 
-start() { # LOG COMMAND...: runs COMMAND; stdout goes to OUT/LOG.json, stderr to OUT/LOG.err
+# start LOG COMMAND...: runs COMMAND, with stdout to OUT/LOG.json and stderr to OUT/LOG.err. Ends the script if COMMAND
+# fails. In a dry run, only prints COMMAND.
+start() {
     local log=$1 status=0
     shift
     if [ -n "$dry_run" ]; then printf '%s\n' "$(printf '%q ' "$@" | sed 's/ $//')"; return; fi

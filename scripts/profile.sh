@@ -57,7 +57,9 @@ end_watcher
 # Counts the FLOPs of a micro-batch's matmuls: six per weight and token. --zero 0 makes the plan list complete weights,
 # not shards.
 plan=$("$program" --plan=json "$@" --zero 0)
-values() { # NAME CATEGORY BYTES: prints how many values of BYTES bytes a tensor has
+# values NAME CATEGORY BYTES: prints the number of values of the plan's tensor NAME, each of BYTES bytes; 0 if the plan
+# has no such tensor in this category
+values() {
     local tensor="\"name\": \"$1\", \"format\": \"[a-z0-9]*\", \"category\": \"$2\", \"bytes\": ([0-9]+)"
     if [[ $plan =~ $tensor ]]; then echo $((BASH_REMATCH[1] / $3)); else echo 0; fi
 }

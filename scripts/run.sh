@@ -16,8 +16,8 @@ out=${OUT:-runs/demo}
 data=data/tokens/headers
 
 cpu_model=(--layers 4 --heads 4 --channels 128 --seq-len 128 --positions 128 --micro-batch 8)
-# Uses the recipe bf16 instead of the default, coat. COAT takes twice as long on a CPU, which has no FP8 units. With only
-# 128 channels, COAT also ends at a higher loss than BF16 (1.88 instead of 1.80 after 2400 steps).
+# Uses the recipe bf16 instead of the default, coat. COAT takes twice as long on a CPU, which has no FP8 units. With
+# only 128 channels, COAT also ends at a higher loss than BF16 (1.88 instead of 1.80 after 2400 steps).
 cpu_steps=1000
 cpu_training=(--recipe bf16 --lr 4e-3 --warmup 100 --val-every 300 --val-batches 40)
 gpu_model=(--layers 12 --heads 12 --channels 768 --seq-len 1024 --micro-batch 32)

@@ -103,6 +103,7 @@ report() { # SUITE OUTPUT STATUS SECONDS
 # Several suites run at the same time, but are reported in the order of their start. The output of suite N goes to file
 # N; when the suite has ended, N.ended is written with the exit status and the duration in seconds.
 suites=() reported=0 running=0
+# Reports the suites that have ended, up to the first one that still runs.
 report_ended() {
     local status seconds
     while [ "$reported" -lt ${#suites[@]} ] && [ -e "$outputs/$reported.ended" ]; do
