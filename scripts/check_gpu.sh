@@ -176,7 +176,7 @@ if wanted training; then
             printf "; %s %s: %s GB in use, %s planned", $1, $2, $6, $5 }
         END { if (!rows) printf "; nothing was measured" }' "$out/training.log")
     [ -z "$beyond" ]
-    verdict $? "the memory in use exceeds the plan by at most 0.7 GB + 1 %$beyond"
+    verdict $? "the driver reports at least the planned memory and at most 0.7 GB + 1 % more$beyond"
 fi
 
 exit $failed

@@ -66,7 +66,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 case $gpus in '' | *[!0-9]* | 0*) fail "GPUS, --gpus: must be a whole number of at least 1 (is '$gpus')" ;; esac
-case ${MICRO_BATCH:-1} in *[!0-9]* | 0*) fail "MICRO_BATCH: must be a number of at least 1 (is '$MICRO_BATCH')" ;; esac
+case ${MICRO_BATCH:-1} in *[!0-9]* | 0*) fail "MICRO_BATCH: must be a whole number of at least 1 (is '$MICRO_BATCH')" ;; esac
 case ${RESTARTS:-0} in *[!0-9]* | 0?*) fail "RESTARTS: must be a whole number of at least 0 (is '$RESTARTS')" ;; esac
 
 data=${DATA:-data/tokens}

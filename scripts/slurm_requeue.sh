@@ -48,7 +48,7 @@ while [ $# -gt 0 ]; do
 done
 
 case $steps in
-'' | *[!0-9]* | 0*) echo "error: STEPS: must be a whole number of at least 1 (is '$steps')" >&2; exit 1 ;;
+'' | *[!0-9]* | 0*) echo "error: STEPS: must be a whole number of at least 1 (is $steps)" >&2; exit 1 ;;
 esac
 
 command=(srun "${PROGRAM:-./train_gpt2_fp8}" --model gpt2 "${train[@]}" --val 'data/tokens/mine_val_*.bin'

@@ -95,7 +95,7 @@ has "DATA with HellaSwag adds --hellaswag" "$(DATA=$folder "$script" --dry-run)"
 has "TOKENIZER adds samples" "$(TOKENIZER=v.json "$script" --dry-run)" "--tokenizer v.json --sample-every 5000"
 GPUS=3 refused "a batch that three GPUs cannot divide is refused" "on 3 GPUs; choose another MICRO_BATCH or GPUS" "$script" --dry-run
 for setting in GPUS MICRO_BATCH RESTARTS; do
-    refused "$setting=many is refused" "must be a number" env $setting=many "$script" --dry-run
+    refused "$setting=many is refused" "must be a whole number" env $setting=many "$script" --dry-run
 done
 
 said=$(GPUS=16 "$script" --dry-run 2>&1)
