@@ -165,7 +165,7 @@ BENCHES := $(addprefix $(BUILD)/,$(call names,dev/bench/%.c))
 HAVE_GPU_BUILD := $(and $(FOUND_NVCC),$(FOUND_CXX),$(FOUND_CUDNN),$(FOUND_FRONTEND),$(if $(SANITIZE),,yes))
 ifneq ($(HAVE_GPU_BUILD),)
 ifneq ($(filter all,$(GOALS)),)
-$(info for GPUs: $(if $(filter all,$(GPU_ARCH)),8.0 and later,$(addprefix sm_,$(GPU_ARCH)) alone; GPU=all builds for the others too))
+$(info for GPUs: $(if $(filter all,$(GPU_ARCH)),8.0 and later,only $(addprefix sm_,$(GPU_ARCH)); GPU=all also builds for the others))
 endif
 PROGRAMS += $(BIN)train_gpt2_fp8
 MODEL_TESTS += $(BIN)test_gpt2

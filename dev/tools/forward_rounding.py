@@ -7,7 +7,8 @@ pass: E4M3, with one scale per tensor for weights and qkv's input, and a power o
 
 Prints one line per case, with the loss and its difference from BF16's in percent. The cases:
     rounding of one operand, of one matmul's input, of one layer's inputs, or of all blocks but the first ones
-    rounding as in the default recipe, with the matmuls of some blocks in BF16
+    rounding with centered norms (the mean per channel subtracted from the norms' outputs) in the first six blocks, as
+    in earlier versions of the recipe coat, with the matmuls of some blocks in BF16
     both operands multiplied by a Hadamard matrix in blocks of channels before rounding; without rounding, this would
     not change the result
     the mean per channel, or per channel and position, subtracted before rounding
@@ -179,19 +180,20 @@ def main():
         study.evaluate("all but the first %d" % count, lambda kind, layer: both if layer >= count else exact)
 
     def as_default(name, is_exact):
-        """Evaluates with the norms' outputs minus their channel means in the first six blocks. A matmul other than
-        fcproj is in BF16 if is_exact(kind, layer) is true."""
+        """Evaluates with all operands rounded, after subtracting channel means from the norms' outputs in the first six
+        blocks (the default of earlier versions). A matmul other than fcproj is in BF16 if is_exact(kind, layer) is
+        true."""
         centred = ("centred", "fp8")
         study.evaluate(name, lambda kind, layer: exact if kind != "fcproj" and is_exact(kind, layer) else
                        centred if kind in NORMS and layer < 6 else both)
 
     few = min(4, study.layers - 1)
     for count in (*range(few + 1), study.layers):
-        as_default("default recipe, BF16: first %d blocks" % count, lambda kind, layer: layer < count)
+        as_default("centered norms, BF16: first %d blocks" % count, lambda kind, layer: layer < count)
     for kinds in ("qkv", "proj", "fc", "qkv proj", "qkv fc", "proj fc"):
-        as_default("default recipe, BF16: block 0, and %s of blocks 1 to %d" % (kinds, few - 1),
+        as_default("centered norms, BF16: block 0, and %s of blocks 1 to %d" % (kinds, few - 1),
                    lambda kind, layer: layer < 1 or layer < few and kind in kinds.split())
-        as_default("default recipe, BF16: block 0, and %s of all blocks" % kinds,
+        as_default("centered norms, BF16: block 0, and %s of all blocks" % kinds,
                    lambda kind, layer: layer < 1 or kind in kinds.split())
     study.evaluate("all, norms' outputs in BF16", lambda kind, layer: ("", "fp8") if kind in NORMS else both)
     blocks = [block for block in (16, 64, 256) if study.channels % block == 0]

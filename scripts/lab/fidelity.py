@@ -7,7 +7,7 @@ drift long before the end, with a single seed.
     scripts/lab.py fidelity [--dry-run] [--out runs/fidelity] [--page-only]
         [TRAIN_GLOB VAL_GLOB [SETTING...]]
 
-SETTING: see the table below (default: 262k). Without token files the setting is
+SETTING: see the list below (default: 262k). Without token files the setting is
 `bytes`, a small model that reads this machine's headers.
 
 OUT/fidelity.tsv has the figures of all runs that have ended. Runs that have ended

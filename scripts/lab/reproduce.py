@@ -11,8 +11,8 @@ paper's method.
                 points of training
   table2        bytes of a layer's saved activations by kind of operation; needs no GPU
   table6        one layer, forward and backward: time and memory
-  table7        speed and memory of Llama-2-7B, -13B and -30B, and of OLMo-7B, on 1 to
-                8 GPUs of 80 GB
+  table7        speed and memory of Llama-2-7B, Llama-2-13B, Llama-30B and OLMo-7B, on
+                1 to 8 GPUs of 80 GB
   figure4       time to compute the amax of a tensor with and without Group Scaling
   gpt2          speed and memory of GPT-2 124M and 1558M on one GPU
   all           all pieces (default). Takes about 50 minutes on one H100 (table1 18, gpt2

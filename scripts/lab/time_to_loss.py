@@ -6,7 +6,7 @@ a row per finished run to OUT/time-to-loss.tsv.
     scripts/lab.py time-to-loss [--dry-run] [--out runs/time-to-loss]
         [TRAIN_GLOB VAL_GLOB [SETTING...]]
 
-SETTING: see the table below (default: gpt2). Without token files the setting is
+SETTING: see the list below (default: gpt2). Without token files the setting is
 `bytes`, a small model that reads this machine's headers.
 
 1. BF16 trains the full length with three learning rates per optimizer. Both arms of an

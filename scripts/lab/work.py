@@ -231,8 +231,8 @@ class Work:
         return [self.gpus[k % len(self.gpus)] if len(self.gpus) > 1 else None for k in range(jobs)]
 
     def each(self, function, items, places):
-        """Calls function(*item) for each item in one thread per place. Reports a failure and continues with the other
-        items. places: values of CUDA_VISIBLE_DEVICES, or None."""
+        """Calls function(*item) for each item, in one thread per element of `places`. Reports a failure and continues
+        with the other items. places: each thread's CUDA_VISIBLE_DEVICES; None leaves the variable unchanged."""
         rest = iter(items)
 
         def work(place):
