@@ -56,7 +56,7 @@ function kind(name) {
     if (name ~ /attention_backward|^_Z[0-9]+(backward|statistics)_kernel/) return "attention backward"
     if (name ~ /attention_forward|^_Z[0-9]+forward_kernel/) return "attention forward"
     if (name ~ /cuda_loss/) return "head and loss"
-    if (name ~ /fp8_norm|fp8_centre|plain_norm/) return "norms"
+    if (name ~ /fp8_norm|plain_norm/) return "norms"
     if (name ~ /fp8_activation|plain_activation/) return "activation"
     if (name ~ /fp8_quantize|^_Z[0-9]+cast_kernel/) return "gradients and o quantized"
     if (name ~ /fp8_weights|fp8_moments|cuda_optimizer|grad_squares|grad_norm/) return "update"
