@@ -5,11 +5,13 @@
 # in wall-clock time. Takes about 4 minutes on an H200.
 #
 #   dev/test/check_kill.sh 'data/tokens/gpt2_train_*.bin'
-#       PROGRAM=./train_gpt2_fp8   KILLS=6   FLAGS="--model gpt2 ..."
-#       STEPS=200                  steps of the timed runs
-#       DELAY=3                    minimum seconds before the first step
-#       GPU_DEVICE=cuda            cpu tries this script without a GPU, with
-#                                  FLAGS of a small model
+#       PROGRAM=./train_gpt2_fp8   FLAGS="--model gpt2 ..."
+#       KILLS=6                    number of kills
+#       STEPS=200                  number of steps of the timed runs
+#       DELAY=3                    minimum seconds from a start to a kill at a random
+#                                  moment
+#       GPU_DEVICE=cuda            GPU_DEVICE=cpu tries this script without a GPU;
+#                                  then set FLAGS to those of a small model
 #       OUT=FOLDER                 folder for the runs; earlier runs in it are
 #                                  replaced (default: a temporary folder)
 set -uo pipefail
@@ -25,7 +27,7 @@ else
 fi
 failed=0 process=''
 
-# If the script ends, it stops its training.
+# Stops the training that this script has started.
 # shellcheck disable=SC2317 # a trap calls it
 clean() {
     [ -z "$process" ] || { kill -9 "$process" && wait "$process"; } 2>/dev/null
@@ -43,7 +45,7 @@ start() { # NAME FLAGS...: trains in the background; output goes to NAME.log
     "$program" "${@:2}" >"$folder/$1.log" 2>&1 </dev/null &
     process=$!
 }
-finish() { # waits for start(); returns the exit code
+finish() { # waits for the run that start() began; returns its exit code
     local status=0
     wait "$process" 2>/dev/null || status=$?
     process=''
@@ -77,10 +79,11 @@ for ((i = 1; i <= kills; i++)); do
 done
 start killed "${survive[@]}" --out "$folder/killed" --resume
 finish || { failed=1; reason killed >&2; }
+name="$kills kills, $in_save of them during a save: the last checkpoint equals the uninterrupted run's byte for byte"
 if diff -r "$folder/alone/step-00000200" "$folder/killed/step-00000200" >"$folder/diff.log" 2>&1; then
-    echo "ok - $kills kills, $in_save of them during a save: the last checkpoint equals the uninterrupted run's byte for byte"
+    echo "ok - $name"
 else
-    echo "not ok - the last checkpoint differs from the uninterrupted run's: $(head -n 1 "$folder/diff.log")"
+    echo "not ok - $name: $(head -n 1 "$folder/diff.log")"
     failed=1
 fi
 
@@ -94,5 +97,5 @@ done >"$folder/times"
 awk '{ printf "--save-every %d: %d ms\n", $1, $2 }' "$folder/times"
 # the fastest run of each, because other load can only add time
 awk -v steps="$steps" '!($1 in best) || $2 < best[$1] { best[$1] = $2 }
-    END { printf "a step: %.2f ms without, %.2f ms with a save every 50 steps: %+.2f %%\n", best[0] / steps, best[50] / steps, 100 * (best[50] / best[0] - 1) }' "$folder/times"
+    END { printf "mean time per step: %.2f ms without saves, %.2f ms with a save every 50 steps: %+.2f %%\n", best[0] / steps, best[50] / steps, 100 * (best[50] / best[0] - 1) }' "$folder/times"
 exit $failed

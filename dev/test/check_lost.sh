@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Tests a run on several GPUs of which one process is killed, stopped, or out of
-# memory. The checkpoint is resumed on the same number of GPUs, on two and on one.
+# Tests a run on several GPUs in which one process is killed, is stopped, or runs out
+# of memory. Also resumes a checkpoint on the same number of GPUs, on two and on one.
 # Prints a Markdown table of exit codes, seconds and comparisons. Exits with 1 if an
-# exit code or a byte is wrong. Takes about 6 minutes on four H100s with Llama-2-7B,
-# whose checkpoints need 200 GB of RAM or disk.
+# exit code is unexpected, a checkpoint differs, or a loss is missing. Takes about 6
+# minutes on four H100s with Llama-2-7B, whose checkpoints need 200 GB of RAM or disk.
 #
 #   dev/test/check_lost.sh 'data/tokens/mine_train_*.bin'
-#       token ids must be in the model's vocabulary
+#       token files; the model's vocabulary must contain their token ids
 #       PROGRAM=./train_gpt2_fp8   MPIRUN="mpirun --bind-to none"
 #       GPUS=4                     number of GPUs (default: all visible ones)
 #       FLAGS="--model llama2-7b --seq-len 2048 --micro-batch 1
 #                                  --batch-tokens 65536"
 #       FULL="--model gpt2 --recipe bf16 --micro-batch N --batch-tokens ..."
-#                                  a run that fills the last GPU; by default, N is
-#                                  chosen so that it leaves about 14 GB
+#                                  flags of a run that fills the last GPU; the
+#                                  default N leaves about 14 GB of its memory free
 #       FEWER="2 1"                other numbers of GPUs that resume the checkpoint
-#       GPU_DEVICE=cuda            cpu tries this script without a GPU
+#       GPU_DEVICE=cuda            GPU_DEVICE=cpu tries this script without a GPU
 #       OUT=FOLDER                 folder of the runs (default: a temporary
 #                                  folder)
 set -uo pipefail
@@ -68,28 +68,28 @@ row() { # NAME EXPECTED_STATUSES TEXT: prints a row of the table; sets $failed i
     [[ " $2 " == *" $status "* ]] || failed=1
     echo "| $1 | $status$([[ " $2 " == *" $status "* ]] || echo " (**not $2**)") | $seconds | $3 |"
 }
-branch() { # NAME: starts a folder with hard links to the uninterrupted run's checkpoint of step 3
+branch() { # NAME: creates OUT/NAME with hard links to the uninterrupted run's checkpoint of step 3
     mkdir -p "$out/$1"
     cp -rl "$out/whole/step-00000003" "$out/$1/"
 }
-said() { grep -m 1 -o 'error: .*' "$out/$1.log" | cut -c 1-160; } # NAME: prints the first error in its output
-gigabytes() { du -sb "$out/$1/step-00000006" | awk '{ printf "%.3g GB", $1 / 1e9 }'; } # NAME: prints the size of its last checkpoint
+said() { grep -m 1 -o 'error: .*' "$out/$1.log" | cut -c 1-160; } # NAME: prints the first error of run NAME
+gigabytes() { du -sb "$out/$1/step-00000006" | awk '{ printf "%.3g GB", $1 / 1e9 }'; } # NAME: prints the size of NAME's last checkpoint
 
-# same and apart compare a run with the uninterrupted one. They set $what to the text of a row, and $failed if the runs
-# differ
+# same() and apart() compare a run with the uninterrupted run, and set $what to the text of a row. same() sets $failed if
+# the last checkpoints differ, apart() if a loss is missing.
 same() { # NAME: compares the last checkpoints byte for byte
     what="the checkpoint of the uninterrupted run, byte for byte"
-    diff -r "$out/whole/step-00000006" "$out/$1/step-00000006" >/dev/null || { what="**another checkpoint**" && failed=1; }
+    diff -r "$out/whole/step-00000006" "$out/$1/step-00000006" >/dev/null || { what="**the checkpoint differs from that of the uninterrupted run**" && failed=1; }
 }
-losses() { sed -n 's/.*"step":\([456]\),"loss":\([0-9.]*\).*/\2/p' "$out/$1/log.jsonl"; } # NAME: prints those of steps 4 to 6
-apart() { # NAME: compares the losses of steps 4 to 6
+losses() { sed -n 's/.*"step":\([456]\),"loss":\([0-9.]*\).*/\2/p' "$out/$1/log.jsonl"; } # NAME: prints the losses of steps 4 to 6
+apart() { # NAME: computes the largest difference of the losses of steps 4 to 6
     what=$(paste <(losses "$1") <(losses whole) | awk 'NF == 2 { d = 100 * ($1 / $2 - 1); if (d < 0) d = -d; if (d > most) most = d; n++ }
-        END { printf "three losses, at most %.3f %% from those of the uninterrupted run", most; exit n != 3 }') || { what="**no three losses**" && failed=1; }
+        END { printf "three losses, at most %.3f %% from those of the uninterrupted run", most; exit n != 3 }') || { what="**a loss of steps 4 to 6 is missing**" && failed=1; }
 }
 # victim: prints the id of the newest process that the launcher has started
 victim() { pgrep -n -P $launcher -f "$(basename "$program")"; }
 
-echo "| $gpus processes, ZeRO 3: \`${FLAGS:-${flags[*]:0:8}}\` | exit code | seconds | |"
+echo "| $gpus processes, ZeRO 3: \`${FLAGS:-${flags[*]:0:8}}\` | exit code | seconds | result |"
 echo "| --- | --- | --- | --- |"
 begin "$gpus" whole --overwrite
 finish

@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
-# Tests checkpoints between the CPU program and the GPU program. A run that moves
-# from one to the other and back has the same losses as without the move. A run
-# resumed on the GPU has the bits of an uninterrupted one. States are converted on
-# the way. Takes about a minute.
+# Tests that the CPU program and the GPU program can resume each other's checkpoints.
+# A run that moves from one program to the other and back must have the same losses
+# as without the move. A run resumed on the GPU must have the bits of an
+# uninterrupted one. Runs resumed with other formats of the optimizer states must
+# have nearly the same losses. Takes about a minute.
 #
-# Compares only the five losses after a move. These show a wrong state, which the
-# script proves by dropping the momentum. Later, rounding differences grow: after
-# thirty steps, another --micro-batch alone changes the CPU's losses in COAT by
-# 0.003 to 0.01.
+# Compares only the five losses after a move. These reveal a wrong state: the script
+# also resumes without the momentum, and checks that the losses then differ. Later,
+# rounding differences grow: after thirty steps, another --micro-batch alone changes
+# the CPU's losses in COAT by 0.003 to 0.01.
 #
 #   dev/test/check_resume.sh
 #       CPU_PROGRAM=./train_gpt2_fp8_cpu     the CPU reference
-#       GPU_PROGRAM=./train_gpt2_fp8         the program to check, with
-#       GPU_DEVICE=cuda                      (cpu tries this script without a
-#                                            GPU)
-#       PREPARE=build/prepare_bytes          makes the tokens
+#       GPU_PROGRAM=./train_gpt2_fp8         the program to check
+#       GPU_DEVICE=cuda                      its --device; GPU_DEVICE=cpu tries
+#                                            this script without a GPU
+#       PREPARE=build/prepare_bytes          the program that writes the token files
 #       TOLERANCE=1e-3                       maximum difference of two losses, which
 #                                            are between 3 and 6
 #       MODEL='--model qwen3:d2 --kv-heads 1'  another model (default: GPT-2 with
 #                                              two layers)
-#       OUT=FOLDER                           folder that keeps the runs (default:
-#                                            a temporary folder)
+#       OUT=FOLDER                           folder of the runs (default: a
+#                                            temporary folder)
 set -uo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/../.." || exit 1
@@ -31,7 +32,7 @@ gpu_device=${GPU_DEVICE:-cuda}
 prepare=${PREPARE:-build/prepare_bytes}
 tolerance=${TOLERANCE:-1e-3}
 if [ "$gpu_device" != cpu ] && ! has_fp8_gpu; then
-    echo "error: nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more): run it on a machine with one, or use GPU_DEVICE=cpu" >&2
+    echo "error: nvidia-smi shows no GPU for FP8 (compute capability 8.9 or more); run this script on a machine with one, or use GPU_DEVICE=cpu" >&2
     exit 3
 fi
 if [ -n "${OUT:-}" ]; then
@@ -61,13 +62,13 @@ run=(--tokenizer bytes "${model[@]}" --seq-len 128 --micro-batch 4 --batch-token
     --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-every 0 --val-batches 4 --sample-tokens 0
     --lr 6e-4 --warmup 5 --schedule constant --seed 3)
 
-# train DEVICE OUT STEPS FLAGS...: trains OUT from its last checkpoint
+# train DEVICE OUT STEPS FLAGS...: starts the run OUT, or resumes its last checkpoint, and trains until step STEPS
 train() {
     local device=$1 out=$2 steps=$3 program=$cpu_program
     shift 3
     [ "$device" = cpu ] || program=$gpu_program
     [ "$device" = cpu ] || device=$gpu_device
-    mkdir -p "$folder/$out" # in which --resume begins the run
+    mkdir -p "$folder/$out" # because --resume starts a run only in an existing folder
     "$program" "${run[@]}" --device "$device" --out "$folder/$out" --steps "$steps" --resume "$@" >"$folder/said" 2>&1 </dev/null
 }
 
@@ -81,22 +82,26 @@ evaluate() {
         awk '{ print $NF }'
 }
 
+# near A B MAX: true if A and B are positive and differ by at most MAX
 near() { awk -v a="$1" -v b="$2" -v most="$3" 'BEGIN { d = a - b; exit !(a > 0 && b > 0 && d <= most && d >= -most) }'; }
 
+# losses OUT: prints each step and its loss
 losses() { sed -n 's/.*"step":\([0-9]*\),"loss":\([0-9.e+-]*\).*/\1 \2/p' "$folder/$1/log.jsonl"; }
 
-within() { # DIFFERENCE MOST
+within() { # DIFFERENCE MAX: true if DIFFERENCE, an output of apart(), is a number of at most MAX
     [ "$1" != none ] && near "$(awk -v d="$1" 'BEGIN { print 1 + d }')" 1 "$2"
 }
 
-# Prints the largest difference of two runs' losses by step; "none" unless both have the same COUNT steps.
-apart() { # COUNT A B
+# apart COUNT A B: prints the largest difference between the losses of runs A and B at the same step. Prints "none" unless
+# both logs have exactly the same COUNT steps.
+apart() {
     paste <(losses "$2") <(losses "$3") | awk -v count="$1" '
         NF != 4 || $1 != $3 { bad = 1 }
         { d = $2 - $4; if (d < 0) d = -d; if (d > most) most = d }
         END { if (bad || NR != count) print "none"; else printf "%.2g", most }'
 }
 
+# loss_of OUT STEP: prints the loss of this step
 loss_of() { losses "$1" | awk -v step="$2" '$1 == step { print $2 }'; }
 
 # moves RECIPE FROM TO STEP: a copy of the run RECIPE.FROM, which is at STEP, continues on the device TO for five steps.
@@ -106,24 +111,24 @@ moves() {
     rm -rf "$folder/$copy" "$folder/$copy.lost"
     cp -r "$folder/$recipe.$from" "$folder/$copy" && cp -r "$folder/$recipe.$from" "$folder/$copy.lost"
     train "$from" "$recipe.$from" $last --recipe "$recipe" && train "$to" "$copy" $last --recipe "$recipe"
-    report $? "$recipe: from step $4 on the ${from^^}, 5 steps there and on the ${to^^}"
+    report $? "$recipe: a run at step $4 trains 5 more steps on the ${from^^}, and its copy on the ${to^^}"
     stayed=$(loss_of "$recipe.$from" $(($4 + 1))) moved=$(loss_of "$copy" $(($4 + 1)))
     near "$stayed" "$moved" "$tolerance"
-    report $? "$recipe: the first loss on the ${to^^} equals that on the ${from^^}" "$stayed and $moved"
+    report $? "$recipe: the first loss after the move to the ${to^^} equals that on the ${from^^}" "$stayed and $moved"
     difference=$(apart $last "$recipe.$from" "$copy")
     within "$difference" "$tolerance"
-    report $? "$recipe: the next four losses are equal, too" "at most $difference apart"
+    report $? "$recipe: the five losses after the move to the ${to^^} equal those on the ${from^^}" "at most $difference apart"
     train "$to" "$copy.lost" $last --recipe "$recipe" --beta1 0
     lost=$(apart $last "$recipe.$from" "$copy.lost")
     [ "$lost" != none ] && ! within "$lost" "$(awk -v t="$tolerance" 'BEGIN { print 5 * t }')"
-    report $? "$recipe: without the momentum, the losses differ" "$lost apart"
+    report $? "$recipe: after a move to the ${to^^} without the momentum, the losses differ" "$lost apart"
 }
 
 check_recipe() { # RECIPE
     local recipe=$1 cpu gpu
     # moves to the GPU, and back
     train cpu "$recipe.cpu" 10 --recipe "$recipe"
-    report $? "$recipe: 10 steps on the CPU"
+    report $? "$recipe: the CPU trains 10 steps"
     moves "$recipe" cpu gpu 10
     mv "$folder/$recipe.cpu.gpu" "$folder/$recipe.gpu"
     moves "$recipe" gpu cpu 15
@@ -131,9 +136,9 @@ check_recipe() { # RECIPE
     # compares bits on the GPU
     train gpu "$recipe.whole" 20 --recipe "$recipe" && train gpu "$recipe.cut" 10 --recipe "$recipe" &&
         cp -r "$folder/$recipe.cut" "$folder/$recipe.kept" && train gpu "$recipe.cut" 20 --recipe "$recipe"
-    report $? "$recipe: 20 steps on the GPU, and 10, resume, 10"
+    report $? "$recipe: the GPU trains 20 steps, and 10 steps plus 10 resumed steps"
     diff -r "$folder/$recipe.whole/step-00000020" "$folder/$recipe.cut/step-00000020" >"$folder/said" 2>&1
-    report $? "$recipe: both checkpoints are equal byte for byte"
+    report $? "$recipe: 10 steps and 10 resumed steps on the GPU write the checkpoint of 20, byte for byte"
 
     # evaluates one checkpoint on both devices
     cpu=$(evaluate cpu "$recipe.kept" --recipe "$recipe") gpu=$(evaluate gpu "$recipe.kept" --recipe "$recipe")
@@ -141,21 +146,21 @@ check_recipe() { # RECIPE
     report $? "$recipe: the GPU's checkpoint has the same validation loss on both devices" "$cpu and $gpu"
 }
 
-# Checks that a run with --autotune has the same bits if it is resumed from its checkpoint alone, which contains the table of
-# matmuls, and if another run gets this table.
+# Checks that the bits of a run with --autotune can be repeated: by resuming one of its checkpoints, which contains the table
+# of GEMM algorithms, and by a new run with --matmul-table.
 check_tuned() { # RECIPE
     local recipe=$1 status=0
     train gpu "$recipe.tuned" 20 --recipe "$recipe" --autotune --save-every 10 && mkdir "$folder/$recipe.killed" &&
         cp -r "$folder/$recipe.tuned/step-00000010" "$folder/$recipe.killed" &&
         train gpu "$recipe.killed" 20 --recipe "$recipe" &&
         train gpu "$recipe.given" 20 --recipe "$recipe" --matmul-table "$folder/$recipe.tuned/matmul_table.txt"
-    report $? "$recipe: 20 tuned steps on the GPU, the second half repeated, and all repeated with the table"
+    report $? "$recipe: the GPU trains 20 steps with --autotune, repeats steps 11 to 20, and repeats all steps with --matmul-table"
     cmp "$folder/$recipe.tuned/matmul_table.txt" "$folder/$recipe.tuned/step-00000010/matmul_table.txt" >"$folder/said" 2>&1
-    report $? "$recipe: the table is in the checkpoint"
+    report $? "$recipe: a checkpoint contains the run's matmul_table.txt"
     for other in killed given; do
         diff -r "$folder/$recipe.tuned/step-00000020" "$folder/$recipe.$other/step-00000020" >>"$folder/said" 2>&1 || status=1
     done
-    report $status "$recipe: all three have equal checkpoints byte for byte"
+    report $status "$recipe: a run with --autotune, its resumed copy, and a run with its table write the same checkpoint"
 }
 
 # changes FROM DEVICE FLAGS...: resumes the run FROM after 10 steps on DEVICE with FLAGS, which convert the optimizer states.
@@ -169,7 +174,7 @@ changes() {
     first=$(loss_of "$name" 11) last=$(loss_of "$name" 20)
     near "$first" "$(loss_of "$from.whole" 11)" "$tolerance" || status=1
     near "$last" "$(loss_of "$from.whole" 20)" 0.03 || status=1
-    report $status "the GPU's $from continues on the ${device^^} with $*" "step 11: $first, 20: $last"
+    report $status "the GPU's $from run, resumed on the ${device^^} with $*, has nearly the same losses" "step 11: $first, 20: $last"
 }
 
 check_recipe bf16

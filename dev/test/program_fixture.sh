@@ -1,5 +1,5 @@
-# Shared by the tests of the CPU program and of scripts: the program's path, a temporary folder, and TAP lines. Source it
-# in the repository's root. The test ends with `exit $failures`.
+# Sourced, in the repository's root, by the tests of the CPU program and of scripts: defines the program's path, a
+# temporary folder, and functions that print TAP lines. The test ends with `exit $failures`.
 program=$(realpath "${PROGRAM:-${BIN:-.}/train_gpt2_fp8_cpu}") device=${DEVICE:-cpu}
 build=${BUILD:-build}
 folder=$(mktemp -d)
@@ -37,7 +37,8 @@ succeeds() {
     said=$("$@" 2>&1)
     check "$name" $? "$said"
 }
-# refuses NAME PATTERN COMMAND...: expects exit code 1, one error line that matches, and no files
+# refuses NAME PATTERN COMMAND...: checks that the command ends with exit code 1, prints one error line, which matches, and
+# does not create $folder/refused
 refuses() {
     local said status=0
     said=$("${@:3}" 2>&1)
@@ -45,8 +46,8 @@ refuses() {
     check "$1" $status "$said"
 }
 
-# fails NAME CODE PATTERN COMMAND...: expects this exit code and one line of output, which matches. Lines that match
-# $ignored do not count.
+# fails NAME CODE PATTERN COMMAND...: checks that the command ends with this exit code and prints one line, which matches.
+# Lines that match $ignored do not count.
 fails() {
     local said status=0
     said=$("${@:4}" 2>&1 </dev/null) || status=$?
@@ -60,15 +61,16 @@ needs_python() {
     command -v python3 >/dev/null || { echo "skip - $1: python3 is missing"; exit 77; }
 }
 
-# data_python ARGUMENT...: runs the Python program on stdin, which can import the modules of data/
+# data_python ARGUMENT...: runs the Python program that is given on stdin. The program can import the modules of data/.
 data_python() { PYTHONPATH=data${PYTHONPATH:+:$PYTHONPATH} python3 -B - "$@"; }
 
-# pytorch_tests NAME...: true if these tests run: in `make test-long` if Python has transformers and PyTorch, which is too
-# large for `make test` to install. Prints a skip line per name if a package is missing.
+# pytorch_tests NAME...: true if the caller shall run these tests: in `make test-long`, if Python has PyTorch, safetensors
+# and transformers. `make test` skips them silently, because PyTorch is too large to install. In `make test-long`, prints
+# a skip line per name if a package is missing.
 pytorch_tests() {
     [ "${TEST_LONG:-}" ] || return
     python3 -c 'import torch, safetensors, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null && return
-    printf 'skip - %s: Python has no torch, or no transformers from 4.56 on\n' "$@"
+    printf 'skip - %s: Python has no torch, no safetensors, or no transformers of version 4.56 or later\n' "$@"
     return 1
 }
 
@@ -81,10 +83,10 @@ without_gpu() {
     export PATH="$folder/none:$path"
 }
 
-# field KEY [LOG]: prints the value of KEY in every line that has it, except the settings
+# field KEY [LOG]: prints the value of KEY in every line of LOG (default: stdin) that has it, except the line of settings
 field() { sed -n "/\"settings\":/d; s/.*\"$1\":\([^,}]*\).*/\1/p" "${@:2}"; }
 
-# exists PATTERN: true if a file matches
+# exists PATTERN: true if the path of a file or folder matches
 exists() { compgen -G "$1" >/dev/null; }
 
 # wait_for PID COMMAND...: waits until the command succeeds or the process has ended, at most five minutes
@@ -93,8 +95,9 @@ wait_for() {
     until "${@:2}" 2>/dev/null || ! kill -0 "$1" 2>/dev/null || [ $SECONDS -gt $end ]; do sleep 0.01; done
 }
 
-# lab_tests GPUS SETTING...: prepares a test of scripts/lab.py. Unsets the settings and hides the machine's GPUs. Writes
-# an nvidia-smi to $folder/gpus that shows this number of GPUs. Makes $folder/pretend for a program that pretends to train.
+# lab_tests GPUS SETTING...: prepares a test of scripts/lab.py. Unsets the environment variables SETTING... and hides the
+# machine's GPUs. Writes an nvidia-smi to $folder/gpus that shows this number of GPUs. Creates the empty folder
+# $folder/pretend, to which the test writes a program that pretends to train.
 lab_tests() {
     needs_python "scripts/lab.py"
     export BIN=${BIN:-.} BUILD=${BUILD:-build}
@@ -108,10 +111,11 @@ END
     chmod +x "$folder/gpus/nvidia-smi"
 }
 
-# Prints a log without times and settings, which differ between equal runs.
+# strip LOG: prints a log without times and settings, in which runs with equal results differ.
 strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//; /"settings":/d' "$1"; }
 
-# text FOLDER [FILES]: writes files of 10 KB of words, the same on every machine and independent of the sources
+# text FOLDER [FILES]: writes FILES (default: 32) files of 10 KB of English words. The words are the same on every machine
+# and do not depend on this repository's files.
 text() {
     mkdir -p "$1"
     awk -v folder="$1" -v files="${2:-32}" 'BEGIN {
@@ -132,20 +136,21 @@ text() {
     }'
 }
 
-# byte_data [FILES]: writes such files to $folder/texts, and their bytes as token files of training and validation data
+# byte_data [FILES]: writes FILES files of words to $folder/texts, and their bytes as tokens to two token files. Sets $data
+# to the training file and $val to the validation file.
 byte_data() {
     data=$folder/src_train.bin val=$folder/src_val.bin
     text "$folder/texts" "$@" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
 }
 
-# poke FILE AT BYTES: overwrites a file's bytes from this place on; BYTES may contain \xHH
+# poke FILE AT BYTES: overwrites a file's bytes from offset AT on; BYTES may contain \xHH
 poke() { printf '%b' "$3" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
-# flip FILE AT MASK: flips bits of the byte at this place
+# flip FILE AT MASK: flips the bits in MASK of the byte at offset AT
 flip() { poke "$1" "$2" "$(printf '\\x%02x' $(($(od -An -tu1 -j "$2" -N 1 "$1") ^ $3)))"; }
-# Removes the checksum from a token file's header, so that a changed file is not refused as damaged.
+# without_checksum FILE: removes the checksum from a token file's header, so that a changed file is not refused as damaged
 without_checksum() { poke "$1" 32 '\0\0\0\0\0\0\0\0'; }
 
-# vocabulary FOLDER TOKENS: writes a vocabulary in the form of GPT-2's, without merges
+# vocabulary FOLDER TOKENS: creates FOLDER with a vocabulary of this number of tokens, as GPT-2's two files, without merges
 vocabulary() {
     mkdir "$1" && echo '#version: 0.2' >"$1/merges.txt"
     awk -v last=$(($2 - 1)) 'BEGIN {

@@ -9,7 +9,7 @@ if ! command -v mpirun >/dev/null; then
     exit 77
 fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
-export OMPI_MCA_mpi_yield_when_idle=0 # comm_mpi.c yields by itself, and only while other suites do not use the cores
+export OMPI_MCA_mpi_yield_when_idle=0 # because comm_mpi.c yields the core itself, and sleeps if another suite uses the core
 if mpirun --version 2>/dev/null | grep -q "Open MPI"; then mpirun=(mpirun --oversubscribe); else mpirun=(mpirun); fi
 
 byte_data
@@ -36,9 +36,9 @@ near() {
     local pick=cat said
     case ${6:-} in first) pick="head -1" ;; last) pick="tail -1" ;; esac
     if said=$(paste <(values "$2" "$4" | $pick) <(values "$2" "$5" | $pick) | awk -v tolerance="$3" '
-        NF != 2 { print "not the same lines: " $0; bad = 1 }
+        NF != 2 { print "only one of the logs has this line: " $0; bad = 1 }
         { d = ($1 - $2) / $2; if (d < 0) d = -d; if (!(d <= tolerance)) { print NR ": " $0; bad = 1 }; if (d > most) most = d }
-        END { if (NR == 0) { print "no lines"; bad = 1 }; printf "largest difference %.1e in %d\n", most, NR; exit bad }'); then
+        END { if (NR == 0) { print "no lines"; bad = 1 }; printf "largest relative difference %.1e in %d lines\n", most, NR; exit bad }'); then
         ok "$1 ($said)"
     else
         bad "$1" "$said"
@@ -60,14 +60,16 @@ each() {
         >"$folder/said" 2>&1 </dev/null || status=$?
     seconds=$((SECONDS - begun))
 }
-# starved PROCESSES KIB FLAGS...: trains with KIB of address space for the last process; sets what each() sets
+# starved PROCESSES KIB FLAGS...: trains, with the address space of the last process limited to KIB. Sets $status and
+# $seconds; output goes to $folder/said.
 starved() { each "$1" "[ \$rank -ne $(($1 - 1)) ] || ulimit -v $2; exec \"\$@\"" "${flags[@]}" "${@:3}"; }
-# no_memory NAME PROCESSES KIB FLAGS...: checks that a starved() run ends at once with one line that names the process.
+# no_memory NAME PROCESSES KIB FLAGS...: checks that a starved() run ends within 45 s, with exit code 3 and one error line
+# that names the rank without memory.
 no_memory() {
     local name=$1
     shift
     if [[ $build = *asan* ]]; then
-        echo "skip - $name: sanitizers need address space themselves"
+        echo "skip - $name: this build's sanitizers need more address space than the limit"
         return
     fi
     starved "$@"

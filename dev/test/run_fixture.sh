@@ -1,5 +1,5 @@
-# Shared by the tests of interrupted runs: a small run that uses every part of a checkpoint, its uninterrupted result, and
-# the comparison with that. Source it in the repository's root.
+# Sourced, in the repository's root, by the tests of interrupted runs. Defines a small run that uses every part of a
+# checkpoint, and functions that train it without interruption and compare other runs with the result.
 . dev/test/program_fixture.sh
 
 byte_data
@@ -13,16 +13,17 @@ export OMP_NUM_THREADS=1 # one thread, also for matmuls, because other cores may
 
 # Trains without interruption into $folder/straight.
 straight() {
-    "$program" "${run[@]}" --out "$folder/straight" >/dev/null || { bad "the run without interruption"; exit 1; }
+    "$program" "${run[@]}" --out "$folder/straight" >/dev/null || { bad "the uninterrupted run succeeds"; exit 1; }
     grep -q '"skipped"' "$folder/straight/log.jsonl" || bad "the outlier guard skips some steps"
 }
 
-# same OUT [PATTERN]: true if its last checkpoint and log equal the uninterrupted run's byte for byte, except lines that match
-# PATTERN, and no partial file is left.
+# same OUT [PATTERN]: true if the last checkpoint and the log in OUT equal the uninterrupted run's byte for byte, except log
+# lines that match PATTERN, times and settings, and if OUT contains no partial file.
 same() {
     diff -r "$folder/straight/$last" "$1/$last" >&2 || return 1
     diff <(strip "$folder/straight/log.jsonl" | grep -v "${2:-^$}") <(strip "$1/log.jsonl" | grep -v "${2:-^$}") >&2 || return 1
     [ -z "$(find "$1" -name '.*' ! -name . ! -path "$1")" ] || { ls -a "$1" >&2; return 1; }
 }
 
+# resume OUT [FLAG...]: starts the run in OUT, or resumes it
 resume() { "$program" "${run[@]}" --out "$1" --resume "${@:2}" >/dev/null; }

@@ -55,12 +55,12 @@ for ((i = 1; i <= runs; i++)); do
         for ((kills = 1 + RANDOM % 3; kills > 0; kills--)); do kill_once "$out" 2>/dev/null; done
     done
     if resume "$out" 2>>"$folder/said" && same "$out" 2>"$folder/differs"; then good=$((good + 1)); else
-        bad "run $i of seed $seed, resumed after SIGKILL, ends with the same bytes" "$(head -n 20 "$folder/differs")" "$(tail -n 5 "$folder/said")"
+        bad "run $i of seed $seed, resumed after SIGKILL, equals the uninterrupted run" "$(head -n 20 "$folder/differs")" "$(tail -n 5 "$folder/said")"
         break
     fi
 done
 [ $good -eq "$runs" ]
-check "$runs runs, killed $killed times ($in_save during a save; seed $seed), end with the same bytes" $? "only $good"
+check "$runs runs, killed $killed times ($in_save during a save; seed $seed) and resumed, equal the uninterrupted run" $? "only $good"
 [ $killed -ge "$runs" ] && [ $in_save -ge 1 ]
 check "every run was killed at least once, and one during a save" $? "killed: $killed, during a save: $in_save"
 
@@ -80,7 +80,7 @@ full() {
 limited() { (ulimit -f 40 && exec "$program" "$@"); }
 full "a limit of the file size" "$folder/limited" limited
 resume "$folder/limited" && same "$folder/limited"
-check "a run with failed saves, resumed without the limit, has the same bytes" $?
+check "a run with failed saves, resumed without the limit, equals the uninterrupted run" $?
 
 mount_tmpfs() { mkdir -p "$1" && mount -t tmpfs -o "size=$2" coat-test "$1" 2>/dev/null && mounts+=("$1"); }
 if mount_tmpfs "$folder/disk" "$(($(du -sk "$folder/straight/$last" | cut -f1) * 7 / 2))k"; then
@@ -90,7 +90,7 @@ if mount_tmpfs "$folder/disk" "$(($(du -sk "$folder/straight/$last" | cut -f1) *
     check "checkpoints from before the disk was full remain" $? "${kept[@]}"
     mount -o remount,size=64m "$folder/disk"
     resume "$folder/disk/out" && same "$folder/disk/out"
-    check "a run resumed after its full disk has space has the same bytes" $?
+    check "a run resumed after its full disk has space equals the uninterrupted run" $?
 else
     echo "skip - a full disk: this user cannot mount a file system"
 fi
@@ -120,10 +120,10 @@ writable() {
 if [ "$(id -u)" -ne 0 ] || [ ${#mounts[@]} -gt 0 ]; then
     lose "$folder/locked" read_only "$folder/locked"
     [ $status -eq 2 ] && grep -qE "^error: .*step $steps could not be saved: cannot .*(Read-only|Permission).*; .* from step [0-9]+ with --resume$" "$folder/said"
-    check "a run in a folder that becomes read-only ends with 2" $? "status $status" "$(cat "$folder/said")"
+    check "a run in a folder that becomes read-only exits with 2, and the error names the reason" $? "status $status" "$(cat "$folder/said")"
     writable "$folder/locked"
     resume "$folder/locked" && same "$folder/locked"
-    check "a run resumed after its folder is writable again has the same bytes" $?
+    check "a run resumed after its folder is writable again equals the uninterrupted run" $?
 else
     echo "skip - a folder that becomes read-only: root may write everywhere, and this user cannot mount a file system"
 fi
@@ -133,9 +133,9 @@ lose "$folder/mount/out" away
 [ $status -eq 0 ] && [ "$(grep -c "^warning: --out $folder/mount/out" "$folder/said")" -eq 1 ] &&
     [ "$(grep '^warning: ' "$folder/said" | grep -cv -e '--out' -e 'the checkpoint of step [0-9]* could not be saved')" -eq 0 ] &&
     diff -r "$folder/straight/$last" "$folder/mount/out/$last"
-check "the parent of the folder is renamed: the folder is recreated" $? "status $status" "$(cat "$folder/said")"
+check "if the parent of --out is renamed, --out is recreated and gets the uninterrupted run's checkpoint" $? "status $status" "$(cat "$folder/said")"
 
-# --- a flipped bit in a file of a checkpoint, or a truncated file: the checkpoint before it is used
+# --- If a file of the last checkpoint has a flipped bit or is truncated, --resume uses the previous checkpoint.
 flip_bit() { flip "$1" $(((RANDOM * 32768 + RANDOM) % $(stat -c %s "$1"))) $((1 << RANDOM % 8)); } # FILE
 truncate_file() { truncate -s $(((RANDOM * 32768 + RANDOM) % $(stat -c %s "$1"))) "$1"; }
 for file in "$folder/straight/$last"/*; do
@@ -145,10 +145,10 @@ for file in "$folder/straight/$last"/*; do
         $damage "$folder/damaged/$last/$name"
         resume "$folder/damaged" 2>"$folder/said" && grep -q "skipping the checkpoint .*$last: .*$name" "$folder/said" &&
             same "$folder/damaged"
-        check "$damage $name: the checkpoint before it is resumed" $? "$(cat "$folder/said")"
+        check "after $damage $name in the last checkpoint, --resume uses the previous one" $? "$(cat "$folder/said")"
     done
 done
 rm -rf "$folder/damaged" && cp -r "$folder/straight" "$folder/damaged" && truncate_file "$folder/damaged/$last/model.safetensors"
 resume "$folder/damaged" --no-quiet 2>"$folder/said" && grep -q "^note: the settings .* step $steps, .*damaged" "$folder/said"
-check "a note is printed if the settings are those of the damaged checkpoint" $? "$(cat "$folder/said")"
+check "a note is printed if the settings come from a checkpoint whose other files are damaged" $? "$(cat "$folder/said")"
 exit $failures

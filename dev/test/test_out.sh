@@ -57,7 +57,7 @@ replaced() { renamed && mkdir "$out" && echo mine >"$out/notes.txt"; }
 out=$folder/replaced
 during replaced
 continued && grep -qx mine "$out/notes.txt"
-check "a folder that replaced the run's and has no files of a run is used" $? "$(shown)"
+check "a folder that has replaced --out is used if it contains no files of a run" $? "$(shown)"
 no_lock() { rm "$out/.lock"; }
 out=$folder/lockless
 during no_lock
@@ -92,7 +92,7 @@ done >"$folder/out" 2>"$folder/said"
 kill -KILL $pid
 wait $pid 2>/dev/null
 [ $losses -gt 0 ] && ! grep -v '^error: .*/step-[0-9]* was removed while it was read; ' "$folder/said"
-check "a checkpoint that a run removes is not called damaged" $? "$losses of 40" "$(cat "$folder/said")"
+check "evaluation does not report a checkpoint as damaged if a run removes the checkpoint meanwhile" $? "$losses of 40" "$(cat "$folder/said")"
 
 # --- another run has taken the folder before a save
 # stopped: true if the run ended with exit code 2 and one error, and the other run's files are unchanged
@@ -101,7 +101,7 @@ quick() { renamed && second && cp -r "$out" "$out-theirs"; }
 out=$folder/quick
 during quick
 [ $second -eq 0 ] && stopped
-check "the files of another run that has ended in the folder are unchanged" $? "$(shown)"
+check "the files of another run that has trained in the folder meanwhile are unchanged" $? "$(shown)"
 if command -v flock >/dev/null; then
     hold() { exec 8>"$out/.lock" && flock -n 8 && echo "$HOSTNAME 4321 2026-01-02 03:04:05" >&8; }
     holds() { renamed && mkdir "$out" && hold && cp -r "$out" "$out-theirs"; }
@@ -131,7 +131,7 @@ check "the run is resumed after the file is removed" $? "$(shown)"
 
 # --- free space, on a small file system that is mounted for the test
 mkdir "$disk"
-run+=(--skip-grad-z 0) # no skipped updates, during which checkpoints are not deleted
+run+=(--skip-grad-z 0) # because no checkpoint is deleted while updates are skipped
 rm -r "$folder/straight"
 "$program" "${run[@]}" --out "$folder/straight" >/dev/null || bad "training without an outlier guard succeeds"
 kilobytes=$(du -sk "$folder/straight/$last" | cut -f1)
@@ -148,7 +148,7 @@ if mount -t tmpfs -o size=$((kilobytes / 2))k coat-test "$disk" 2>/dev/null; the
     room 14
     "$program" "${run[@]}" --keep 1 --steps 170 --out "$out" --resume >/dev/null 2>"$folder/said"
     too_small $? && same "$out"
-    check "a resume is refused if the next checkpoint does not fit next to the existing one" $? "$(cat "$folder/said")"
+    check "a resume is refused if the disk has no space for a second checkpoint" $? "$(cat "$folder/said")"
     "$program" "${run[@]}" --save-every 0 --out "$out" --overwrite >/dev/null 2>"$folder/said" && same "$out"
     check "--overwrite can use the space of the old checkpoint" $? "$(cat "$folder/said")"
     "$program" "${run[@]}" --channels 128 --layers 4 --out "$out" --overwrite >/dev/null 2>"$folder/said"
@@ -165,12 +165,12 @@ if mount -t tmpfs -o size=$((kilobytes / 2))k coat-test "$disk" 2>/dev/null; the
     check "a note is printed if later checkpoints will not fit" $? "$(head -n 3 "$folder/said")"
     rm -r "$out"
     "$program" "${run[@]}" --keep 2 --no-quiet --out "$out" >/dev/null 2>"$folder/said" && same "$out" && ! grep '^note: --out' "$folder/said"
-    check "the --keep that the note names fits" $? "$(cat "$folder/said")"
+    check "with the --keep that the note suggests, all checkpoints fit and no note is printed" $? "$(cat "$folder/said")"
     rm -r "$out"
-    room 21 # two checkpoints without the log
+    room 21 # space for two checkpoints, but not for the log
     "$program" "${run[@]}" --no-quiet --keep 1 --out "$out" >/dev/null 2>"$folder/said"
     [ "$(grep -c "^note: --out $out: .* for 1 of the 2 more .*; free space$" "$folder/said")" -eq 1 ]
-    check "a note without a --keep is printed if only the log does not fit" $? "$(head -n 3 "$folder/said")"
+    check "if two checkpoints fit but the log does not, the note suggests no --keep" $? "$(head -n 3 "$folder/said")"
 else
     echo "skip - a disk that is too small: this user cannot mount a file system"
 fi

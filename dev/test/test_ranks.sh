@@ -2,7 +2,7 @@
 # Tests that several processes train like one process, and end together. dev/test/long_ranks.sh has the long cases.
 source "$(dirname "$0")/ranks.sh"
 
-# A step has the same sequences, in three micro-batches per process or in six: the losses must be equal.
+# A step has the same 12 sequences, in six micro-batches on one process or in three on each of two: the losses must be equal.
 fp32=(--precision fp32 --steps 6 --batch-tokens 384 --val-every 3 --save-every 4)
 train 1 one "${fp32[@]}" && train 2 two "${fp32[@]}" --zero 2 &&
     near "ZeRO 2 on two processes has the losses of one" loss 1e-5 one two &&
@@ -14,12 +14,13 @@ train 2 zero0 "${coat[@]}" --zero 0 --steps 3 && train 2 zero3 "${coat[@]}" --ze
     same "ZeRO 3 writes the checkpoint of ZeRO 0, byte for byte" 00000003 zero0 zero3
 train 2 blocks0 "${coat[@]}" --bf16-blocks 1 --zero 0 --steps 3 && train 2 blocks3 "${coat[@]}" --bf16-blocks 1 --zero 3 --steps 3 &&
     same "ZeRO 3 with a BF16 block, whose weights are gathered in BF16, writes the checkpoint of ZeRO 0" 00000003 blocks0 blocks3
-# Only rank 0 checks FP8 values and matmuls, of its own micro-batches, whichever rank has the sums.
+# Only rank 0 checks FP8 values and matmuls. It checks its own micro-batches, even if ZeRO stores the summed gradients on
+# another rank.
 for zero in 0 2 3; do
     train 2 health$zero "${coat[@]}" --zero $zero --steps 3 --health-every 1 --health-products 1 &&
-        same "FP8 health changes no bit with ZeRO $zero" 00000003 zero0 health$zero &&
+        same "FP8 health with ZeRO $zero changes no bit of the checkpoint" 00000003 zero0 health$zero &&
         [ "$(grep -cE '"dqkv_q":\{"amax":\[[^]]*\],"saturated":|"products":\{"qkvw":\{"error":\[0\.0[0-9]*,0\.0[0-9]*,0\.0[0-9]*\]' "$folder/health$zero/log.jsonl")" -eq 6 ]
-    check "FP8 health with ZeRO $zero is in the log" $? "$(cat "$folder/health$zero/log.jsonl")"
+    check "FP8 health with ZeRO $zero is in the log at every step" $? "$(cat "$folder/health$zero/log.jsonl")"
 done
 # Three processes resume a checkpoint of two processes, with other formats of the optimizer states. With ZeRO 0 and
 # ZeRO 3, they must convert the states to the same bits.
@@ -32,11 +33,12 @@ check "a conversion of states is reported in one line" $? "$(cat "$folder/other3
 train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
     near "one process resumes a ZeRO 3 checkpoint of two with the same losses" loss 1e-3 zero0 zero3
 
-# Muon. Neither two nor three processes divide the layers evenly. With 16 channels, the third process has no shard of projw.
+# Muon. In test_muon and in the runs of two processes, the processes cannot divide the layers evenly. With 16 channels, the
+# third process has no shard of projw.
 muon=(--optimizer muon --schedule constant)
 for zero in 0 1 2 3; do
     timeout 100 "${mpirun[@]}" -np 3 "$build"/test_muon $zero >"$folder/said" 2>&1 </dev/null
-    check "Muon with ZeRO $zero on three processes orthogonalizes each matrix once, or on each process" $? "$(grep -v '^ok' "$folder/said")"
+    check "Muon on three processes orthogonalizes each matrix once, or with ZeRO 0 on each process: ZeRO $zero" $? "$(grep -v '^ok' "$folder/said")"
 done
 timeout 100 "${mpirun[@]}" -np 2 "$build"/test_muon 2 >"$folder/said" 2>&1 </dev/null
 check "Muon with ZeRO 2 on two processes orthogonalizes each matrix once" $? "$(grep -v '^ok' "$folder/said")"
@@ -53,15 +55,15 @@ same "Muon with ZeRO 3 and empty shards writes the checkpoint of ZeRO 0, byte fo
 [ "$(cat "$folder"/muon-*.said | grep -c '^note: --zero 0: .*--zero 1')" -eq 2 ]; check "Muon with ZeRO 0 prints one note" $? "$(cat "$folder"/muon-zero?.said)"
 i8=(--recipe coat "${muon[@]}" --batch-tokens 384 --save-every 2)
 train 3 muon-i8 "${i8[@]}" --zero 3 --steps 2 && train 2 muon-i8 "${i8[@]}" --zero 1 --steps 4 --resume && train 1 muon-i8 "${i8[@]}" --steps 6 --resume &&
-    train 1 muon-i8-one "${i8[@]}" --steps 6 && near "two processes, then one resume an INT8 momentum of three with the losses of one" loss 1e-3 muon-i8-one muon-i8 &&
+    train 1 muon-i8-one "${i8[@]}" --steps 6 && near "a run with INT8 momentum on three processes, resumed on two and then on one, has the losses of one process" loss 1e-3 muon-i8-one muon-i8 &&
     ! grep -q 'converted' "$folder/muon-i8.said"; check "shards of an INT8 momentum are not converted" $? "$(cat "$folder/muon-i8.said")"
 
-# Matrices that are larger than the read buffers (8 MiB, 2^20 elements of states): each process reads its shard, also if
-# states are converted, and of the weights of --model, which a rate of 0 does not change.
+# Matrices that are larger than the read buffers (8 MiB, or 2^20 elements if states are converted). Each process reads its
+# shard of the states, converted or not, and of the weights of --model. A learning rate of 0 keeps these weights.
 once=(--recipe coat --batch-tokens 96 --micro-batch 1 --save-every 1)
 large=(--model llama:d1 --layers 1 --channels 512 --heads 4 --ffn 9216 "${once[@]}")
 other=("${large[@]}" --moments bf16 --master fp32 --steps 2 --resume)
-given() {
+given() { # PROCESSES NAME FLAGS...: trains from the weights of step 1 of the run `large`
     local flags=(--seq-len 32 --quiet --device "$device" --train "$data" --model "$folder/large/step-00000001")
     train "$@"
 }
@@ -75,28 +77,29 @@ if [ -n "${TEST_LONG:-}" ] && train 3 large "${large[@]}" --zero 3 --steps 2; th
         same "sharded matrices of several read buffers are loaded by --model" 00000001 large large-given model.safetensors
 fi
 
-# Two processes stop after four sequences, which three processes with two sequences each cannot divide into passes.
+# Two processes stop after four sequences, in the middle of a pass of three processes, which has six sequences.
 third=(--precision fp32 --schedule constant)
 train 2 odd "${third[@]}" --batch-tokens 128 --steps 1 --zero 2 && rm -rf "$folder/odd-alone" && cp -r "$folder/odd" "$folder/odd-alone" &&
     train 1 odd-alone "${third[@]}" --batch-tokens 192 --steps 4 --resume && train 3 odd "${third[@]}" --batch-tokens 192 --steps 4 --zero 1 --resume &&
     near "three processes resume in the middle of a pass with the losses of one" loss 1e-5 odd-alone odd
 
-# Two data sets with weights 7 to 3: 384 sequences in a step, and three times 256 in two, after which the fractions are
-# exact. The second set is read several times. Three processes resume the run of one.
+# Two data sets with weights 7 to 3. Two steps read 768 sequences, a multiple of MIXTURE_BLOCK (256), after which each set's
+# count is its fraction, rounded. The second set is read several times. Three processes resume the run sets3 of two.
 head -c 3000 "$folder/texts/001.txt" >"$folder/small.txt" && "$build"/prepare_bytes --out "$folder/small" "$folder/small.txt" >/dev/null || exit 1
 sets=(--precision fp32 --schedule constant --batch-tokens 12288 --val-every 1 --train-weight 7 --train "$folder/small_train.bin" --train-weight 3)
 read_of() { grep '"train":' "$folder/$1/log.jsonl" | tail -n 1; }
 train 1 sets1 "${sets[@]}" --steps 2 && train 2 sets2 "${sets[@]}" --steps 2 --zero 2 &&
     train 2 sets3 "${sets[@]}" --steps 1 && train 3 sets3 "${sets[@]}" --steps 2 --zero 1 --resume
 for name in sets1 sets2 sets3; do
+    case $name in sets1) who="one process" ;; sets2) who="two processes" ;; sets3) who="three processes, after a step of two," ;; esac
     [[ $(read_of $name) == *'"sequences":538,"tokens":17216,'*'"sequences":230,"tokens":7360,'* ]]
-    check "$name reads two data sets 7 to 3" $? "$(read_of $name)"
-    [ "$(read_of $name)" = "$(read_of sets1)" ] && near "$name reads two data sets with the losses of one process" loss 1e-5 sets1 $name || bad "$name reads two data sets like one process" "$(read_of $name)"
+    check "a run of $who reads two data sets in the ratio 7 to 3" $? "$(read_of $name)"
+    [ "$(read_of $name)" = "$(read_of sets1)" ] && near "a run of $who on two data sets has the losses of one process" loss 1e-5 sets1 $name || bad "a run of $who reads two data sets like one process" "$(read_of $name)"
 done
 
-# The processes divide among them the passes that one process would make. The result of HellaSwag must be the same, also in
-# FP8, because each pass has the same rows and so the same scales. The endings are lines of the text. The right one
-# continues the context.
+# HellaSwag's passes are divided among the processes. The result must be the same as on one process, also in FP8, because
+# each pass has the same rows and so the same scales. The endings are lines of the text. The right one continues the
+# context.
 if command -v python3 >/dev/null; then
     sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' "$folder"/texts/*.txt | awk 'length($0) >= 24 { line[count++] = $0 }
         END { for (i = 0; i < 61; i++) {
@@ -136,19 +139,19 @@ bad_data() { # NAME STEP FLAGS...: expects exit code 2, one error and the checkp
     timeout 120 "${mpirun[@]}" -np 2 "$program" "${flags[@]}" --no-shuffle --zero 3 --schedule constant --out "$folder/$name" \
         --steps 20 --batch-tokens 128 "${@:3}" >"$folder/said" 2>&1 </dev/null || status=$?
     [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && grep -q "error: .*$name.bin: token .* is 65535" "$folder/said"
-    check "bad data of one process ($name) end the run on all processes with 2" $? "status $status" "$(cat "$folder/said")"
+    check "if one process reads a bad token of --$name, all processes end with 2" $? "status $status" "$(cat "$folder/said")"
     if [ "$step" -eq 0 ]; then
         ! exists "$folder/$name/step-*"
-        check "bad data of one process ($name) before the first step: nothing is saved" $? "$(ls -A "$folder/$name")"
+        check "if one process reads a bad token of --$name before the first step, nothing is saved" $? "$(ls -A "$folder/$name")"
         return
     fi
     train 2 "$name-whole" --no-shuffle --zero 3 --schedule constant --steps "$step" --batch-tokens 128 "${@:3}" --val-every 100 --val "$folder/src_val.bin" &&
-        same "bad data of one process ($name): the last complete step is saved" "$(printf %08d "$step")" "$name" "$name-whole"
+        same "if one process reads a bad token of --$name, the last complete step is saved" "$(printf %08d "$step")" "$name" "$name-whole"
 }
 bad_data train 9
 bad_data val 0 --val-every 2
-# If a run's folder is renamed, it is created again for all processes. If another run uses the name by then, all processes
-# end with 2.
+# If a run's folder is renamed, the run recreates it, once for all processes. If another run uses the name by then, all
+# processes end with 2.
 # lost_folder NAME COMMAND...: trains in NAME with two processes. Renames the folder after the first checkpoint, then runs
 # COMMAND. Sets $status.
 lost_folder() {
@@ -163,17 +166,17 @@ lost_folder() {
 train 2 unlost --zero 1 --batch-tokens 128 --schedule constant --steps 60
 lost_folder renamed true
 if [ $status -eq 0 ] && [ "$(grep -c "warning: --out $folder/renamed: " "$folder/said")" -eq 1 ]; then
-    same "a folder that is renamed is created again for two processes" 00000060 unlost renamed
+    same "a renamed folder of two processes is recreated" 00000060 unlost renamed
 else
-    bad "a folder that is renamed is created again for two processes" "status $status" "$(cat "$folder/said")"
+    bad "a renamed folder of two processes is recreated" "status $status" "$(cat "$folder/said")"
 fi
 mkdir -p "$folder/other/step-00000001"
 lost_folder taken mv "$folder/other" "$folder/taken"
 [ $status -eq 2 ] && [ "$(grep -o 'error: ' "$folder/said" | wc -l)" -eq 1 ] && [ "$(ls -A "$folder/taken")" = step-00000001 ] &&
     grep -qE "error: (rank 0: )?.*--out $folder/taken: " "$folder/said"
-check "two processes whose folder another run has taken end and write nothing there" $? "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
-# If a rank's disk is full, or the rank must not create files, rank 0 reports the reason at once. A preloaded library
-# simulates this for files whose path contains $FAILS.
+check "two processes whose folder another run uses by now end, and write nothing there" $? "status $status" "$(cat "$folder/said")" "$(ls -A "$folder"/taken*)"
+# If a rank's disk is full, or the rank may not create files, rank 0 reports the reason within 60 s. A preloaded library
+# simulates both for files whose path contains $FAILS: HOW=full and HOW=create.
 cat >"$folder/disk.c" <<'END'
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -201,13 +204,13 @@ ssize_t write(int fd, const void *data, size_t bytes) {
     return libc(fd, data, bytes);
 }
 END
-# disk PROCESSES RANK HOW FAILS FLAGS...: a run in $folder/disk with a failing disk for one rank
+# disk PROCESSES RANK HOW FAILS FLAGS...: trains in $folder/disk, with the preloaded library for one rank
 disk() {
     rm -rf "$folder/disk"
     HOW=$3 FAILS=$4 each "$1" "[ \$rank -ne $2 ] || export LD_PRELOAD=$folder/disk.so; exec \"\$@\"" "${flags[@]}" --out "$folder/disk" --zero 1 \
         --batch-tokens $((64 * $1)) --schedule constant --val-batches 1 "${@:5}"
 }
-warned() { grep -cE "^warning: the checkpoint of step $1 could not be saved: rank 1: $2" "$folder/said"; } # STEP WHY
+warned() { grep -cE "^warning: the checkpoint of step $1 could not be saved: rank 1: $2" "$folder/said"; } # STEP WHY: prints the number of such warnings
 if [[ $build != *asan* ]] && ${CC:-cc} -shared -fPIC -o "$folder/disk.so" "$folder/disk.c" -ldl 2>/dev/null; then
     for how in "full cannot write .*optimizer-00001-of-0000.*: No space left on device" "create cannot create .*optimizer-00001-of-0000.*: Permission denied"; do
         disk 3 1 "${how%% *}" /.step- --steps 4 --save-every 2
@@ -219,15 +222,17 @@ if [[ $build != *asan* ]] && ${CC:-cc} -shared -fPIC -o "$folder/disk.so" "$fold
     done
     disk 2 1 full /.step-00000002 --steps 20 --save-every 2 # enough steps that a step notices the failure before the next save
     [ $status -eq 0 ] && [ "$(warned 2 ".*No space left on device")" -eq 1 ] && [ "$(grep -c '^warning:' "$folder/said")" -eq 1 ] && [ -d "$folder/disk/step-00000004" ] && [ ! -d "$folder/disk/step-00000002" ] &&
-        train 2 diskless --zero 1 --batch-tokens 128 --schedule constant --val-batches 1 --steps 20 && same "once a full disk has room, later checkpoints are the same" 00000020 diskless disk || bad "once a full disk has room, later checkpoints are the same" "status $status" "$(cat "$folder/said")"
+        train 2 diskless --zero 1 --batch-tokens 128 --schedule constant --val-batches 1 --steps 20 && same "after a failed save on a full disk, later checkpoints equal those of a run with enough space" 00000020 diskless disk || bad "after a failed save on a full disk, later checkpoints equal those of a run with enough space" "status $status" "$(cat "$folder/said")"
     disk 2 0 full /.step- --steps 4 --save-every 2
     [ $status -eq 2 ] && [ $seconds -lt 60 ] && grep -qE "^error: (rank 0: )?the checkpoint of step 4 could not be saved: cannot write .*: No space left on device$" "$folder/said"
     check "a full disk of rank 0 is reported at once" $? "status $status after $seconds s" "$(cat "$folder/said")"
 else
     echo "skip - a rank whose disk is full: no C compiler, or sanitizers"
 fi
-# A killed process: mpirun ends the others, whose last line names the last saved step, or says that nothing is saved.
-lost_process() { # NAME PATTERN FLAGS...: kills one of three processes once PATTERN exists; sets $advice
+# If a process is killed, mpirun ends the others. Their last line names the last saved step, or says that nothing is saved.
+# lost_process NAME PATTERN FLAGS...: kills one of three processes once a path matches PATTERN. Sets $status, and $advice to
+# the other processes' advice on how to continue, without duplicate lines.
+lost_process() {
     local name=$1 pattern=$2 launcher
     shift 2
     "${mpirun[@]}" -np 3 "$program" "${flags[@]}" --zero 1 --batch-tokens 192 --schedule constant --steps 1000000 "$@" >"$folder/said" 2>&1 </dev/null &
@@ -257,20 +262,20 @@ check "if a process is killed before the first save, the others say that nothing
 # A process chooses its recipe by its GPUs and checkpoints. All processes must choose the same one.
 each 2 '[ $rank -ne 1 ] || set -- "$@" --recipe bf16; exec "$@"' "${flags[@]}" --steps 2 --batch-tokens 128
 [ $status -eq 1 ] && [ "$(grep -c '^error: --recipe: the processes chose different recipes' "$folder/said")" -eq 1 ]
-check "processes with different recipes end in one line" $? "exit $status" "$(head -n 5 "$folder/said")"
+check "processes with different recipes end with one error line" $? "exit $status" "$(head -n 5 "$folder/said")"
 # The settings that a resumed run takes from its checkpoint must be the same for all processes.
 train 1 seen --steps 1 && train 1 unseen --steps 1 --beta2 0.9
 OTHER=$folder/unseen each 2 '[ $rank -ne 1 ] || set -- "$@" --out "$OTHER"; exec "$@"' --tokenizer bytes --sample-tokens 0 --quiet --device cpu \
     --train "$data" --steps 3 --out "$folder/seen" --resume
 [ $status -eq 1 ] && [ "$(grep -c '^error: --resume: the processes found different checkpoints' "$folder/said")" -eq 1 ]
-check "processes that see different checkpoints end in one line" $? "exit $status" "$(head -n 5 "$folder/said")"
+check "processes that see different checkpoints end with one error line" $? "exit $status" "$(head -n 5 "$folder/said")"
 # Flags that affect all processes, and the contents of files, must be the same. File names may differ.
-# together FLAGS FLAGS...: two processes; only the second gets the first argument's flags; sets $status
+# together OTHER FLAGS...: runs two processes with FLAGS; only the second one also gets the flags in OTHER. Sets $status.
 together() { OTHER=$1 each 2 '[ $rank -ne 1 ] || set -- "$@" $OTHER; exec "$@"' "${flags[@]}" --batch-tokens 128 "${@:2}"; }
-apart() { # STATUS ERROR FLAGS FLAGS...: expects this exit code and one line
+apart() { # STATUS ERROR OTHER FLAGS...: checks that together OTHER FLAGS... ends with this exit code and one line with ERROR
     together "${@:3}"
     [ $status -eq "$1" ] && [ "$(grep -c 'error: ' "$folder/said")" -eq 1 ] && grep -q "^error: $2" "$folder/said"
-    check "processes that differ end in one line: $2" $? "exit $status" "$(head -n 5 "$folder/said")"
+    check "processes with different flags or data end with one error line: $2" $? "exit $status" "$(head -n 5 "$folder/said")"
 }
 different=("--lr 1" "--out $folder/apart")
 [ -z "${TEST_LONG:-}" ] || different+=("--val-every 1" "--val-batches 3" "--sample-tokens 3" "--sample-every 1" "--health-products 1" "--zero 3")
@@ -287,32 +292,33 @@ if [ -s "$folder/swag.bin" ]; then
 fi
 cp "$folder/src_val.bin" "$folder/same.bin"
 together "--val $folder/same.bin --threads 2 --log-every 2 --overwrite" --steps 2 --out "$folder/together"
-[ $status -eq 0 ]; check "processes may have files with the same content and other names" $? "exit $status" "$(cat "$folder/said")"
+[ $status -eq 0 ]; check "the processes' files may have different names if their contents are equal" $? "exit $status" "$(cat "$folder/said")"
 all=("${flags[@]}") flags=(--tokenizer bytes --seq-len 32 --micro-batch 2 --sample-tokens 0 --quiet --device "$device" --train "$data" --model "$folder/seen/step-00000001")
 apart 1 "--val differs between the processes" "--val $folder/src_val.bin" --steps 2
 flags+=(--val "$folder/src_val.bin")
 apart 1 "--eval-only differs between the processes" --eval-only --steps 2
 apart 2 "--val: the validation data differ" "--val $folder/small_train.bin" --eval-only
 flags=("${all[@]}")
-# One process resumes with the batch of two, without a note; three processes, which cannot divide it, with the nearest.
+# A run of two processes is resumed: one process continues with the same batch, without a note. Three processes cannot
+# divide this batch, so they use the nearest one that they can divide.
 train 2 batch --steps 2 --batch-tokens 256 --schedule constant && cp -r "$folder/batch" "$folder/batch3"
 bare=(--tokenizer bytes --sample-tokens 0 --quiet --device cpu --train "$data" --resume --steps 4)
 "$program" "${bare[@]}" --out "$folder/batch" >"$folder/said" 2>&1 && ! grep -q '^resume: --' "$folder/said" &&
-    [ "$(values tokens batch | tail -n 1)" = 1024 ]; check "one process continues with the batch of two" $? "$(cat "$folder/said")"
+    [ "$(values tokens batch | tail -n 1)" = 1024 ]; check "one process that resumes a run of two keeps the batch" $? "$(cat "$folder/said")"
 timeout 120 "${mpirun[@]}" -np 3 "$program" "${bare[@]}" --out "$folder/batch3" >"$folder/said" 2>&1 </dev/null &&
-    [ "$(grep '^resume: --' "$folder/said")" = "resume: --batch-tokens was 256 and is now 192" ]; check "three processes continue with the nearest batch that they can divide" $? "$(cat "$folder/said")"
+    [ "$(grep '^resume: --' "$folder/said")" = "resume: --batch-tokens was 256 and is now 192" ]; check "three processes that resume a run of two use the nearest batch that they can divide" $? "$(cat "$folder/said")"
 train 2 narrow --steps 2 --batch-tokens 128 --channels 40
 [ "$(grep -c '^note: --recipe bf16: used instead of coat, the default, because --channels' "$folder/narrow.said")" -eq 1 ]
 check "two processes fall back to BF16 together, with one note" $? "$(head -n 5 "$folder/narrow.said")"
-# A process without memory for its part, here 1.3 GB: all processes end, and the error names it.
-no_memory "a process without memory ends all, and is named" 2 1000000 --steps 1 --micro-batch 8192 --batch-tokens 524288
+# One process lacks the memory that it needs, 1.3 GB: all processes end, and the error names the process's rank.
+no_memory "if a process lacks memory, all processes end and the error names its rank" 2 1000000 --steps 1 --micro-batch 8192 --batch-tokens 524288
 
 # mpirun gives rank 0 a terminal, even if the output goes to a file.
 loud=("${flags[@]/--quiet/--no-quiet}")
 export TERM=xterm
 unset NO_COLOR CLICOLOR_FORCE
 said=$("${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 --batch-tokens 128 2>&1 </dev/null)
-[[ $said == *"step 2/2 | loss "*" left"* && $said != *$'\033'* ]]; check "mpirun's output to a file has full lines without colours" $? "$said"
+[[ $said == *"step 2/2 | loss "*" left"* && $said != *$'\033'* ]]; check "mpirun's output to a file has full step lines without colours" $? "$said"
 said=$(CLICOLOR_FORCE=1 "${mpirun[@]}" -np 2 "$program" "${loud[@]}" --steps 2 --batch-tokens 128 2>&1 </dev/null)
 [[ $said == *"loss "$'\033[1m'* ]]; check "mpirun's output to a file has colours with CLICOLOR_FORCE=1" $? "$said"
 
@@ -330,5 +336,5 @@ check "after SIGTERM to a launch script, all processes save" $? "status $status"
 # --zero on one process has no effect, which is reported once.
 note() { "$program" "${flags[@]}" "$@" 2>&1 >/dev/null </dev/null | grep -c "^note: --zero 2: has no effect with one process"; }
 told="$(note --steps 1 --zero 2) $(note --steps 1) $(note --plan --zero 2) $(note --plan --zero 2 --gpus 4)"
-[ "$told" = "1 0 1 0" ]; check "--zero with one process prints one note" $? "$told"
+[ "$told" = "1 0 1 0" ]; check "--zero with one process prints one note, and none with --plan --gpus 4" $? "$told"
 exit $failures
