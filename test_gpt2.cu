@@ -1,11 +1,12 @@
 /*
-Tests of the whole model. On the CPU: gradients against finite differences, recomputation, accumulation, precision,
-determinism and the skipping of bad updates. With --reference FOLDER: loss, gradients and updates against PyTorch's,
-which dev/test/reference.py wrote to FOLDER. If there is a GPU: each operation of the GPU in every format against the
-CPU's (dev/test/compare_ops.h, dev/test/compare_fp8.h, dev/test/check_*.cu), and whole models
-(dev/test/compare_models.h).
+Tests of the whole model. On the CPU: gradients against finite differences (in the program gradient_check),
+recomputation, accumulation, precision, determinism and the skipping of bad updates. With --reference FOLDER: loss,
+gradients and updates against PyTorch's, which dev/test/reference.py wrote to FOLDER. If there is a GPU: each
+operation of the GPU in every format against the CPU's (dev/test/compare_ops.h, dev/test/compare_fp8.h,
+dev/test/check_*.cu), and whole models (dev/test/compare_models.h).
 
-Prints "ok - name", "not ok - name" or "skip - name: reason" per test; exits with 1 if any failed. --help lists the flags.
+Prints "ok - name", "not ok - name" or "skip - name: reason" per test. Exits with 1 if a test failed. --help lists the
+flags.
 */
 #define TESTING
 #include "train_gpt2_fp8.cu"
@@ -231,8 +232,8 @@ static void check_gradients(Model *m, Model *part) {
             slope += direction[j] * g[j];
         }
         // Central differences over one and two steps are combined, so that the error falls with the fourth power of the
-        // step. The steps are short, so that the kink of the QKV clip is rarely between two points. Steps of a tower's
-        // parameters are longer, because the loss depends less on the tower's parameters.
+        // step. The steps are short, so that the kink of the QKV clip is rarely between two points. Steps of the vision
+        // tower's parameters are longer, because the loss depends less on these parameters.
         const double step = part != m ? 2e-4 : m->config->shape.clip_qkv > 0 ? 2e-7 : 4e-6;
         double losses[4];
         for (int k = 0; k < 4; k++) {
@@ -244,7 +245,7 @@ static void check_gradients(Model *m, Model *part) {
         const double one = losses[0] - losses[1], two = losses[2] - losses[3];
         double measured = (8.0 * one - two) / (12.0 * step), error = fabs(measured - slope) / fabs(slope);
         char name[128];
-        snprintf(name, sizeof name, "gradient of %s %d by finite differences: relative error %.1e",
+        snprintf(name, sizeof name, "the gradient of %s, layer %d, matches finite differences: relative error %.1e",
                  tensor_row(ids[i])->name, layers[i], error);
         check(error < 1e-6, name);
         free(g);
@@ -259,7 +260,7 @@ static void test_finite_differences(void) {
     check_gradients(&m, &m);
     double loss = run_batch(&m, 5, false, false, 1.0);
     take_step(&m, 5);
-    check(m.host.t == 1 && run_batch(&m, 5, false, false, 1.0) < loss, "an update along the gradient lowers the loss");
+    check(m.host.t == 1 && run_batch(&m, 5, false, false, 1.0) < loss, "an update lowers the loss of its batch");
     model_destroy(&m);
 }
 
@@ -305,8 +306,8 @@ static void test_vision_differences(VisionKind kind, bool drops_class_row, Proje
     model_destroy(&m);
 }
 #else
-// Computes the relative gradient errors between two models of the same shape. worst[id] is the largest error of tensor
-// `id` over all layers.
+// Computes the relative errors of model a's gradients, compared with those of model b of the same shape. Sets worst[id]
+// to the largest error of tensor `id` over all layers.
 static void gradient_errors(Model *a, Model *b, double worst[PARAMETER_COUNT]) {
     TensorId ids[512];
     Parameter list[512];
@@ -321,7 +322,8 @@ static void gradient_errors(Model *a, Model *b, double worst[PARAMETER_COUNT]) {
     }
 }
 
-// Returns the largest relative gradient error between two models, and stores the name of its tensor in *name.
+// Returns the largest relative error of model a's gradients, compared with those of model b. Stores the name of its
+// tensor in *name.
 static double gradients_differ(Model *a, Model *b, const char **name) {
     double errors[PARAMETER_COUNT], worst = 0.0;
     gradient_errors(a, b, errors);
@@ -356,11 +358,11 @@ static void test_recompute(void) {
             bool same = loss == run_batch(&recomputed, 3, true, false, 1.0) &&
                         gradients_differ(&recomputed, &plain, &worst) == 0.0;
             char name[96];
-            snprintf(name, sizeof name, "recompute %d gives the same bits as saving, %s", level,
-                     bf16 ? "bf16" : "fp32");
+            snprintf(name, sizeof name, "recompute %d has the loss and gradients of recompute 0, bit for bit, %s",
+                     level, bf16 ? "bf16" : "fp32");
             check(same, name);
             check(recomputed.arena.category_bytes[CATEGORY_SAVED] < plain.arena.category_bytes[CATEGORY_SAVED],
-                  "recompute saves memory");
+                  "recompute needs less memory for saved activations");
             model_destroy(&recomputed);
         }
         model_destroy(&plain);
@@ -395,12 +397,13 @@ static void test_accumulation(void) {
     Model one, two;
     create(&one, small_config(s));
     create(&two, small_config(s));
-    check(accumulation_error(&one, &two) < 1e-5, "gradients of two micro-batches add up");
+    check(accumulation_error(&one, &two) < 1e-5, "accumulated gradients are the sum of two micro-batches' gradients");
     model_destroy(&one);
     model_destroy(&two);
 }
 
-// Tests that halving the state's loss_scale halves loss and gradients, even if the device replays a CUDA graph.
+// Tests that halving loss_scale in the training state halves loss and gradients, even if the device replays a CUDA
+// graph.
 static void test_loss_scale(DeviceKind device) {
     Small s = {2, 2, 32, 50, 2, 16, false, 0};
     Config c = small_config(s);
@@ -434,7 +437,8 @@ static void test_bf16_against_fp32(void) {
     const char *worst;
     double error = gradients_differ(&half, &full, &worst);
     char name[128];
-    snprintf(name, sizeof name, "bf16 against fp32: loss %.5f and %.5f, worst gradient %s, %.1e", b, a, worst, error);
+    snprintf(name, sizeof name, "bf16 is near fp32: loss %.5f and %.5f, largest error of a gradient %.1e (%s)", b, a,
+             error, worst);
     check(fabs(a - b) < 5e-3 * a && error < 3e-2, name);
     print_gradient_errors("bf16 against fp32", &half, &full);
     model_destroy(&full);
@@ -482,13 +486,13 @@ static void test_training(void) {
     snprintf(name, sizeof name, "40 updates on one batch lower its loss from %.3f to %.3f", first, last);
     check(isfinite(last) && last < first - 0.5 && m.host.t == 40, name);
     char *a = (char *)snapshot(&m), *b = (char *)snapshot(&again);
-    check(same_parameters(&m, a, b), "two runs give the same bits");
+    check(same_parameters(&m, a, b), "two identical runs give the same bits");
     bool same = true;
     for (int i = 0; i < m.parameter_count; i++) {
         Tensor x = m.parameters[i].weight.value, y = split.parameters[i].weight.value;
         same &= memcmp(x.data, y.data, (size_t)tensor_elements(x) * format_bytes(x.format)) == 0;
     }
-    check(same, "split16 masters give the weights that fp32 masters give");
+    check(same, "split16 master weights give the same weights as fp32 master weights");
 
     // An infinite weight makes the loss NaN, so the update must be skipped and counted as skipped.
     ((uint16_t *)param(&m, FCW, 1).data)[3] = 0x7f80;
@@ -496,7 +500,7 @@ static void test_training(void) {
     take_step(&m, 1);
     char *after = (char *)snapshot(&m);
     check(same_parameters(&m, before, after) && m.host.t == 40 && m.host.skipped == 1 && m.host.skipped_run == 1,
-          "a non-finite loss skips the update and is counted");
+          "a non-finite loss skips the update, and the skipped update is counted");
     free(before);
     free(after);
     free(a);
@@ -521,7 +525,7 @@ static void test_smaller_pass(void) {
     config->micro_batch = 1;
     config->seq_len = 16;
     double b = run_batch(&large, 8, false, false, 1.0);
-    check(a == b && isfinite(a), "a pass smaller than planned gives the same loss");
+    check(a == b && isfinite(a), "a pass smaller than the planned batch has the loss of a model planned for that size");
     model_destroy(&small);
     model_destroy(&large);
 }
@@ -539,6 +543,7 @@ static void test_smaller_pass(void) {
 #include "dev/test/compare_fp8.h"
 #include "dev/test/compare_models.h"
 
+// True if the backend can open a GPU. Otherwise, copies the reason to `why`, of `size` bytes.
 static bool gpu_present(char *why, size_t size) {
     Exec exec;
     Error err;

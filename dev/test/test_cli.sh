@@ -5,11 +5,12 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 
-# refuses NAME CODE PATTERN FLAGS...: the program must end with this exit code and, apart from notes, one matching line
+# refuses NAME CODE PATTERN FLAGS...: checks that the program ends with this exit code and, apart from notes, prints one line
+# on standard error, which matches
 refuses() { ignored='^(note|resume): ' fails "$1" "$2" "$3" errors "${@:4}"; }
 errors() { "$program" "$@" 2>&1 >/dev/null; }
-runs() { succeeds "$1" "$program" "${@:2}"; } # NAME FLAGS...: the program must succeed
-like() { # NAME TEXT PATTERN: the entire text must match a pattern of the shell
+runs() { succeeds "$1" "$program" "${@:2}"; } # NAME FLAGS...: checks that the program succeeds
+like() { # NAME TEXT PATTERN: checks that the entire text matches a pattern of the shell
     # shellcheck disable=SC2053 # a pattern
     [[ $2 == $3 ]]
     check "$1" $? "$2"
@@ -135,14 +136,14 @@ settings=$(head -n 1 "$folder/won/log.jsonl")
 check "the first line of log.jsonl records the settings" $? "$settings"
 [[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-place":"before","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,'*'"tied-head":true,'*'"recipe":"coat",'* ]]
 check "the settings in log.jsonl include the shape" $? "$settings"
-# The settings lack flags of the process, train-weight (its values are next to train), and flags that are logged only
-# with another value than the default.
+# $starts: flags that these settings do not contain. Most of the first line concern one start of the program. train-weight
+# and the flags of the second line are logged only if their values are not the defaults.
 starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight"
 starts+="|optimizer|muon-momentum|muon-rms|momentum-codes"
 logged=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts")
 missing=$(while read -r flag; do grep -q "[{,]\"$flag\":" <<<"$settings" || echo "$flag"; done <<<"$logged")
 [ -n "$logged" ] && [ -z "$missing" ] && ! grep -qE "[{,]\"($starts)\":" <<<"$settings"
-check "the settings in log.jsonl include every flag except those of the process" $? "$missing" "$settings"
+check "the settings in log.jsonl include every flag that is not one of this test's exceptions, and no exception" $? "$missing" "$settings"
 "$program" "${small[@]}" --train "$data" --optimizer muon --muon-rms 0.4 --steps 1 --out "$folder/muon" >/dev/null &&
     grep -q '"optimizer":"muon","muon-rms":0.4,"lr"' "$folder/muon/log.jsonl" && rm -r "$folder"/muon/step-* &&
     "$program" "${small[@]}" --train "$data" --steps 2 --resume --out "$folder/muon" >/dev/null 2>&1 && grep -q '"muon-rms": 0.4' "$folder"/muon/step-*2/state.json
@@ -155,7 +156,7 @@ cp "$val" "$folder/other.bin"
 "$program" "${small[@]}" --train "$val" "$folder/other.bin" --train-weight 2 --train "$val" --train-weight 1 --val "$val" "$data" --val-batches 1 --schedule linear --lr-final 0.5 --out "$folder/whole" --micro-batch 64 --steps -1 >/dev/null 2>&1
 settings=$(head -n 1 "$folder/whole/log.jsonl")
 [[ $settings =~ '"train":[["'"$val"'","'"$folder/other.bin"'"],["'"$val"'"]],"train-weight":[2.0,1.0],"val":["'"$val"'","'"$data"'"],'.*'"batch-tokens":2048,"logits-chunk":'([0-9]+)',"steps":'([0-9]+)',"epochs":1,"lr":'.*'"lr-final":0.5,'.*'"val-batches":1,'.*'"hellaswag":null,"hellaswag-every":20,'.*'"out":"'"$folder/whole"'",'.*'"device":"cpu","threads":'([0-9]+)',"offload-states":false,"profile":null,'.*'"zero":0,"world-size":1}}' ]] && [ "${BASH_REMATCH[1]}" -gt 0 ] && [ "${BASH_REMATCH[2]}" -gt 0 ] && [ "${BASH_REMATCH[3]}" -gt 0 ]
-check "the settings in log.jsonl have no unresolved defaults" $? "$settings"
+check "the settings in log.jsonl contain the values in effect, also for flags that were not given" $? "$settings"
 "$program" "${small[@]:8}" --tokenizer bytes --train "$data" --model "$folder/won/step-00000001" --steps 1 --out "$folder/from" >/dev/null 2>&1
 grep -q "\"model\":\"$folder/won/step-00000001\"" "$folder/from/log.jsonl"
 check "the settings in log.jsonl name --model FOLDER" $? "$(head -n 1 "$folder/from/log.jsonl")"
@@ -241,7 +242,7 @@ for threads in "" 4; do
     check "ulimit -v: --version does not hang, OPENBLAS_NUM_THREADS='$threads'" $? "$(cat "$folder/said")"
 done
 
-# --- 20 steps, and 10 steps plus 10 resumed steps, give the same bytes
+# --- 10 steps and 10 resumed steps give the same bytes as 20 steps
 long=("${small[@]}" --train "$data" --val "$val" --val-every 5 --val-batches 2 --steps 20 --save-every 10 --lr 1e-3 --warmup 5)
 OMP_NUM_THREADS=2 "$program" "${long[@]}" --out "$folder/straight" >/dev/null || bad "20 steps in one run succeed"
 "$program" "${long[@]}" --out "$folder/parts" >/dev/null || bad "20 steps in a second folder succeed"
@@ -256,7 +257,8 @@ diff -r "$folder/straight/step-00000020" "$folder/single/step-00000020" >/dev/nu
 check "one thread gives the same checkpoint as two, byte for byte" $?
 
 # --- damaged checkpoints
-damage() { # NAME PATTERN: --resume=20 refuses the damaged checkpoint in $folder/d; --resume uses step 10
+# damage NAME PATTERN: checks that --resume=20 refuses the damaged checkpoint in $folder/d, and that --resume uses step 10
+damage() {
     refuses "--resume=STEP of a checkpoint with $1 is refused" 2 "$2.*--resume without a step" "${long[@]}" --out "$folder/d" --resume=20
     "$program" "${long[@]}" --out "$folder/d" --resume >/dev/null 2>"$folder/said" && grep -q step-00000020 "$folder/said" &&
         diff -r "$folder/straight/step-00000020" "$folder/d/step-00000020" >/dev/null
@@ -272,7 +274,7 @@ for file in model.safetensors optimizer.safetensors state.json; do
 done
 [ -d "$folder/d/damaged-1-step-00000020" ] && grep -q '^note: .*is damaged: renamed to' "$folder/said" && ! ls "$folder/d" | grep -q abandoned
 check "a damaged checkpoint is renamed damaged-1-step-00000020" $? "$(ls "$folder/d")"
-# --resume=10 abandons step 20: it is renamed, and --keep does not count it
+# --resume=10 renames the later checkpoint of step 20, and --keep does not count it
 cp -r "$folder/straight" "$folder/course"
 "$program" "${long[@]}" --steps 12 --save-every 1 --keep 2 --out "$folder/course" --resume=10 >/dev/null 2>&1
 is "resuming from an earlier step renames later checkpoints abandoned-1-step-*" "$(cd "$folder/course" && echo *step-*)" "abandoned-1-step-00000020 step-00000011 step-00000012"
@@ -286,7 +288,7 @@ for quiet in "" --quiet; do
         [ "$(grep -c "^note: --resume: no checkpoint in $folder/none, " "$folder/said")" -eq 1 ]
     check "--resume $quiet in a folder without a checkpoint starts at step 1 and prints a note" $? "$(cat "$folder/said")"
 done
-# a mistyped --out is not the start of another run
+# with a mistyped --out, --resume must fail instead of starting another run
 refuses "--resume in a missing folder is refused" 1 "^error: \-\-out $folder/absent: " "${run[@]}" --out "$folder/absent" --resume
 refuses "--resume without a model in a missing folder is refused" 1 "^error: \-\-out $folder/absent: " --train "$data" --steps 1 --out "$folder/absent" --resume
 [ ! -e "$folder/absent" ]
@@ -294,7 +296,7 @@ check "--resume does not create a folder that does not exist" $?
 mkdir "$folder/bare-out"
 refuses "--resume without a model in an empty folder is refused" 1 "^error: \-\-resume: $folder/bare-out " --train "$data" --steps 1 --out "$folder/bare-out" --resume
 "$program" "${run[@]}" --steps 1 --out "$folder/llmc-out" -y 1 >/dev/null 2>"$folder/said" && [ -d "$folder/llmc-out/step-00000001" ]
-check "-y 1 in a folder that does not exist starts a run" $? "$(cat "$folder/said")"
+check "-y 1, llm.c's flag for --resume, starts a run in a folder that does not exist" $? "$(cat "$folder/said")"
 # A run that ended before its first checkpoint is started again with the settings in its log.jsonl. Flags override them.
 lost=(--tokenizer bytes --model llama:d2 --channels 32 --ffn 64 --init truncated --norm-eps 1e-4 --seq-len 32 --micro-batch 2 --batch-tokens 128 --logits-chunk 16 --recipe bf16 --moments fp8
     --lr 0.01 --warmup 3 --schedule wsd --lr-final 0 --beta2 0.9 --seed 77 --no-shuffle --train "$data" --sample-tokens 0 --quiet)
@@ -326,11 +328,13 @@ tuned=(--model "$folder/lost.whole/step-00000006" --seq-len 32 --micro-batch 4 -
 check "--resume without a checkpoint starts from the weights of the logged --model" $? "$(cat "$folder/said")" "$said"
 for change in 's/"schedule":"wsd"/"schedule":"polynomial"/' 's/"lr":0.01/"lr":-1/' 's/"micro-batch":2/&,"lr-power":2/' 's/"layers":2/"layers":0/'; do
     rm -rf "$folder/lost3" && cp -r "$folder/lost.whole" "$folder/lost3" && rm -r "$folder"/lost3/step-* && sed -i "$change" "$folder/lost3/log.jsonl"
-    refuses "an unknown setting in log.jsonl is refused: $change" 2 "^error: $folder/lost3/log.jsonl: .*\"(schedule|lr|lr-power|layers)\": (\"polynomial\"|-1|2|0); " --train "$data" --out "$folder/lost3" --resume
+    refuses "an invalid setting in log.jsonl is refused: $change" 2 "^error: $folder/lost3/log.jsonl: .*\"(schedule|lr|lr-power|layers)\": (\"polynomial\"|-1|2|0); " --train "$data" --out "$folder/lost3" --resume
 done
 # The folder has a checkpoint of another run: a note is printed, and the later lines of the log are copied.
 "$program" "${long[@]}" --seed 2 --out "$folder/stranger" >/dev/null 2>&1
-other() { # NAME PATTERN OUT FROM STEP...: resumes a copy of FROM with another run's checkpoints of these steps; PATTERN "": no note
+# other NAME PATTERN OUT FROM STEP...: resumes OUT, a copy of FROM whose checkpoints are another run's, of these steps. Checks
+# that a note matches PATTERN; "": that no note is printed.
+other() {
     local out=$folder/$3 step status=0
     rm -rf "$out" && cp -r "$4" "$out" && rm -r "$out"/step-*
     for step in "${@:5}"; do cp -r "$folder/stranger/step-000000$step" "$out"; done
@@ -355,7 +359,7 @@ for set in "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 SLURM_NTASKS=4 SLURM_STEP_ID=0
 done
 env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4 timeout 60 "$program" "${run[@]}" --world-size 1 >/dev/null 2>"$folder/said" </dev/null
 check "--world-size 1 overrides Open MPI's variables" $? "$(cat "$folder/said")"
-# --out is a checkpoint instead of a run's folder: nothing is written into it
+# If --out is a checkpoint instead of a run's folder, nothing is written into it.
 before=$(hashes "$folder/straight")
 cp -r "$folder/straight/step-00000020" "$folder/copied" && cp -r "$folder/copied" "$folder/copied-before" && ln -s straight/step-00000010 "$folder/link"
 into() { refuses "a checkpoint as --out is refused: $1" 2 "^error: \-\-out $2$" "${run[@]}" --out "${@:3}"; }
@@ -377,8 +381,8 @@ into "with --plan" "$folder/straight/step-00000020: .* is a checkpoint; $resumes
 [ "$before" = "$(hashes "$folder/straight")" ] && [ ! -e "$folder/straight/step-00000030" ] && diff -r "$folder/copied" "$folder/copied-before"
 check "a checkpoint as --out is unchanged" $? "$(ls "$folder/straight" "$folder/copied")"
 refuses "--resume=STEP of a step that was not saved is refused" 2 "step 7, .*20, 10; " "${long[@]}" --out "$folder/straight" --resume=7
-refuses "--resume=STEP of a missing step is reported before a token beyond the vocabulary" 2 "step 7, .*20, 10; " --train "$data" --vocab 50 --out "$folder/straight" --resume=7
-refuses "--resume without a checkpoint is reported before a token beyond the vocabulary" 2 "no checkpoint in $folder/typo; name the run" --val "$data" --vocab 50 --eval-only --out "$folder/typo" --resume
+refuses "--resume=STEP of a missing step is reported instead of a token beyond the vocabulary" 2 "step 7, .*20, 10; " --train "$data" --vocab 50 --out "$folder/straight" --resume=7
+refuses "--resume without a checkpoint is reported instead of a token beyond the vocabulary" 2 "no checkpoint in $folder/typo; name the run" --val "$data" --vocab 50 --eval-only --out "$folder/typo" --resume
 refuses "--resume=STEP in a missing folder is refused" 2 "step 7, .*; name the run" "${long[@]}" --out "$folder/typo" --resume=7
 rm -rf "$folder/over" && cp -r "$folder/straight" "$folder/over"
 said=$("$program" "${loud[@]}" --steps 5 --out "$folder/over" --resume --val "$val" --val-batches 1 2>/dev/null | grep -A 9 nothing)
@@ -437,7 +441,7 @@ exec 5>&-
 prints --val "$val" --val-batches 1 --eval-only --quiet --model "$folder/straight/step-00000020" --out "$folder/unused"
 [[ $said == "note: --out $folder/unused: "*"add --resume "* ]] && [ ! -e "$folder/unused" ]
 check "--out without training or --resume prints a note" $? "$said"
-# without training, the checkpoint sets the shape
+# --eval-only --resume reads the model's shape from the checkpoint
 resumed=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --json --out "$folder/straight" --resume 2>/dev/null | loss)
 is "--eval-only --resume without flags of the shape has the validation loss of training" "$resumed" "$logged"
 said=$("$program" --seq-len 32 --val "$val" --val-batches 2 --eval-only --quiet --out "$folder/straight" --resume=10 2>&1)
@@ -520,7 +524,7 @@ said=$("$program" --train "$data" --model "$folder/foreign" --seq-len 32 --steps
 [[ $said == "note: tokenizer $folder/foreign/tokenizer.json: "*"; samples print token ids"* ]] && cmp -s "$folder/foreign/tokenizer.json" "$folder/taken/step-00000001/tokenizer.json"
 check "an unsupported tokenizer.json prints a note and is copied" $? "$said; $(ls "$folder"/taken/*)"
 grep -q "\"tokenizer\":\"$folder/llama/step-" <(tail -n 1 <(grep '"settings"' "$folder/llama/log.jsonl"))
-check "log.jsonl names the checkpoint that the vocabulary is from" $?
+check "log.jsonl names the checkpoint whose vocabulary is used" $?
 of_llama="of the vocabulary in $folder/llama/step-00000004; remove \-\-tokenizer$"
 for how in "--model $folder/llama/step-00000004 --prompt hello" "--out $folder/llama --resume --train $data --steps 5"; do
     # shellcheck disable=SC2086 # flags are words
@@ -559,19 +563,19 @@ runs "the --vocab that the error names is accepted" "${run[@]}" --tokenizer "$fo
 for what in "--prompt hello" "--val $val --val-batches 1 --eval-only" "--train $data --steps 1"; do
     # shellcheck disable=SC2086 # flags are words
     {
-        runs "--tokenizer bytes for a model trained with --vocab 300, ${what%% *}" $what --tokenizer bytes --model "$folder/v300/step-00000002" --seq-len 32 --quiet
+        runs "--tokenizer bytes is accepted for a model trained with --vocab 300, ${what%% *}" $what --tokenizer bytes --model "$folder/v300/step-00000002" --seq-len 32 --quiet
         refuses "--tokenizer bytes for a model with 50257 tokens is refused, ${what%% *}" 1 "\-\-tokenizer bytes: it has 257 tokens, .*50257; give the tokenizer" $what --tokenizer bytes --model "$folder/ids/step-00000001" --seq-len 32 --quiet
     }
 done
 # output of --prompt
 sample() { "$program" --model "$folder/straight/step-00000020" --prompt 'static ' --sample-tokens 20 "$@" >"$folder/text" 2>"$folder/said"; }
 sample && [[ $(tr -d '\0' <"$folder/text") == 'static '* ]] && [ "$(wc -c <"$folder/text")" -ge 28 ] && [ ! -s "$folder/said" ]
-check "--prompt prints the text and its continuation, nothing else" $? "$(cat "$folder/said" "$folder/text")"
+check "--prompt prints the prompt and its continuation, and nothing else" $? "$(cat "$folder/said" "$folder/text")"
 cp "$folder/text" "$folder/one"
 sample --no-quiet && cmp -s "$folder/one" "$folder/text" && grep -q '^model ' "$folder/said"
 check "--prompt --no-quiet prints the report on standard error" $? "$(cat "$folder/said")"
 "$program" --out "$folder/straight" --resume --prompt 'static ' --sample-tokens 20 >"$folder/text" 2>"$folder/said" && cmp -s "$folder/one" "$folder/text" && [ ! -s "$folder/said" ]
-check "--prompt --out DIR --resume prints the text and its continuation, nothing else" $? "$(cat "$folder/said")"
+check "--prompt --out DIR --resume prints the prompt and its continuation, and nothing else" $? "$(cat "$folder/said")"
 sample --seed 7 && ! cmp -s "$folder/one" "$folder/text"
 check "--prompt with another --seed prints another text" $?
 sample --samples 3 && cp "$folder/text" "$folder/three"
@@ -595,7 +599,7 @@ check "--samples 2 while training prints two samples" $? "$(cat "$folder/said")"
     awk -F'"loss":' '/"loss"/ { split($2, v, ","); if (!n++) first = v[1]; last = v[1] } END { exit !(last < first - 1) }' "$folder/overfit/log.jsonl"
 check "--overfit-one-batch lowers the loss by more than 1" $?
 
-# --model is a folder without config.json
+# --- --model is a folder without config.json
 mkdir "$folder/nested" && cp -r "$folder/straight/step-00000010" "$folder/nested/step-00000030"
 refuses "a run's folder as --model is refused, and the error names its checkpoint" 2 "^error: $folder/nested has no config.json; name a checkpoint of this run: $folder/nested/step-00000030$" --model "$folder/nested" --prompt x
 mkdir "$folder/hollow"
@@ -615,18 +619,18 @@ forward=$("$program" --plan=json --eval-only --model d48 --recipe coat)
 [[ $forward == *'"gradients": 0, "moments": 0, "master": 0, '* ]] && [ "$(saved_bytes "$forward")" = "$(saved_bytes "$("$program" --plan=json --eval-only --layers 1 --heads 25 --channels 1600 --recipe coat)")" ]
 check "--plan --eval-only has no gradients, and saved activations of one layer" $? "$forward"
 is "--plan --json prints the same as --plan=json" "$plan" "$("$program" --plan --json --model d48 --recipe coat --micro-batch 16 --gpus 4 --zero 3)"
-# (64, 384) BF16 values, which the blocks share, and 64 amaxes per block
+# expects (64, 384) BF16 values, whose memory the blocks share, and 64 amaxes for each of two blocks
 is "--plan=json counts a BF16 activation's amaxes of all blocks" \
     "$("$program" --plan=json --model d6 --micro-batch 1 --seq-len 64 --bf16-blocks 2 | grep -o '"n1.plain".[^}]*"bytes": [0-9]*' | grep -o '[0-9]*$')" \
     $((64 * 384 * 2 + 2 * 64 * 4))
 tiny=(--tokenizer bytes --layers 1 --heads 1 --channels 32 --seq-len 24 --recipe coat)
 two=$("$program" --plan=json "${tiny[@]}" --micro-batch 2 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/')
-refuses "--memory-limit for one sequence, which FP8 does not support, is refused" 1 "\-\-memory-limit: 1 sequence of 24 tokens fits in [0-9.]+ MB, but --recipe coat accepts no " --plan "${tiny[@]}" --memory-limit $((two - 1))B
+refuses "--memory-limit is refused if only one sequence fits and FP8 does not support its length" 1 "\-\-memory-limit: 1 sequence of 24 tokens fits in [0-9.]+ MB, but --recipe coat accepts no " --plan "${tiny[@]}" --memory-limit $((two - 1))B
 said=$("$program" --plan "${tiny[@]}" --recipe bf16 --seq-len 1 --micro-batch 1 | head -n 2)
 like "--plan prints counts of 1 in the singular" "$said" "model       1 layer, 1 head, 32 channels*micro-batch 1 x 1 token, 1 process, *"
 refuses "--memory-limit below the smallest micro-batch is refused" 1 "the limit is 20\.00 GB; .*moments [0-9.]+ GB \(use --moments coat .*master .*--master split16" --plan --model gpt2-xl --recipe bf16 --memory-limit 20GB
 limited() { "$program" --plan "$@" 2>&1 | sed -n 's/^largest micro-batch.*: //p'; }
-# By memory alone, more sequences would fit, but a run refuses these micro-batches.
+# More sequences would fit in the memory, but a run refuses these micro-batches.
 is "--memory-limit: the largest micro-batch is a multiple that FP8 matmuls support" "$(limited --seq-len 1001 --memory-limit 20GB --recipe coat)" 112
 is "--memory-limit: the largest micro-batch divides --batch-tokens" "$(limited --batch-tokens 8192 --memory-limit 3200MB --recipe coat)" 4
 for run in "--eval-only" "--prompt x"; do
