@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compiles GPU code for the architectures of GPU=all other than 9.0. Compiles each form of the kernels whose code depends
-# on the architecture once. With TEST_LONG, compiles these kernels for all the architectures, all kernels for one
-# architecture (another one every day), and all GPU code with the headers of CUDA 12.4 and 12.8.
+# Tests that GPU code compiles for the architectures of GPU=all other than 9.0. Compiles the kernels whose code depends on
+# the architecture, each form of the code once. With TEST_LONG, compiles these kernels for all the architectures, all
+# kernels for one architecture (another one every day), and all GPU code with the headers of CUDA 12.4 and 12.8.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL GPU
@@ -10,7 +10,7 @@ failures=0
 case " ${MAKE_FLAGS:-} CUDA=${CUDA:-} " in *" CUDA=0 "*) echo "skip - other architectures: CUDA=0"; exit ;; esac
 nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
 known=$("$nvcc" --list-gpu-code 2>/dev/null) || { echo "skip - other architectures: no nvcc"; exit; }
-available() { # CODE...: prints those architectures that nvcc knows, in one line
+available() { # CODE...: prints, in one line, those of the architectures CODE... that nvcc knows
     local code found=()
     for code in "$@"; do ! grep -qx "sm_$code" <<<"$known" || found+=("$code"); done
     echo "${found[*]}"
@@ -30,7 +30,7 @@ compiles() {
 # These files contain or include all code that depends on the architecture. The code has three forms: one for 8.0, one
 # for 8.9, in which only FP8 casts differ, and one for 10.0 and 12.0.
 build=build/architectures
-kernels() { # FOLDER ARCHITECTURES FILE...
+kernels() { # FOLDER ARCHITECTURES FILE...: checks that these files compile for these architectures
     local files=("${@:3}")
     files=("${files[@]/#/$1/gpu/coat/cuda/}")
     compiles "kernels compile for $2: ${*:3}" "$1" GPU="$2" "${files[@]/%/.o}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Plans attention by cuDNN for GPUs of other kinds (test_attention_plan.cu), without a GPU. cuDNN loads a plan's kernels
-# into the CUDA driver, which refuses code of GPUs that the machine lacks. Therefore, this script replaces the driver by a
+# Tests that cuDNN finds attention plans for kinds of GPUs that this machine lacks (test_attention_plan.cu). cuDNN loads a
+# plan's kernels into the CUDA driver, which refuses code of missing GPUs. Therefore, this script replaces the driver by a
 # library that accepts every call. With TEST_LONG, plans more shapes, and also with the oldest cuDNN for CUDA 13.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -8,7 +8,8 @@ program=$PWD/${BUILD:-build}/test_attention_plan_gpu
 name="attention plans"
 [ -x "$program" ] || { echo "skip - $name: not built: no nvcc, cuDNN or cuDNN frontend"; exit; }
 linked=$(ldd "$program" | grep -oE 'lib(cudnn|nccl|nvrtc)\S*' | head -n 1)
-if [ -z "$linked" ]; then echo "ok - GPU programs start without cuDNN, NCCL and NVRTC"; else echo "not ok - $linked is linked"; fi
+linking="GPU programs are not linked with cuDNN, NCCL and NVRTC"
+if [ -z "$linked" ]; then echo "ok - $linking"; else echo "not ok - $linking: $linked is linked"; fi
 toolkit=$(dirname "$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")")/..
 stub=$(compgen -G "$toolkit/lib*/stubs/libcuda.so" || compgen -G "$toolkit/targets/*/lib/stubs/libcuda.so") ||
     { echo "skip - $name: the CUDA toolkit contains no stubs/libcuda.so"; exit; }

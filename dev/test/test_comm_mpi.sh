@@ -19,27 +19,28 @@ fi
 export OMP_NUM_THREADS=1
 export ASAN_OPTIONS=detect_leaks=0 # because MPI itself leaks
 RANK=0 WORLD_SIZE=2 "$ranks" >"$said" 2>&1
-[ $? -eq 1 ] || { echo "not ok - processes without MPI's launcher: $(cat "$said")" && exit 1; }
+[ $? -eq 1 ] || { echo "not ok - processes with WORLD_SIZE but without a launcher are refused: $(cat "$said")" && exit 1; }
 grep -q "built without MPI" "$said" && skip "built without MPI"
 
 [ "$(wc -l <"$said")" -eq 1 ] && grep -q "(WORLD_SIZE=2, RANK=0) must be started by an MPI launcher; use mpirun -np 2" "$said"
 check "processes with WORLD_SIZE but without a launcher are refused" $? "$(cat "$said")"
 
 "$ranks" >"$said" 2>&1 && grep -q "^1 ranks, one process: .* 0 wrong$" "$said"
-check "one process without a launcher" $? "$(cat "$said")"
+check "one process without a launcher computes all collectives correctly" $? "$(cat "$said")"
 
 for n in 2 3; do
     timeout 300 "${mpirun[@]}" -np $n "$ranks" >"$said" 2>&1 && grep -q "^$n ranks, MPI: .* 0 wrong$" "$said"
-    check "all collectives among $n ranks" $? "$(cat "$said")"
+    check "all collectives among $n ranks have the results of a computation in one process" $? "$(cat "$said")"
 done
 
-# loses HOW CODE PATTERN: loses rank 2 of 3 and checks that mpirun ends in time, with this code and one error line.
+# loses HOW CODE PATTERN: makes rank 2 of 3 fail in the way HOW. Checks that mpirun ends within 30 s with exit code CODE,
+# that a line matches PATTERN, and that no rank continues.
 loses() {
     local start=$SECONDS status=0
     timeout -k 1 40 "${mpirun[@]}" -np 3 "$ranks" "$1" >"$said" 2>&1 || status=$?
     echo "exit status $status after $((SECONDS - start)) s" >>"$said"
     [ "$status" -eq "$2" ] && grep -qE "$3" "$said" && ! grep -q "^continued" "$said" && [ $((SECONDS - start)) -lt 30 ]
-    check "a rank is lost ($1): the others end in time with an error about it" $? "$(cat "$said")"
+    check "if a rank is lost ($1), the others end within 30 s with an error about it" $? "$(cat "$said")"
 }
 loses die 137 "rank 2 .*signal 9"
 loses stop 5 "error: rank [01]: waited 3 s .* rank 2, which hangs or is lost"
@@ -49,7 +50,7 @@ loses fail 2 "error: a file cannot be read"
 timeout 40 "${mpirun[@]}" -np 3 "$ranks" slow >"$said" 2>&1 && grep -q "^3 ranks have arrived" "$said"
 check "the others wait for a slow rank" $? "$(cat "$said")"
 mkdir "$folder/run"
-# rank 0's save takes longer than the others' timeout, which is 1 s here instead of 45 s
+# rank 0's save takes longer than the others' timeout, which this test reduces from 45 s to 1 s
 timeout 60 "${mpirun[@]}" -np 2 "$ranks" save "$folder/run" >"$said" 2>&1 && grep -q "^2 ranks have waited and saved" "$said" && [ -d "$folder/run/step-00000002" ]
 check "the others wait for rank 0 while it saves" $? "$(cat "$said")"
 exit $failures

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Tests document masking (--documents apart): packed examples have the losses of single examples, also with other threads
-# and processes, and after a resume.
+# Tests document masking (--documents apart): packed examples have the losses of single examples, also with other numbers
+# of threads and processes, and after a resume. By default, runs on the CPU with heads of 32 channels. These settings run it
+# on two GPUs with heads of 64 channels:
 #
-#   PROGRAM=./train_gpt2_fp8 DEVICE=cuda CHANNELS=128    runs on two GPUs with heads of 64 (default: the CPU, heads of 32)
+#   PROGRAM=./train_gpt2_fp8 DEVICE=cuda CHANNELS=128
 source "$(dirname "$0")/ranks.sh"
 channels=${CHANNELS:-64}
 needs_python "document masking"
@@ -32,8 +33,8 @@ PYTHON
 flags=(--tokenizer bytes --layers 2 --heads 2 --channels "$channels" --sample-tokens 0 --quiet --device "$device" --lr 1e-3 --warmup 5
     --train "$folder/ex_train.bin" --val "$folder/ex_val.bin" --val-batches -1)
 
-# Evaluates the weights of one run on packed and on single examples.
-evaluated() { # NAME FLAGS...
+# evaluated NAME FLAGS...: evaluates the weights of the run `trained` with FLAGS, and writes the loss to NAME.loss
+evaluated() {
     "$program" --eval-only --model "$folder/trained/step-00000012" --val "$folder/ex_val.bin" --val-batches -1 --tokenizer bytes --precision fp32 \
         --device "$device" --json --quiet "${@:2}" 2>"$folder/said" | field val_loss >"$folder/$1.loss"
 }
@@ -45,16 +46,16 @@ evaluated joined --documents joined --seq-len 192 --micro-batch 1
 evaluated single --documents joined --seq-len 48 --micro-batch 1
 if awk -v a="$(cat "$folder/packed.loss")" -v b="$(cat "$folder/alone.loss")" -v c="$(cat "$folder/joined.loss")" -v d="$(cat "$folder/single.loss")" \
     'BEGIN { x = a / b - 1; y = c / b - 1; exit !(a > 1 && x * x < 1e-12 && y * y > 1e-9 && b == d) }'; then
-    ok "packed examples have the loss of single examples with --documents apart only"
+    ok "packed examples have the loss of single examples with --documents apart, and another with joined"
 else
-    bad "packed examples have the loss of single examples with --documents apart only" "$(head "$folder"/*.loss)" "$(cat "$folder/said")"
+    bad "packed examples have the loss of single examples with --documents apart, and another with joined" "$(head "$folder"/*.loss)" "$(cat "$folder/said")"
 fi
 
 evaluated taken
 awk -v a="$(cat "$folder/taken.loss")" -v b="$(cat "$folder/packed.loss")" 'BEGIN { x = a / b - 1; exit !(a > 1 && x * x < 1e-12) }'
 check "--eval-only uses the checkpoint's --documents apart" $? "$(head "$folder"/*.loss)"
 
-# Other micro-batches, threads and processes, and a resume; also in FP8.
+# Other micro-batches, threads and processes, and a resume change no loss; also in FP8.
 train 1 eight "${apart[@]}" --precision fp32 --micro-batch 1 --steps 12 && near "--documents apart: micro-batches of one sequence give the same losses" loss 1e-6 trained eight
 OMP_NUM_THREADS=3 train 1 threads "${apart[@]}" --precision fp32 --micro-batch 4 --steps 12 --save-every 6 &&
     same "--documents apart: three threads give the same bits" 00000012 trained threads
@@ -69,7 +70,7 @@ for model in llama:d1 olmo2:d1 qwen3:d1; do
     check "${model%:*} trains with --documents apart" $? "$(cat "$folder/${model%:*}.said")"
 done
 
-# Text files: a BOS token starts each document; without BOS and EOS tokens, documents cannot be distinguished.
+# In text files, a BOS token starts each document. Without BOS and EOS tokens, documents cannot be distinguished.
 train 1 text "${apart[@]}" --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 4 --precision fp32 --micro-batch 4 --steps 3 &&
     train 1 joined "${apart[@]}" --documents joined --train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 4 --precision fp32 \
         --micro-batch 4 --steps 3 &&

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests every model family with the CPU program: it trains, resumes bit for bit and on other processes, and writes samples.
-# Its config.json names the family. With PyTorch, it has PyTorch's losses.
+# Tests every model family with the CPU program: a model trains, resumes bit for bit, resumes on another number of
+# processes, and writes samples. Its config.json names the family. If Python has PyTorch, compares losses with PyTorch's.
 source "$(dirname "$0")/ranks.sh"
 
 data=(--train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2)
@@ -37,9 +37,9 @@ for family in "llama:d2 --no-tied-head llama" "llama:d2 --kv-heads=1 --rope-fact
         if [[ $way != *,* ]]; then run+=("${flags[@]}" "${batch[@]}" --precision fp32); else run+=(--resume) && cp -r "$folder/half" "$folder/two"; fi
         if timeout 120 "${mpirun[@]}" -np 2 "$program" "${data[@]}" "${run[@]}" --micro-batch 2 --out "$folder/two" --steps 10 \
             >"$folder/page" 2>&1 </dev/null; then
-            near "$name on two processes, $way" "$(loss two 10)" "$(loss alone 10)"
+            near "$name on two processes, $way, has the loss of one process" "$(loss two 10)" "$(loss alone 10)"
         else
-            bad "$name on two processes, $way" "$(tail -n 3 "$folder/page")"
+            bad "$name on two processes, $way, has the loss of one process" "$(tail -n 3 "$folder/page")"
         fi
     done
 done
@@ -48,8 +48,8 @@ train other 2 --resume --out "$folder/whole" --head-dim 16
 [ $? -eq 1 ] && grep -q -- '--head-dim 16: the run.s model has 32; remove --head-dim' "$folder/page"
 check "--head-dim that differs from the run's is refused on resume" $? "$(cat "$folder/page")"
 
-# Settings of config.json and generation_config.json beyond the shape are copied to the checkpoints of fine-tuning, and kept
-# by a resume whose checkpoint is then removed.
+# Fine-tuning copies settings of config.json and generation_config.json that are not part of the shape to its checkpoints.
+# A resumed run keeps them, even after --keep 1 has removed the checkpoint that it resumed from.
 mkdir "$folder/source" && cp "$folder/whole/step-00000010/model.safetensors" "$folder/source"
 sed 's/"pad_token_id": null/"pad_token_id": 3/; s/"initializer_range": 0.02/"initializer_range": 0.05/' "$folder/whole/step-00000010/config.json" \
     >"$folder/source/config.json"
@@ -64,7 +64,7 @@ said=$(grep -c '"pad_token_id": 3,\|"initializer_range": 0.05,' "$folder/tuned2/
 [ "$said" = 2 ]; check "fine-tuning keeps the model's pad_token_id and initializer_range" $? \
     "$(cat "$folder/tuned2/step-00000004/config.json")"
 
-# Comparison with PyTorch: 30 updates on text, on packed examples with a loss mask, masked from each other, and by Muon.
+# Compares with PyTorch: 30 updates on text; on packed examples with a loss mask, masked from each other; and with Muon.
 if pytorch_tests "check_families.py: PyTorch has the same losses"; then
     for flag in "" --packed --muon; do
         name="check_families.py: PyTorch has the same losses${flag:+, $flag}"

@@ -25,9 +25,9 @@ for line in '{"prompt": "' '1,501 examples, the longest' 'train .*13,509' 'examp
 done
 if [ "$long" ]; then
     read -r -d '' base bf16 coat _ < <(sed -n 's/^\([0-9]*\) of 99 right.*/\1/p' "$folder/said"; printf '\0')
-    [ "${base:-99}" -le 2 ] && ok "before fine-tuning, $base of 99 answers are right" || bad "right answers before fine-tuning" "$base of 99"
-    [ "${bf16:-0}" -gt 89 ] && ok "after fine-tuning in BF16, $bf16 of 99 answers are right" || bad "right answers after fine-tuning in BF16" "$bf16 of 99"
-    [ "${coat:-0}" -gt 89 ] && ok "after fine-tuning in COAT, $coat of 99 answers are right" || bad "right answers after fine-tuning in COAT" "$coat of 99"
+    [ "${base:-99}" -le 2 ] && ok "before fine-tuning, $base of 99 answers are right" || bad "before fine-tuning, at most 2 of 99 answers are right" "$base of 99"
+    [ "${bf16:-0}" -gt 89 ] && ok "after fine-tuning in BF16, $bf16 of 99 answers are right" || bad "after fine-tuning in BF16, at least 90 of 99 answers are right" "$bf16 of 99"
+    [ "${coat:-0}" -gt 89 ] && ok "after fine-tuning in COAT, $coat of 99 answers are right" || bad "after fine-tuning in COAT, at least 90 of 99 answers are right" "$coat of 99"
 else
     [ "$(grep -c '^[0-9]* of 99 right' "$folder/said")" -eq 3 ]; check "additions.py counts the right answers" $? "$(tail -n 3 "$folder/said")"
 fi
@@ -39,7 +39,8 @@ if pytorch_tests "transformers writes the same answer"; then
     check "transformers writes the same answer" $? "$said" "$text"
 fi
 
-# functions.py: the examples of two sources, each a head with its docstring, and the body.
+# functions.py writes an example per function: the prompt is the head with its docstring, the response the body. Checks the
+# examples of two source files.
 said=$(python3 -B dev/tools/functions.py "$folder/functions.jsonl" data dev 2>&1) && python3 -B - "$folder/functions.jsonl" <<'PYTHON'
 import ast
 import json

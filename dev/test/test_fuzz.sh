@@ -39,7 +39,7 @@ echo 'int main(void) { return 0; }' | gcc -x c -fsanitize=address,undefined - -o
 export ASAN_OPTIONS=handle_abort=1:max_allocation_size_mb=256
 # The leak checker needs ptrace, which some containers forbid.
 build/fuzz/probe 2>/dev/null || ASAN_OPTIONS+=:detect_leaks=0
-# MAKE_FLAGS, because `make SANITIZE=1` with these flags uses the same objects
+# builds with MAKE_FLAGS, because `make SANITIZE=1` with these flags shares the objects
 read -r -a make_flags <<<"${MAKE_FLAGS:-}"
 [ -n "$built" ] || make -j"$(nproc)" "${make_flags[@]}" CUDA=0 fuzz-targets >/dev/null
 python3 dev/fuzz/corpus.py
@@ -50,8 +50,8 @@ if [ -n "$seconds" ] && ! build/fuzz/fuzz_log -help=1 2>&1 | grep max_total_time
     exit 1
 fi
 
-# Inputs on which a target fails are saved in build/fuzz/found. Runs of a minute or more save what they learn in
-# build/fuzz/work.
+# Inputs on which a target fails are saved in build/fuzz/found. With --seconds of at least 60, inputs that reach new code are
+# saved in build/fuzz/work.
 run_target() { # NAME
     local name=$1 log=$scratch/$1.log work=$scratch/$1.work inputs=("build/fuzz/corpus/$1"/*) runs='' status=0 executed
     local run=(nice timeout $((seconds + 300)) "build/fuzz/fuzz_$1" -timeout=20 "-artifact_prefix=build/fuzz/found/$1-")

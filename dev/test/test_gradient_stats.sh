@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests gradient_stats on a small byte-level model: its output, that it does not change the checkpoint, and errors for bad
-# input. With a GPU, also that both backends find the same.
+# input. With a GPU, also tests that the results on GPU and CPU agree.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -76,15 +76,16 @@ succeeds "gradient_stats measures a checkpoint" measure a "$checkpoint" --micro-
 succeeds "gradient_stats writes a line per gradient, variant and matmul" lines_are_all
 succeeds "tables of gradient_stats are complete and fit 120 columns" tables_are_whole
 succeeds "the loss of gradient_stats is that of the trainer's first step" loss_is_the_trainers
-succeeds "errors of gradients match the precision of E4M3 and E5M2" errors_are_of_roundings
+succeeds "the measured errors of gradients match the precision of E4M3 and E5M2" errors_are_of_roundings
 succeeds "matmuls of the CPU accumulate in FP32" products_are_sums_in_fp32
-succeeds "gradient_stats repeats bit for bit" same_again
+succeeds "gradient_stats prints the same bits in a second run" same_again
 succeeds "gradient_stats measures a named model with new weights" new_model
 succeeds "gradient_stats measures a model with an untied head" own_head
-succeeds "gradient_stats works without FP8 matmuls for odd sizes" other_sizes
+succeeds "gradient_stats omits FP8 matmuls for a number of tokens that they do not support" other_sizes
 succeeds "gradient_stats does not change the checkpoint" test "$(cat "$checkpoint"/* | cksum)" = "$hash"
 
-# expects 9 gradients with three rules each in the CSV of two micro-batches, and a row per kind in each of four tables
+# expects a line for each of 9 gradients and 3 scale rules in the CSV of two micro-batches, and a row for each of 5 kinds of
+# gradients in each of four tables
 table_of_means() {
     local found expected
     measure b "$checkpoint" --micro-batch 8 --batch 0 && measure c "$checkpoint" --micro-batch 8 --batch 1 &&
@@ -103,8 +104,8 @@ table_refuses() { # WORDS FILES...
 if command -v python3 >/dev/null; then
     succeeds "gradient_table.py averages over micro-batches" table_of_means
     succeeds "gradient_table.py refuses the same micro-batch twice" table_refuses "contains the same micro-batch" "$folder"/[bc].jsonl "$folder/b.jsonl"
-    succeeds "gradient_table.py refuses files of different sizes" table_refuses "its micro_batch differs from" "$folder/a.jsonl" "$folder/b.jsonl"
-    succeeds "gradient_table.py refuses other files" table_refuses "" README.md
+    succeeds "gradient_table.py refuses files of different micro-batch sizes" table_refuses "its micro_batch differs from" "$folder/a.jsonl" "$folder/b.jsonl"
+    succeeds "gradient_table.py refuses a file that gradient_stats did not write" table_refuses "" README.md
 else
     echo "skip - gradient_table.py: no python3"
 fi

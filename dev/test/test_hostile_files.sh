@@ -14,7 +14,7 @@ refuses() { ignored='^(note|resume): ' fails "$1" "$2" "^error: .*$3" timeout 20
 
 # --- links in --out: the user's file that a link points to must not change
 mine() { printf '{"step":1,"loss":2}\nmine\n'; }
-untouched() { # NAME: the user's file must be unchanged, and no file created through the dangling link
+untouched() { # NAME: checks that the user's file is unchanged, and that no file was created through the dangling link
     cmp -s <(mine) "$folder/precious" && [ ! -e "$folder/outside" ]
     check "$1: the file outside --out does not change" $? "$(cat "$folder/precious")" "$(ls -l "$folder")"
 }
@@ -22,30 +22,30 @@ for name in .lock log.jsonl; do
     for to in precious outside; do
         for flag in "" --resume; do
             [ "$name$flag" != log.jsonl ] || continue # a folder with log.jsonl needs --resume
-            out=$folder/run-$name-$to$flag
+            out=$folder/run-$name-$to$flag what="--out ${flag:+with $flag }in which $name is a link to $to"
             mkdir "$out" && mine >"$folder/precious" && ln -s "../$to" "$out/$name"
-            refuses "$name is a link to $to ${flag:-without --resume}" 2 "$out/$name is a link" "${run[@]}" --out "$out" $flag
-            untouched "$name is a link to $to ${flag:-without --resume}"
+            refuses "$what is refused" 2 "$out/$name is a link" "${run[@]}" --out "$out" $flag
+            untouched "$what"
             [ -L "$out/$name" ]
-            check "$name is a link to $to ${flag:-without --resume}: the link remains" $?
+            check "$what: the link remains" $?
         done
     done
 done
 out=$folder/run-hard
 mkdir "$out" && ln "$folder/precious" "$out/.lock"
 refuses "a .lock that is a hard link is refused" 2 "$out/.lock is a hard link" "${run[@]}" --out "$out"
-untouched "a .lock that is a hard link is refused"
+untouched "a .lock that is a hard link"
 out=$folder/run-overwrite
 mkdir "$out" && ln -s ../precious "$out/log.jsonl"
 "$program" "${run[@]}" --out "$out" --overwrite >/dev/null 2>"$folder/said" && [ ! -L "$out/log.jsonl" ]
 check "--overwrite removes log.jsonl that is a link" $? "$(cat "$folder/said")"
-untouched "log.jsonl is a link, --overwrite"
+untouched "--overwrite with a log.jsonl that is a link"
 
 # The temporary file's name contains the process id, which exec keeps.
 (ln -s precious "$folder/bytes_train.bin.tmp.$BASHPID" && exec "$build"/prepare_bytes --out "$folder/bytes" "$folder/texts" >/dev/null 2>"$folder/said") &&
     [ -s "$folder/bytes_train.bin" ] && [ ! -L "$folder/bytes_train.bin" ]
 check "prepare_bytes succeeds if its temporary file is a link" $? "$(cat "$folder/said")"
-untouched "prepare_bytes has a link as temporary file"
+untouched "prepare_bytes whose temporary file is a link"
 if python3 -c '' 2>/dev/null; then
     python3 - "$folder" <<'END' 2>"$folder/said"
 import os, sys
@@ -57,12 +57,12 @@ write_atomically(out, b"new")
 sys.exit(open(out, "rb").read() != b"new" or os.path.islink(out))
 END
     check "prepare.py succeeds if its temporary file is a link" $? "$(cat "$folder/said")"
-    untouched "prepare.py has a link as temporary file"
+    untouched "prepare.py whose temporary file is a link"
 fi
 
 # --- a pipe that no process writes to, instead of a file
 mkfifo "$folder/fifo.bin" "$folder/fifo.npy" "$folder/fifo.flags" "$folder/fifo.safetensors"
-not_regular() { refuses "a pipe as $1 is refused" 2 "is not a regular file" "${@:2}"; } # NAME FLAGS...
+not_regular() { refuses "a pipe as $1 is refused" 2 "is not a regular file" "${@:2}"; } # FILE FLAGS...
 not_regular "a token file" "${run[@]}" --train "$folder/fifo.bin"
 not_regular "a token file in OLMo's .npy format" "${run[@]}" --train "$folder/fifo.npy"
 not_regular "a validation file" "${run[@]}" --val "$folder/fifo.bin"
@@ -176,7 +176,7 @@ if [ "$build" != build ] || ! ${CC:-cc} -shared -fPIC -o "$folder/shim.so" "$fol
     echo "skip - file systems that do not support a system call: needs a compiler and a build without sanitizers"
     exit $failures
 fi
-saves() { # CALL ERRNO STATUS: a run with two saves, in which CALL fails with ERRNO, must exit with STATUS
+saves() { # CALL ERRNO STATUS: checks that a run with two saves, in which CALL fails with ERRNO, exits with STATUS
     local out=$folder/fs-$1-$2 status=0
     FAILS=$1 FAILS_WITH=$2 LD_PRELOAD=$folder/shim.so "$program" "${run[@]}" --save-every 1 --out "$out" >/dev/null 2>"$folder/said" || status=$?
     [ $status -eq "$3" ]

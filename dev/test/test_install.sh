@@ -8,7 +8,7 @@ unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR PREFIX
 flags=(--no-print-directory)
 [[ $build != *asan* ]] || flags+=(SANITIZE=1)
 
-# refused NAME PATTERN TARGET SETTING...: make must fail and, apart from its own lines, print one line that matches
+# refused NAME PATTERN TARGET SETTING...: checks that make fails and, apart from its own lines, prints one line, which matches
 refused() {
     local said
     said=$(make "${flags[@]}" "${@:3}" 2>&1 >/dev/null)
@@ -26,7 +26,7 @@ said=$(make "${install[@]}" install 2>&1)
 check "make install succeeds" $? "$said"
 first=$(cd "$root" && find . | sort)
 said=$(make "${install[@]}" install 2>&1) && [ "$first" = "$(cd "$root" && find . | sort)" ] && [ -z "$(sort "$usr/lib/coat/installed" | uniq -d)" ]
-check "a second make install changes no names and records every file once" $? "$said"
+check "a second make install installs the same files and records every file once" $? "$said"
 is "make install prints the paths of all installed files" "$(sed -n 's/^  //p' <<<"$said" | sort)" \
     "$(cd "$root" && find "$root" -type f ! -name mine ! -name installed | sort)"
 empty "only the owner can write installed files" "$(find "$root" -type f -perm /022)"
@@ -41,24 +41,25 @@ BIN=$folder BUILD=$folder DESTDIR=$folder/staged scripts/install.sh uninstall >/
 is "make uninstall removes the programs for GPUs" "$(find "$folder/staged")" "$folder/staged"
 
 # --- if a program is older than its sources or does not run, nothing is installed
-# stale NAME PATTERN [TREE]: installing from TREE must fail with one line about a program in $folder/both that matches
+# stale NAME PATTERN [TREE]: checks that installing from TREE fails with one matching line about a program in $folder/both,
+# and installs nothing
 stale() {
     local said
     said=$(BIN=$folder/both BUILD=$folder/both DESTDIR=$folder/stale "${3:-.}/scripts/install.sh" install 2>&1)
     [ $? -eq 1 ] && [ "$(wc -l <<<"$said")" -eq 1 ] && grep -q "^error: $folder/both/$2.*run make, or remove it$" <<<"$said" && [ ! -e "$folder/stale" ]
-    check "$1: nothing is installed" $? "$said"
+    check "$1" $? "$said"
 }
 touch -d 2000-01-01 "$folder/both/train_gpt2_fp8"
 stale "a program that is older than its source is not installed" "train_gpt2_fp8 .* train_gpt2_fp8.cu"
 printf '#!/bin/sh\necho "error: no libcudart" >&2\nexit 127\n' >"$folder/both/train_gpt2_fp8"
 stale "a program that does not start is not installed" "train_gpt2_fp8 .*no libcudart"
 
-# headers are sources, too; headers of CUDA are sources of train_gpt2_fp8 only, C files of all programs
+# A header is a source, too. A header in coat/cuda is a source of train_gpt2_fp8 only, a C file there of both programs.
 mkdir "$folder/tree" && cp -r scripts coat data train_gpt2_fp8.cu "$folder/tree"
 for name in train_gpt2_fp8 train_gpt2_fp8_cpu; do cp "$program" "$folder/both/$name"; done
-newer() { # SOURCE PROGRAM
+newer() { # SOURCE PROGRAM: makes SOURCE newer than PROGRAM, which then must not be installed
     touch -d '+1 hour' "$folder/tree/$1"
-    stale "$1 is newer than $2" "$2 .* $1" "$folder/tree"
+    stale "nothing is installed if $1 is newer than $2" "$2 .* $1" "$folder/tree"
 }
 newer coat/cuda/common/cuda_internal.h train_gpt2_fp8
 newer coat/cuda/matmul/matmul_algos.c train_gpt2_fp8_cpu
@@ -121,7 +122,7 @@ is "a file that make install did not create is unchanged" "$(cat "$usr/bin/coat-
 refused "a PREFIX that does not begin with / is refused" "^error: PREFIX=opt: must begin with /" install PREFIX=opt DESTDIR="$root"
 said=$(BIN=$folder BUILD=$build DESTDIR=$root scripts/install.sh install 2>&1)
 [ $? -eq 1 ] && grep -qxE "error: .*$folder/train_gpt2_fp8_cpu.*run make.*" <<<"$said"
-check "make install refuses a program that is not built" $? "$said"
+check "make install is refused if a program is not built" $? "$said"
 refused "a PREFIX that cannot be written is refused" "^error: /proc/coat cannot be written: try sudo make install, or make install PREFIX=" install "${flags[@]}" PREFIX=/proc/coat
 
 exit $failures
