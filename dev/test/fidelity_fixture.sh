@@ -1,19 +1,19 @@
-# Shared by the tests of scripts/lab.py fidelity, which run in the repository's root. Provides TAP lines, a machine without
-# a GPU and, in $folder/gpus and $folder/pretend, one with two GPUs and a program that pretends to train on them.
-# shellcheck shell=bash disable=SC2034 # what the tests read
+# Sourced, in the repository's root, by the tests of scripts/lab.py fidelity. Hides the machine's GPUs. $folder/gpus has an
+# nvidia-smi that shows two GPUs, and $folder/pretend a program that pretends to train on them.
+# shellcheck shell=bash disable=SC2034 # the tests read these variables
 . dev/test/program_fixture.sh
 lab_tests 2 RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT TEXTS FROM TO EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS
 export VERSION=tested
 
-# What the fake trainer reports:
+# The fake trainer reports:
 # - Training loss: BF16 40 - step; COAT 1 % more, from step 18 on 3 % more.
-# - Final validation loss: BF16 3 with seed 1, 3.06 with other seeds; COAT 1 % more with seed 1, 3 % with other seeds.
+# - Final validation loss: BF16 3 with seed 1, 3.06 with other seeds; COAT 1 % more with seed 1, 3 % more with other seeds.
 #   Micro-batches of 16 add 0.006.
 # - COAT's weights in --eval-only: 0.5 % above BF16's weights if evaluated in BF16, 1 % above if evaluated in COAT.
 # - Loss on files named wiki: BF16 3.4 with seed 1, 3.5 with other seeds; COAT 1 % and 3 % more. On other texts: 4.
-# - Right answers on files named asked: 91 % with seed 1, 93 % with seed 3.
+# - Fraction of right answers on files named asked: 91 % with seed 1, 93 % with seed 3.
 # - --head=fp8 makes training diverge at step 11; --recompute=0 makes the GPU fail at the start.
-# SLOW=RECIPE:STEP waits at that step for a signal. LOST=NAME makes the evaluation of files of this name fail.
+# With SLOW=RECIPE:STEP, it waits at that step for a signal. With LOST=NAME, the evaluation of files of this name fails.
 cat >"$folder/pretend/train_gpt2_fp8" <<'END'
 #!/usr/bin/env bash
 ends=0 evaluates='' plans='' told='' at=0 of=scratch
@@ -86,13 +86,13 @@ END
 chmod +x "$folder"/pretend/*
 head -c 100000 /dev/zero >"$folder/train_000000.bin"
 head -c 100000 /dev/zero >"$folder/val"
-pretend() { # RECIPES SEEDS [SETTING...]: runs the study in $folder/study
+pretend() { # RECIPES SEEDS [SETTING...]: runs the study $folder/study with the fake trainer
     PATH="$folder/gpus:$path" BIN=$folder/pretend CALLS=$folder/calls RECIPES=$1 SEEDS=$2 STEPS=${steps:-20} \
         scripts/lab.py fidelity --out "$folder/study" "$folder/train*" "$folder/val" "${@:3}" 2>&1
 }
-page_of() { sed -n '/^## /,$p' "$1/fidelity.md"; }
-# figures STUDY SETTING RECIPE SEED [COLUMN,...]: prints a run's figures in fidelity.tsv (by default the first 16); nothing
-# if the run has not ended
+page_of() { sed -n '/^## /,$p' "$1/fidelity.md"; } # STUDY: prints its page from the first section on
+# figures STUDY SETTING RECIPE SEED [COLUMN,...]: prints these columns (default: the first 16) of a run's row in
+# fidelity.tsv; nothing if the run has not ended
 figures() {
     awk -F'\t' -v run="$2 $3 $4" -v columns="${5:-}" '
         /^#/ { next }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/lab.py fidelity. With programs that only pretend to train: every figure is in its place, nothing runs twice,
-# and failures are reported. With the real one: small runs on the CPU, one of them stopped and resumed.
+# Tests scripts/lab.py fidelity. With programs that only pretend to train: every value is in its row and column, nothing runs
+# twice, and failures are reported. With the real one: small runs on the CPU, one of them stopped and resumed.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/fidelity_fixture.sh
@@ -40,7 +40,7 @@ refuses "a recipe name that is not a valid folder name is refused" 'RECIPES: a/b
 refuses "a recipe name with two meanings is refused" 'RECIPES: x:coat: two recipes have the name x' env RECIPES="bf16 x:coat-paper x:coat" scripts/lab.py fidelity --out "$folder/refused"
 said=$(RECIPES=' ' SEEDS=' ' scripts/lab.py fidelity --dry-run --out "$folder/dry" 2>&1)
 [ "$(grep -c -- --recipe <<<"$said")" -eq 6 ]
-check "a variable of spaces sets nothing" $? "$said"
+check "RECIPES and SEEDS that contain only spaces count as unset" $? "$said"
 for limit in LIMIT EIGHTH_LIMIT; do
     refuses "$limit that is not a percentage is refused before anything is trained" "$limit: must be a percentage" env $limit=0,2 scripts/lab.py fidelity --dry-run --out "$folder/refused"
 done
@@ -64,7 +64,7 @@ has "the page has the command that made it" "$page" "^    RECIPES='bf16 coat' SE
 has "the page has the setting's flags and data" "$page" '^`--model gpt2 --seq-len 1024 .*--steps 20`; data: train\*, 100000 bytes; validation: val, 100000 bytes\.$'
 has "the page has the baseline's losses, also in eight windows" "$page" '^\| bf16 \| 2 \| 100\.0 \| 3\.0300 \|  \| 38\.500 \| 36\.000 \| 33\.500 \| 31\.000 \| 28\.500 \| 26\.000 \| 23\.500 \| 21\.000 \|$'
 has "the page has the mean difference with standard error, also in eight windows" "$page" '^\| coat \| 2 \| 80\.0 \| 3\.0909 \| \+2\.00 ± 1\.00 % \|( \+1\.00 \|){7} \+3\.00 \|$'
-has "the page judges the differences by their limits" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \| beyond \| \+3\.00 ± 0\.00 % \(8/8\) \| beyond \|$'
+has "the page tells whether each difference is within its limit" "$page" '^\| 262k \| coat \| 2 \| \+2\.00 ± 1\.00 % \| beyond \| \+3\.00 ± 0\.00 % \(8/8\) \| beyond \|$'
 has "the page has the mean losses of runs without a pair" "$page" '^\| coat \| 2 \| 3\.0909 ± 0\.0861 \| \+2\.01 ± 2\.24 % \|$'
 has "the page has a run without a pair" "$page" '^\| coat \| 3 \| 3\.1518 \| \+3\.00 % \|( \+1\.00 \|){7} \+3\.00 \| 12\.5 \|$'
 ! grep -qF "$folder" "$folder/study/fidelity.md"
@@ -136,7 +136,7 @@ said=$(scripts/lab.py fidelity --page-only --out "$folder/study" 2>&1)
 check "--page-only works while another process uses the folder" $? "$said"
 exec 8>&-
 
-# --page-only needs only fidelity.tsv
+# --page-only reads only fidelity.tsv
 mkdir "$folder/copy" && cp "$folder/study/fidelity.tsv" "$folder/copy"
 said=$(BIN=$folder/none scripts/lab.py fidelity --page-only --out "$folder/copy" 2>&1)
 check "--page-only needs neither programs nor data" $? "$said"
@@ -195,11 +195,11 @@ check "KEEP_BRANCH_POINTS=1 keeps the branch points" $? "$(find "$folder/branch"
 rm "$folder/calls"
 said=$(branch "$folder/branch" "bf16 none" 3)
 [ $? -eq 0 ] && [ "$(calls)" = "none 3@64 from bf16 3 12, log 12" ] && [ -z "$(find "$folder/branch" -name 'step-*')" ]
-check "kept branch points serve another recipe" $? "$said" "$(cat "$folder/calls")"
+check "another recipe uses the kept branch points" $? "$said" "$(cat "$folder/calls")"
 sed -i 's/^{"step":12,"loss":28,/{"step":12,"loss":28.1,/' "$folder/branch/262k-from-12/bf16/3/log.jsonl"
 said=$(branch "$folder/branch" "bf16 other" 3)
 [ $? -eq 1 ] && grep -q '^failed: 262k-from-12, bf16, seed 3, to step 12: was trained again, but its loss' <<<"$said" && ! grep -q other "$folder/calls"
-check "a branch point that differs from the earlier one is refused" $? "$said" "$(cat "$folder/calls")"
+check "a branch point that differs after it was trained again is an error" $? "$said" "$(cat "$folder/calls")"
 said=$(RECIPES="coat bf16" FROM=12 STEPS=28 BIN=$folder/pretend PATH="$folder/gpus:$path" scripts/lab.py fidelity --out "$folder/branch" "$folder/train*" "$folder/val" 2>&1)
 [ $? -eq 1 ] && grep -q '^error: setting 262k-from-12: .* step 12 of bf16.* step 12 of coat' <<<"$said"
 check "another baseline for FROM is refused" $? "$said"
@@ -255,20 +255,21 @@ result=$(figures "$folder/small" bytes coat 1@4)
 check "fidelity.tsv has the run's losses" $? "$loss, $last" "$result"
 has "the page has the run's losses" "$page" "^\| coat \| 1@4 \| $(printf %.4f "$loss") \| $(awk -v a="$loss" -v b="$base" 'BEGIN { printf "%+.2f", 100 * (a / b - 1) }' | sed 's/^+/\\+/; s/^-0.00/\\+0.00/') % \|"
 
-# from the baseline's checkpoint of step 30, the baseline must end like the run without FROM
+# With FROM=30, all runs continue from the baseline's checkpoint of step 30. The baseline must end like the run without FROM.
 said=$(SEEDS=1 FROM=30 EVALUATE="bf16 coat" scripts/lab.py fidelity --out "$folder/small" 2>&1)
 check "a study on the CPU with FROM succeeds" $? "$said"
 result=$(figures "$folder/small" bytes-from-30 bf16 1 steps,val_loss,first_loss)
 [ -n "$result" ] && [ "$result" = "$(figures "$folder/small" bytes bf16 1 steps,val_loss,first_loss)" ]
-check "with FROM, the baseline ends as without it" $? "$result" "$(figures "$folder/small" bytes bf16 1)"
+check "with FROM, the baseline ends with the same losses as without it" $? "$result" "$(figures "$folder/small" bytes bf16 1)"
 read -r loss in_coat in_bf16 < <(figures "$folder/small" bytes-from-30 coat 1 'val_loss,in coat,in bf16')
 [ "$in_coat" = "$loss" ] && [[ $in_bf16 = [0-9]* ]] && [ "$in_bf16" != "$loss" ]
-check "EVALUATE: COAT's weights have COAT's loss, and another loss in BF16" $? "$loss $in_coat $in_bf16"
+check "EVALUATE: COAT's weights have the run's loss if evaluated in COAT, and another loss in BF16" $? "$loss $in_coat $in_bf16"
 [ "$(head -n 30 "$folder/small/bytes-from-30/coat/1/log.jsonl" | cut -d, -f1,2)" = "$(head -n 30 "$folder/small/bytes/bf16/1/log.jsonl" | cut -d, -f1,2)" ] &&
     ! diff -q <(sed -n 31,60p "$folder/small/bytes-from-30/coat/1/log.jsonl" | cut -d, -f1,2) <(sed -n 31,60p "$folder/small/bytes/bf16/1/log.jsonl" | cut -d, -f1,2) >/dev/null
 check "with FROM, a run's log starts with the baseline's" $?
 
-# TO=50 ends runs at step 50 of a schedule of 60; the windows have five steps, with the losses of the complete run
+# TO=50 ends runs at step 50 of a schedule of 60. The last of eight windows, steps 48 to 50, must have the mean loss that these
+# steps have in the run without TO.
 said=$(SEEDS=1 FROM=30 TO=50 scripts/lab.py fidelity --out "$folder/small" 2>&1)
 check "a study on the CPU with TO succeeds" $? "$said"
 part=$folder/small/bytes-from-30-to-50/coat/1
@@ -276,7 +277,7 @@ mean=$(sed -n 's/^{"step":\([0-9]*\),"loss":\([0-9.]*\).*/\1 \2/p' "$folder/smal
 result=$(figures "$folder/small" bytes-from-30-to-50 coat 1)
 [ "$(cut -d' ' -f1-5 <<<"$result")" = "bytes-from-30-to-50 coat 1 done 50" ] && [ "$(awk '{ printf "%.5f", $16 }' <<<"$result")" = "$mean" ] &&
     [ -z "$(find "$part" -name 'step-*')" ] && grep -q 'Runs end at step 50 of their schedule' "$folder/small/fidelity.md"
-check "with TO, runs have the losses of longer runs" $? "$mean" "$result"
+check "with TO, runs have the losses of runs without TO" $? "$mean" "$result"
 refuses "TO after the last step is refused" 'TO: must be at most 60, the steps of bytes .is 61' env TO=61 scripts/lab.py fidelity --out "$folder/refused"
 refuses "TO that is not a number is refused" 'TO: must be a whole number' env TO=x scripts/lab.py fidelity --out "$folder/refused"
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests scripts/lab.py fidelity with TEXTS. With a program that only pretends to evaluate: every figure is in its place and
-# no run is evaluated or trained twice. With the real one: a text's loss is that of the weights.
+# Tests scripts/lab.py fidelity with TEXTS. With a program that only pretends to evaluate: every value is in its row and
+# column, and no run is evaluated or trained twice. With the real one: a run's loss on the validation text, given in TEXTS,
+# is its validation loss.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/fidelity_fixture.sh
@@ -60,17 +61,17 @@ check "results without texts make the same page without their table" $? "$(cat "
 # a vision-language model
 cp "$folder/c4.bin" "$folder/asked.bin"
 said=$(TEXTS="asked=$folder/asked.bin c4=$folder/c4.bin" pretend "bf16 coat" "1 3" vision) && page=$(cat "$folder/study/fidelity.md")
-has "the table of texts has right answers" "$page" '^\| text \|.* difference \| bf16, right answers \| coat, right answers \|$'
+has "the table of texts has a column of right answers per recipe" "$page" '^\| text \|.* difference \| bf16, right answers \| coat, right answers \|$'
 has "the page has the mean of right answers with standard deviation" "$page" '^\| asked \|.* \| 92\.0 ± 1\.4 % \| 92\.0 ± 1\.4 % \|$'
 has "the table of texts has no right answers for a text without answers" "$page" '^\| c4 \|.* \| – \| – \|$'
 
-# adds a text to a finished study, whose runs have no checkpoint left to evaluate
+# adds a text to a finished study, whose runs cannot be evaluated any more, because their checkpoints were removed
 mv "$folder/calls" "$folder/calls.before"
 rm "$folder/calls.texts"
 TEXTS+=" more=$folder/c4.bin"
 said=$(EVALUATE=bf16 pretend "bf16 coat" "1 3" 262k)
 [ $? -eq 0 ] && [ ! -e "$folder/calls" ] && [ ! -e "$folder/calls.texts" ]
-check "finished runs are not changed by another text" $? "$said"
+check "another text does not train or evaluate finished runs" $? "$said"
 has "finished runs without the new text are listed" "$said" '^note: not evaluated on more: 262k bf16 1, 262k coat 1, 262k bf16 3, 262k coat 3; these runs ended earlier, and their checkpoints are deleted; use another --out to train them again$'
 has "finished runs without a recipe of EVALUATE are listed" "$said" '^note: not evaluated in bf16: 262k bf16 1, 262k coat 1, '
 [ "$(grep -c '^note' <<<"$said")" -eq 2 ]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that all shell scripts are valid, and that launch scripts print and run the right commands, which the program
-# accepts.
+# Tests that all shell scripts are valid; that launch scripts print and run the right commands, which the program accepts; and
+# that the figures of the docs about plans are those of their sources.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -26,23 +26,23 @@ export PATH="$folder:$PATH"
 
 # planned FLAGS...: prints the GB of the memory plan
 planned() { "$program" --plan=json "$@" | sed -n 's/.*"total_bytes": \([0-9]*\).*/\1/p' | awk '{ printf "%.1f", $1 / 1e9 }'; }
-# stated NAME PATTERN FILE PLAN: checks that the first text in FILE that matches PATTERN states PLAN as its number of GB
+# stated NAME PATTERN FILE PLAN: checks that the first text in FILE that matches PATTERN contains "PLAN GB"
 stated() {
     local figure
     figure=$(grep -oE "$2" "$3" | head -n 1 | grep -oE '[0-9.]+ GB')
-    [ -n "$figure" ] && [ "${figure% GB}" = "$4" ]; check "$1" $? "says $figure, the plan is $4 GB"
+    [ -n "$figure" ] && [ "${figure% GB}" = "$4" ]; check "$1" $? "the file has '$figure', the plan has $4 GB"
 }
 
 for size in 124M:gpt2:64 350M:gpt2-medium:64 774M:gpt2-large:32 1558M:gpt2-xl:16; do
     IFS=: read -r size model batch <<<"$size"
     script=scripts/run_gpt2_$size.sh
     line=$("$script" --dry-run) || bad "$size: --dry-run succeeds"
-    has "$size: the command names the model" "$line" "--model $model --train"
-    has "$size: the command names the recipe" "$line" "--recipe coat"
+    has "$size: the command has the model and --train" "$line" "--model $model --train"
+    has "$size: the command has the recipe" "$line" "--recipe coat"
     has "$size: the command resumes from --out" "$line" "--resume --out $folder/run"
     [[ $line == ./train_gpt2_fp8\ * ]]; check "$size: one GPU needs no launcher" $? "$line"
     line=$(GPUS=8 "$script" --dry-run --lr 1e-3)
-    [[ $line == "mpirun -np 8 --bind-to none ./train_gpt2_fp8 "*" --zero 1 "*" --lr 1e-3" ]]; check "$size: the command for several GPUs passes a flag on" $? "$line"
+    [[ $line == "mpirun -np 8 --bind-to none ./train_gpt2_fp8 "*" --zero 1 "*" --lr 1e-3" ]]; check "$size: the command for several GPUs uses mpirun and ZeRO 1, and ends with the given flags" $? "$line"
     said=$(PROGRAM=$program "$script" --plan=json 2>&1)
     [[ $said == '{"parameters":'* ]]; check "$size: the program accepts the flags" $? "$said"
     stated "$size: the stated memory for eight GPUs is the plan's" '[0-9.]+ GB each with ZeRO 1 \(planned\)' "$script" "$(planned --model $model --recipe coat --micro-batch $batch --gpus 8 --zero 1)"
@@ -58,7 +58,7 @@ for settings in olmo_1b:olmo-1b:8:2048:1 llama2_7b:llama2-7b:2:4096:1 llama3_8b:
     script=scripts/run_$name.sh shape=(--model "$model" --recipe coat --micro-batch "$batch" --seq-len "$length")
     line=$(GPUS=8 "$script" --dry-run)
     has "$name: the command has micro-batch, sequence length and batch" "$line" "--micro-batch $batch --seq-len $length --batch-tokens 4194304"
-    [[ $line == "mpirun -np 8 --bind-to none ./train_gpt2_fp8 --model $model --train "*" --zero $zero "* ]]; check "$name: the command for several GPUs" $? "$line"
+    [[ $line == "mpirun -np 8 --bind-to none ./train_gpt2_fp8 --model $model --train "*" --zero $zero "* ]]; check "$name: the command for several GPUs uses mpirun and ZeRO $zero" $? "$line"
     said=$(PROGRAM=$program "$script" --plan=json 2>&1)
     [[ $said == '{"parameters":'* ]]; check "$name: the program accepts the flags" $? "$said"
     stated "$name: the stated memory for one GPU is the plan's" '[0-9.]+ GB with COAT' "$script" "$(planned "${shape[@]}")"
@@ -69,7 +69,7 @@ done
 
 script=scripts/run_gpt2_124M.sh
 line=$("$script" --gpus 4 --dry-run)
-has "--gpus N is GPUS=N" "$line" "-np 4"
+has "--gpus N has the effect of GPUS=N" "$line" "-np 4"
 eval "words=($line)"
 has "patterns reach the program unexpanded" "${words[*]}" "--train data/tokens/fineweb10B_train_*.bin"
 line=$("$script" --dry-run --train mine.bin --train-weight 2)
@@ -79,11 +79,11 @@ line=$(SLURM_SUBMIT_DIR=. bash scripts/slurm_requeue.sh --dry-run --train=mine.b
 for words in "--out $folder/elsewhere" "--out=$folder/elsewhere" "-o $folder/elsewhere"; do
     # shellcheck disable=SC2086 # words
     line=$(PROGRAM=$folder/program "$script" $words && cat "$folder/calls")
-    [[ $line == *" --resume --out $folder/elsewhere "* && -d $folder/elsewhere ]]; check "${words%%[ =]*} sets the folder, which the script makes" $? "$line"
+    [[ $line == *" --resume --out $folder/elsewhere "* && -d $folder/elsewhere ]]; check "${words%%[ =]*} sets the run's folder, which the script creates" $? "$line"
     rm -rf "$folder/elsewhere" "$folder/calls"
 done
 line=$(bash scripts/slurm_requeue.sh --dry-run --out=new --steps 7)
-has "the Slurm script's --out and --steps replace its own" "$line" "--out new --resume --steps 7"
+has "--out and --steps on the command line replace those of the Slurm script" "$line" "--out new --resume --steps 7"
 STEPS=20k refused "the Slurm script refuses STEPS=20k" "STEPS: must be a whole number of at least 1 (is 20k)" bash scripts/slurm_requeue.sh --dry-run
 [ "$(RECIPE=bf16 "$script" --dry-run | grep -c -- '--recipe bf16 .*--master split16')" -eq 1 ]; check "RECIPE=bf16 also sets --master split16" $?
 mkdir -p "$folder/continued/step-00000005"
@@ -91,8 +91,8 @@ line=$(OUT=$folder/continued "$script" --dry-run)
 [[ $line != *--recipe* ]]; check "a resumed run keeps its recipe" $? "$line"
 has "RECIPE changes the recipe of a resumed run" "$(RECIPE=coat OUT=$folder/continued "$script" --dry-run)" "--recipe coat"
 : >"$folder/hellaswag_val.bin"
-has "DATA with HellaSwag adds --hellaswag" "$(DATA=$folder "$script" --dry-run)" "--hellaswag $folder/hellaswag_val.bin"
-has "TOKENIZER adds samples" "$(TOKENIZER=v.json "$script" --dry-run)" "--tokenizer v.json --sample-every 5000"
+has "a DATA folder with hellaswag_val.bin adds --hellaswag" "$(DATA=$folder "$script" --dry-run)" "--hellaswag $folder/hellaswag_val.bin"
+has "TOKENIZER adds --tokenizer and --sample-every" "$(TOKENIZER=v.json "$script" --dry-run)" "--tokenizer v.json --sample-every 5000"
 GPUS=3 refused "a batch that three GPUs cannot divide is refused" "on 3 GPUs; choose another MICRO_BATCH or GPUS" "$script" --dry-run
 for setting in GPUS MICRO_BATCH RESTARTS; do
     refused "$setting=many is refused" "must be a whole number" env $setting=many "$script" --dry-run
@@ -109,17 +109,17 @@ refused "launch.sh without a run script is refused" "run one of" bash scripts/la
 for script in scripts/*.sh scripts/*.sbatch; do
     case $script in scripts/launch.sh | scripts/gpu.sh) continue ;; esac
     said=$(PROGRAM=$folder/program timeout 10 bash "$script" --help 2>&1)
-    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]]; check "$script --help" $? "$said"
+    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$(basename "$script")"* && $said != *SBATCH* ]]; check "$script --help prints the script's usage and runs nothing" $? "$said"
 done
 for script in dev/test/check_kill.sh dev/test/check_lost.sh dev/test/check_resume.sh; do
     said=$(PROGRAM=$folder/program timeout 10 "$script" -h 2>&1)
-    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$script"* && $said != *"set -"* ]]; check "$script -h" $? "$said"
+    [[ $? -eq 0 && ! -e $folder/calls && $said == *"$script"* && $said != *"set -"* ]]; check "$script -h prints the script's usage and runs nothing" $? "$said"
 done
 for command in fidelity reproduce stability time-to-loss draw; do
     command -v python3 >/dev/null || { echo "skip - scripts/lab.py $command --help: no python3"; continue; }
     said=$(scripts/lab.py $command --help 2>&1)
     [[ $? -eq 0 && $said == *"scripts/lab.py $command"* && $said == "$(scripts/lab.py $command -h)" && $(scripts/lab.py --help) == *"lab.py $command"* ]]
-    check "scripts/lab.py $command --help" $? "$said"
+    check "scripts/lab.py $command --help and -h print the same usage" $? "$said"
 done
 for script in scripts/run_*.sh; do
     said=$("$script" --help)
@@ -129,7 +129,7 @@ done
 script=scripts/run_gpt2_124M.sh
 
 said=$(dev/baselines/baselines.sh --dry-run x.bin)
-[[ $? -eq 0 && $(wc -l <<<"$said") -eq 30 && $said == *"--model gpt2-xl "*"--seq-len 1024 "*"--model olmo-1b "* ]]; check "baselines.sh plans all rows of three models" $? "$said"
+[[ $? -eq 0 && $(wc -l <<<"$said") -eq 30 && $said == *"--model gpt2-xl "*"--seq-len 1024 "*"--model olmo-1b "* ]]; check "baselines.sh --dry-run prints 30 commands, for three models" $? "$said"
 for words in --foo "x.bin gpt3:1x1024" "x.bin gpt2:1"; do
     # shellcheck disable=SC2086 # words
     refused "baselines.sh refuses $words" "must be" dev/baselines/baselines.sh --dry-run $words
@@ -138,21 +138,23 @@ done
 calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
 : >"$folder/calls"
 PROGRAM=$folder/program "$script" && [ "$(calls)" = 1 ]; check "a launch script starts the program once" $?
-restarts() { # NAME RESTARTS CODE STARTS: the program ends with CODE; expects STARTS starts, and CODE from the script
+# restarts NAME RESTARTS CODE STARTS: runs a launch script whose program ends with CODE. Checks that the script starts the
+# program STARTS times and ends with CODE.
+restarts() {
     echo "$3" >"$folder/status"
     PROGRAM=$folder/program RESTARTS=$2 "$script" 2>/dev/null
     is "$1" "$? $(calls)" "$3 $4"
 }
-restarts "RESTARTS=2: starts three times if a process is lost" 2 5 3
-restarts "RESTARTS: starts again if mpirun reports a kill" 1 137 2
-restarts "RESTARTS: does not start again after Ctrl-C" 1 130 1
-restarts "RESTARTS: does not start again if training diverges" 2 4 1
+restarts "RESTARTS=2: the program is started three times if a process is lost" 2 5 3
+restarts "RESTARTS=1: the program is started again if mpirun reports a kill" 1 137 2
+restarts "RESTARTS=1: the program is not started again after Ctrl-C" 1 130 1
+restarts "RESTARTS=2: the program is not started again if training diverges" 2 4 1
 
 # A signal to the script reaches the program. A program that was told to end is not started again.
 rm "$folder/status"
 printf '#!/bin/sh\ntrap "kill \$!; exit 5" TERM\necho started >>"%s"\nsleep 30 &\nwait\n' "$folder/calls" >"$folder/ended"
 chmod +x "$folder/ended"
-told_to_end() { # NAME CALLS STATUS: sends SIGTERM to a run script; expects CALLS starts and exit code STATUS
+told_to_end() { # NAME CALLS STATUS: sends SIGTERM to a launch script; checks for CALLS starts and exit code STATUS
     : >"$folder/calls"
     PROGRAM=$folder/ended "$script" 2>/dev/null &
     local pid=$! status=0
@@ -163,7 +165,7 @@ told_to_end() { # NAME CALLS STATUS: sends SIGTERM to a run script; expects CALL
 }
 told_to_end "SIGTERM reaches the program" 1 5
 RESTARTS=3 told_to_end "after SIGTERM, RESTARTS does not start the program again" 1 5
-printf '#!/bin/sh\nshift 4\n"$@"\n' >"$folder/mpirun" # SIGTERM must reach the process, not mpirun
+printf '#!/bin/sh\nshift 4\n"$@"\n' >"$folder/mpirun" # SIGTERM must reach the program, which this mpirun starts
 GPUS=2 RESTARTS=3 told_to_end "after SIGTERM, RESTARTS does not start mpirun again" 1 5
 printf '#!/bin/sh\necho "mpirun $*"\n' >"$folder/mpirun"
 mkdir "$folder/few" && for tool in bash sed dirname; do ln -s "$(command -v $tool)" "$folder/few/$tool"; done
@@ -182,14 +184,14 @@ refused "slurm_single.sbatch refuses an unknown size" "9B: must be one of 124M, 
 line=$(STEPS=500 bash scripts/slurm_requeue.sh --seed 3 --dry-run)
 [[ $line == "srun ./train_gpt2_fp8 --model gpt2 "*" --resume --seed 3 --steps 500" ]]; check "slurm_requeue.sh --dry-run prints its command" $? "$line"
 
-# --- NCCL settings: each script explains those that matter there, and docs/many_gpus.md all of them
+# --- NCCL settings: each script explains those that matter for it, and docs/many_gpus.md explains all of them
 for settings in launch.sh:NVLS_ENABLE,DEBUG,P2P_LEVEL,SHM_DISABLE,SOCKET_IFNAME slurm_single.sbatch:NVLS_ENABLE,DEBUG \
     slurm_multi.sbatch:SOCKET_IFNAME,IB_HCA,IB_DISABLE,NVLS_ENABLE,DEBUG slurm_requeue.sh:NVLS_ENABLE,DEBUG; do
     script=scripts/${settings%%:*} missing=
     for setting in $(tr , ' ' <<<"${settings#*:}"); do
         grep -qE "^#   NCCL_$setting=[^ ]+ +[^ ].{20}" "$script" && grep -qE "^\| .NCCL_$setting=" docs/many_gpus.md || missing+=" $setting"
     done
-    [ -z "$missing" ]; check "$script explains NCCL's settings" $? "not, here or in docs/many_gpus.md:$missing"
+    [ -z "$missing" ]; check "$script and docs/many_gpus.md explain NCCL's settings" $? "missing in one of them:$missing"
 done
 
 # --- figures of the docs compared with their sources
@@ -209,7 +211,7 @@ fits=$(
     fits_row 'Qwen2.5-14B, `--offload-states --recompute 3 --no-cache-transposed`' --model qwen2.5-14b "${beyond[@]}" --no-cache-transposed
 )
 [ "$(sed -n '/^## What fits one card/,/^## Which learning rates/{/^| --- /,/^$/{/^| [^-]/p}}' docs/finetuning.md)" = "$fits" ]; check "docs/finetuning.md: the table of micro-batches that fit one GPU is the plan's" $? "$fits"
-planned_row() { # RECIPE NAME MODEL: prints the row that the page must have; italics: more than 80 GB
+planned_row() { # RECIPE NAME MODEL: prints the row that docs/many_gpus.md must have; a plan of more than 80 GB is in italics
     local gpus batch cells="| $2, $(tr a-z A-Z <<<"$1") |"
     for gpus in 1 2 4 8; do
         batch=1

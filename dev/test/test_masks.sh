@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests training on token files with a loss mask: the loss is the mean over unmasked targets, whatever the division of
-# a step into micro-batches and processes.
+# Tests training on token files with a loss mask: the loss is the mean over unmasked targets, however a step is divided into
+# micro-batches and among processes.
 source "$(dirname "$0")/ranks.sh"
 needs_python "training with masks"
 
-# Files of the same tokens with three masks: random, with few targets in the first half and many in the second; all
-# ones; none.
+# Writes files with the tokens of src_train.bin and src_val.bin and a mask. some_*.bin: random, few unmasked targets in the
+# first half and many in the second. ones_*.bin: all ones.
 data_python "$folder" <<'PYTHON' || exit 1
 import random
 import sys
@@ -31,11 +31,12 @@ files some
 train 1 whole "${fp32[@]}" --micro-batch 16 --val-batches 4 && train 1 eight "${fp32[@]}" --micro-batch 2 --val-batches 32 &&
     train 2 two "${fp32[@]}" --micro-batch 2 --val-batches 32 --zero 2
 for name in eight two; do
-    near "masked targets: $name has the losses of one micro-batch of 16" loss 1e-6 whole $name
-    near "masked targets: $name has the same gradient norms" grad_norm 1e-5 whole $name
-    near "masked targets: $name has the same validation losses" val_loss 1e-6 whole $name
+    case $name in eight) division="eight micro-batches" ;; two) division="two processes" ;; esac
+    near "masked targets: $division have the losses of one micro-batch of 16" loss 1e-6 whole $name
+    near "masked targets: $division have the gradient norms of one micro-batch of 16" grad_norm 1e-5 whole $name
+    near "masked targets: $division have the validation losses of one micro-batch of 16" val_loss 1e-6 whole $name
     [ "$(values counted whole)" = "$(values counted $name)" ] && [ "$(values counted whole | wc -l)" -eq 6 ]
-    check "masked targets: $name logs the same fractions of unmasked targets" $? "$(values counted $name)"
+    check "masked targets: $division log the fractions of unmasked targets of one micro-batch of 16" $? "$(values counted $name)"
 done
 [ "$(values counted whole | awk '$1 > 0.2 && $1 < 0.6' | wc -l)" -eq 6 ]
 check "masked targets: the logged fractions are those of the files" $? "$(values counted whole)"
@@ -46,7 +47,8 @@ check "masked targets: the logged fractions are those of the files" $? "$(values
 awk -v a="$(field val_loss "$folder/eval")" -v b="$(values val_loss whole | tail -n 1)" \
     'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-11) }'; check "--eval-only with a mask has the loss of training" $? "$(cat "$folder/eval")"
 
-# Validation of all data gives one loss: 7 sequences and 19 remaining tokens, without and with a mask.
+# Validation on all data must give the same loss for any division. The data are 7 sequences and 19 remaining tokens, without
+# a mask (seven_val.bin) and with one (masked_val.bin).
 data_python "$folder" <<'PYTHON' || exit 1
 import random
 import struct
@@ -64,7 +66,7 @@ with open(folder + "/seven_val.bin", "wb") as file:
 with open(folder + "/masked_val.bin", "wb") as file:
     file.write(masked_file(2, tokens, range(0, count, 32), bytes(pick.random() < 0.4 for i in range(count))))
 PYTHON
-all_losses() { # FILE: prints the validation loss for each micro-batch and number of processes
+all_losses() { # NAME: prints the loss on all of NAME_val.bin for each micro-batch and number of processes
     local processes micro
     for processes in 1 2 3; do
         for micro in 1 2 3 4 5 6 7 8 9; do
@@ -78,7 +80,7 @@ all_losses() { # FILE: prints the validation loss for each micro-batch and numbe
 for name in seven masked; do
     all_losses $name >"$folder/losses"
     awk '{ x = $NF + 0; if (NR == 1) first = x; d = x - first; if (!(x > 1 && d * d < 1e-12)) bad = 1 } END { exit bad || NR != 27 }' "$folder/losses"
-    check "all $name validation data have the same loss with any micro-batch and processes" $? "$(cat "$folder/losses")"
+    check "all of ${name}_val.bin has the same loss with any micro-batch and number of processes" $? "$(cat "$folder/losses")"
 done
 flags=("${base[@]}" --train "$folder/src_train.bin" --val "$folder/seven_val.bin")
 for micro in 3 8; do train 1 all$micro --precision fp32 --lr 0 --steps 1 --val-batches -1 --micro-batch $micro; done
@@ -104,7 +106,7 @@ else
 fi
 
 # --epochs N trains the steps that N passes over the sequences fill, also if resumed on another number of processes.
-sequences() { # LENGTH
+sequences() { # LENGTH: prints the number of sequences of this length that have an unmasked target
     python3 - "$folder/some_train.bin" "$1" <<'PYTHON'
 import struct
 import sys
@@ -125,7 +127,7 @@ train 1 epochs "${epochs[@]}" --micro-batch 64 --epochs 3 --save-every 7 && trai
 diff "$folder/epochs/step-$(printf %08d $steps)/model.safetensors" "$folder/counted/step-$(printf %08d $steps)/model.safetensors"
 check "--epochs gives the bits of the same number of --steps" $?
 mkdir "$folder/other" && cp -r "$folder/epochs/step-00000007" "$folder/epochs/log.jsonl" "$folder/other" && train 2 other "${epochs[@]}" --micro-batch 16 --resume
-near "--epochs resumed on another number of processes ends with the same step" loss 1e-6 epochs other
+near "a run with --epochs, resumed on another number of processes, has the same losses" loss 1e-6 epochs other
 # with twice the --seq-len, a step of the same tokens has 1024 instead of 2048 sequences
 steps_longer=$((7 + (3 * longer - 7 * 2048 * longer / sequences) / 1024))
 mkdir "$folder/longer" && cp -r "$folder/epochs/step-00000007" "$folder/longer" && train 1 longer "${epochs[@]}" --seq-len 64 --micro-batch 32 --epochs 3 --resume
@@ -136,7 +138,7 @@ said=$(ended --resume --epochs 3 && ended --resume && ended --resume=$steps --ep
 [ "$said" = "raise --epochs to continue
 note: --steps is not set
 raise --epochs to continue
---resume=$steps: the run has already reached --epochs 3 at that step; raise --steps or --epochs" ]; check "a finished run of --epochs names the flag" $? "$said"
+--resume=$steps: the run has already reached --epochs 3 at that step; raise --steps or --epochs" ]; check "a finished run with --epochs names the flags that continue it" $? "$said"
 if "$program" "${flags[@]}" --epochs 2 --steps 3 >"$folder/said" 2>&1; then bad "--epochs that contradicts --steps is refused" "$(cat "$folder/said")"; else
     grep -q 'error: --epochs 2 contradicts --steps 3' "$folder/said"; check "--epochs that contradicts --steps is refused" $? "$(cat "$folder/said")"; fi
 
@@ -148,9 +150,9 @@ check "the report shows the fraction of unmasked targets" $? "$(cat "$folder/sai
 printf '\1' | dd of="$folder/some_train.bin" bs=1 seek=5000 conv=notrunc 2>/dev/null
 "$program" "${loud[@]}" --train "$folder/some_train.bin" --micro-batch 2 --steps 1 >"$folder/said" 2>&1
 [ $? -eq 2 ] && [ "$(grep -c 'error: .*some_train.bin is damaged: its checksum' "$folder/said")" -eq 1 ]
-check "a damaged file ends the run with one line and 2" $? "$(cat "$folder/said")"
+check "a damaged file is refused with one error line and exit code 2" $? "$(cat "$folder/said")"
 
-# From records to a run: the trainer reads data/prepare.py's files.
+# Prepares records with data/prepare.py, and trains on its files.
 for i in $(seq 400); do echo "{\"query\": \"how many is $((i % 90)) and one?\", \"response\": \"$((i % 90 + 1))\"}"; done >"$folder/chat.jsonl"
 if python3 -B data/prepare.py --bytes --chat --prompt-format plain --val-fraction 0.1 --workers 1 --out "$folder/chat" "$folder/chat.jsonl" >"$folder/said" &&
     flags=("${base[@]}" --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin") && train 1 chat --micro-batch 4 --steps 30; then
@@ -181,7 +183,7 @@ PYTHON
     [ "$(cat "$folder/notes")" = "note: --prompt is continued as plain text, because the training data has no prompt format; use --prompt-format NAME
 note: --prompt is continued as plain text, because the checkpoint contains no prompt format; use --prompt-format NAME" ]
     check "a prompt without a known format prints a note" $? "$(cat "$folder/notes")"
-    # the report shows how much of the validation data is evaluated, and how many examples are truncated
+    # The report shows how many of the validation sequences are evaluated, and how many examples are truncated.
     val=("$program" "${loud[@]}" --examples cut --train "$folder/chat_train_*.bin" --val "$folder/chat_val_*.bin" --micro-batch 4 --steps 1)
     for batches in 2 -1; do "${val[@]}" --val-batches $batches 2>/dev/null | sed -n '/^validation/,/^batch/p' | tr '\n' ' ' | tr -s ' ' >"$folder/val$batches"; done
     grep -qE '% in the loss, the first 8 of [0-9]+ sequences every 20 steps [0-9]+ examples in [0-9]+ sequences, [0-9.]+ % full(, [0-9]+ truncated to 32 \+ 1 tokens)? batch ' "$folder/val2" &&

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests 8-bit optimizer states from the command line: every kind trains, a resumed run has the bits of an uninterrupted
-# one, states have the right size, and the error table reads a checkpoint. Uses the CPU program.
+# Tests 8-bit optimizer states from the command line: every format trains, a resumed run has the bits of an uninterrupted
+# one, states have the right size, and quant_error reads them from a checkpoint. Uses the CPU program.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -49,8 +49,8 @@ difference=$((saved - expected))
     grep -q 'wte.weight.v"' "$folder"/muon.whole/step-00000012/optimizer.safetensors
 check "Muon's matrices have one state of 1 + 5/128 bytes per element" $? "$(tail -n 5 "$folder/said")"
 
-# continues FROM NAME COUNTS FLAGS...: a copy of FROM continues with other states, which are converted, reports the
-# conversion, and ends with nearly the loss of FROM
+# continues FROM COUNTS FLAGS...: resumes a copy of the run FROM with other formats of the states. Checks that the run reports
+# the conversion of COUNTS, and ends with nearly the loss of FROM.
 last_loss() { sed -n 's/.*"step":20,"loss":\([0-9.]*\).*/\1/p' "$1/log.jsonl"; }
 continues() {
     local from=$1 counts=$2 name="$1.$3$4"
@@ -59,7 +59,7 @@ continues() {
     train --steps 20 --out "$folder/$name" --resume "$@" && grep -q "converted.*: $counts" "$folder/said" &&
         awk -v a="$(last_loss "$folder/$from.same")" -v b="$(last_loss "$folder/$name")" \
             'BEGIN { exit !(a > 0 && b > a - 0.05 && b < a + 0.05) }'
-    check "a run of $from is resumed with $*" $? "$(tail -n 5 "$folder/said")"
+    check "the run $from, resumed with $*, converts $counts and keeps its loss" $? "$(tail -n 5 "$folder/said")"
 }
 cp -r "$folder/fp32" "$folder/fp32.same" && train --steps 20 --out "$folder/fp32.same" --resume || exit 1
 cp -r "$folder/coat.whole" "$folder/coat.whole.same" &&
@@ -77,7 +77,7 @@ status=0
 "$program" "${run[@]}" --steps 20 --out "$folder/muon.whole" --resume --optimizer adamw >"$folder/said" 2>&1 || status=$?
 [ $status -eq 1 ] && grep -q "use --optimizer muon, or start a new run from its weights with --model $folder/muon.whole/step-00000012" "$folder/said" &&
     "$program" "${run[@]:8}" --steps 3 --optimizer adamw --model "$folder/muon.whole/step-00000012" --out "$folder/muon.adamw" >/dev/null 2>"$folder/said"
-check "another optimizer is refused with the command that works" $? "$(tail -n 5 "$folder/said")"
+check "another optimizer on resume is refused, and the command that the error names works" $? "$(tail -n 5 "$folder/said")"
 cp -r "$folder/coat.whole" "$folder/coat.exempt"
 train --steps 20 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 wte && train --steps 28 --out "$folder/coat.exempt" --resume --moments coat --moments-fp32 none &&
     grep -q "moments-fp32 was wte and is now none" "$folder/said" && grep -q "converted.*: 2 moments" "$folder/said"
@@ -86,20 +86,20 @@ continues coat.whole "0 moments, 16 master weights" --moments coat --master spli
 cp -r "$folder/coat.whole" "$folder/coat.plain"
 train --steps 20 --out "$folder/coat.plain" --resume --moments fp8 && ! grep -q converted "$folder/said" &&
     grep -q "moments was coat and is now fp8" "$folder/said"
-check "8-bit states with and without expansion are read without conversion" $? "$(tail -n 5 "$folder/said")"
+check "--moments fp8 resumes states of --moments coat without conversion" $? "$(tail -n 5 "$folder/said")"
 
-# split16 masters equal FP32 masters, also after hundreds of updates
+# split16 master weights give the same bits as FP32 master weights, also after hundreds of updates
 for master in fp32 split16; do
     train --steps 300 --recipe coat --master $master --out "$folder/master.$master" || exit 1
 done
 cmp "$folder"/master.{fp32,split16}/step-00000300/model.safetensors
 check "--master split16 has the parameters of --master fp32 after 300 steps, bit for bit" $? "$(tail -n 5 "$folder/said")"
-# both checkpoints, resumed with FP32 masters, must be equal after one more step
+# both runs, resumed with FP32 master weights, must have equal states after one more step
 for master in fp32 split16; do
     train --steps 301 --recipe coat --master fp32 --out "$folder/master.$master" --resume || exit 1
 done
 cmp "$folder"/master.{fp32,split16}/step-00000301/optimizer.safetensors
-check "--master split16 has the masters and moments of --master fp32" $? "$(tail -n 5 "$folder/said")"
+check "--master split16 has the master weights and moments of --master fp32" $? "$(tail -n 5 "$folder/said")"
 
 # COAT's moments train like FP32's. At four times this rate, losses of this small model vary by 9 % between seeds,
 # and pairs of runs by 2 %. The loss also depends on the sources, which are the text.
@@ -110,7 +110,7 @@ done
 val_loss() { field val_loss "$folder/trained.$1/log.jsonl" | tail -n 1; }
 fp32=$(val_loss fp32) coat=$(val_loss coat)
 awk -v a="$fp32" -v b="$coat" 'BEGIN { exit !(a > 2 && a < 3.5 && b < 1.01 * a && b > 0.99 * a) }'
-check "validation loss with --moments coat within 1 % of fp32's ($coat, $fp32)" $? "$(tail -n 5 "$folder/said")"
+check "the validation loss with --moments coat is within 1 % of that with fp32 ($coat, $fp32)" $? "$(tail -n 5 "$folder/said")"
 
 "$build"/quant_error "$folder/fp32/step-00000012" "$folder/ranges.tsv" >"$folder/table" 2>&1 &&
     awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" { both = $3 }
@@ -124,8 +124,8 @@ grep -qE "^a group's plain / expanded: median [0-9.]+, 90 % of them from [0-9.]+
 check "quant_error prints the spread over groups, and --every 3 nearly the same" $? "$(tail -n 5 "$folder/said")"
 fails "quant_error --every 3x is refused" 1 "--every 3x:" "$build"/quant_error --every 3x "$folder/fp32/step-00000012"
 
-# the embedding, four matrices of each block, the tower's patch embedding and two of the projector: 12 without the
-# tower's position embedding, whose moments --moments coat stores in FP32
+# The 12 matrices: the embedding, four of each block, the tower's patch embedding, and two of the projector. The tower's
+# position embedding does not count, because --moments coat stores its moments in FP32.
 train --model llama:d1 --vision clip:d1 --moments fp32 --steps 1 --out "$folder/vision" &&
     "$build"/quant_error "$folder/vision/step-00000001" >"$folder/said" 2>&1 && grep -q 'elements of 12 matrices' "$folder/said"
 check "quant_error omits a vision tower's position embedding" $? "$(tail -n 5 "$folder/said")"
