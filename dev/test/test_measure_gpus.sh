@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests the scripts that measure and check GPUs, with programs that only pretend to run there: scripts/measure_gpus.sh and
-# scripts/measure.sh put every figure in its row; scripts/check_gpu.sh and dev/test/check_*.sh report success only for
-# checks that ran.
+# Tests the scripts that measure and check GPUs, with programs that only pretend to run on GPUs. scripts/measure_gpus.sh and
+# scripts/measure.sh must print every value in its row. scripts/check_gpu.sh and dev/test/check_*.sh must report success only
+# for checks that ran.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
@@ -35,17 +35,17 @@ chmod +x "$folder/program" "$folder/mpirun"
 export PROGRAM=$folder/program MPIRUN=$folder/mpirun
 
 page=$(GPUS=2 STAGES="1 3" SEEDS="1 3" scripts/measure_gpus.sh train val 2>&1)
-is "measure_gpus.sh: each GPU alone" "$(grep 'each alone' <<<"$page")" "| each alone | 1000, 1000 | 100, 100 | 30.0 |"
-is "measure_gpus.sh: ZeRO 1 as a percentage of the GPUs alone" "$(grep '2, ZeRO 1 | [0-9]* (' <<<"$page")" "| 2, ZeRO 1 | 1980 (99.0 %) | 198 (99.0 %) | 31.0 |"
-is "measure_gpus.sh: ZeRO 3 as a percentage of the GPUs alone" "$(grep '2, ZeRO 3 | [0-9]* (' <<<"$page")" "| 2, ZeRO 3 | 1940 (97.0 %) | 194 (97.0 %) | 33.0 |"
-is "measure_gpus.sh: the large model" "$(grep '4096' <<<"$page")" "| layers 32 heads 32 channels 4096 seq-len 2048 micro-batch 2 | 2, ZeRO 3 | 1940 | 33.0 |"
-is "measure_gpus.sh: the losses of a seed" "$(grep '^| 3' <<<"$page")" "| 3 | 6000.0000 | 6030.0000 | +0.50 % |"
-is "measure_gpus.sh: the mean difference of the losses" "$(tail -n 1 <<<"$page")" "| mean | | | +0.50 ± 0.00 % |"
+is "measure_gpus.sh has a row for each GPU alone" "$(grep 'each alone' <<<"$page")" "| each alone | 1000, 1000 | 100, 100 | 30.0 |"
+is "measure_gpus.sh has ZeRO 1 as a percentage of the GPUs alone" "$(grep '2, ZeRO 1 | [0-9]* (' <<<"$page")" "| 2, ZeRO 1 | 1980 (99.0 %) | 198 (99.0 %) | 31.0 |"
+is "measure_gpus.sh has ZeRO 3 as a percentage of the GPUs alone" "$(grep '2, ZeRO 3 | [0-9]* (' <<<"$page")" "| 2, ZeRO 3 | 1940 (97.0 %) | 194 (97.0 %) | 33.0 |"
+is "measure_gpus.sh has a row for the large model" "$(grep '4096' <<<"$page")" "| layers 32 heads 32 channels 4096 seq-len 2048 micro-batch 2 | 2, ZeRO 3 | 1940 | 33.0 |"
+is "measure_gpus.sh has a row with the losses of a seed" "$(grep '^| 3' <<<"$page")" "| 3 | 6000.0000 | 6030.0000 | +0.50 % |"
+is "measure_gpus.sh has the mean difference of the losses" "$(tail -n 1 <<<"$page")" "| mean | | | +0.50 ± 0.00 % |"
 
 dry=$(GPUS=4 scripts/measure_gpus.sh --dry-run train val speed)
-is "measure_gpus.sh --dry-run: each GPU runs alone" "$(grep -c CUDA_VISIBLE_DEVICES=3 <<<"$dry")" 2
-is "measure_gpus.sh --dry-run: all GPUs, per stage with several micro-batches and with one" "$(grep -c -- '-np 4.*--zero' <<<"$dry")" 6
-is "measure_gpus.sh --dry-run: tokens per step" "$(grep -c -- '-np 4.*--batch-tokens 524288 ' <<<"$dry")" 3
+is "measure_gpus.sh --dry-run runs each GPU alone" "$(grep -c CUDA_VISIBLE_DEVICES=3 <<<"$dry")" 2
+is "measure_gpus.sh --dry-run runs all GPUs with each stage, with several micro-batches and with one" "$(grep -c -- '-np 4.*--zero' <<<"$dry")" 6
+is "measure_gpus.sh --dry-run runs each stage with 524,288 tokens per step" "$(grep -c -- '-np 4.*--batch-tokens 524288 ' <<<"$dry")" 3
 is "measure_gpus.sh --dry-run runs nothing" "$(ls "$folder/out" | grep -c zero2)" 0
 
 is "measure_gpus.sh on one GPU is refused" "$(GPUS=1 scripts/measure_gpus.sh train val 2>&1)" "error: GPUS: must be at least 2 (is '1')"
@@ -71,8 +71,9 @@ else
     echo "skip - pyllmq's shapes: there is no Python"
 fi
 
-# --- one GPU: test_gpt2 skips if SKIPS is set, the trainer fails with the flags in FAILS and uses CONTEXT MB more than
-# its plan of 10 GB, and compute-sanitizer finds a race only if RACES is set
+# --- Programs that pretend to run on one GPU. test_gpt2 skips its comparisons if SKIPS is set. The trainer fails with the
+# flags in FAILS, and uses CONTEXT MB more than its plan of 10 GB. compute-sanitizer finds a race only if RACES is set. If ODD
+# is set, checkpoints, samples and the comparison with PyTorch differ.
 mkdir -p "$folder"/{none,gpu,tools,bin/racecheck}
 printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
 printf '#!/bin/sh\necho 9.0\n' >"$folder/gpu/nvidia-smi"
@@ -129,13 +130,13 @@ says() { # SETTING... COMMAND...: runs the command; sets $said and $status
 # checks that the command fails with one error line that matches PATTERN, and with the exit code STATUS
 refuses() { # NAME PATTERN STATUS SETTING... COMMAND...
     says "${@:4}"
-    has "$1" "^error: $2" "$3"
-    is "$1 is refused in one line" "$(wc -l <<<"$said")" 1
+    has "$1 ends with exit code $3 and an error" "^error: $2" "$3"
+    is "$1 prints only one line" "$(wc -l <<<"$said")" 1
 }
 
 # scripts/measure.sh
 says STEPS=4 FAILS="--recipe coat" OUT="$folder/measure" scripts/measure.sh t bf16 coat fp8-linear
-has "measure.sh: a failed row has the reason, and the exit code is 1" '^gpt2-xl +coat +error: --recipe coat fails$' 1
+has "measure.sh: the row of a failed run has the reason, and the exit code is 1" '^gpt2-xl +coat +error: --recipe coat fails$' 1
 is "measure.sh: the other rows are measured" "$(grep -cE '^gpt2(-xl)? +(bf16|fp8-linear) +100000 +10\.0 +10\.00 +10\.60$' <<<"$said")" 4
 says STEPS=4 OUT="$folder/measure" scripts/measure.sh t bf16
 has "measure.sh: the exit code is 0 if no row fails" '^gpt2 +bf16 +100000' 0
@@ -144,13 +145,13 @@ has "measure.sh: flags after a recipe go to the run" '^gpt2 +coat,head=fp8,bf16-
 has "measure.sh: columns are as wide as the recipe with flags" '^gpt2 +bf16 {30}100000 ' 1
 refuses "measure.sh with an unknown recipe" "coat\\+head: must be bf16, " 1 scripts/measure.sh t coat+head
 says STEPS=4 MODELS=gpt2 OUT="$folder/measure" PROGRAM=true scripts/measure.sh t bf16
-has "measure.sh: a program that trains nothing is a failure" '^gpt2 +bf16 +error: no step was timed' 1
+has "measure.sh: the row of a program that trains no step has an error, and the exit code is 1" '^gpt2 +bf16 +error: no step was timed' 1
 refuses "measure.sh with STEPS=020" "STEPS: must be a number of at least 1 .*020" 1 STEPS=020 scripts/measure.sh t
 printf '#!/bin/sh\nshift 2\nexec "$@"\n' >"$folder/tools/passes"
 printf '#!/bin/sh\nprintf -- "-----\\nthere are no slots\\n\\nAsk for fewer.\\n-----\\n" >&2\nexit 1\n' >"$folder/tools/refuses"
 chmod +x "$folder"/tools/*
 says STEPS=4 MODELS=gpt2 GPUS=2 MPIRUN="$folder/tools/passes" OUT="$folder/measure" scripts/measure.sh t bf16
-has "measure.sh: tokens/s per GPU on two GPUs" '^gpt2 +bf16 +50000 +10\.0 +10\.00 +10\.60$' 0
+has "measure.sh: on two GPUs, the row has tokens/s per GPU" '^gpt2 +bf16 +50000 +10\.0 +10\.00 +10\.60$' 0
 says STEPS=4 MODELS=gpt2 GPUS=2 MPIRUN="$folder/tools/refuses" OUT="$folder/measure" scripts/measure.sh t bf16
 has "measure.sh: mpirun's error is in the row" '^gpt2 +bf16 +error: ended with 1: there are no slots$' 1
 says scripts/measure.sh
@@ -177,8 +178,8 @@ has "check_gpu.sh: a sample that differs is reported" '^FAILED: both devices wri
 has "check_gpu.sh: a family that differs from PyTorch is reported" '^FAILED: packed: 1 passed; FAIL  olmo fp32: 1e-5 ' 1
 rm "$folder/tools/calls"
 says PARTS="memcheck initcheck racecheck" scripts/check_gpu.sh
-has "check_gpu.sh: the sanitizers need no tokens" '^good: racecheck, models: 0 hazards' 0
-is "check_gpu.sh: all tools run on all parts" "$(wc -l <"$folder/tools/calls")" 8
+has "check_gpu.sh: the sanitizers run without token files" '^good: racecheck, models: 0 hazards' 0
+is "check_gpu.sh: the sanitizers' tools run eight times" "$(wc -l <"$folder/tools/calls")" 8
 is "check_gpu.sh: racecheck runs the RACECHECK=1 build" "$(grep -c 'racecheck .*/racecheck/test_gpt2 ' "$folder/tools/calls")" 6
 says PARTS=racecheck RACES=1 scripts/check_gpu.sh
 has "check_gpu.sh: a race is reported" '^FAILED: racecheck, models: 1 hazards' 1
@@ -191,11 +192,11 @@ has "check_gpu.sh: losses of an earlier check are not compared" '^FAILED: valida
 says STEPS=4 PARTS=training FAILS="gpt2-xl" scripts/check_gpu.sh t
 has "check_gpu.sh: a failed row of training is reported" '^FAILED: all recipes train' 1
 says STEPS=4 PARTS=training CONTEXT=790 scripts/check_gpu.sh t
-has "check_gpu.sh: 0.7 GB and 1 % more memory than planned is accepted" "^good: the driver reports at least the planned memory" 0
+has "check_gpu.sh: 0.79 GB more memory than planned is accepted" "^good: the driver reports at least the planned memory" 0
 says STEPS=4 PARTS=training CONTEXT=-500 scripts/check_gpu.sh t
 has "check_gpu.sh: less memory than planned is a failure" "^FAILED: the driver reports .*; gpt2 bf16: 9\.50 GB in use, 10\.00 planned; " 1
 says STEPS=4 PARTS=training CONTEXT=830 scripts/check_gpu.sh t
-has "check_gpu.sh: too much memory is a failure" "^FAILED: the driver reports .*; gpt2 bf16: 10\.83 GB in use, 10\.00 planned; .*; gpt2-xl coat: " 1
+has "check_gpu.sh: 0.83 GB more memory than planned is a failure" "^FAILED: the driver reports .*; gpt2 bf16: 10\.83 GB in use, 10\.00 planned; .*; gpt2-xl coat: " 1
 export PATH="$folder/gpu:$path"
 if command -v compute-sanitizer >/dev/null; then echo "skip - a tool that is missing: this machine has it"; else
     says PARTS="memcheck initcheck racecheck" scripts/check_gpu.sh

@@ -13,7 +13,7 @@ header() { od -An -t d4 -N 12 "$1" | tr -s ' '; }
 texts() { # prints the documents of a file, with @ for the end-of-text token
     tokens "$1" | awk '{ if ($1 == 256) printf "@"; else printf "%c", $1 }'
 }
-refused() { # CODE WORDS ARGUMENTS...
+refused() { # CODE WORDS ARGUMENTS...: checks that prepare_bytes ends with exit code CODE and one error line that contains WORDS
     local code=$1 words=$2 status=0
     shift 2
     "$program" "$@" >out 2>err || status=$?
@@ -98,15 +98,16 @@ large_files() {
 }
 succeeds "large files in a folder are cut into pieces" large_files
 
-# A large file that is named and in a folder, where it is cut, must not be in both outputs.
+# Large files in a folder are cut into pieces. If such a file is also named on the command line, its pieces must not be in
+# both outputs.
 named_and_in_a_folder() {
     mkdir -p both/in && seq 1 200000 >both/in/numbers && cp both/in/numbers both/copy
     "$program" --out both/alone both/in >out && "$program" --out both/t both/in/numbers both/copy both/in >out || return 1
     grep -q "ignored: 2 equal" out && cmp both/t_train.bin both/alone_train.bin && cmp both/t_val.bin both/alone_val.bin
 }
-succeeds "a large file that is named and in a folder counts once" named_and_in_a_folder
+succeeds "a large file that is named on the command line and is in a folder counts once" named_and_in_a_folder
 
-# Only --overwrite replaces earlier output; both files are always from one run.
+# Only --overwrite replaces earlier output. The training and the validation file are always of the same run.
 overwrite() {
     "$program" --out old/t in >out && cp -r old old.before || return 1
     refused 2 "old/t_train.bin: exists" --out old/t in || return 1
@@ -119,20 +120,20 @@ overwrite() {
 "$program" --out new.train one.txt >out
 succeeds "earlier output is replaced only with --overwrite" overwrite
 
-# notes TEXT ARGUMENTS...: succeeds with this line on standard error ("": without any)
+# notes TEXT ARGUMENTS...: checks that prepare_bytes succeeds and prints only TEXT on standard error ("": nothing)
 notes() {
     "$program" --overwrite --out note "${@:2}" >out 2>err && [ "$(cat err)" = "$1" ] && return
     cat out err
     return 1
 }
-shares() { # LOW HIGH: checks the validation fraction, in 0.1 %
+shares() { # LOW HIGH: checks that the validation fraction is from LOW to HIGH tenths of a percent
     local train val
     train=$(tokens note_train.bin | wc -l) val=$(tokens note_val.bin | wc -l)
     [ $((train + val)) -gt 0 ] && [ $((1000 * val)) -ge $(($1 * (train + val))) ] && [ $((1000 * val)) -le $(($2 * (train + val))) ] && return
     echo "$val of $((train + val))"
     return 1
 }
-says() { # PATTERN: checks the result line
+says() { # PATTERN: checks that a line of the output matches
     grep -qE -- "$1" out && return
     cat out
     return 1
@@ -174,7 +175,7 @@ headers() {
     "$program" --headers --max-bytes 100000 --out h1 >out 2>err && "$program" --headers --max-bytes 100000 --out h2 >out 2>err || return 1
     cmp h1_train.bin h2_train.bin && cmp h1_val.bin h2_val.bin && [ "$(tokens h1_train.bin | wc -l)" -gt 50000 ]
 }
-if [ -e /usr/include/stdio.h ]; then succeeds "--headers finds text, and the same text again" headers; else echo "skip - --headers finds text: no /usr/include/stdio.h"; fi
+if [ -e /usr/include/stdio.h ]; then succeeds "--headers finds text, and the same text in a second run" headers; else echo "skip - --headers finds text: no /usr/include/stdio.h"; fi
 
 succeeds "no temporary files are left" test -z "$(find . -name '*.tmp*')"
 succeeds "a missing --out is refused" refused 1 "--out is missing" in

@@ -4,8 +4,8 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
 
-# Two steps of two micro-batches with kernels of 10 us, one after the other, except a gap of 5 us before each update
-# and a fill during the first matmul.
+# The trainer writes a trace of two steps of two micro-batches. Kernels of 10 us run one after the other, except for a gap of
+# 5 us before each update and a fill during the first matmul.
 cat >"$folder/trainer" <<'END'
 #!/bin/bash
 case "$*" in *--plan=json*) echo "$*" >>"${TRACE_PLANS:-/dev/null}"; echo '{"tensors": [{"name": "wte", "format": "bf16", "category": "weights", "bytes": 2000}, {"name": "qkvw", "format": "bf16", "category": "weights", "bytes": 4000000000}, {"name": "tokens", "format": "i32", "category": "scratch", "bytes": 400}]}'; exit ;; esac
@@ -60,19 +60,19 @@ has "the table has the gaps between kernels" "$said" '^\| gaps \| \| 0\.003 \| 2
 has "the table has the total of a micro-batch" "$said" '^\| all \| 12\.5 \| 0\.11[78] \| \| 2 micro-batches \|$'
 has "the table has power and clock" "$said" '^\(625 W, 1450 MHz'
 said=$(CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "CEILINGS: lower bounds of the matmuls' time" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.010 \(50 %\) \|$'
-has "CEILINGS: lower bound of the norms' time" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \| 0\.005 \(50 %\) \|$'
-has "CEILINGS: lower bound of the update's time" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \| 0\.006 \(38 %\) \|$'
-has "CEILINGS: kinds without a known lower bound have none" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \| [0-9.]* % \|  \|  \|$'
+has "with CEILINGS, the table has a lower bound of the matmuls' time" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.010 \(50 %\) \|$'
+has "with CEILINGS, the table has a lower bound of the norms' time" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \| 400 GB/s \| 0\.005 \(50 %\) \|$'
+has "with CEILINGS, the table has a lower bound of the update's time" "$said" '^\| update \| 1\.5 \| 0\.015 \| [0-9.]* % \| 300 GB/s \| 0\.006 \(38 %\) \|$'
+has "with CEILINGS, a row whose FLOPs and bytes are unknown has no lower bound" "$said" '^\| attention forward \| 1\.0 \| 0\.010 \| [0-9.]* % \|  \|  \|$'
 said=$(SETTINGS='{"step":0,"settings":{"layers":10,"heads":10,"kv-heads":5,"head-dim":10,"seq-len":1000000}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "attention forward counts two matmuls" "$said" '^\| attention forward .* \| 20000 TFLOP/s \| 0\.003 \(33 %\) \|$'
-has "attention backward counts five matmuls" "$said" '^\| attention backward .* \| 50000 TFLOP/s \| 0\.008 \(83 %\) \|$'
+has "the FLOPs of attention forward are those of two matmuls" "$said" '^\| attention forward .* \| 20000 TFLOP/s \| 0\.003 \(33 %\) \|$'
+has "the FLOPs of attention backward are those of five matmuls" "$said" '^\| attention backward .* \| 50000 TFLOP/s \| 0\.008 \(83 %\) \|$'
 said=$(SETTINGS='{"step":0,"settings":{"layers":12,"linear":"fp8","bf16-blocks":4}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
 has "CEILINGS: the first blocks' matmuls count as BF16" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.011 \(5[0-9] %\) \|$'
 said=$(SETTINGS='{"step":0,"settings":{"layers":12,"linear":"bf16"}}' CEILINGS="800 120000 60000" scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
 has "CEILINGS: all matmuls count as BF16 with --linear bf16" "$said" '^\| matmuls \| 2\.0 \| 0\.020 \| 17\.0 % \| 60000 TFLOP/s \| 0\.020 \(100 %\) \|$'
 said=$(TRAFFIC=none scripts/profile.sh 'x*.bin' --model gpt2 2>&1)
-has "without TRAFFIC there is no bandwidth" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \|  \|$'
+has "without TRAFFIC, the table has no bandwidth" "$said" '^\| norms \| 1\.0 \| 0\.010 \| 8\.5 % \|  \|$'
 page=$(cat "$folder/out/profile.md")
 has "profile.md has each kernel with its file" "$page" '^\| fp8_norm: fp8_norm_forward_kernel \| 1\.0 \| 10\.0 \| 0\.010 \|'
 has "profile.md has a kernel without a file" "$page" '^\| backward_kernel \| 1\.0 \|'
@@ -82,8 +82,8 @@ chmod +x "$folder/mpirun"
 said=$(GPUS=2 MPIRUN=mpirun OUT=$folder/two TRACE_PLANS=$folder/plans scripts/profile.sh 'x*.bin' --model gpt2 --zero 3 2>&1)
 check "profile.sh with two processes succeeds" $? "$said"
 has "the table names two GPUs" "$said" "on 2 x Pretended GPU$"
-has "FLOPs are those of the entire model with ZeRO" "$(cat "$folder/plans")" "--model gpt2 --zero 3 --zero 0$"
-has "bytes are those of one process of two" "$(cat "$folder/plans")" "--model gpt2 --zero 3 --gpus 2$"
+has "with ZeRO, FLOPs are computed for the entire model" "$(cat "$folder/plans")" "--model gpt2 --zero 3 --zero 0$"
+has "bytes are computed for one of two processes" "$(cat "$folder/plans")" "--model gpt2 --zero 3 --gpus 2$"
 has "the table has communication and its exposed time" "$said" '^\| communication \| 0\.5 \| 0\.006 \| [0-9.]* % \| runs 0\.016 ms; kernels during it take 0\.005 ms more than alone \|$'
 has "profile.md has a kernel during communication" "$(cat "$folder/two/profile.md")" '^\| nvjet_dgrad \| 1\.0 \| 15\.0 \| 0\.015 \| [0-9.]* % \| 0\.5 of these: 20\.0 \|$'
 [ -s "$folder/two/trace-1.tsv" ]
@@ -106,7 +106,8 @@ rope=$(printf '%s\n' adamw embed_forward_kernel cuda_qk_norm_rope adamw | awk -v
     awk -v traffic="$folder/rope.traffic" -f scripts/profile_table.awk)
 has "the table has the bandwidth of RoPE" "$rope" '^\| RoPE and norms of q, k \| 1\.0 \| 0\.010 \| [0-9.]* % \| 200 GB/s \|$'
 
-# --- bench_traffic: bytes that must move, counted by hand for a small Llama and GPT-2, in C per token and block
+# --- bench_traffic: the bytes that each operation must read and write, compared with those counted by hand for a small Llama
+# and GPT-2. The unit is C bytes per token and block, with C channels.
 
 traffic() { "$build/bench_traffic" "$@" 2>&1; }
 said=$(traffic --model llama:d3 --channels 128 --heads 2 --ffn 512 --vocab 512 --seq-len 128 --micro-batch 4 --bf16-blocks 0)
@@ -114,7 +115,7 @@ has "bench_traffic: SwiGLU reads and saves h and writes FP8 g: 7.25 bytes per va
 has "bench_traffic: RoPE reads and writes q and k" "$said" '^\| qk_norm_rope_forward \| 3 \| [0-9.]* \| [0-9.]* \| 8\.[0-9]* \|$'
 said=$(traffic --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 --recipe bf16)
 has "bench_traffic: a BF16 gradient is read only for its column sums" "$said" '^\| grad_quantize \| 6 \| '
-has "bench_traffic: bytes that GELU reads and writes" "$said" '^\| activation_forward \| 2 \| [0-9.]* \| [0-9.]* \| 16\.[0-9]* \|$'
+has "bench_traffic: GELU reads and writes 16 C bytes per token and block" "$said" '^\| activation_forward \| 2 \| [0-9.]* \| [0-9.]* \| 16\.[0-9]* \|$'
 said=$(traffic --tsv --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 --recipe bf16)
 has "bench_traffic --tsv prints a line per operation" "$said" $'^update\tadamw_update\t[0-9]+$'
 bytes() { traffic --tsv --model gpt2:d2 --channels 128 --heads 2 --vocab 512 --seq-len 128 --micro-batch 4 "${@:2}" | awk -v name="$1" '$2 == name { sum += $3 } END { print sum + 0 }'; }

@@ -12,12 +12,13 @@ eval=(--tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val" --val-batches 
 
 # train OUT STEPS FLAGS...: writes stdout to $folder/page, stderr to $folder/said
 train() { "$program" "${model[@]}" "${sets[@]}" --out "$folder/$1" --steps "$2" "${@:3}" >"$folder/page" 2>"$folder/said" </dev/null; }
-# prints the recipe that the run has reported, in one line
+# recipe: prints, in one line, the recipe that the last train() has reported
 recipe() { awk '/^recipe / { on = 1; print; next } on && /^  / { print; next } { on = 0 }' "$folder/page" | tr -s ' \n' ' '; }
-# shows: expects status 0, the page's recipe to match RECIPE and stderr to match SAID ("": empty)
-shows() { # NAME STATUS RECIPE SAID
+# shows NAME STATUS RECIPE SAID: checks that STATUS is 0, that the reported recipe begins with RECIPE, and that the entire
+# stderr matches SAID ("": is empty); both are patterns
+shows() {
     [ "$2" -eq 0 ] && [[ $(recipe) =~ ^recipe\ $3 ]] && [[ $(cat "$folder/said") =~ ^$4$ ]]
-    check "$1" $? "status $2; wanted /$3/ and /$4/" "$(recipe)" "$(cat "$folder/said")"
+    check "$1" $? "status $2; expected the recipe /$3/ and stderr /$4/:" "$(recipe)" "$(cat "$folder/said")"
 }
 same() { if diff -r "$folder/$2" "$folder/$3" >"$folder/diff" 2>&1; then ok "$1"; else bad "$1" "$(head -n 3 "$folder/diff")"; fi; }
 resuming="resuming from $folder/[a-z0-9/-]+"
@@ -34,7 +35,7 @@ train narrow 2 --channels 40
 shows "a width that FP8 does not support falls back to bf16 with a note" $? 'bf16: linear bf16, head bf16, saved bf16, recompute 0, gradients bf16, moments fp32, master fp32' \
     'note: --recipe bf16: used instead of coat, the default, because --channels: FP8 needs the width, here 40, to be a multiple of 16; use 48'
 train narrow-named 2 --channels 40 --recipe bf16
-shows "--recipe bf16 for such a width prints no note" $? 'bf16:' ''
+shows "--recipe bf16 for a width that FP8 does not support prints no note" $? 'bf16:' ''
 same "the fallback equals --recipe bf16" narrow/step-00000002 narrow-named/step-00000002
 plan=$("$program" --plan --device cpu "${model[@]}" --channels 40 2>"$folder/said")
 [[ $plan == *"recipe      bf16,"* ]] && [ "$(grep -c '^note: --recipe bf16: .*--channels' "$folder/said")" -eq 1 ]; check "--plan falls back to bf16, too" $? "$plan" "$(cat "$folder/said")"
@@ -53,7 +54,7 @@ said=$("$program" --plan --layers 1 --ffn 32784 --recipe coat 2>&1)
 [ $? -eq 1 ] && [[ $said == "error: --ffn 32784: FP8 on a GPU supports at most 32768; use --recipe coat-paper" ]] &&
     "$program" --plan --layers 1 --ffn 32784 --recipe coat-paper >/dev/null; check "an MLP beyond the GPU's kernels is refused except with scales per tensor" $? "$said"
 train flags 2 --channels 40 --moments coat --grads fp32
-shows "single flags stay in effect when the recipe falls back" $? 'bf16: .*gradients fp32, moments coat' 'note: [^
+shows "other flags stay in effect if the recipe falls back to bf16" $? 'bf16: .*gradients fp32, moments coat' 'note: [^
 ]*'
 train short 2 --seq-len 24 --micro-batch 3 --sample-tokens 5
 shows "a batch that FP8 does not support falls back to bf16" $? 'bf16:' 'note: --recipe bf16: .*--micro-batch, --seq-len: FP8 needs their product, here 72,[^
@@ -98,12 +99,12 @@ for recipe in "bf16" "fp8-linear --recompute 2" "fp8-linear --recompute 0" "fp8-
     # shellcheck disable=SC2086
     train whole 6 --recipe $recipe && train cut 3 --recipe $recipe
     train cut 6 --resume
-    shows "resumed without --recipe: $recipe" $? "$name:" "$resuming"
-    same "resumed without --recipe: the bits are those of an uninterrupted run" whole/step-00000006 cut/step-00000006
+    shows "resumed without --recipe, the recipe is that of the checkpoint: $recipe" $? "$name:" "$resuming"
+    same "resumed without --recipe, the bits are those of an uninterrupted run: $recipe" whole/step-00000006 cut/step-00000006
 done
 cp -r "$folder/whole" "$folder/shapeless" && rm -r "$folder/shapeless/step-00000006" && cp -r "$folder/cut/step-00000003" "$folder/shapeless"
 "$program" --tokenizer bytes --seq-len 32 --micro-batch 4 --sample-tokens 0 "${sets[@]}" --out "$folder/shapeless" --steps 6 --resume >"$folder/page" 2>&1 </dev/null || bad "a run resumes without flags of the shape" "$(cat "$folder/page")"
-same "resumed without the shape: the bits are those of an uninterrupted run" whole/step-00000006 shapeless/step-00000006
+same "resumed without flags of the shape, the bits are those of an uninterrupted run" whole/step-00000006 shapeless/step-00000006
 train evaluated 6 --recipe bf16 --val-every 6
 is "--eval-only --out has the loss of training, also in BF16" "$("$program" "${eval[@]}" --out "$folder/evaluated" --resume 2>/dev/null)" "$(grep val_loss "$folder/evaluated/log.jsonl")"
 plan=$("$program" --plan --out "$folder/evaluated" --resume 2>&1)
@@ -113,7 +114,7 @@ plan=$("$program" --plan --eval-only --model "$folder/evaluated/step-00000006" 2
 plan=$("$program" --plan --prompt x --model "$folder/evaluated/step-00000006" 2>&1)
 [[ $plan == *"recipe      bf16,"* && $plan != *"  moments "* && $plan == *"1 x 32 tokens"* ]]; check "--plan --prompt shows the run's recipe without moments" $? "$plan"
 rm -rf "$folder/exact" && train exact 2 --precision fp32 && train exact 4 --resume
-shows "resumed without --precision: fp32 stays" $? 'everything in FP32' "$resuming"
+shows "resumed without --precision, the run stays in FP32" $? 'everything in FP32' "$resuming"
 
 # --- the paper's recipe
 train paper 3 --recipe coat-paper && train plain-coat 3 --recipe coat --bf16-blocks 0
@@ -177,7 +178,7 @@ train several 3 --resume=7
 mkdir "$folder/fresh" && train fresh 2 --resume
 shows "--resume without a checkpoint uses the default recipe" $? 'coat:' 'note: --resume: no checkpoint in [^ ]*, starting from the beginning'
 
-# --- evaluation and samples use the checkpoint's recipe; training from --model does not
+# --- evaluation uses the checkpoint's recipe; training from --model uses the default recipe
 loss() { field val_loss | tail -n 1; }
 for recipe in coat bf16; do
     train "judged-$recipe" 5 --recipe $recipe

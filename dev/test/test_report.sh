@@ -14,7 +14,7 @@ run=("$program" --tokenizer bytes --layers 2 --heads 2 --channels 32 --seq-len 3
 "${run[@]}" --recipe coat --schedule cosine --lr 6e-4 --lr-final 0.1 --out "$folder/run" --save-every 2 --keep 1 >"$folder/page" 2>"$folder/errors"
 empty "a run prints nothing to stderr" "$(cat "$folder/errors")"
 says "the report shows the device" '^device      .*[0-9]+ threads?' "$folder/page"
-is "the report says that the peak is unknown" "$(tr '\n' ' ' <"$folder/page" | tr -s ' ' | grep -c 'peak unknown, so no percentage of it is shown model ')" 1
+is "the report says that the device's peak FLOP/s are unknown" "$(tr '\n' ' ' <"$folder/page" | tr -s ' ' | grep -c 'peak unknown, so no percentage of it is shown model ')" 1
 says "the report shows the model" '^model       0\.1 M parameters: 2 layers, 2 heads, 32 channels' "$folder/page"
 says "the report shows the recipe" '^recipe      coat: linear fp8 \(forward: 1 block bf16\), head fp8-backward' "$folder/page"
 says "the report shows the data" '^train       1 shard, [0-9,]+ tokens, uint16$' "$folder/page"
@@ -50,7 +50,7 @@ is "--log-every shows all steps with skipped updates" "$(grep -cE '^step +[0-9]+
 "${run[@]}" --log-every 0 >"$folder/thin" 2>&1
 is "--log-every 0 is refused" "$? $(cat "$folder/thin")" "1 error: --log-every 0: must be between 1 and 9000000000000000"
 
-# each data set has a weight and epochs: 20 steps of 8 sequences of 32 tokens; the report has the total
+# 20 steps of 8 sequences of 32 tokens: the report has the weight and the epochs of each data set, and the total length
 head -c 3000 "$folder/texts/001.txt" >"$folder/small.txt" && "$build"/prepare_bytes --out "$folder/small" "$folder/small.txt" >/dev/null || exit 1
 "${run[@]}" --train-weight 3 --train "$folder/small_train.bin" --train-weight 1 --steps 20 >"$folder/sets" 2>/dev/null
 page=$(sed '/^step 1/,$d' "$folder/sets" | tr '\n' ' ' | tr -s ' ')
@@ -58,7 +58,7 @@ small=$(($(od -An -t d4 -j 8 -N 4 "$folder/small_train.bin")))
 [[ $page == *"train 2 sets of 3 : 1, 2 shards, "*" 75 %: $data, "*" tokens, "*" epochs 25 %: $folder/small_train.bin, "*" tokens, "*" epochs validation "* ]]
 is "the report shows the data sets with weights and epochs" $? 0
 epochs=$(sed 's|.*/small_train.bin, [0-9,]* tokens, \([0-9.]*\) epochs.*|\1|' <<<"$page")
-is "the epochs of a data set count its own sequences" "$(awk -v e="$epochs" -v n=$(((small - 1) / 32)) 'BEGIN { print (e * n > 30 && e * n < 50) }')" 1
+is "the epochs of a data set are those of the sequences read from it" "$(awk -v e="$epochs" -v n=$(((small - 1) / 32)) 'BEGIN { print (e * n > 30 && e * n < 50) }')" 1
 says "the length of a run on data sets has no epochs" '^length      20 steps, 5,120 tokens$' "$folder/sets"
 says "the end of a run shows what was read of each data set" "^$data: 1[0-9][0-9] sequences, [0-9]+ tokens, 0\.[0-9]+ epochs$" "$folder/sets"
 
@@ -70,7 +70,7 @@ says "--json prints the report to stderr" '^device ' "$folder/errors"
 "${run[@]}" --json --quiet >"$folder/lines" 2>"$folder/errors"
 empty "--json --quiet prints nothing to stderr" "$(cat "$folder/errors")"
 
-# `make run`, with the programs built here, fits a screen
+# `make run`, with the programs of this build, prints few enough lines for a screen
 mkdir -p "$folder/tree/scripts" "$folder/bin"
 cp scripts/run.sh scripts/gpu.sh "$folder/tree/scripts"
 printf '#!/bin/sh\n' | tee "$folder/tree/scripts/setup.sh" >"$folder/bin/make"
@@ -95,9 +95,9 @@ for flag in "--schedule constant" "--lr-final 0.5" "--quiet"; do
     empty "$flag prints no note about --lr-final 1" "$(cat "$folder/errors")"
 done
 
-# in a terminal of 80 columns: colours, and no wrapped line. Another terminal becomes narrower, with the signal for it,
-# after the first step was shown.
-terminal() { # COLUMNS[,THEN] COMMAND...: prints the command's output in a terminal of this width
+# terminal COLUMNS[,THEN] COMMAND...: prints the command's output in a terminal of this width. With THEN, after the first step
+# was shown, sets the width to THEN and sends the command the signal $SENT (default: SIGWINCH).
+terminal() {
     python3 -c '
 import fcntl, os, pty, signal, struct, sys, termios
 widths = sys.argv[1].split(",")
@@ -127,7 +127,7 @@ if python3 -c 'import pty; pty.openpty()' 2>/dev/null; then
     is "NO_COLOR switches colours off" "$(grep -c $'\033' "$folder/plain")" 0
     TERM=xterm NO_COLOR=1 terminal 60 "${run[@]}" >"$folder/narrower"
     empty "step lines fit a terminal of 60 columns" "$(grep -E '^[0-9]/4' "$folder/narrower" | awk 'length > 60')"
-    says "step lines of 60 columns show what fits" '^4/4 loss [0-9.]+ norm [0-9.]+ .*tok/s( [0-9]+:[0-9]{2}:[0-9]{2})?$' "$folder/narrower"
+    says "step lines of 60 columns show loss, norm and tok/s" '^4/4 loss [0-9.]+ norm [0-9.]+ .*tok/s( [0-9]+:[0-9]{2}:[0-9]{2})?$' "$folder/narrower"
     empty "the report and the last line fit 60 columns" "$(tr -d '\r' <"$folder/narrower" | grep -v "^note: \|$folder" | awk 'length > 60')"
     says "the last line is shortened at 60 columns" '^done: 4/4, loss [0-9.]+, val loss [0-9.]+, 0:00:0[0-9]$' "$folder/narrower"
     says "the report at 60 columns is complete" '^schedule    constant: lr 0.003 ' "$folder/narrower"
@@ -189,14 +189,14 @@ empty "no plural follows 1" "$(grep -aE '(^|[^-0-9.,])1 [a-z]+s\b' "$folder/page
 # PATTERN
 refused() {
     "${one[@]}" "${@:4}" >/dev/null 2>"$folder/said"
-    is "$1: exit code" $? "$2"
+    is "$1: the exit code is $2" $? "$2"
     says "$1" "$3" "$folder/said"
 }
-refused "--positions 1 is singular" 1 '^error: --seq-len 16: the model has 1 position; use --seq-len 1 or a larger --positions$' "$folder/single_train.bin" --positions 1
+refused "'1 position' is singular" 1 '^error: --seq-len 16: the model has 1 position; use --seq-len 1 or a larger --positions$' "$folder/single_train.bin" --positions 1
 head -c 1028 "$folder/single_train.bin" >"$folder/odd.bin" # two tokens, and the header says 1
 printf '\1\0\0\0' | dd of="$folder/odd.bin" bs=1 seek=8 conv=notrunc status=none
-refused "a damaged file of 1 token is singular" 2 '^error: .*odd.bin is damaged: 1028 bytes, but its header says 1 token of 2 bytes; ' "$folder/odd.bin"
+refused "'1 token' is singular in the error about a damaged file" 2 '^error: .*odd.bin is damaged: 1028 bytes, but its header says 1 token of 2 bytes; ' "$folder/odd.bin"
 head -c 1026 "$folder/odd.bin" >"$folder/short.bin"
-refused "a short file of 1 token is singular" 2 '^error: .*short.bin: 1 token makes 0 sequences of 16 \+ 1 tokens, .* \(1 row on 1 process\)' "$folder/short.bin"
-refused "1 skipped update is singular" 4 '^error: training diverged: 1 update in a row had a non-finite loss or gradient; ' "$folder/single_train.bin" --lr 1000 --weight-decay 1000 --steps 40 --max-skipped 1 --recipe bf16
+refused "'1 token' is singular in the error about a short file" 2 '^error: .*short.bin: 1 token makes 0 sequences of 16 \+ 1 tokens, .* \(1 row on 1 process\)' "$folder/short.bin"
+refused "'1 update' is singular in the error about skipped updates" 4 '^error: training diverged: 1 update in a row had a non-finite loss or gradient; ' "$folder/single_train.bin" --lr 1000 --weight-decay 1000 --steps 40 --max-skipped 1 --recipe bf16
 exit $failures

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/lab.py reproduce: a dry run, its page on a machine without a GPU and, with programs that only pretend to
-# run on a GPU, that every figure is in its row.
+# Tests scripts/lab.py reproduce: a dry run, its page on a machine without a GPU and, with programs that only pretend to run
+# on a GPU, that every value is in its row. Also tests figures of the docs and scripts/results that come from the same sources.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
@@ -20,32 +20,32 @@ has "--dry-run prints quant_error and its histograms" "$said" "quant_error --eve
 [ ! -e "$folder/dry" ]
 check "--dry-run writes nothing" $?
 said=$(scripts/lab.py reproduce --dry-run --out "$folder/dry" figure4 2>&1)
-has "--dry-run names pieces that need a GPU" "$said" '^# figure4 needs a GPU'
+has "--dry-run names the parts of the page that need a GPU" "$said" '^# figure4 needs a GPU'
 
 said=$(scripts/lab.py reproduce --out "$folder/cpu" 2>&1)
-check "all pieces on the CPU succeed" $? "$said"
+check "all parts of the page succeed on the CPU" $? "$said"
 page=$(cat "$folder/cpu/reproduce.md")
 planned=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model llama2-7b --seq-len 2048 --micro-batch 2 --gpus 4 \
     --zero 3 --recipe coat --master split16 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/' | awk '{ printf "%.1f", $1 / 1e9 }')
 has "table 7: a row has the paper's figures and the plan's" "$page" "^\| llama2-7b \| 4 \| 2048 \| equal batch \| coat \| 2 \| – \| – \| 3\.2 → .* \| 16\.9 → .* \| $planned \| 35\.6 → – \| 1\.55 → .* \| planned, not measured \|$"
 has "table 7: the largest batch has the paper's tokens/s" "$page" '^\| llama2-7b \| 8 \| 2048 \| largest in 80GB \| coat \| 8 → [0-9]+ \([0-9.]+\) \| 11241 → – \| 1\.36 → – \|'
-has "table 7: the paper ran out of memory" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| out of memory → – \| 1\.00 \| planned, not measured: does not fit in 80 GB \|$'
-has "table 7: both run out of memory" "$page" '^\| llama-30b \| 8 \| 2048 \| largest in 80GB \| bf16 \| out of memory → out of memory \|'
-has "table 7: the paper's extra row" "$page" '^\| llama2-13b \| 2 \| 1024 \| equal batch \| coat \| 1 \|.* \| 73\.2 → – \|'
-has "table 7: OLMo-7B, whose columns the paper has" "$page" '^\| olmo-7b \| 2 \| 2048 \| equal batch \| fp8-linear \| 2 \|'
-has "table 7: the command that measures a planned row" "$page" '^MODELS=llama-30b GPUS=8 MICRO_BATCH=1 LENGTH=2048 STEP_TOKENS=32768 scripts/measure\.sh TOKENS bf16 fp8-linear coat$'
+has "table 7: a row says that the paper ran out of memory" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| out of memory → – \| 1\.00 \| planned, not measured: does not fit in 80 GB \|$'
+has "table 7: a row says that both the paper and this program run out of memory" "$page" '^\| llama-30b \| 8 \| 2048 \| largest in 80GB \| bf16 \| out of memory → out of memory \|'
+has "table 7: Llama-2-13B with 1,024 tokens, an additional row of the paper, is on the page" "$page" '^\| llama2-13b \| 2 \| 1024 \| equal batch \| coat \| 1 \|.* \| 73\.2 → – \|'
+has "table 7: OLMo-7B is on the page" "$page" '^\| olmo-7b \| 2 \| 2048 \| equal batch \| fp8-linear \| 2 \|'
+has "table 7: the page has the command that measures a planned row" "$page" '^MODELS=llama-30b GPUS=8 MICRO_BATCH=1 LENGTH=2048 STEP_TOKENS=32768 scripts/measure\.sh TOKENS bf16 fp8-linear coat$'
 has "GPT-2 has the plan's moments and saved activations" "$page" "^\\| gpt2 \\| 1 \\| 1024 \\| equal batch \\| coat \\| 64 \\| – \\| – \\| $("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --micro-batch 64 |
     sed 's/.*"moments": \([0-9]*\).*"saved": \([0-9]*\).*/\1 \2/' | awk '{ printf "%.1f \\| %.1f", $1 / 1e9, $2 / 1e9 }') \\| [0-9.]+ \\| – \\|"
-has "table 2: saved activations of a layer in the paper's units" "$page" '^\| coat \| 1\.00 → 1\.13 \| 4\.00 → 3\.02 \| 2\.00 → 0\.00 \| 3\.00 → 3\.02 \| 3\.33 → 1\.00 \| 13\.33 → 8\.17 \| 1\.70 → 1\.97 \(1\.16\) \|$'
-has "table 6: saved activations per token" "$page" '^\| olmo \| 4096, 2048 \| coat \| 5\.89 → – \| 10\.96 → – \| 16\.85 → – \| 1\.58 → – \| 66896 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| memory planned, time not measured \|$'
-has "table 6: a layer that the paper lacks" "$page" '^\| llama2-7b \| 4096, 4096 \| bf16 \| – \| – \| – \| – \| 131720 \| 16\.08 \| 1\.00 \|'
-has "the page names the stored figures" "$page" 'scripts/results: losses\.md .* baselines\.md .* differences\.md'
+has "table 2: a row has a layer's saved activations in the paper's units" "$page" '^\| coat \| 1\.00 → 1\.13 \| 4\.00 → 3\.02 \| 2\.00 → 0\.00 \| 3\.00 → 3\.02 \| 3\.33 → 1\.00 \| 13\.33 → 8\.17 \| 1\.70 → 1\.97 \(1\.16\) \|$'
+has "table 6: a row has the saved activations per token" "$page" '^\| olmo \| 4096, 2048 \| coat \| 5\.89 → – \| 10\.96 → – \| 16\.85 → – \| 1\.58 → – \| 66896 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| memory planned, time not measured \|$'
+has "table 6: a layer that the paper does not measure is on the page" "$page" '^\| llama2-7b \| 4096, 4096 \| bf16 \| – \| – \| – \| – \| 131720 \| 16\.08 \| 1\.00 \|'
+has "the page links the stored results" "$page" 'scripts/results: losses\.md .* baselines\.md .* differences\.md'
 has "the page's head says that there is no GPU" "$page" '^\| GPU \| none'
 has "the page's head has the duration" "$page" '^\| took \| [0-9]+ min [0-9]+ s \|$'
 error=$(awk '$1 == "E4M3" && NF == 7 { plain = $2 } $1 == "E4M3+exp" && NF == 7 { printf "%.2f", $3 / plain }' "$folder/cpu/quant_error-0.95-20.log")
 has "table 1: the error with expansion is quant_error's" "$page" "^\| E4M3\+exp \| .* \| 0\.61 → $error \("
 [ "$(grep -cE '^\| 0\.(95|999) \| (1|5|20) \| ([0-9.]+ \| ){5}[0-9.]+ \([0-9.]+ \.\.\. [0-9.]+\) \| [0-9.]+, 2\^[-0-9.]+ \.\.\. 2\^[0-9.]+, [0-9.]+ \|' <<<"$page")" -eq 6 ]
-check "table 1: states at three points for two values of beta2" $? "$page"
+check "table 1: the page has states at three steps for two values of beta2" $? "$page"
 ! compgen -G "$folder/cpu/states-*/step-*" >/dev/null
 check "table 1 leaves no checkpoints" $?
 [ "$(grep -cE '^\| (E4M3|E5M2|DE8)(\+exp)? \| ' <<<"$page")" -eq 12 ]
@@ -56,9 +56,9 @@ for setting in STEPS TOKENS SPEED_STEPS; do
 done
 said=$(scripts/lab.py reproduce --out "$folder/twice" table2 table2 2>&1)
 [ $? -eq 0 ] && [ "$(grep -c '^## ' "$folder/twice/reproduce.md")" -eq 1 ]
-check "a piece named twice is on the page once" $? "$said"
+check "a part that is named twice is on the page once" $? "$said"
 refuses "reproduce refuses an unknown flag" '.*--dryrun' scripts/lab.py reproduce --dryrun
-refuses "reproduce refuses an unknown piece" 'table9: must be one of table1, table2' scripts/lab.py reproduce table9
+refuses "reproduce refuses an unknown part" 'table9: must be one of table1, table2' scripts/lab.py reproduce table9
 mkdir "$folder/nothing"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
 refuses "a missing program is refused" 'nothing/quant_error is not built; run: make .*nothing/quant_error' \
@@ -68,6 +68,7 @@ check "a missing program is refused before anything runs" $?
 
 # table1 removes its checkpoints if it fails and if it is stopped
 count=1
+# started: true if $count programs have started, each of which has written its process id to $folder/running
 started() { [ "$(wc -l 2>/dev/null <"$folder/running")" = "$count" ]; }
 printf '#!/bin/sh\nls -d "$3" >>%s/measured\necho "error: no states"\nexit 3\n' "$folder" >"$folder/nothing/quant_error"
 chmod +x "$folder/nothing/quant_error"
@@ -134,16 +135,16 @@ said=$("$BUILD/narrow_tokens" 100 3000 "$TRAIN" "$folder/pipe" 2>&1)
 check "narrow_tokens refuses to replace something that is not a file" $? "$said"
 export PATH="$folder/gpu:$path"
 said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/lab.py reproduce --out "$folder/pretended" table6 table7 figure4 gpt2 2>&1)
-check "all pieces with a GPU succeed" $? "$said"
+check "all parts that need a GPU succeed on one GPU" $? "$said"
 page=$(cat "$folder/pretended/reproduce.md")
 has "the page's head names the GPU" "$page" '^\| GPU \| 1 x Pretended GPU, 1000 MiB, driver 1\.2\.3 \|$'
 has "table 6: a measured row of the paper's model" "$page" '^\| olmo \| 2048, 2048 \| coat \| 2\.88 → 1\.50 \(0\.52\) \| 5\.16 → 2\.50 \(0\.48\) \| 8\.04 → 4\.00 \(0\.50\) \| 1\.47 → 2\.50 \(1\.70\) \| 33456 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| measured \|$'
 has "table 6: a measured row that the paper lacks" "$page" '^\| olmo \| 2048, 2048 \| bf16 --recompute 2 \| 4\.00 \| 7\.00 \| 11\.00 \|'
 has "table 6: a measured layer of another model" "$page" '^\| llama2-7b \| 4096, 2048 \| bf16 \| 8\.00 \|.* \| measured \|$'
-has "table 6 measures the paper's layer and other models'" "$(cat "$folder/pretended/bench_layer.log")" '^One layer, --quick --block olmo --model llama2-7b --model olmo-1b$'
+has "table 6 measures the paper's layer and layers of other models" "$(cat "$folder/pretended/bench_layer.log")" '^One layer, --quick --block olmo --model llama2-7b --model olmo-1b$'
 has "GPT-2: measured speed and memory" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| coat \| 64 \| 5242880 \| 1\.50 \| 0\.3 \| 9\.1 \| 5\.0 \| 5\.0 \| 2\.00 \| measured \|$'
 has "table 7: a measured row of the paper's model" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \| 1 \|.* \| measured \|$'
-has "table 7: speed relative to measured BF16" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| 2\.00 \| measured \|$'
+has "table 7: a row has the speed relative to measured BF16" "$page" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| 2\.00 \| measured \|$'
 has "table 7: two GPUs are planned on a machine with one" "$page" '^\| llama2-7b \| 2 \| 2048 \| equal batch \| coat \| 2 \| – \|.* \| planned, not measured \|$'
 has "QUICK=1 plans the largest batches" "$page" '^\| gpt2 \| 1 \| 1024 \| largest in 80GB \| coat \| [0-9]+ \| – \|.*\| planned, not measured \|$'
 has "QUICK=1 measures equal batches, also of 1558M" "$page" '^\| gpt2-xl \| 1 \| 1024 \| equal batch \| coat \| 16 \| [0-9].*\| measured \|$'
@@ -156,16 +157,16 @@ has "--dry-run on a GPU narrows the tokens for Llama" "$said" 'narrow_tokens 320
 
 said=$(MEMORY=81559 BIN=$folder/programs BUILD=$folder/programs QUICK=1 PAUSE=0 scripts/lab.py reproduce --out "$folder/h100" table7 2>&1)
 check "table 7 on a GPU with 80 GB succeeds" $? "$said"
-has "table 7: ratios of plans are marked" "$(cat "$folder/h100/reproduce.md")" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| [0-9.]+, planned \| measured \|$'
+has "table 7: ratios of planned values are marked as planned" "$(cat "$folder/h100/reproduce.md")" '^\| llama2-7b \| 1 \| 2048 \| equal batch \| coat \|.* \| [0-9.]+, planned \| measured \|$'
 
-# with four GPUs, one measurement runs on each; measurements of several GPUs follow
+# with four GPUs, measurements that need one GPU run on all four at the same time; measurements of several GPUs follow
 : >"$folder/programs/gpus"
 said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 MPIRUN="mpirun-2 --bind-to none" BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/lab.py reproduce --out "$folder/four" table6 table7 figure4 gpt2 2>&1)
-check "all pieces on four GPUs succeed" $? "$said"
+check "all parts that need a GPU succeed on four GPUs" $? "$said"
 page=$(cat "$folder/four/reproduce.md")
 has "the page says that four GPUs measured at the same time" "$page" '^Measurements that need one GPU ran on 4 GPUs at the same time'
-has "table 7: two GPUs measured together" "$page" '^\| llama2-7b \| 2 \| 2048 \| equal batch \| coat \| 2 \| 2621440 \|.* \| measured \|$'
-has "table 7: four GPUs measured together" "$page" '^\| llama2-13b \| 4 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| measured \|$'
+has "table 7: a row of two GPUs is measured" "$page" '^\| llama2-7b \| 2 \| 2048 \| equal batch \| coat \| 2 \| 2621440 \|.* \| measured \|$'
+has "table 7: a row of four GPUs is measured" "$page" '^\| llama2-13b \| 4 \| 2048 \| equal batch \| bf16 \| 1 \|.* \| measured \|$'
 has "table 7: eight GPUs are planned on a machine with four" "$page" '^\| llama2-7b \| 8 \| 2048 \| equal batch \| coat \| 2 \| – \|.* \| planned, not measured \|$'
 of_one() { grep -vE '^\| (date|command|took)|^[|].*\| [24] \| (1024|2048) \||^MODELS|^Measurements' "$folder/$1/reproduce.md" | cat -s; } # STUDY
 is "the page of four GPUs equals that of one otherwise" "$(of_one four)" "$(of_one pretended)"
@@ -173,19 +174,19 @@ is "the page of four GPUs equals that of one otherwise" "$(of_one four)" "$(of_o
     grep -qx 4,5 "$folder/programs/gpus" && grep -qx 4,5,6,7 "$folder/programs/gpus" && ! find "$folder/four" -name '.?*' ! -name .lock | grep -q .
 check "measurements use separate GPUs, and leave no job files" $? "$(cat "$folder/programs/gpus"; ls -a "$folder/four")"
 
-# a failed speed is reported with its reason, also in its row, and the exit code is 1: on one GPU and on several
+# a failed speed measurement is reported with its reason, also in its row, and the exit code is 1: on one GPU and on several
 largest=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --memory-limit 80GB | sed 's/.*"largest_micro_batch": \([0-9]*\).*/\1/')
-pretend_speeds() { # OUT SETTING...: runs the piece gpt2
+pretend_speeds() { # OUT SETTING...: runs the part gpt2 of the page
     env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 "${@:2}" scripts/lab.py reproduce --out "$1" gpt2 2>&1
 }
 for gpus in 4 4,5; do
     out=$folder/speeds-$gpus
     said=$(pretend_speeds "$out" CUDA_VISIBLE_DEVICES=$gpus QUICK=1 FAILS='--recipe fp8-linear')
     [ $? -eq 1 ] && [ "$(grep -c "^failed: device memory: --recipe fp8-linear does not fit (see $out/speed-gpt2" <<<"$said")" -eq 2 ]
-    check "failed speeds on GPU $gpus are reported, and the exit code is 1" $? "$said"
+    check "failed speed measurements on GPU $gpus are reported, and the exit code is 1" $? "$said"
     page=$(cat "$out/reproduce.md")
-    has "the page reports failed speeds" "$page" '^\*\*Failed\*\*, status 1: `.*MODELS=gpt2 .*scripts/measure\.sh .*a b_train\*. fp8-linear`: device memory: --recipe fp8-linear does not fit$'
-    has "the row of a failed speed has the plan" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| fp8-linear \| 64 \| – \| – \| 1\.0 \| 15\.9 \| 19\.5 \| – \|.*\| \*\*failed\*\*: planned, not measured \|$'
+    has "the page reports failed speed measurements" "$page" '^\*\*Failed\*\*, status 1: `.*MODELS=gpt2 .*scripts/measure\.sh .*a b_train\*. fp8-linear`: device memory: --recipe fp8-linear does not fit$'
+    has "the row of a failed speed measurement has the planned values" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| fp8-linear \| 64 \| – \| – \| 1\.0 \| 15\.9 \| 19\.5 \| – \|.*\| \*\*failed\*\*: planned, not measured \|$'
     has "the other rows are measured" "$page" '^\| gpt2 \| 1 \| 1024 \| equal batch \| coat \| 64 \|.*\| measured \|$'
 done
 said=$(pretend_speeds "$folder/largest" MEMORY=81559 FAILS="--micro-batch $largest --batch")
@@ -241,7 +242,7 @@ check "a stopped script stops a running speed measurement" $? "$(cat "$folder/ru
 printf '#!/bin/sh\necho "error: the GPU is lost"\nexit 3\n' >"$folder/programs/bench_layer_gpu"
 said=$(BIN=$folder/programs BUILD=$folder/programs scripts/lab.py reproduce --out "$folder/failed" table6 figure4 2>&1)
 [ $? -eq 1 ] && grep -q 'Failed.*the GPU is lost' "$folder/failed/reproduce.md" && grep -q '^| 11008 x 16384 .*measured' "$folder/failed/reproduce.md"
-check "a failed piece is reported, and the others run" $? "$said"
+check "a failed part is reported, and the others run" $? "$said"
 
 # --- scripts/results/losses.md has the figures of the pages that it cites
 rows_are_on() { # COUNT PATTERN PAGE...: COUNT rows of losses.md match, and their differences are on the pages
@@ -253,9 +254,9 @@ rows_are_on() { # COUNT PATTERN PAGE...: COUNT rows of losses.md match, and thei
     [ $count -eq "$1" ] || { echo "$count rows"; return 1; }
 }
 said=$(rows_are_on 14 '^| `--recipe' scripts/results/fidelity-olmo-small/fidelity.md)
-check "losses.md: the costs of each part are those of the pages" $? "$said"
+check "losses.md: the loss differences of each recipe are those of the cited page" $? "$said"
 said=$(rows_are_on 8 '^| [0-9]*M tokens' scripts/results/fidelity{,-olmo-1b}/fidelity.md)
-check "losses.md: the losses by windows are those of the pages" $? "$said"
+check "losses.md: the loss differences in windows are those of the cited pages" $? "$said"
 
 # --- docs/coat.svg has the plan's figures: 14.75 C bytes per token and layer, plus FP32 sums
 saved() { "$BIN/train_gpt2_fp8_cpu" --plan=json --layers "$1" --heads 16 --channels 2048 --seq-len 1024 --micro-batch 1 --recipe coat | sed 's/.*"saved": \([0-9]*\).*/\1/'; }
