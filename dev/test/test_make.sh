@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests which modules `make` puts into its archives, and for which GPUs it builds. A program that replaces nvidia-smi
-# reports the machine's GPUs.
+# Tests which modules `make` puts into its archives, for which GPUs it builds, and which libraries it finds. A program that
+# replaces nvidia-smi reports the machine's GPUs.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL CUDA GPU
@@ -62,7 +62,7 @@ kinds() {
     PATH="$folder:$PATH" make -n -B V=1 BUILD="$folder/build" MPI=0 OPENBLAS=0 NVCC="$folder/cuda/bin/nvcc" "$@" "$object" 2>&1 |
         grep -o 'code=[a-z]*_[0-9a-z]*' | sed 's/^code=//; s/^sm_//' | tr '\n' ' ' | sed 's/ $//'
 }
-# builds NAME EXPECTED DRIVER_OUTPUT [FLAG...]: checks for which architectures make builds if the driver reports this
+# builds NAME EXPECTED OUTPUT [FLAG...]: checks that make builds for the architectures EXPECTED if nvidia-smi prints OUTPUT
 builds() {
     printf '#!/bin/sh\ncat <<END\n%s\nEND\n' "$3" >"$folder/nvidia-smi"
     chmod +x "$folder/nvidia-smi"
@@ -90,8 +90,8 @@ found() {
     printf 'CC = gcc\nCXX = g++\nGOALS = all\ninclude scripts/find.mk\n$(info value $(strip %s))\nall:\n' "$1" |
         make -f - OPENBLAS=0 MPI=0 "${@:2}" 2>&1 | sed "s|$folder/||g"
 }
-finds() { is "$1" "$(found "${@:3}" | grep '^value ')" "value $2"; } # NAME EXPECTED VALUE FLAG...
-misses() { has "$1" "$(found '' "${@:3}")" "^missing *nvcc: .*$2"; } # NAME PATTERN FLAG...: the report says why it misses nvcc
+finds() { is "$1" "$(found "${@:3}" | grep '^value ')" "value $2"; } # NAME EXPECTED VALUE FLAG...: checks VALUE
+misses() { has "$1" "$(found '' "${@:3}")" "^missing *nvcc: .*$2"; } # NAME PATTERN FLAG...: checks the reason why nvcc is missing
 header() { fake "$1" "$(printf '#define %s_MAJOR %s\n#define %s_MINOR %s' "$2" "$3" "$2" "$4")"; } # FILE PREFIX MAJOR MINOR
 
 toolkit cuda11.8 11.8 11 80 86

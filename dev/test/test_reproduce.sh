@@ -20,10 +20,10 @@ has "--dry-run prints quant_error and its histograms" "$said" "quant_error --eve
 [ ! -e "$folder/dry" ]
 check "--dry-run writes nothing" $?
 said=$(scripts/lab.py reproduce --dry-run --out "$folder/dry" figure4 2>&1)
-has "--dry-run names the parts of the page that need a GPU" "$said" '^# figure4 needs a GPU'
+has "--dry-run names the pieces that need a GPU" "$said" '^# figure4 needs a GPU'
 
 said=$(scripts/lab.py reproduce --out "$folder/cpu" 2>&1)
-check "all parts of the page succeed on the CPU" $? "$said"
+check "all pieces succeed on the CPU" $? "$said"
 page=$(cat "$folder/cpu/reproduce.md")
 planned=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model llama2-7b --seq-len 2048 --micro-batch 2 --gpus 4 \
     --zero 3 --recipe coat --master split16 | sed 's/.*"total_bytes": \([0-9]*\).*/\1/' | awk '{ printf "%.1f", $1 / 1e9 }')
@@ -56,9 +56,9 @@ for setting in STEPS TOKENS SPEED_STEPS; do
 done
 said=$(scripts/lab.py reproduce --out "$folder/twice" table2 table2 2>&1)
 [ $? -eq 0 ] && [ "$(grep -c '^## ' "$folder/twice/reproduce.md")" -eq 1 ]
-check "a part that is named twice is on the page once" $? "$said"
+check "a piece that is named twice is on the page once" $? "$said"
 refuses "reproduce refuses an unknown flag" '.*--dryrun' scripts/lab.py reproduce --dryrun
-refuses "reproduce refuses an unknown part" 'table9: must be one of table1, table2' scripts/lab.py reproduce table9
+refuses "reproduce refuses an unknown piece" 'table9: must be one of table1, table2' scripts/lab.py reproduce table9
 mkdir "$folder/nothing"
 ln -s "$(realpath "$BUILD/prepare_bytes")" "$folder/nothing/"
 refuses "a missing program is refused" 'nothing/quant_error is not built; run: make .*nothing/quant_error' \
@@ -135,7 +135,7 @@ said=$("$BUILD/narrow_tokens" 100 3000 "$TRAIN" "$folder/pipe" 2>&1)
 check "narrow_tokens refuses to replace something that is not a file" $? "$said"
 export PATH="$folder/gpu:$path"
 said=$(BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/lab.py reproduce --out "$folder/pretended" table6 table7 figure4 gpt2 2>&1)
-check "all parts that need a GPU succeed on one GPU" $? "$said"
+check "the pieces that need a GPU succeed on one GPU" $? "$said"
 page=$(cat "$folder/pretended/reproduce.md")
 has "the page's head names the GPU" "$page" '^\| GPU \| 1 x Pretended GPU, 1000 MiB, driver 1\.2\.3 \|$'
 has "table 6: a measured row of the paper's model" "$page" '^\| olmo \| 2048, 2048 \| coat \| 2\.88 → 1\.50 \(0\.52\) \| 5\.16 → 2\.50 \(0\.48\) \| 8\.04 → 4\.00 \(0\.50\) \| 1\.47 → 2\.50 \(1\.70\) \| 33456 \| 13\.80 → 8\.17 \(0\.59\) \| 1\.65 → 1\.97 \(1\.19\) \| measured \|$'
@@ -162,7 +162,7 @@ has "table 7: ratios of planned values are marked as planned" "$(cat "$folder/h1
 # with four GPUs, measurements that need one GPU run on all four at the same time; measurements of several GPUs follow
 : >"$folder/programs/gpus"
 said=$(CUDA_VISIBLE_DEVICES=4,5,6,7 MPIRUN="mpirun-2 --bind-to none" BIN=$folder/programs BUILD=$folder/programs QUICK=1 scripts/lab.py reproduce --out "$folder/four" table6 table7 figure4 gpt2 2>&1)
-check "all parts that need a GPU succeed on four GPUs" $? "$said"
+check "the pieces that need a GPU succeed on four GPUs" $? "$said"
 page=$(cat "$folder/four/reproduce.md")
 has "the page says that four GPUs measured at the same time" "$page" '^Measurements that need one GPU ran on 4 GPUs at the same time'
 has "table 7: a row of two GPUs is measured" "$page" '^\| llama2-7b \| 2 \| 2048 \| equal batch \| coat \| 2 \| 2621440 \|.* \| measured \|$'
@@ -176,7 +176,7 @@ check "measurements use separate GPUs, and leave no job files" $? "$(cat "$folde
 
 # a failed speed measurement is reported with its reason, also in its row, and the exit code is 1: on one GPU and on several
 largest=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --memory-limit 80GB | sed 's/.*"largest_micro_batch": \([0-9]*\).*/\1/')
-pretend_speeds() { # OUT SETTING...: runs the part gpt2 of the page
+pretend_speeds() { # OUT SETTING...: runs the piece gpt2
     env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 "${@:2}" scripts/lab.py reproduce --out "$1" gpt2 2>&1
 }
 for gpus in 4 4,5; do
@@ -242,7 +242,7 @@ check "a stopped script stops a running speed measurement" $? "$(cat "$folder/ru
 printf '#!/bin/sh\necho "error: the GPU is lost"\nexit 3\n' >"$folder/programs/bench_layer_gpu"
 said=$(BIN=$folder/programs BUILD=$folder/programs scripts/lab.py reproduce --out "$folder/failed" table6 figure4 2>&1)
 [ $? -eq 1 ] && grep -q 'Failed.*the GPU is lost' "$folder/failed/reproduce.md" && grep -q '^| 11008 x 16384 .*measured' "$folder/failed/reproduce.md"
-check "a failed part is reported, and the others run" $? "$said"
+check "a failed piece is reported, and the others run" $? "$said"
 
 # --- scripts/results/losses.md has the figures of the pages that it cites
 rows_are_on() { # COUNT PATTERN PAGE...: COUNT rows of losses.md match, and their differences are on the pages

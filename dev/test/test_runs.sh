@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/run_fixture.sh
 [ "$(cat "$folder"/texts/*.txt | cksum)" = "2103846281 326603" ]
-check "the test's text is the same with every awk" $?
+check "this awk generates the test's text" $?
 straight
 
 lines() { grep -c . "$1"; }
@@ -25,13 +25,13 @@ stop() {
 out=$folder/stopped
 for at in '/log.jsonl TERM' '/step-00000032 HUP' '/step-00000096 TERM' '/.step-00000112.tmp TERM'; do
     stop "$out" "${at#* }" "$out${at% *}*"
-    # if GLOB was missed, the run is finished
+    # the run may have finished before it got the signal
     [ $status -eq 0 ] && { grep -q "^done: $steps of" "$folder/out" ||
         grep -q "^ended by SIG${at#* } after step [0-9]* of $steps: \(saved; continue with --out $out --resume\|this process has done no step.*\)$" "$folder/said"; }
     check "SIG${at#* } at ${at% *} ends the run with 0" $? "status $status" "$(cat "$folder/said" "$folder/out")"
 done
 resume "$out" 2>"$folder/said" && same "$out"
-check "a run resumed after a signal has the same bytes" $? "$(cat "$folder/said")"
+check "a run resumed after SIGTERM and SIGHUP equals the uninterrupted run" $? "$(cat "$folder/said")"
 resume "$out" 2>/dev/null && same "$out"
 check "resuming a finished run changes nothing" $?
 
@@ -40,8 +40,8 @@ timeout -s INT 0.3 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --out "
 [ $? -eq 124 ] && grep -q '^ended by SIGINT ' "$folder/said" && [ "$(lines "$folder/said")" -eq 2 ]
 check "SIGINT sent twice at the same time is one request" $? "$(cat "$folder/said")"
 newest=("$folder"/interrupted/step-*)
-[[ $(basename "${newest[-1]}") > $last ]] || { resume "$folder/interrupted" 2>/dev/null && same "$folder/interrupted" '"settings":'; } # more --steps were asked for
-check "a run resumed after SIGINT has the same bytes" $?
+[[ $(basename "${newest[-1]}") > $last ]] || { resume "$folder/interrupted" 2>/dev/null && same "$folder/interrupted" '"settings":'; } # the settings differ, because the first run had more --steps
+check "a run resumed after SIGINT equals the uninterrupted run" $?
 
 # --- a second signal, during a pass that takes seconds
 "$program" --tokenizer bytes --layers 4 --channels 256 --heads 4 --seq-len 512 --micro-batch 24 --train "$data" --steps 9 --threads 1 \
@@ -106,11 +106,11 @@ begin=$(date +%s%N)
 "$program" "${run[@]}" --steps 100000000 --lr-final 1 --save-every 0 --time-limit 2s --out "$folder/limit" >"$folder/out" 2>"$folder/said"
 status=$? ms=$((($(date +%s%N) - begin) / 1000000))
 [ $status -eq 0 ] && [ $ms -lt 2500 ] && grep -q '^ended by --time-limit after step [1-9]' "$folder/said"
-check "--time-limit 2s ends in time with 0, with a margin for a busy machine" $? "status $status after $ms ms" "$(cat "$folder/said")"
+check "--time-limit 2s ends the run with 0 within 2.5 s" $? "status $status after $ms ms" "$(cat "$folder/said")"
 newest=$(basename "$(find "$folder/limit" -name 'step-*')")
 "$program" "${run[@]}" --steps $((10#${newest#step-})) --save-every 0 --out "$folder/to-there" >/dev/null &&
     diff -r "$folder/limit/$newest" "$folder/to-there/$newest"
-check "--time-limit leaves the checkpoint of a run with that number of steps" $?
+check "--time-limit saves the checkpoint of a run with that number of steps" $?
 "$program" "${run[@]}" --time-limit 1ms --out "$folder/none" >/dev/null 2>&1
 status=$?
 [ $status -eq 1 ]
@@ -131,10 +131,11 @@ check "a refused second run does not disturb the first" $?
 # --- settings recorded in the checkpoint need no flags
 little=(--tokenizer bytes --train "$data" --val "$val" --val-every 20 --val-batches 20 --save-every $every
     --sample-tokens 0 --quiet --threads 1)
+# half FOLDER: copies the uninterrupted run with only its first five checkpoints
 half() { cp -r "$folder/straight" "$1" && find "$1" -name 'step-*' | sort | tail -n +6 | xargs rm -r; }
 half "$folder/bare"
 "$program" "${little[@]}" --out "$folder/bare" --resume --steps $steps >/dev/null 2>"$folder/said" && same "$folder/bare" && ! grep '^resume: --' "$folder/said"
-check "a run resumed without recipe, batch and rate has the same bytes" $? "$(cat "$folder/said")"
+check "a run resumed without flags of recipe, batch and rate equals the uninterrupted run" $? "$(cat "$folder/said")"
 half "$folder/other-rate"
 "$program" "${little[@]}" --out "$folder/other-rate" --resume --lr 1e-3 --steps 100 >/dev/null 2>"$folder/said"
 [ $? -eq 0 ] && [ "$(grep '^resume: --' "$folder/said")" = "resume: --lr was 0.003 and is now 0.001" ] && [ -e "$folder/other-rate/step-00000100" ]
@@ -150,7 +151,7 @@ check "a resume refused for other data changes nothing" $?
 "$program" "${other[@]}" --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*different data' "$folder/said"
 check "--allow-other-data accepts other data on resume" $? "$(cat "$folder/said")"
 
-# --- several data sets: a run that is killed and resumed, in several epochs of the small set, has the same bytes
+# --- Several data sets. A run that is killed and resumed, in several epochs of the small set, must equal an uninterrupted one.
 "$build"/prepare_bytes --out "$folder/small" "$folder/texts/001.txt" >/dev/null || exit 1
 second=(--train "$folder/small_train.bin")
 if command -v python3 >/dev/null; then # writes packed examples with a loss mask, for --documents apart
@@ -182,23 +183,23 @@ check "runs on two data sets are killed before they end" $? "$(ls "$folder/kille
 "$program" "${mixed[@]}" 0.3 --out "$folder/killed" --resume >/dev/null 2>"$folder/said" && diff -r "$folder/mixed/$last" "$folder/killed/$last" &&
     diff <(strip "$folder/mixed/log.jsonl") <(strip "$folder/killed/log.jsonl")
 check "killed runs on two data sets that are resumed have the bytes of an uninterrupted one" $? "$(cat "$folder/said")"
-# 160 steps of 8 sequences of 32 tokens: 896 and 384 sequences
+# 160 steps of 8 sequences of 32 tokens: 1280 sequences, of which 0.7 are 896 and 0.3 are 384
 seen=$(grep "\"step\":$steps,\"train\"" "$folder/killed/log.jsonl" | grep -o '"sequences":[0-9]*,"tokens":[0-9]*' | tr '\n' ' ')
 [[ $seen =~ ^'"sequences":'(89[0-9])',"tokens":'([0-9]*)' "sequences":'(38[0-9])',"tokens":'([0-9]*)' '$ ]] &&
     [ $((BASH_REMATCH[1] + BASH_REMATCH[3])) -eq 1280 ] && [ "${BASH_REMATCH[4]}" -eq $((32 * BASH_REMATCH[3])) ]
-check "the log has the amounts read of each data set" $? "$seen"
+check "the log has the numbers of sequences and tokens read from each data set" $? "$seen"
 "$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) >/dev/null 2>"$folder/said"
 [ $? -eq 2 ] && grep -q '^error: .* different data (2 sets of 0.7 : 0.3, .* names now (2 sets of 0.7 : 0.4, .*and with the same weights.*--allow-other-data$' "$folder/said"
 check "other data set weights are refused on resume" $? "$(cat "$folder/said")"
 "$program" "${mixed[@]}" 0.4 --out "$folder/killed" --resume --steps $((steps + 2)) --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*different data' "$folder/said"
 check "--allow-other-data accepts other data set weights on resume" $? "$(cat "$folder/said")"
-# one --train for all files equals one --train for each
+# one --train with a pattern for all files must read like one --train per file
 "$program" "${run[@]/#$data/$folder/s[rm]*_train.bin}" --steps 20 --out "$folder/glob" >/dev/null && "$program" "${run[@]}" --train "$folder/small_train.bin" --steps 20 --out "$folder/each" >/dev/null &&
     diff -r "$folder/glob/step-00000020" "$folder/each/step-00000020"
 check "data sets without weights are read like one set" $?
 
 # --- consecutive skipped updates end the run; earlier checkpoints stay
-diverges() { # NAME PATTERN FLAGS...
+diverges() { # NAME PATTERN FLAGS...: checks that the run ends with exit code 4 and one line about divergence that matches
     local name=$1 pattern=$2 status=0
     shift 2
     "$program" "${run[@]}" "$@" >/dev/null 2>"$folder/said" || status=$?
@@ -210,8 +211,9 @@ diverges "outliers in a row end with 4" "2 updates in a row had an outlying.*; r
 check "outliers are marked in the log" $? "$(tail -n 2 "$folder/outliers/log.jsonl")"
 blowup=(--lr 1000 --weight-decay 1000 --max-skipped 3 --steps 1000) # weights grow a million times in a step
 diverges "losses that are not numbers end with 4" "3 updates in a row had an outlying or non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --out "$folder/nan"
-# a run that ends earlier ends with 0 and a warning as its last line (weights that are not finite: test_saver.c)
-failed() { # NAME PATTERN FLAGS...
+# failed NAME PATTERN FLAGS...: checks that a run that ends before --max-skipped ends it exits with 0, and that its last line is
+# a matching warning. test_saver.c tests the warning about weights that are not finite.
+failed() {
     local name=$1 pattern=$2 status=0
     shift 2
     "$program" "$@" >"$folder/out" 2>"$folder/said" || status=$?
@@ -228,7 +230,9 @@ diverges "losses that are not finite end with 4 without the guard" "3 updates in
 
 # --- a learning rate that jumps on resume prints a note with both rates; an unchanged one prints none
 rates=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --train "$data" --lr 1e-3 --lr-final 0)
-rate() { # NAME SCHEDULE STEPS PATTERN FLAGS...: resumes after 10 of STEPS steps; PATTERN "": expects no note
+# rate NAME SCHEDULE STEPS PATTERN FLAGS...: resumes a run after 10 of STEPS steps with FLAGS, and checks the note about the
+# learning rate; PATTERN "": checks that there is none
+rate() {
     local said status=0
     rm -rf "$folder/rate"
     "$program" "${rates[@]}" --schedule "$2" --steps "$3" --save-every 10 --out "$folder/rate" >/dev/null 2>&1
@@ -238,18 +242,18 @@ rate() { # NAME SCHEDULE STEPS PATTERN FLAGS...: resumes after 10 of STEPS steps
         [ -n "$(find "$folder/rate" -maxdepth 1 -name 'step-*' ! -name step-00000010)" ]
     check "$1" $? "$said"
 }
-rate "rate note: more steps of a finished cosine schedule" cosine 10 "2.45e-05 at step 10 to 0.0005" --steps 20
-rate "rate note: more steps of a finished linear schedule" linear 10 "0.0001 at step 10 to 0.0005" --steps 20
-rate "rate note: more steps of a finished wsd schedule" wsd 10 "0.000293 at step 10 to 0.001" --steps 20
-rate "rate note: more steps in the middle of a cosine schedule" cosine 20 "0.000578 at step 10 to 0.000994" --steps 200
-rate "rate note: another --lr" constant 20 "0.001 at step 10 to 0.004" --lr 4e-3
-rate "rate note: a longer warm-up" constant 20 "0.001 at step 10 to 0.00011" --warmup 100
-rate "rate note: another schedule" linear 10 "0.0001 at step 10 to 0.001" --schedule constant --steps 20
-rate "no rate note: the same schedule" cosine 12 ""
-rate "no rate note: more steps of a wsd schedule in its constant part" wsd 20 "" --steps 40
-rate "no rate note: a constant schedule with the last rate" linear 10 "" --schedule constant --lr 1e-4 --steps 20
+rate "a note reports the jump of the rate: more steps of a finished cosine schedule" cosine 10 "2.45e-05 at step 10 to 0.0005" --steps 20
+rate "a note reports the jump of the rate: more steps of a finished linear schedule" linear 10 "0.0001 at step 10 to 0.0005" --steps 20
+rate "a note reports the jump of the rate: more steps of a finished wsd schedule" wsd 10 "0.000293 at step 10 to 0.001" --steps 20
+rate "a note reports the jump of the rate: more steps in the middle of a cosine schedule" cosine 20 "0.000578 at step 10 to 0.000994" --steps 200
+rate "a note reports the jump of the rate: another --lr" constant 20 "0.001 at step 10 to 0.004" --lr 4e-3
+rate "a note reports the jump of the rate: a longer warm-up" constant 20 "0.001 at step 10 to 0.00011" --warmup 100
+rate "a note reports the jump of the rate: another schedule" linear 10 "0.0001 at step 10 to 0.001" --schedule constant --steps 20
+rate "no note reports a jump of the rate: the same schedule" cosine 12 ""
+rate "no note reports a jump of the rate: more steps of a wsd schedule in its constant part" wsd 20 "" --steps 40
+rate "no note reports a jump of the rate: a constant schedule with the last rate" linear 10 "" --schedule constant --lr 1e-4 --steps 20
 rates+=(--lr 0)
-rate "rate note: a rate after 0 does not advise --lr 0" constant 20 "0 at step 10 to 0.004" --lr 4e-3
+rate "a note reports a jump of the rate from 0, without the advice to use --lr 0" constant 20 "0 at step 10 to 0.004" --lr 4e-3
 
 # --- errors during a run lose nothing of the finished steps
 "$program" --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --vocab 300 --train "$data" --steps 3 --prompt Once --sample-tokens 5 \
@@ -291,7 +295,7 @@ for LIMIT in 0.2 0.3 100; do export LIMIT && job; done
 [ -d "$folder/slurm/$last" ] && [ -s "$folder/requeued" ] && ! grep -qvx 'requeue 77' "$folder/requeued"
 check "a Slurm job is requeued until the run is finished" $? "$(cat "$folder/said" "$folder/requeued")"
 same "$folder/slurm"
-check "a requeued Slurm job has the same bytes" $?
+check "a requeued Slurm job equals the uninterrupted run" $?
 : >"$folder/requeued"
 job --lr nonsense --model d6
 [ $? -eq 1 ] && [ ! -s "$folder/requeued" ]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/setup.sh with replacements of gcc, python3 and apt-get: what it installs, and one line for each thing that
-# cannot be installed. Also checks that every Python package has one version and checksums.
+# Tests scripts/setup.sh with replacements of gcc, python3 and apt-get: the packages that it installs, and one line for each
+# package that cannot be installed. Also checks that every Python package has one version and checksums.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -37,7 +37,7 @@ printf '#!/bin/sh\necho "${ROOT:-0}"\n' >"$folder/bin/id"
 for tool in g++ make mpicc mpirun pkill man nvcc; do printf '#!/bin/sh\n' >"$folder/bin/$tool"; done
 chmod +x "$folder"/bin/*
 
-# setup STATUS LINES NAME [FLAG]: expects STATUS and LINES lines of setup.sh; sets $said to them
+# setup STATUS LINES NAME [FLAG]: checks that setup.sh ends with STATUS and prints LINES lines. Sets $said to its output.
 setup() {
     local status=0
     rm -f "$tree/apt"
@@ -48,7 +48,7 @@ setup() {
 setup 0 0 "setup.sh with nothing missing prints nothing"
 OFFLINE=1 setup 0 2 "setup.sh --all without a network succeeds with the existing packages" --all
 has "setup.sh names the file and the cause of a failure" "$said" '^setup: .*dev/test/requirements\.txt .*\(no connection\); '
-OFFLINE=1 setup 1 2 "setup.sh --python: missing packages are an error" --python
+OFFLINE=1 setup 1 2 "setup.sh --python without a network fails if packages are missing" --python
 mkdir -p "$python" && touch "$python/old"
 OFFLINE=1 setup 1 2 "setup.sh --python keeps existing packages after a failure" --python
 [ -e "$python/old" ] && [ "$(ls -A "$tree/third_party")" = python ]
@@ -56,7 +56,7 @@ check "setup.sh leaves no temporary files" $? "$(ls -A "$tree/third_party")"
 setup 0 1 "setup.sh --python installs packages" --python
 [ ! -e "$python/old" ] && grep -q -- '--no-deps --only-binary=:all: --require-hashes$' "$python/installed" && grep -q -- '-r data/requirements.txt ' "$python/installed"
 check "setup.sh --python checks checksums and replaces old packages" $? "$(cat "$python/installed")"
-setup 0 0 "setup.sh finds the installed packages the next time" --all
+setup 0 0 "setup.sh --all prints nothing if all packages are installed" --all
 
 MISSING=xxhash setup 0 1 "setup.sh installs a missing library"
 [ "$(paste -sd ' ' "$tree/apt")" = "update install -y --no-install-recommends libxxhash-dev" ]

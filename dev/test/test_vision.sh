@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests training of a small vision-language model on drawn images: it learns to name colors, the loss does not depend on
-# the division into micro-batches and processes, and unsuitable data is refused.
+# Tests training of a small vision-language model on drawn images: it learns to name colors, the loss does not depend on how a
+# step is divided into micro-batches and among processes, and unsuitable data are refused.
 source "$(dirname "$0")/ranks.sh"
 needs_python "training with images"
 
-# Writes NAME.bin and NAME.images. An image has a colored square at the left and at the right. Each of its two examples
-# shows the image, then a letter that asks for a side, and the unmasked answer. `text` has examples without images.
+# Writes NAME.bin and NAME.images. An image has one colored square at the left and one at the right. Each of its two examples
+# consists of the image, a letter that asks for a side, and the unmasked answer. `text` has examples without images.
 data_python "$folder" <<'PYTHON' || exit 1
 import random
 import struct
@@ -77,7 +77,7 @@ said=$(timeout 100 "$program" "${flags[@]}" --micro-batch 8 --eval-only --resume
 is "--eval-only has the accuracy of training" "$said" "$(grep val_loss "$folder/seen/log.jsonl" | tail -1)"
 said=$(timeout 100 "$program" "${flags[@]}" --micro-batch 3 --eval-only --resume --out "$folder/seen" --precision fp32 2>"$folder/said")
 has "--eval-only prints the accuracy" "$said" '% of answers right'
-# Samples with an image: the model names the colors in the first image of a file, at the end of training, too.
+# Samples with --image: the model names the colors in the first image of a file, also in samples of training.
 flags=(--model "$folder/seen/step-00000250" --tokenizer bytes --device "$device" --quiet --image "$folder/unseen.images"
     --sample-tokens 1 --temperature 0 --prompt-format plain)
 said="$(timeout 100 "$program" "${flags[@]}" --prompt '<image>l') $(timeout 100 "$program" "${flags[@]}" --prompt '<image>r')"
@@ -85,7 +85,7 @@ said="$(timeout 100 "$program" "${flags[@]}" --prompt '<image>l') $(timeout 100 
 flags+=(--train "$folder/drawn.bin" --seq-len 40 --micro-batch 8 --precision fp32 --steps 1 --lr 1e-9 --prompt '<image>l')
 for processes in 1 2; do
     train $processes shown$processes --zero $((3 * processes - 3))
-    has "--image is shown to training's samples, processes: $processes" "$(cat "$folder/shown$processes.said")" '^lg$'
+    has "samples of training on $processes processes use --image" "$(cat "$folder/shown$processes.said")" '^lg$'
 done
 files drawn unseen
 train 1 coat --micro-batch 8 --steps 250 --recipe coat && below "the model names the colors with COAT's recipe" 0.1 coat
@@ -102,22 +102,23 @@ accuracy "control: a third of the answers, guesses at one color of three, is rig
 # A step of 16 sequences must have the same loss in micro-batches of 16, 2 and 1, on one and on two processes.
 files drawn unseen
 short=(--precision fp32 --steps 6 --batch-tokens 640 --val-every 3 --val-batches -1)
-# With room for 640 images per micro-batch, the tower's passes compute black images, too.
+# With --images-per-sequence 40, a micro-batch has room for 640 images, so the tower also computes black images.
 train 1 sixteen "${short[@]}" --micro-batch 16 && train 1 two "${short[@]}" --micro-batch 2 &&
     train 2 ranks "${short[@]}" --micro-batch 1 --zero 2 &&
     train 1 room "${short[@]}" --micro-batch 16 --images-per-sequence 40
 for name in two ranks room; do
-    near "images: $name has the losses of one micro-batch of 16" loss 1e-6 sixteen $name
-    near "images: $name has the gradient norms of one micro-batch of 16" grad_norm 1e-5 sixteen $name
-    near "images: $name has the validation losses of one micro-batch of 16" val_loss 1e-6 sixteen $name
-    is "images: $name has the accuracies of one micro-batch of 16" "$(values val_accuracy $name)" "$(values val_accuracy sixteen)"
+    case $name in two) run="micro-batches of 2" ;; ranks) run="two processes" ;; room) run="--images-per-sequence 40" ;; esac
+    near "images: a run with $run has the losses of one micro-batch of 16" loss 1e-6 sixteen $name
+    near "images: a run with $run has the gradient norms of one micro-batch of 16" grad_norm 1e-5 sixteen $name
+    near "images: a run with $run has the validation losses of one micro-batch of 16" val_loss 1e-6 sixteen $name
+    is "images: a run with $run has the accuracies of one micro-batch of 16" "$(values val_accuracy $name)" "$(values val_accuracy sixteen)"
 done
 for level in 0 1 2 3; do train 1 again$level --recipe coat --steps 2 --micro-batch 2 --recompute-vision $level; done
 for level in 1 2 3; do same "--recompute-vision $level has the bits of 0" 00000002 again0 again$level model.safetensors; done
 for level in 0 1 2 3; do
     train 1 fp8tower$level --recipe coat --steps 2 --micro-batch 2 --vision-recipe coat --recompute-vision $level
 done
-for level in 2 3; do # level 0 has other scales
+for level in 2 3; do # not level 0, because its FP8 scales differ
     same "--vision-recipe coat, --recompute-vision $level has the bits of 1" 00000002 fp8tower1 fp8tower$level model.safetensors
 done
 cmp -s "$folder"/{again0,fp8tower0}/step-00000002/model.safetensors
@@ -151,11 +152,11 @@ train 1 one "${short[@]}" --micro-batch 16 --images-per-sequence 1
 has "the log has --images-per-sequence 1" "$(cat "$folder/one/log.jsonl")" '"images-per-sequence":1'
 files text text
 train 1 text "${short[@]}" --micro-batch 2
-[ "$(values loss text | grep -cE '^[0-9.]+$')" -eq 6 ]; check "text only: a vision-language model trains" $? "$(values loss text)"
-accuracy "text only: a vision-language model counts answers" 0 1 text
+[ "$(values loss text | grep -cE '^[0-9.]+$')" -eq 6 ]; check "a vision-language model trains on text without images" $? "$(values loss text)"
+accuracy "a vision-language model logs the accuracy for text without images" 0 1 text
 timeout 100 "$program" --model llama:d1 --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/text.bin" \
     --val "$folder/text.bin" --sample-tokens 0 --out "$folder/language" --steps 1 >"$folder/said" 2>&1
-grep -q '"val_loss":[^,]*}' "$folder/language/log.jsonl"; check "a language model has no accuracy" $? "$(cat "$folder/said" "$folder/language/log.jsonl")"
+grep -q '"val_loss":[^,]*}' "$folder/language/log.jsonl"; check "a language model logs no accuracy" $? "$(cat "$folder/said" "$folder/language/log.jsonl")"
 
 # Trains on image files and conversations that data/prepare.py prepares for this model's processor.
 if python3 -c 'import PIL' 2>/dev/null; then
@@ -186,13 +187,13 @@ else
     echo "skip - images of data/prepare.py: Python has no Pillow"
 fi
 
-# A run that is resumed reads the same images: step 6 in one go, and after a stop at step 3.
+# A run that is stopped at step 3 and resumed reads the same images as an uninterrupted run.
 files drawn unseen
 train 1 stopped "${short[@]}" --micro-batch 2 --steps 3 && train 1 stopped "${short[@]}" --micro-batch 2 --resume &&
-    same "resumed: the checkpoint of step 6 has the bits of a run without a stop" 00000006 two stopped model.safetensors
+    same "a run resumed at step 3 has the bits of an uninterrupted run" 00000006 two stopped model.safetensors
 
-# Joins a language model's folder and the tower of another model's folder. The weights of both are kept; the projector
-# is new. --resume needs neither folder.
+# Joins the model in a language model's folder with the tower of another model's folder. Both keep their weights; the projector
+# gets new ones. --resume reads neither folder.
 tiny=(--sample-tokens 0 --quiet --device "$device" --lr 0 --weight-decay 0 --steps 2 --precision fp32)
 timeout 100 "$program" --model llama:d1 --tokenizer bytes --seq-len 40 --train "$folder/text.bin" --out "$folder/lm" "${tiny[@]}" \
     >"$folder/said" 2>&1
@@ -243,10 +244,10 @@ mkdir "$folder/empty"
 echo '{"model_type": "siglip_vision_model", "image_size": 16, "patch_size": 4, "hidden_size": 64, "num_attention_heads": 1}' \
     >"$folder/empty/config.json"
 files drawn other
-refused "data with other pixel values are refused" 2 'other.images does not match .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
+refused "data whose pixel values have another deviation than --train are refused" 2 'other.images does not match .* deviation 0.25 0.25 0.25, .* 0.5 0.5 0.5'
 flags=(--model "$folder/two/step-00000006" --tokenizer bytes --seq-len 40 --device "$device" --quiet --train "$folder/other.bin")
-refused "data with other pixel values than the model's folder are refused" 2 'other.images does not match .* deviation 0.25'
-has "a checkpoint records the data's pixel values" "$(cat "$folder/two/step-00000006/preprocessor_config.json")" '"image_std": *\[0.5, *0.5, *0.5\]'
+refused "data whose pixel values have another deviation than the model's folder are refused" 2 'other.images does not match .* deviation 0.25'
+has "a checkpoint records the mean and deviation of the data's pixel values" "$(cat "$folder/two/step-00000006/preprocessor_config.json")" '"image_std": *\[0.5, *0.5, *0.5\]'
 files unseen unseen
 refused "other images on resume are refused" 2 'was trained on different data' --out "$folder/two" --resume --steps 8
 files drawn unseen
@@ -282,7 +283,7 @@ refused "an unknown part in --freeze is refused" 1 '--freeze visoin: no part is 
 refused "freezing all parts is refused" 1 '--freeze .*: nothing would be trained' --freeze vision,projector,language
 refused "--lr-vision without --lr is refused" 1 '--lr 0: it sets the schedule of --lr-vision' --lr 0 --lr-vision 1e-3
 refused "--image without --prompt is refused" 1 '--image .*: .* add --prompt' --image "$folder/unseen.images"
-refused "a prompt's image with other pixel values is refused" 2 'other.images does not match' --image "$folder/other.images" --prompt l --sample-tokens 1
+refused "a prompt's image whose pixel values have another deviation is refused" 2 'other.images does not match' --image "$folder/other.images" --prompt l --sample-tokens 1
 refused "a prompt's image that is longer than a sequence is refused" 1 '--image .* more than --seq-len 40; use --seq-len 50' \
     --image "$folder/unseen.images" --prompt '<image><image><image>l' --prompt-format plain --sample-tokens 1
 refused "--examples split is refused for data with images" 2 '--examples split: .*drawn.bin has images' --examples split
