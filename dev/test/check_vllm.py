@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 VOCAB, LENGTH, PROMPT, MORE, LIMIT = 512, 128, 40, 8, 2e-5
-FAMILIES = {  # flags of the models; head width 64, which every attention of vLLM supports
+FAMILIES = {  # flags of the models; head width 64, which every attention backend of vLLM supports
     "gpt2": "--layers 2",
     "llama": "--model llama:d2 --kv-heads 1 --ffn 256",
     # the number of heads does not divide the width
@@ -116,8 +116,9 @@ def in_transformers(folder):
     return [of_prompt[i, tokens[i + 1]].item() for i in range(start - PROMPT, start - 1)], tokens[start:]
 
 
-# Runs a library in a process of its own, because vLLM frees its memory only at the end of its process.
 def find(library, folder):
+    """Returns (result, None) of in_vllm() or in_transformers(), or (None, error). Runs the library in a separate process,
+    because vLLM frees its memory only when its process ends."""
     done = subprocess.run([sys.executable, os.path.abspath(__file__), "--in", library, folder], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True)
     if done.returncode:

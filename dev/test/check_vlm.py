@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Trains small vision-language models here and in PyTorch, and compares them: 30 updates of AdamW on the same data.
+"""Trains small vision-language models with this program and with PyTorch, and compares them: 30 updates on the same data.
 
     dev/test/check_vlm.py --program ./train_gpt2_fp8_cpu [--quick] [MODEL...] [-- FLAGS]
 
 transformers writes a random Llava: a CLIP tower with feature selection "default" or a SigLIP tower with "full", and a Llama
-(tied or untied head), Qwen 2 or Qwen 3. The program starts from that folder and trains on examples with 0, 1 or 2 images,
-packed into sequences and masked from each other. Checks:
-    the losses of all updates match transformers' in FP32, BF16 and COAT
-    the FP32 gradients match tensor by tensor; a gradient is 10 times AdamW's first moment after one update
+(tied or untied head), Qwen 2 or Qwen 3. The program starts from that folder and trains with AdamW on examples with 0, 1 or 2
+images, packed into sequences and masked from each other. Checks:
+    the losses of all updates in FP32, BF16 and COAT match those of transformers' model, which trains in FP32
+    the FP32 gradients match tensor by tensor. The program's gradients are 10 times AdamW's first moments after one update
     with every combination of --freeze: the losses match, and the tensors of frozen parts keep their bits
     with three learning rates: the losses match
     transformers opens the last FP32 checkpoint without missing or unexpected tensors, with the same loss
-The MODELs "join/..." are a language model's folder and the folder of a CLIP, SigLIP or Llava, or of a tower alone. Checks:
+A MODEL "join/..." consists of a language model's folder, and of the folder of a CLIP, SigLIP, Llava or tower alone. Checks:
     --model and --vision compute the loss of a Llava that transformers joins from the same weights
     transformers opens the checkpoint with the joined tensors, its tokenizer has <image>, and its processor reads images
 --quick checks the FP32 losses and gradients only. FLAGS are passed to the program, for example --device cpu.
@@ -195,7 +195,7 @@ def check_gradients(a, name, model, data, folder, tokens):
     ours = first_gradients(a, model, data, folder, tokens)
     theirs = {published(key): p.grad for key, p in model.named_parameters() if p.grad is not None}
     worst, of = worst_gradient(ours, theirs)
-    report(f"{name}, largest error of {of} gradients, {len(theirs)} without one", worst + 9 * len(theirs), GRADIENT_TOLERANCE)
+    report(f"{name}, largest relative error of a gradient ({of}); the program lacks {len(theirs)} gradients", worst + 9 * len(theirs), GRADIENT_TOLERANCE)
 
 
 def same_bits(folder, checkpoint, frozen):
@@ -229,19 +229,19 @@ def check(a, name, work):
         report(f"{name}, {flags}, {len(losses)} losses from {theirs[0]:.4f} to {theirs[-1]:.4f}", largest, limit)
         checkpoint = os.path.join(out, f"step-{UPDATES:08d}")
         if frozen:
-            report(f"{name}, {flags}: tensors of frozen parts changed", 0 if same_bits(folder, checkpoint, frozen) else 1, 0)
+            report(f"{name}, {flags}: 1 if a tensor of a frozen part has changed", 0 if same_bits(folder, checkpoint, frozen) else 1, 0)
         if i == 0:
             opened, info = LlavaForConditionalGeneration.from_pretrained(
                 checkpoint, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
             wrong = len(info["missing_keys"]) + len(info["unexpected_keys"])
-            report(f"{name}, missing and unexpected tensors of the checkpoint", wrong, 0)
+            report(f"{name}, number of missing and unexpected tensors of the checkpoint", wrong, 0)
             with torch.no_grad():
-                report(f"{name}, loss of the checkpoint in transformers",
+                report(f"{name}, difference of the checkpoint's loss in transformers from PyTorch's model",
                        abs(data.loss(opened, 0).item() - data.loss(model, 0).item()), 1e-5)
 
 
 def write_tokenizer(folder, kind, image):
-    """Writes a tokenizer of all bytes, special tokens and, if `image`, <image>, for the class `kind`. Returns it."""
+    """Writes a tokenizer of the class `kind`: all bytes, special tokens and, if `image`, <image>. Returns it."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -257,7 +257,8 @@ def write_tokenizer(folder, kind, image):
 
 
 def write_tower(kind, folder):
-    """Writes the folder of a model with a vision tower. Returns the tower, without the model's prefix of names."""
+    """Writes the folder of a model with a vision tower. Returns the tower's config, and its tensors without the model's prefix
+    of names."""
     vision, sizes, _ = TOWERS["siglip" if kind.startswith("siglip") else "clip"]
     settings = {**TOWER, **sizes}
     torch.manual_seed(2)
@@ -326,24 +327,24 @@ def check_join(a, name, work):
             rows[vocab:] = rows[:vocab].double().mean(0).float()
     expected = {published(key): t for key, t in model.state_dict().items()}
     different = [key for key, t in saved.items() if key not in expected or not torch.equal(t, expected[key])]
-    report(f"{name}, tensors that differ from transformers': {different[:3]}", len(different), 0)
-    report(f"{name}, missing tensors", len(set(expected) - set(saved) - {"language_model.lm_head.weight"}), 0)
+    report(f"{name}, number of tensors that differ from transformers': {different[:3]}", len(different), 0)
+    report(f"{name}, number of missing tensors", len(set(expected) - set(saved) - {"language_model.lm_head.weight"}), 0)
     with torch.no_grad():
         theirs = data.loss(model, 0).item()
-        report(f"{name}, loss {theirs:.4f}", abs(loss - theirs), 2e-6)
+        report(f"{name}, difference of the loss from transformers' {theirs:.4f}", abs(loss - theirs), 2e-6)
     opened, info = LlavaForConditionalGeneration.from_pretrained(
         checkpoint, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
-    report(f"{name}, missing and unexpected tensors of the checkpoint",
+    report(f"{name}, number of missing and unexpected tensors of the checkpoint",
            len(info["missing_keys"]) + len(info["unexpected_keys"]), 0)
     with torch.no_grad():
-        report(f"{name}, loss of the checkpoint in transformers", abs(data.loss(opened, 0).item() - theirs), 1e-6)
+        report(f"{name}, difference of the checkpoint's loss in transformers from the joined model", abs(data.loss(opened, 0).item() - theirs), 1e-6)
     processor = AutoProcessor.from_pretrained(checkpoint, use_fast=True)
     picture = Image.fromarray(data.images[1].permute(1, 2, 0).numpy())
     inputs = processor(images=picture, text="A<image>b", return_tensors="pt")
     count = (inputs["input_ids"] == image).sum().item()
-    report(f"{name}, image tokens of {type(processor).__name__}: {count}", abs(count - (side // 4) ** 2), 0)
-    report(f"{name}, id {image} of <image>", abs(opened.config.image_token_index - image), 0)
-    report(f"{name}, pixels", (inputs["pixel_values"][0] - data.pixels(1)).abs().max().item(), 1e-6)
+    report(f"{name}, wrong number of image tokens of {type(processor).__name__} ({count})", abs(count - (side // 4) ** 2), 0)
+    report(f"{name}, difference of the id of <image> from {image}", abs(opened.config.image_token_index - image), 0)
+    report(f"{name}, largest difference of a pixel value of the processor", (inputs["pixel_values"][0] - data.pixels(1)).abs().max().item(), 1e-6)
 
 
 def main():

@@ -1,5 +1,5 @@
-# Sourced, in the repository's root, by the tests of scripts/lab.py fidelity. Hides the machine's GPUs. $folder/gpus has an
-# nvidia-smi that shows two GPUs, and $folder/pretend a program that pretends to train on them.
+# Sourced, in the repository's root, by the tests of scripts/lab.py fidelity. Hides the machine's GPUs. $folder/gpus has
+# an nvidia-smi that shows two GPUs, and $folder/pretend a program that pretends to train on them.
 # shellcheck shell=bash disable=SC2034 # the tests read these variables
 . dev/test/program_fixture.sh
 lab_tests 2 RECIPES SEEDS MODEL BATCH TRAINING STEPS SAVES JOBS TEXT TEXTS FROM TO EVALUATE LIMIT EIGHTH_LIMIT KEEP_BRANCH_POINTS

@@ -12,8 +12,8 @@ for np in 2 4; do
             near "FP32, $np processes, ZeRO $zero: the losses equal those of one process" loss 1e-5 fp32-1 fp32-$np-$zero &&
             near "FP32, $np processes, ZeRO $zero: the validation loss equals that of one process" val_loss 1e-5 fp32-1 fp32-$np-$zero
     done
-    # With several micro-batches, stages 0 and 1 sum gradients over micro-batches first, stages 2 and 3 over processes first.
-    # Only stages with the same order give the same bits.
+    # With several micro-batches, stages 0 and 1 sum gradients over micro-batches first, stages 2 and 3 over processes
+    # first. Only stages with the same order give the same bits.
     same "FP32, $np processes: ZeRO 1 writes the same checkpoint as ZeRO 0" 00000030 fp32-$np-0 fp32-$np-1
     same "FP32, $np processes: ZeRO 3 writes the same checkpoint as ZeRO 2" 00000030 fp32-$np-2 fp32-$np-3
 done
@@ -29,7 +29,8 @@ for recipe in bf16 fp8-linear coat; do
 done
 
 # --- one micro-batch per process and step: all stages give the same bits
-# With 40 channels, small tensors have fewer than 128 elements, the unit of shards, so some processes have no shard of them.
+# With 40 channels, small tensors have fewer than 128 elements, the unit of shards. Some processes then have no shard of
+# them.
 for kind in "--precision fp32" "--recipe bf16 --grads fp32" "--recipe coat" "--recipe coat --moments fp8 --master none" \
     "--recipe bf16 --heads 5 --channels 40 --layers 1" "--recipe coat-paper --master fp32 --recompute 0"; do
     for np in 2 3; do
@@ -130,7 +131,8 @@ check "--out whose parent was removed after the last save is recreated and saved
 # One process runs out of memory, at several points of the program's start.
 huge=(--steps 1 --micro-batch 8192 --batch-tokens 786432)
 no_memory "if a process lacks memory for the run, all processes end and the error names its rank" 3 1000000 "${huge[@]}"
-# raises the limit by the memory that this process lacked, plus 64 MiB: half of the 128 MiB that OpenBLAS allocates later
+# raises the limit by the memory that this process lacked, plus 64 MiB: half of the 128 MiB that OpenBLAS allocates
+# later
 lacks=$(sed -n 's/.*could not allocate \([0-9]*\) MiB: ulimit -v leaves \([0-9]*\) MiB.*/\1 - \2/p' "$folder/said" 2>/dev/null)
 no_memory "if a process lacks memory for OpenBLAS, all processes end and the error names its rank" 3 $((1000000 + (${lacks:-0} + 64) * 1024)) "${huge[@]}"
 if [[ $build != *asan* ]]; then

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Writes dev/test/tokenizers/ for test_tokenizer_kinds.c: a small vocabulary of every kind that the trainer reads, and the
-ids that Python libraries give the texts there.
+ids that Python libraries give the texts in texts.bin.
 
     scripts/setup.sh --python && python3 dev/test/make_tokenizers.py
 
-The vocabularies are trained on this repository's pages, so they change with these. NAME.json or NAME.model is a vocabulary.
-NAME.ids has a line of ids for each text of texts.bin, in which zero bytes separate the texts.
+The vocabularies are trained on files of this repository (TRAINING), so they change if these files change. NAME.json or
+NAME.model is a vocabulary. NAME.ids has a line of ids for each text of texts.bin, in which zero bytes separate the texts.
 """
 import io
 import json

@@ -22,7 +22,7 @@ WORDS = [
 ]
 
 
-# characters of Unicode 10 to 14, which tokenizers' NFC (Unicode 9) does not sort
+# combining marks of Unicode 10 to 14, which the NFC of the package tokenizers (Unicode 9) does not reorder
 NEW_MARKS = "\u09fe\u0c3c\u0d3b\u0d3c\u0eba"
 
 

@@ -37,8 +37,8 @@ succeeds() {
     said=$("$@" 2>&1)
     check "$name" $? "$said"
 }
-# refuses NAME PATTERN COMMAND...: checks that the command ends with exit code 1, prints one error line, which matches, and
-# does not create $folder/refused
+# refuses NAME PATTERN COMMAND...: checks that the command ends with exit code 1, prints one error line, which matches,
+# and does not create $folder/refused
 refuses() {
     local said status=0
     said=$("${@:3}" 2>&1)
@@ -46,8 +46,8 @@ refuses() {
     check "$1" $status "$said"
 }
 
-# fails NAME CODE PATTERN COMMAND...: checks that the command ends with this exit code and prints one line, which matches.
-# Lines that match $ignored do not count.
+# fails NAME CODE PATTERN COMMAND...: checks that the command ends with this exit code and prints one line, which
+# matches. Lines that match $ignored do not count.
 fails() {
     local said status=0
     said=$("${@:4}" 2>&1 </dev/null) || status=$?
@@ -64,9 +64,9 @@ needs_python() {
 # data_python ARGUMENT...: runs the Python program that is given on stdin. The program can import the modules of data/.
 data_python() { PYTHONPATH=data${PYTHONPATH:+:$PYTHONPATH} python3 -B - "$@"; }
 
-# pytorch_tests NAME...: true if the caller shall run these tests: in `make test-long`, if Python has PyTorch, safetensors
-# and transformers. `make test` skips them silently, because PyTorch is too large to install. In `make test-long`, prints
-# a skip line per name if a package is missing.
+# pytorch_tests NAME...: true if the caller shall run these tests: in `make test-long`, if Python has PyTorch,
+# safetensors and transformers. `make test` skips them silently, because PyTorch is too large to install. In `make
+# test-long`, prints a skip line per name if a package is missing.
 pytorch_tests() {
     [ "${TEST_LONG:-}" ] || return
     python3 -c 'import torch, safetensors, transformers as t; exit([*map(int, t.__version__.split(".")[:2])] < [4, 56])' 2>/dev/null && return
@@ -83,7 +83,8 @@ without_gpu() {
     export PATH="$folder/none:$path"
 }
 
-# field KEY [LOG]: prints the value of KEY in every line of LOG (default: stdin) that has it, except the line of settings
+# field KEY [LOG]: prints the value of KEY in every line of LOG (default: stdin) that has it, except the line of
+# settings
 field() { sed -n "/\"settings\":/d; s/.*\"$1\":\([^,}]*\).*/\1/p" "${@:2}"; }
 
 # exists PATTERN: true if the path of a file or folder matches
@@ -95,8 +96,8 @@ wait_for() {
     until "${@:2}" 2>/dev/null || ! kill -0 "$1" 2>/dev/null || [ $SECONDS -gt $end ]; do sleep 0.01; done
 }
 
-# lab_tests GPUS SETTING...: prepares a test of scripts/lab.py. Unsets the environment variables SETTING... and hides the
-# machine's GPUs. Writes an nvidia-smi to $folder/gpus that shows this number of GPUs. Creates the empty folder
+# lab_tests GPUS SETTING...: prepares a test of scripts/lab.py. Unsets the environment variables SETTING... and hides
+# the machine's GPUs. Writes an nvidia-smi to $folder/gpus that shows this number of GPUs. Creates the empty folder
 # $folder/pretend, to which the test writes a program that pretends to train.
 lab_tests() {
     needs_python "scripts/lab.py"
@@ -114,8 +115,8 @@ END
 # strip LOG: prints a log without times and settings, in which runs with equal results differ.
 strip() { sed 's/"ms":[^,}]*//; s/"tokens_per_s":[^,}]*//; /"settings":/d' "$1"; }
 
-# text FOLDER [FILES]: writes FILES (default: 32) files of 10 KB of English words. The words are the same on every machine
-# and do not depend on this repository's files.
+# text FOLDER [FILES]: writes FILES (default: 32) files of 10 KB of English words. The words are the same on every
+# machine and do not depend on this repository's files.
 text() {
     mkdir -p "$1"
     awk -v folder="$1" -v files="${2:-32}" 'BEGIN {
@@ -136,8 +137,8 @@ text() {
     }'
 }
 
-# byte_data [FILES]: writes FILES files of words to $folder/texts, and their bytes as tokens to two token files. Sets $data
-# to the training file and $val to the validation file.
+# byte_data [FILES]: writes FILES files of words to $folder/texts, and their bytes as tokens to two token files. Sets
+# $data to the training file and $val to the validation file.
 byte_data() {
     data=$folder/src_train.bin val=$folder/src_val.bin
     text "$folder/texts" "$@" && "$build"/prepare_bytes --out "$folder/src" "$folder/texts" >/dev/null || exit 1
@@ -147,10 +148,12 @@ byte_data() {
 poke() { printf '%b' "$3" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
 # flip FILE AT MASK: flips the bits in MASK of the byte at offset AT
 flip() { poke "$1" "$2" "$(printf '\\x%02x' $(($(od -An -tu1 -j "$2" -N 1 "$1") ^ $3)))"; }
-# without_checksum FILE: removes the checksum from a token file's header, so that a changed file is not refused as damaged
+# without_checksum FILE: removes the checksum from a token file's header, so that a changed file is not refused as
+# damaged
 without_checksum() { poke "$1" 32 '\0\0\0\0\0\0\0\0'; }
 
-# vocabulary FOLDER TOKENS: creates FOLDER with a vocabulary of this number of tokens, as GPT-2's two files, without merges
+# vocabulary FOLDER TOKENS: creates FOLDER with a vocabulary of this number of tokens, as GPT-2's two files, without
+# merges
 vocabulary() {
     mkdir "$1" && echo '#version: 0.2' >"$1/merges.txt"
     awk -v last=$(($2 - 1)) 'BEGIN {

@@ -63,8 +63,8 @@ each() {
 # starved PROCESSES KIB FLAGS...: trains, with the address space of the last process limited to KIB. Sets $status and
 # $seconds; output goes to $folder/said.
 starved() { each "$1" "[ \$rank -ne $(($1 - 1)) ] || ulimit -v $2; exec \"\$@\"" "${flags[@]}" "${@:3}"; }
-# no_memory NAME PROCESSES KIB FLAGS...: checks that a starved() run ends within 45 s, with exit code 3 and one error line
-# that names the rank without memory.
+# no_memory NAME PROCESSES KIB FLAGS...: checks that a starved() run ends within 45 s, with exit code 3 and one error
+# line that names the rank without memory.
 no_memory() {
     local name=$1
     shift

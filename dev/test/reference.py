@@ -7,15 +7,16 @@
     ./test_gpt2 --reference FOLDER          on the CPU, then on the GPU
 
 FOLDER becomes a Hugging Face model folder. Its weights are rounded to BF16, so that every precision starts from the same
-values. reference.safetensors in it contains tokens and targets (B, T) I32, loss F64, and the gradient of each parameter
+values. FOLDER/reference.safetensors contains tokens and targets (B, T) I32, loss F64, and the gradient of each parameter
 under the parameter's name, computed in FP64 and stored in FP32. The model is written in plain PyTorch on purpose, to be
 independent of any library. Needs torch and safetensors.
 
-updates.safetensors contains the updates, all with the same batch, in FP64 with torch.optim.AdamW after
-torch.nn.utils.clip_grad_norm_:
+FOLDER/updates.safetensors contains the results of updates, all with the same batch, computed in FP64 by torch.optim.AdamW
+after torch.nn.utils.clip_grad_norm_:
     losses (updates + 1,) F64       losses after 0, 1, ... updates
     NAME                            each parameter after the last update, in FP32
-    bf16.losses, bf16.NAME          the same for a training whose passes use weights rounded to BF16, as with master weights
+    bf16.losses, bf16.NAME          the same, if passes use weights rounded to BF16 and updates change the unrounded ones, as
+                                    with master weights
     adamw (6,) F64                  lr, beta1, beta2, eps, weight decay, and the maximum norm of the gradients
 The learning rate rises linearly to lr. The file is twice as large as the weights: 1 GB for 124M parameters. For these, the two
 trainings of ten updates take some minutes of CPU time and 8 GB of memory. --updates 0 omits the file.
@@ -34,7 +35,7 @@ try:
     import torch.nn.functional as F
     from safetensors.torch import save_file
 except ImportError as e:
-    sys.exit(f"reference.py needs torch and safetensors ({e})")
+    sys.exit(f"error: reference.py needs torch and safetensors: pip install torch safetensors ({e})")
 
 
 def make_weights(a):
@@ -66,10 +67,10 @@ def tokens_of_file(path, count, vocab):
     with open(path, "rb") as f:
         magic, version = struct.unpack("<2i", f.read(1024)[:8])
         if (magic, version) != (20240520, 1):
-            sys.exit(f"{path}: is not a file of 16-bit tokens")
+            sys.exit(f"error: {path} is not a file of 16-bit tokens; name a .bin of data/prepare.py with GPT-2 tokens")
         tokens = struct.unpack(f"<{count}H", f.read(2 * count))
     if max(tokens) >= vocab:
-        sys.exit(f"{path}: token {max(tokens)} is outside the vocabulary of {vocab}")
+        sys.exit(f"error: {path}: token {max(tokens)} is outside the vocabulary of {vocab} tokens; use a larger --vocab")
     return torch.tensor(tokens)
 
 
@@ -105,7 +106,7 @@ BETAS, EPS, WEIGHT_DECAY, LARGEST_NORM = (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
 def train(a, weights, tokens, targets, rounded):
-    """Returns the losses after 0, 1, ... updates and the final parameters. rounded: passes use weights in BF16."""
+    """Returns the losses after 0, 1, ... updates and the final parameters. rounded: passes use weights rounded to BF16."""
     parameters = {name: t.double().requires_grad_() for name, t in weights.items()}
     groups = [dict(params=[t for t in parameters.values() if t.dim() == 2], weight_decay=WEIGHT_DECAY),
               dict(params=[t for t in parameters.values() if t.dim() == 1], weight_decay=0.0)]

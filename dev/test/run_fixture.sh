@@ -17,8 +17,8 @@ straight() {
     grep -q '"skipped"' "$folder/straight/log.jsonl" || bad "the outlier guard skips some steps"
 }
 
-# same OUT [PATTERN]: true if the last checkpoint and the log in OUT equal the uninterrupted run's byte for byte, except log
-# lines that match PATTERN, times and settings, and if OUT contains no partial file.
+# same OUT [PATTERN]: true if the last checkpoint and the log in OUT equal the uninterrupted run's byte for byte, except
+# log lines that match PATTERN, times and settings, and if OUT contains no partial file.
 same() {
     diff -r "$folder/straight/$last" "$1/$last" >&2 || return 1
     diff <(strip "$folder/straight/log.jsonl" | grep -v "${2:-^$}") <(strip "$1/log.jsonl" | grep -v "${2:-^$}") >&2 || return 1

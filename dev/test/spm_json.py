@@ -2,8 +2,9 @@
 
 
 def convert(pieces, scheme=None, split=False):
-    """Returns the parsed tokenizer.json of `pieces`, a SentencePieceProcessor. scheme None: uses normalizers, like the first
-    files of Llama-2 and Mistral; else Metaspace with this prepend_scheme, like later ones."""
+    """Returns the tokenizer.json of `pieces`, a SentencePieceProcessor, as a dict. With scheme None, normalizers replace
+    spaces, as in the first files of Llama-2 and Mistral. Otherwise, Metaspace with this prepend_scheme does, as in later
+    files."""
     names = [pieces.id_to_piece(i) for i in range(pieces.vocab_size())]
     plain = [i for i in range(len(names)) if not (pieces.is_control(i) or pieces.is_unknown(i) or pieces.is_byte(i))]
     ids = {names[i]: i for i in plain}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that GPU code compiles for the architectures of GPU=all other than 9.0. Compiles the kernels whose code depends on
-# the architecture, each form of the code once. With TEST_LONG, compiles these kernels for all the architectures, all
+# Tests that GPU code compiles for the architectures of GPU=all other than 9.0. Compiles the kernels whose code depends
+# on the architecture, each form of the code once. With TEST_LONG, compiles these kernels for all the architectures, all
 # kernels for one architecture (another one every day), and all GPU code with the headers of CUDA 12.4 and 12.8.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests that cuDNN finds attention plans for kinds of GPUs that this machine lacks (test_attention_plan.cu). cuDNN loads a
-# plan's kernels into the CUDA driver, which refuses code of missing GPUs. Therefore, this script replaces the driver by a
-# library that accepts every call. With TEST_LONG, plans more shapes, and also with the oldest cuDNN for CUDA 13.
+# Tests that cuDNN finds attention plans for kinds of GPUs that this machine lacks (test_attention_plan.cu). cuDNN loads
+# a plan's kernels into the CUDA driver, which refuses code of missing GPUs. Therefore, this script replaces the driver
+# by a library that accepts every call. With TEST_LONG, plans more shapes, and also with the oldest cuDNN for CUDA 13.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 program=$PWD/${BUILD:-build}/test_attention_plan_gpu

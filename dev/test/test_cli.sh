@@ -5,8 +5,8 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
 
-# refuses NAME CODE PATTERN FLAGS...: checks that the program ends with this exit code and, apart from notes, prints one line
-# on standard error, which matches
+# refuses NAME CODE PATTERN FLAGS...: checks that the program ends with this exit code and, apart from notes, prints one
+# line on standard error, which matches
 refuses() { ignored='^(note|resume): ' fails "$1" "$2" "$3" errors "${@:4}"; }
 errors() { "$program" "$@" 2>&1 >/dev/null; }
 runs() { succeeds "$1" "$program" "${@:2}"; } # NAME FLAGS...: checks that the program succeeds
@@ -136,8 +136,8 @@ settings=$(head -n 1 "$folder/won/log.jsonl")
 check "the first line of log.jsonl records the settings" $? "$settings"
 [[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-place":"before","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,'*'"tied-head":true,'*'"recipe":"coat",'* ]]
 check "the settings in log.jsonl include the shape" $? "$settings"
-# $starts: flags that these settings do not contain. Most of the first line concern one start of the program. train-weight
-# and the flags of the second line are logged only if their values are not the defaults.
+# $starts: flags that these settings do not contain. Most of the first line concern one start of the program.
+# train-weight and the flags of the second line are logged only if their values are not the defaults.
 starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight"
 starts+="|optimizer|muon-momentum|muon-rms|momentum-codes"
 logged=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts")
@@ -257,7 +257,8 @@ diff -r "$folder/straight/step-00000020" "$folder/single/step-00000020" >/dev/nu
 check "one thread gives the same checkpoint as two, byte for byte" $?
 
 # --- damaged checkpoints
-# damage NAME PATTERN: checks that --resume=20 refuses the damaged checkpoint in $folder/d, and that --resume uses step 10
+# damage NAME PATTERN: checks that --resume=20 refuses the damaged checkpoint in $folder/d, and that --resume
+# uses step 10
 damage() {
     refuses "--resume=STEP of a checkpoint with $1 is refused" 2 "$2.*--resume without a step" "${long[@]}" --out "$folder/d" --resume=20
     "$program" "${long[@]}" --out "$folder/d" --resume >/dev/null 2>"$folder/said" && grep -q step-00000020 "$folder/said" &&
@@ -332,8 +333,8 @@ for change in 's/"schedule":"wsd"/"schedule":"polynomial"/' 's/"lr":0.01/"lr":-1
 done
 # The folder has a checkpoint of another run: a note is printed, and the later lines of the log are copied.
 "$program" "${long[@]}" --seed 2 --out "$folder/stranger" >/dev/null 2>&1
-# other NAME PATTERN OUT FROM STEP...: resumes OUT, a copy of FROM whose checkpoints are another run's, of these steps. Checks
-# that a note matches PATTERN; "": that no note is printed.
+# other NAME PATTERN OUT FROM STEP...: resumes OUT, a copy of FROM whose checkpoints are another run's, of these steps.
+# Checks that a note matches PATTERN; "": that no note is printed.
 other() {
     local out=$folder/$3 step status=0
     rm -rf "$out" && cp -r "$4" "$out" && rm -r "$out"/step-*

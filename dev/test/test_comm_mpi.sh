@@ -33,8 +33,8 @@ for n in 2 3; do
     check "all collectives among $n ranks have the results of a computation in one process" $? "$(cat "$said")"
 done
 
-# loses HOW CODE PATTERN: makes rank 2 of 3 fail in the way HOW. Checks that mpirun ends within 30 s with exit code CODE,
-# that a line matches PATTERN, and that no rank continues.
+# loses HOW CODE PATTERN: makes rank 2 of 3 fail in the way HOW. Checks that mpirun ends within 30 s with exit code
+# CODE, that a line matches PATTERN, and that no rank continues.
 loses() {
     local start=$SECONDS status=0
     timeout -k 1 40 "${mpirun[@]}" -np 3 "$ranks" "$1" >"$said" 2>&1 || status=$?

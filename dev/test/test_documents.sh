@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests document masking (--documents apart): packed examples have the losses of single examples, also with other numbers
-# of threads and processes, and after a resume. By default, runs on the CPU with heads of 32 channels. These settings run it
-# on two GPUs with heads of 64 channels:
+# Tests document masking (--documents apart): packed examples have the losses of single examples, also with other
+# numbers of threads and processes, and after a resume. By default, runs on the CPU with heads of 32 channels. These
+# settings run it on two GPUs with heads of 64 channels:
 #
 #   PROGRAM=./train_gpt2_fp8 DEVICE=cuda CHANNELS=128
 source "$(dirname "$0")/ranks.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the trainer's HellaSwag evaluation with synthetic examples: the right ending continues a text, the others are random
-# characters or shuffled letters. Uses the CPU program, and in `make test-long` also transformers.
+# Tests the trainer's HellaSwag evaluation with synthetic examples: the right ending continues a text, the others are
+# random characters or shuffled letters. Uses the CPU program, and in `make test-long` also transformers.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -210,7 +210,8 @@ json.dump({name: i for i, name in enumerate(names)}, open(sys.argv[1] + "/vocab.
 open(sys.argv[1] + "/merges.txt", "w").write("#version: 0.2\n" + "\n".join(merges) + "\n")
 PYTHON
     succeeds "transformers continues prompts with a byte-pair vocabulary" prompts "$folder/pairs"
-    # AutoTokenizer on checkpoints whose runs had only this tokenizer file, in families with another default tokenizer class
+    # AutoTokenizer on checkpoints whose runs had only this tokenizer file, in families with another default tokenizer
+    # class
     names="qwen.json:llama llama3.json:qwen2 words.json:olmo2"
     if python3 -c 'import google.protobuf, sentencepiece' 2>/dev/null; then names+=" llama.model:llama"; else echo "skip - transformers and AutoTokenizer continue prompts of llama.model:llama: Python has no sentencepiece, or no protobuf"; fi
     for name in $names; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests every model family with the CPU program: a model trains, resumes bit for bit, resumes on another number of
-# processes, and writes samples. Its config.json names the family. If Python has PyTorch, compares losses with PyTorch's.
+# processes, and writes samples. Its config.json names the family. If Python has PyTorch, compares losses with
+# PyTorch's.
 source "$(dirname "$0")/ranks.sh"
 
 data=(--train "$folder/src_train.bin" --val "$folder/src_val.bin" --val-batches 2)
@@ -48,8 +49,8 @@ train other 2 --resume --out "$folder/whole" --head-dim 16
 [ $? -eq 1 ] && grep -q -- '--head-dim 16: the run.s model has 32; remove --head-dim' "$folder/page"
 check "--head-dim that differs from the run's is refused on resume" $? "$(cat "$folder/page")"
 
-# Fine-tuning copies settings of config.json and generation_config.json that are not part of the shape to its checkpoints.
-# A resumed run keeps them, even after --keep 1 has removed the checkpoint that it resumed from.
+# Fine-tuning copies settings of config.json and generation_config.json that are not part of the shape to its
+# checkpoints. A resumed run keeps them, even after --keep 1 has removed the checkpoint that it resumed from.
 mkdir "$folder/source" && cp "$folder/whole/step-00000010/model.safetensors" "$folder/source"
 sed 's/"pad_token_id": null/"pad_token_id": 3/; s/"initializer_range": 0.02/"initializer_range": 0.05/' "$folder/whole/step-00000010/config.json" \
     >"$folder/source/config.json"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/lab.py fidelity. With programs that only pretend to train: every value is in its row and column, nothing runs
-# twice, and failures are reported. With the real one: small runs on the CPU, one of them stopped and resumed.
+# Tests scripts/lab.py fidelity. With programs that only pretend to train: every value is in its row and column, nothing
+# runs twice, and failures are reported. With the real one: small runs on the CPU, one of them stopped and resumed.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/fidelity_fixture.sh
@@ -255,7 +255,8 @@ result=$(figures "$folder/small" bytes coat 1@4)
 check "fidelity.tsv has the run's losses" $? "$loss, $last" "$result"
 has "the page has the run's losses" "$page" "^\| coat \| 1@4 \| $(printf %.4f "$loss") \| $(awk -v a="$loss" -v b="$base" 'BEGIN { printf "%+.2f", 100 * (a / b - 1) }' | sed 's/^+/\\+/; s/^-0.00/\\+0.00/') % \|"
 
-# With FROM=30, all runs continue from the baseline's checkpoint of step 30. The baseline must end like the run without FROM.
+# With FROM=30, all runs continue from the baseline's checkpoint of step 30. The baseline must end like the run without
+# FROM.
 said=$(SEEDS=1 FROM=30 EVALUATE="bf16 coat" scripts/lab.py fidelity --out "$folder/small" 2>&1)
 check "a study on the CPU with FROM succeeds" $? "$said"
 result=$(figures "$folder/small" bytes-from-30 bf16 1 steps,val_loss,first_loss)
@@ -268,8 +269,8 @@ check "EVALUATE: COAT's weights have the run's loss if evaluated in COAT, and an
     ! diff -q <(sed -n 31,60p "$folder/small/bytes-from-30/coat/1/log.jsonl" | cut -d, -f1,2) <(sed -n 31,60p "$folder/small/bytes/bf16/1/log.jsonl" | cut -d, -f1,2) >/dev/null
 check "with FROM, a run's log starts with the baseline's" $?
 
-# TO=50 ends runs at step 50 of a schedule of 60. The last of eight windows, steps 48 to 50, must have the mean loss that these
-# steps have in the run without TO.
+# TO=50 ends runs at step 50 of a schedule of 60. The last of eight windows, steps 48 to 50, must have the mean loss
+# that these steps have in the run without TO.
 said=$(SEEDS=1 FROM=30 TO=50 scripts/lab.py fidelity --out "$folder/small" 2>&1)
 check "a study on the CPU with TO succeeds" $? "$said"
 part=$folder/small/bytes-from-30-to-50/coat/1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests scripts/lab.py fidelity with TEXTS. With a program that only pretends to evaluate: every value is in its row and
-# column, and no run is evaluated or trained twice. With the real one: a run's loss on the validation text, given in TEXTS,
-# is its validation loss.
+# column, and no run is evaluated or trained twice. With the real one: a run's loss on the validation text, given in
+# TEXTS, is its validation loss.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/fidelity_fixture.sh

@@ -39,8 +39,8 @@ if pytorch_tests "transformers writes the same answer"; then
     check "transformers writes the same answer" $? "$said" "$text"
 fi
 
-# functions.py writes an example per function: the prompt is the head with its docstring, the response the body. Checks the
-# examples of two source files.
+# functions.py writes an example per function: the prompt is the head with its docstring, the response the body. Checks
+# the examples of two source files.
 said=$(python3 -B dev/tools/functions.py "$folder/functions.jsonl" data dev 2>&1) && python3 -B - "$folder/functions.jsonl" <<'PYTHON'
 import ast
 import json

@@ -50,8 +50,8 @@ if [ -n "$seconds" ] && ! build/fuzz/fuzz_log -help=1 2>&1 | grep max_total_time
     exit 1
 fi
 
-# Inputs on which a target fails are saved in build/fuzz/found. With --seconds of at least 60, inputs that reach new code are
-# saved in build/fuzz/work.
+# Inputs on which a target fails are saved in build/fuzz/found. With --seconds of at least 60, inputs that reach new
+# code are saved in build/fuzz/work.
 run_target() { # NAME
     local name=$1 log=$scratch/$1.log work=$scratch/$1.work inputs=("build/fuzz/corpus/$1"/*) runs='' status=0 executed
     local run=(nice timeout $((seconds + 300)) "build/fuzz/fuzz_$1" -timeout=20 "-artifact_prefix=build/fuzz/found/$1-")

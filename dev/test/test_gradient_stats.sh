@@ -84,8 +84,8 @@ succeeds "gradient_stats measures a model with an untied head" own_head
 succeeds "gradient_stats omits FP8 matmuls for a number of tokens that they do not support" other_sizes
 succeeds "gradient_stats does not change the checkpoint" test "$(cat "$checkpoint"/* | cksum)" = "$hash"
 
-# expects a line for each of 9 gradients and 3 scale rules in the CSV of two micro-batches, and a row for each of 5 kinds of
-# gradients in each of four tables
+# expects a line for each of 9 gradients and 3 scale rules in the CSV of two micro-batches, and a row for each of 5
+# kinds of gradients in each of four tables
 table_of_means() {
     local found expected
     measure b "$checkpoint" --micro-batch 8 --batch 0 && measure c "$checkpoint" --micro-batch 8 --batch 1 &&

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests FP8 health from the command line: its values in the log, one warning per problem, and that FP8 health changes no bit
-# of the training.
+# Tests FP8 health from the command line: its values in the log, one warning per problem, and that FP8 health changes no
+# bit of the training.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh

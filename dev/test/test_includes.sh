@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Tests that dependencies between folders have one direction, for #includes and for symbols: there are no cycles, and only a
-# backend includes a backend.
+# Tests that dependencies between folders have one direction, for #includes and for symbols: there are no cycles, and
+# only a backend includes a backend.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
 
-# crossings TREE: prints "FOLDER OTHER FILE" for every FILE of FOLDER that includes a file of the folder OTHER; each program
-# at the top of TREE counts as a folder
+# crossings TREE: prints "FOLDER OTHER FILE" for every FILE of FOLDER that includes a file of the folder OTHER; each
+# program at the top of TREE counts as a folder
 crossings() {
     (cd "$1" && find . -type f -printf '%P\n' && grep -rHoE '^[[:space:]]*#[[:space:]]*include[[:space:]]*("[^"]+"|<coat/[^>]+>)' --include='*.c' --include='*.h' --include='*.cu' --include='*.cuh' --include='*.cpp' .) |
         awk -F: '
@@ -39,9 +39,9 @@ wrong=$(sed -n 's/^nowhere nowhere //p' <<<"$found")
 found=$(grep -v '^nowhere' <<<"$found")
 loop=$(circles "$found")
 [ -z "$loop" ]; check "#includes of folders have no cycle" $? "$loop"
-# misled CROSSINGS: prints those that break docs/hacking.md's order of folders. Only a backend includes a backend. A backend
-# includes only comm, io, files directly in coat/, config, numerics and base. Every other folder includes only folders of a
-# later rank.
+# misled CROSSINGS: prints those that break docs/hacking.md's order of folders. Only a backend includes a backend. A
+# backend includes only comm, io, files directly in coat/, config, numerics and base. Every other folder includes only
+# folders of a later rank.
 misled() {
     awk 'BEGIN {
             n = split("run save flags log model comm text io . config numerics base", step)
@@ -59,8 +59,8 @@ wrong=$(awk '$1 ~ /^coat/ && $2 !~ /^coat/' <<<"$found")
 [ -z "$wrong" ]; check "the program's modules include no test or tool" $? "$wrong"
 wrong=$(awk '($1 ~ /^coat\/cpu/ && $2 ~ /^coat\/cuda/) || ($1 ~ /^coat\/cuda/ && $2 ~ /^coat\/cpu/)' <<<"$found")
 [ -z "$wrong" ]; check "backends do not include each other" $? "$wrong"
-# modules TREE: prints "MODULE OTHER" for the #includes among the modules of coat/text that read tokens. A module is a .c file
-# and its .h file; data.*, data_about.c and data_loader.* count as one module.
+# modules TREE: prints "MODULE OTHER" for the #includes among the modules of coat/text that read tokens. A module is a
+# .c file and its .h file; data.*, data_about.c and data_loader.* count as one module.
 modules() { grep -oHE '^#include "[^"/]+"' "$1"/coat/text/{data,data_about,data_loader,data_files,packing,mixture,permute}.* | sed -E 's|^.*/([a-z_]+)\.[ch]:#include "([a-z_]+)\.h"|\1 \2|; s/data_(about|loader)/data/g' | awk '$1 != $2' | sort -u; }
 found=$(modules "$folder/tree")
 loop=$(circles "$found")
@@ -90,7 +90,8 @@ echo '#include "save/checkpoint.h"' >>"$folder/tree/coat/model/arena.c"
 
 # --- symbols, which a header of another folder may declare
 
-# takes FOLDER: prints "FOLDER OTHER OBJECT SYMBOL" for every symbol that an object below FOLDER uses from another folder
+# takes FOLDER: prints "FOLDER OTHER OBJECT SYMBOL" for every symbol that an object below FOLDER uses from another
+# folder
 takes() {
     (cd "$1" && find coat -name '*.o' -exec nm -A -g {} +) | awk '
         function folder(file) { sub("/[^/]*$", "", file); return file }
@@ -103,7 +104,8 @@ takes() {
                     print folder(object[i]), home[symbol[i]], object[i], symbol[i]
         }'
 }
-# upward FOLDER: prints forbidden uses of symbols. coat/model may ask both backends for the size of their workspace (ops.h).
+# upward FOLDER: prints forbidden uses of symbols. coat/model may ask both backends for the size of their workspace
+# (ops.h).
 upward() {
     local found
     found=$(takes "$1" | grep -vE '^coat/model coat/(cpu|cuda) .* (cpu|cuda)_workspace$')

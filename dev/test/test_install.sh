@@ -8,7 +8,8 @@ unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR PREFIX
 flags=(--no-print-directory)
 [[ $build != *asan* ]] || flags+=(SANITIZE=1)
 
-# refused NAME PATTERN TARGET SETTING...: checks that make fails and, apart from its own lines, prints one line, which matches
+# refused NAME PATTERN TARGET SETTING...: checks that make fails and, apart from its own lines, prints one line, which
+# matches
 refused() {
     local said
     said=$(make "${flags[@]}" "${@:3}" 2>&1 >/dev/null)
@@ -41,8 +42,8 @@ BIN=$folder BUILD=$folder DESTDIR=$folder/staged scripts/install.sh uninstall >/
 is "make uninstall removes the programs for GPUs" "$(find "$folder/staged")" "$folder/staged"
 
 # --- if a program is older than its sources or does not run, nothing is installed
-# stale NAME PATTERN [TREE]: checks that installing from TREE fails with one matching line about a program in $folder/both,
-# and installs nothing
+# stale NAME PATTERN [TREE]: checks that installing from TREE fails with one matching line about a program in
+# $folder/both, and installs nothing
 stale() {
     local said
     said=$(BIN=$folder/both BUILD=$folder/both DESTDIR=$folder/stale "${3:-.}/scripts/install.sh" install 2>&1)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that all shell scripts are valid; that launch scripts print and run the right commands, which the program accepts; and
-# that the figures of the docs about plans are those of their sources.
+# Tests that all shell scripts are valid; that launch scripts print and run the right commands, which the program
+# accepts; and that the figures of the docs about plans are those of their sources.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -138,8 +138,8 @@ done
 calls() { local n; n=$(wc -l <"$folder/calls"); : >"$folder/calls"; echo "$n"; }
 : >"$folder/calls"
 PROGRAM=$folder/program "$script" && [ "$(calls)" = 1 ]; check "a launch script starts the program once" $?
-# restarts NAME RESTARTS CODE STARTS: runs a launch script whose program ends with CODE. Checks that the script starts the
-# program STARTS times and ends with CODE.
+# restarts NAME RESTARTS CODE STARTS: runs a launch script whose program ends with CODE. Checks that the script starts
+# the program STARTS times and ends with CODE.
 restarts() {
     echo "$3" >"$folder/status"
     PROGRAM=$folder/program RESTARTS=$2 "$script" 2>/dev/null

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests which modules `make` puts into its archives, for which GPUs it builds, and which libraries it finds. A program that
-# replaces nvidia-smi reports the machine's GPUs.
+# Tests which modules `make` puts into its archives, for which GPUs it builds, and which libraries it finds. A program
+# that replaces nvidia-smi reports the machine's GPUs.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 unset MAKEFLAGS MFLAGS MAKELEVEL CUDA GPU
@@ -62,7 +62,8 @@ kinds() {
     PATH="$folder:$PATH" make -n -B V=1 BUILD="$folder/build" MPI=0 OPENBLAS=0 NVCC="$folder/cuda/bin/nvcc" "$@" "$object" 2>&1 |
         grep -o 'code=[a-z]*_[0-9a-z]*' | sed 's/^code=//; s/^sm_//' | tr '\n' ' ' | sed 's/ $//'
 }
-# builds NAME EXPECTED OUTPUT [FLAG...]: checks that make builds for the architectures EXPECTED if nvidia-smi prints OUTPUT
+# builds NAME EXPECTED OUTPUT [FLAG...]: checks that make builds for the architectures EXPECTED if nvidia-smi prints
+# OUTPUT
 builds() {
     printf '#!/bin/sh\ncat <<END\n%s\nEND\n' "$3" >"$folder/nvidia-smi"
     chmod +x "$folder/nvidia-smi"

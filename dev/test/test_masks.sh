@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tests training on token files with a loss mask: the loss is the mean over unmasked targets, however a step is divided into
-# micro-batches and among processes.
+# Tests training on token files with a loss mask: the loss is the mean over unmasked targets, however a step is divided
+# into micro-batches and among processes.
 source "$(dirname "$0")/ranks.sh"
 needs_python "training with masks"
 
-# Writes files with the tokens of src_train.bin and src_val.bin and a mask. some_*.bin: random, few unmasked targets in the
-# first half and many in the second. ones_*.bin: all ones.
+# Writes files with the tokens of src_train.bin and src_val.bin and a mask. some_*.bin: random, few unmasked targets in
+# the first half and many in the second. ones_*.bin: all ones.
 data_python "$folder" <<'PYTHON' || exit 1
 import random
 import sys
@@ -47,8 +47,8 @@ check "masked targets: the logged fractions are those of the files" $? "$(values
 awk -v a="$(field val_loss "$folder/eval")" -v b="$(values val_loss whole | tail -n 1)" \
     'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-11) }'; check "--eval-only with a mask has the loss of training" $? "$(cat "$folder/eval")"
 
-# Validation on all data must give the same loss for any division. The data are 7 sequences and 19 remaining tokens, without
-# a mask (seven_val.bin) and with one (masked_val.bin).
+# Validation on all data must give the same loss for any division. The data are 7 sequences and 19 remaining tokens,
+# without a mask (seven_val.bin) and with one (masked_val.bin).
 data_python "$folder" <<'PYTHON' || exit 1
 import random
 import struct

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests the scripts that measure and check GPUs, with programs that only pretend to run on GPUs. scripts/measure_gpus.sh and
-# scripts/measure.sh must print every value in its row. scripts/check_gpu.sh and dev/test/check_*.sh must report success only
-# for checks that ran.
+# Tests the scripts that measure and check GPUs, with programs that only pretend to run on GPUs. scripts/measure_gpus.sh
+# and scripts/measure.sh must print every value in its row. scripts/check_gpu.sh and dev/test/check_*.sh must report
+# success only for checks that ran.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
@@ -71,9 +71,9 @@ else
     echo "skip - pyllmq's shapes: there is no Python"
 fi
 
-# --- Programs that pretend to run on one GPU. test_gpt2 skips its comparisons if SKIPS is set. The trainer fails with the
-# flags in FAILS, and uses CONTEXT MB more than its plan of 10 GB. compute-sanitizer finds a race only if RACES is set. If ODD
-# is set, checkpoints, samples and the comparison with PyTorch differ.
+# --- Programs that pretend to run on one GPU. test_gpt2 skips its comparisons if SKIPS is set. The trainer fails with
+# the flags in FAILS, and uses CONTEXT MB more than its plan of 10 GB. compute-sanitizer finds a race only if RACES is
+# set. If ODD is set, checkpoints, samples and the comparison with PyTorch differ.
 mkdir -p "$folder"/{none,gpu,tools,bin/racecheck}
 printf '#!/bin/sh\nexit 9\n' >"$folder/none/nvidia-smi"
 printf '#!/bin/sh\necho 9.0\n' >"$folder/gpu/nvidia-smi"

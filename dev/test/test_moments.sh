@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests 8-bit optimizer states from the command line: every format trains, a resumed run has the bits of an uninterrupted
-# one, states have the right size, and quant_error reads them from a checkpoint. Uses the CPU program.
+# Tests 8-bit optimizer states from the command line: every format trains, a resumed run has the bits of an
+# uninterrupted one, states have the right size, and quant_error reads them from a checkpoint. Uses the CPU program.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -49,8 +49,8 @@ difference=$((saved - expected))
     grep -q 'wte.weight.v"' "$folder"/muon.whole/step-00000012/optimizer.safetensors
 check "Muon's matrices have one state of 1 + 5/128 bytes per element" $? "$(tail -n 5 "$folder/said")"
 
-# continues FROM COUNTS FLAGS...: resumes a copy of the run FROM with other formats of the states. Checks that the run reports
-# the conversion of COUNTS, and ends with nearly the loss of FROM.
+# continues FROM COUNTS FLAGS...: resumes a copy of the run FROM with other formats of the states. Checks that the run
+# reports the conversion of COUNTS, and ends with nearly the loss of FROM.
 last_loss() { sed -n 's/.*"step":20,"loss":\([0-9.]*\).*/\1/p' "$1/log.jsonl"; }
 continues() {
     local from=$1 counts=$2 name="$1.$3$4"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests scripts/plot.py and scripts/lab.py draw: the figures that they read and draw.
+"""Tests scripts/plot.py and scripts/lab.py draw: the values that they read, and the pictures that they draw.
 
     python3 dev/test/test_plot.py        skipped without matplotlib
 """
@@ -56,7 +56,7 @@ def without_matplotlib(script, *arguments):
 
 
 def lab_figures(plot, folder):
-    """Draws a folder with every kind of results, and checks the contents of the figures."""
+    """Draws a folder with every kind of results, and checks the contents of the pictures."""
     sys.path.insert(0, os.path.join(ROOT, "scripts"))
     from lab import draw
 
@@ -75,24 +75,24 @@ def lab_figures(plot, folder):
     (name, figure), = draw.draw_fidelity(plot, path)
     left, right = figure.axes
     lines = [line.get_ydata() for line in left.lines if len(line.get_ydata()) == 8]
-    check("fidelity: a line per pair and their mean", name == "262k" and len(lines) == 3 and
+    check("fidelity: the picture has a line per pair and one of their mean", name == "262k" and len(lines) == 3 and
           [round(line[0], 6) for line in lines] == [1, 3, 2], lines)
-    check("fidelity: the final difference with its error", [round(float(x), 3) for x in right.containers[0][0].get_ydata()] == [2], right.containers)
+    check("fidelity: the picture has the mean final difference", [round(float(x), 3) for x in right.containers[0][0].get_ydata()] == [2], right.containers)
     path = write("stability.tsv", ["recipe", "rate", "seed", "ended", "loss", "first_loss"], ["bf16", 1e-3, 1, "done", 3, 5],
                  ["bf16", 1e-3, 2, "done", 3.5, 5], ["bf16", 1e-2, 1, "diverged", "-", 5])
     (_, figure), = draw.draw_stability(plot, path)
     mean, lost = figure.axes[0].lines
-    check("stability: mean losses, and a cross per diverged run", list(mean.get_ydata()) == [3.25] and
+    check("stability: the picture has mean losses, and a cross per diverged run", list(mean.get_ydata()) == [3.25] and
           list(lost.get_xdata()) == [1e-2] and lost.get_marker() == "x")
     path = write("sharpness.tsv", ["recipe", "rate", "direction", "distance", "loss"], ["bf16", 1e-3, 0, 0, 3],
                  *[["bf16", 1e-3, k, x, 3 + k * x * x] for k in (1, 2) for x in (-1, -0.5, 0.5, 1)], ["bf16", 1e-3, 3, 1, 9])
     (_, figure), = draw.draw_sharpness(plot, path)
-    check("sharpness: directions with all distances, through 0, and their mean", [list(line.get_ydata()) for line in figure.axes[0].lines] == [
+    check("sharpness: the picture has the directions with all distances, through 0, and their mean", [list(line.get_ydata()) for line in figure.axes[0].lines] == [
         [4, 3.25, 3, 3.25, 4], [5, 3.5, 3, 3.5, 5], [4.5, 3.375, 3, 3.375, 4.5]])
     shutil.copy(os.path.join(ROOT, "scripts/results/h100/reproduce.md"), folder)
     (_, figure), = draw.draw_memory(plot, os.path.join(folder, "reproduce.md"))
     words = [text.get_text() for text in figure.axes[0].texts]
-    check("memory: bars of the paper and of this program", words.count("out of memory") == 4 and "35.6" in words and
+    check("memory: the bars have the values of the paper and of this program", words.count("out of memory") == 4 and "35.6" in words and
           "27.8, planned" in words and len(words) == 32, words)
     write("ranges-0.95.tsv", ["quantity", "low", "high", "mark", "mark_name", "bin_1", "bin_2"], ["m", 0, 4, 1, "k = 1", 3, 5])
     shutil.copy(os.path.join(ROOT, "scripts/results/ranges.tsv"), folder)
@@ -109,7 +109,7 @@ def lab_figures(plot, folder):
 def main():
     for script, *words in (("plot.py",), ("lab.py", "draw")):
         said = without_matplotlib(script, *words, "--help")
-        check("scripts/%s --help without matplotlib" % script, said.returncode == 0 and "Needs matplotlib" in said.stdout, said)
+        check("scripts/%s --help works without matplotlib" % script, said.returncode == 0 and "Needs matplotlib" in said.stdout, said)
         said = without_matplotlib(script, *words, "runs/none")
         check("scripts/%s without matplotlib names the pip command" % script, said.returncode == 1 and said.stderr.count("\n") == 1 and
               said.stderr.endswith("needs matplotlib: pip install matplotlib (none here)\n"), said)
@@ -121,12 +121,12 @@ def main():
     with tempfile.TemporaryDirectory(prefix="coat_test_plot_") as folder:
         first, second = write_log(folder, "first", 12), write_log(folder, "second", 40, fp8=True)
         run = plot.find_run("name=" + first)
-        check("a run has its name, steps and tokens", run.name == "name" and run.step[-1] == 12 and run.tokens[2] == 300, vars(run))
+        check("NAME=FOLDER sets a run's name, and the run has the log's steps and tokens", run.name == "name" and run.step[-1] == 12 and run.tokens[2] == 300, vars(run))
         check("hours are summed over the steps", abs(run.hours[-1] - 12 * 0.001) < 1e-12, run.hours)
         check("null in the log is a gap", math.isnan(run.loss[4]) and math.isnan(run.norm[4]) and run.loss[5] == 2.5)
         check("evaluations have token counts", [v[0] for v in run.val] == [400, 800, 1200] and
               run.hellaswag[0][2] == 0.3, (run.val, run.hellaswag))
-        check("a run is named after its folder", plot.find_run(first).name == "first")
+        check("without NAME=, a run is named after its folder", plot.find_run(first).name == "first")
         flat = plot.smoothed([2.0] * 5 + [math.nan] + [2.0] * 30, 10)
         check("smoothing a constant keeps the constant and its gap", math.isnan(flat[5]) and
               all(abs(v - 2) < 1e-12 for i, v in enumerate(flat) if i != 5), flat)
@@ -145,7 +145,7 @@ def main():
         check("FP8 health is drawn only for runs that log it", is_picture(os.path.join(folder, "p", "two-fp8-long")) and
               not os.path.exists(os.path.join(folder, "p", "two-fp8-first.png")))
         check("one run is drawn alone", is_picture(os.path.join(folder, "one")))
-        check("values of a tensor by layer and step", [[v if v == v else None for v in row] for row in
+        check("grid_of() returns a tensor's values by layer and step", [[v if v == v else None for v in row] for row in
                                        plot.grid_of(plot.find_run(second), "h", "amax")] == [[3.0] * 20, [None] * 20])
         check("cells are centered on their steps", plot.edges_of([10, 20, 40]) == [5, 15, 30, 50] and
               plot.edges_of([7]) == [6.5, 7.5], plot.edges_of([10, 20, 40]))
@@ -158,7 +158,7 @@ def main():
         check("non-finite values have a separate colour", (shown[0] == 3).all() and
               (shown[1] > axes[0].collections[0].norm.vmax).all(), shown)
         panels = {axis.get_title(loc="left"): len(axis.collections) for axis in axes}
-        check("a tensor with only some of the figures is drawn", panels["largest value"] == 2 and
+        check("a tensor that has only some of the statistics is drawn in their panels", panels["largest value"] == 2 and
               panels["saturated, %"] == 2 and panels["subnormal, %"] == 1, panels)
         large = plot.find_run(second)
         layers = [1e-7 * 10 ** (layer / 8) for layer in range(48)]
@@ -167,7 +167,7 @@ def main():
         figure = plot.draw_health(large)
         width, height = figure.get_size_inches() * 130
         titles = [axis.get_title(loc="left") for axis in figure.axes if axis.get_title(loc="left")]
-        check("FP8 health has a panel per figure", titles == ["largest value", "saturated, %", "flushed to zero, %"], titles)
+        check("FP8 health has a panel per statistic", titles == ["largest value", "saturated, %", "flushed to zero, %"], titles)
         check("FP8 health has a strip per tensor", len(figure.axes[0].collections) == 24 and
               [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["t%d" % i for i in range(24)])
         check("a picture of 24 tensors fits a page", width <= 1600 and height <= 2400, (width, height))

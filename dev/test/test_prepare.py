@@ -91,8 +91,8 @@ class Case(unittest.TestCase):
         return out.getvalue(), errors.getvalue()
 
     def stop_everywhere(self, arguments, expected):
-        """Kills runs after each unit in turn, restarts them, and checks that all end with the expected files. Returns
-        their number."""
+        """Kills one run after each unit, restarts it, and checks that it ends with the expected files. Returns the number
+        of killed runs."""
         original, runs, finished = prepare.work, 0, False
         while not finished:
             for name in os.listdir(self.folder):
@@ -124,7 +124,7 @@ class Case(unittest.TestCase):
         self.assertEqual(errors.count("\n"), 1, errors)
 
     def tokens(self, out, split):
-        """Returns the tokens of all files of a split, in order. Checks their headers."""
+        """Returns the tokens of all files of a split, in order. Checks the files' headers."""
         tokens, number = [], 0
         while os.path.exists("%s_%s_%06d.bin" % (out, split, number)):
             data = read_bytes("%s_%s_%06d.bin" % (out, split, number))
@@ -189,7 +189,7 @@ class PrepareTest(Case):
         self.run_program("--bytes", "--out", out, "--workers", 1, "--val-fraction", 0.1, source)
         train, val = self.documents(self.tokens(out, "train")), self.documents(self.tokens(out, "val"))
         self.assertEqual((len(train), len(val)), (1, 1))
-        self.assertEqual(train[0] + val[0], text)  # its end is for validation
+        self.assertEqual(train[0] + val[0], text)  # the text's end is for validation
         self.assertAlmostEqual(len(val[0]) / len(text), 0.1, delta=0.01)
 
     def test_folder_is_read_completely(self):
@@ -322,6 +322,7 @@ class PrepareTest(Case):
         process = subprocess.Popen([sys.executable, "-c", ""])
         process.wait()
         dead = self.write("r_train_000000.bin.tmp.%d" % process.pid, "dead")
+        # temporary files of a process that runs, and of no process
         others = [self.write("r_train_000000.bin.tmp." + end, "kept") for end in (str(os.getppid()), "notes")]
         self.run_program("--bytes", "--val-fraction", 0, "--out", self.path("r"), self.write("d.txt", words(1, 30)))
         self.assertFalse(os.path.exists(dead))

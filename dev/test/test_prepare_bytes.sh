@@ -98,8 +98,8 @@ large_files() {
 }
 succeeds "large files in a folder are cut into pieces" large_files
 
-# Large files in a folder are cut into pieces. If such a file is also named on the command line, its pieces must not be in
-# both outputs.
+# Large files in a folder are cut into pieces. If such a file is also named on the command line, its pieces must not be
+# in both outputs.
 named_and_in_a_folder() {
     mkdir -p both/in && seq 1 200000 >both/in/numbers && cp both/in/numbers both/copy
     "$program" --out both/alone both/in >out && "$program" --out both/t both/in/numbers both/copy both/in >out || return 1

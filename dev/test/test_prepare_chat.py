@@ -27,7 +27,8 @@ def messages(*contents, system=None):
 
 
 def marked(expected, special):
-    """Returns (ids, mask) of a text in which [[ ]] enclose tokens with a loss. special: {letter: its ids}; @ has no loss."""
+    """Returns (ids, mask) of a text in which [[ ]] enclose tokens with a loss. special: {letter: ids that replace it}; the
+    letter @ has no loss, even inside [[ ]]."""
     ids, mask = [], []
     for number, part in enumerate(expected.replace("]]", "[[").split("[[")):
         for letter in part:
@@ -314,7 +315,7 @@ class ChatTest(ChatCase):
                          "record was skipped\n$")
 
     def test_skipped_records_are_counted_in_every_run(self):
-        """Skipped records are also counted by a run that finds all complete, and by one that continues."""
+        """Skipped records are also counted by a run that finds complete files, and by one that continues."""
         lines = self.many(300).splitlines()
         lines[::20] = ["{"] * 15
         source, original = self.write("m.jsonl", "\n".join(lines)), prepare.work

@@ -37,7 +37,7 @@ TEMPLATE = ("{% for m in messages %}{{ m['role'].upper() + ': ' }}"
             "{% for part in m['content'] | selectattr('type', 'equalto', 'text') %}{% if m['role'] == 'assistant' %}"
             "{% generation %}{{ part['text'] + ' ' }}{% endgeneration %}{% else %}{{ part['text'] + ' ' }}{% endif %}"
             "{% endfor %}{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}")
-# names of image files by kind: format, mode, and further options of Pillow's save()
+# kinds of image files: format, mode, and further options of Pillow's save()
 LOSSLESS = [("PNG", "RGB", {}), ("PNG", "RGBA", {}), ("PNG", "P", {}), ("PNG", "P", {"transparency": 3}), ("PNG", "L", {}),
             ("PNG", "LA", {}), ("PNG", "1", {}), ("PNG", "I;16", {}), ("BMP", "RGB", {}), ("BMP", "P", {}), ("GIF", "P", {}),
             ("GIF", "L", {"save_all": True}), ("TIFF", "RGB", {}), ("TIFF", "CMYK", {}), ("TIFF", "I;16", {}),
@@ -106,7 +106,8 @@ class ImagesCase(prompts.ModelCase):
         return [prepare_images.pixels_of(self.path("p%d.png" % number), self.settings()) for number in range(count)]
 
     def prepared(self, records, *arguments, name="c", tokenizer=("--bytes",), source="r.json"):
-        """Prepares records. Returns [(ids, mask), ...], the header of the images, the places and the pixels."""
+        """Prepares records. Returns [(ids, mask), ...], the header of the file of images, the index of the image in each place
+        of the tokens, and the pixels of each image."""
         lines = source.endswith("l")
         self.write(source, "".join(json.dumps(r) + "\n" for r in records) if lines else json.dumps(records, indent=1))
         arguments = ("--prompt-format", "plain") if not arguments else arguments
@@ -116,7 +117,7 @@ class ImagesCase(prompts.ModelCase):
         return self.read(name)
 
     def read(self, name, split="train"):
-        """Returns what prepared() returns, of files. Checks the file of images."""
+        """Returns the results of prepared() for existing files. Checks the file of images."""
         stem = "%s_%s_000000" % (name, split)
         rows = shared.ChatCase.read(self, stem + ".bin", 2)
         data = base.read_bytes(self.path(stem + ".images"))
@@ -144,7 +145,7 @@ class ImagesTest(ImagesCase):
     # --- pixels
 
     def test_pixels_equal_recorded_hashes(self):
-        """The same pixels on every machine. The test with transformers compares these images, too."""
+        """Pixels are the same on every machine. test_pixels_equal_transformers compares the same images with transformers."""
         digest = hashlib.sha256()
         for at, processor in enumerate(PROCESSORS):
             self.processor(settings_of(processor))
@@ -551,7 +552,7 @@ class TransformersTest(ImagesCase):
         self.assertEqual(equal, compared)
 
     def test_placeholders_equal_llava_processor(self):
-        """LlavaProcessor's files are read, and it makes as many placeholders."""
+        """LlavaProcessor's files are read, and LlavaProcessor makes the same number of placeholders per image."""
         import tokenizers
         import transformers
 

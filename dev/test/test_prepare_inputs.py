@@ -63,7 +63,7 @@ class InputsTest(base.Case):
 
     def packed(self, name, text, ending):
         if ending == ".gz":
-            text = gzip.compress(text[:99]) + gzip.compress(text[99:])  # a gzip file with several members
+            text = gzip.compress(text[:99]) + gzip.compress(text[99:])  # a gzip file with two members
         elif ending == ".zst":
             import zstandard
 
@@ -335,7 +335,7 @@ class InputsTest(base.Case):
             self.assertIn("no text left in %s (2 skipped)" % source, errors)
 
     def test_malformed_records_are_refused_or_counted(self):
-        """A malformed or truncated line is an error that names it, or with --skip-malformed it is counted."""
+        """The error about a malformed or truncated line names the line. With --skip-malformed, such lines are counted."""
         for bad, reason in (('{"text": "thr', "it is not JSON"), ('{"text": 3}', '"text" is not text'),
                             ('{"body": "x"}', 'it has no "text" but body'), ("3", "it is not a JSON object"),
                             (b'{"text": "caf\xe9"}', "it is not UTF-8"), ("{", "it is not JSON"),
@@ -353,7 +353,7 @@ class InputsTest(base.Case):
                                                              "--skip-malformed", "--out", self.path("o"), source)[0])
 
     def test_many_skipped_records_are_counted_quickly(self):
-        """Line numbers are computed only for reported records, because this reads the file from its start."""
+        """Line numbers are computed only for reported records, because computing one reads the file from its start."""
         source = self.write("a.jsonl", '{"text": null}\n' * 9999 + '{"text": "x"}')
         with unittest.mock.patch.object(base.prepare_inputs.Place, "__str__", return_value="x") as described:
             self.assertIn("9,999 records skipped", self.run_program("--bytes", "--val-fraction", 0, "--workers", 1,
@@ -387,7 +387,8 @@ class InputsTest(base.Case):
 
     @unittest.skipUnless(base.have("pyarrow"), "needs pyarrow")
     def test_parquet_bombs_are_refused(self):
-        """A Parquet file of 1 KB with gigabytes of text, or too long a cell, is a one-line error without much memory."""
+        """A Parquet file of less than 2 KB with gigabytes of text, or with too long a cell, is refused with one line, before it
+        needs much memory."""
         import pyarrow as pa
         import pyarrow.parquet
 
@@ -413,7 +414,8 @@ class InputsTest(base.Case):
     # --- validation
 
     def halves(self, fraction, *inputs, more=()):
-        """Returns (training documents, validation documents) of a run. Checks that the fraction is --val-fraction."""
+        """Returns (training documents, validation documents) of a run. Checks that validation gets --val-fraction of the
+        text."""
         arguments = ("--bytes", "--workers", 1, "--overwrite", "--out", self.path("o"), "--val-fraction", fraction)
         _, errors = self.run_program(*arguments, *more, *inputs)
         self.assertFalse([line for line in errors.splitlines() if "held out" in line and fraction < 0.2], errors)
@@ -478,7 +480,7 @@ class InputsTest(base.Case):
     # --- manifests
 
     def test_invalid_manifests_are_refused(self):
-        """A manifest with wrong types, huge numbers or names of other files is a one-line error, and no file changes."""
+        """A manifest with wrong types, huge numbers or names of other files is refused with one line, and no file changes."""
         source, name = self.write("a.txt", base.words(1, 3000)), self.path("o_manifest.json")
         arguments = ("--bytes", "--workers", 1, "--shard-tokens", 3000, "--out", self.path("o"), source)
         self.run_program(*arguments)

@@ -63,7 +63,7 @@ class ModelsTest(base.Case):
         source = self.write("one.txt", text)
         for kind in sorted(os.listdir(KINDS)):
             if not kind.endswith((".json", ".model")) or kind == "unknown.model":
-                continue  # no cut between unknown characters, because both would be one token in the undivided text
+                continue  # because unknown characters on both sides of a cut would be one token in the undivided text
             path = os.path.join(KINDS, kind)
             places = [0] + list(base.prepare_inputs.cuts("text", source, os.path.getsize(source), True))
             self.assertGreater(len(places), 5)
@@ -224,7 +224,7 @@ class ModelsTest(base.Case):
         self.assertEqual(list(array.array("H", got[1]))[:1], [387])
         if os.path.exists(TOKENIZE):
             self.assertEqual([list(array.array("H", row)) for row in got], self.ours(path, texts))
-            self.assertEqual(self.ours(path_of(cases[0][0]), ["<x>"]), [[900]])  # the ids would have differed
+            self.assertEqual(self.ours(path_of(cases[0][0]), ["<x>"]), [[900]])  # unlike the package's id, 385
 
     def test_single_text_has_bos_and_eos_in_both_splits(self):
         source = self.write("one.txt", base.words(3, 9000))
@@ -296,11 +296,11 @@ class ModelsTest(base.Case):
         vocab, added = parsed["model"]["vocab"], parsed["added_tokens"][0]
         del vocab[added["content"]]
         names = "</s>", "<eos>", "<|endoftext|>", "<|end|>", "<|im_end|>"
-        # without the eos_token, they are ordinary text, like </s> in Qwen
+        # ordinary text, like </s> in Qwen's vocabulary, unless they are special tokens or the eos_token
         vocab.update({name: 390 + i for i, name in enumerate(names)})
         cases = [  # special tokens, eos_token, the expected EOS token
             (("<|end|>",), None, -1), (("<|end|>",), "absent", -1), (("<|end|>", "<|im_end|>"), "<|end|>", 393),
-            (("</s>", "<|im_end|>"), "<|im_end|>", 390),  # ends an answer
+            (("</s>", "<|im_end|>"), "<|im_end|>", 390),  # not <|im_end|>, because it ends an answer
             (("</s>", "<eos>", "<|endoftext|>"), "<eos>", 392), (("<|end|>",), "</s>", 390)]
         for names, eos, end in cases:
             parsed["added_tokens"] = [dict(added, id=vocab[name], content=name, special=True) for name in names]

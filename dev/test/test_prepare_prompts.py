@@ -31,7 +31,7 @@ LLAMA3 = ("{% for message in messages %}{% set content = '<|start_header_id|>' +
 
 CHATS = [messages("the model", "the step"), messages("u", "\n\n a", system="be <|im_end|> short"),
          messages(" x", " the step of a model ", "b", "caf\u00e9 \u4f60\u597d", "c", "d")]
-# vocabulary, its BOS and EOS tokens, and a tokenizer class of transformers that has them by default
+# vocabulary, its BOS and EOS tokens, and a tokenizer class of transformers that has these tokens by default
 CLASSES = [("qwen.json", "<|endoftext|>", "<|endoftext|>", "Qwen2Tokenizer"), ("llama3.json", "<|begin_of_text|>",
            "<|end_of_text|>", None), ("first.json", "<s>", "</s>", "LlamaTokenizer"), ("neox.json", "<|endoftext|>",
            "<|endoftext|>", "GPTNeoXTokenizer")]
@@ -39,7 +39,8 @@ CLASSES = [("qwen.json", "<|endoftext|>", "<|endoftext|>", "Qwen2Tokenizer"), ("
 
 def places(begin, end, class_name=None, other="<|im_end|>"):
     """Returns {place: (tokenizer_config.json, special_tokens_map.json or None)} for every place where transformers finds the
-    BOS and EOS tokens. class_name: a class with these defaults. other: a third token."""
+    BOS token `begin` and the EOS token `end`. class_name: a tokenizer class that has these tokens by default, or None.
+    other: a third token."""
     named = {"bos_token": begin, "eos_token": end}
     flags = dict.fromkeys(("lstrip", "rstrip", "normalized", "single_word"), False)
     objects = {key: {"content": text, **flags} for key, text in named.items()}
@@ -66,8 +67,9 @@ def write_place(folder, template, config, names):
 
 
 def by_transformers(folder, chats, own):
-    """Returns transformers' [(ids, mask)] of chats. Uses `own` for chats that transformers 4 renders wrongly (answers
-    that start with a space) and folders that it cannot read."""
+    """Returns transformers' [(ids, mask)] of chats. own: prepare.py's results. Returns `own` for a folder that transformers 4
+    cannot read. Returns the masks of `own` if the template has no {% generation %}, and with transformers 4, whose masks are
+    wrong if an answer starts with a space."""
     import transformers
 
     old = int(transformers.__version__.split(".")[0]) < 5
@@ -97,7 +99,7 @@ class ModelCase(shared.ChatCase):
 
 class PromptsTest(ModelCase):
     def check_model(self, tokenizer, arguments, record, expected, *more):
-        """Checks an example. expected: (text or token name in <>, True if it has a loss), encoded one by one."""
+        """Checks an example. expected: [(text, or special token in <>; true if it has a loss), ...], encoded one by one."""
         ids, mask = [], []
         for text, counts in expected:
             token = tokenizer.token_to_id(text)

@@ -4,8 +4,8 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
 
-# The trainer writes a trace of two steps of two micro-batches. Kernels of 10 us run one after the other, except for a gap of
-# 5 us before each update and a fill during the first matmul.
+# The trainer writes a trace of two steps of two micro-batches. Kernels of 10 us run one after the other, except for a
+# gap of 5 us before each update and a fill during the first matmul.
 cat >"$folder/trainer" <<'END'
 #!/bin/bash
 case "$*" in *--plan=json*) echo "$*" >>"${TRACE_PLANS:-/dev/null}"; echo '{"tensors": [{"name": "wte", "format": "bf16", "category": "weights", "bytes": 2000}, {"name": "qkvw", "format": "bf16", "category": "weights", "bytes": 4000000000}, {"name": "tokens", "format": "i32", "category": "scratch", "bytes": 400}]}'; exit ;; esac
@@ -106,8 +106,8 @@ rope=$(printf '%s\n' adamw embed_forward_kernel cuda_qk_norm_rope adamw | awk -v
     awk -v traffic="$folder/rope.traffic" -f scripts/profile_table.awk)
 has "the table has the bandwidth of RoPE" "$rope" '^\| RoPE and norms of q, k \| 1\.0 \| 0\.010 \| [0-9.]* % \| 200 GB/s \|$'
 
-# --- bench_traffic: the bytes that each operation must read and write, compared with those counted by hand for a small Llama
-# and GPT-2. The unit is C bytes per token and block, with C channels.
+# --- bench_traffic: the bytes that each operation must read and write, compared with those counted by hand for a small
+# Llama and GPT-2. The unit is C bytes per token and block, with C channels.
 
 traffic() { "$build/bench_traffic" "$@" 2>&1; }
 said=$(traffic --model llama:d3 --channels 128 --heads 2 --ffn 512 --vocab 512 --seq-len 128 --micro-batch 4 --bf16-blocks 0)

@@ -4,8 +4,8 @@ format's chat template and the token that ends an answer.
 
     python3 dev/test/test_prompt_formats.py
 
-Skipped without the package tokenizers. Templates need jinja2, ids of SentencePiece's file need sentencepiece, and checks of
-checkpoints in transformers need transformers and torch.
+Skipped without the package tokenizers. Tests of templates need jinja2, tests of SentencePiece's file need sentencepiece, and
+checks of checkpoints in transformers need transformers and torch.
 """
 import array
 import json

@@ -2,7 +2,8 @@
 # Tests that several processes train like one process, and end together. dev/test/long_ranks.sh has the long cases.
 source "$(dirname "$0")/ranks.sh"
 
-# A step has the same 12 sequences, in six micro-batches on one process or in three on each of two: the losses must be equal.
+# A step has the same 12 sequences, in six micro-batches on one process or in three on each of two: the losses must be
+# equal.
 fp32=(--precision fp32 --steps 6 --batch-tokens 384 --val-every 3 --save-every 4)
 train 1 one "${fp32[@]}" && train 2 two "${fp32[@]}" --zero 2 &&
     near "ZeRO 2 on two processes has the losses of one" loss 1e-5 one two &&
@@ -14,8 +15,8 @@ train 2 zero0 "${coat[@]}" --zero 0 --steps 3 && train 2 zero3 "${coat[@]}" --ze
     same "ZeRO 3 writes the checkpoint of ZeRO 0, byte for byte" 00000003 zero0 zero3
 train 2 blocks0 "${coat[@]}" --bf16-blocks 1 --zero 0 --steps 3 && train 2 blocks3 "${coat[@]}" --bf16-blocks 1 --zero 3 --steps 3 &&
     same "ZeRO 3 with a BF16 block, whose weights are gathered in BF16, writes the checkpoint of ZeRO 0" 00000003 blocks0 blocks3
-# Only rank 0 checks FP8 values and matmuls. It checks its own micro-batches, even if ZeRO stores the summed gradients on
-# another rank.
+# Only rank 0 checks FP8 values and matmuls. It checks its own micro-batches, even if ZeRO stores the summed gradients
+# on another rank.
 for zero in 0 2 3; do
     train 2 health$zero "${coat[@]}" --zero $zero --steps 3 --health-every 1 --health-products 1 &&
         same "FP8 health with ZeRO $zero changes no bit of the checkpoint" 00000003 zero0 health$zero &&
@@ -33,8 +34,8 @@ check "a conversion of states is reported in one line" $? "$(cat "$folder/other3
 train 1 zero3 "${coat[@]}" --steps 5 --resume && train 2 zero0 "${coat[@]}" --zero 1 --steps 5 --resume &&
     near "one process resumes a ZeRO 3 checkpoint of two with the same losses" loss 1e-3 zero0 zero3
 
-# Muon. In test_muon and in the runs of two processes, the processes cannot divide the layers evenly. With 16 channels, the
-# third process has no shard of projw.
+# Muon. In test_muon and in the runs of two processes, the processes cannot divide the layers evenly. With 16 channels,
+# the third process has no shard of projw.
 muon=(--optimizer muon --schedule constant)
 for zero in 0 1 2 3; do
     timeout 100 "${mpirun[@]}" -np 3 "$build"/test_muon $zero >"$folder/said" 2>&1 </dev/null
@@ -58,8 +59,8 @@ train 3 muon-i8 "${i8[@]}" --zero 3 --steps 2 && train 2 muon-i8 "${i8[@]}" --ze
     train 1 muon-i8-one "${i8[@]}" --steps 6 && near "a run with INT8 momentum on three processes, resumed on two and then on one, has the losses of one process" loss 1e-3 muon-i8-one muon-i8 &&
     ! grep -q 'converted' "$folder/muon-i8.said"; check "shards of an INT8 momentum are not converted" $? "$(cat "$folder/muon-i8.said")"
 
-# Matrices that are larger than the read buffers (8 MiB, or 2^20 elements if states are converted). Each process reads its
-# shard of the states, converted or not, and of the weights of --model. A learning rate of 0 keeps these weights.
+# Matrices that are larger than the read buffers (8 MiB, or 2^20 elements if states are converted). Each process reads
+# its shard of the states, converted or not, and of the weights of --model. A learning rate of 0 keeps these weights.
 once=(--recipe coat --batch-tokens 96 --micro-batch 1 --save-every 1)
 large=(--model llama:d1 --layers 1 --channels 512 --heads 4 --ffn 9216 "${once[@]}")
 other=("${large[@]}" --moments bf16 --master fp32 --steps 2 --resume)
@@ -83,8 +84,9 @@ train 2 odd "${third[@]}" --batch-tokens 128 --steps 1 --zero 2 && rm -rf "$fold
     train 1 odd-alone "${third[@]}" --batch-tokens 192 --steps 4 --resume && train 3 odd "${third[@]}" --batch-tokens 192 --steps 4 --zero 1 --resume &&
     near "three processes resume in the middle of a pass with the losses of one" loss 1e-5 odd-alone odd
 
-# Two data sets with weights 7 to 3. Two steps read 768 sequences, a multiple of MIXTURE_BLOCK (256), after which each set's
-# count is its fraction, rounded. The second set is read several times. Three processes resume the run sets3 of two.
+# Two data sets with weights 7 to 3. Two steps read 768 sequences, a multiple of MIXTURE_BLOCK (256), after which each
+# set's count is its fraction, rounded. The second set is read several times. Three processes resume the run sets3 of
+# two.
 head -c 3000 "$folder/texts/001.txt" >"$folder/small.txt" && "$build"/prepare_bytes --out "$folder/small" "$folder/small.txt" >/dev/null || exit 1
 sets=(--precision fp32 --schedule constant --batch-tokens 12288 --val-every 1 --train-weight 7 --train "$folder/small_train.bin" --train-weight 3)
 read_of() { grep '"train":' "$folder/$1/log.jsonl" | tail -n 1; }
@@ -97,9 +99,9 @@ for name in sets1 sets2 sets3; do
     [ "$(read_of $name)" = "$(read_of sets1)" ] && near "a run of $who on two data sets has the losses of one process" loss 1e-5 sets1 $name || bad "a run of $who reads two data sets like one process" "$(read_of $name)"
 done
 
-# HellaSwag's passes are divided among the processes. The result must be the same as on one process, also in FP8, because
-# each pass has the same rows and so the same scales. The endings are lines of the text. The right one continues the
-# context.
+# HellaSwag's passes are divided among the processes. The result must be the same as on one process, also in FP8,
+# because each pass has the same rows and so the same scales. The endings are lines of the text. The right one continues
+# the context.
 if command -v python3 >/dev/null; then
     sed -n 's/^ *\([^"\\]\{24,70\}\)$/\1/p' "$folder"/texts/*.txt | awk 'length($0) >= 24 { line[count++] = $0 }
         END { for (i = 0; i < 61; i++) {
@@ -229,9 +231,10 @@ if [[ $build != *asan* ]] && ${CC:-cc} -shared -fPIC -o "$folder/disk.so" "$fold
 else
     echo "skip - a rank whose disk is full: no C compiler, or sanitizers"
 fi
-# If a process is killed, mpirun ends the others. Their last line names the last saved step, or says that nothing is saved.
-# lost_process NAME PATTERN FLAGS...: kills one of three processes once a path matches PATTERN. Sets $status, and $advice to
-# the other processes' advice on how to continue, without duplicate lines.
+# If a process is killed, mpirun ends the others. Their last line names the last saved step, or says that nothing is
+# saved.
+# lost_process NAME PATTERN FLAGS...: kills one of three processes once a path matches PATTERN. Sets $status, and
+# $advice to the other processes' advice on how to continue, without duplicate lines.
 lost_process() {
     local name=$1 pattern=$2 launcher
     shift 2
@@ -270,7 +273,8 @@ OTHER=$folder/unseen each 2 '[ $rank -ne 1 ] || set -- "$@" --out "$OTHER"; exec
 [ $status -eq 1 ] && [ "$(grep -c '^error: --resume: the processes found different checkpoints' "$folder/said")" -eq 1 ]
 check "processes that see different checkpoints end with one error line" $? "exit $status" "$(head -n 5 "$folder/said")"
 # Flags that affect all processes, and the contents of files, must be the same. File names may differ.
-# together OTHER FLAGS...: runs two processes with FLAGS; only the second one also gets the flags in OTHER. Sets $status.
+# together OTHER FLAGS...: runs two processes with FLAGS; only the second one also gets the flags in OTHER. Sets
+# $status.
 together() { OTHER=$1 each 2 '[ $rank -ne 1 ] || set -- "$@" $OTHER; exec "$@"' "${flags[@]}" --batch-tokens 128 "${@:2}"; }
 apart() { # STATUS ERROR OTHER FLAGS...: checks that together OTHER FLAGS... ends with this exit code and one line with ERROR
     together "${@:3}"

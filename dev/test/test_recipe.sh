@@ -14,8 +14,8 @@ eval=(--tokenizer bytes --seq-len 32 --micro-batch 4 --val "$val" --val-batches 
 train() { "$program" "${model[@]}" "${sets[@]}" --out "$folder/$1" --steps "$2" "${@:3}" >"$folder/page" 2>"$folder/said" </dev/null; }
 # recipe: prints, in one line, the recipe that the last train() has reported
 recipe() { awk '/^recipe / { on = 1; print; next } on && /^  / { print; next } { on = 0 }' "$folder/page" | tr -s ' \n' ' '; }
-# shows NAME STATUS RECIPE SAID: checks that STATUS is 0, that the reported recipe begins with RECIPE, and that the entire
-# stderr matches SAID ("": is empty); both are patterns
+# shows NAME STATUS RECIPE SAID: checks that STATUS is 0, that the reported recipe begins with RECIPE, and that the
+# entire stderr matches SAID ("": is empty); both are patterns
 shows() {
     [ "$2" -eq 0 ] && [[ $(recipe) =~ ^recipe\ $3 ]] && [[ $(cat "$folder/said") =~ ^$4$ ]]
     check "$1" $? "status $2; expected the recipe /$3/ and stderr /$4/:" "$(recipe)" "$(cat "$folder/said")"

@@ -95,8 +95,8 @@ for flag in "--schedule constant" "--lr-final 0.5" "--quiet"; do
     empty "$flag prints no note about --lr-final 1" "$(cat "$folder/errors")"
 done
 
-# terminal COLUMNS[,THEN] COMMAND...: prints the command's output in a terminal of this width. With THEN, after the first step
-# was shown, sets the width to THEN and sends the command the signal $SENT (default: SIGWINCH).
+# terminal COLUMNS[,THEN] COMMAND...: prints the command's output in a terminal of this width. With THEN, after the
+# first step was shown, sets the width to THEN and sends the command the signal $SENT (default: SIGWINCH).
 terminal() {
     python3 -c '
 import fcntl, os, pty, signal, struct, sys, termios

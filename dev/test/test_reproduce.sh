@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests scripts/lab.py reproduce: a dry run, its page on a machine without a GPU and, with programs that only pretend to run
-# on a GPU, that every value is in its row. Also tests figures of the docs and scripts/results that come from the same sources.
+# Tests scripts/lab.py reproduce: a dry run, its page on a machine without a GPU and, with programs that only pretend to
+# run on a GPU, that every value is in its row. Also tests figures of the docs and scripts/results that come from the
+# same sources.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
@@ -174,7 +175,8 @@ is "the page of four GPUs equals that of one otherwise" "$(of_one four)" "$(of_o
     grep -qx 4,5 "$folder/programs/gpus" && grep -qx 4,5,6,7 "$folder/programs/gpus" && ! find "$folder/four" -name '.?*' ! -name .lock | grep -q .
 check "measurements use separate GPUs, and leave no job files" $? "$(cat "$folder/programs/gpus"; ls -a "$folder/four")"
 
-# a failed speed measurement is reported with its reason, also in its row, and the exit code is 1: on one GPU and on several
+# a failed speed measurement is reported with its reason, also in its row, and the exit code is 1: on one GPU and on
+# several
 largest=$("$BIN/train_gpt2_fp8_cpu" --plan=json --model gpt2 --recipe coat --memory-limit 80GB | sed 's/.*"largest_micro_batch": \([0-9]*\).*/\1/')
 pretend_speeds() { # OUT SETTING...: runs the piece gpt2
     env BIN="$folder/programs" BUILD="$folder/programs" PAUSE=0 "${@:2}" scripts/lab.py reproduce --out "$1" gpt2 2>&1

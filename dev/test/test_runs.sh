@@ -151,7 +151,8 @@ check "a resume refused for other data changes nothing" $?
 "$program" "${other[@]}" --allow-other-data >/dev/null 2>"$folder/said" && grep -q '^note: .*different data' "$folder/said"
 check "--allow-other-data accepts other data on resume" $? "$(cat "$folder/said")"
 
-# --- Several data sets. A run that is killed and resumed, in several epochs of the small set, must equal an uninterrupted one.
+# --- Several data sets. A run that is killed and resumed, in several epochs of the small set, must equal an
+# uninterrupted one.
 "$build"/prepare_bytes --out "$folder/small" "$folder/texts/001.txt" >/dev/null || exit 1
 second=(--train "$folder/small_train.bin")
 if command -v python3 >/dev/null; then # writes packed examples with a loss mask, for --documents apart
@@ -211,8 +212,8 @@ diverges "outliers in a row end with 4" "2 updates in a row had an outlying.*; r
 check "outliers are marked in the log" $? "$(tail -n 2 "$folder/outliers/log.jsonl")"
 blowup=(--lr 1000 --weight-decay 1000 --max-skipped 3 --steps 1000) # weights grow a million times in a step
 diverges "losses that are not numbers end with 4" "3 updates in a row had an outlying or non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --out "$folder/nan"
-# failed NAME PATTERN FLAGS...: checks that a run that ends before --max-skipped ends it exits with 0, and that its last line is
-# a matching warning. test_saver.c tests the warning about weights that are not finite.
+# failed NAME PATTERN FLAGS...: checks that a run that ends before --max-skipped ends it exits with 0, and that its last
+# line is a matching warning. test_saver.c tests the warning about weights that are not finite.
 failed() {
     local name=$1 pattern=$2 status=0
     shift 2
@@ -230,8 +231,8 @@ diverges "losses that are not finite end with 4 without the guard" "3 updates in
 
 # --- a learning rate that jumps on resume prints a note with both rates; an unchanged one prints none
 rates=(--tokenizer bytes --layers 1 --heads 2 --channels 32 --seq-len 32 --micro-batch 4 --sample-tokens 0 --quiet --train "$data" --lr 1e-3 --lr-final 0)
-# rate NAME SCHEDULE STEPS PATTERN FLAGS...: resumes a run after 10 of STEPS steps with FLAGS, and checks the note about the
-# learning rate; PATTERN "": checks that there is none
+# rate NAME SCHEDULE STEPS PATTERN FLAGS...: resumes a run after 10 of STEPS steps with FLAGS, and checks the note about
+# the learning rate; PATTERN "": checks that there is none
 rate() {
     local said status=0
     rm -rf "$folder/rate"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/setup.sh with replacements of gcc, python3 and apt-get: the packages that it installs, and one line for each
-# package that cannot be installed. Also checks that every Python package has one version and checksums.
+# Tests scripts/setup.sh with replacements of gcc, python3 and apt-get: the packages that it installs, and one line for
+# each package that cannot be installed. Also checks that every Python package has one version and checksums.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 . dev/test/program_fixture.sh
@@ -37,7 +37,8 @@ printf '#!/bin/sh\necho "${ROOT:-0}"\n' >"$folder/bin/id"
 for tool in g++ make mpicc mpirun pkill man nvcc; do printf '#!/bin/sh\n' >"$folder/bin/$tool"; done
 chmod +x "$folder"/bin/*
 
-# setup STATUS LINES NAME [FLAG]: checks that setup.sh ends with STATUS and prints LINES lines. Sets $said to its output.
+# setup STATUS LINES NAME [FLAG]: checks that setup.sh ends with STATUS and prints LINES lines. Sets $said to its
+# output.
 setup() {
     local status=0
     rm -f "$tree/apt"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests scripts/lab.py stability. With programs that only pretend to train: every value is in its row and column, nothing runs
-# twice, and failures are reported. With the real ones: a small study on the CPU, and perturb_weights.
+# Tests scripts/lab.py stability. With programs that only pretend to train: every value is in its row and column,
+# nothing runs twice, and failures are reported. With the real ones: a small study on the CPU, and perturb_weights.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 . dev/test/program_fixture.sh
@@ -26,8 +26,9 @@ touch "$folder/train_000000.bin" "$folder/val"
 refuses "programs that are not built are refused" 'none/train_gpt2_fp8_cpu is not built; run: make ' env BIN="$folder/none" scripts/lab.py stability --out "$folder/refused"
 
 # --- with programs that pretend to run on two GPUs
-# The loss after training is 3 + (rate - 2)^2 + seed / 1000, and 0.5 more for coat. At rate 7 runs end above their first loss,
-# at 8 they diverge, at 9 the device fails. The loss of perturbed weights is 3 + 2.5 distance^2 + 0.1 distance.
+# The loss after training is 3 + (rate - 2)^2 + seed / 1000, and 0.5
+# more for coat. At rate 7 runs end above their first loss, at 8 they diverge, at 9 the device fails. The loss of
+# perturbed weights is 3 + 2.5 distance^2 + 0.1 distance.
 cat >"$folder/pretend/train_gpt2_fp8" <<'END'
 #!/usr/bin/env bash
 eval_only=
@@ -74,8 +75,8 @@ page=$(cat "$folder/study/stability.md")
 has "the page has the mean loss, its standard deviation over the seeds, and the difference from bf16" "$page" '^\| 1 \| 4\.0020 ± 0\.0014 \| 4\.5020 ± 0\.0014 \(\+12\.49 %\) \|$'
 has "the page marks runs that diverged by exit code 4" "$page" '^\| 8 \| 2 of 2 diverged \| 2 of 2 diverged \|$'
 has "the page marks runs that ended above their first loss" "$page" '^\| 7 \| 2 of 2 diverged \| 2 of 2 diverged \|$'
-# The sensitivity averages the differences from the best loss: 1 at rate 1, 0 at rate 2, and the largest possible difference,
-# 5.5 - 3.002, at rates 7 and 8.
+# The sensitivity averages the differences from the best loss: 1 at rate 1, 0 at rate 2, and the largest possible
+# difference, 5.5 - 3.002, at rates 7 and 8.
 has "the page has best rate, sensitivity and the curvature of a known parabola" "$page" '^\| bf16 \| 2 \| 3\.0020 \| 1\.4990 \| 5\.000 ± 0\.000 \|$'
 [ "$(grep -c 'GPU [01]: ' "$folder/calls")" -eq 16 ] && grep -q 'GPU 0: ' "$folder/calls" && grep -q 'GPU 1: ' "$folder/calls"
 check "both GPUs train, and each run is trained once" $? "$(cat "$folder/calls")"

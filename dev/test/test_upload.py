@@ -65,12 +65,12 @@ def main():
             file.write(line(3, loss=3.125, tokens=30))
             file.write(line(3, products={"qkvw": {"error": [0.1, 0.3], "bias": [0.01, -0.02]}}) + '{"step":4,"lo')
         run = upload(out, "--project", "p")
-        check("upload has one entry per step, without null", [step for step, _ in run.logged] == [1, 2, 3] and
+        check("upload sends one entry per step, without values that are null", [step for step, _ in run.logged] == [1, 2, 3] and
               run.logged[0][1] == {"loss": 3.5, "lr": 0.1, "tokens": 10}, run.logged)
         check("upload merges the lines of a step", run.logged[1][1] == {
             "loss": 3.25, "grad_norm": 1.5, "lr": 0.1, "tokens": 20, "val_loss": 3.0, "hellaswag": 0.25,
             "fp8/h/amax": 4.0, "fp8/h/flushed": 0.5}, run.logged[1])
-        check("upload of FP8 health has the largest layer, with its sign", run.logged[2][1] == {
+        check("upload sends the value of the layer with the largest magnitude, with its sign", run.logged[2][1] == {
             "loss": 3.125, "tokens": 30, "products/qkvw/error": 0.3, "products/qkvw/bias": -0.02}, run.logged[2])
         check("upload sends name and model", (run.arguments["project"], run.arguments["name"], run.arguments["config"]) ==
               ("p", "a run", {"n_layer": 3, "n_embd": 64}), run.arguments)

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Tests training of a small vision-language model on drawn images: it learns to name colors, the loss does not depend on how a
-# step is divided into micro-batches and among processes, and unsuitable data are refused.
+# Tests training of a small vision-language model on drawn images: it learns to name colors, the loss does not depend on
+# how a step is divided into micro-batches and among processes, and unsuitable data are refused.
 source "$(dirname "$0")/ranks.sh"
 needs_python "training with images"
 
-# Writes NAME.bin and NAME.images. An image has one colored square at the left and one at the right. Each of its two examples
-# consists of the image, a letter that asks for a side, and the unmasked answer. `text` has examples without images.
+# Writes NAME.bin and NAME.images. An image has one colored square at the left and one at the right. Each of its two
+# examples consists of the image, a letter that asks for a side, and the unmasked answer. `text` has examples without
+# images.
 data_python "$folder" <<'PYTHON' || exit 1
 import random
 import struct
@@ -192,8 +193,8 @@ files drawn unseen
 train 1 stopped "${short[@]}" --micro-batch 2 --steps 3 && train 1 stopped "${short[@]}" --micro-batch 2 --resume &&
     same "a run resumed at step 3 has the bits of an uninterrupted run" 00000006 two stopped model.safetensors
 
-# Joins the model in a language model's folder with the tower of another model's folder. Both keep their weights; the projector
-# gets new ones. --resume reads neither folder.
+# Joins the model in a language model's folder with the tower of another model's folder. Both keep their weights; the
+# projector gets new ones. --resume reads neither folder.
 tiny=(--sample-tokens 0 --quiet --device "$device" --lr 0 --weight-decay 0 --steps 2 --precision fp32)
 timeout 100 "$program" --model llama:d1 --tokenizer bytes --seq-len 40 --train "$folder/text.bin" --out "$folder/lm" "${tiny[@]}" \
     >"$folder/said" 2>&1

@@ -13,14 +13,14 @@ def read_ranks(path):
 
 
 def characters():
-    """Returns the character that GPT-2 writes for each byte."""
+    """Returns {byte: the character that GPT-2's vocabulary uses for it}."""
     same = [b for b in range(256) if 0x20 < b < 0x7F or (b > 0xA0 and b != 0xAD)]
     others = [b for b in range(256) if b not in same]
     return {**{b: chr(b) for b in same}, **{b: chr(256 + i) for i, b in enumerate(others)}}
 
 
 def convert(ranks, pattern, special, nfc=False, ignore_merges=False, bos=None, pairs=False):
-    """Returns the parsed tokenizer.json. Every division of a token into two tokens becomes a merge, in rank order."""
+    """Returns the tokenizer.json as a dict. Every division of a token into two tokens becomes a merge, in rank order."""
     character = characters()
     name = {token: "".join(character[b] for b in token) for token in ranks}
     merges = []

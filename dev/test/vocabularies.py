@@ -58,11 +58,11 @@ class Folder:
         return self.tokenizer.decode(tokens).encode()
 
     def spells(self, tokens, text):
-        return True  # compares tokens, because decoding may compose characters and add a space in front
+        return True  # does not compare texts, because decoding may compose characters and add a space in front
 
 
 def vocabulary_of(path, vocab_size):
-    """Returns the vocabulary at a path, or None. vocab_size: that of a model's folder, else False."""
+    """Returns the vocabulary at a path, or None. vocab_size: the model's, if the path is a model's folder, otherwise False."""
     if path == "bytes" or vocab_size == BYTES_VOCAB:
         return Bytes()
     folder = path if os.path.isdir(path) else os.path.dirname(path)
