@@ -26,9 +26,8 @@ touch "$folder/train_000000.bin" "$folder/val"
 refuses "programs that are not built are refused" 'none/train_gpt2_fp8_cpu is not built; run: make ' env BIN="$folder/none" scripts/lab.py stability --out "$folder/refused"
 
 # --- with programs that pretend to run on two GPUs
-# The loss after training is 3 + (rate - 2)^2 + seed / 1000, and 0.5
-# more for coat. At rate 7 runs end above their first loss, at 8 they diverge, at 9 the device fails. The loss of
-# perturbed weights is 3 + 2.5 distance^2 + 0.1 distance.
+# The loss after training is 3 + (rate - 2)^2 + seed / 1000, and 0.5 more for coat. At rate 7 runs end above their first
+# loss, at 8 they diverge, at 9 the device fails. The loss of perturbed weights is 3 + 2.5 distance^2 + 0.1 distance.
 cat >"$folder/pretend/train_gpt2_fp8" <<'END'
 #!/usr/bin/env bash
 eval_only=

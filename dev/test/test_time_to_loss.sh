@@ -29,10 +29,10 @@ TRAINING="--schedule cosine" refuses "TRAINING without --warmup is refused" '--w
 RATES_MUON="1e-3 fast" refuses "a rate that the trainer refuses is refused" 'bytes: --lr fast: must be' refused
 
 # --- with a program that pretends to train on a GPU
-# The validation loss after 100 steps at the best rate is 3 for BF16
-# AdamW, 3.01 for COAT AdamW, 2.9 for BF16 Muon, and 2.8 for COAT Muon. Other rates add 0.1. Fewer steps add 0.2 log(100
-# / steps). Runs at rate 4.8e-3 diverge; at 7e-3 the device fails. A step takes 100 ms in BF16 and 80 ms in COAT, 10 ms
-# more with Muon; the first step takes one second. With SLOW=STEPS, COAT Muon's run of that length waits for a signal.
+# The validation loss after 100 steps at the best rate is 3 for BF16 AdamW, 3.01 for COAT AdamW, 2.9 for BF16 Muon, and
+# 2.8 for COAT Muon. Other rates add 0.1. Fewer steps add 0.2 log(100 / steps). Runs at rate 4.8e-3 diverge; at 7e-3 the
+# device fails. A step takes 100 ms in BF16 and 80 ms in COAT, 10 ms more with Muon; the first step takes one second.
+# With SLOW=STEPS, COAT Muon's run of that length waits for a signal.
 cat >"$folder/pretend/train_gpt2_fp8" <<'DONE'
 #!/usr/bin/env bash
 while [ $# -gt 0 ]; do
