@@ -23,7 +23,7 @@ train() {
     local command=("$program" "${flags[@]}" --out "$folder/$name" "$@")
     [ "$processes" -eq 1 ] || command=("${mpirun[@]}" -np "$processes" "${command[@]}")
     timeout 300 "${command[@]}" >"$folder/$name.said" 2>&1 </dev/null || status=$?
-    [ $status -eq 0 ] || bad "$name: ended with status $status" "$(tail -5 "$folder/$name.said")"
+    [ $status -eq 0 ] || bad "the run $name succeeds" "status $status" "$(tail -5 "$folder/$name.said")"
     return $status
 }
 

@@ -221,7 +221,7 @@ PYTHON
     done
     random other --seed 2
     said=$(prompts "$folder/bytes" --tolerance bfloat16 -- --model "$folder/other" 2>&1)
-    [ $? -eq 1 ] && [ "$(grep -c '^FAIL  prompt' <<<"$said")" -eq 3 ]; check "check_transformers.py fails for other weights" $? "$said"
+    [ $? -eq 1 ] && [ "$(grep -c '^FAIL  prompt' <<<"$said")" -eq 3 ]; check "check_transformers.py reports that prompts are continued differently with other weights" $? "$said"
 fi
 cd "$root" || exit 1
 exit $failures

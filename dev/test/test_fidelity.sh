@@ -19,7 +19,7 @@ mkdir -p "$folder/begun/262k-to-350/coat/1"
 said=$(SEEDS=1 TO=350 BIN="$folder/begun" scripts/lab.py fidelity --dry-run --out "$folder/begun" a v 2>&1)
 check "--dry-run with TO succeeds" $? "$said"
 has "--dry-run with TO prints the runs" "$said" 'train_gpt2_fp8 --health-every 0 --val-every 0 --model gpt2 .*--recipe coat .*--steps 400 .*--val-every 350 '
-has "--dry-run with TO prints their last step" "$said" '^# ended at step 350$'
+has "--dry-run with TO prints the runs' last step" "$said" '^# ended at step 350$'
 [ "$(find "$folder/begun" -type f | wc -l)" -eq 0 ]
 check "--dry-run runs nothing in a folder with a started run" $? "$(find "$folder/begun")"
 said=$(RECIPES="bf16 coat,grads=fp32,head=fp8" SEEDS="1 1@64 2@16" scripts/lab.py fidelity --dry-run --out "$folder/dry" a v 2>&1)
@@ -70,7 +70,7 @@ has "the page has a run without a pair" "$page" '^\| coat \| 3 \| 3\.1518 \| \+3
 ! grep -qF "$folder" "$folder/study/fidelity.md"
 check "no absolute path is on the page" $? "$page"
 ! grep -q '^- noise of' <<<"$page"
-check "the page has no run-to-run noise without other micro-batches" $? "$page"
+check "without seeds of another micro-batch, the page has no run-to-run noise" $? "$page"
 [ "$(cut -d: -f2 "$folder/calls" | sort -u | wc -l)" -eq 4 ] && [ "$(grep -c . "$folder/calls")" -eq 4 ] && grep -q 'GPU 0: ' "$folder/calls" && grep -q 'GPU 1: ' "$folder/calls"
 check "both GPUs train, and each run is trained once" $? "$(cat "$folder/calls")"
 grep -q ': bf16 1@64' <<<"$(head -n 2 "$folder/calls")" && grep -q ': coat 1@64' <<<"$(head -n 2 "$folder/calls")"
@@ -131,7 +131,7 @@ except work.Failure as failure:
 PYTHON
 )
 [ "$said" = "$folder/unlocked: cannot be locked (Function not implemented); choose an --out on another file system" ]
-check "a file system without locks is named as such" $? "$said"
+check "on a file system without locks, the error names the reason" $? "$said"
 said=$(scripts/lab.py fidelity --page-only --out "$folder/study" 2>&1)
 check "--page-only works while another process uses the folder" $? "$said"
 exec 8>&-

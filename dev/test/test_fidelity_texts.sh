@@ -56,7 +56,7 @@ scripts/lab.py fidelity --page-only --out "$folder/copy" >/dev/null 2>&1 && diff
 check "--page-only on a copy writes the same page" $? "$(cat "$folder/difference")"
 scripts/lab.py fidelity --page-only --out "$folder/bare" >/dev/null 2>&1 && ! grep -q '^| text\|further texts\|^- text' "$folder/bare/fidelity.md" &&
     diff <(page_of "$folder/bare") <(page_of "$folder/study" | sed '/^| text/,/^This table evaluates/d' | cat -s) >"$folder/difference"
-check "results without texts make the same page without their table" $? "$(cat "$folder/difference")"
+check "--page-only on results without texts writes the same page without the table of texts" $? "$(cat "$folder/difference")"
 
 # a vision-language model
 cp "$folder/c4.bin" "$folder/asked.bin"
@@ -75,7 +75,7 @@ check "another text does not train or evaluate finished runs" $? "$said"
 has "finished runs without the new text are listed" "$said" '^note: not evaluated on more: 262k bf16 1, 262k coat 1, 262k bf16 3, 262k coat 3; these runs ended earlier, and their checkpoints are deleted; use another --out to train them again$'
 has "finished runs without a recipe of EVALUATE are listed" "$said" '^note: not evaluated in bf16: 262k bf16 1, 262k coat 1, '
 [ "$(grep -c '^note' <<<"$said")" -eq 2 ]
-check "finished runs are not listed for texts that they have" $? "$said"
+check "finished runs are not listed for texts on which they were evaluated" $? "$said"
 said=$(EVALUATE=bf16 pretend "bf16 coat,head=fp8" "1 5" 262k)
 [ $? -eq 0 ] && [ "$(grep -c . "$folder/calls")" -eq 3 ]
 check "new runs are evaluated on texts and in another recipe" $? "$said" "$(cat "$folder/calls")"
@@ -84,7 +84,7 @@ check "new runs are evaluated on all texts" $? "$(cat "$folder/study/fidelity.ts
 [ "$(figures "$folder/study" 262k coat,head=fp8 1 'ended,on wiki,on c4,on more')" = "diverged - - -" ]
 check "diverged runs are not evaluated" $? "$(cat "$folder/study/fidelity.tsv")"
 rows=$(rows_of "$folder/study")
-has "the mean of a text is over the runs that have it" "$rows" '^\| more \| 4\.0000 \| 54\.598 \| – \| – \| – \|$'
+has "the mean loss on a text is over the runs that were evaluated on the text" "$rows" '^\| more \| 4\.0000 \| 54\.598 \| – \| – \| – \|$'
 has "the table of texts omits a diverged recipe" "$rows" '^\| text \| bf16, loss \| perplexity \| coat, loss \| perplexity \| difference \|$'
 has "the page lists runs that were not evaluated on a text" "$rows" '^- not evaluated on more: bf16 1, bf16 1@16, bf16 3, coat 1, coat 1@16, coat 3$'
 said=$(TEXTS="wiki=$folder/c4.bin" pretend "bf16 coat" 7 262k)

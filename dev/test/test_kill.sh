@@ -90,7 +90,7 @@ if mount_tmpfs "$folder/disk" "$(($(du -sk "$folder/straight/$last" | cut -f1) *
     check "checkpoints from before the disk was full remain" $? "${kept[@]}"
     mount -o remount,size=64m "$folder/disk"
     resume "$folder/disk/out" && same "$folder/disk/out"
-    check "a run resumed after its full disk has space equals the uninterrupted run" $?
+    check "a run resumed after its full disk has space again equals the uninterrupted run" $?
 else
     echo "skip - a full disk: this user cannot mount a file system"
 fi

@@ -99,7 +99,7 @@ for setting in GPUS MICRO_BATCH RESTARTS; do
 done
 
 said=$(GPUS=16 "$script" --dry-run 2>&1)
-has "many GPUs get a smaller micro-batch" "$said" "--micro-batch 32"
+has "GPUS=16 reduces the micro-batch to 32" "$said" "--micro-batch 32"
 has "a smaller micro-batch prints a note" "note: ${said#*note:}" "on each of 16 GPUs are more than a step"
 GPUS=16 MICRO_BATCH=64 refused "MICRO_BATCH that does not fit GPUS is refused" "on 16 GPUs; MICRO_BATCH=32 fits" "$script" --dry-run
 PROGRAM=$folder/none refused "a program that is not built is reported" "$folder/none: is not built;" "$script"

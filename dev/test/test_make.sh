@@ -124,7 +124,7 @@ finds "conda's folders are found" '12.9 -isystem conda/include -isystem conda/ta
 
 header frontend/cudnn_frontend_version.h CUDNN_FRONTEND 1 32
 sed -i 's/M[AI][JN]OR/&_VERSION/' "$folder/frontend/cudnn_frontend_version.h"
-is "programs search these folders for libraries" \
+is "programs search the folders of cuDNN, NCCL and CUDA for libraries" \
     "$(make -n V=1 BUILD="$folder/build" MPI=0 OPENBLAS=0 "${homes[@]}" CUDNN_FRONTEND="$folder/frontend" train_gpt2_fp8 2>&1 |
         grep -o 'rpath=[^ ]*' | sed "s|$folder/||g" | sort -u)" 'rpath=cudnn/lib64:nccl/lib:cuda/lib64'
 exit $failures

@@ -171,7 +171,7 @@ refuses "check_gpu.sh with a program that is not built" "kernels: .*/bench_kerne
 refuses "check_gpu.sh: racecheck without its build" "racecheck: none/racecheck/test_gpt2 is not built; run: make RACECHECK=1 none/" 1 BUILD=none PARTS=racecheck scripts/check_gpu.sh
 says STEPS=4 scripts/check_gpu.sh t b
 has "check_gpu.sh: all parts succeed" '^good: validation loss on the GPU 2\.004, on the CPU 2\.00$' 0
-is "check_gpu.sh: one result per check" "$(grep -c '^good: ' <<<"$said"), $(grep -c '^FAILED' <<<"$said") failed" "20, 0 failed"
+is "check_gpu.sh prints one result per check" "$(grep -c '^good: ' <<<"$said"), $(grep -c '^FAILED' <<<"$said") failed" "20, 0 failed"
 says ODD=1 PARTS="repeat curve families" scripts/check_gpu.sh t b
 has "check_gpu.sh: a file that differs is reported with the difference" '^FAILED: fp32: .*matmul_table.txt.*; < .*fp32-1' 1
 has "check_gpu.sh: a sample that differs is reported" '^FAILED: both devices write' 1

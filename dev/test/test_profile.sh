@@ -87,7 +87,7 @@ has "bytes are computed for one of two processes" "$(cat "$folder/plans")" "--mo
 has "the table has communication and its exposed time" "$said" '^\| communication \| 0\.5 \| 0\.006 \| [0-9.]* % \| runs 0\.016 ms; kernels during it take 0\.005 ms more than alone \|$'
 has "profile.md has a kernel during communication" "$(cat "$folder/two/profile.md")" '^\| nvjet_dgrad \| 1\.0 \| 15\.0 \| 0\.015 \| [0-9.]* % \| 0\.5 of these: 20\.0 \|$'
 [ -s "$folder/two/trace-1.tsv" ]
-check "the other process writes its own trace" $?
+check "the second process writes a separate trace" $?
 said=$(GPUS=two scripts/profile.sh 'x*.bin' 2>&1)
 has "GPUS=two is refused" "$said" "^error: GPUS: must be .* \(is 'two'\)$"
 said=$(FAILS=yes scripts/profile.sh 'x*.bin' 2>&1)

@@ -43,7 +43,7 @@ says "a run resumed with another --seq-len counts the finished steps" '^length  
 is "--log-every shows the first, the last and the validated steps" "$(grep -oE '^(step [0-9]|val loss)' "$folder/thin" | tr '\n' ' ')" "step 1 step 4 val loss step 8 val loss step 9 val loss "
 is "--log-every: log.jsonl has all steps" "$(grep -c '"loss"' "$folder/seldom/log.jsonl")" 9
 "${run[@]}" --val-every 0 --steps 9 --log-every 3 --sample-tokens 3 --sample-every 5 >"$folder/thin" 2>/dev/null
-is "--log-every 3 shows every third step and those with samples" "$(grep -oE '^step [0-9]' "$folder/thin" | tr -dc '0-9')" 13569
+is "--log-every 3 shows every third step and the steps with samples" "$(grep -oE '^step [0-9]' "$folder/thin" | tr -dc '0-9')" 13569
 "${run[@]}" --val-every 0 --steps 60 --log-every 100 --lr 1000 --weight-decay 100 --max-skipped 100 >"$folder/thin" 2>/dev/null
 says "the last line counts skipped updates" ', [1-9][0-9]* updates skipped,' "$folder/thin"
 is "--log-every shows all steps with skipped updates" "$(grep -cE '^step +[0-9]+/60 .* update skipped' "$folder/thin")" "$(sed -n 's/.*, \([0-9]*\) updates skipped,.*/\1/p' "$folder/thin")"

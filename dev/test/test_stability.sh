@@ -116,7 +116,7 @@ check "a study on the CPU succeeds" $? "$said"
 page=$(cat "$folder/small/stability.md")
 loss=$(field val_loss "$folder/small/runs/coat/4e-3/1/log.jsonl") base=$(field val_loss "$folder/small/runs/bf16/4e-3/1/log.jsonl")
 has "the page has the runs' losses" "$page" "^\| 4e-3 \| $(printf %.4f "$base") \| $(printf %.4f "$loss") \("
-has "the page marks a rate that is too large" "$page" '^\| 1000 \| 1 of 1 diverged \| 1 of 1 diverged \|$'
+has "the page marks runs at a rate that is too large as diverged" "$page" '^\| 1000 \| 1 of 1 diverged \| 1 of 1 diverged \|$'
 said=$(TEXT=data scripts/lab.py stability --out "$folder/small" 2>&1)
 [ $? -eq 1 ] && grep -q '^error: TEXT: .*small/text_train.bin was made from coat, not from data; choose another --out$' <<<"$said" && ! grep -q TEXT=data "$folder/small/stability.tsv"
 check "another TEXT in a folder with results is refused" $? "$said"
