@@ -5,8 +5,8 @@
 #
 # PROGRAM is the train_gpt2_fp8_cpu of a build. DATA is a folder for token files; if it is empty, build/prepare_bytes
 # next to PROGRAM fills it. FILE gets a line with the exit code of every run, and a line with the hash of every
-# checkpoint file, log and output. To compare two builds, run both with the same DATA on one machine, then run `diff
-# FILE1 FILE2`.
+# checkpoint file, log and output. To compare two builds, run both with the same DATA on one machine, then compare their
+# FILEs with `diff`.
 set -euo pipefail
 program=$(realpath "$1") data=$(realpath -m "$2")
 folder=$(mktemp -d)

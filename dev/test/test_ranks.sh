@@ -85,7 +85,7 @@ train 2 odd "${third[@]}" --batch-tokens 128 --steps 1 --zero 2 && rm -rf "$fold
     near "three processes resume in the middle of a pass with the losses of one" loss 1e-5 odd-alone odd
 
 # Two data sets with weights 7 to 3. Two steps read 768 sequences, a multiple of MIXTURE_BLOCK (256), after which each
-# set's count is its fraction, rounded. The second set is read several times. Three processes resume the run sets3 of
+# set's count is its fraction, rounded. The second set is read several times. Three processes resume sets3, a run of
 # two.
 head -c 3000 "$folder/texts/001.txt" >"$folder/small.txt" && "$build"/prepare_bytes --out "$folder/small" "$folder/small.txt" >/dev/null || exit 1
 sets=(--precision fp32 --schedule constant --batch-tokens 12288 --val-every 1 --train-weight 7 --train "$folder/small_train.bin" --train-weight 3)
