@@ -257,7 +257,8 @@ static void test_fp8_accumulation(Fp8Recipe recipe) {
     Model one, two;
     fp8_create(&one, c);
     fp8_create(&two, c);
-    check_fp8_recipe(accumulation_error(&one, &two) < 1e-6, recipe, "gradients of two micro-batches add up");
+    check_fp8_recipe(accumulation_error(&one, &two) < 1e-6, recipe,
+                     "accumulated gradients are the sum of two micro-batches' gradients");
     model_destroy(&one);
     model_destroy(&two);
 }
@@ -283,7 +284,7 @@ static void test_fp8_training(Fp8Recipe recipe) {
         fall > 0.5 && fabs(fall - expected) < 0.1 * expected && m.host.t == 30 && m.host.skipped == 0, recipe,
         formatted("30 updates on one batch lower its loss by %.3f, those of bf16 by %.3f", fall, expected));
     char *a = (char *)snapshot(&m), *b = (char *)snapshot(&again);
-    check_fp8_recipe(same_parameters(&m, a, b), recipe, "two runs give the same bits");
+    check_fp8_recipe(same_parameters(&m, a, b), recipe, "two identical runs give the same bits");
     free(b);
 
     // Writes inf to a norm weight or, if norms have no weights, to an embedding. Quantization must not hide the inf:
