@@ -50,7 +50,7 @@ void cuda_attention_backward(Exec *exec, Tensor dq, Tensor dk, Tensor dv, Tensor
     if (dq.amax && q.format == FMT_BF16) bf16_row_amaxes(exec, packed, dq.amax);
 }
 
-// --- norms and activations: plain/ implements unscaled tensors, fp8/ implements tensors with scales ------------------
+// --- norms and activations: plain/ handles unscaled tensors, fp8/ handles tensors with scales ------------------------
 // Returns `norm` or, if it has no weight, a copy with a weight of ones. The ones are FP32 if `like` is FP32, otherwise
 // BF16.
 static Norm with_weight(Exec *exec, Norm norm, Tensor like) {

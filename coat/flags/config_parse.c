@@ -155,7 +155,7 @@ static bool same_model(const Parse *p, Error *err) {
         flag_value(flag, p->recorded, theirs);
         if (strcmp(ours, theirs) != 0)
             return error_set(err, EXIT_USER,
-                             "--model %s: the run's model has %s %s, but this model has %s; remove --model",
+                             "--model %s: the resumed run's model has %s %s, but this model has %s; remove --model",
                              p->config->model, flag->name, theirs, ours);
     }
     return true;

@@ -58,7 +58,10 @@ static bool parse_shape(SafeTensor *tensor, const json_t *entry, const char *pat
         tensor->shape[i] = dim;
         overflow |= __builtin_mul_overflow(*bytes, (uint64_t)dim, bytes);
     }
-    if (overflow) return error_set(err, EXIT_DATA, "%s: tensor '%.200s' is impossibly large", path, tensor->name);
+    if (overflow)
+        return error_set(err, EXIT_DATA,
+                         "%s is damaged: the number of bytes of tensor '%.200s' exceeds 64 bits; copy the file again",
+                         path, tensor->name);
     return true;
 }
 

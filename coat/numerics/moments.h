@@ -137,7 +137,7 @@ typedef struct {
     float log2_a;    // log2 of a; 0 if a is 0 or not finite
     float k, k_inv;  // exponent k and 1 / k
     uint8_t k_16ths; // k in sixteenths, as it is stored
-    bool deep;       // true: the smallest FP8 values decode to less than 2^-126 * a, so moment_scaled() needs 3 steps
+    bool deep;       // true: the smallest FP8 value decodes to less than 2^-126 * a, so moment_scaled() uses 3 factors
 } MomentGroup;
 
 // Returns a group's exponent k in sixteenths. range: log2(largest |x|) - log2(smallest nonzero |x|), by moment_log2().

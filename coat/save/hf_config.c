@@ -75,7 +75,7 @@ typedef struct {
     int head_dim; // default of head_dim; 0: hidden_size / num_attention_heads
     int positions;
     int window;          // default of sliding_window; 0: none
-    float eps;           // default of rms_norm_eps; 0: the type has no such key
+    float eps;           // default of rms_norm_eps; 0: config.json of this model_type has no such key
     int begin, end, pad; // defaults of bos_token_id, eos_token_id and pad_token_id; -1: null
     // defaults of hidden_size, intermediate_size and vocab_size; 0: a vision-language model cannot contain this type
     int channels, ffn, vocab;

@@ -135,8 +135,9 @@ static bool read_file(HellaSwag *set, const char *path, const char *data, size_t
     const uint32_t width = header[1] == WIDE ? 4 : 2;
     if (header[2] < 1 || header[2] > 65536 || size % width != 0) // example numbers have 16 bits
         return error_set(err, EXIT_DATA,
-                         "%s is damaged: %d example%s in %zu bytes; copy the file again or regenerate it", path,
-                         header[2], plural(header[2]), size);
+                         "%s is damaged: its header states %d example%s (must be 1 to 65536) and its size is %zu bytes "
+                         "(must be a multiple of %u); copy the file again or regenerate it",
+                         path, header[2], plural(header[2]), size, width);
     set->examples = header[2];
     set->rows = (Row *)xcalloc((size_t)set->examples * HELLASWAG_ENDINGS, sizeof *set->rows);
     set->label = (uint8_t *)xcalloc((size_t)set->examples, sizeof *set->label);

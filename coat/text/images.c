@@ -75,11 +75,12 @@ static bool matches_model(const ImageFile *f, int side, VisionShape *v, Error *e
     }
     char found[128], expected[128];
     return (memcmp(v->mean, f->mean, bytes) == 0 && memcmp(v->deviation, f->deviation, bytes) == 0) ||
-           error_set(err, EXIT_DATA,
-                     "%s does not match the model or earlier files: its pixels have %s, not %s; regenerate all files "
-                     "with --image-processor and the model's folder",
-                     f->file.path, values_text(f->mean, f->deviation, found, sizeof found),
-                     values_text(v->mean, v->deviation, expected, sizeof expected));
+           error_set(
+               err, EXIT_DATA,
+               "%s does not match the model or earlier files: it normalizes pixels with %s, not %s; regenerate all "
+               "files with --image-processor and the model's folder",
+               f->file.path, values_text(f->mean, f->deviation, found, sizeof found),
+               values_text(v->mean, v->deviation, expected, sizeof expected));
 }
 
 // Checks the size of a file of images, then reads which stored image each place of the token file shows.

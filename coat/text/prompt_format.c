@@ -140,7 +140,7 @@ static bool add_user_text(Prompt *p, const char *text, size_t length, const Prom
 // 0x1f.
 static void strip(const char **text, size_t *length) {
     const char *const end = *text + *length;
-    const char *first = end, *last = end; // start and end of the remaining text
+    const char *first = end, *last = end; // start and end of the stripped text; both are `end` if it is empty
     size_t bytes;
     for (const char *at = *text; at < end; at += bytes) {
         const uint32_t code = utf8_read(at, (size_t)(end - at), &bytes);

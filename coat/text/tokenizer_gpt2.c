@@ -162,8 +162,10 @@ bool tokenizer_read_bin(Tokenizer *t, const char *path, const char *text, size_t
         at += 1 + length;
     }
     if (at != size)
-        return error_set(err, EXIT_DATA, "tokenizer %s is damaged: %zu byte%s after its last token", path, size - at,
-                         plural(size - at));
+        return error_set(
+            err, EXIT_DATA,
+            "tokenizer %s is damaged: it has %zu byte%s after its last token; copy the file again or regenerate it",
+            path, size - at, plural(size - at));
     vocabulary_index(&t->bpe.vocabulary);
     // Token ids serve as ranks of the merges, because GPT-2 numbered its tokens in the order of their merges.
     t->can_merge = t->bpe.merges.by_text = single == 256;

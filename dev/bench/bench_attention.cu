@@ -1,8 +1,9 @@
 // Benchmarks attention on the GPU for shapes of GPT-2, Llama-like models and vision towers. Uses this project's kernels
-// if they support the GPU and the shape, otherwise cuDNN with a deterministic backward in slices. Prints the time,
-// TFLOP/s, the percentage of a large matmul's rate measured in the same run, and the workspace. With a causal mask,
-// counts only the FLOPs of the visible half of the scores. Compares the first and last sequence with the FP32 kernels,
-// and checks that a repeated backward run gives the same bits. Also times the FP32 kernels, which test_gpt2 checks.
+// if they support the GPU and the shape, otherwise cuDNN. cuDNN's deterministic backward processes a slice at a time:
+// several sequences, or some heads of one sequence. Prints the time, TFLOP/s, the percentage of a large matmul's rate
+// measured in the same run, and the workspace. With a causal mask, counts only the FLOPs of the visible half of the
+// scores. Compares the first and last sequence with the FP32 kernels, and checks that a repeated backward run gives the
+// same bits. Also times the FP32 kernels, which test_gpt2 checks.
 // Usage: build/bench_attention_gpu [--quick]
 //   --quick: fewer repetitions
 #include "bench_attention.h"

@@ -534,8 +534,8 @@ static void check_casts(Check *c, int64_t M, int64_t C) {
     check_gradient_cast(c, s, FMT_E4M3);
 }
 
-// Checks one width with all variants, several widths that use other kernels with some variants, and tensors with enough
-// rows that a thread block processes several tiles.
+// Checks the FP8 operations in all variants with one width, and in a few variants with other widths, which use other
+// kernels. Also checks tensors with enough rows that a thread block processes several tiles.
 static void check_small(Check *c) {
     static const int64_t widths[] = {240, 496, 752, 1008, 1264, 1520, 1776, 2032, 3056, 4080, 5104, 6128, 7152, 8176};
     static const int groups[] = {16, 32, 128, 0};

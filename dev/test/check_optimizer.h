@@ -17,7 +17,8 @@ typedef struct {
     Format value, master, grad; // master: FMT_NONE if there are no master weights
 } Storage;
 
-// Indices of the arrays that store one parameter tensor.
+// Indices of the arrays of one parameter tensor: its value, master weights, gradient, moments (values, scales and
+// exponents k of dynamic range expansion), and the amax of its value.
 enum {
     PART_VALUE,
     PART_MASTER,

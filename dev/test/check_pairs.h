@@ -211,8 +211,9 @@ static inline bool amax_at_boundary(Tensor t, int64_t row) {
     return largest == 0x76 || largest == 0x7e;
 }
 
-// Passes if the GPU's row scales equal the CPU's. The scales of at most ROWS_OFF of the rows may differ by a factor of
-// 2, and only if the row's amax is at a boundary of two scales. Compares FP8 values of rows with equal scales.
+// Passes if the GPU's row scales equal the CPU's. For a fraction of at most ROWS_OFF of the rows, the scales may differ
+// by a factor of 2 if the row's amax is at the boundary between two scales. Compares the FP8 values of rows with equal
+// scales.
 static inline void check_scaled_rows(Check *c, CheckPair t, const char *what) {
     const int64_t rows = t.cpu.rows;
     float *have = (float *)check_download(c, t.gpu.scale, (size_t)rows * sizeof *have);

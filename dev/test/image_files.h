@@ -17,7 +17,7 @@ typedef struct {
 // A file of images.
 typedef struct {
     int32_t header[WORDS];
-    uint32_t shown[MAX_PLACES]; // index of the image at each place, where an example shows an image
+    uint32_t shown[MAX_PLACES]; // index of the stored image that each group of placeholder tokens shows
     uint8_t *pixels;
     int64_t extra; // number of bytes appended to the file; if negative, number of bytes missing at its end
     bool damaged;  // true: the checksum does not match

@@ -136,8 +136,8 @@ settings=$(head -n 1 "$folder/won/log.jsonl")
 check "the first line of log.jsonl records the settings" $? "$settings"
 [[ $settings == *'"layers":2,"heads":2,"kv-heads":2,"head-dim":16,"channels":32,"ffn":128,"vocab":257,"positions":1024,"norm":"layer","norm-place":"before","norm-eps":1e-05,"activation":"gelu",'*'"biases":true,'*'"tied-head":true,'*'"recipe":"coat",'* ]]
 check "the settings in log.jsonl include the shape" $? "$settings"
-# $starts: flags that these settings do not contain. Most of the first line concern one start of the program.
-# train-weight and the flags of the second line are logged only if their values are not the defaults.
+# $starts: flags that the settings in log.jsonl must not contain. Most flags of its first line apply to one start of the
+# program only. train-weight and the flags of its second line are logged only if their values are not the defaults.
 starts="config|help|json|log-every|memory-limit|overwrite|allow-other-data|plan|gpus|quiet|rank|rendezvous|resume|time-limit|version|train-weight"
 starts+="|optimizer|muon-momentum|muon-rms|momentum-codes"
 logged=$("$program" --help=markdown | sed -n 's/^| `--\([a-z0-9-]*\).*/\1/p' | grep -vxE "$starts")

@@ -493,8 +493,8 @@ static void counted_apply(Exec *exec, const Parameter *parameters, int count, St
 }
 
 // With ZeRO, one process orthogonalizes each matrix in a step, and the processes together apply every update once.
-// Without ZeRO, every process orthogonalizes and applies all. The number of layers is not a multiple of the number of
-// processes, so some processes have empty shards.
+// Without ZeRO, every process orthogonalizes all matrices and applies all updates. With several processes, the number
+// of layers is not a multiple of their number, so in the last layers, some processes have no matrix to orthogonalize.
 UNIT_TEST(processes_orthogonalize_each_matrix_once) {
     Model m;
     CommPlace place;

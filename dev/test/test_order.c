@@ -40,8 +40,10 @@ static void order_arena_plan(Arena *arena, const Config *flags, int ranks, Devic
         a->data_offset = b->data_offset = arena->workspace_offset;
         arena->workspace_offset += shared_bytes;
     }
-    if (sharing) arena->total_bytes += shared_bytes; // room for the workspace of either arena
-    arena->rank = order_rank;                        // arena_allocate() would set this later
+    // Extends the total even if the shared memory is in the other arena, because the language model's total includes
+    // the vision tower's arena.
+    if (sharing) arena->total_bytes += shared_bytes;
+    arena->rank = order_rank; // arena_allocate() would set this later
     if (flags->shape.tower)
         own_arena(arena, order.arena->vision_offset);
     else

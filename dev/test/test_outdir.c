@@ -25,7 +25,8 @@ static void assert_text(const char *part) {
     if (!strstr(text, part)) fail_msg("'%s' does not say '%s'", text, part);
 }
 
-// Calls out_ensure(), which must return `good` and report `taken`. Returns the number of lines printed to stderr.
+// Calls out_ensure(), which must return `good` and set *taken to `taken`: true if another run took over the folder.
+// Returns the number of lines printed to stderr.
 static int ensure(bool good, bool taken) {
     bool is_taken;
     fflush(stderr);

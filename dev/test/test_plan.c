@@ -95,7 +95,7 @@ UNIT_TEST(flags_that_the_advice_names_reduce_memory) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         advise(cases[i].line, cases[i].ranks, 0);
         has(cases[i].named);
-        assert_null(strstr(advice, "use --micro-batch")); // no advice, because no limit is given
+        assert_null(strstr(advice, "use --micro-batch")); // without a memory limit, the advice names no micro-batch
         assert_true(try_flags(cases[i].line, cases[i].ranks) > 0);
     }
 }
@@ -257,7 +257,7 @@ UNIT_TEST(nonzero_sizes_are_never_printed_as_0) {
     }
 }
 
-// plural() and singular() treat exactly the counts that %.3g prints as 1 as singular.
+// plural() and singular() choose the singular form exactly for counts that %.3g prints as 1.
 UNIT_TEST(counts_have_the_right_grammatical_number) {
     static const double counts[] = {0, 0.999, 0.9996, 1, 1.004, 1.01, 2, 1e12};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {

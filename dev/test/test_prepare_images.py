@@ -207,7 +207,7 @@ class ImagesTest(ImagesCase):
             self.assertEqual(self.settings().rows, rows, config)
         self.processor(clip, {"patch_size": 7, "num_additional_image_tokens": 1}, {"image_seq_length": 5})
         self.assertEqual(self.settings().rows, 17)
-        # mlp_downsample merges 2 x 2 patches and rounds an odd grid up, without the class row
+        # mlp_downsample merges 2 x 2 patches into one row and rounds an odd grid side up. The class token never counts.
         for patch, grid, rows in ((14, 2, 1), (9, 3, 4), (7, 4, 4), (5, 5, 9), (4, 7, 16), (28, 1, 1)):
             for more in ({}, {"num_additional_image_tokens": 1, "vision_feature_select_strategy": "full"}):
                 self.processor(clip, {"patch_size": patch, **more}, {"mm_projector_type": "mlp_downsample"})

@@ -296,7 +296,8 @@ class ModelsTest(base.Case):
         vocab, added = parsed["model"]["vocab"], parsed["added_tokens"][0]
         del vocab[added["content"]]
         names = "</s>", "<eos>", "<|endoftext|>", "<|end|>", "<|im_end|>"
-        # ordinary text, like </s> in Qwen's vocabulary, unless they are special tokens or the eos_token
+        # These names are ordinary text, as </s> is in Qwen's vocabulary, unless a case makes them special tokens or
+        # the eos_token.
         vocab.update({name: 390 + i for i, name in enumerate(names)})
         cases = [  # special tokens, eos_token, the expected EOS token
             (("<|end|>",), None, -1), (("<|end|>",), "absent", -1), (("<|end|>", "<|im_end|>"), "<|end|>", 393),

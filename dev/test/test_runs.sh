@@ -212,8 +212,9 @@ diverges "outliers in a row end with 4" "2 updates in a row had an outlying.*; r
 check "outliers are marked in the log" $? "$(tail -n 2 "$folder/outliers/log.jsonl")"
 blowup=(--lr 1000 --weight-decay 1000 --max-skipped 3 --steps 1000) # weights grow a million times in a step
 diverges "losses that are not numbers end with 4" "3 updates in a row had an outlying or non-finite.*; start again with a smaller --lr or a longer --warmup$" "${blowup[@]}" --out "$folder/nan"
-# failed NAME PATTERN FLAGS...: checks that a run that ends before --max-skipped ends it exits with 0, and that its last
-# line is a matching warning. test_saver.c tests the warning about weights that are not finite.
+# failed NAME PATTERN FLAGS...: checks a run whose last step comes before --max-skipped would end the run. The exit code
+# must be 0, and the last line of the output must be a warning that matches PATTERN. test_saver.c tests the warning
+# about weights that are not finite.
 failed() {
     local name=$1 pattern=$2 status=0
     shift 2

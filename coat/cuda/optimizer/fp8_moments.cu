@@ -15,8 +15,8 @@ constexpr int RUN = WARP / (CHUNK / GROUP);
 template <MasterStore MASTER> constexpr int CHUNK_BLOCKS = MASTER == IN_VALUE_BF16 ? 5 : 4;
 
 // --- update of full chunks of a parameter ----------------------------------------------------------------------------
-// Amaxes and exponents of one group. Each lane of a warp holds one group of a run of chunks, so that these small arrays
-// are read and written once per run, in full cache lines.
+// Amaxes and exponents of one group. A warp processes RUN chunks in a row, and each of its lanes holds one of their
+// groups. So the warp reads and writes the arrays of amaxes and exponents once per RUN chunks, in full cache lines.
 struct RunGroup {
     float a[2]; // amaxes of m and v, which Tensor.scale stores
     uint32_t k; // exponents in sixteenths: of m in the lowest byte, of v in the next byte
