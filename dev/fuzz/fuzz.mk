@@ -2,8 +2,8 @@
 #   make fuzz FUZZ_SECONDS=600    runs each target on its corpus, then on mutations for 600 s; needs clang
 #   make fuzz-short               runs each target on its corpus only; part of `make test`
 #   make fuzz-targets             only builds the targets
-# clang's libFuzzer generates the mutations. Without it, gcc builds targets that run each given file once (replay.c), from
-# the same objects as `make SANITIZE=1`.
+# clang's libFuzzer generates the mutations. Without it, gcc builds targets that run each given file once (replay.c),
+# from the same objects as `make SANITIZE=1`.
 
 FUZZ_SECONDS ?= 60
 FUZZ_BUILD := build/fuzz

@@ -132,7 +132,7 @@ class Check:
             rows = library.encode_batch(self.texts, add_special_tokens=False)
             self.report(name + ": tokenizers has the ids of sentencepiece with a checkpoint's tokenizer.json", [row.ids for row in rows], expected)
             if not importlib.util.find_spec("transformers"):
-                print("skip - %s: AutoTokenizer has the ids of sentencepiece: transformers is not installed" % name)
+                print("skip - %s: AutoTokenizer has the ids of sentencepiece with a checkpoint: transformers is not installed" % name)
                 return
             from transformers import AutoTokenizer
 

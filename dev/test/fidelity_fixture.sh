@@ -7,8 +7,8 @@ export VERSION=tested
 
 # The fake trainer reports:
 # - Training loss: BF16 40 - step; COAT 1 % more, from step 18 on 3 % more.
-# - Final validation loss: BF16 3 with seed 1, 3.06 with other seeds; COAT 1 % more with seed 1, 3 % more with other seeds.
-#   Micro-batches of 16 add 0.006.
+# - Final validation loss: BF16 3 with seed 1, 3.06 with other seeds; COAT 1 % more with seed 1, 3 % more with other
+#   seeds. Micro-batches of 16 add 0.006.
 # - COAT's weights in --eval-only: 0.5 % above BF16's weights if evaluated in BF16, 1 % above if evaluated in COAT.
 # - Loss on files named wiki: BF16 3.4 with seed 1, 3.5 with other seeds; COAT 1 % and 3 % more. On other texts: 4.
 # - Fraction of right answers on files named asked: 91 % with seed 1, 93 % with seed 3.

@@ -64,8 +64,8 @@ needs_python() {
 # data_python ARGUMENT...: runs the Python program that is given on stdin. The program can import the modules of data/.
 data_python() { PYTHONPATH=data${PYTHONPATH:+:$PYTHONPATH} python3 -B - "$@"; }
 
-# pytorch_tests NAME...: true if the caller shall run these tests: if TEST_LONG is set (`make test-long`), and Python has
-# PyTorch, safetensors and transformers. If only a package is missing, prints a skip line per name. `make test` never
+# pytorch_tests NAME...: true if the caller shall run these tests: if TEST_LONG is set (`make test-long`), and Python
+# has PyTorch, safetensors and transformers. If only a package is missing, prints a skip line per name. `make test` never
 # runs these tests, because PyTorch is too large to install.
 pytorch_tests() {
     [ "${TEST_LONG:-}" ] || return

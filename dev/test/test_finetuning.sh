@@ -25,9 +25,9 @@ for line in '{"prompt": "' '1,501 examples, the longest' 'train .*13,509' 'examp
 done
 if [ "$long" ]; then
     read -r -d '' base bf16 coat _ < <(sed -n 's/^\([0-9]*\) of 99 right.*/\1/p' "$folder/said"; printf '\0')
-    [ "${base:-99}" -le 2 ] && ok "before fine-tuning, $base of 99 answers are right" || bad "before fine-tuning, at most 2 of 99 answers are right" "$base of 99"
-    [ "${bf16:-0}" -gt 89 ] && ok "after fine-tuning in BF16, $bf16 of 99 answers are right" || bad "after fine-tuning in BF16, at least 90 of 99 answers are right" "$bf16 of 99"
-    [ "${coat:-0}" -gt 89 ] && ok "after fine-tuning in COAT, $coat of 99 answers are right" || bad "after fine-tuning in COAT, at least 90 of 99 answers are right" "$coat of 99"
+    [ "${base:-99}" -le 2 ]; check "before fine-tuning, at most 2 of 99 answers are right" $? "$base of 99"
+    [ "${bf16:-0}" -gt 89 ]; check "after fine-tuning in BF16, at least 90 of 99 answers are right" $? "$bf16 of 99"
+    [ "${coat:-0}" -gt 89 ]; check "after fine-tuning in COAT, at least 90 of 99 answers are right" $? "$coat of 99"
 else
     [ "$(grep -c '^[0-9]* of 99 right' "$folder/said")" -eq 3 ]; check "additions.py counts the right answers" $? "$(tail -n 3 "$folder/said")"
 fi

@@ -39,8 +39,8 @@ wrong=$(sed -n 's/^nowhere nowhere //p' <<<"$found")
 found=$(grep -v '^nowhere' <<<"$found")
 loop=$(circles "$found")
 [ -z "$loop" ]; check "#includes of folders have no cycle" $? "$loop"
-# misled CROSSINGS: prints the crossings that break docs/hacking.md's order of folders. Only a backend includes a backend.
-# A backend includes only comm, io, files directly in coat/, config, numerics and base. Every other folder includes only
+# misled CROSSINGS: prints the crossings that break docs/hacking.md's order of folders. Only a backend includes a
+# backend. A backend includes only comm, io, files directly in coat/, config, numerics and base. Every other folder includes only
 # folders of a later rank.
 misled() {
     awk 'BEGIN {

@@ -207,7 +207,7 @@ static void evaluate_short(Model *m) {
 }
 
 // Samples text: one pass over half a sequence, then two passes that use the KV cache. Each pass computes the logits of
-// the last token or, with FP8 matmuls, of the last 16.
+// the last token or, with --head fp8, of the last 16.
 static void sample(Model *m) {
     const int T = m->config->seq_len / 2, rows = config_sample_logits(m->config);
     const int more = config_min_tokens(m->config);
