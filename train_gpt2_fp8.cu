@@ -545,8 +545,8 @@ static Tensor projector_backward(Model *v, bool accumulate) {
     return dmerged;
 }
 
-// Computes the gradients of the tower's patch, position and class embeddings from d, the residual stream's gradient
-// before the blocks.
+// Computes the gradients of the tower's patch, position and class embeddings, and of CLIP's norm after them, from d,
+// the residual stream's gradient before the blocks.
 static void tower_embed_backward(Model *v, Tensor d, bool accumulate) {
     const Ops *ops = v->ops;
     Exec *ex = &v->exec;

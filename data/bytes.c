@@ -16,8 +16,9 @@
 // maximum shortfall from --val-fraction, as a fraction of all text; also the maximum distance that document_part()
 // moves a cut, as a fraction of the document
 #define TOLERANCE 0.01
-#define LITTLE_VAL 0.2 // a note is printed if the validation tokens are less than this fraction of --val-fraction
-#define MUCH_VAL 0.2   // a note is printed if more than this fraction of all tokens are validation tokens
+// a note is printed if the fraction of validation tokens is below LITTLE_VAL times --val-fraction
+#define LITTLE_VAL 0.2
+#define MUCH_VAL 0.2          // a note is printed if more than this fraction of all tokens are validation tokens
 #define FEW_HEADERS (1 << 20) // with --headers, a warning is printed if all text together has fewer bytes
 
 typedef struct {

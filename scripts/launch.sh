@@ -1,6 +1,6 @@
-# Sourced by scripts/run_*.sh. Builds the command of a training run from their
-# variables, and runs it: name, model, micro_batch, batch_tokens, train, val, out,
-# settings (array), seq_len (default 1024) and zero (default 1).
+# Sourced by scripts/run_*.sh, which set: name, model, micro_batch, batch_tokens,
+# train, val, out, settings (array) and, if they differ from the defaults, seq_len
+# (1024) and zero (1). Builds the command of a training run and runs it.
 #
 #   scripts/run_NAME.sh [--dry-run] [--gpus N] [FLAG...]
 #       FLAGs follow the script's flags in the command and override them. --dry-run

@@ -52,8 +52,8 @@ small=${SMALL:---model gpt2 --micro-batch 16}
 read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 [ -n "$dry_run" ] || mkdir -p "$out"
 
-# start LOG COMMAND...: runs COMMAND, with stdout to OUT/LOG.json and stderr to OUT/LOG.err. Ends the script if COMMAND
-# fails. In a dry run, only prints COMMAND.
+# start LOG COMMAND...: runs COMMAND, with stdout to OUT/LOG.json and stderr to OUT/LOG.err. Ends the script, or the
+# background job that called it, if COMMAND fails. In a dry run, only prints COMMAND.
 start() {
     local log=$1 status=0
     shift

@@ -85,8 +85,8 @@ missing=("${needed[@]}" "${optional[@]}")
 if [ ${#missing[@]} -gt 0 ]; then
     install="apt-get install -y --no-install-recommends ${missing[*]}"
     if ! has apt-get; then
-        echo "setup: missing: ${missing[*]} (Debian's names), and apt-get; install them with this system's package" \
-            "manager" >&2
+        echo "setup: missing: ${missing[*]} (Debian's names); there is no apt-get, so install them with this system's" \
+            "package manager" >&2
     elif [ "$(id -u)" != 0 ]; then
         echo "setup: missing: ${missing[*]}; as root, run: apt-get update && $install" >&2
     else

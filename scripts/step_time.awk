@@ -7,6 +7,7 @@
 #   inside    bytes/s of a GPU within a host of 8 GPUs, as measured with NCCL
 #   outside   bytes/s of a GPU between hosts: 90 % of 400 Gbit/s
 #   hop       seconds that a ring between hosts takes longer for each additional GPU; within a host, hop / 8
+
 # Returns the part of a communication time a that a concurrent computation of time b does not hide.
 function beyond(a, b) { return a > b ? a - b : 0 }
 # Returns the speed of each of n GPUs as a percentage of a single GPU's speed.

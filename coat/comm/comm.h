@@ -6,9 +6,9 @@
 // device. A collective on a CPU returns when its result is complete. NCCL's collectives run on a separate CUDA stream.
 // comm_after_compute(), comm_mark() and comm_wait() order this stream and the stream of the computation.
 //
-// With MPI, sums are computed in rank order: all-reduce and reduce-scatter return the same bits for an element, and so
-// does every run. BF16 values are summed in FP32 and rounded once. With NCCL, runs on the same machines return the same
-// bits. NCCL adds in a different order than MPI, and rounds BF16 at every hop between GPUs.
+// With MPI, sums are computed in rank order, so an element's sum has the same bits in all-reduce, in reduce-scatter and
+// in every run. BF16 values are summed in FP32 and rounded once. With NCCL, sums have the same bits in every run on the
+// same machines. NCCL adds in a different order than MPI, and rounds BF16 at every hop between GPUs.
 //
 // If a rank is lost, all ranks end: a rank that waits too long in a collective prints one line that names the late
 // ranks, and exits with EXIT_RANK. The limit is the timeout or, if longer, twice this rank's own work since the

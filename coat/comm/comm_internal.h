@@ -4,8 +4,8 @@
 C_LINKAGE_BEGIN
 
 // Functions of one implementation of comm.h. reduce_scatter, all_gather and all_to_all must not be NULL. comm.c skips
-// any other function that is NULL. For example, after_compute, mark and wait are NULL if every collective is complete
-// when it returns.
+// any other function that is NULL, except host_reduce, for which it calls all_reduce. For example, after_compute, mark
+// and wait are NULL if every collective is complete when it returns.
 typedef struct {
     const char *name;
     void (*close)(Comm *); // disconnects from the other ranks and calls watchdog_close()

@@ -155,7 +155,7 @@ static const Gpt2Name gpt2_names[] = {
     {"d24", 24, 16, 1024, 1024},
     {"d36", 36, 20, 1280, 1024},
     {"d48", 48, 25, 1600, 1024},
-    // llm.c's models. Without the prefix gpt2:, names of the same depth, such as d60, have 64 channels per layer
+    // llm.c's models. Without the prefix gpt2:, a name dN of the same depth, such as d60, has 64 * N channels
     {"gpt2:d60", 60, 30, 1920, 1024},
     {"gpt2:d72", 72, 30, 2880, 1024},
     {"gpt2:d84", 84, 36, 3456, 1024},

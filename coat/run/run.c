@@ -242,8 +242,8 @@ static bool can_continue(Run *run, Error *err) {
     return all_ranks_ok(&run->errors, err->code == EXIT_DONE, err);
 }
 
-// Waits until every process has written its shard of the latest checkpoint. Returns false with err on all processes if
-// a shard could not be written.
+// Waits until the save in progress is written. Returns false with err on all processes if the save failed on one of
+// them, or if another run uses the folder.
 static bool finish_saving(Run *run, Error *err) {
     comm_set_timeout(run->model.comm, FILES_TIMEOUT_S);
     bool saved = all_ranks_ok(&run->errors, !run->saver || saver_finish(run->saver, err), err);

@@ -82,9 +82,9 @@ static bool lacks_tokens(const DataLoader *loader, int first, int end, const cha
                          "example is not a target); regenerate the file with answers that are not masked",
                          name, examples, plural(examples));
     return error_set(err, EXIT_DATA,
-                     "%s: all unmasked targets are cut off when its %" PRId64 " example%s %s truncated to %d + 1 "
-                     "tokens; use a larger --seq-len (%" PRId64 " fits the longest example)",
-                     name, examples, plural(examples), examples == 1 ? "is" : "are", loader->T, longest - 1);
+                     "%s: all unmasked targets are cut off: none of its %" PRId64 " example%s has one among its first "
+                     "%d + 1 tokens; use a larger --seq-len (%" PRId64 " fits the longest example)",
+                     name, examples, plural(examples), loader->T, longest - 1);
 }
 
 // Checks the files of a set, and divides the files into sequences.

@@ -13,8 +13,8 @@ typedef struct {
     bool shuffle;
     int64_t block;              // index of the block that the tables `set` and `index` describe; -1: none
     uint8_t set[MIXTURE_BLOCK]; // set of each position of the block
-    int64_t
-        index[MIXTURE_BLOCK]; // for each position of the block, the number of the run's earlier positions of its set
+    // for each position of the block, the number of the run's earlier positions that belong to the same set
+    int64_t index[MIXTURE_BLOCK];
 } Mixture;
 
 // Initializes a mixture of `sets` <= MAX_SETS sets. weights: finite and positive; only their ratios matter. Of

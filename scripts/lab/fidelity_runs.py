@@ -312,7 +312,7 @@ class Runs:
         if len(ways - {(None, None)}) > 1:
             shutil.rmtree(checkpoint)
             raise Failure(f"{point}: was trained again, but its loss or gradient norm differs from that of earlier "
-                          "runs, for example because the machine is another; choose another --out")
+                          "runs, for example because they ran on another machine; choose another --out")
 
     def start_from_point(self, run):
         """Copies the branch point's checkpoint and log to a run's folder, unless the run has begun. Files of the
