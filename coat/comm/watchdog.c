@@ -75,8 +75,8 @@ __attribute__((format(printf, 3, 4), noreturn)) static void end(Watchdog *w, int
 }
 
 // True if this rank waits for `rank`, because `rank` has started fewer collectives than this rank, has finished or, if
-// all ranks are on this machine, has never connected. A failed rank that has started as many collectives as this rank is
-// not late, because its wait may have timed out, too.
+// all ranks are on this machine, has never connected. A failed rank that has started as many collectives as this rank
+// is not late, because its wait may have timed out, too.
 static bool is_late(const Watchdog *w, int rank) {
     const int status = status_of(w, rank);
     const uint32_t begun = __atomic_load_n(&w->board[rank].begun, __ATOMIC_ACQUIRE);

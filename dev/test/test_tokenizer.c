@@ -240,7 +240,7 @@ UNIT_TEST(merges_are_applied_by_rank) {
     assert_int_equal(tokenizer_decode(t, 11, out, sizeof out), 3);
     assert_memory_equal(out, "\xe4\xb8\x96", 3);
     assert_int_equal(tokenizer_encode(t, "abd", ids, 16, &err), -1);
-    assert_says(&err, "no token for a byte of 'abd'");
+    assert_says(&err, "no token for a character or byte of 'abd'");
     tokenizer_close(t);
 }
 
