@@ -271,8 +271,8 @@ def page(results, abouts, limits):
               "sequences."]
     verdicts = [row for study in studies for row in verdict_rows(study, *map(float, limits))]
     if verdicts:
-        lines += ["", *markdown(["setting", "recipe", "pairs", "at the end", f"within {limits[0]} %",
-                                 "largest mean of a window", f"within {limits[1]} %"], verdicts), "",
+        lines += ["", *markdown(["setting", "recipe", "pairs", "loss difference at the end", f"within {limits[0]} %",
+                                 "largest loss difference in a window", f"within {limits[1]} %"], verdicts), "",
                   "A mean within two standard errors of 0 also counts as within its limit, if the standard error is "
                   "at most 0.15 %."]
     for study in studies:
