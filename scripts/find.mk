@@ -12,6 +12,9 @@ library = $(if $(findstring /,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$
 # $(call report,NAME,FOUND,COST): prints that NAME was found, with the version FOUND or, if FOUND is empty, that NAME is
 # missing, with the COST of building without it.
 report = $(info $(if $(2),found    $(1)$(if $(filter yes,$(2)),, $(2)),missing  $(1): $(3)))
+# $(call named,NAME,VARIABLE): the compiler NAME and, if VARIABLE names another one, the setting. Other compilers than
+# GCC's do not know -dumpfullversion and count as missing.
+named = $(1)$(if $(filter-out $(1),$($(2))), ($(2)=$($(2))))
 # $(call wanted,VARIABLE): empty if the user set VARIABLE=0, otherwise not empty.
 wanted = $(filter-out 0,$(or $($(1)),1))
 
@@ -102,8 +105,8 @@ endif
 # --- the report --------------------------------------------------------------------------------------------------
 
 ifneq ($(filter all,$(GOALS)),)
-$(call report,$(CC),$(FOUND_CC),nothing can be built)
-$(call report,$(CXX),$(FOUND_CXX),nothing can be built (it searches for headers and compiles the GPU program))
+$(call report,$(call named,gcc,CC),$(FOUND_CC),nothing can be built)
+$(call report,$(call named,g++,CXX),$(FOUND_CXX),nothing can be built (it searches for headers and compiles the GPU program))
 $(call report,jansson,$(FOUND_JANSSON),nothing can be built (it reads and writes JSON))
 $(call report,xxHash,$(FOUND_XXHASH),nothing can be built (it computes the checksums of checkpoints))
 $(call report,OpenBLAS,$(FOUND_OPENBLAS),the CPU's matmuls are several times slower)
@@ -120,10 +123,10 @@ $(call report,cuDNN frontend,$(FOUND_FRONTEND),no GPU program; scripts/setup.sh 
 $(call report,NCCL,$(FOUND_NCCL),one GPU only)
 endif
 endif
-ifneq ($(and $(FOUND_CC),$(FOUND_JANSSON),$(FOUND_XXHASH)),)
+ifneq ($(and $(FOUND_CC),$(FOUND_CXX),$(FOUND_JANSSON),$(FOUND_XXHASH)),)
 else
-# Without $(CXX), the probes of libraries fail, too, so only $(CXX) is named.
-MISSING := $(if $(FOUND_CC),,$(CC)) \
-	$(if $(FOUND_CXX),$(if $(FOUND_JANSSON),,jansson) $(if $(FOUND_XXHASH),,xxHash),$(CXX))
+# Without g++, the probes of libraries fail, too, so only g++ is named.
+MISSING := $(if $(FOUND_CC),,$(call named,gcc,CC)) \
+	$(if $(FOUND_CXX),$(if $(FOUND_JANSSON),,jansson) $(if $(FOUND_XXHASH),,xxHash),$(call named,g++,CXX))
 $(error nothing can be built without $(strip $(MISSING)); run scripts/setup.sh, which installs it or prints the command)
 endif

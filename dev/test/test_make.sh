@@ -95,6 +95,7 @@ finds() { is "$1" "$(found "${@:3}" | grep '^value ')" "value $2"; } # NAME EXPE
 misses() { has "$1" "$(found '' "${@:3}")" "^missing *nvcc: .*$2"; } # NAME PATTERN FLAG...: checks the reason why nvcc is missing
 header() { fake "$1" "$(printf '#define %s_MAJOR %s\n#define %s_MINOR %s' "$2" "$3" "$2" "$4")"; } # FILE PREFIX MAJOR MINOR
 
+has "a compiler other than gcc is named as missing gcc" "$(found '' CC=false)" 'without gcc \(CC=false\);'
 toolkit cuda11.8 11.8 11 80 86
 toolkit cuda12.10 12.10 14 80
 toolkit strict 12.8 3 80 # accepts no current g++
