@@ -53,14 +53,16 @@ read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 [ -n "$dry_run" ] || mkdir -p "$out"
 
 # start LOG COMMAND...: runs COMMAND, with stdout to OUT/LOG.json and stderr to OUT/LOG.err. Ends the script, or the
-# background job that called it, if COMMAND fails. In a dry run, only prints COMMAND.
+# background job that called it, if COMMAND fails, with the trainer's error, else mpirun's message between lines of
+# dashes, else the last line. In a dry run, only prints COMMAND.
 start() {
     local log=$1 status=0
     shift
     if [ -n "$dry_run" ]; then printf '%s\n' "$(printf '%q ' "$@" | sed 's/ $//')"; return; fi
     "$@" >"$out/$log.json" 2>"$out/$log.err" </dev/null || status=$?
     [ $status -eq 0 ] ||
-        fail "$log ended with $status: $(grep -m 1 '^error' "$out/$log.err" || tail -n 1 "$out/$log.err")"
+        fail "$log ended with $status: $(grep -m 1 '^error' "$out/$log.err" ||
+            awk '/^---+$/ { box = 1; next } NF { last = $0; if (box) exit } END { print last }' "$out/$log.err")"
 }
 
 number() { # FLAG DEFAULT FLAGS...: prints the last value of FLAG in FLAGS, else DEFAULT

@@ -154,6 +154,8 @@ says STEPS=4 MODELS=gpt2 GPUS=2 MPIRUN="$folder/tools/passes" OUT="$folder/measu
 has "measure.sh: on two GPUs, the row has tokens/s per GPU" '^gpt2 +bf16 +50000 +10\.0 +10\.00 +10\.60$' 0
 says STEPS=4 MODELS=gpt2 GPUS=2 MPIRUN="$folder/tools/refuses" OUT="$folder/measure" scripts/measure.sh t bf16
 has "measure.sh: mpirun's error is in the row" '^gpt2 +bf16 +error: ended with 1: there are no slots$' 1
+says GPUS=2 MPIRUN="$folder/tools/refuses" OUT="$folder/measure" scripts/measure_gpus.sh t v large
+has "measure_gpus.sh: mpirun's error is in the message" '^error: large ended with 1: there are no slots$' 1
 says scripts/measure.sh
 has "measure.sh without arguments prints the help" '^  GPUS=1 ' 1
 is "measure.sh --help prints the same help" "$said" "$(scripts/measure.sh --help)"
