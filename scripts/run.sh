@@ -9,6 +9,7 @@
 #                                              (default runs/demo), which is overwritten
 set -euo pipefail
 case ${1:-} in -h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case ${STEPS:-1} in *[!0-9]* | 0*) echo "error: STEPS: must be a whole number of at least 1 (is $STEPS)" >&2; exit 1 ;; esac
 cd "$(dirname "$0")/.."
 unset MAKEFLAGS MFLAGS MAKELEVEL # drops the flags of a calling make; make's settings remain as environment variables
 

@@ -80,6 +80,7 @@ ln -s "$program" "$folder/tree/train_gpt2_fp8_cpu"
 PATH=$folder/bin:$PATH STEPS=60 "$folder/tree/scripts/run.sh" >"$folder/demo" 2>&1
 is "make run succeeds" "$? $(grep -c '^== files' "$folder/demo")" "0 1"
 is "make run shows every third of 60 steps" "$(grep -oE '^step +[0-9]+' "$folder/demo" | tr -dc '0-9\n' | paste -sd ' ')" "1 $(seq -s ' ' 3 3 60)"
+is "make run refuses STEPS=1k" "$(STEPS=1k scripts/run.sh 2>&1)" "error: STEPS: must be a whole number of at least 1 (is 1k)"
 is "make run logs all steps" "$(grep -c '"loss"' "$folder/tree/runs/demo/log.jsonl")" 60
 
 # schedules that --lr-final 1 makes constant
