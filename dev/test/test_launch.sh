@@ -105,6 +105,9 @@ GPUS=16 MICRO_BATCH=64 refused "MICRO_BATCH that does not fit GPUS is refused" "
 PROGRAM=$folder/none refused "a program that is not built is reported" "$folder/none: is not built;" "$script"
 refused "launch.sh without a run script is refused" "run one of" bash scripts/launch.sh --dry-run
 
+locked=$(find data dev scripts -type f ! -perm -u+x -exec awk 'FNR == 1 && /^#!/ { print FILENAME }' {} +)
+empty "every script that names its interpreter is executable" "$locked"
+
 # --help describes a script and runs nothing
 for script in scripts/*.sh scripts/*.sbatch; do
     case $script in scripts/launch.sh | scripts/gpu.sh) continue ;; esac
