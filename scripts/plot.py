@@ -356,6 +356,8 @@ def main(arguments):
     options = parser.parse_args(arguments)
     if missing:
         sys.exit("plot.py needs matplotlib: pip install matplotlib (%s)" % missing)
+    if options.smooth is not None and not options.smooth >= 1:
+        sys.exit("plot.py: --smooth: must be at least 1 (is %g)" % options.smooth)
     runs = [find_run(argument) for argument in options.runs]
     names = [re.sub(r"[^\w.-]+", "_", run.name) for run in runs]  # also parts of file names
     for i, name in enumerate(names):

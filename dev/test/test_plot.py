@@ -141,6 +141,11 @@ def main():
             said = str(ended)
         check("two runs of one name are refused", said == "plot.py: two runs have the name first; give each a name: "
               "NAME=FOLDER" and not os.path.exists(os.path.join(folder, "same.png")), said)
+        try:
+            said = plot.main([first, "--smooth", "-5", "--out", os.path.join(folder, "same")])
+        except SystemExit as ended:
+            said = str(ended)
+        check("a negative --smooth is refused", said == "plot.py: --smooth: must be at least 1 (is -5)", said)
         check("two runs are drawn together", is_picture(os.path.join(folder, "p", "two")))
         check("FP8 health is drawn only for runs that log it", is_picture(os.path.join(folder, "p", "two-fp8-long")) and
               not os.path.exists(os.path.join(folder, "p", "two-fp8-first.png")))
