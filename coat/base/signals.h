@@ -17,7 +17,8 @@ C_LINKAGE_BEGIN
 void signals_open(void);
 
 // Ignores SIGPIPE and SIGXFSZ, so that a write to a closed pipe or beyond the file size limit fails instead of killing
-// the process.
+// the process. Opens /dev/null for reading in place of a closed standard stream. Otherwise the next file to be opened,
+// such as .lock, would get the stream's number, and messages would be written into that file.
 void signals_fail_writes(void);
 
 // If `begins` is true, registers the calling thread, a background thread that prints, and unblocks SIGALRM in it;

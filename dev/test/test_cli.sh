@@ -438,6 +438,9 @@ for what in --plan "--val $val --val-batches 1 --eval-only --model $folder/strai
     check "a closed pipe as standard output ends the program with 2: ${what##* --}" $? "$(cat "$folder/said")"
 done
 exec 5>&-
+"$program" "${run[@]}" --out "$folder/silent" >&- 2>"$folder/said"
+[ $? -eq 2 ] && grep -q "standard output could not be written" "$folder/said"
+check "a closed standard output ends a run with 2" $? "$(cat "$folder/said")"
 "$program" "${run[@]}" --vocab 300 --out "$folder/v300" >/dev/null
 prints --val "$val" --val-batches 1 --eval-only --quiet --model "$folder/straight/step-00000020" --out "$folder/unused"
 [[ $said == "note: --out $folder/unused: "*"add --resume "* ]] && [ ! -e "$folder/unused" ]
