@@ -7,8 +7,8 @@
 C_LINKAGE_BEGIN
 
 // Checks that config->out is suitable as a run's folder. Changes nothing. Fails (EXIT_DATA) if config->out is a
-// checkpoint, has a checkpoint's name, or is inside a checkpoint; err names the checkpoint. Fails (EXIT_USER) for "/"
-// and for an unexpanded ~.
+// checkpoint, has a checkpoint's name, or is inside a checkpoint; err names the checkpoint. Fails (EXIT_USER) for "/",
+// for an unexpanded ~, and if --overwrite would delete the files of --model, --vision or --tokenizer.
 bool out_check(const Config *config, Error *err);
 
 // The folder that this run writes to and has locked.
@@ -33,8 +33,8 @@ bool out_ensure(OutFolder *out, bool *taken, Error *err);
 void out_close(OutFolder *out);
 
 // With --overwrite, deletes the old run's files (out_is_run_file()) and no other files. Call this after all input has
-// been read, because --model may name one of the old checkpoints. If permissions forbid deleting one of the files,
-// deletes nothing and fails (EXIT_DATA).
+// been read, so that the old run is still there if an input cannot be read. If permissions forbid deleting one of the
+// files, deletes nothing and fails (EXIT_DATA).
 bool out_clear(const Config *config, Error *err);
 
 // True if a run creates files or folders with this name in its folder: the log, event files, loss.svg,

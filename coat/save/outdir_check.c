@@ -32,6 +32,20 @@ static bool cut_to_checkpoint(char *path) {
     return false;
 }
 
+// Fails if `path`, the value of the flag `name`, is a file or folder that --overwrite deletes, or is inside one.
+static bool check_kept(const Config *config, const char *name, const char *path, Error *err) {
+    char out[PATH_MAX], input[PATH_MAX];
+    if (!path[0] || !realpath(config->out, out) || !realpath(path, input)) return true;
+    const size_t length = strlen(out);
+    if (strncmp(input, out, length) != 0 || input[length] != '/') return true;
+    char *file = input + length + 1;
+    file[strcspn(file, "/")] = '\0';
+    return !out_is_run_file(file) || error_set(err, EXIT_USER,
+                                               "--overwrite: would delete %s/%s, which %s %s needs; choose another "
+                                               "--out, or move that folder elsewhere",
+                                               config->out, file, name, path);
+}
+
 bool out_check(const Config *config, Error *err) {
     char path[PATH_MAX], run[PATH_MAX], actual[PATH_MAX], number[32] = "";
     const char *out = config->out;
@@ -42,7 +56,11 @@ bool out_check(const Config *config, Error *err) {
         return error_set(err, EXIT_USER, "--out %s: this is the root folder; name a folder for the run, such as %s",
                          out, "runs/mine");
     snprintf(path, sizeof path, "%s", out);
-    if (!cut_to_checkpoint(path)) return true;
+    if (!cut_to_checkpoint(path))
+        return !config->overwrite ||
+               (check_kept(config, "--model", config->model_from_files ? config->model : "", err) &&
+                check_kept(config, "--vision", config->vision_from_files ? config->vision : "", err) &&
+                check_kept(config, "--tokenizer", config->tokenizer_file, err));
     const bool exists = realpath(path, actual);
     // if `path` has no step in its name, for example if it is a link or ".", uses the folder's real path
     if (exists && checkpoint_step(path) < 0) snprintf(path, sizeof path, "%s", actual);

@@ -202,6 +202,12 @@ check "--overwrite deletes the old run, including folders in its checkpoints" $?
 before=$(hashes "$folder/a")
 refuses "--overwrite with a missing --train is refused" 2 "none.bin" "${small[@]}" --train "$folder/none.bin" --out "$folder/a" --overwrite
 is "--overwrite with --train that does not exist leaves the old run unchanged" "$before" "$(hashes "$folder/a")"
+for weights in "$folder/a"/step-*; do :; done
+ln -s a "$folder/a-link"
+for flag in --model --tokenizer; do
+    refuses "--overwrite is refused if $flag names a checkpoint that it would delete" 1 "^error: --overwrite: .*/${weights##*/}, which $flag " --tokenizer bytes --train "$data" --steps 1 $flag "$weights/" --out "$folder/a-link" --overwrite
+done
+is "--overwrite that would delete --model or --tokenizer leaves the old run unchanged" "$before" "$(hashes "$folder/a")"
 refuses "--eval-only --resume without a checkpoint is refused" 2 "no checkpoint" "${small[@]}" --val "$val" --eval-only --out "$folder/typo" --resume
 [ ! -e "$folder/typo" ]
 check "--eval-only --resume without a checkpoint does not create --out" $?
