@@ -134,9 +134,10 @@ def labelled(record, vocab, trained):
         return ids, bytearray(b"\1" * len(ids))
     if not isinstance(labels, list) or len(labels) != len(ids):
         raise Malformed(LABELS)
-    wrong = next((at for at, label in enumerate(labels) if label not in (IGNORED, ids[at])), None)
-    if wrong is not None:
-        raise Malformed("a label is %d; it must be %d or the token itself" % (wrong, IGNORED))
+    wrong = next((label for label, token in zip(labels, ids) if label not in (IGNORED, token)), IGNORED)
+    if wrong != IGNORED:
+        raise Malformed("a label is %s; it must be %d or the token itself" % (
+            json.dumps(wrong, default=str)[:40], IGNORED))
     mask = bytearray(label != IGNORED for label in labels)
     if trained == "last":
         begin = mask.rfind(0, 0, mask.rfind(1) + 1) + 1  # first token of the last run of tokens with a loss
