@@ -289,6 +289,8 @@ class Template:
         self.ends = {token for token in added if added[token].content.strip()} | {tokenizer.end_of_text}
         self.endless = False  # True if, in any example, the last token with a loss was not a special token
         tokenizer.tokenizer.encode_special_tokens = False  # the template writes special tokens by name
+        # does nothing; the tokenizer's own post_processor may shorten the offsets of tokens that begin or end in spaces
+        tokenizer.tokenizer.post_processor = need("tokenizers").processors.TemplateProcessing(single="$A")
 
     def compile(self, text):
         jinja2 = need("jinja2")

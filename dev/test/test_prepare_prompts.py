@@ -191,6 +191,19 @@ class PromptsTest(ModelCase):
         self.refused(["rejects it"], *arguments, "--chat", "--overwrite", "--out", self.path("c"), self.path("r.jsonl"))
 
     @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
+    def test_space_before_an_answer_is_masked(self):
+        """Also if the tokenizer.json trims the spaces of tokens from their offsets."""
+        template = CHATML.replace("assistant\n", "assistant ").replace("m['role'] + '\n'", "m['role'] + ' '")
+        for trims in False, True:
+            _, arguments = self.model("neox.json", "<|im_start|>", "<|im_end|>", chat_template=template)
+            parsed = base.read_json(self.path("model/tokenizer.json"))
+            parsed["post_processor"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": trims,
+                                        "use_regex": True}
+            self.write("model/tokenizer.json", json.dumps(parsed))
+            (ids, mask), = self.prepared([{"messages": messages("a", "\u4f60")}], tokenizer=arguments)
+            self.assertEqual(mask, [0] * (len(ids) - 5) + [1, 1, 1, 1, 0])  # three bytes, <|im_end|>, a space
+
+    @unittest.skipUnless(base.have("tokenizers", "jinja2"), "needs tokenizers and jinja2")
     def test_weight_changes_no_token_in_any_format(self):
         """In every format, an answer has the same tokens with and without a loss."""
         chat = messages("the model", "the step", "a", "caf\u00e9", system="s")
