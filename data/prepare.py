@@ -188,7 +188,8 @@ def tokenize(options, inputs, tokenizer):
     say("tokenizer %s: %s tokens, uint%d; %s" % (spec, format(tokenizer.vocab, ","), width, rule), sys.stdout)
     if not complete:
         try:
-            skipped = make(options, inputs, settings, manifest, splits, skipped, rule, tokenizer.strict)
+            places = tokenizer.places if tokenizer.strict else None
+            skipped = make(options, inputs, settings, manifest, splits, skipped, rule, places)
         except (Failure, OSError):
             left = ["%s_%s_*.bin" % (options.out, name) for name, split in splits.items() if split.finished]
             if left:
@@ -214,7 +215,7 @@ def tokenize(options, inputs, tokenizer):
             % ("example" if options.chat else "document"))
 
 
-def make(options, inputs, settings, manifest, splits, skipped, rule, strict):
+def make(options, inputs, settings, manifest, splits, skipped, rule, places):
     """Writes the missing token files. Returns {unit: number of skipped records}. skipped: this dictionary as an
     earlier, interrupted run recorded it."""
     def save(complete):
@@ -231,7 +232,7 @@ def make(options, inputs, settings, manifest, splits, skipped, rule, strict):
         raise Failure("%s: exists, but %s does not; use another --out, or --overwrite" % (present[0], manifest))
     field = None if options.chat else options.field
     held_out = BY_HASH if options.chat else rule_of(documents_in(inputs, field), options.val_fraction)
-    plan = list(units(inputs, held_out, options.val_fraction, field, strict, "images" in settings))
+    plan = list(units(inputs, held_out, options.val_fraction, field, places, "images" in settings))
     progress = Progress(sum(weight for _, weight in plan))
 
     def jobs():

@@ -201,11 +201,11 @@ def named_inputs(name, sample, cache):
             if path.endswith(".parquet") else text_input("text", path) for path, n in zip(paths, names)]
 
 
-def text_cut(text, at, size, strict):
+def text_cut(text, at, size, places):
     """Returns a position from `at` on where a text can be cut without changing GPT-2's tokens: before a line end that
-    is followed by an ASCII character other than white space. strict: also without changing tokens of Llama, OLMo and
-    Qwen: a letter or digit precedes the line end. Without such a position in the next PIECE_BYTES bytes, returns their
-    end."""
+    is followed by an ASCII character other than white space. places: also without changing tokens of Llama, OLMo and
+    Qwen: the line end matches this pattern of places_before(); None: not needed. Without such a position in the next
+    PIECE_BYTES bytes, returns their end."""
     last = min(size, at + PIECE_BYTES)
     while True:
         at = text.find(b"\n", at, last - 1)
@@ -214,13 +214,13 @@ def text_cut(text, at, size, strict):
                 last += 1
             return last
         after = text.part(at + 1, at + 2)
-        joins = strict and not text.part(at - 4, at).decode("utf-8", errors="replace")[-1:].isalnum()
+        joins = places and not places.search(text.part(at - 4, at + 1).decode("utf-8", errors="replace")[-2:])
         if not after.isspace() and after < b"\x80" and not joins:
             return at
         at += 1
 
 
-def cuts(kind, path, size, strict=False, unit=None):
+def cuts(kind, path, size, places=None, unit=None):
     """Yields the position after each piece of a file that is not Parquet. A piece has at least `unit` bytes (default
     UNIT_BYTES), except the last, which ends at `size`, the file's size. A file of kind "json" is one piece."""
     text, at = Contents(path), 0
@@ -231,7 +231,7 @@ def cuts(kind, path, size, strict=False, unit=None):
         else:
             text.move(begin - 4)
             if kind == "text":
-                at = text_cut(text, begin, size, strict)
+                at = text_cut(text, begin, size, places)
             else:
                 found = text.find(mark, begin, begin + PIECE_BYTES)
                 if found < 0 and size - begin > PIECE_BYTES:
@@ -241,15 +241,15 @@ def cuts(kind, path, size, strict=False, unit=None):
         yield at
 
 
-def text_pieces(path, size, split, fraction, strict):
+def text_pieces(path, size, split, fraction, places):
     """Returns the pieces of a text. split: "train" or "val" for the entire text; None: the last `fraction` of the text
     becomes a separate validation document."""
     border = {"train": size, "val": 0}.get(split)
     if border is None:
         border = end_of(size, fraction, lambda begin, end: contents(path, begin, end))
-    places = sorted({0, border, *cuts("text", path, size, strict)})
+    begins = sorted({0, border, *cuts("text", path, size, places)})
     return [("text", path, begin, end, "val" if begin >= border else "train", begin in (0, border),
-             end in (border, size)) for begin, end in zip(places, places[1:])]
+             end in (border, size)) for begin, end in zip(begins, begins[1:])]
 
 
 def array_pieces(path, size):
@@ -291,14 +291,14 @@ def documents_in(inputs, field):
             ignored.take()
 
 
-def units(inputs, rule, fraction, field, strict=False, images=False):
+def units(inputs, rule, fraction, field, places=None, images=False):
     """Yields (pieces, weight in bytes) of each unit of work, in order. images: True if records may name images."""
     batch, weight, unit = [], 0, IMAGE_UNIT_BYTES if images else UNIT_BYTES
     for made in inputs:
         if made.kind == "text":
             split = split_of(made.identity[:16], rule, fraction)
             pieces = ((piece, piece[3] - piece[2])
-                      for piece in text_pieces(made.path, made.size, split, fraction, strict))
+                      for piece in text_pieces(made.path, made.size, split, fraction, places))
         else:
             pieces = record_pieces(made, field, images)
         for piece, piece_weight in pieces:

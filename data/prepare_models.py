@@ -51,7 +51,7 @@ class Model(Encoder):
     """Base class of JsonModel and SentencePiece. before, after: token ids that precede and follow every document; rule:
     a description of these tokens."""
 
-    strict = True  # parameter `strict` of text_cut(): these tokenizers allow fewer places to cut than GPT-2's
+    strict = True  # texts are cut only at `places`, because these tokenizers allow fewer cuts than GPT-2's
 
     def finish(self, path, vocab, characters, bos, end, name_of):
         """Sets the fields that JsonModel and SentencePiece have in common. characters: True if tokens consist of

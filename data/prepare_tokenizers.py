@@ -217,7 +217,7 @@ class Encoder:
 
 
 class Plain:
-    """Base class of Bytes and Pairs, which put the end-of-text token before each document. strict: see text_cut()."""
+    """Base class of Bytes and Pairs, which put the end-of-text token before each document."""
 
     strict, bos, after = False, [], []
 

@@ -61,17 +61,22 @@ class ModelsTest(base.Case):
     def test_cutting_a_text_changes_no_token(self):
         text = base.words(9, 9000)  # has many units
         source = self.write("one.txt", text)
-        for kind in sorted(os.listdir(KINDS)):
-            if not kind.endswith((".json", ".model")) or kind == "unknown.model":
-                continue  # because unknown characters on both sides of a cut would be one token in the undivided text
-            path = os.path.join(KINDS, kind)
-            places = [0] + list(base.prepare_inputs.cuts("text", source, os.path.getsize(source), True))
-            self.assertGreater(len(places), 5)
+        size = os.path.getsize(source)
+        cut = next(base.prepare_inputs.cuts("text", source, size, prepare_tokenizers.places_before("\n")))
+        cut = len(text.encode()[:cut].decode())
+        parsed = base.read_json(os.path.join(KINDS, "qwen.json"))
+        parsed["added_tokens"].append({**parsed["added_tokens"][1], "content": text[cut - 1:cut + 2], "id": 385})
+        spanning = self.write("spanning.json", json.dumps(parsed))  # has a token that spans the line end of a cut
+        paths = [os.path.join(KINDS, kind) for kind in sorted(os.listdir(KINDS)) if kind.endswith((".json", ".model"))]
+        for path in paths + [spanning]:
             tokenizer = prepare_tokenizers.open_tokenizer(path)
+            cuts = list(base.prepare_inputs.cuts("text", source, size, tokenizer.places))
+            # without cuts: unknown characters on both sides of a cut would be one token in the undivided text
+            self.assertEqual(len(cuts) < 5, path == spanning or path.endswith("unknown.model"), path)
             whole = list(array.array("H", tokenizer.encode([text.encode()])[0]))
             got, _, _ = self.prepared(path, source)
             # assertTrue, because assertEqual would take minutes to explain a difference
-            self.assertTrue(got == tokenizer.before + whole + tokenizer.after, kind)
+            self.assertTrue(got == tokenizer.before + whole + tokenizer.after, path)
 
     def test_choice_between_tokenizer_json_and_tokenizer_model(self):
         model, made = self.path("f/tokenizer.model"), self.path("f/tokenizer.json")
