@@ -376,6 +376,9 @@ def parse(arguments):
         raise Failure("--prompt-format caption: needs --image-processor; add it, or use another format", 1)
     if options.field is not None and options.chat:
         raise Failure("--field: has no effect with --chat, whose records have fixed keys; remove it", 1)
+    for flag in ("--chat", "--image-processor", "--field", "--skip-malformed") if options.hellaswag else ():
+        if getattr(options, flag[2:].replace("-", "_")):
+            raise Failure("%s: has no effect with --hellaswag; remove it" % flag, 1)
     options.field = options.field or "text"
     if options.bytes and options.tokenizer is not None:
         raise Failure("--tokenizer %s: has no effect with --bytes; remove one of them" % options.tokenizer, 1)

@@ -437,6 +437,8 @@ class PrepareTest(Case):
         out = self.path("e")
         self.refused(["--out"], "--bytes", "x", code=1)
         self.refused(["--tokenizer gpt2: has no effect with --bytes"], "--bytes", "--tokenizer", "gpt2", "--out", out, "x", code=1)
+        for more in ("--chat",), ("--image-processor", "x"), ("--field", "x"), ("--skip-malformed",):
+            self.refused([more[0] + ": has no effect with --hellaswag"], "--hellaswag", *more, "--out", out, "x", code=1)
         self.refused(["--out", "must end in a name"], "--bytes", "--out", self.path("folder") + "/", "x", code=1)
         for share in (2, "nan", "half"):
             self.refused(["--val-fraction", "below 1"], "--bytes", "--out", out, "--val-fraction", share, "x", code=1)
