@@ -53,8 +53,8 @@ read -ra mpirun <<<"${MPIRUN:-mpirun --bind-to none}"
 [ -n "$dry_run" ] || mkdir -p "$out"
 
 # start LOG COMMAND...: runs COMMAND, with stdout to OUT/LOG.json and stderr to OUT/LOG.err. Ends the script, or the
-# background job that called it, if COMMAND fails, with the trainer's error, else mpirun's message between lines of
-# dashes, else the last line. In a dry run, only prints COMMAND.
+# background job that called it, if COMMAND fails. The message contains the trainer's error, else the first line of
+# mpirun's message, which is between lines of dashes, else the last line of stderr. In a dry run, only prints COMMAND.
 start() {
     local log=$1 status=0
     shift

@@ -351,7 +351,7 @@ static bool find_newest(const char *out, char *folder, size_t size, Error *err) 
 }
 
 bool checkpoint_unread(const char *folder, Error *err) {
-    if (access(folder, F_OK) == 0) return false;
+    if (access(folder, F_OK) == 0 || errno != ENOENT) return false;
     return error_set(
         err, EXIT_DATA,
         "%s was removed while it was read; run this command again, or give the training run a larger --keep", folder);

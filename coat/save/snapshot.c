@@ -80,13 +80,15 @@ void snapshot_read_carried(Snapshot *s) {
         if (t->arena) continue;
         const bool found = open && good && hf_weights_find(&weights, t->name, &file, &stored) &&
                            stored->bytes == (uint64_t)(t->rows * t->cols) * dtype_bytes(stored->dtype);
-        const Dtype own = t->dtype;
-        if (found) t->dtype = stored->dtype;
-        t->host = (char *)xcalloc(1, checkpoint_tensor_bytes(t));
-        if (found) good = safetensors_read(file, stored, 0, t->host, checkpoint_tensor_bytes(t), &err);
-        if (found && good) continue;
-        free(t->host);
-        t->dtype = own; // fill_carried() writes only this type
+        if (found) {
+            t->host = (char *)xmalloc((size_t)stored->bytes);
+            good = safetensors_read(file, stored, 0, t->host, (size_t)stored->bytes, &err);
+            if (good) {
+                t->dtype = stored->dtype;
+                continue;
+            }
+            free(t->host);
+        }
         t->host = (char *)xcalloc(1, checkpoint_tensor_bytes(t));
         fill_carried(t);
     }
