@@ -246,10 +246,10 @@ void model_loss(Model *m, bool backward, bool accumulate) {
         Tensor dlogits = tensor_rows(act(m, DLOGITS_Q, 0), 0, count);
         Tensor dlogits_t = tensor_rows(act(m, DLOGITS_QT, 0), 0, count);
         ops->linear_forward(ex, logits, tensor_rows(nf, begin, count), head, no_tensor());
-        ops->loss_forward_backward(ex, backward ? dlogits : no_tensor(), dlogits_t,
-                                   tensor_rows(act(m, LOSSES, 0), begin, count),
-                                   tensor_rows(backward ? no_tensor() : act(m, BEST, 0), begin, count), logits,
-                                   tensor_rows(act(m, TARGETS, 0), begin, count), m->config->shape.vocab, m->state);
+        ops->loss_forward_backward(
+            ex, backward ? dlogits : no_tensor(), dlogits_t, tensor_rows(act(m, LOSSES, 0), begin, count),
+            tensor_rows(backward ? no_tensor() : act(m, BEST, 0), begin, count), logits,
+            tensor_rows(act(m, TARGETS, 0), begin, count), begin, m->config->shape.vocab, m->state);
         if (!backward) continue;
         count_codes(m, GRADIENT_DLOGITS, 0, tensor_cols(dlogits, 0, m->config->shape.vocab), dlogits_t);
         ops->linear_backward_data(ex, tensor_rows(act(m, DN, 0), begin, count), dlogits, head);

@@ -74,11 +74,12 @@ OPERATION_BY_FORMAT(activation_forward, (Exec *exec, Tensor g, Tensor h, Tensor 
 //     best.data NULL: not computed. Otherwise the GPU reads the logits once more.
 //   dlogits = (softmax - onehot) * state->loss_scale; 0 in columns >= vocab and in rows with target < 0
 //   If dlogits.data is NULL, computes the losses only.
-// Unscaled dlogits and dlogits_t share the logits' memory, which the gradient overwrites. FP8 dlogits is E5M2. FP8
-// dlogits_t is the transpose of dlogits and may use the logits' memory. Both have the scale loss_gradient_scale()
-// (quantize.h), which needs no amax, because |dlogits| <= loss_scale. A non-finite loss sets state->nonfinite.
+// Unscaled dlogits and dlogits_t share the logits' memory, which the gradient overwrites. FP8 dlogits is E5M2, rounded
+// stochastically by loss_random_bits() (quantize.h). `first` is the number of the chunk's first token in the
+// micro-batch. FP8 dlogits_t is the transpose of dlogits and may use the logits' memory. Both have the scale
+// loss_gradient_scale(), which needs no amax, because |dlogits| <= loss_scale. A non-finite loss sets state->nonfinite.
 OPERATION(loss_forward_backward, (Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best,
-                                  Tensor logits, Tensor targets, int vocab, StepState *state))
+                                  Tensor logits, Tensor targets, int64_t first, int vocab, StepState *state))
 // Adds the sum of losses (R, 1) FP32, times state->loss_scale, to state->loss_sum. The order of the sum is fixed.
 OPERATION(loss_sum, (Exec *exec, Tensor losses, StepState *state))
 

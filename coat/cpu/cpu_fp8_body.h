@@ -15,19 +15,23 @@ INLINE float VARIANT(decode_one)(uint32_t code, Format format) {
     return bits_float(float_bits(value) | sign);
 }
 
-// Rounds x to the nearest FP8 value, ties to even. Values beyond the format's maximum, inf included, become the
-// maximum; NaN becomes 0x7f or 0xff. A subnormal result is rounded by adding `magic`, a float whose ulp is the smallest
-// FP8 subnormal.
-INLINE uint8_t VARIANT(encode_one)(float x, Format format) {
-    const bool e4m3 = format == FMT_E4M3;
-    const uint32_t mbits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, largest = e4m3 ? 0x7eu : 0x7bu, drop = 23 - mbits;
-    const uint32_t lowest = (128u - bias) << 23, magic = (151u - bias - mbits) << 23;
-    uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
+// Returns a magnitude as a float with `mbits` mantissa bits, rounded to nearest even. Values beyond the format's
+// maximum, inf included, become `largest`. A subnormal result is rounded by adding `magic`, a float whose ulp is the
+// format's smallest subnormal.
+INLINE uint32_t VARIANT(encode_magnitude)(uint32_t magnitude, uint32_t mbits, uint32_t bias, uint32_t largest) {
+    const uint32_t drop = 23 - mbits, lowest = (128u - bias) << 23, magic = (151u - bias - mbits) << 23;
     uint32_t rounded = magnitude + ((1u << (drop - 1)) - 1u) + ((magnitude >> drop) & 1u);
     uint32_t normal = (rounded >> drop) - ((127u - bias) << mbits);
     uint32_t small = float_bits(bits_float(magnitude) + bits_float(magic)) - magic;
     uint32_t code = magnitude < lowest ? small : normal;
-    code = code > largest ? largest : code;
+    return code > largest ? largest : code;
+}
+
+// Rounds x to the nearest FP8 value. NaN becomes 0x7f or 0xff.
+INLINE uint8_t VARIANT(encode_one)(float x, Format format) {
+    const bool e4m3 = format == FMT_E4M3;
+    uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
+    uint32_t code = VARIANT(encode_magnitude)(magnitude, e4m3 ? 3 : 2, e4m3 ? 7 : 15, e4m3 ? 0x7eu : 0x7bu);
     code = magnitude > 0x7f800000u ? 0x7fu : code;
     return (uint8_t)(code | (bits >> 24 & 0x80u));
 }
@@ -58,6 +62,17 @@ static void VARIANT(encode_fp8)(uint8_t *restrict codes, const real *restrict x,
         for (int64_t i = 0; i < n; i++) codes[i] = VARIANT(encode_one)((float)x[i] * r, FMT_E5M2);
     else
         for (int64_t i = 0; i < n; i++) codes[i] = VARIANT(encode_one)((float)x[i] * r, FMT_E4M3);
+}
+
+static void VARIANT(encode_stochastic)(uint8_t *restrict codes, const real *restrict x, const uint8_t *restrict random,
+                                       int64_t n, float r) {
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = float_bits((float)x[i] * r), magnitude = bits & 0x7fffffffu;
+        uint32_t code = (VARIANT(encode_magnitude)(magnitude, 10, 15, 0x7bffu) + random[i]) >> 8;
+        code = code > 0x7bu ? 0x7bu : code;
+        code = magnitude > 0x7f800000u ? 0x7fu : code;
+        codes[i] = (uint8_t)(code | (bits >> 24 & 0x80u));
+    }
 }
 
 // Quantizes one group of n values to E4M3, and writes the group's scale. Returns the group's amax as FP32 bits.

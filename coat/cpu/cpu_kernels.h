@@ -51,6 +51,8 @@ typedef struct {
     // out = FP8 value * scale
     void (*decode_fp8)(real *out, const uint8_t *codes, int64_t n, float scale, Format format);
     void (*encode_fp8)(uint8_t *codes, const real *x, int64_t n, float r, Format format); // codes = cast(x * r)
+    // codes = e5m2_encode_stochastic(x * r, random)
+    void (*encode_stochastic)(uint8_t *codes, const real *x, const uint8_t *random, int64_t n, float r);
     uint32_t (*amax_bits)(const real *x, int64_t n); // returns the FP32 bits of max |x|; 0 if n is 0
     // Decode and encode E4M3 with one BF16 scale per `group` elements; the last group may be shorter. encode_groups
     // returns the FP32 bits of the amax of all n elements.

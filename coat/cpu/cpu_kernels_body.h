@@ -266,6 +266,7 @@ static const CpuKernels VARIANT(table) = {
     VARIANT(encode_bf16),
     VARIANT(decode_fp8),
     VARIANT(encode_fp8),
+    VARIANT(encode_stochastic),
     VARIANT(amax_bits),
     VARIANT(decode_groups),
     VARIANT(encode_groups),

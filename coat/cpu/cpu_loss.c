@@ -50,22 +50,29 @@ static bool is_best(const Cpu *cpu, Tensor logits, int64_t row, int64_t vocab, i
     return true;
 }
 
-// Computes one row of dlogits = (softmax - onehot) * scale. log_sum: log-sum-exp of the row's logits.
+// Computes one row of dlogits = (softmax - onehot) * scale. log_sum: log-sum-exp of the row's logits. For an FP8
+// dlogits: random_start is loss_random_start() of the step, `first` the number of row 0 in the micro-batch.
 static void gradient_row(const Cpu *cpu, Tensor dlogits, Tensor logits, int64_t row, int64_t vocab, int32_t target,
-                         real log_sum, real scale) {
+                         real log_sum, real scale, uint64_t random_start, int64_t first) {
     const bool fp8 = format_is_fp8(dlogits.format);
     const float r = fp8 ? scale_reciprocal(*(const float *)dlogits.scale) : 1.0f;
     real buffer[CHUNK];
+    uint8_t random[CHUNK];
     for (int64_t begin = 0; begin < vocab; begin += CHUNK) {
         int64_t count = smaller(CHUNK, vocab - begin);
         const real *x = row_load(cpu, logits, row, begin, count, buffer);
         cpu->kernels->exponentials(buffer, x, 1, log_sum, count);
         if (target >= begin && target < begin + count) buffer[target - begin] -= 1;
         for (int64_t i = 0; i < count; i++) buffer[i] *= scale;
-        if (fp8)
-            cpu->kernels->encode_fp8((uint8_t *)row_address(dlogits, row) + begin, buffer, count, r, dlogits.format);
-        else
+        if (!fp8) {
             row_store(cpu, dlogits, row, begin, count, buffer);
+            continue;
+        }
+        for (int64_t i = 0; i < count; i += LOSS_RANDOM) {
+            const uint64_t bits = loss_random_bits(random_start, first + row, target, (begin + i) / LOSS_RANDOM);
+            for (int j = 0; j < LOSS_RANDOM; j++) random[i + j] = (uint8_t)loss_random_byte(bits, j);
+        }
+        cpu->kernels->encode_stochastic((uint8_t *)row_address(dlogits, row) + begin, buffer, random, count, r);
     }
 }
 
@@ -83,12 +90,13 @@ static void require_gradient(Tensor dlogits, Tensor dlogits_t, Tensor logits) {
 }
 
 void cpu_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best, Tensor logits,
-                               Tensor targets, int vocab, StepState *state) {
+                               Tensor targets, int64_t first, int vocab, StepState *state) {
     require_plain("loss_forward_backward", logits);
     require_gradient(dlogits, dlogits_t, logits);
     const Cpu *cpu = cpu_of(exec);
     const float scale = state->loss_scale;
     const bool backward = dlogits.data != NULL, fp8 = backward && format_is_fp8(dlogits.format);
+    const uint64_t random_start = loss_random_start(state->seed, state->t);
     if (fp8) *(float *)dlogits.scale = loss_gradient_scale(scale);
     int bad = 0;
 #pragma omp parallel for num_threads(cpu->threads) schedule(static) reduction(| : bad)
@@ -100,7 +108,8 @@ void cpu_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Ten
         if (target >= 0) {
             real log_sum = row_log_sum(cpu, logits, row, vocab);
             loss = log_sum - element(logits, row, target);
-            if (backward) gradient_row(cpu, dlogits, logits, row, vocab, target, log_sum, (real)scale);
+            if (backward)
+                gradient_row(cpu, dlogits, logits, row, vocab, target, log_sum, (real)scale, random_start, first);
         }
         if (backward) zero_columns(dlogits, row, target >= 0 ? vocab : 0);
         if (losses.data) *(real *)row_address(losses, row) = loss;

@@ -80,27 +80,27 @@ COAT_HD static inline float bf16_decode(uint16_t b) {
     return bits_float((uint32_t)b << 16);
 }
 
-// Encodes x as an 8-bit float with `mbits` mantissa bits and exponent bias `bias`. Rounds to nearest even. Infinities
-// and values above the format's largest finite value saturate to that value, whose bits are `max_code`. A NaN becomes
-// 0x7f with the sign of x. To detect an infinity, callers must check x before the cast.
+// Encodes a magnitude, the bits of |x|, as a float with `mbits` mantissa bits and exponent bias `bias`. Rounds to
+// nearest even. Infinities and values above the format's largest finite value saturate to that value, whose bits are
+// `max_code`. x must not be NaN. To detect an infinity, callers must check x before the cast.
+COAT_HD static inline uint32_t float_encode_bits(uint32_t magnitude, int mbits, int bias, uint32_t max_code) {
+    int exponent = (int)(magnitude >> 23) - 127; // exponent of x if x is a normal FP32; subnormals are encoded as 0
+    int lowest = 1 - bias;                       // exponent of the format's smallest normal value
+    if (exponent < lowest - mbits - 1) return 0; // |x| is below half of the smallest subnormal value
+    int drop = 23 - mbits + (exponent < lowest ? lowest - exponent : 0);
+    uint32_t mant = (magnitude & 0x7fffffu) | 0x800000u;
+    uint32_t kept = mant >> drop, rest = mant & ((1u << drop) - 1u), half = 1u << (drop - 1);
+    kept += (rest > half || (rest == half && (kept & 1u))) ? 1u : 0u;
+    // for normal values, the leading 1 in `kept` adds 1 to the exponent field, and so does a carry from rounding
+    uint32_t code = exponent < lowest ? kept : kept + ((uint32_t)(exponent + bias - 1) << mbits);
+    return code > max_code ? max_code : code;
+}
+
+// Encodes x as an 8-bit float as float_encode_bits() does. A NaN becomes 0x7f with the sign of x.
 COAT_HD static inline uint8_t fp8_encode_bits(float x, int mbits, int bias, uint8_t max_code) {
-    uint32_t u = float_bits(x), sign = u >> 31, mag = u & 0x7fffffffu;
-    if (mag > 0x7f800000u) return (uint8_t)(sign << 7 | 0x7fu);
-    int exponent = (int)(mag >> 23) - 127; // exponent of x if x is a normal FP32; FP32 subnormals are encoded as 0
-    int lowest = 1 - bias;                 // exponent of the format's smallest normal value
-    uint32_t code;
-    if (exponent < lowest - mbits - 1) {
-        code = 0; // |x| is below half of the smallest subnormal value
-    } else {
-        int drop = 23 - mbits + (exponent < lowest ? lowest - exponent : 0);
-        uint32_t mant = (mag & 0x7fffffu) | 0x800000u;
-        uint32_t kept = mant >> drop, rest = mant & ((1u << drop) - 1u), half = 1u << (drop - 1);
-        kept += (rest > half || (rest == half && (kept & 1u))) ? 1u : 0u;
-        // for normal values, the leading 1 in `kept` adds 1 to the exponent field, and so does a carry from rounding
-        code = exponent < lowest ? kept : kept + ((uint32_t)(exponent + bias - 1) << mbits);
-        if (code > max_code) code = max_code;
-    }
-    return (uint8_t)(sign << 7 | code);
+    uint32_t u = float_bits(x), sign = u >> 31, magnitude = u & 0x7fffffffu;
+    return (uint8_t)(sign << 7 |
+                     (magnitude > 0x7f800000u ? 0x7fu : float_encode_bits(magnitude, mbits, bias, max_code)));
 }
 
 COAT_HD static inline float fp8_decode_bits(uint8_t c, int mbits, int bias) {
@@ -128,6 +128,16 @@ COAT_HD static inline float e5m2_decode(uint8_t c) {
     if (magnitude > 0x7cu) return bits_float(0x7fc00000u);
     if (magnitude == 0x7cu) return bits_float((uint32_t)(c >> 7) << 31 | 0x7f800000u);
     return fp8_decode_bits(c, 2, 15);
+}
+
+// Rounds x stochastically to E5M2: away from zero if `random`, uniform in 0 to 255, is large enough. The expected value
+// is x, rounded to FP16. The upper 8 bits of an FP16 value are an E5M2 value, and the lower 8 bits, divided by 256, are
+// the probability of rounding away from zero.
+COAT_HD static inline uint8_t e5m2_encode_stochastic(float x, uint32_t random) {
+    uint32_t u = float_bits(x), sign = u >> 31, magnitude = u & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return (uint8_t)(sign << 7 | 0x7fu);
+    uint32_t code = (float_encode_bits(magnitude, 10, 15, 0x7bffu) + random) >> 8;
+    return (uint8_t)(sign << 7 | (code > 0x7bu ? 0x7bu : code));
 }
 
 // Rounds a master weight to the nearest BF16, ties away from zero (--master split16). Bit 15 of x is 1 if and only if

@@ -7,6 +7,7 @@
 #pragma once
 #include "base/c_linkage.h"
 #include "formats.h"
+#include "rng.h"
 
 C_LINKAGE_BEGIN
 
@@ -99,6 +100,24 @@ COAT_HD static inline float scale_reciprocal(float scale) {
 COAT_HD static inline float loss_gradient_scale(float scale) {
     float quantum = scale * 0x1p-15f;
     return quantum < SCALE_MIN ? SCALE_MIN : quantum;
+}
+
+// Random bits that round the loss gradient to E5M2 stochastically. Rounding to nearest has the same error in all
+// positions of equal probabilities, so the error does not average out over a batch.
+//   loss_random_start() depends on the step only.
+//   loss_random_bits() returns the bits of LOSS_RANDOM columns of a row of logits, from column LOSS_RANDOM * vector on.
+//       `row` counts from the start of the micro-batch; the target makes the bits of different micro-batches differ.
+//   loss_random_byte() returns the bits of column i of these columns.
+#define LOSS_RANDOM 8
+#define LOSS_STREAM (0x6cULL << 56) // random stream; the low 56 bits contain the step
+COAT_HD static inline uint64_t loss_random_start(uint64_t seed, int64_t t) {
+    return rng_start(seed, LOSS_STREAM | (uint64_t)t);
+}
+COAT_HD static inline uint64_t loss_random_bits(uint64_t start, int64_t row, int32_t target, int64_t vector) {
+    return rng_mix(start + ((uint64_t)row << 42 | (uint64_t)target << 20 | (uint64_t)vector) * RNG_STRIDE);
+}
+COAT_HD static inline uint32_t loss_random_byte(uint64_t bits, int i) {
+    return (uint32_t)(bits >> (i / 4 * 32 + i % 2 * 16 + i / 2 % 2 * 8)) & 0xffu;
 }
 
 COAT_HD static inline uint8_t fp8_encode(Format f, float x) {

@@ -182,7 +182,7 @@ static void run_bias_gradient(Exec *e, Block *k) {
     e->ops->grad_quantize(e, k->y, k->y, k->dbias, k->y, true);
 }
 static void run_loss(Exec *e, Block *k) {
-    e->ops->loss_forward_backward(e, k->logits, k->logits, k->losses, (Tensor){0}, k->logits, k->targets, 50257,
+    e->ops->loss_forward_backward(e, k->logits, k->logits, k->losses, (Tensor){0}, k->logits, k->targets, 0, 50257,
                                   &k->state);
 }
 static void run_embed(Exec *e, Block *k) {

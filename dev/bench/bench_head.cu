@@ -32,7 +32,7 @@ static void run_logits(Bench *bench, void *context) {
 static void run_loss(Bench *bench, void *context) {
     const Head *h = (const Head *)context;
     bench->exec.ops->loss_forward_backward(&bench->exec, h->dlogits, h->dlogits_t, h->losses, Tensor{}, h->logits,
-                                           h->targets, VOCAB, h->state);
+                                           h->targets, 0, VOCAB, h->state);
 }
 
 static void run_data(Bench *bench, void *context) {

@@ -60,7 +60,7 @@ BENCH_OPERATION(qk_norm_rope_backward, qk_norm_rope_backward, o->wide[s], o->sum
                 true)
 BENCH_OPERATION(grad_quantize, grad_quantize, o->wide[s], o->wide[s], o->sums, o->wide[s], true)
 BENCH_OPERATION(loss_forward_backward, loss_forward_backward, o->wide[s], o->wide[s], o->losses, Tensor{}, o->wide[s],
-                o->tokens, VOCAB, o->state)
+                o->tokens, 0, VOCAB, o->state)
 BENCH_OPERATION(loss_sum, loss_sum, o->losses, o->state)
 BENCH_OPERATION(embed_backward, embed_backward, o->dwte, o->dwpe, o->r[s], o->tokens, Tensor{}, o->model.T, true)
 BENCH_OPERATION(gradients_add, gradients_add, &o->r[s], &o->y[s], 1)

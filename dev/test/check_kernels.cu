@@ -212,9 +212,9 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
     check_reset(c, 0);
     for (int backward = 0; backward < 2; backward++) {
         const CheckPair dlogits = backward ? logits : CheckPair{};
-        CHECK_BOTH(
-            c, loss_forward_backward,
-            (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(best), SIDE(logits), SIDE(targets), vocab, e->state));
+        CHECK_BOTH(c, loss_forward_backward,
+                   (e, SIDE(dlogits), SIDE(dlogits), SIDE(losses), SIDE(best), SIDE(logits), SIDE(targets), 0, vocab,
+                    e->state));
     }
     check_values(c, losses, 1e-5, "loss_forward_backward: losses");
     check_values(c, best, 0, "loss_forward_backward: best");
@@ -234,7 +234,7 @@ static void check_loss(Check *c, int64_t rows, int vocab, int padded, Format for
         check_upload(c, logits);
         check_reset(c, 0);
         check_gpu(c)->ops->loss_forward_backward(check_gpu(c), logits.gpu, logits.gpu, losses.gpu, Tensor{}, logits.gpu,
-                                                 targets.gpu, vocab, check_gpu(c)->state);
+                                                 targets.gpu, 0, vocab, check_gpu(c)->state);
         check_flag(c, 1, "loss_forward_backward");
     }
     check_free(c);

@@ -86,7 +86,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
             if (begin == 0) // The transposed FP8 gradient overwrites the logits.
                 dlogits_t.data = part.data;
             CALL(b, loss_forward_backward, dlogits, dlogits_t, tensor_rows(losses.t[s], begin, count), no_tensor(),
-                 part, tensor_rows(targets.t[s], begin, count), vocab, b->state[s]);
+                 part, tensor_rows(targets.t[s], begin, count), begin, vocab, b->state[s]);
             CALL(b, linear_backward_data, tensor_rows(dn.t[s], begin, count), dlogits, p.weight);
             CALL(b, linear_backward_weight, dwte.t[s], dlogits_t, tensor_rows(n_t.t[s], begin, count), true);
         }
@@ -100,7 +100,7 @@ static void compare_head(Backends *b, int64_t M, int64_t C, int vocab, int64_t V
     Pair same = pair_random(b, chunk, Vp, FMT_BF16, 3.0f, 65);
     ON_BOTH(b) {
         CALL(b, loss_forward_backward, d.t[s], d_t.t[s], tensor_rows(losses.t[s], 0, chunk), no_tensor(), same.t[s],
-             tensor_rows(targets.t[s], 0, chunk), vocab, b->state[s]);
+             tensor_rows(targets.t[s], 0, chunk), chunk, vocab, b->state[s]);
     }
     pair_check_codes(b, d, "loss", "dlogits");
     pair_check_codes(b, d_t, "loss", "transposed dlogits");

@@ -701,7 +701,7 @@ static void compare_embedding_and_loss(Backends *b, OpShape o) {
         for (int accumulate = 0; accumulate < 2; accumulate++)
             CALL(b, embed_backward, dwte.t[s], dwpe_masked.t[s], g.t[s], tokens.t[s], positions.t[s], o.T,
                  accumulate != 0);
-        CALL(b, loss_forward_backward, logits.t[s], logits.t[s], losses.t[s], best.t[s], logits.t[s], targets.t[s],
+        CALL(b, loss_forward_backward, logits.t[s], logits.t[s], losses.t[s], best.t[s], logits.t[s], targets.t[s], 0,
              (int)V, b->state[s]);
         CALL(b, loss_sum, losses.t[s], b->state[s]);
     }

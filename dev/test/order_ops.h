@@ -177,9 +177,11 @@ static void order_activation_forward(Exec *exec, Tensor g, Tensor h, Tensor y, T
 // Records the loss and the transposed FP8 gradient. The transpose is a second operation, which reads the FP8 gradient
 // and may overwrite the logits.
 static void order_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best,
-                                        Tensor logits, Tensor targets, int vocab, StepState *state) {
+                                        Tensor logits, Tensor targets, int64_t first, int vocab, StepState *state) {
     begin("loss_forward_backward");
     read_memory(&state->loss_scale, sizeof state->loss_scale);
+    read_memory(&state->seed, sizeof state->seed);
+    read_memory(&state->t, sizeof state->t);
     reads(logits);
     reads(targets);
     writes(losses);

@@ -58,6 +58,38 @@ static void check_encode(const Fp8 *format, float x) {
                  expected);
 }
 
+// Over all random bytes, the mean of the E5M2 values of an FP16 number must be this number.
+UNIT_TEST(stochastic_rounding_to_e5m2_keeps_the_mean) {
+    for (int half = 0; half <= 0x7b00; half++) {
+        const int exponent = half >> 10, mantissa = half & 0x3ff;
+        const double x = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+        double sum = 0;
+        for (uint32_t random = 0; random < 256; random++) {
+            sum += e5m2_decode(e5m2_encode_stochastic((float)x, random));
+            assert_int_equal(e5m2_encode_stochastic(-(float)x, random),
+                             0x80 | e5m2_encode_stochastic((float)x, random));
+        }
+        assert_true(sum == 256 * x);
+    }
+    assert_int_equal(e5m2_encode_stochastic(1e9f, 255), 0x7b);
+    assert_int_equal(e5m2_encode_stochastic(NAN, 255) & 0x7f, 0x7f);
+}
+
+// The bytes that round the loss gradient must be uniform over rows, columns, targets and steps.
+UNIT_TEST(random_bytes_of_the_loss_gradient_are_uniform) {
+    int counts[256] = {0};
+    for (int64_t t = 0; t < 4; t++)
+        for (int64_t row = 0; row < 16; row++)
+            for (int64_t column = 0; column < 1024; column++) {
+                const uint64_t start = loss_random_start(7, t);
+                const uint64_t bits = loss_random_bits(start, row, (int32_t)(row * 5), column / LOSS_RANDOM);
+                counts[loss_random_byte(bits, (int)(column % LOSS_RANDOM))]++;
+            }
+    double chi = 0; // chi-squared with 255 degrees of freedom: mean 255, standard deviation 22.6
+    for (int i = 0; i < 256; i++) chi += pow(counts[i] - 256, 2) / 256;
+    assert_true(chi > 160 && chi < 370);
+}
+
 UNIT_TEST(all_fp8_values_decode_to_the_definition) {
     for (int f = 0; f < 2; f++) {
         const Fp8 *format = &formats[f];

@@ -67,8 +67,9 @@ static void check_loss(Fixture *f, int64_t R, int vocab, int64_t Vp, double size
     set_value(targets, R / 2, 0, -1); // a row without a target
     for (int64_t i = 0; i < R; i++)   // The logits of padding columns must be ignored.
         for (int64_t j = vocab; j < Vp; j++) set_value(logits, i, j, NAN);
-    ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, best_again, logits, targets, vocab, &state);
-    ops->loss_forward_backward(&f->exec, logits, logits, losses, best, logits, targets, vocab, &state);
+    ops->loss_forward_backward(&f->exec, no_tensor(), no_tensor(), again, best_again, logits, targets, 0, vocab,
+                               &state);
+    ops->loss_forward_backward(&f->exec, logits, logits, losses, best, logits, targets, 0, vocab, &state);
     assert_true(same_bits(losses, again) && same_bits(best, best_again));
     assert_int_equal(state.nonfinite, 0);
     double total = 0;
@@ -116,11 +117,11 @@ UNIT_TEST(a_nonfinite_logit_is_reported) {
         Tensor best = poisoned(&f, FMT_FP32, 5, 1);
         Tensor targets = random_tokens(&f, 5, 20);
         set_value(logits, 3, 30, bad[i]); // column 30 of the logits is padding
-        f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, best, logits, targets, 20,
+        f.exec.ops->loss_forward_backward(&f.exec, no_tensor(), no_tensor(), losses_, best, logits, targets, 0, 20,
                                           &state);
         assert_int_equal(state.nonfinite, 0);
         set_value(logits, 3, (int64_t)value(targets, 3, 0), bad[i]);
-        f.exec.ops->loss_forward_backward(&f.exec, logits, logits, losses_, best, logits, targets, 20, &state);
+        f.exec.ops->loss_forward_backward(&f.exec, logits, logits, losses_, best, logits, targets, 0, 20, &state);
         assert_int_equal(state.nonfinite, 1);
         assert_true(value(best, 3, 0) == (bad[i] > 0));
         fixture_end(&f);

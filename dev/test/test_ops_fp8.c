@@ -8,6 +8,14 @@ static void assert_encodes(const CpuKernels *kernels, Format format, const real 
     for (int64_t i = 0; i < n; i++) assert_int_equal(codes[i], fp8_encode(format, (float)x[i]));
 }
 
+// Converts 4096 values with random bytes.
+static void assert_encodes_stochastically(const CpuKernels *kernels, const real *x) {
+    uint8_t codes[4096], random[4096];
+    for (uint32_t i = 0; i < 4096; i++) random[i] = (uint8_t)(i * 2654435761u >> 24);
+    kernels->encode_stochastic(codes, x, random, 4096, 1.0f);
+    for (int i = 0; i < 4096; i++) assert_int_equal(codes[i], e5m2_encode_stochastic((float)x[i], random[i]));
+}
+
 static void check_codes(const CpuKernels *kernels, Format format) {
     uint8_t codes[256];
     real x[4096];
@@ -29,6 +37,7 @@ static void check_codes(const CpuKernels *kernels, Format format) {
         for (uint32_t i = 0; i < 4096; i++)
             x[i] = (real)bits_float((high + i / 2) << 16 | (i % 2) * (i * 2654435761u >> 16));
         assert_encodes(kernels, format, x, 4096);
+        assert_encodes_stochastically(kernels, x);
     }
 }
 

@@ -17,32 +17,38 @@ static Tensor random_logits(Fixture *f, int64_t rows, int vocab, int64_t padded,
     return t;
 }
 
-// The loss's FP8 gradient must equal its FP32 gradient quantized with the scale that follows from state->loss_scale. No
-// value may saturate, and the gradient of a probability above 2^-31 must not become 0. The transpose reuses the memory
-// of the logits.
+// The loss's FP8 gradient must equal its FP32 gradient, rounded stochastically by loss_random_bits() with the scale
+// that follows from state->loss_scale. No value may saturate, and the gradient of a probability above 2^-31 must not
+// become 0. The transpose reuses the memory of the logits.
 static void check_gradient(Fixture *f, int64_t rows, int vocab, int64_t padded, double size) {
     const Ops *ops = f->exec.ops;
     const float scale = 0.37f;
     watch(f);
     f->state.loss_scale = scale;
+    f->state.seed = 3, f->state.t = 5;
     Tensor targets = random_targets(f, rows, vocab), logits = random_logits(f, rows, vocab, padded, size);
     set_value(logits, 0, 0, -20.8 * log(2.0)); // Gives token 0 of row 0 a probability of at most 2^-20.8.
     Tensor expected = decoded(f, logits), losses = poisoned(f, FMT_FP32, rows, 1),
            again = poisoned(f, FMT_FP32, rows, 1);
-    ops->loss_forward_backward(&f->exec, expected, expected, losses, no_tensor(), expected, targets, vocab, &f->state);
+    ops->loss_forward_backward(&f->exec, expected, expected, losses, no_tensor(), expected, targets, 0, vocab,
+                               &f->state);
     Tensor codes = coded(f, FMT_E5M2, rows, padded), transposed = coded_transpose(f, codes);
     transposed.data = logits.data;
     transposed.stride = rows;
-    ops->loss_forward_backward(&f->exec, codes, transposed, again, no_tensor(), logits, targets, vocab, &f->state);
+    ops->loss_forward_backward(&f->exec, codes, transposed, again, no_tensor(), logits, targets, 6, vocab, &f->state);
     assert_true(same_bits(losses, again));
     assert_int_equal(f->state.nonfinite, 0);
     assert_int_equal(float_bits(*(const float *)codes.scale), float_bits(scale * 0x1p-15f));
     const float r = scale_reciprocal(scale * 0x1p-15f);
+    const uint64_t start = loss_random_start(3, 5);
     for (int64_t i = 0; i < rows; i++) {
         const bool no_target = value(targets, i, 0) < 0;
         for (int64_t j = 0; j < padded; j++) {
             const uint8_t code = code_at(codes, i, j);
-            assert_int_equal(code, no_target || j >= vocab ? 0 : e5m2_encode(element(expected, i, j) * r));
+            const uint64_t bits = loss_random_bits(start, 6 + i, (int32_t)value(targets, i, 0), j / LOSS_RANDOM);
+            const uint32_t random = loss_random_byte(bits, (int)(j % LOSS_RANDOM));
+            assert_int_equal(code,
+                             no_target || j >= vocab ? 0 : e5m2_encode_stochastic(element(expected, i, j) * r, random));
             assert_true((code & 0x7f) < 0x7b);
             if (!no_target && fabsf(element(expected, i, j)) > scale * 0x1p-31f) assert_true((code & 0x7f) > 0);
         }
@@ -58,13 +64,13 @@ static void gradient_limits(Fixture *f) {
     Tensor targets = random_targets(f, 4, 20), losses = poisoned(f, FMT_FP32, 4, 1);
     Tensor logits = random_logits(f, 4, 20, 48, 2), codes = coded(f, FMT_E5M2, 4, 48);
     Tensor transposed = coded_transpose(f, codes);
-    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, no_tensor(), logits, targets, 20,
+    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, no_tensor(), logits, targets, 0, 20,
                                        &f->state);
     assert_true(*(const float *)codes.scale == 0x1p-55f && f->state.nonfinite == 0);
     assert_true(code_at(codes, 0, (int64_t)value(targets, 0, 0)) > 0x80);
     set_value(logits, 1, 3, NAN);
     f->state.loss_scale = 1;
-    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, no_tensor(), logits, targets, 20,
+    f->exec.ops->loss_forward_backward(&f->exec, codes, transposed, losses, no_tensor(), logits, targets, 0, 20,
                                        &f->state);
     assert_int_equal(f->state.nonfinite, 1);
 }

@@ -21,6 +21,7 @@ struct LossArguments {
     int64_t codes_stride;
     const int32_t *targets;
     int64_t rows, stride, target_stride;
+    int64_t first; // number of the first row in the micro-batch
     int cols, vocab;
     int parts; // number of blocks that share a row of logits, a power of two
     bool backward;
@@ -93,24 +94,43 @@ template <typename T, int V> struct GradientInPlace {
     T *row;
     static constexpr float unit = 1.0f;
 
-    __device__ GradientInPlace(const LossArguments &a, int64_t at, float) : row((T *)a.logits + at * a.stride) {}
+    __device__ GradientInPlace(const LossArguments &a, int64_t at, int, float) : row((T *)a.logits + at * a.stride) {}
     __device__ void write(int index, const float x[V]) const { store(row + index * V, packed<T, V>(x)); }
     __device__ void element(int column, float x) const { store(row + column, packed<T, 1>(&x)); }
 };
 
-// Writes the gradient in E5M2. Callers first multiply the gradient by `unit`, the reciprocal of the gradient's scale.
-template <typename T, int V> struct GradientCodes {
-    uint8_t *row;
-    float unit;
+// Returns 4 values, |x| <= 2^15, in E5M2, rounded stochastically as e5m2_encode_stochastic() rounds them. Adds bytes of
+// `random` (loss_random_byte()) to the lower bytes of FP16 values. The upper bytes are the E5M2 values.
+__device__ static inline uint32_t encode_stochastic(const float x[4], uint32_t random) {
+    const __half2 pairs[2] = {__floats2half2_rn(x[0], x[1]), __floats2half2_rn(x[2], x[3])};
+    uint32_t word[2];
+    memcpy(word, pairs, sizeof word);
+    return __byte_perm(word[0] + (random & 0x00ff00ffu), word[1] + (random >> 8 & 0x00ff00ffu), 0x7531);
+}
 
-    __device__ GradientCodes(const LossArguments &a, int64_t at, float scale)
-        : row(a.codes + at * a.codes_stride), unit(scale_reciprocal(loss_gradient_scale(scale))) {}
+// Writes the gradient in E5M2, rounded stochastically. Callers first multiply the gradient by `unit`, the reciprocal of
+// the gradient's scale.
+template <typename T, int V> struct GradientCodes {
+    uint8_t *codes;
+    uint64_t start;
+    int row, target;
+    float unit;
+    static_assert(V == LOSS_RANDOM);
+
+    __device__ GradientCodes(const LossArguments &a, int64_t at, int to, float scale)
+        : codes(a.codes + at * a.codes_stride), start(loss_random_start(a.state->seed, a.state->t)),
+          row((int)(a.first + at)), target(to), unit(scale_reciprocal(loss_gradient_scale(scale))) {}
     __device__ void write(int index, const float x[V]) const {
+        const uint64_t random = loss_random_bits(start, row, target, index);
         Pack<uint32_t, V / 4> words;
-        encode<FMT_E5M2, V>(x, 1.0f, words.value);
-        store((uint32_t *)(row + index * V), words);
+        words.value[0] = encode_stochastic(x, (uint32_t)random);
+        words.value[1] = encode_stochastic(x + 4, (uint32_t)(random >> 32));
+        store((uint32_t *)(codes + index * V), words);
     }
-    __device__ void element(int column, float x) const { row[column] = (uint8_t)encode_pair<FMT_E5M2>(x, 0.0f); }
+    __device__ void element(int column, float x) const {
+        const uint64_t random = loss_random_bits(start, row, target, column / V);
+        codes[column] = e5m2_encode_stochastic(x, loss_random_byte(random, column % V));
+    }
 };
 
 // Computes the loss and, with a.backward, the gradient. a.parts consecutive blocks share a row; if a.parts > 1, these
@@ -156,7 +176,7 @@ __global__ __launch_bounds__(LOSS_THREADS, LOSS_BLOCKS_PER_SM) void loss_kernel(
                 if (j < real) mine.sum += fast_exp(x[j] - mine.max);
         });
         const SoftmaxSum all = row_parts.join(mine, done++);
-        const Gradient gradient(a, row, scale);
+        const Gradient gradient(a, row, target, scale);
         const float inverse = scale / all.sum, factor = inverse * gradient.unit;
 
         // vector of logits that contains the target; the vector's thread computes and writes the row's loss
@@ -302,7 +322,7 @@ static void loss_codes(Exec *exec, const char *operation, LossArguments a, Tenso
 }
 
 void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Tensor losses, Tensor best, Tensor logits,
-                                Tensor targets, int vocab, StepState *state) {
+                                Tensor targets, int64_t first, int vocab, StepState *state) {
     const char *operation = "loss_forward_backward";
     require_format(operation, "losses", losses, FMT_FP32);
     require_format(operation, "targets", targets, FMT_I32);
@@ -312,6 +332,7 @@ void cuda_loss_forward_backward(Exec *exec, Tensor dlogits, Tensor dlogits_t, Te
     a.losses = (float *)losses.data;
     a.targets = (const int32_t *)targets.data;
     a.rows = logits.rows;
+    a.first = first;
     a.stride = logits.stride;
     a.target_stride = targets.stride;
     a.cols = (int)logits.cols;
