@@ -106,7 +106,9 @@ COAT_HD static inline float loss_gradient_scale(float scale) {
 // positions of equal probabilities, so the error does not average out over a batch.
 //   loss_random_start() depends on the step only.
 //   loss_random_bits() returns the bits of LOSS_RANDOM columns of a row of logits, from column LOSS_RANDOM * vector on.
-//       `row` counts from the start of the micro-batch; the target makes the bits of different micro-batches differ.
+//       `row` counts from the start of the micro-batch. Rows of different micro-batches or processes have the same bits
+//       only if their row numbers and targets are equal. Beyond 2^22 rows, 2^22 tokens in the vocabulary or 2^20
+//       vectors, bits repeat.
 //   loss_random_byte() returns the bits of column i of these columns.
 #define LOSS_RANDOM 8
 #define LOSS_STREAM (0x6cULL << 56) // random stream; the low 56 bits contain the step
